@@ -1,0 +1,267 @@
+"""Loaders, transforms and datasets for the notebooks and tests: things that are slow on purpose.
+
+They live in a module because a started worker imports its code by name and cannot find what a
+notebook cell defines. Three families: the sample data, case B (a published pipeline with five
+transforms, one of them needlessly slow), and blocks with a cost that is known beforehand.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from stallscope.errors import TargetError
+from stallscope.measure.folder import (
+    ImageFile,
+    ImageFiles,
+    find_images,
+    torchvision_v2,
+    training_pipeline,
+    usable_cpus,
+    worker_settings,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COPIES: Final = 40
+"""How often each photograph is in the sample dataset: 48 files make 1,920 entries."""
+
+
+# --- the sample data ------------------------------------------------------------------------
+
+
+def sample_folder() -> Path:
+    """The folder of the sample photographs: two class folders of JPEGs, 533 by 800 pixels.
+
+    Raises:
+        TargetError: it is neither in the installed package nor in the source checkout.
+    """
+    here = Path(__file__).resolve().parent
+    places = (here / "_share" / "sample_data", here.parents[1] / "sample_data")
+    for place in places:
+        if place.is_dir():
+            return place
+    raise TargetError(f"the sample data is missing, looked in {places[0]} and {places[1]}")
+
+
+def sample_loader() -> DataLoader[Any]:
+    """The target "sample": a usual training loader over real photographs.
+
+    Batches of float32 images, shape (32, 3, 224, 224), and int64 labels, shape (32,); shuffled;
+    two workers where there are two CPUs.
+
+    Raises:
+        TargetError: torchvision or the sample data is missing.
+    """
+    dataset = ImageFiles(_photographs() * COPIES, training_pipeline())
+    settings = worker_settings(min(2, usable_cpus()))
+    return DataLoader(dataset, batch_size=32, shuffle=True, **settings)
+
+
+def _photographs() -> list[ImageFile]:
+    photographs = find_images(sample_folder())
+    if not photographs:
+        raise TargetError(f"no photographs in the sample data, {sample_folder()}")
+    return photographs
+
+
+# --- case B: "Solving Bottlenecks on the Data Input Pipeline with PyTorch Profiler" (2023) ------
+
+CROP: Final = 256
+
+Order = Literal["published", "crop_first"]
+
+
+class RandomMask:
+    """Set random pixels and their four neighbours to 0; the neighbours the slow way."""
+
+    def __init__(self, size: int = CROP, ratio: float = 0.25) -> None:
+        self.size = size
+        self.ratio = ratio
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        """The image, of shape (channels, size, size), with its mask drawn by torch's generator."""
+        mask = torch.rand(self.size, self.size) < self.ratio
+        return image.masked_fill(self.dilate(mask), 0)
+
+    def dilate(self, mask: torch.Tensor) -> torch.Tensor:
+        """The bool mask and its four neighbours, by a 2-D convolution."""
+        cross = torch.tensor([[0, 1, 0], [1, 1, 1], [0, 1, 0]]).double()
+        hits = torch.nn.functional.conv2d(mask.double()[None], cross[None, None], padding=1)
+        return hits[0] > 0
+
+
+class FasterRandomMask(RandomMask):
+    """The same output as `RandomMask` on the same draws; the neighbours by shifted masks."""
+
+    def dilate(self, mask: torch.Tensor) -> torch.Tensor:
+        """The bool mask and its four neighbours, by a boolean or of the mask moved each way."""
+        wide = mask.clone()
+        wide[1:] |= mask[:-1]
+        wide[:-1] |= mask[1:]
+        wide[:, 1:] |= mask[:, :-1]
+        wide[:, :-1] |= mask[:, 1:]
+        return wide
+
+
+class ConvertColor:
+    """RGB to YUV: a matrix product over all pixels, and an offset for each channel."""
+
+    def __init__(self) -> None:
+        # BT.601, the analogue form
+        self.matrix = torch.tensor(
+            [[0.299, 0.587, 0.114], [-0.14713, -0.28886, 0.436], [0.615, -0.51499, -0.10001]],
+        )
+        self.offset = torch.tensor([[0.0], [128.0], [128.0]])
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        """An image of shape (3, height, width) with values 0 to 255, as float32 of that shape."""
+        return (self.matrix @ image.float().flatten(1) + self.offset).view(image.shape)
+
+
+class Scale:
+    """Division by 255."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        """Values 0 to 255 as float32 values 0 to 1."""
+        return image / 255
+
+
+class OneImageManyTimes(Dataset[Any]):
+    """`entries` samples that are all the same file, opened and (being lazy) not yet decoded."""
+
+    def __init__(self, path: str, entries: int, transform: Callable[[Any], Any]) -> None:
+        self.path = path
+        self.entries = entries
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.transform(Image.open(self.path)), 0
+
+
+def case_b_pipeline(
+    order: Order = "published",
+    mask: type[RandomMask] = RandomMask,
+) -> Callable[[Any], Any]:
+    """The five transforms: PIL image of at least 256 by 256 to float32 of shape (3, 256, 256).
+
+    Args:
+        order: as published, or with the crop moved before the conversion to a tensor.
+        mask: `RandomMask` as published, or `FasterRandomMask`.
+
+    Raises:
+        TargetError: there is no such order, or torchvision is missing.
+    """
+    v2 = torchvision_v2()
+    orders = {
+        "published": [v2.PILToTensor(), v2.RandomCrop(CROP)],
+        "crop_first": [v2.RandomCrop(CROP), v2.PILToTensor()],
+    }
+    if order not in orders:
+        raise TargetError(f"there is no order {order!r} of case B: take {' or '.join(orders)}")
+    return v2.Compose([*orders[order], mask(), ConvertColor(), Scale()])  # type: ignore[no-any-return]
+
+
+def case_b_loader(
+    order: Order = "published",
+    mask: type[RandomMask] = RandomMask,
+    *,
+    num_workers: int | None = None,
+    batch_size: int = 32,
+    entries: int = 10_000,
+) -> DataLoader[Any]:
+    """The published loader of case B; smaller batches than its 256, which need 200 MB each.
+
+    Batches of float32 images, shape (batch_size, 3, 256, 256), and int64 labels.
+
+    Args:
+        order: see `case_b_pipeline`.
+        mask: see `case_b_pipeline`.
+        num_workers: None takes four, or as many as there are CPUs.
+        batch_size: samples in a batch.
+        entries: length of the dataset.
+
+    Raises:
+        TargetError: there is no such order, or torchvision or the sample data is missing.
+    """
+    dataset = OneImageManyTimes(_photographs()[0].path, entries, case_b_pipeline(order, mask))
+    workers = min(4, usable_cpus()) if num_workers is None else num_workers
+    return DataLoader(dataset, batch_size, shuffle=True, **worker_settings(workers))
+
+
+# --- blocks with a planted cost -------------------------------------------------------------
+
+
+def busy(seconds: float) -> None:
+    """Burn so much CPU time of this thread, however long that takes on a loaded machine."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def waiting(seconds: float) -> None:
+    """Wait without using the CPU, as a slow disk or network makes one wait."""
+    time.sleep(seconds)
+
+
+class BusyOp:
+    """A transform or a training step that burns CPU time and returns its input unchanged."""
+
+    def __init__(self, seconds: float, name: str = "BusyOp") -> None:
+        self.seconds = seconds
+        self.name = name
+
+    def __call__(self, value: Any) -> Any:
+        """The same object, after `seconds` of CPU time."""
+        busy(self.seconds)
+        return value
+
+    def __repr__(self) -> str:
+        return f"{self.name}({self.seconds} s)"
+
+
+class BusyCollate:
+    """The default collate function of torch, after burning CPU time for each batch."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """The batch, after `seconds` of CPU time."""
+        busy(self.seconds)
+        return default_collate(samples)
+
+
+class SlowFetchDataset(Dataset[Any]):
+    """Samples that wait for storage: float32 of shape (3, 8, 8), filled with their index."""
+
+    def __init__(
+        self,
+        entries: int,
+        fetch_s: float = 0.0,
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.entries = entries
+        self.fetch_s = fetch_s
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, index: int) -> Any:
+        sample = self.load(index)
+        return sample if self.transform is None else self.transform(sample)
+
+    def load(self, index: int) -> torch.Tensor:
+        """One sample, after `fetch_s` seconds of waiting."""
+        waiting(self.fetch_s)
+        return torch.full((3, 8, 8), float(index))

@@ -1,0 +1,25 @@
+"""What can go wrong, in words: every error names what was given and what to do about it.
+
+A `StallscopeError` is the user's to mend and is shown as one sentence; anything else is a bug of
+ours and shows a traceback. Exceptions of the user's own code pass unchanged in type, with a note.
+"""
+
+
+class StallscopeError(Exception):
+    """Base of all errors that a user can mend; its text says what was given and what to do."""
+
+
+class TargetError(StallscopeError, ValueError):
+    """The thing pointed at cannot be measured: not found, empty, or not a loader."""
+
+
+class RunFormatError(StallscopeError, ValueError):
+    """A folder is not a run that this version of stallscope can read."""
+
+
+class WorkspaceError(StallscopeError, OSError):
+    """There is no place for the event logs (no room, or no right to write)."""
+
+
+class UnsupportedError(StallscopeError, RuntimeError):
+    """A kind of loader or start method that is not measured; says which ones are."""

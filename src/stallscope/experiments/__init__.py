@@ -1,0 +1,1 @@
+"""One verb, one file: where measuring and judging meet."""

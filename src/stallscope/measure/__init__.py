@@ -1,0 +1,1 @@
+"""Starts and times things: no judgement, no drawing."""

@@ -1,0 +1,36 @@
+"""Where a measurement was made: what a reader must know before comparing numbers."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+
+def machine() -> dict[str, Any]:
+    """Processor cores that this process may use, versions, device. Names no host and no user."""
+    return {
+        "cores": usable_cores(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": _version("torchvision"),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, which can be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,147 @@
+"""Driving a loader: so many batches, no longer than the budget, with a bar that shows life.
+
+The bar reads the workers' logs while they work, so it moves also while the loop waits for the
+first batch of a slow loader.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from stallscope.eventlog import Header
+from stallscope.probe.install import shut_down
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch.utils.data import DataLoader
+
+    from stallscope.probe.install import LogPlace
+
+_LOOK_EVERY_S: Final = 0.2
+
+
+@dataclass
+class Replay:
+    """What the loop saw. Filled while it runs, so that an interrupt loses nothing."""
+
+    began_ns: int = 0
+    """`perf_counter_ns()` when the first iterator was asked for."""
+    ended_ns: int = 0
+    """`perf_counter_ns()` when the last batch had been used."""
+    first_batch_ns: int | None = None
+    """When the first batch came."""
+    epoch_began_ns: list[int] = field(default_factory=list)
+    """When each epoch's workers were started; the probe fills it."""
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    """Epoch and number in the epoch of each batch that was used."""
+    exhausted: bool = False
+    """Whether the loader had no more to give."""
+    out_of_time: bool = False
+    """Whether the budget ended the loop."""
+
+
+def private_copy(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """A shallow copy that starts its own workers and leaves the user's living ones alone."""
+    clone = copy.copy(loader)
+    vars(clone)["_iterator"] = None
+    return clone
+
+
+def replay(
+    loader: DataLoader[Any],
+    step: Callable[[Any], object] | None,
+    seen: Replay,
+    *,
+    batches: int,
+    budget_s: float,
+) -> None:
+    """Use so many batches, over as many epochs as that takes; the workers are gone afterwards.
+
+    Args:
+        loader: a private copy, see `private_copy`.
+        step: uses one batch; None just takes it.
+        seen: filled while the loop runs.
+        batches: how many to use.
+        budget_s: stop after the batch that comes after this time, seconds.
+    """
+    epoch = -1
+    seen.began_ns = perf_counter_ns()
+    deadline_ns = seen.began_ns + int(budget_s * 1e9)
+    iterator = None
+    try:
+        while len(seen.steps) < batches and not seen.out_of_time and not seen.exhausted:
+            before = len(seen.steps)
+            epoch += 1
+            iterator = iter(loader)
+            for batch in _one_thread(iterator, in_process=not loader.num_workers):
+                seen.first_batch_ns = seen.first_batch_ns or perf_counter_ns()
+                if step is not None:
+                    step(batch)
+                seen.steps.append((epoch, len(seen.steps) - before))
+                seen.ended_ns = perf_counter_ns()
+                seen.out_of_time = seen.ended_ns > deadline_ns
+                if len(seen.steps) >= batches or seen.out_of_time:
+                    break
+            seen.exhausted = len(seen.steps) == before
+    finally:
+        seen.ended_ns = perf_counter_ns()
+        shut_down(iterator)
+
+
+def _one_thread(iterator: Iterator[Any], *, in_process: bool) -> Iterator[Any]:
+    """The batches; made in this process, they are made with one torch thread as in a worker."""
+    threads = torch.get_num_threads()
+    while True:
+        if in_process:
+            torch.set_num_threads(1)
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return
+        finally:
+            if in_process:
+                torch.set_num_threads(threads)
+        yield batch
+
+
+@contextmanager
+def progress(place: LogPlace, seen: Replay, *, batches: int, title: str) -> Iterator[None]:
+    """A bar over the batches that also tells how many samples the workers have made.
+
+    Args:
+        place: where the workers' logs are.
+        seen: what the loop fills.
+        batches: how many batches are wanted.
+        title: what is measured.
+    """
+    done = threading.Event()
+    with tqdm(total=batches, desc=title, unit="batch", leave=False, delay=0.5) as bar:
+
+        def look() -> None:
+            while not done.wait(_LOOK_EVERY_S):
+                bar.set_postfix_str(f"{_samples_made(place):,} samples made", refresh=False)
+                bar.update(len(seen.steps) - bar.n)
+
+        thread = threading.Thread(target=look, name="stallscope-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+            bar.update(len(seen.steps) - bar.n)
+
+
+def _samples_made(place: LogPlace) -> int:
+    headers = (np.fromfile(log, dtype=np.int64, count=Header.SAMPLES + 1) for log in place.logs())
+    return int(sum(header[-1] for header in headers if header.size))

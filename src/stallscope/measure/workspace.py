@@ -1,0 +1,102 @@
+"""The private folder that a recording writes into, and its end.
+
+It lies in the temporary folder, is readable by its owner alone, and is deleted when the recording
+ends, however it ends. What a killed process left behind is swept by the next start: a folder
+carries its owner's process id, and the time that process was born, in its name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from stallscope.errors import WorkspaceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PREFIX: Final = "stallscope-"
+_NAME: Final = re.compile(rf"{_PREFIX}(\d+)-(\d+)-")
+_LARGEST_LOG_BYTES: Final = 32 << 20
+_SMALLEST_LOG_BYTES: Final = 1 << 20
+
+
+@contextmanager
+def workspace(parent: Path | None = None) -> Iterator[Path]:
+    """A new private folder, gone after the block.
+
+    Args:
+        parent: where to make it; the system's temporary folder by default.
+
+    Raises:
+        WorkspaceError: it cannot be made there.
+    """
+    parent = parent or Path(tempfile.gettempdir())
+    sweep(parent)
+    pid = os.getpid()
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{pid}-{_birth(pid)}-", dir=parent))
+    except OSError as error:
+        raise WorkspaceError(_no_room(parent, error.strerror or "cannot be written")) from error
+    try:
+        yield folder
+    finally:
+        if os.getpid() == pid:  # a forked child that gets here must not delete its parent's
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def log_capacity(folder: Path, processes: int) -> int:
+    """How many words each log may have: a quarter of the free space at most.
+
+    Raises:
+        WorkspaceError: less than that is left.
+    """
+    free = shutil.disk_usage(folder).free
+    each = min(_LARGEST_LOG_BYTES, free // (4 * max(processes, 1)))
+    if each < _SMALLEST_LOG_BYTES:
+        raise WorkspaceError(_no_room(folder, f"{free / 1e6:.1f} MB free"))
+    return each // 8 - 64
+
+
+def sweep(parent: Path) -> None:
+    """Delete the folders of processes that are no more."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        name = _NAME.match(folder.name)
+        if name and _birth(int(name[1])) != int(name[2]) and _is_ours(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _birth(pid: int) -> int:
+    """When a process was started, in clock ticks since boot; 0 where that is not known."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except FileNotFoundError:
+        return 0 if Path("/proc/self").exists() or not _is_alive(pid) else 1
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_ours(folder: Path) -> bool:
+    return not hasattr(os, "getuid") or folder.lstat().st_uid == os.getuid()
+
+
+def _no_room(folder: Path, why: str) -> str:
+    return (
+        f"no place for the event logs in {folder} ({why}): a few MB a worker are needed. Free some "
+        "space, or set TMPDIR to a folder on a local disk"
+    )

@@ -1,0 +1,201 @@
+"""Hooking the fetchers: where torch makes a batch, in a worker and in the main process alike.
+
+Around the original `fetch`, the dataset, its iterator and the collate function are replaced by
+recording stand-ins and put back in a `finally`; nothing outside of torch's fetcher sees them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from torch.utils.data import Subset
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+
+from stallscope.eventlog import LONGEST_NS, Header, Tag
+from stallscope.probe import pipeline
+from stallscope.probe.libraries import Libraries
+from stallscope.probe.patches import Patches
+from stallscope.probe.transforms import Ops
+from stallscope.stages import GETITEM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from stallscope.probe.recorder import Recorder
+
+_COST_SHARE: Final = 0.005
+"""Recording may cost this share of a batch's time; else only every k-th batch is recorded. Half
+of the promised 1%, because the cost of a word is an estimate."""
+_WORD_NS: Final = 150
+"""What a word costs with the hook around it, from `tests/benchmarks/span_cost.py`, rounded up."""
+_FIRST_BATCHES: Final = 3
+"""The first batches of a process are always recorded: they tell what recording costs."""
+
+
+class Hooks:
+    """All hooks of one process.
+
+    Args:
+        recorder: writes the log of this thread.
+        mine: whether a fetcher belongs to a loader that is measured.
+    """
+
+    def __init__(self, recorder: Recorder, mine: Callable[[object], bool] = lambda _: True) -> None:
+        self.number = -1
+        """Number of the batch at work in its epoch."""
+        self._recorder = recorder
+        self._mine = mine
+        self._fetchers = Patches()
+        self._inside = Patches()
+        self._libraries = Libraries(recorder, self._inside)
+        self._ops = Ops(recorder, self._inside)
+        self._datasets: dict[int, Any] = {}
+        self._indices: Iterator[Any] = iter(())
+        self._batches = 0
+        self._every = 1
+
+    def put_on(self) -> None:
+        """Hook torch's fetchers; the rest follows at the first batch, when the dataset is known."""
+        for cls in (_MapDatasetFetcher, _IterableDatasetFetcher):
+            self._fetchers.put(cls, "fetch", self._fetch(cls.fetch))
+
+    def take_off(self) -> None:
+        """Leave everything as it was before `put_on`."""
+        self._fetchers.undo()
+        self._inside.undo()
+
+    def retire(self, *, close: bool = True) -> None:
+        """Take everything off and stop writing, see `Recorder.retire`."""
+        self.take_off()
+        self._recorder.retire(close=close)
+
+    def begin_epoch(self, number: int) -> None:
+        """All later batches belong to this epoch."""
+        self.number = -1
+        self._recorder.mark(Tag.EPOCH, number)
+
+    # ---- one batch ------------------------------------------------------------------------------
+
+    def _fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Record torch's `fetch` of one batch."""
+
+        @functools.wraps(original)
+        def fetch(fetcher: Any, index: Any) -> Any:
+            if not self._mine(fetcher) or not self._begins(fetcher):
+                return original(fetcher, index)
+            before = dict(vars(fetcher))
+            self._stand_in(fetcher, index)
+            samples, began = self._recorder.samples, perf_counter_ns()
+            first_word = self._recorder.enter_batch(self.number)
+            try:
+                return original(fetcher, index)
+            finally:
+                for name in _REPLACED & before.keys():
+                    setattr(fetcher, name, before[name])
+                words = self._recorder.leave_batch(first_word)
+                samples = self._recorder.samples - samples
+                self._weigh(words, samples, perf_counter_ns() - began)
+
+        return fetch
+
+    def _begins(self, fetcher: Any) -> bool:
+        """Count a batch; whether it is to be recorded."""
+        header = self._recorder.log.header
+        if header[Header.STOP] or perf_counter_ns() - header[Header.BORN_NS] > LONGEST_NS:
+            self.take_off()
+            return False
+        number, self._batches = self._batches, self._batches + 1
+        if number >= _FIRST_BATCHES and number % self._every:
+            self._inside.suspend()
+            self._recorder.mark(Tag.SKIPPED, max(self.number, 0))
+            return False
+        self._inside.resume()
+        self._libraries.hook()
+        if id(fetcher.dataset) not in self._datasets:
+            self._meet(fetcher.dataset)
+        return True
+
+    def _weigh(self, words: int, samples: int, batch_ns: int) -> None:
+        """Learn from a batch what recording costs, and how often to record."""
+        if samples:
+            self._recorder.choose_cpu_every(words / samples, batch_ns / samples)
+        if self._batches == _FIRST_BATCHES:
+            cost = words * _WORD_NS / max(batch_ns, 1)
+            self._every = max(1, round(cost / _COST_SHARE))
+            self._recorder.log.header[Header.EVERY] = self._every
+
+    # ---- the dataset ----------------------------------------------------------------------------
+
+    def _meet(self, dataset: Any) -> None:
+        """Hook a dataset that was not seen before."""
+        self._datasets[id(dataset)] = dataset  # kept, so that the id stays its own
+        self._ops.hook(dataset)
+        if getattr(dataset, "__getitems__", None):
+            classes: set[Any] = {type(inner) for inner in pipeline.datasets(dataset)}
+            for cls in classes:
+                if hasattr(cls, "__getitem__"):
+                    with contextlib.suppress(TypeError):  # made in C: its samples are not seen
+                        self._inside.put(cls, "__getitem__", self._getitem(cls, dataset))
+
+    def _getitem(self, cls: Any, outermost: Any) -> Callable[..., Any]:
+        """`__getitem__` of a dataset whose samples are made inside of `__getitems__`."""
+        original: Callable[[Any, Any], Any] = cls.__getitem__
+        recorder, subset = self._recorder, isinstance(outermost, Subset)
+
+        @functools.wraps(original)
+        def hook(dataset: Any, index: Any) -> Any:
+            if recorder.in_sample():  # an inner dataset's
+                return original(dataset, index)
+            # A Subset asks for its samples in order, by the inner dataset's own numbers.
+            known = next(self._indices, None) if subset and dataset is not outermost else index
+            get = functools.partial(original, dataset, index)
+            return recorder.sample(get, known, call=True)
+
+        return hook
+
+    def _stand_in(self, fetcher: Any, index: Any) -> None:
+        """Put recording stand-ins where the fetcher finds its dataset and its collate function."""
+        recorder = self._recorder
+        fetcher.collate_fn = recorder.collate(fetcher.collate_fn)
+        if hasattr(fetcher, "dataset_iter"):
+            fetcher.dataset_iter = recorder.iterator(fetcher.dataset_iter)
+        else:
+            whole = not fetcher.auto_collation and not _is_one(index)
+            fetcher.dataset = _DatasetStandIn(fetcher.dataset, recorder, whole)
+            self._indices = iter(index if fetcher.auto_collation else ())
+
+
+_REPLACED: Final = frozenset({"dataset", "dataset_iter", "collate_fn"})
+
+
+class _DatasetStandIn:
+    """A dataset whose every sample is recorded, or every batch where it gives whole batches."""
+
+    def __init__(self, dataset: Any, recorder: Recorder, whole: bool) -> None:  # noqa: FBT001
+        self._dataset = dataset
+        self._recorder = recorder
+        self._whole = whole
+
+    def __getitem__(self, index: Any) -> Any:
+        if self._whole:
+            return self._recorder.call(self._dataset.__getitem__, self._key())(index)
+        return self._recorder.sample(self._dataset.__getitem__, index)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._dataset, name)
+        if name == "__getitems__" and value:
+            return self._recorder.call(value, self._key())
+        return value
+
+    def _key(self) -> int:
+        return self._recorder.key(GETITEM)
+
+
+def _is_one(index: Any) -> bool:
+    """Whether a sampler's index names one sample and not a list of them."""
+    if isinstance(index, (list, tuple, slice)):
+        return False
+    return not getattr(index, "ndim", 0)

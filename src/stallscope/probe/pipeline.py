@@ -1,0 +1,221 @@
+"""Finding the ops of a user's pipeline: what a dataset holds, and what its own code calls.
+
+Only looks; changes nothing. An op is any callable object that a dataset, a container or another
+op holds; a container (`Compose`, `RandomApply`, `nn.Sequential`) is not a stage but the place
+where ops stand.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+import types
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from torch import nn
+from torch.utils.data import Dataset
+
+from stallscope.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONTAINERS: Final = frozenset(
+    {
+        ("torchvision.transforms.transforms", "Compose"),
+        ("torchvision.transforms.transforms", "RandomApply"),
+        ("torchvision.transforms.transforms", "RandomChoice"),
+        ("torchvision.transforms.transforms", "RandomOrder"),
+        ("torchvision.transforms.v2._container", "Compose"),
+        ("torchvision.transforms.v2._container", "RandomApply"),
+        ("torchvision.transforms.v2._container", "RandomChoice"),
+        ("torchvision.transforms.v2._container", "RandomOrder"),
+        ("torchvision.datasets.vision", "StandardTransform"),
+        ("torch.nn.modules.container", "Sequential"),
+        ("torch.nn.modules.container", "ModuleList"),
+        ("torch.nn.modules.container", "ModuleDict"),
+    }
+)
+"""Module and class of the containers; a subclass counts as its base."""
+
+_KIND_OF_NAME: Final = (
+    ("decode", re.compile(r"decod")),
+    ("fetch", re.compile(r"^_*(load|read|fetch|open|download|get_(image|img|file|bytes|data))")),
+    ("transform", re.compile(r"transform|augment|aug\b|preproc|crop|resiz|normali[sz]e|tokeni")),
+)
+_PLAIN_CODE: Final = (types.FunctionType, types.MethodType, functools.partial)
+
+
+class Slot(NamedTuple):
+    """A place that holds something callable: `owner.name`, or `owner[name]`."""
+
+    owner: Any
+    name: Any
+    value: Any
+    hint: str
+    """Name under which the user knows it: the attribute, the function."""
+
+
+def kind_of_name(name: str) -> str:
+    """The kind of stage that a function's name promises; 'other' where it promises nothing."""
+    lower = name.lower()
+    return next((kind for kind, pattern in _KIND_OF_NAME if pattern.search(lower)), "other")
+
+
+def is_container(value: Any) -> bool:
+    """Whether this is one of the known containers of ops."""
+    return any((cls.__module__, cls.__name__) in CONTAINERS for cls in type(value).__mro__)
+
+
+def is_function(value: Any) -> bool:
+    """Whether this is code without a class of its own: it can only be hooked where it stands."""
+    return isinstance(value, (*_PLAIN_CODE, types.BuiltinFunctionType))
+
+
+def is_op(value: Any) -> bool:
+    """Whether this is a callable object with a class of its own."""
+    return (
+        callable(value)
+        and not is_function(value)
+        and not isinstance(value, (type, Dataset, types.ModuleType))
+        and not (isinstance(value, nn.Module) and is_container(value))
+    )
+
+
+def datasets(dataset: Any) -> list[Any]:
+    """The dataset and every dataset inside it (Subset, ConcatDataset, a wrapper of the user's)."""
+    found: dict[int, Any] = {}
+    todo = [dataset]
+    while todo:
+        current = todo.pop()
+        if id(current) in found:
+            continue
+        found[id(current)] = current
+        attributes = _attributes(current)
+        todo.extend(value for value in attributes.values() if isinstance(value, Dataset))
+        todo.extend(value for name, value in attributes.items() if name == "dataset")
+        for name, value in attributes.items():
+            if name == "datasets" and isinstance(value, (list, tuple)):
+                todo.extend(value)
+    return list(found.values())
+
+
+def slots(holder: Any) -> Iterator[Slot]:
+    """Every place of an object that holds something callable, lists and dicts included."""
+    for name, value in _attributes(holder).items():
+        if name.startswith("__") or (isinstance(holder, nn.Module) and name in _MODULE_FIELDS):
+            continue
+        yield from _expand(holder, name, value, str(name))
+    if isinstance(holder, nn.Module):
+        for name, value in holder._modules.items():
+            yield Slot(holder._modules, name, value, name)
+
+
+_MODULE_FIELDS: Final = frozenset(vars(nn.Module()))
+
+
+def helpers(dataset: Any) -> Iterator[Slot]:
+    """The functions and methods of the user's own that the dataset's `__getitem__` names.
+
+    A method is found on its class, a function in its module; what they call in turn is not
+    followed.
+    """
+    cls = type(dataset)
+    for entry in ("__getitem__", "__getitems__", "__iter__"):
+        code = inspect.unwrap(getattr(cls, entry, None) or _nothing)
+        if not isinstance(code, types.FunctionType) or _is_foreign(code, ""):
+            continue
+        home = code.__module__.partition(".")[0]
+        for name in _names_in(code.__code__):
+            base = _owner(cls, name)
+            owner, function = (base, vars(base)[name]) if base else (code.__globals__, None)
+            function = function or code.__globals__.get(name)
+            if _is_helper(function, home) and not name.startswith("__"):
+                yield Slot(owner, name, function, name)
+
+
+def stage_of(slot: Slot, otherwise: str) -> Stage:
+    """Name and kind of what stands in a slot, by the name that the user gave the slot.
+
+    Args:
+        slot: where it stands.
+        otherwise: the kind where the name promises nothing.
+    """
+    kind = kind_of_name(slot.hint)
+    if kind in ("fetch", "decode"):
+        return Stage(kind, kind)
+    return Stage(name_of(slot.value), otherwise if kind == "other" else kind)
+
+
+def name_of(value: Any) -> str:
+    """The name that a person recognises: a class's, a function's, where a lambda stands."""
+    if isinstance(value, functools.partial):
+        return name_of(value.func)
+    if not is_function(value):
+        inner = getattr(value, "lambd", None)  # torchvision's Lambda
+        name = type(value).__name__
+        return f"{name}({name_of(inner)})" if is_function(inner) else name
+    name = getattr(value, "__name__", type(value).__name__)
+    code = getattr(value, "__code__", None)
+    if name == "<lambda>" and code is not None:
+        file = code.co_filename.replace("\\", "/").rpartition("/")[2]
+        return f"lambda ({file}:{code.co_firstlineno})"
+    return str(name)
+
+
+def _nothing() -> None:
+    """Stands in for a method that a dataset does not have."""
+
+
+def _attributes(holder: Any) -> dict[str, Any]:
+    try:
+        return dict(vars(holder))
+    except TypeError:  # a list, a tuple, a class with slots
+        return {}
+
+
+def _expand(owner: Any, name: Any, value: Any, hint: str, depth: int = 0) -> Iterator[Slot]:
+    most, deepest = 64, 3  # a dataset may hold a million paths: nobody's pipeline is that long
+    if isinstance(value, (list, tuple)) and len(value) <= most and depth < deepest:
+        for place, inner in enumerate(value):
+            yield from _expand(value, place, inner, hint, depth + 1)
+    elif isinstance(value, dict) and len(value) <= most and depth < deepest:
+        for key, inner in value.items():
+            yield from _expand(value, key, inner, hint, depth + 1)
+    elif callable(value) and not isinstance(value, type):
+        yield Slot(owner, name, value, hint)
+
+
+def _owner(cls: type, name: str) -> type | None:
+    return next((base for base in cls.__mro__ if name in vars(base)), None)
+
+
+def _names_in(code: types.CodeType) -> list[str]:
+    """Names that a function and the functions inside it (comprehensions) look up."""
+    nested = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return [*code.co_names, *(name for inner in nested for name in _names_in(inner))]
+
+
+def _is_helper(function: Any, home: str) -> bool:
+    """Whether this is a function of the user's own that does its work when it is called."""
+    return (
+        isinstance(function, types.FunctionType)
+        and not inspect.isgeneratorfunction(function)
+        and not inspect.iscoroutinefunction(function)
+        and "collate" not in function.__name__
+        and not _is_foreign(function, home)
+    )
+
+
+def _is_foreign(function: types.FunctionType, home: str) -> bool:
+    """Whether a function is a library's: those that matter are in `libraries.py`.
+
+    Args:
+        function: a Python function.
+        home: top-level package of the dataset; what lives there is the user's.
+    """
+    package = (function.__module__ or "").partition(".")[0]
+    installed = re.search(r"[\\/](site|dist)-packages[\\/]", function.__code__.co_filename)
+    return package != home and (bool(installed) or package in sys.stdlib_module_names)

@@ -1,0 +1,158 @@
+"""Hooking the ops of a pipeline, so that each is a stage of its own.
+
+An op is hooked at its class (`__call__`, or `forward` of an `nn.Module`) and known by its object,
+because ops can be built or imported late, and because no container of the user's may hold an
+object that is not the user's. Only plain functions have no class to hook: they are replaced in
+the slot where they stand.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+
+from stallscope.probe import pipeline
+from stallscope.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stallscope.probe.patches import Patches
+    from stallscope.probe.pipeline import Slot
+    from stallscope.probe.recorder import Recorder
+
+_MOST_OPS: Final = 1000
+"""Ops built anew for every sample would fill the memory; the oldest are forgotten."""
+
+
+class Ops:
+    """The ops of one process: which objects they are, and what their stages are called."""
+
+    def __init__(self, recorder: Recorder, patches: Patches) -> None:
+        self._recorder = recorder
+        self._patches = patches
+        self._keys: dict[int, int] = {}
+        self._alive: dict[int, Any] = {}  # an id is only good while its object lives
+        self._places: dict[str, int] = {}
+        self._classes: set[type] = set()
+        self._hooks: dict[int, Callable[..., Any]] = {}
+
+    def hook(self, dataset: Any) -> None:
+        """Hook all that can be found from a dataset, and every container for what comes late."""
+        self.hook_containers()
+        for current in pipeline.datasets(dataset):
+            for slot in pipeline.slots(current):
+                self._hook_slot(slot, otherwise="transform")
+            for slot in pipeline.helpers(current):
+                self._hook_function(slot, pipeline.stage_of(slot, otherwise="other"))
+
+    def hook_containers(self) -> None:
+        """Hook the known containers' classes that have been imported by now."""
+        for module, name in pipeline.CONTAINERS:
+            cls = getattr(sys.modules.get(module), name, None)
+            if cls is not None and cls not in self._classes:
+                self._classes.add(cls)
+                method = _method_of(cls)
+                self._patches.put(cls, method, self._container(getattr(cls, method)))
+
+    def _container(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A container's own method: it adopts the ops of a container that was built late."""
+        known = self._alive
+
+        @functools.wraps(original)
+        def hook(self_: Any, *args: Any, **named: Any) -> Any:
+            if id(self_) not in known:
+                self._adopt(self_)
+            return original(self_, *args, **named)
+
+        return hook
+
+    def _adopt(self, holder: Any) -> None:
+        """Hook what a container or an op holds; what a model is made of stays in the model."""
+        self._remember(holder)
+        everything = pipeline.is_container(holder)
+        for slot in pipeline.slots(holder):
+            if everything or _is_inner_op(slot):
+                self._hook_slot(slot, otherwise="transform")
+
+    def _remember(self, holder: Any) -> None:
+        if len(self._alive) >= _MOST_OPS:
+            oldest = next(iter(self._alive))
+            del self._alive[oldest]
+            self._keys.pop(oldest, None)
+        self._alive[id(holder)] = holder
+
+    def _hook_slot(self, slot: Slot, otherwise: str) -> None:
+        value = slot.value
+        if id(value) in self._alive:
+            return
+        if pipeline.is_container(value):
+            self._adopt(value)
+        elif pipeline.is_op(value):
+            self._hook_op(value, pipeline.stage_of(slot, otherwise))
+        elif pipeline.is_function(value):
+            self._hook_function(slot, pipeline.stage_of(slot, otherwise))
+
+    def _hook_op(self, op: Any, stage: Stage) -> int:
+        """Hook the class of an op; returns the key of the op's stage."""
+        self._remember(op)
+        key = self._keys[id(op)] = self._recorder.key(self._placed(stage))
+        self._adopt(op)
+        cls = type(op)
+        if cls not in self._classes:
+            self._classes.add(cls)
+            self._hook_class(cls, op, key)
+        return key
+
+    def _hook_class(self, cls: type, op: Any, key: int) -> None:
+        method = _method_of(cls)
+        if isinstance(op, torch.jit.ScriptModule) or not hasattr(cls, method):
+            self._recorder.note(f"{cls.__name__} is compiled: its time is part of its caller's")
+            return
+        hook = self._recorder.method(getattr(cls, method), op, key, self._key_of)
+        try:
+            self._patches.put(cls, method, hook)
+        except TypeError:  # a class made in C
+            self._recorder.note(f"{cls.__name__} is made in C: its time is part of its caller's")
+
+    def _key_of(self, op: Any) -> int:
+        """The key of an op whose class is hooked; an op that is new gets its own stage."""
+        key = self._keys.get(id(op))
+        if key is None:
+            key = self._hook_op(op, Stage(pipeline.name_of(op), "transform"))
+        return key
+
+    def _placed(self, stage: Stage) -> Stage:
+        """The stage with its place, where a pipeline has two ops of one class."""
+        if stage.kind in ("fetch", "decode"):
+            return stage
+        place = self._places[stage.name] = self._places.get(stage.name, 0) + 1
+        return stage if place == 1 else Stage(f"{stage.name} #{place}", stage.kind)
+
+    def _hook_function(self, slot: Slot, stage: Stage) -> None:
+        if isinstance(slot.owner, tuple):
+            self._recorder.note(f"{stage.name} stands in a tuple: its time is part of its caller's")
+            return
+        if slot.value in self._hooks.values():
+            return
+        hook = self._hooks.get(id(slot.value))
+        if hook is None:
+            hook = self._recorder.call(slot.value, self._recorder.key(self._placed(stage)))
+            self._hooks[id(slot.value)] = hook  # `__wrapped__` keeps the function alive
+        self._patches.put(slot.owner, slot.name, hook)
+
+
+def _is_inner_op(slot: Slot) -> bool:
+    """Whether what an op holds is an op again, rather than a function or a layer it is made of."""
+    if type(slot.value).__module__.startswith("torch.nn.modules"):
+        return pipeline.is_container(slot.value)
+    listed = isinstance(slot.owner, (list, tuple, dict)) and not isinstance(slot.value, nn.Module)
+    return listed or pipeline.is_container(slot.value) or pipeline.is_op(slot.value)
+
+
+def _method_of(cls: type) -> str:
+    return "forward" if issubclass(cls, nn.Module) else "__call__"

@@ -1,0 +1,74 @@
+"""The stages of a sample's way to the device: their kinds, their order and their colours.
+
+One word and one colour per kind, in code, charts and prose. Every name that is not listed here
+(a transform's, a library call's) comes from the user's pipeline.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+KINDS: Final = (
+    "fetch",
+    "decode",
+    "transform",
+    "collate",
+    "send",
+    "pin",
+    "h2d",
+    "step",
+    "other",
+)
+"""Every kind of stage, in the order in which a sample meets them."""
+
+SAMPLE_KINDS: Final = ("fetch", "decode", "transform", "other")
+"""The kinds whose time adds up to one sample's time in a worker."""
+
+COLOURS: Final = {
+    "fetch": "#0072B2",
+    "decode": "#56B4E9",
+    "transform": "#E69F00",
+    "collate": "#CC79A7",
+    "send": "#999999",
+    "pin": "#F0E442",
+    "h2d": "#F0E442",
+    "step": "#009E73",
+    "other": "#BBBBBB",
+}
+"""A colour per kind, safe for colour-blind readers (Okabe and Ito, "Color Universal Design")."""
+
+STALL_COLOUR: Final = "#D55E00"
+"""A stall is the loudest thing on the page."""
+
+
+class Stage(NamedTuple):
+    """A named piece of the way, as the tables show it."""
+
+    name: str
+    kind: str
+
+
+FETCH: Final = Stage("fetch", "fetch")
+"""Reading: opening a file and getting its bytes."""
+
+DECODE: Final = Stage("decode", "decode")
+"""Turning compressed bytes into pixels, in whichever transform that happens."""
+
+GETITEM: Final = Stage("getitem", "other")
+"""The rest of a dataset's `__getitem__` (or of its iterator's `next`) that no hook can name."""
+
+COLLATE: Final = Stage("collate", "collate")
+"""Making one batch out of its samples."""
+
+BATCH: Final = Stage("batch", "other")
+"""What a worker does for a batch outside of its samples and of collate: mostly, it frees the
+samples' memory."""
+
+LIBRARY_PREFIXES: Final = ("PIL", "torchvision", "cv2")
+"""A stage called `cv2.resize` is a library's call in the dataset's own code. Inside a transform
+that has a name, it is part of that transform."""
+
+
+def is_library_call(stage: Stage) -> bool:
+    """Whether the stage is a library's transforming call rather than an op of the user's."""
+    return stage.kind == "transform" and stage.name.partition(".")[0] in LIBRARY_PREFIXES

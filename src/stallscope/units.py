@@ -1,0 +1,52 @@
+"""Numbers as a person reads them: a value and its unit, two or three significant digits.
+
+Tables and files keep plain numbers whose unit is in the column's name; these functions are for
+titles, labels and sentences only.
+"""
+
+from __future__ import annotations
+
+_TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_SIZE_STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+def _digits(value: float) -> str:
+    """Three significant digits at most, without an exponent: 0.12, 4.6, 83, 1250."""
+    for limit, decimals in ((0.995, 2), (9.95, 1)):
+        if abs(value) < limit:
+            return f"{value:.{decimals}f}"
+    return f"{value:.0f}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration given in seconds: `seconds(0.0046)` is '4.6 ms'; `None` is a dash."""
+    if value is None:
+        return "—"
+    for step, unit in _TIME_STEPS:
+        if abs(value) >= step * 0.9995:
+            return f"{_digits(value / step)} {unit}"
+    return "0 s" if value == 0 else f"{_digits(value * 1e9)} ns"
+
+
+def size(value: float | None) -> str:
+    """A number of bytes, in powers of 1000: `size(130_000)` is '130 kB'; `None` is a dash."""
+    if value is None:
+        return "—"
+    for step, unit in _SIZE_STEPS:
+        if abs(value) >= step * 0.9995:
+            return f"{_digits(value / step)} {unit}"
+    return "0 B"
+
+
+def share(value: float | None) -> str:
+    """A share between 0 and 1 as a percentage: `share(0.523)` is '52%'; tiny ones are '<1%'."""
+    if value is None:
+        return "—"
+    if 0 < value < 0.005:  # noqa: PLR2004 - half a per cent is where '0%' would begin to lie
+        return "<1%"
+    return f"{value:.0%}"
+
+
+def count(value: int, noun: str, plural: str = "s") -> str:
+    """A number and its noun in the right form: `count(2, "batch", "es")` is '2 batches'."""
+    return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}{plural}"

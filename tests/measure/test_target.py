@@ -1,0 +1,587 @@
+"""What can be pointed at, and the sentence for each thing that cannot."""
+
+import functools
+import io
+import multiprocessing
+import pathlib
+import random
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+import webdataset
+from PIL import Image
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
+
+from stallscope import demo
+from stallscope.errors import TargetError
+from stallscope.measure.folder import MEAN, OURS, STD
+from stallscope.measure.spawn import check_spawnable
+from stallscope.measure.target import Target, target
+
+
+class Numbers(Dataset):
+    """A dataset that counts how often it is built and read."""
+
+    built = 0
+    read = 0
+
+    def __init__(self, entries=8):
+        type(self).built += 1
+        self.entries = entries
+
+    def __len__(self):
+        return self.entries
+
+    def __getitem__(self, index):
+        type(self).read += 1
+        return torch.tensor(index)
+
+
+class Stream(IterableDataset):
+    """A stream that claims a length."""
+
+    def __iter__(self):
+        yield from range(3)
+
+    def __len__(self):
+        return 3
+
+
+def a_jpeg(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (60, 40), "red").save(path, format="JPEG")
+
+
+def a_shard(path, members):
+    """A tar of (name, content): bytes as they are, a number as a grey image of that level."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for name, content in members:
+            data = content if isinstance(content, bytes) else jpeg_bytes(content)
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def jpeg_bytes(brightness):
+    file = io.BytesIO()
+    Image.new("RGB", (60, 40), (brightness,) * 3).save(file, format="JPEG")
+    return file.getvalue()
+
+
+def a_module(folder, name, text):
+    (folder / f"{name}.py").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A current folder of its own, whose modules are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    path, modules = list(sys.path), set(sys.modules)
+    yield tmp_path
+    assert sys.path == path
+    for name in set(sys.modules) - modules:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and file.startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def the_error(spec, **named):
+    with pytest.raises(TargetError) as caught:
+        target(spec, **named)
+    return str(caught.value)
+
+
+class TestLoaders:
+    def test_a_loader_is_taken_as_it_is(self):
+        """A DataLoader is the target's loader itself, neither read nor built again."""
+        loader = DataLoader(Numbers(), 2)
+        built, read = Numbers.built, Numbers.read
+
+        found = target(loader)
+
+        assert found == Target(loader, name="DataLoader over Numbers")
+        assert (Numbers.built, Numbers.read) == (built, read)
+
+    def test_taking_a_loader_draws_no_random_number(self):
+        """The generators of torch, numpy and Python are left as they were."""
+        loader = DataLoader(Numbers(), 2, shuffle=True)
+        before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+
+        target(loader)
+
+        after = torch.get_rng_state(), np.random.get_state()[1], random.getstate()
+        assert torch.equal(before[0], after[0])
+        assert (before[1] == after[1]).all()
+        assert before[2] == after[2]
+
+    def test_step_and_device_are_kept(self):
+        """The step and the device that are given are the target's."""
+        found = target(DataLoader(Numbers()), step=print, device=torch.device("cpu"))
+
+        assert (found.step, found.device) == (print, torch.device("cpu"))
+
+    def test_a_target_is_returned(self):
+        """A target stays what it is; only a given step or device replaces its own."""
+        given = Target([1], step=print, device="cpu", name="mine", notes=("seen",))
+
+        assert target(given) == given
+        assert target(given, step=repr) == Target([1], repr, "cpu", "mine", ("seen",))
+        assert target(given, device="meta").device == "meta"
+
+    def test_any_iterable_of_batches_will_do(self):
+        """A list of batches is a loader, named by its type."""
+        assert target([torch.zeros(2)]).name == "list"
+
+    def test_an_iterator_says_that_it_is_spent_after_once(self):
+        """What can be iterated only once is taken, with a note, and nothing is taken out of it."""
+        batches = iter([1, 2])
+
+        assert "measured once" in target(batches).notes[0]
+        assert list(batches) == [1, 2]
+
+    def test_a_webdataset_loader_is_a_loader(self):
+        """A loader of webdataset is taken, although its class is an iterable dataset."""
+        loader = webdataset.WebLoader([1, 2, 3], batch_size=2)
+
+        assert target(loader).loader is loader
+
+    def test_a_stream_with_a_length_is_not_asked_for_it(self):
+        """The loader of a stream is left without a remembered length, which would make it warn."""
+        loader = DataLoader(Stream(), 1)
+
+        target(loader)
+
+        assert loader._IterableDataset_len_called is None
+
+    def test_a_pair_is_a_loader_and_its_step(self):
+        """A tuple of a loader and a function is a loader with its step."""
+        found = target(([1], print))
+
+        assert (found.loader, found.step) == ([1], print)
+
+
+class TestWrongObjects:
+    @pytest.mark.parametrize("dataset", [Numbers(), Stream(), Subset(Numbers(), [0])])
+    def test_a_dataset_is_no_loader(self, dataset):
+        """A dataset in place of its loader is answered with DataLoader(dataset, ...)."""
+        message = the_error(dataset)
+
+        assert type(dataset).__name__ in message
+        assert "DataLoader(dataset, batch_size=...)" in message
+
+    @pytest.mark.parametrize("value", [None, 3, {"a": 1}, torch.zeros(2), Numbers, print, b"x"])
+    def test_what_yields_no_batches_is_named(self, value):
+        """Anything that yields no batches is refused with its type's name."""
+        assert f"is a {type(value).__name__}, which yields no batches" in the_error(value)
+
+    def test_two_loaders_are_one_too_many(self):
+        """A tuple of two loaders is not taken for two batches."""
+        loader = DataLoader(Numbers())
+
+        assert "a tuple (DataLoader, DataLoader): give one loader" in the_error((loader, loader))
+
+    def test_an_empty_dataset_is_said(self):
+        """A dataset of length 0 is named."""
+        message = the_error(DataLoader(Numbers(0)))
+
+        assert "the dataset (Numbers) of what was given is empty" in message
+
+    def test_a_loader_that_drops_its_only_batch_is_said(self):
+        """A dataset smaller than one batch, with drop_last, gives no batch."""
+        assert "drop_last" in the_error(DataLoader(Numbers(3), 4, drop_last=True))
+
+    def test_no_batches_at_all_is_said(self):
+        """An empty list of batches is refused."""
+        assert "(list) has no batch" in the_error([])
+
+    def test_a_step_has_to_be_callable(self):
+        """A step that cannot be called is refused."""
+        assert "step is a int" in the_error([1], step=3)
+
+    def test_a_wrong_device_is_said(self):
+        """A device that torch does not know is refused."""
+        assert "device='gpu' is no torch device" in the_error([1], device="gpu")
+
+
+class TestFolders:
+    def test_sub_folders_are_classes(self, tmp_path):
+        """Images in sub-folders get the sub-folder's number as their label."""
+        a_jpeg(tmp_path / "cat" / "a.JPG")
+        a_jpeg(tmp_path / "dog" / "deep" / "b.jpeg")
+        a_jpeg(tmp_path / ".thumbs" / "c.jpg")
+        (tmp_path / "dog" / "notes.txt").write_text("no image")
+        (tmp_path / "empty").mkdir()
+
+        found = target(str(tmp_path))
+
+        files = [(pathlib.Path(path).name, label) for path, label in found.loader.dataset.files]
+        assert files == [("a.JPG", 0), ("b.jpeg", 1)]
+        assert found.name == f"{tmp_path} ({OURS})"
+        assert found.notes == (OURS,)
+
+    def test_a_flat_folder_gives_batches(self, tmp_path):
+        """A folder without sub-folders is one class, and its batches are ready to train on."""
+        for number in range(3):
+            a_jpeg(tmp_path / f"{number}.jpg")
+
+        images, labels = next(iter(target(tmp_path).loader))
+
+        assert images.shape == (3, 3, 224, 224)
+        assert labels.tolist() == [0, 0, 0]
+
+    def test_a_relative_folder_outlives_a_change_of_folder(self, here, monkeypatch):
+        """Files are remembered by absolute path."""
+        a_jpeg(here / "photos" / "a.jpg")
+
+        found = target("photos")
+        monkeypatch.chdir("/")
+
+        assert len(found.loader.dataset[0]) == 2
+
+    def test_a_folder_without_images_says_what_is_there(self, tmp_path):
+        """The error names the suffixes that were looked for and those that were found."""
+        (tmp_path / "a.csv").touch()
+        (tmp_path / "b.csv").touch()
+
+        message = the_error(tmp_path)
+
+        assert ".jpg" in message
+        assert "found 2 .csv" in message
+        assert str(tmp_path) in message
+
+    def test_an_empty_folder_is_said(self, tmp_path):
+        """An empty folder has no files at all."""
+        assert "no files at all" in the_error(tmp_path)
+
+
+class TestShards:
+    MEMBERS = (
+        ("a.json", b"{}"),
+        ("a.jpg", 10),
+        ("a.txt", b"caption"),
+        ("b.jpg", 20),
+        ("b.png", 30),
+        ("c.seg.jpg", 40),
+    )
+
+    def brightness(self, loader):
+        """The grey level of each image, as it was before normalising, to the next ten."""
+        first_channel = [float(image[0].mean()) for batch in loader for image in batch]
+        return [round((value * STD[0] + MEAN[0]) * 25.5) * 10 for value in first_channel]
+
+    def test_each_key_gives_its_first_image(self, tmp_path):
+        """A sample is the members of one key, and only its image is used."""
+        a_shard(tmp_path / "x.tar", self.MEMBERS)
+
+        found = target(tmp_path / "x.tar")
+
+        (batch,) = list(found.loader)
+        assert batch.shape == (2, 3, 224, 224)
+        assert self.brightness([batch]) == [10, 20]
+        assert found.notes == (OURS,)
+        assert OURS in found.name
+
+    @pytest.mark.parametrize("name", ["s-{08..10}.tar", "s-*.tar", "."])
+    def test_ranges_globs_and_folders_find_every_shard(self, here, name):
+        """A range with leading zeros, a glob and a folder of shards give the same files."""
+        for number in ("08", "09", "10"):
+            a_shard(here / f"s-{number}.tar", [("a.jpg", 10)])
+
+        shards = target(name).loader.dataset.shards
+
+        assert [pathlib.Path(shard).name for shard in shards] == [
+            "s-08.tar",
+            "s-09.tar",
+            "s-10.tar",
+        ]
+
+    def test_workers_share_the_shards(self, tmp_path, monkeypatch):
+        """With several workers each image comes exactly once."""
+        monkeypatch.setattr("stallscope.measure.shards.usable_cpus", lambda: 2)
+        for number in range(3):
+            a_shard(tmp_path / f"{number}.tar", [("a.jpg", 10 * number), ("b.jpg", 30)])
+
+        loader = target(tmp_path).loader
+
+        assert loader.num_workers == 2
+        assert sorted(self.brightness(loader)) == [0, 10, 20, 30, 30, 30]
+
+    def test_a_missing_shard_is_named(self, tmp_path):
+        """The first file of a range that does not exist is named."""
+        a_shard(tmp_path / "s-0.tar", [("a.jpg", 10)])
+
+        assert "s-1.tar" in the_error(str(tmp_path / "s-{0..3}.tar"))
+
+    def test_a_range_that_runs_backwards_is_said(self, tmp_path):
+        """A range from high to low names no file and is refused."""
+        assert "is empty" in the_error(str(tmp_path / "s-{3..0}.tar"))
+
+    def test_a_shard_without_images_says_what_is_there(self, tmp_path):
+        """A tar of other things is refused, with what was found in it."""
+        a_shard(tmp_path / "x.tar", [("a.json", b"{}")])
+
+        assert "found a.json" in the_error(tmp_path / "x.tar")
+
+    def test_a_file_that_is_no_tar_is_said(self, tmp_path):
+        """One image file is neither a folder nor a shard."""
+        a_jpeg(tmp_path / "a.jpg")
+
+        assert "a.jpg' is a file, but not a tar archive" in the_error(tmp_path / "a.jpg")
+
+
+class TestFactories:
+    LOADER = (
+        "from stallscope.demo import SlowFetchDataset\nfrom torch.utils.data import DataLoader\n"
+    )
+
+    def test_a_factory_is_called(self, here):
+        """A factory in the current folder is called without arguments."""
+        a_module(
+            here, "train_a", self.LOADER + "def make(): return DataLoader(SlowFetchDataset(2))"
+        )
+
+        found = target("train_a:make")
+
+        assert isinstance(found.loader, DataLoader)
+        assert found.name == "train_a:make"
+
+    def test_a_factory_may_return_its_step(self, here):
+        """A pair (loader, step) is a loader and its step; a given step goes first."""
+        a_module(here, "train_b", "def make(): return [1], print")
+
+        assert target("train_b:make").step is print
+        assert target("train_b:make", step=repr).step is repr
+
+    def test_a_factory_may_return_a_target(self, here):
+        """A target from a factory keeps its notes and is named as the user named it."""
+        a_module(here, "train_c", "import stallscope as ss\ndef make(): return ss.target([1])")
+
+        assert target("train_c:make") == Target([1], name="train_c:make")
+
+    def test_a_loader_is_not_called(self, here):
+        """An attribute path may lead to a loader that is there already, callable or not."""
+        text = (
+            "class Callable(list):\n    def __call__(self): raise RuntimeError\n"
+            "class box: loader = Callable([1])\n"
+        )
+        a_module(here, "train_d", text)
+
+        assert list(target("train_d:box.loader").loader) == [1]
+
+    def test_the_folder_can_be_imported_from_while_the_factory_runs(self, here):
+        """A factory that imports its neighbours late finds them."""
+        a_module(here, "neighbour_e", "batches = [1]")
+        a_module(
+            here, "train_e", "def make():\n    import neighbour_e\n    return neighbour_e.batches"
+        )
+
+        assert target("train_e:make").loader == [1]
+
+    def test_what_the_module_adds_to_the_path_stays(self, here):
+        """Only our own entry is taken off the import path again."""
+        a_module(here, "train_f", "import sys\nsys.path.insert(0, 'theirs')\nloader = [1]")
+
+        target("train_f:loader")
+
+        assert sys.path[0] == "theirs"
+        sys.path.remove("theirs")
+
+    def test_the_demo_can_be_named(self):
+        """The demo's loaders are targets by name."""
+        assert target("stallscope.demo:case_b_loader").name == "stallscope.demo:case_b_loader"
+
+
+class TestWrongFactories:
+    def test_a_missing_module_says_where_was_looked(self, here):
+        """A module that does not exist is named together with the searched folder."""
+        message = the_error("no_such_module:make")
+
+        assert "no module 'no_such_module'" in message
+        assert str(here) in message
+
+    def test_a_missing_submodule_is_a_missing_module(self, here):
+        """A missing part of a dotted name is named itself."""
+        (here / "package_g").mkdir()
+
+        assert "no module 'package_g.train'" in the_error("package_g.train:make")
+
+    def test_a_file_name_is_put_right(self, here):
+        """`train.py:make` is answered with `train`."""
+        a_module(here, "train_h", "loader = [1]")
+
+        assert "write 'train_h', without .py" in the_error("train_h.py:loader")
+
+    @pytest.mark.parametrize(
+        "text",
+        ["import no_such_library", "from os import no_such_name", "1 / 0", "raise SystemExit(2)"],
+    )
+    def test_an_error_of_the_module_is_its_own(self, here, text):
+        """What the user's module raises is named and chained, not taken for a wrong name."""
+        a_module(here, "train_i", text)
+
+        with pytest.raises(TargetError, match="importing your module 'train_i' raised") as caught:
+            target("train_i:make")
+
+        cause = caught.value.__cause__
+        assert f"{type(cause).__name__}: {cause}" in str(caught.value)
+
+    def test_a_missing_attribute_suggests_close_names(self, here):
+        """A misspelt factory is answered with the name that was meant."""
+        a_module(here, "train_j", "def make_loader(): ...")
+
+        message = the_error("train_j:make_lader")
+
+        assert (
+            message
+            == "'train_j:make_lader': 'train_j' has no 'make_lader'; did you mean 'make_loader'?"
+        )
+
+    def test_what_the_factory_raises_is_named(self, here):
+        """An exception of the factory is named by type and text, and chained."""
+        a_module(here, "train_k", "def make(): raise KeyError('root')")
+
+        with pytest.raises(
+            TargetError, match="without arguments, raised KeyError: 'root'"
+        ) as caught:
+            target("train_k:make")
+
+        assert isinstance(caught.value.__cause__, KeyError)
+
+    def test_what_the_factory_returns_is_named(self, here):
+        """A factory that returns nothing usable is told the type."""
+        a_module(here, "train_l", "def make(): return None")
+
+        assert "what 'train_l:make' gives is a NoneType" in the_error("train_l:make")
+
+    def test_a_dataset_from_a_factory_is_no_loader(self, here):
+        """A factory's dataset is answered with DataLoader(dataset, ...)."""
+        a_module(
+            here,
+            "train_m",
+            "from stallscope.demo import SlowFetchDataset\ndata = SlowFetchDataset(1)",
+        )
+
+        assert "is a dataset (SlowFetchDataset)" in the_error("train_m:data")
+
+
+class TestWords:
+    def test_the_sample_is_built_in(self):
+        """'sample' is the sample loader, and says that it is not the user's."""
+        found = target("sample")
+
+        assert len(found.loader.dataset) == 1920
+        assert found.name == "sample"
+        assert "not yours" in found.notes[0]
+
+    @pytest.mark.parametrize("text", ["Sample", "sampel", "samples"])
+    def test_a_slip_of_the_pen_is_put_right(self, text):
+        """Something close to 'sample' is answered with it."""
+        assert "did you mean 'sample'?" in the_error(text)
+
+    @pytest.mark.parametrize("text", ["", "nonsense", "two words"])
+    def test_nothing_of_these_lists_what_would_do(self, text):
+        """A string that is no target is answered with everything that is."""
+        message = the_error(text)
+
+        assert f"{text!r} is no target. A target is" in message
+        assert "'package.module:factory'" in message
+
+    @pytest.mark.parametrize(
+        "text", ["no/such/folder", r"C:\data", "C:/data", "~/no_such", "a.zip"]
+    )
+    def test_a_missing_path_is_said(self, text):
+        """A path that does not exist is named as given; Windows paths are paths."""
+        assert f"there is no {text!r}" in the_error(text)
+
+
+class TestCheckSpawnable:
+    def a_loader(self, dataset=None, method="spawn", **named):
+        """A loader with a worker that would be started so."""
+        return DataLoader(
+            dataset or demo.SlowFetchDataset(2),
+            num_workers=1,
+            multiprocessing_context=method,
+            **named,
+        )
+
+    @pytest.mark.parametrize("method", ["spawn", "forkserver"])
+    def test_a_lambda_cannot_be_found(self, method):
+        """A lambda as collate_fn is refused before the worker fails, with the way out."""
+        message = the_error(self.a_loader(method=method, collate_fn=lambda samples: samples))
+
+        assert f"collate_fn is a lambda, and workers started by {method} cannot import" in message
+
+    def test_a_local_class_cannot_be_found(self):
+        """A dataset class from inside a function is refused."""
+
+        class Local(Numbers):
+            pass
+
+        assert "the dataset is 'Local', defined inside a function" in the_error(
+            self.a_loader(Local())
+        )
+
+    def test_a_notebooks_class_cannot_be_found(self, monkeypatch):
+        """A class of a session that has no file is refused."""
+        monkeypatch.delattr(sys.modules["__main__"], "__file__")
+        cell = type("Cell", (Numbers,), {"__module__": "__main__", "__qualname__": "Cell"})
+
+        message = the_error(self.a_loader(cell()))
+
+        assert "'Cell', defined in the notebook or the interactive session" in message
+
+    def test_a_scripts_class_is_found(self):
+        """A class of a script's main module is found, because the worker runs the file again."""
+        script = type("Script", (Numbers,), {"__module__": "__main__", "__qualname__": "Script"})
+
+        check_spawnable(self.a_loader(script()))
+
+    @pytest.mark.parametrize("wrap", [lambda d: Subset(d, [0]), lambda d: ConcatDataset([d])])
+    def test_a_lambda_deep_in_the_pipeline_is_found(self, wrap):
+        """A lambda in a Compose of a dataset inside a dataset is refused."""
+        from torchvision.transforms import v2
+
+        dataset = demo.SlowFetchDataset(2, transform=v2.Compose([lambda image: image]))
+
+        assert "an op of the dataset's transform is a lambda" in the_error(
+            self.a_loader(wrap(dataset))
+        )
+
+    def test_a_partial_is_what_it_calls(self):
+        """A partial of a local function is refused."""
+
+        def start(word, worker): ...
+
+        loader = self.a_loader(worker_init_fn=functools.partial(start, "x"))
+
+        assert "worker_init_fn is 'start', defined inside a function" in the_error(loader)
+
+    def test_code_of_modules_is_found(self):
+        """Datasets, methods and functions of importable modules pass."""
+        check_spawnable(self.a_loader(collate_fn=demo.BusyCollate(0.0).__call__))
+
+    def test_a_class_with_its_own_pickling_is_trusted(self):
+        """A class that decides itself what is sent is left to do so."""
+
+        class Local(Numbers):
+            def __reduce__(self):
+                return Numbers, (self.entries,)
+
+        check_spawnable(self.a_loader(Local()))
+
+    def test_forked_workers_need_no_names(self):
+        """A loader whose workers are forked, or that has none, may hold lambdas."""
+        check_spawnable(self.a_loader(method="fork", collate_fn=lambda samples: samples))
+        check_spawnable(DataLoader(Numbers(), collate_fn=lambda samples: samples))
+
+    def test_asking_leaves_the_default_start_method_unset(self, monkeypatch):
+        """Python's own default counts where the loader names none, and is not fixed by asking."""
+        monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: None)
+        monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["forkserver"])
+
+        with pytest.raises(TargetError, match="started by forkserver"):
+            check_spawnable(self.a_loader(method=None, collate_fn=lambda samples: samples))

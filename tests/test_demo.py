@@ -1,0 +1,206 @@
+"""The demo loaders run, and each planted cost is where it is said to be."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from stallscope import demo
+from stallscope.errors import TargetError
+
+
+class TestSample:
+    def test_holds_every_photograph_forty_times(self):
+        """The sample has 40 entries for each of its photographs."""
+        files = demo.sample_loader().dataset.files
+
+        photographs = set(files)
+        assert len(files) == 40 * len(photographs)
+        assert {Path(file.path).parent.name for file in photographs} == {"earth", "space"}
+
+    def test_has_48_photographs(self):
+        """The sample has 1,920 entries."""
+        assert len(demo.sample_loader().dataset) == 1920
+
+    def test_gives_a_training_batch(self):
+        """A batch of the sample is 32 normalised images of 224 by 224, and 32 labels."""
+        images, labels = next(iter(demo.sample_loader()))
+
+        assert images.shape == (32, 3, 224, 224)
+        assert images.dtype == torch.float32
+        assert images.min() < 0
+        assert set(labels.tolist()) == {0, 1}
+
+    def test_asks_for_no_more_workers_than_cpus(self, monkeypatch):
+        """On a machine with one usable CPU the sample takes one worker."""
+        monkeypatch.setattr(demo, "usable_cpus", lambda: 1)
+
+        assert demo.sample_loader().num_workers == 1
+
+    def test_says_where_it_looked_for_missing_data(self, monkeypatch, tmp_path):
+        """A missing sample folder is one sentence that names both places."""
+        monkeypatch.setattr(demo, "__file__", str(tmp_path / "src" / "stallscope" / "demo.py"))
+
+        with pytest.raises(TargetError, match=r"_share.sample_data and .*sample_data"):
+            demo.sample_folder()
+
+    def test_prefers_the_data_inside_the_wheel(self, monkeypatch, tmp_path):
+        """The data of an installed wheel is found next to the module."""
+        inside = tmp_path / "stallscope" / "_share" / "sample_data"
+        inside.mkdir(parents=True)
+        monkeypatch.setattr(demo, "__file__", str(tmp_path / "stallscope" / "demo.py"))
+
+        assert demo.sample_folder() == inside.resolve()
+
+    def test_an_empty_sample_folder_is_said(self, monkeypatch, tmp_path):
+        """A sample folder without photographs is a sentence, not an empty loader."""
+        monkeypatch.setattr(demo, "sample_folder", lambda: tmp_path)
+
+        with pytest.raises(TargetError, match="no photographs"):
+            demo.sample_loader()
+
+    def test_says_that_torchvision_is_missing(self, monkeypatch):
+        """Without torchvision the sample says what to install."""
+        monkeypatch.setitem(sys.modules, "torchvision.transforms", None)
+
+        with pytest.raises(
+            TargetError, match=f"torchvision that belongs to your torch {torch.__version__[:3]}"
+        ):
+            demo.sample_loader()
+
+
+class TestCaseB:
+    @pytest.mark.parametrize("order", ["published", "crop_first"])
+    @pytest.mark.parametrize("mask", [demo.RandomMask, demo.FasterRandomMask])
+    def test_every_variant_gives_the_same_data(self, order, mask):
+        """On the same draws both orders and both masks give bit-identical samples."""
+        image = Image.effect_noise((800, 533), 50).convert("RGB")
+        torch.manual_seed(0)
+        expected = demo.case_b_pipeline()(image)
+        torch.manual_seed(0)
+        found = demo.case_b_pipeline(order, mask)(image)
+
+        assert torch.equal(found, expected)
+        assert found.shape == (3, 256, 256)
+        assert found.dtype == torch.float32
+
+    def test_the_published_order_is_the_published_one(self):
+        """The five transforms stand in the order in which they were published."""
+        names = [type(op).__name__ for op in demo.case_b_pipeline().transforms]
+
+        assert names == ["PILToTensor", "RandomCrop", "RandomMask", "ConvertColor", "Scale"]
+
+    def test_the_mask_hides_a_pixel_and_its_four_neighbours(self):
+        """Dilation turns one point into a cross."""
+        point = torch.zeros(5, 5, dtype=torch.bool)
+        point[2, 2] = True
+        cross = torch.tensor([[0, 1, 0], [1, 1, 1], [0, 1, 0]], dtype=torch.bool)
+
+        for mask in (demo.RandomMask(), demo.FasterRandomMask()):
+            wide = mask.dilate(point)
+            assert torch.equal(wide[1:4, 1:4], cross)
+            assert wide.sum() == 5
+
+    def test_a_mask_leaves_its_input_alone(self):
+        """Masking returns a new image and leaves the given one as it was."""
+        image = torch.full((3, 8, 8), 7, dtype=torch.uint8)
+
+        masked = demo.RandomMask(size=8, ratio=1.0)(image)
+
+        assert image.min() == 7
+        assert masked.max() == 0
+
+    def test_grey_has_no_colour(self):
+        """A grey pixel keeps its brightness as Y, and its U and V are the offset."""
+        grey = torch.full((3, 2, 2), 100, dtype=torch.uint8)
+
+        yuv = demo.ConvertColor()(grey)
+
+        expected = torch.tensor([100.0, 128.0, 128.0]).view(3, 1, 1).expand(3, 2, 2)
+        assert torch.allclose(yuv, expected, atol=0.01)
+
+    def test_the_loader_gives_one_image_many_times(self):
+        """The loader of case B has as many entries as asked for, all of one file."""
+        loader = demo.case_b_loader("crop_first", num_workers=0, batch_size=4, entries=8)
+
+        images, labels = next(iter(loader))
+        assert len(loader.dataset) == 8
+        assert images.shape == (4, 3, 256, 256)
+        assert labels.tolist() == [0, 0, 0, 0]
+
+    def test_the_image_is_handed_over_undecoded(self, monkeypatch):
+        """The dataset's file is decoded by the first transform that touches the pixels."""
+        loader = demo.case_b_loader(num_workers=0, entries=1)
+        undecoded = []
+
+        def look(image):
+            undecoded.append(len(image.tile))
+            image.load()
+
+        monkeypatch.setattr(loader.dataset, "transform", look)
+        loader.dataset[0]
+
+        assert undecoded == [1]
+
+    def test_an_unknown_order_is_said(self):
+        """An order that does not exist is one sentence that names the two that do."""
+        with pytest.raises(
+            TargetError, match="'backwards' of case B: take published or crop_first"
+        ):
+            demo.case_b_loader("backwards")
+
+
+class TestPlantedCosts:
+    def test_busy_burns_cpu_time(self):
+        """`busy` uses at least the CPU time it was asked for."""
+        start = time.thread_time()
+        demo.busy(0.01)
+
+        assert time.thread_time() - start >= 0.01
+
+    def test_waiting_uses_almost_no_cpu(self):
+        """`waiting` lasts as long as it was asked to, and the CPU is free meanwhile."""
+        start, cpu_start = time.perf_counter(), time.thread_time()
+        demo.waiting(0.02)
+
+        assert time.perf_counter() - start >= 0.02
+        assert time.thread_time() - cpu_start < 0.02
+
+    def test_a_busy_op_returns_what_it_was_given(self):
+        """`BusyOp` returns the very object that it was given, and is shown by its name."""
+        value = object()
+
+        assert demo.BusyOp(0.0)(value) is value
+        assert repr(demo.BusyOp(0.5, name="Blur")) == "Blur(0.5 s)"
+
+    def test_samples_show_their_index(self):
+        """A sample of `SlowFetchDataset` is filled with its index."""
+        dataset = demo.SlowFetchDataset(4, transform=demo.BusyOp(0.0))
+
+        batch = next(iter(DataLoader(dataset, 4, collate_fn=demo.BusyCollate(0.0))))
+        assert batch[:, 0, 0, 0].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+    def test_fetching_waits_in_load(self):
+        """The planted fetch time is spent in `load`."""
+        start = time.perf_counter()
+        demo.SlowFetchDataset(1, fetch_s=0.02).load(0)
+
+        assert time.perf_counter() - start >= 0.02
+
+    def test_spawned_workers_find_the_demo(self):
+        """Workers that are started by spawn can import the demo's datasets, ops and collate."""
+        dataset = demo.SlowFetchDataset(2, transform=demo.BusyOp(0.0))
+        loader = DataLoader(
+            dataset,
+            2,
+            num_workers=1,
+            multiprocessing_context="spawn",
+            collate_fn=demo.BusyCollate(0.0),
+        )
+
+        (batch,) = list(loader)
+        assert batch.shape == (2, 3, 8, 8)
