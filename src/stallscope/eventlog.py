@@ -72,6 +72,9 @@ class Tag(IntEnum):
     SKIPPED = 11
     """A batch that was not recorded, because recording would have cost too much."""
     BATCH_END = 12
+    """The batch was made; one that failed has no end."""
+    EXHAUSTED = 13
+    """The sample that had begun was none: its iterator has ended."""
 
 
 INDEX_OFFSET: Final = 1 << 56
@@ -238,7 +241,7 @@ def _read_names(path: Path) -> tuple[dict[int, Stage], dict[int, str], tuple[str
         with contextlib.suppress(json.JSONDecodeError):  # a killed process may leave half a line
             entry = json.loads(line)
             if "code" in entry:
-                stages[entry["code"]] = Stage(entry["stage"], entry["kind"])
+                stages[entry["code"]] = Stage(*entry["stage"])
             elif "file" in entry:
                 files[entry["file"]] = entry["path"]
             elif "note" in entry:

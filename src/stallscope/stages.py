@@ -46,6 +46,9 @@ class Stage(NamedTuple):
 
     name: str
     kind: str
+    gives_way: bool = False
+    """Inside a transform that has a name, it is part of that transform: a library's call, a helper
+    function of the dataset's."""
 
 
 FETCH: Final = Stage("fetch", "fetch")
@@ -63,12 +66,3 @@ COLLATE: Final = Stage("collate", "collate")
 BATCH: Final = Stage("batch", "other")
 """What a worker does for a batch outside of its samples and of collate: mostly, it frees the
 samples' memory."""
-
-LIBRARY_PREFIXES: Final = ("PIL", "torchvision", "cv2")
-"""A stage called `cv2.resize` is a library's call in the dataset's own code. Inside a transform
-that has a name, it is part of that transform."""
-
-
-def is_library_call(stage: Stage) -> bool:
-    """Whether the stage is a library's transforming call rather than an op of the user's."""
-    return stage.kind == "transform" and stage.name.partition(".")[0] in LIBRARY_PREFIXES

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from stallscope.eventlog import CODE_SHIFT, INDEX_OFFSET, PAYLOAD, TAG_SHIFT, Tag, event_times
-from stallscope.stages import KINDS, Stage, is_library_call
+from stallscope.stages import KINDS, Stage
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -128,14 +128,18 @@ class _Words:
         self.tags = log.words >> TAG_SHIFT
         self.payload = log.words & PAYLOAD
         self.place = np.arange(log.words.size)
-        self.batch_at = np.flatnonzero(self.tags == Tag.BATCH)
+        batches = (self.tags == Tag.BATCH) | (self.tags == Tag.SKIPPED)
+        self.batch_at = np.flatnonzero(batches)
         begins = (self.tags == Tag.SAMPLE) | (self.tags == Tag.UNINDEXED)
         self.sample_at = np.flatnonzero(begins)
-        self.batch_of_word = np.cumsum(self.tags == Tag.BATCH) - 1
-        edge = begins | np.isin(self.tags, (Tag.SAMPLE_END, Tag.BATCH, Tag.BATCH_END))
+        self.batch_of_word = np.cumsum(batches) - 1
+        edge = begins | batches | np.isin(self.tags, (Tag.SAMPLE_END, Tag.BATCH_END))
         last_edge = _last(edge)
         in_sample = (last_edge >= 0) & begins[np.maximum(last_edge, 0)]
         self.sample_of_word = np.where(in_sample, np.cumsum(begins) - 1, -1)
+        self.void = np.zeros(self.sample_at.size + 1, dtype=bool)  # the last one: no sample
+        self.void[self.sample_of_word[self.tags == Tag.EXHAUSTED]] = True
+        self.void[-1] = False
         is_event = ((self.tags == Tag.ENTER) | (self.tags == 0)) & (self.batch_of_word >= 0)
         self.event_at = np.flatnonzero(is_event)
         self.enters = self.tags[self.event_at] == Tag.ENTER
@@ -169,11 +173,11 @@ class _Words:
     def _effective_codes(self) -> tuple[list[Stage], np.ndarray]:
         """Stages, and for each event which of them is at work after it.
 
-        A library's call inside a transform that has a name is part of that transform.
+        A stage that gives way is part of the transform around it, where there is one.
         """
         codes = (self.log.words[self.event_at] & PAYLOAD) >> CODE_SHIFT
         stages = [self.log.stages.get(code, UNKNOWN) for code in range(1 << 10)]
-        calls = np.array([is_library_call(stage) for stage in stages])
+        calls = np.array([stage.gives_way for stage in stages])
         transforms = np.array([stage.kind == "transform" for stage in stages])
         inner = np.flatnonzero(self.enters & calls[codes] & (self.depth > 1))
         for depth in np.unique(self.depth[inner]):  # outer before inner
@@ -238,7 +242,8 @@ def _spans(words: _Words, origin_ns: int, rank: int) -> pl.DataFrame:
 def _stretches(words: _Words) -> tuple[np.ndarray, np.ndarray]:
     """First and last event of each span: from one event to the next, as long as nothing changes."""
     open_here = (words.batch[1:] == words.batch[:-1]) & (words.depth[:-1] > 0)
-    begins = np.flatnonzero(open_here)
+    of_none = words.void[words.sample_of_word[words.event_at[:-1]]]
+    begins = np.flatnonzero(open_here & ~of_none)
     sample = words.sample_of_word[words.event_at[begins]]
     code = words.code[begins]
     goes_on = np.zeros(begins.size, dtype=bool)
@@ -267,6 +272,7 @@ def _who(words: _Words, rank: int) -> list[pl.Expr]:
 
 
 def _batches(words: _Words, rank: int) -> pl.DataFrame:
+    recorded = words.tags[words.batch_at] == Tag.BATCH
     ended = np.zeros(words.batch_at.size, dtype=bool)
     ends = np.flatnonzero(words.tags == Tag.BATCH_END)
     ended[words.batch_of_word[ends]] = True
@@ -277,8 +283,10 @@ def _batches(words: _Words, rank: int) -> pl.DataFrame:
             "complete": ended,
         }
     )
-    return frame.with_columns(*_who(words, rank)).select(
-        pl.col(name).cast(kind) for name, kind in BATCHES.items()
+    return (
+        frame.filter(recorded)
+        .with_columns(*_who(words, rank))
+        .select(pl.col(name).cast(kind) for name, kind in BATCHES.items())
     )
 
 
@@ -302,10 +310,11 @@ def _samples(words: _Words) -> pl.DataFrame:
             "indexed": words.tags[at] == Tag.SAMPLE,
         }
     )
-    return frame.with_columns(
+    known = frame.filter(~words.void[:-1])
+    return known.with_columns(
         worker=pl.lit(words.worker, dtype=pl.Int16),
         index=pl.when("indexed").then("index"),
-        path=pl.Series(paths, dtype=pl.String).gather(frame["file"]),
+        path=pl.Series(paths, dtype=pl.String).gather(known["file"]),
         width=pl.when(pl.col("width") > 0).then("width"),
         height=pl.when(pl.col("height") > 0).then("height"),
     ).select(pl.col(name).cast(kind) for name, kind in SAMPLES.items())

@@ -25,11 +25,7 @@ def explain(error: BaseException, recording: Recording) -> None:
     kept = count(recording.run.all_steps.height, "batch", "es")
     lines = [
         *(f"stallscope: {_where(place)} when the exception left it" for place in recording.raised),
-        *(
-            f"stallscope: {_where(place)} when the recording ended"
-            for place in recording.inside
-            if "exited unexpectedly" in str(error) or "killed by signal" in str(error)
-        ),
+        *(f"stallscope: {_where(place)} when its log ended" for place in recording.inside),
         f"stallscope: what was recorded before ({kept}) is this exception's attribute `run`",
     ]
     if hasattr(error, "add_note"):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from time import perf_counter_ns
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from torch.utils.data import Subset
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from stallscope.eventlog import LONGEST_NS, Header, Tag
-from stallscope.probe import pipeline
+from stallscope.probe import failures, pipeline
 from stallscope.probe.libraries import Libraries
 from stallscope.probe.patches import Patches
 from stallscope.probe.transforms import Ops
@@ -31,7 +31,7 @@ _COST_SHARE: Final = 0.005
 of the promised 1%, because the cost of a word is an estimate."""
 _WORD_NS: Final = 150
 """What a word costs with the hook around it, from `tests/benchmarks/span_cost.py`, rounded up."""
-_FIRST_BATCHES: Final = 3
+_FIRST_BATCHES: Final = 8
 """The first batches of a process are always recorded: they tell what recording costs."""
 
 
@@ -55,6 +55,7 @@ class Hooks:
         self._datasets: dict[int, Any] = {}
         self._indices: Iterator[Any] = iter(())
         self._batches = 0
+        self._costs: list[float] = []
         self._every = 1
 
     def put_on(self) -> None:
@@ -84,27 +85,33 @@ class Hooks:
 
         @functools.wraps(original)
         def fetch(fetcher: Any, index: Any) -> Any:
-            if not self._mine(fetcher) or not self._begins(fetcher):
+            if not self._mine(fetcher):
                 return original(fetcher, index)
+            if not self._begins(fetcher):
+                with failures.located(self._recorder, fetcher):
+                    return original(fetcher, index)
             before = dict(vars(fetcher))
             self._stand_in(fetcher, index)
-            samples, began = self._recorder.samples, perf_counter_ns()
+            samples, began = self._recorder.samples, self._recorder.clock()
             first_word = self._recorder.enter_batch(self.number)
+            made = False
             try:
-                return original(fetcher, index)
+                batch = original(fetcher, index)
+                made = True
+                return batch
             finally:
                 for name in _REPLACED & before.keys():
                     setattr(fetcher, name, before[name])
-                words = self._recorder.leave_batch(first_word)
+                words = self._recorder.leave_batch(first_word, made=made)
                 samples = self._recorder.samples - samples
-                self._weigh(words, samples, perf_counter_ns() - began)
+                self._weigh(words, samples, self._recorder.clock() - began)
 
         return fetch
 
     def _begins(self, fetcher: Any) -> bool:
         """Count a batch; whether it is to be recorded."""
         header = self._recorder.log.header
-        if header[Header.STOP] or perf_counter_ns() - header[Header.BORN_NS] > LONGEST_NS:
+        if header[Header.STOP] or self._recorder.clock() - header[Header.BORN_NS] > LONGEST_NS:
             self.take_off()
             return False
         number, self._batches = self._batches, self._batches + 1
@@ -122,9 +129,10 @@ class Hooks:
         """Learn from a batch what recording costs, and how often to record."""
         if samples:
             self._recorder.choose_cpu_every(words / samples, batch_ns / samples)
+        if self._batches <= _FIRST_BATCHES:
+            self._costs.append(words * _WORD_NS / max(batch_ns, 1))
         if self._batches == _FIRST_BATCHES:
-            cost = words * _WORD_NS / max(batch_ns, 1)
-            self._every = max(1, round(cost / _COST_SHARE))
+            self._every = max(1, round(median(self._costs) / _COST_SHARE))
             self._recorder.log.header[Header.EVERY] = self._every
 
     # ---- the dataset ----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from stallscope.stages import DECODE, FETCH, LIBRARY_PREFIXES, Stage
+from stallscope.stages import DECODE, FETCH, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,12 +41,12 @@ class Call(NamedTuple):
 
 def _transforming(prefix: str, module: str, names: str) -> list[Call]:
     return [
-        Call(module, name, Stage(f"{prefix}.{name.rpartition('.')[2]}", "transform"))
+        Call(
+            module, name, Stage(f"{prefix}.{name.rpartition('.')[2]}", "transform", gives_way=True)
+        )
         for name in names.split()
     ]
 
-
-_PIL, _TORCHVISION, _CV2 = LIBRARY_PREFIXES
 
 CALLS: Final = (
     Call("builtins", "open", FETCH, "file"),
@@ -68,16 +68,16 @@ CALLS: Final = (
     Call("cv2", "imdecode", DECODE),
     Call("cv2", "imread", DECODE, "file"),
     *_transforming(
-        _PIL,
+        "PIL",
         "PIL.Image",
         "Image.convert Image.crop Image.resize Image.rotate Image.thumbnail Image.transpose",
     ),
     *_transforming(
-        _TORCHVISION,
+        "torchvision",
         "torchvision.transforms.functional",
         "center_crop crop hflip normalize pil_to_tensor resize resized_crop to_tensor",
     ),
-    *_transforming(_CV2, "cv2", "cvtColor flip GaussianBlur resize warpAffine warpPerspective"),
+    *_transforming("cv2", "cv2", "cvtColor flip GaussianBlur resize warpAffine warpPerspective"),
 )
 
 _READS_AND_DECODES: Final = {

@@ -136,17 +136,18 @@ def helpers(dataset: Any) -> Iterator[Slot]:
                 yield Slot(owner, name, function, name)
 
 
-def stage_of(slot: Slot, otherwise: str) -> Stage:
+def stage_of(slot: Slot, otherwise: str = "transform", *, gives_way: bool = False) -> Stage:
     """Name and kind of what stands in a slot, by the name that the user gave the slot.
 
     Args:
         slot: where it stands.
         otherwise: the kind where the name promises nothing.
+        gives_way: whether it is part of a transform around it.
     """
     kind = kind_of_name(slot.hint)
     if kind in ("fetch", "decode"):
         return Stage(kind, kind)
-    return Stage(name_of(slot.value), otherwise if kind == "other" else kind)
+    return Stage(name_of(slot.value), otherwise if kind == "other" else kind, gives_way)
 
 
 def name_of(value: Any) -> str:

@@ -55,6 +55,8 @@ class Recorder:
     ) -> None:
         self.log = log
         self.samples = 0
+        self.key_of_code: dict[object, int] = {}
+        """Key of the stage of each hooked function, by its code object."""
         self._codes: dict[Stage, int] = {}
         self._files: dict[str, int] = {}
         self._cpu_every = 8
@@ -64,7 +66,7 @@ class Recorder:
             words[place()] = word(Tag.CPU, cpu_clock())
             return clock()
 
-        self._clock = clock
+        self.clock = clock
         self._clock_with_cpu = clock_with_cpu
         self._now = clock  # what the hooks call; switched by `_read_cpu`
         self._make_hooks()
@@ -87,7 +89,7 @@ class Recorder:
         if code is None:
             code = min(len(self._codes) + 1, MOST_CODES - 1)  # the last code is shared by the rest
             self._codes[stage] = code
-            self.log.say(code=code, stage=stage.name, kind=stage.kind)
+            self.log.say(code=code, stage=stage)
         return (Tag.ENTER << TAG_SHIFT | code << CODE_SHIFT) - self.log.header[Header.BORN_NS]
 
     def note(self, sentence: str) -> None:
@@ -100,17 +102,23 @@ class Recorder:
         """Make everything that runs per stage or per sample, around one set of local variables."""
         words, place, header, home = self.log.words, self.log.place, self.log.header, get_ident()
         born = header[Header.BORN_NS]
-        now = self._clock
+        now = self.clock
         getitem_key, batch_key = self.key(GETITEM), self.key(BATCH)
         sample_end = word(Tag.SAMPLE_END)
         in_sample = False
 
         def read_cpu(*, on: bool) -> None:
             nonlocal now
-            now = self._clock_with_cpu if on else self._clock
+            now = self._clock_with_cpu if on else self.clock
 
         def raised(key: int) -> None:
             words[place()] = word(Tag.RAISED, (key + born >> CODE_SHIFT) % MOST_CODES)
+
+        def failed(index: Any, key: int) -> None:
+            """A sample of a batch that is not recorded has failed in this stage."""
+            words[place()] = _sample_word(index)
+            raised(key)
+            words[place()] = sample_end
 
         def elsewhere(original: Callable[..., Any], *args: Any, **named: Any) -> Any:
             if home:
@@ -125,6 +133,7 @@ class Recorder:
             original: Callable[..., Any], first: object, key: int, key_of: Callable[[Any], int]
         ) -> Callable[..., Any]:
             """A method that records; `first` is the object that most classes have just one of."""
+            self.key_of_code[getattr(original, "__code__", None)] = key
 
             @functools.wraps(original)
             def hook(self: Any, x: Any = _NOTHING, /, *rest: Any, **named: Any) -> Any:
@@ -150,6 +159,7 @@ class Recorder:
             original: Callable[..., Any], key: int, seen: Callable[..., None] | None = None
         ) -> Callable[..., Any]:
             """A function that records; `seen(result, *args)` may look at what went through."""
+            self.key_of_code[getattr(original, "__code__", None)] = key
 
             @functools.wraps(original)
             def hook(*args: Any, **named: Any) -> Any:
@@ -184,6 +194,7 @@ class Recorder:
             try:
                 return get() if call else get(index)
             except StopIteration:  # the end of an iterable dataset, not a failure
+                words[place()] = word(Tag.EXHAUSTED)
                 raise
             except BaseException:
                 raised(getitem_key)
@@ -192,7 +203,7 @@ class Recorder:
                 words[place()] = sample_end  # before the exit: what follows is no sample's
                 words[place()] = now()
                 in_sample = False
-                if now is not self._clock:
+                if now is not self.clock:
                     read_cpu(on=False)
 
         def enter_batch(number: int) -> int:
@@ -209,7 +220,8 @@ class Recorder:
             return in_sample
 
         self.method, self.call, self.sample, self.in_sample = method, call, sample, inside
-        self.read_cpu, self.enter_batch, self._retire = read_cpu, enter_batch, retire
+        self.read_cpu, self.enter_batch, self.failed = read_cpu, enter_batch, failed
+        self._retire = retire
 
     def collate(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """The collate function, recorded with its CPU time in every batch."""
@@ -248,16 +260,18 @@ class Recorder:
         """Write a word that is not an enter or an exit."""
         self.log.words[self.log.place()] = word(tag, payload)
 
-    def leave_batch(self, first: int) -> int:
-        """The batch is done, or has failed; returns how many words it wrote.
+    def leave_batch(self, first: int, *, made: bool) -> int:
+        """The batch is done; returns how many words it wrote.
 
         Args:
             first: what `enter_batch` returned.
+            made: whether there is a batch, and no exception.
         """
         words, place, header = self.log.words, self.log.place, self.log.header
-        words[place()] = self._clock()
         last = place()
-        words[last] = word(Tag.BATCH_END)
+        words[last] = self.clock()
+        if made:
+            self.mark(Tag.BATCH_END)
         header[Header.SAMPLES] = self.samples
         if last < first:
             header[Header.LAPS] += 1

@@ -46,9 +46,9 @@ class Ops:
         self.hook_containers()
         for current in pipeline.datasets(dataset):
             for slot in pipeline.slots(current):
-                self._hook_slot(slot, otherwise="transform")
+                self._hook_slot(slot)
             for slot in pipeline.helpers(current):
-                self._hook_function(slot, pipeline.stage_of(slot, otherwise="other"))
+                self._hook_function(slot, pipeline.stage_of(slot, "other", gives_way=True))
 
     def hook_containers(self) -> None:
         """Hook the known containers' classes that have been imported by now."""
@@ -77,7 +77,7 @@ class Ops:
         everything = pipeline.is_container(holder)
         for slot in pipeline.slots(holder):
             if everything or _is_inner_op(slot):
-                self._hook_slot(slot, otherwise="transform")
+                self._hook_slot(slot)
 
     def _remember(self, holder: Any) -> None:
         if len(self._alive) >= _MOST_OPS:
@@ -86,16 +86,16 @@ class Ops:
             self._keys.pop(oldest, None)
         self._alive[id(holder)] = holder
 
-    def _hook_slot(self, slot: Slot, otherwise: str) -> None:
+    def _hook_slot(self, slot: Slot) -> None:
         value = slot.value
         if id(value) in self._alive:
             return
         if pipeline.is_container(value):
             self._adopt(value)
         elif pipeline.is_op(value):
-            self._hook_op(value, pipeline.stage_of(slot, otherwise))
+            self._hook_op(value, pipeline.stage_of(slot))
         elif pipeline.is_function(value):
-            self._hook_function(slot, pipeline.stage_of(slot, otherwise))
+            self._hook_function(slot, pipeline.stage_of(slot))
 
     def _hook_op(self, op: Any, stage: Stage) -> int:
         """Hook the class of an op; returns the key of the op's stage."""
@@ -131,7 +131,7 @@ class Ops:
         if stage.kind in ("fetch", "decode"):
             return stage
         place = self._places[stage.name] = self._places.get(stage.name, 0) + 1
-        return stage if place == 1 else Stage(f"{stage.name} #{place}", stage.kind)
+        return stage if place == 1 else stage._replace(name=f"{stage.name} #{place}")
 
     def _hook_function(self, slot: Slot, stage: Stage) -> None:
         if isinstance(slot.owner, tuple):
