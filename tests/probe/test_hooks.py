@@ -248,7 +248,7 @@ CASES = {
     "one op calling another": (Numbers(Outer(Op(10))), {"getitem": 1, "Outer": 5, "Op": 10}),
     "joint transforms and a target transform": (OfPairs(), {"Joint": 40, "Op": 7}),
     "a dict transform": (Numbers(Keyed(["image"])), {"getitem": 1, "Keyed": 20}),
-    "helpers of the dataset": (WithHelpers(), {"fetch": 100, "augment": 50, "measure": 3}),
+    "helpers of the dataset": (WithHelpers(), {"fetch": 100, "augment": 50, "getitem": 3}),
     "a loader in a slot": (
         WithLoader(),
         {"fetch": 50, "lambda (test_hooks.py:*)": 9},

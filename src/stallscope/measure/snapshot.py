@@ -19,6 +19,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from stallscope.interrupts import held_back
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -48,8 +50,9 @@ def as_before(loader: Any, step: Any = None) -> Iterator[tuple[str, ...]]:
     try:
         yield _say(step, trained)
     finally:
-        for restore in restores:
-            restore()
+        with held_back():
+            for restore in restores:
+                restore()
 
 
 def trainable(step: Any) -> list[Any]:

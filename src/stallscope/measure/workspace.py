@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stallscope.errors import WorkspaceError
+from stallscope.interrupts import held_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,8 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
         yield folder
     finally:
         if os.getpid() == pid:  # a forked child that gets here must not delete its parent's
-            shutil.rmtree(folder, ignore_errors=True)
+            with held_back():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def log_capacity(folder: Path, processes: int) -> int:

@@ -23,6 +23,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from stallscope.errors import UnsupportedError
 from stallscope.eventlog import Header, LogWriter
+from stallscope.interrupts import held_back, release_in_child
 from stallscope.probe.fetchers import Hooks
 from stallscope.probe.patches import Patches
 from stallscope.probe.recorder import Recorder
@@ -92,17 +93,19 @@ class Probe:
         def get_iterator(loader: DataLoader[Any]) -> Any:
             if loader is not probe._loader:
                 return original(loader)
-            return probe._iterator(functools.partial(original, loader))
+            with held_back():
+                return probe._iterator(functools.partial(original, loader))
 
         self._patches.put(DataLoader, "_get_iterator", get_iterator)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._patches.undo()
-        if self._hooks is not None:
-            self._hooks.retire()
-            _in_this_process.discard(self._hooks)
-        self._place.stop()
+        with held_back():
+            self._patches.undo()
+            if self._hooks is not None:
+                self._hooks.retire()
+                _in_this_process.discard(self._hooks)
+            self._place.stop()
 
     def _iterator(self, start: Any) -> Any:
         """A new iterator of the loader, with the recorder inside."""
@@ -160,6 +163,7 @@ class WorkerEntry:
 
     def __call__(self, *args: Any) -> None:
         """Run as the target of the worker's process, with torch's arguments."""
+        release_in_child()
         module, name = self._home
         original = self._loop or getattr(import_module(module), name)
         given = inspect.signature(original).bind(*args).arguments
@@ -236,4 +240,5 @@ def start_method(loader: DataLoader[Any]) -> str:
 def shut_down(iterator: Any) -> None:
     """End the workers of an iterator now, whoever still holds a reference to it."""
     if hasattr(iterator, "_shutdown_workers"):
-        iterator._shutdown_workers()
+        with held_back():
+            iterator._shutdown_workers()

@@ -117,10 +117,10 @@ _MODULE_FIELDS: Final = frozenset(vars(nn.Module()))
 
 
 def helpers(dataset: Any) -> Iterator[Slot]:
-    """The functions and methods of the user's own that the dataset's `__getitem__` names.
+    """Functions and methods of the user's own that the dataset's `__getitem__` names.
 
-    A method is found on its class, a function in its module; what they call in turn is not
-    followed.
+    Only those whose own name says that they read, decode or transform; the others stay what they
+    are, a part of `__getitem__`. What they call in turn is not followed.
     """
     cls = type(dataset)
     for entry in ("__getitem__", "__getitems__", "__iter__"):
@@ -136,18 +136,17 @@ def helpers(dataset: Any) -> Iterator[Slot]:
                 yield Slot(owner, name, function, name)
 
 
-def stage_of(slot: Slot, otherwise: str = "transform", *, gives_way: bool = False) -> Stage:
+def stage_of(slot: Slot, *, gives_way: bool = False) -> Stage:
     """Name and kind of what stands in a slot, by the name that the user gave the slot.
 
     Args:
-        slot: where it stands.
-        otherwise: the kind where the name promises nothing.
+        slot: where it stands. A name that promises nothing is a transform's.
         gives_way: whether it is part of a transform around it.
     """
     kind = kind_of_name(slot.hint)
     if kind in ("fetch", "decode"):
         return Stage(kind, kind)
-    return Stage(name_of(slot.value), otherwise if kind == "other" else kind, gives_way)
+    return Stage(name_of(slot.value), "transform", gives_way)
 
 
 def name_of(value: Any) -> str:
@@ -205,7 +204,7 @@ def _is_helper(function: Any, home: str) -> bool:
         isinstance(function, types.FunctionType)
         and not inspect.isgeneratorfunction(function)
         and not inspect.iscoroutinefunction(function)
-        and "collate" not in function.__name__
+        and kind_of_name(function.__name__) != "other"
         and not _is_foreign(function, home)
     )
 

@@ -48,7 +48,7 @@ class Ops:
             for slot in pipeline.slots(current):
                 self._hook_slot(slot)
             for slot in pipeline.helpers(current):
-                self._hook_function(slot, pipeline.stage_of(slot, "other", gives_way=True))
+                self._hook_function(slot, pipeline.stage_of(slot, gives_way=True))
 
     def hook_containers(self) -> None:
         """Hook the known containers' classes that have been imported by now."""

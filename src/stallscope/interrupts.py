@@ -1,0 +1,48 @@
+"""Holding Ctrl-C back for the moments in which half done is worse than late."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+
+class _Held:
+    """Stands in for the handler of SIGINT and remembers that there was one."""
+
+    def __init__(self, handler: object) -> None:
+        self.handler = handler
+        self.came = False
+
+    def __call__(self, _: int, __: FrameType | None) -> None:
+        self.came = True
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Let an interrupt that comes in this block be felt at its end; only in the main thread."""
+    before = signal.getsignal(signal.SIGINT)
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or before is None or isinstance(before, _Held):
+        yield
+        return
+    held = _Held(before)
+    signal.signal(signal.SIGINT, held)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held.came:
+            signal.raise_signal(signal.SIGINT)
+
+
+def release_in_child() -> None:
+    """Give a process that was forked inside such a block the handler of its parent back."""
+    held = signal.getsignal(signal.SIGINT)
+    if isinstance(held, _Held):
+        signal.signal(signal.SIGINT, held.handler)  # type: ignore[arg-type]
