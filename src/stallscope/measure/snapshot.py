@@ -12,6 +12,7 @@ import functools
 import inspect
 import random
 import sys
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,18 +61,21 @@ def trainable(step: Any) -> list[Any]:
 
     Looks at its bound object, its closure, the arguments of a partial, and the globals it names.
     """
-    found: dict[int, Any] = {}
-    seen: set[int] = set()
-    todo = [(step, 0)]
+    return [thing for thing in _walk(step, _reached) if _trains(thing)]
+
+
+def _walk(start: Any, inside: Callable[[Any], list[Any]]) -> Iterator[Any]:
+    """Everything that can be reached, each once, the nearest first."""
+    seen: dict[int, Any] = {}
+    todo = deque([(start, 0)])
     while todo:
-        thing, depth = todo.pop()
-        if id(thing) in seen or isinstance(thing, _PLAIN) or depth > _DEEPEST:
+        thing, depth = todo.popleft()
+        if id(thing) in seen or isinstance(thing, _PLAIN):
             continue
-        seen.add(id(thing))
-        if _trains(thing):
-            found[id(thing)] = thing
-        todo.extend((inner, depth + 1) for inner in _reached(thing))
-    return list(found.values())
+        seen[id(thing)] = thing
+        yield thing
+        if depth < _DEEPEST:
+            todo.extend((inner, depth + 1) for inner in inside(thing))
 
 
 def _trains(thing: Any) -> bool:
@@ -145,18 +149,8 @@ def _global_generators() -> Iterator[Callable[[], None]]:
 
 def _generators(loader: Any) -> Iterator[Callable[[], None]]:
     """Every generator that the loader, its samplers, its dataset or its transforms hold."""
-    seen: set[int] = set()
-    todo = [(loader, 0)]
-    while todo:
-        thing, depth = todo.pop()
-        if id(thing) in seen or isinstance(thing, _PLAIN) or depth > _DEEPEST:
-            continue
-        seen.add(id(thing))
-        restore = _generator_state(thing)
-        if restore is not None:
-            yield restore
-        else:
-            todo.extend((inner, depth + 1) for inner in _held(thing))
+    restores = (_generator_state(thing) for thing in _walk(loader, _held))
+    return (restore for restore in restores if restore is not None)
 
 
 def _generator_state(thing: Any) -> Callable[[], None] | None:

@@ -1,0 +1,67 @@
+"""The private folder of a recording."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from stallscope.errors import WorkspaceError
+from stallscope.measure.workspace import log_capacity, workspace
+
+
+def test_it_is_private_and_gone_afterwards(tmp_path):
+    """Only its owner can read it; it is deleted also when the block fails."""
+    with pytest.raises(ZeroDivisionError), workspace(tmp_path) as folder:
+        assert 0o700 == folder.stat().st_mode & 0o777
+        (folder / "log").write_text("x")
+        raise ZeroDivisionError
+
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_the_leavings_of_a_killed_process_are_swept(tmp_path):
+    """The next start deletes what a killed one left, and nothing of a living one or of others."""
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from stallscope.measure.workspace import workspace\n"
+        "with workspace(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert 1 == len(list(tmp_path.iterdir()))
+    (tmp_path / "stallscope-of-mine").mkdir()
+
+    with workspace(tmp_path) as folder, workspace(tmp_path) as second:
+        assert {folder, second, tmp_path / "stallscope-of-mine"} == set(tmp_path.iterdir())
+
+
+def test_a_forked_child_leaves_its_parents_folder(tmp_path):
+    """A child that runs out of the block does not delete what is its parent's."""
+    with workspace(tmp_path) as folder:
+        if (pid := os.fork()) == 0:
+            os._exit(_leave(folder))
+        os.waitpid(pid, 0)
+        assert folder.exists()
+
+
+def _leave(folder) -> int:
+    context = workspace(folder)
+    context.__enter__()
+    return 0
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    """One sentence names the folder and what to do."""
+    with pytest.raises(WorkspaceError, match="TMPDIR"), workspace(tmp_path / "none"):
+        pass
+
+
+def test_logs_take_a_part_of_the_room(tmp_path, monkeypatch):
+    """However many processes there are, a quarter of the free space is the most they get."""
+    import shutil
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 256 << 20}))
+
+    assert 32 * (log_capacity(tmp_path, 32) + 64) * 8 <= 64 << 20
