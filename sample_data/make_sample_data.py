@@ -14,16 +14,20 @@ import argparse
 import importlib.util
 import io
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 HERE = Path(__file__).resolve().parent
 LONG, SHORT = 800, 533
-MIN_BYTES, TARGET_BYTES, MAX_BYTES = 62_000, 125_000, 200_000
+MIN_BYTES, MAX_BYTES = 62_000, 200_000
+TARGET_BYTES = 95_000, 125_000, 155_000, 190_000  # in turn, so that file sizes differ
 QUALITIES = range(95, 59, -1)
 # Mean absolute difference in grey levels that --check allows: one step of JPEG quality, which
 # another Pillow may take, gives at most 1.6; a crop moved by one pixel gives at least 3.9.
@@ -41,10 +45,12 @@ class Crop:
 
     @property
     def size(self) -> tuple[int, int]:
+        """Width and height of the output, pixels."""
         return (LONG, SHORT) if self.shape[0] == "L" else (SHORT, LONG)
 
     @property
     def box(self) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom in the photograph, pixels."""
         wide, high = self.size
         bottom = self.top + self.width * high / wide
         return (self.left, self.top, self.left + self.width, bottom)
@@ -147,14 +153,14 @@ def cut(image: Image.Image, crop: Crop) -> Image.Image:
     return out.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if "m" in crop.shape else out
 
 
-def encode(image: Image.Image) -> bytes:
+def encode(image: Image.Image, target: int) -> bytes:
     """Encode as baseline JPEG, at the highest quality that stays within the target size."""
     data = b""
     for quality in QUALITIES:
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=quality, progressive=False, optimize=False)
         data = buffer.getvalue()
-        if len(data) <= TARGET_BYTES:
+        if len(data) <= target:
             break
     if not MIN_BYTES <= len(data) <= MAX_BYTES:
         raise ValueError(f"no quality gives a size in range: the last gave {len(data)} bytes")
@@ -167,7 +173,8 @@ def make_all() -> Iterator[tuple[Path, bytes]]:
         image = open_photo(photo)
         stem = Path(photo.path).stem.split("_")[0]
         for number, crop in enumerate(photo.crops, start=1):
-            yield Path(photo.label) / f"{stem}_{number:02d}.jpg", encode(cut(image, crop))
+            target = TARGET_BYTES[number % len(TARGET_BYTES)]
+            yield Path(photo.label) / f"{stem}_{number:02d}.jpg", encode(cut(image, crop), target)
 
 
 def difference(made: bytes, path: Path) -> str:
@@ -206,6 +213,7 @@ def write() -> None:
 
 
 def main() -> int:
+    """Write the files, or compare them."""
     parser = argparse.ArgumentParser(description="Make the sample JPEGs in this folder.")
     parser.add_argument("--check", action="store_true", help="compare with the files, write none")
     if not parser.parse_args().check:

@@ -268,8 +268,9 @@ class Recorder:
             made: whether there is a batch, and no exception.
         """
         words, place, header = self.log.words, self.log.place, self.log.header
+        now = self._clock_with_cpu()
         last = place()
-        words[last] = self.clock()
+        words[last] = now
         if made:
             self.mark(Tag.BATCH_END)
         header[Header.SAMPLES] = self.samples

@@ -1,0 +1,157 @@
+"""What works, what is degraded and what is refused: the README's support table, found by trying.
+
+    python tests/support.py           # print it
+    python tests/support.py --write   # put it into the README
+
+Each loader's row is one recording: "full" when every sample that the loop used was seen with the op
+that all of them go through, "in part" when only batches were seen, else the refusal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+import torch
+import webdataset
+from loaders import Backwards, BulkNoise, Jitter, Noise, NoiseStream
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    Subset,
+    random_split,
+)
+
+import stallscope as ss
+from stallscope.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- support: python tests/support.py --write -->", "<!-- /support -->"
+UNTRIED = (
+    ("Linux, x86-64", "tested"),
+    ("macOS, Windows", "not tested; workers are spawned there, so only `num_workers=0`"),
+    ("JupyterLab 4", "tested in Chromium"),
+    ("VS Code, Colab", "not tested; every widget has a static picture beside it"),
+)
+
+
+class Stream(NoiseStream):
+    """A stream that keeps its op where it can be found."""
+
+    def __init__(self) -> None:
+        super().__init__(96)
+        self.transform = Jitter()
+
+    def __iter__(self) -> Any:
+        for sample in super().__iter__():
+            yield self.transform(sample)
+
+
+class WholeBatches(Dataset):
+    """A dataset that is asked for whole batches."""
+
+    def __getitem__(self, indices: list[int]) -> torch.Tensor:
+        return torch.tensor(indices)
+
+
+class Custom(DataLoader):
+    """A loader class of the user's."""
+
+
+def _data() -> Noise:
+    return Noise(96, Jitter())
+
+
+LOADERS: dict[str, Callable[[], Any]] = {
+    "map-style, forked workers": lambda: DataLoader(_data(), 4, num_workers=2),
+    "map-style, `num_workers=0`": lambda: DataLoader(_data(), 4),
+    "map-style, spawned workers": lambda: DataLoader(
+        _data(), 4, num_workers=1, multiprocessing_context="spawn"
+    ),
+    "map-style, forkserver": lambda: DataLoader(
+        _data(), 4, num_workers=1, multiprocessing_context="forkserver"
+    ),
+    "`__getitems__`": lambda: DataLoader(BulkNoise(96, Jitter()), 4, num_workers=2),
+    "iterable-style": lambda: DataLoader(Stream(), 4, num_workers=2),
+    "`batch_size=None`, one index a sample": lambda: DataLoader(
+        _data(), batch_size=None, num_workers=2
+    ),
+    "`batch_size=None`, the dataset makes batches": lambda: DataLoader(
+        WholeBatches(),
+        batch_size=None,
+        sampler=BatchSampler(range(96), 4, drop_last=False),
+        num_workers=2,
+    ),
+    "`persistent_workers`, several epochs": lambda: DataLoader(
+        Noise(16, Jitter()), 4, num_workers=2, persistent_workers=True
+    ),
+    "a sampler of your own": lambda: DataLoader(
+        _data(), 4, sampler=Backwards(_data()), num_workers=2
+    ),
+    "a batch sampler of your own": lambda: DataLoader(
+        _data(),
+        batch_sampler=BatchSampler(RandomSampler(_data()), 4, drop_last=False),
+        num_workers=2,
+    ),
+    "`Subset`": lambda: DataLoader(Subset(_data(), range(64)), 4, num_workers=2),
+    "`ConcatDataset`": lambda: DataLoader(ConcatDataset([_data(), _data()]), 4, num_workers=2),
+    "`random_split`": lambda: DataLoader(random_split(_data(), [64, 32])[0], 4, num_workers=2),
+    "a subclass of `DataLoader`": lambda: Custom(_data(), 4, num_workers=2),
+    "webdataset's `WebLoader`": lambda: webdataset.WebLoader(_data(), batch_size=4, num_workers=1),
+    "any other iterable of batches": lambda: [torch.rand(4)] * 9,
+}
+
+
+def seen(make: Callable[[], Any]) -> str:
+    """How much of a loader the kit sees."""
+    try:
+        run = ss.record(make(), batches=8, warmup=0)
+    except UnsupportedError:
+        return "refused, with a sentence on what to give instead"
+    used = run.all_steps.select("epoch", "batch")
+    samples = run.samples(steady=False).join(used, on=["epoch", "batch"], how="semi")
+    if samples.is_empty() and not run.stages().is_empty():
+        return "in part: batches and their stages, no single samples"
+    size = run.settings.batch_size or 4
+    expected = used.height * (max(1, size))
+    stages = run.stages()
+    jitter = stages.filter(stages["stage"].str.starts_with("Jitter"))["count"].sum()
+    everything = samples.height in (expected, used.height) and jitter >= run.samples().height > 0
+    return "full" if everything else f"only {samples.height} of {expected} samples"
+
+
+def table() -> str:
+    """The support table in Markdown."""
+    rows = [*((name, seen(make)) for name, make in LOADERS.items()), *UNTRIED]
+    return "\n".join(["| what | seen |", "| --- | --- |", *(f"| {a} | {b} |" for a, b in rows)])
+
+
+def in_readme() -> str:
+    """The table that the README shows now."""
+    return README.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip()
+
+
+def main() -> None:
+    """Print the table, or write it into the README."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="put it into the README")
+    found = table()
+    if parser.parse_args().write:
+        head, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+        tail = rest.partition(END)[2]
+        README.write_text(f"{head}{BEGIN}\n{found}\n{END}{tail}", encoding="utf-8")
+    print(found)
+
+
+if __name__ == "__main__":
+    main()
