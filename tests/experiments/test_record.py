@@ -122,6 +122,23 @@ class TestTheDataIsNeverChanged:
         assert before == generators()
         assert equal(plain, list(loader))
 
+    def test_persistent_workers_go_on_without_hooks(self):
+        """Workers that live on after the block give what they would have given, unrecorded."""
+        batches = []
+        for instrument in (False, True):
+            seed(7)
+            loader = make_loader("shuffled", 2, 4)
+            if instrument:
+                with ss.instrumented(loader) as watch:
+                    first = list(loader)
+            else:
+                first = list(loader)
+            batches.append([*first, *loader])
+            loader._iterator._shutdown_workers()
+
+        assert equal(*batches)
+        assert {0} == set(watch.run.batches["epoch"])
+
     def test_a_counting_sampler_is_put_back(self):
         """A sampler that counts its epochs has not counted the recording."""
         data = Noise()

@@ -10,6 +10,7 @@ import polars as pl
 
 from stallscope.analyze import spans as logs
 from stallscope.eventlog import LogPages, read_log
+from stallscope.measure.distributed import rank
 from stallscope.measure.machine import machine
 from stallscope.probe.install import start_method
 from stallscope.run import STARTUP, STEPS, Run, Settings
@@ -59,8 +60,10 @@ def collect(place: LogPlace, seen: Replay, loader: DataLoader[Any], about: About
     """
     pages = [read_log(path) for path in place.logs()]
     pages.sort(key=lambda page: (page.born_ns, page.worker))
-    decoded = [logs.decode(page, origin_ns=seen.began_ns) for page in pages]
-    batches = _mark_steady(_stack([d.batches for d in decoded], logs.BATCHES), about.warmup)
+    decoded = [logs.decode(page, origin_ns=seen.began_ns, rank=rank()) for page in pages]
+    used = _used(seen)
+    made = _stack([d.batches for d in decoded], logs.BATCHES)
+    batches = _mark_steady(made, used, about.warmup)
     said = [
         *about.notes,
         *_about_loop(seen, loader),
@@ -71,7 +74,7 @@ def collect(place: LogPlace, seen: Replay, loader: DataLoader[Any], about: About
         all_spans=_stack([d.spans for d in decoded], logs.SPANS),
         all_samples=_stack([d.samples for d in decoded], logs.SAMPLES),
         batches=batches.drop("first"),
-        all_steps=_steps(seen, batches),
+        all_steps=_steps(used, batches),
         startup=_startup(pages, decoded, seen),
         settings=_settings(loader, about),
         first_batch_s=(seen.first_batch_ns - seen.began_ns) / 1e9 if seen.first_batch_ns else None,
@@ -87,21 +90,28 @@ def _stack(frames: list[pl.DataFrame], schema: dict[str, Any]) -> pl.DataFrame:
     return pl.concat(frames, how="vertical") if frames else pl.DataFrame(schema=schema)
 
 
-def _mark_steady(batches: pl.DataFrame, warmup: int) -> pl.DataFrame:
-    """Add `first` (of its process) and `steady`: complete, after the warm-up, not a first one.
+def _mark_steady(batches: pl.DataFrame, used: pl.DataFrame, warmup: int) -> pl.DataFrame:
+    """Add `first` (of its process) and `steady`: used, after the warm-up, not a first one.
 
-    A recording too short for that keeps what there is, and `_about_steady` says so.
+    What was made ahead and never used is left out, so that the same call gives the same count. A
+    recording too short to leave out its start keeps what there is, and `_about_steady` says so.
     """
     order = pl.struct("epoch", "batch").rank("dense") - 1
     marked = batches.with_columns(
         first=pl.struct("epoch", "batch").rank("ordinal").over("rank", "pid") == 1,
         late=order >= warmup,
     )
+    if not used.is_empty():
+        wanted = used.select("epoch", "batch", used=pl.lit(value=True))
+        marked = marked.join(wanted, on=["epoch", "batch"], how="left", maintain_order="left")
+    else:  # somebody else's loop: it uses what it gets
+        marked = marked.with_columns(used=pl.lit(value=True))
     for steady in (pl.col("late") & ~pl.col("first"), ~pl.col("first"), pl.lit(value=True)):
-        chosen = marked.with_columns(steady=pl.col("complete") & steady)
+        kept = pl.col("complete") & pl.col("used").fill_null(value=False) & steady
+        chosen = marked.with_columns(steady=kept)
         if chosen["steady"].any():
             break
-    return chosen.drop("late")
+    return chosen.drop("late", "used")
 
 
 def _about_steady(batches: pl.DataFrame) -> list[str]:
@@ -147,14 +157,16 @@ def _about_logs(
     return said
 
 
-def _steps(seen: Replay, batches: pl.DataFrame) -> pl.DataFrame:
-    frame = pl.DataFrame(
-        [(i, epoch, batch) for i, (epoch, batch) in enumerate(seen.steps)],
-        schema={"step": pl.Int32, "epoch": pl.Int32, "batch": pl.Int32},
-        orient="row",
-    )
+def _used(seen: Replay) -> pl.DataFrame:
+    """`step, epoch, batch` of what the loop used."""
+    rows = [(i, epoch, batch) for i, (epoch, batch) in enumerate(seen.steps)]
+    names = ("step", "epoch", "batch")
+    return pl.DataFrame(rows, schema={name: STEPS[name] for name in names}, orient="row")
+
+
+def _steps(used: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
     makers = batches.select("epoch", "batch", "worker").unique(["epoch", "batch"])
-    joined = frame.join(makers, on=["epoch", "batch"], how="left", maintain_order="left")
+    joined = used.join(makers, on=["epoch", "batch"], how="left", maintain_order="left")
     return joined.with_columns(
         pl.lit(None, dtype=kind).alias(name)
         for name, kind in STEPS.items()

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from stallscope.errors import StallscopeError
 from stallscope.experiments.collect import About, collect
 from stallscope.experiments.failure import explain
 from stallscope.measure import target as targets
 from stallscope.measure.device import to_device
-from stallscope.measure.replay import Replay, private_copy, progress, replay
+from stallscope.measure.distributed import alone
+from stallscope.measure.replay import Limits, Progress, Replay, private_copy, replay
 from stallscope.measure.snapshot import as_before
 from stallscope.measure.workspace import log_capacity, workspace
 from stallscope.probe.install import LogPlace, Probe, supported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch.utils.data import DataLoader
 
     from stallscope.measure.target import Target
     from stallscope.run import Run
@@ -47,28 +53,34 @@ def record(  # noqa: PLR0913 - the public signature
 
     Raises:
         TargetError: the target is nothing that can be iterated.
-        UnsupportedError: a kind of loader that is not measured yet.
+        UnsupportedError: a kind of loader that is not measured yet, or more than one rank.
         WorkspaceError: no room for the logs.
     """
+    alone()
     aim = targets.target(target, step=step, device=device)
     loader = private_copy(supported(aim.loader))
     seen = Replay()
-    wanted = batches + warmup
+    limits = Limits(batches + warmup, budget_s)
     with workspace() as folder, as_before(loader, aim.step) as said:
         place = LogPlace(folder, log_capacity(folder, max(loader.num_workers, 1)))
-        about = About(aim.name, warmup, (*aim.notes, *said))
+        about = About(aim.name, warmup, (*aim.notes, *said, *_about_threads(loader)))
         try:
-            with (
-                Probe(place, loader, seen.epoch_began_ns),
-                progress(place, seen, batches=wanted, title=f"recording {aim.name}"),
-            ):
-                replay(loader, _moved(aim), seen, batches=wanted, budget_s=budget_s)
+            bar = Progress(place, seen, batches=limits.batches, title=f"recording {aim.name}")
+            with Probe(place, loader, seen.epoch_began_ns), closing(bar):
+                replay(loader, _moved(aim), seen, limits, bar.moving)
         except StallscopeError:
             raise
         except BaseException as error:
             explain(error, collect(place, seen, loader, about))
             raise
         return collect(place, seen, loader, about).run
+
+
+def _about_threads(loader: DataLoader[Any]) -> tuple[str, ...]:
+    threads = torch.get_num_threads()
+    if loader.num_workers or threads == 1:
+        return ()
+    return (f"num_workers=0: made with 1 torch thread, as in a worker; your loop has {threads}",)
 
 
 def _moved(aim: Target) -> Callable[[Any], object] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -22,12 +22,23 @@ from stallscope.probe.install import shut_down
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from torch.utils.data import DataLoader
 
     from stallscope.probe.install import LogPlace
 
 _LOOK_EVERY_S: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a loop over a loader stops."""
+
+    batches: int
+    """After so many batches."""
+    budget_s: float
+    """After the batch that comes after this time, seconds."""
 
 
 @dataclass
@@ -44,6 +55,8 @@ class Replay:
     """When each epoch's workers were started; the probe fills it."""
     steps: list[tuple[int, int]] = field(default_factory=list)
     """Epoch and number in the epoch of each batch that was used."""
+    epochs: int = 0
+    """How many epochs were begun."""
     exhausted: bool = False
     """Whether the loader had no more to give."""
     out_of_time: bool = False
@@ -61,9 +74,8 @@ def replay(
     loader: DataLoader[Any],
     step: Callable[[Any], object] | None,
     seen: Replay,
-    *,
-    batches: int,
-    budget_s: float,
+    limits: Limits,
+    moving: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Use so many batches, over as many epochs as that takes; the workers are gone afterwards.
 
@@ -71,36 +83,47 @@ def replay(
         loader: a private copy, see `private_copy`.
         step: uses one batch; None just takes it.
         seen: filled while the loop runs.
-        batches: how many to use.
-        budget_s: stop after the batch that comes after this time, seconds.
+        limits: when to stop.
+        moving: entered while an epoch runs and left before the next one starts its workers.
     """
-    epoch = -1
     seen.began_ns = perf_counter_ns()
-    deadline_ns = seen.began_ns + int(budget_s * 1e9)
+    deadline_ns = seen.began_ns + int(limits.budget_s * 1e9)
     iterator = None
     try:
-        while len(seen.steps) < batches and not seen.out_of_time and not seen.exhausted:
+        while len(seen.steps) < limits.batches and not seen.out_of_time and not seen.exhausted:
             before = len(seen.steps)
-            epoch += 1
             iterator = iter(loader)
-            for batch in _one_thread(iterator, in_process=not loader.num_workers):
-                seen.first_batch_ns = seen.first_batch_ns or perf_counter_ns()
-                if step is not None:
-                    step(batch)
-                seen.steps.append((epoch, len(seen.steps) - before))
-                seen.ended_ns = perf_counter_ns()
-                seen.out_of_time = seen.ended_ns > deadline_ns
-                if len(seen.steps) >= batches or seen.out_of_time:
-                    break
+            with moving():
+                _use(_one_thread(iterator, loader), step, seen, limits.batches, deadline_ns)
             seen.exhausted = len(seen.steps) == before
     finally:
         seen.ended_ns = perf_counter_ns()
         shut_down(iterator)
 
 
-def _one_thread(iterator: Iterator[Any], *, in_process: bool) -> Iterator[Any]:
+def _use(
+    batches: Iterator[Any],
+    step: Callable[[Any], object] | None,
+    seen: Replay,
+    most: int,
+    deadline_ns: int,
+) -> None:
+    """Use the batches of one epoch, until there are enough or the time is over."""
+    epoch = seen.epochs
+    seen.epochs += 1
+    for number, batch in enumerate(batches):
+        seen.first_batch_ns = seen.first_batch_ns or perf_counter_ns()
+        if step is not None:
+            step(batch)
+        seen.steps.append((epoch, number))
+        seen.out_of_time = perf_counter_ns() > deadline_ns
+        if len(seen.steps) >= most or seen.out_of_time:
+            break
+
+
+def _one_thread(iterator: Iterator[Any], loader: DataLoader[Any]) -> Iterator[Any]:
     """The batches; made in this process, they are made with one torch thread as in a worker."""
-    threads = torch.get_num_threads()
+    threads, in_process = torch.get_num_threads(), not loader.num_workers
     while True:
         if in_process:
             torch.set_num_threads(1)
@@ -114,8 +137,13 @@ def _one_thread(iterator: Iterator[Any], *, in_process: bool) -> Iterator[Any]:
         yield batch
 
 
-@contextmanager
-def progress(place: LogPlace, seen: Replay, *, batches: int, title: str) -> Iterator[None]:
+class _Bar(tqdm):  # type: ignore[misc]
+    """A bar without tqdm's monitor thread, which would live while workers are forked."""
+
+    monitor_interval = 0
+
+
+class Progress:
     """A bar over the batches that also tells how many samples the workers have made.
 
     Args:
@@ -124,22 +152,33 @@ def progress(place: LogPlace, seen: Replay, *, batches: int, title: str) -> Iter
         batches: how many batches are wanted.
         title: what is measured.
     """
-    done = threading.Event()
-    with tqdm(total=batches, desc=title, unit="batch", leave=False, delay=0.5) as bar:
 
-        def look() -> None:
-            while not done.wait(_LOOK_EVERY_S):
-                bar.set_postfix_str(f"{_samples_made(place):,} samples made", refresh=False)
-                bar.update(len(seen.steps) - bar.n)
+    def __init__(self, place: LogPlace, seen: Replay, *, batches: int, title: str) -> None:
+        self._place = place
+        self._seen = seen
+        self._bar = _Bar(total=batches, desc=title, unit="batch", leave=False, delay=0.5)
 
-        thread = threading.Thread(target=look, name="stallscope-progress", daemon=True)
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Move the bar while the block runs, by a thread: no worker may be forked inside."""
+        done = threading.Event()
+        thread = threading.Thread(target=self._move, args=(done,), daemon=True)
         thread.start()
         try:
             yield
         finally:
             done.set()
             thread.join()
-            bar.update(len(seen.steps) - bar.n)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.close()
+
+    def _move(self, done: threading.Event) -> None:
+        while not done.wait(_LOOK_EVERY_S):
+            made = _samples_made(self._place)
+            self._bar.set_postfix_str(f"{made:,} samples made", refresh=False)
+            self._bar.update(len(self._seen.steps) - self._bar.n)
 
 
 def _samples_made(place: LogPlace) -> int:
