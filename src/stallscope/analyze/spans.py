@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stallscope.eventlog import CODE_SHIFT, INDEX_OFFSET, PAYLOAD, TAG_SHIFT, Tag, event_times
-from stallscope.stages import KINDS, Stage
+from stallscope.analyze.interrupted import Interrupted, inside_of, raised_in
+from stallscope.analyze.words import Words, last_at
+from stallscope.eventlog import INDEX_OFFSET, Tag
+from stallscope.stages import KINDS
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 
     Schema = dict[str, PolarsDataType]
 
-UNKNOWN = Stage("unnamed", "other")
-"""A code whose name was lost with its process."""
 
 SPANS: Schema = {
     "rank": pl.Int16,
@@ -67,21 +67,6 @@ SAMPLES: Schema = {
 
 
 @dataclass(frozen=True)
-class Interrupted:
-    """The stage that a process was inside of when its log ended, or that an exception left."""
-
-    worker: int | None
-    """Worker id; None for the main process."""
-    pid: int
-    batch: int
-    sample: int | None
-    """Place in the batch, from 0; None outside of samples."""
-    index: int | None
-    """Index in the dataset, where there is one."""
-    stage: str
-
-
-@dataclass(frozen=True)
 class Decoded:
     """What one log says."""
 
@@ -108,109 +93,19 @@ def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:
         origin_ns: `perf_counter_ns()` at the start of the run; times count from here.
         rank: rank of the process in a distributed run.
     """
-    words = _Words(log)
+    words = Words(log)
     return Decoded(
         spans=_spans(words, origin_ns, rank),
         batches=_batches(words, rank),
         samples=_samples(words),
         skipped=int(np.count_nonzero(words.tags == Tag.SKIPPED)),
-        inside=_inside(words),
-        raised=_raised(words),
+        inside=inside_of(words),
+        raised=raised_in(words),
         notes=log.notes,
     )
 
 
-class _Words:
-    """The words of a log, taken apart. Arrays over all words, and over the events among them."""
-
-    def __init__(self, log: LogPages) -> None:
-        self.log = log
-        self.tags = log.words >> TAG_SHIFT
-        self.payload = log.words & PAYLOAD
-        self.place = np.arange(log.words.size)
-        batches = (self.tags == Tag.BATCH) | (self.tags == Tag.SKIPPED)
-        self.batch_at = np.flatnonzero(batches)
-        begins = (self.tags == Tag.SAMPLE) | (self.tags == Tag.UNINDEXED)
-        self.sample_at = np.flatnonzero(begins)
-        self.batch_of_word = np.cumsum(batches) - 1
-        edge = begins | batches | np.isin(self.tags, (Tag.SAMPLE_END, Tag.BATCH_END))
-        last_edge = _last(edge)
-        in_sample = (last_edge >= 0) & begins[np.maximum(last_edge, 0)]
-        self.sample_of_word = np.where(in_sample, np.cumsum(begins) - 1, -1)
-        self.void = np.zeros(self.sample_at.size + 1, dtype=bool)  # the last one: no sample
-        self.void[self.sample_of_word[self.tags == Tag.EXHAUSTED]] = True
-        self.void[-1] = False
-        is_event = ((self.tags == Tag.ENTER) | (self.tags == 0)) & (self.batch_of_word >= 0)
-        self.event_at = np.flatnonzero(is_event)
-        self.enters = self.tags[self.event_at] == Tag.ENTER
-        self.time_ns = event_times(log.words, log.born_ns)[self.event_at]
-        self.batch = self.batch_of_word[self.event_at]
-        self.depth = self._depths()
-        self.top = self._tops()
-        self.stages, self.code = self._effective_codes()
-
-    def _depths(self) -> np.ndarray:
-        """How many stages are open after each event; every batch begins with none."""
-        steps = np.where(self.enters, 1, -1)
-        height = np.cumsum(steps)
-        first = np.flatnonzero(np.diff(self.batch, prepend=-1))
-        floor = height[first] - steps[first]
-        lengths = np.diff(np.append(first, self.batch.size))
-        depths: np.ndarray = height - np.repeat(floor, lengths)
-        return depths
-
-    def _tops(self) -> np.ndarray:
-        """For each event, the enter event of the stage that is innermost after it.
-
-        That is the last enter at the same depth, so one stable sort by depth finds all.
-        """
-        order = np.argsort(self.depth.astype(np.int32), kind="stable")
-        last = _last(self.enters[order])
-        tops = np.empty(order.size, dtype=np.int64)
-        tops[order] = order[np.maximum(last, 0)] if order.size else order
-        return tops
-
-    def _effective_codes(self) -> tuple[list[Stage], np.ndarray]:
-        """Stages, and for each event which of them is at work after it.
-
-        A stage that gives way is part of the transform around it, where there is one.
-        """
-        codes = (self.log.words[self.event_at] & PAYLOAD) >> CODE_SHIFT
-        stages = [self.log.stages.get(code, UNKNOWN) for code in range(1 << 10)]
-        calls = np.array([stage.gives_way for stage in stages])
-        transforms = np.array([stage.kind == "transform" for stage in stages])
-        inner = np.flatnonzero(self.enters & calls[codes] & (self.depth > 1))
-        for depth in np.unique(self.depth[inner]):  # outer before inner
-            here = inner[self.depth[inner] == depth]
-            parent = codes[self.top[here - 1]]
-            codes[here] = np.where(transforms[parent], parent, codes[here])
-        return stages, codes[self.top] if codes.size else codes
-
-    def sample_place(self, sample: np.ndarray) -> np.ndarray:
-        """Place in its batch of each sample, given by its number in the log."""
-        batch = self.batch_of_word[self.sample_at]
-        first = np.searchsorted(batch, batch, side="left")
-        places: np.ndarray = (np.arange(batch.size) - first)[sample]
-        return places
-
-    def epoch(self, place: np.ndarray) -> np.ndarray:
-        """Epoch at each of these words."""
-        last = _last(self.tags == Tag.EPOCH)[place]
-        return np.where(last >= 0, self.payload[np.maximum(last, 0)], 0)
-
-    @property
-    def worker(self) -> int | None:
-        """Worker id; None for the main process."""
-        return self.log.worker if self.log.worker >= 0 else None
-
-
-def _last(here: np.ndarray) -> np.ndarray:
-    """For each position, the last position at or before it where `here` is true; -1 before."""
-    last: np.ndarray = np.maximum.accumulate(np.where(here, np.arange(here.size), -1))
-    return last
-
-
-def _spans(words: _Words, origin_ns: int, rank: int) -> pl.DataFrame:
+def _spans(words: Words, origin_ns: int, rank: int) -> pl.DataFrame:
     begins, ends = _stretches(words)
     place = words.event_at[begins]
     sample = words.sample_of_word[place]
@@ -239,7 +134,7 @@ def _spans(words: _Words, origin_ns: int, rank: int) -> pl.DataFrame:
     ).select(pl.col(name).cast(kind) for name, kind in SPANS.items())
 
 
-def _stretches(words: _Words) -> tuple[np.ndarray, np.ndarray]:
+def _stretches(words: Words) -> tuple[np.ndarray, np.ndarray]:
     """First and last event of each span: from one event to the next, as long as nothing changes."""
     open_here = (words.batch[1:] == words.batch[:-1]) & (words.depth[:-1] > 0)
     of_none = words.void[words.sample_of_word[words.event_at[:-1]]]
@@ -254,7 +149,7 @@ def _stretches(words: _Words) -> tuple[np.ndarray, np.ndarray]:
     return begins[~goes_on], begins[last] + 1
 
 
-def _cpu(words: _Words, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+def _cpu(words: Words, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """CPU time of each span in ns, -1 where it was not read at both ends."""
     before = np.maximum(words.event_at - 1, 0)
     read = words.tags[before] == Tag.CPU
@@ -263,7 +158,7 @@ def _cpu(words: _Words, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return np.where(both, cpu[ends] - cpu[begins], -1)
 
 
-def _who(words: _Words, rank: int) -> list[pl.Expr]:
+def _who(words: Words, rank: int) -> list[pl.Expr]:
     return [
         pl.lit(rank).alias("rank"),
         pl.lit(words.log.pid).alias("pid"),
@@ -271,7 +166,7 @@ def _who(words: _Words, rank: int) -> list[pl.Expr]:
     ]
 
 
-def _batches(words: _Words, rank: int) -> pl.DataFrame:
+def _batches(words: Words, rank: int) -> pl.DataFrame:
     recorded = words.tags[words.batch_at] == Tag.BATCH
     ended = np.zeros(words.batch_at.size, dtype=bool)
     ends = np.flatnonzero(words.tags == Tag.BATCH_END)
@@ -290,7 +185,7 @@ def _batches(words: _Words, rank: int) -> pl.DataFrame:
     )
 
 
-def _samples(words: _Words) -> pl.DataFrame:
+def _samples(words: Words) -> pl.DataFrame:
     at = words.sample_at
     numbers = np.arange(at.size)
     pixels = _first_in_sample(words, words.tags == Tag.PIXELS)
@@ -320,7 +215,7 @@ def _samples(words: _Words) -> pl.DataFrame:
     ).select(pl.col(name).cast(kind) for name, kind in SAMPLES.items())
 
 
-def _first_in_sample(words: _Words, here: np.ndarray) -> np.ndarray:
+def _first_in_sample(words: Words, here: np.ndarray) -> np.ndarray:
     """For each sample, the first word in it where `here` is true; -1 where there is none."""
     found = np.full(words.sample_at.size, -1)
     at = np.flatnonzero(here & (words.sample_of_word >= 0))[::-1]
@@ -328,42 +223,10 @@ def _first_in_sample(words: _Words, here: np.ndarray) -> np.ndarray:
     return found
 
 
-def _file_of_sample(words: _Words, pixels: np.ndarray) -> np.ndarray:
+def _file_of_sample(words: Words, pixels: np.ndarray) -> np.ndarray:
     """Number of each sample's file, 0 where unknown: the image's, else the first one opened."""
     is_file = words.tags == Tag.FILE
     at = _first_in_sample(words, is_file)
-    before_image = _last(is_file)[np.maximum(pixels, 0)] if pixels.size else pixels
+    before_image = last_at(is_file)[np.maximum(pixels, 0)] if pixels.size else pixels
     at = np.where((pixels >= 0) & (at >= 0) & (before_image >= at), before_image, at)
     return np.where(at >= 0, words.payload[np.maximum(at, 0)], 0) if at.size else at
-
-
-def _inside(words: _Words) -> Interrupted | None:
-    if not words.depth.size or words.depth[-1] < 1 or words.tags[-1] == Tag.BATCH_END:
-        return None
-    return _interrupted(words, int(words.event_at[-1]), int(words.code[-1]))
-
-
-def _raised(words: _Words) -> Interrupted | None:
-    """Each stage that an exception leaves says so, innermost first."""
-    at = np.flatnonzero(words.tags == Tag.RAISED)
-    if not at.size:
-        return None
-    same = (words.batch_of_word[at] == words.batch_of_word[at[-1]]) & (
-        words.sample_of_word[at] == words.sample_of_word[at[-1]]
-    )
-    first = int(at[same][0])
-    return _interrupted(words, first, int(words.payload[first]))
-
-
-def _interrupted(words: _Words, at: int, code: int) -> Interrupted:
-    number = int(words.sample_of_word[at])
-    word = int(words.sample_at[number]) if number >= 0 else -1
-    indexed = number >= 0 and words.tags[word] == Tag.SAMPLE
-    return Interrupted(
-        worker=words.worker,
-        pid=words.log.pid,
-        batch=int(words.payload[words.batch_at[words.batch_of_word[at]]]),
-        sample=int(words.sample_place(np.array([number]))[0]) if number >= 0 else None,
-        index=int(words.payload[word]) - INDEX_OFFSET if indexed else None,
-        stage=words.stages[code].name,
-    )

@@ -19,7 +19,8 @@ from stallscope.units import count
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-    from stallscope.analyze.spans import Decoded, Interrupted
+    from stallscope.analyze.interrupted import Interrupted
+    from stallscope.analyze.spans import Decoded
     from stallscope.measure.replay import Replay
     from stallscope.probe.install import LogPlace
 

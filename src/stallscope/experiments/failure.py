@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stallscope.units import count
 
 if TYPE_CHECKING:
-    from stallscope.analyze.spans import Interrupted
+    from stallscope.analyze.interrupted import Interrupted
     from stallscope.experiments.collect import Recording
 
 
