@@ -24,6 +24,8 @@ class Explained:
     """Spearman's rank correlation; None where it says nothing."""
     n: int
     """Number of samples."""
+    different: int
+    """Number of different sizes."""
     sentence: str
     """What may be said."""
 
@@ -55,19 +57,22 @@ def explain(sizes: np.ndarray, times_s: np.ndarray, what: str) -> Explained:
     """
     n, different = int(sizes.size), int(np.unique(sizes).size)
     if n < FEWEST:
-        return Explained(None, n, f"too few samples ({n}) to say whether {what} explains the time")
+        few = f"too few samples ({n}) to say whether the {what} explains the time"
+        return Explained(None, n, different, few)
     if different == 1:
-        return Explained(None, n, f"all samples have the same {what}: it explains no difference")
+        same = f"all samples have the same {what}: it explains no difference"
+        return Explained(None, n, different, same)
     if different < FEWEST_SIZES:
         few = f"only {different} different values of {what}: too few to say what it explains"
-        return Explained(None, n, few)
+        return Explained(None, n, different, few)
     rho = spearman(sizes, times_s)
-    return Explained(rho, n, f"{_verdict(rho or 0.0, what)} (rank correlation {rho or 0.0:.2f})")
+    told = f"{_verdict(rho or 0.0, what)} (Spearman {rho or 0.0:.2f}, n = {n:,})"
+    return Explained(rho, n, different, told)
 
 
 def _verdict(rho: float, what: str) -> str:
     if abs(rho) < WEAK:
-        return f"the time is not explained by {what}"
+        return f"the time is not explained by the {what}"
     if rho < 0:
         return f"samples with a larger {what} take less time, so it is not what makes them slow"
-    return f"{what} explains {'much' if rho >= STRONG else 'a part'} of the time"
+    return f"the {what} explains {'much' if rho >= STRONG else 'a part'} of the time"

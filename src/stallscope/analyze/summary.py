@@ -1,12 +1,16 @@
 """The tables of a run, from its spans: by stage, by sample, and what start-up cost.
 
 Everything is linear in the number of spans: they come in the order in which each process wrote
-them, so a sample's spans stand together and sums are taken by position, without a hash table.
+them, so a sample's spans stand together and sums are taken by position, without a hash table. It
+goes through the spans in blocks of whole batches, so that a run that fills half of the memory can
+still be summarised (`tests/benchmarks/summarise.py` prints time and memory).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
@@ -14,6 +18,8 @@ import polars as pl
 from stallscope.stages import KINDS, SAMPLE_KINDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from polars._typing import PolarsDataType
 
     Schema = dict[str, PolarsDataType]
@@ -33,8 +39,31 @@ STAGES: Schema = {
 """One row a stage, the longest first. Counts and percentiles are per sample for the stages of a
 sample, per batch for the others; `cpu_share` is null where CPU time was not read."""
 
-_ONE_BATCH = ("rank", "pid", "epoch", "batch")
-_ONE_SAMPLE = (*_ONE_BATCH, "sample")
+_ONE_BATCH: Final = ("rank", "pid", "epoch", "batch")
+_BLOCK: Final = 1 << 18
+"""Spans in a block, about."""
+_MOST_EDGES: Final = 1000
+"""With more ends of stretches than this, one copy is better than a table in many pieces."""
+
+
+def of_batches(spans: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
+    """The spans of these batches, in their order; whole stretches of them are not copied.
+
+    Args:
+        spans: columns of `analyze.spans.SPANS`, in the order in which they were recorded.
+        wanted: `rank, pid, epoch, batch` of the batches.
+    """
+    starts = np.flatnonzero(_begins_batch(spans))
+    batches = spans.select(_ONE_BATCH)[starts].with_row_index("place")
+    chosen = np.zeros(starts.size, dtype=bool)
+    chosen[batches.join(wanted, on=_ONE_BATCH, how="semi")["place"].to_numpy()] = True
+    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
+    if edges.size > _MOST_EDGES:
+        lengths = np.diff(starts, append=spans.height)
+        return spans.filter(pl.Series(np.repeat(chosen, lengths), dtype=pl.Boolean))
+    bounds = np.append(starts, spans.height)[edges].reshape(-1, 2).tolist()
+    stretches = [spans[begin:end] for begin, end in bounds]
+    return pl.concat([spans.clear(), *stretches], rechunk=False)
 
 
 def stages(spans: pl.DataFrame) -> pl.DataFrame:
@@ -46,39 +75,51 @@ def stages(spans: pl.DataFrame) -> pl.DataFrame:
     Returns:
         Columns of `STAGES`. `exposed_s` is null until waits are recorded.
     """
-    if spans.is_empty():
-        return pl.DataFrame(schema=STAGES)
-    codes, names = _codes(spans)
-    wall_ns = (spans["end_ns"] - spans["start_ns"]).to_numpy()
-    in_sample = spans["sample"].is_not_null().to_numpy()
-    units = {True: _units(spans, _ONE_SAMPLE), False: _units(spans, _ONE_BATCH)}
-    read = spans["cpu_ns"].is_not_null().to_numpy()
-    cpu_ns = spans["cpu_ns"].fill_null(0).to_numpy()
-    rows = []
-    for code, (name, kind) in enumerate(names):
-        for sampled in (True, False):
-            here = np.flatnonzero((codes == code) & (in_sample == sampled))
-            if here.size:
-                per_unit_s = _sum_by_unit(units[sampled][here], wall_ns[here]) / 1e9
-                cpu = _ratio(cpu_ns[here].sum(), wall_ns[here][read[here]].sum())
-                rows.append((name, kind, per_unit_s, cpu))
-    return _stage_table(rows)
+    found: dict[int, _Stage] = {}
+    for block in _blocks(spans):
+        # A stage that occurs inside and outside of samples is two rows
+        codes, place = _unique_small(block.stage * 2 + ~block.in_sample)
+        unit = np.where(block.in_sample, block.sample, block.batch)
+        totals, occurs = _totals(unit, place, block.wall_ns)
+        cpu_ns, read = block.cpu()
+        cpu = np.bincount(place, cpu_ns)
+        wall_read = np.bincount(place, np.where(read, block.wall_ns, 0))
+        for i, code in enumerate(codes):
+            stage = found.setdefault(code, _Stage(*block.name(code // 2)))
+            stage.per_unit_ns.append(totals[occurs[:, i], i])
+            stage.cpu_ns += int(cpu[i])
+            stage.read_ns += int(wall_read[i])
+    return _stage_table([found[code] for code in sorted(found)])
 
 
-def _stage_table(rows: list[tuple[str, str, np.ndarray, float | None]]) -> pl.DataFrame:
-    total = sum(float(per_unit_s.sum()) for _, _, per_unit_s, _ in rows)
+@dataclass
+class _Stage:
+    """A stage, summed up over the blocks so far."""
+
+    name: str
+    kind: str
+    per_unit_ns: list[np.ndarray] = field(default_factory=list)
+    """Its time in each sample (or batch) that it occurs in, an array a block."""
+    cpu_ns: int = 0
+    read_ns: int = 0
+    """Time of the spans whose CPU time was read."""
+
+
+def _stage_table(found: list[_Stage]) -> pl.DataFrame:
+    per_unit_s = [np.concatenate(stage.per_unit_ns) / 1e9 for stage in found]
+    total = sum(float(values.sum()) for values in per_unit_s)
     table = [
         (
-            name,
-            kind,
-            per_unit_s.size,
-            float(per_unit_s.sum()),
-            _ratio(per_unit_s.sum(), total),
+            stage.name,
+            stage.kind,
+            values.size,
+            float(values.sum()),
+            _ratio(values.sum(), total),
             None,
-            *np.percentile(per_unit_s, (50, 95, 99)).tolist(),
-            cpu,
+            *np.percentile(values, (50, 95, 99)).tolist(),
+            _ratio(stage.cpu_ns, stage.read_ns),
         )
-        for name, kind, per_unit_s, cpu in rows
+        for stage, values in zip(found, per_unit_s, strict=True)
     ]
     return pl.DataFrame(table, schema=STAGES, orient="row").sort("busy_s", descending=True)
 
@@ -95,44 +136,107 @@ def samples(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
         other_s, total_s`, then `sample` (its place in the batch), `slowest` (its longest stage),
         `path`, `width` and `height`. The four parts add up to `total_s`.
     """
-    inside = spans.filter(pl.col("sample").is_not_null())
-    units = _units(inside, _ONE_SAMPLE)
-    first = np.flatnonzero(np.diff(units, prepend=-1))
-    wall_ns = (inside["end_ns"] - inside["start_ns"]).to_numpy()
-    kind = inside["kind"].to_physical().to_numpy()
-    parts = {
-        f"{name}_s": np.bincount(units, np.where(kind == KINDS.index(name), wall_ns, 0), first.size)
-        / 1e9
-        for name in SAMPLE_KINDS
-    }
-    frame = inside.select("epoch", "batch", "sample", "start_ns")[first].with_columns(
-        *(pl.Series(name, values) for name, values in parts.items()),
-        pl.Series("total_s", sum(parts.values(), np.zeros(first.size))),
-        pl.Series("slowest", _slowest(inside, units, wall_ns), dtype=pl.String),
-    )
+    none = [_costs(_Block(spans.clear(), np.zeros(0, dtype=bool)))]
+    frame = pl.concat([_costs(block) for block in _blocks(spans)] or none)
     # `known` has one row for each sample, so this neither adds nor loses any
     joined = frame.join(known, on=["epoch", "batch", "sample"], how="left", maintain_order="left")
-    order = ["epoch", "batch", "worker", "index", "start_ns", *parts, "total_s"]
+    order = ["epoch", "batch", "worker", "index", "start_ns", *_PARTS, "total_s"]
     return joined.select(*order, "sample", "slowest", "path", "width", "height")
 
 
-def _slowest(inside: pl.DataFrame, units: np.ndarray, wall_ns: np.ndarray) -> list[str]:
-    """Name of the stage that took longest in each sample."""
-    codes, names = _codes(inside)
-    if not units.size:
-        return []
-    cells = np.bincount(units * len(names) + codes, wall_ns, (units[-1] + 1) * len(names))
-    best = cells.reshape(-1, len(names)).argmax(axis=1)
-    return [names[code][0] for code in best]
+_PARTS: Final = {f"{kind}_s": KINDS.index(kind) for kind in SAMPLE_KINDS}
 
 
-def _codes(spans: pl.DataFrame) -> tuple[np.ndarray, list[tuple[str, str]]]:
-    """A small number for each (stage, kind), and what it stands for."""
-    physical = spans["stage"].to_physical().to_numpy().astype(np.int64)
-    both = physical * len(KINDS) + spans["kind"].to_physical().to_numpy()
-    present, codes = _unique_small(both)
-    text = dict(zip(spans["stage"].unique().to_physical(), spans["stage"].unique(), strict=True))
-    return codes, [(str(text[code // len(KINDS)]), KINDS[code % len(KINDS)]) for code in present]
+def _costs(block: _Block) -> pl.DataFrame:
+    """The samples of a block: where each stands and what it cost."""
+    first = np.flatnonzero(np.diff(block.sample, prepend=-1))
+    chosen = block.in_sample[first]  # a stretch outside of samples has a number too
+    by_kind, _ = _totals(block.sample, block.stage % len(KINDS), block.wall_ns, len(KINDS))
+    parts = {name: by_kind[chosen, kind] / 1e9 for name, kind in _PARTS.items()}
+    return block.spans.select("epoch", "batch", "sample", "start_ns")[first[chosen]].with_columns(
+        *(pl.Series(name, values) for name, values in parts.items()),
+        pl.Series("total_s", sum(parts.values(), np.zeros(int(chosen.sum())))),
+        block.slowest().filter(pl.Series(chosen)).alias("slowest"),
+    )
+
+
+class _Block:
+    """Some of the spans, as arrays: whole batches of them.
+
+    Args:
+        spans: columns of `analyze.spans.SPANS`.
+        new_batch: whether a span is the first of its batch.
+    """
+
+    def __init__(self, spans: pl.DataFrame, new_batch: np.ndarray) -> None:
+        self.spans = spans
+        sample = spans["sample"].fill_null(-1).to_numpy()
+        self.in_sample = sample >= 0
+        self.batch = np.cumsum(new_batch) - 1
+        """Running number of each span's batch, from 0."""
+        self.sample = np.cumsum(new_batch | _differs(sample)) - 1
+        """Running number of each span's sample; stretches outside of samples are counted too."""
+        self.wall_ns = (spans["end_ns"] - spans["start_ns"]).to_numpy()
+        stage = spans["stage"].to_physical().to_numpy().astype(np.int64)
+        self.stage = stage * len(KINDS) + spans["kind"].to_physical().to_numpy()
+        """A number for each stage and kind."""
+
+    def name(self, stage: int) -> tuple[str, str]:
+        """Name and kind of a stage that occurs here, by its number."""
+        return str(self.spans["stage"][int((self.stage == stage).argmax())]), KINDS[
+            stage % len(KINDS)
+        ]
+
+    def cpu(self) -> tuple[np.ndarray, np.ndarray]:
+        """CPU time of each span, and whether it was read."""
+        cpu_ns = self.spans["cpu_ns"]
+        return cpu_ns.fill_null(0).to_numpy(), cpu_ns.is_not_null().to_numpy()
+
+    def slowest(self) -> pl.Series:
+        """Name of the stage that took longest in each sample, by `sample`."""
+        stages, place = _unique_small(self.stage)
+        totals, occurs = _totals(self.sample, place, self.wall_ns, len(stages))
+        names = pl.Series([self.name(stage)[0] for stage in stages], dtype=pl.String)
+        return names.gather(np.where(occurs, totals, -1).argmax(axis=1)) if stages else names
+
+
+def _blocks(spans: pl.DataFrame) -> Iterator[_Block]:
+    """The spans in their order, cut between batches."""
+    new_batch = _begins_batch(spans)
+    starts = np.flatnonzero(new_batch)
+    wanted = np.searchsorted(starts, np.arange(0, spans.height, _BLOCK))
+    cuts = np.unique(starts[np.minimum(wanted, starts.size - 1)])
+    for begin, end in pairwise([*cuts.tolist(), spans.height]):
+        yield _Block(spans[begin:end], new_batch[begin:end])
+
+
+def _begins_batch(spans: pl.DataFrame) -> np.ndarray:
+    """Whether each span is the first of its batch."""
+    begins = np.zeros(spans.height, dtype=bool)
+    for name in _ONE_BATCH:
+        begins |= _differs(spans[name].to_numpy())
+    return begins
+
+
+def _differs(values: np.ndarray) -> np.ndarray:
+    """Whether each value differs from the one before; the first one does."""
+    return np.append(np.ones(min(values.size, 1), dtype=bool), values[1:] != values[:-1])
+
+
+def _totals(
+    unit: np.ndarray, column: np.ndarray, wall_ns: np.ndarray, columns: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Time by unit and column, and whether there is any span; shapes (units, columns).
+
+    The sums are whole numbers below 2^53, so they are exact.
+    """
+    columns = columns or int(column.max(initial=0)) + 1
+    cells = unit * columns + column
+    size = (int(unit.max(initial=-1)) + 1) * columns
+    occurs = np.zeros(size, dtype=bool)
+    occurs[cells] = True
+    totals = np.bincount(cells, wall_ns, size)
+    return totals.reshape(-1, columns), occurs.reshape(-1, columns)
 
 
 def _unique_small(values: np.ndarray) -> tuple[list[int], np.ndarray]:
@@ -141,21 +245,6 @@ def _unique_small(values: np.ndarray) -> tuple[list[int], np.ndarray]:
     places = np.zeros(int(present[-1]) + 1 if present.size else 1, dtype=np.int64)
     places[present] = np.arange(present.size)
     return present.tolist(), places[values]
-
-
-def _units(spans: pl.DataFrame, same: tuple[str, ...]) -> np.ndarray:
-    """The sample (or the batch) of each span, as a running number."""
-    changed = np.zeros(spans.height, dtype=bool)
-    for name in same:
-        values = spans[name].fill_null(-1).to_numpy()
-        changed[1:] |= values[1:] != values[:-1]
-    return np.cumsum(changed)
-
-
-def _sum_by_unit(units: np.ndarray, wall_ns: np.ndarray) -> np.ndarray:
-    """Total per unit, for the units that occur; `units` never decreases."""
-    starts = np.flatnonzero(np.diff(units, prepend=-1))
-    return np.add.reduceat(wall_ns, starts).astype(np.float64)
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -1,0 +1,1 @@
+"""One module a picture: `figure(run)` draws it, its title is the answer."""

@@ -1,0 +1,146 @@
+"""The slowest samples as a small gallery: what they are, and which stage made each of them slow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from matplotlib.patches import Rectangle
+
+from stallscope.analyze.headline import NOTHING
+from stallscope.analyze.profile import profile, unit_times
+from stallscope.analyze.slow import slowest
+from stallscope.units import seconds, size
+from stallscope.views.charts.captions import nothing, population
+from stallscope.views.charts.files import sizes, thumbnail
+from stallscope.views.charts.style import (
+    FAINT,
+    INK,
+    MARGIN,
+    RULE,
+    SMALL_SIZE,
+    WIDTH,
+    Part,
+    sheet,
+    styled,
+)
+from stallscope.views.names import file_name, shown
+
+if TYPE_CHECKING:
+    import polars as pl
+    from matplotlib.axes import Axes
+
+    from stallscope.run import Run
+    from stallscope.views.charts.style import Sheet
+
+COLUMNS: Final = 4
+MOST: Final = 8
+EVEN: Final = 1.5
+"""Below this many times the median, no sample is slow."""
+_PICTURE: Final = 1.25
+_LINE: Final = 0.165
+_TILE: Final = _PICTURE + 4 * _LINE + 0.25
+_LETTERS: Final = 27
+_SHARP: Final = 260
+"""Pixels of a thumbnail's longer side."""
+
+
+def figure(run: Run) -> Sheet:
+    """The gallery as a picture."""
+    samples, found = run.samples(), profile(run.spans())
+    if samples.is_empty():
+        told = "Samples cannot be told apart in this loader: there is no slowest one"
+        return sheet(told if found.stages else NOTHING, nothing(run), [])[0]
+    top = slowest(samples, unit_times(run.spans()), MOST)
+    rows = -(-top.height // COLUMNS)
+    body = Part(rows * _TILE, above=0.12, left=0.0, right=0.0)
+    median_s = float(samples["total_s"].median())  # type: ignore[arg-type]  # a float column
+    made, (ax,) = sheet(title(top, median_s), (_note(top, population(run, found)),), [body])
+    with styled():
+        draw(ax, top, median_s)
+    return made
+
+
+def title(top: pl.DataFrame, median_s: float) -> str:
+    """How slow the slowest are, and the stage that is behind most of them."""
+    times = top["total_s"].to_list()
+    if times[0] < EVEN * median_s:
+        return f"Even the slowest sample takes only {_times(times[0], median_s)} the median"
+    lead = (
+        f"The {len(times)} slowest samples take {_times(times[-1], median_s)} to "
+        f"{_times(times[0], median_s)} the median"
+    )
+    causes = Counter(cause for cause in top["cause"] if cause).most_common(1)
+    if not causes or 2 * causes[0][1] < len(times):
+        return f"{lead}; no single stage is behind it"
+    cause, number = causes[0]
+    return f"{lead}; {shown(cause)} slowed {number if number < len(times) else 'all'} of them"
+
+
+def _times(value: float, median_s: float) -> str:
+    ratio = value / median_s if median_s else 0.0
+    return f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"  # noqa: PLR2004 - two digits
+
+
+def _note(top: pl.DataFrame, of: str) -> str:
+    batches = top.select("epoch", "batch").n_unique()
+    together = (
+        f" · they come from only {batches} {'batch' if batches == 1 else 'batches'}, so the moment "
+        "may be to blame rather than the samples"
+        if top.height > 2 * batches
+        else ""
+    )
+    return f"second line: the stage that took the most beyond its own median · {of}{together}"
+
+
+def draw(ax: Axes, top: pl.DataFrame, median_s: float) -> Axes:
+    """Draw the tiles, one inch being one unit of both axes."""
+    width, rows = WIDTH - 2 * MARGIN, -(-top.height // COLUMNS)
+    ax.set_xlim(0, width)
+    ax.set_ylim(rows * _TILE, 0)
+    ax.set_axis_off()
+    known = sizes(top["path"])
+    for number, row in enumerate(top.iter_rows(named=True)):
+        corner = (number % COLUMNS * width / COLUMNS, number // COLUMNS * _TILE)
+        _draw_picture(ax, row["path"], corner, there=row["path"] in known)
+        _write(ax, corner, _lines(row, known.get(row["path"]), median_s))
+    return ax
+
+
+def _draw_picture(ax: Axes, path: str | None, corner: tuple[float, float], *, there: bool) -> None:
+    x, y = corner
+    picture = thumbnail(path, _SHARP)
+    if picture is None:
+        width = _PICTURE * 1.4
+        ax.add_patch(Rectangle(corner, width, _PICTURE, facecolor="#F2F2F2", edgecolor=RULE))
+        text = "no picture" if there else "no file"
+        at = (x + width / 2, y + _PICTURE / 2)
+        ax.text(*at, text, ha="center", va="center", color=FAINT, size=SMALL_SIZE)
+        return
+    height, width = picture.shape[:2]
+    inch = min(_PICTURE / height, _PICTURE * 1.6 / width)
+    box = (x, x + width * inch, y + _PICTURE, y + _PICTURE - height * inch)
+    ax.imshow(picture, extent=box, aspect="auto", origin="upper", interpolation="antialiased")
+
+
+def _lines(row: dict[str, Any], size_bytes: int | None, median_s: float) -> list[str]:
+    name = file_name(row["path"], _LETTERS) if row["path"] else _place(row)
+    pixels = f"{row['width']} × {row['height']} px" if row["width"] else ""
+    about = " · ".join(part for part in (pixels, size(size_bytes) if size_bytes else "") if part)
+    slow = f"{seconds(row['total_s'])}, {_times(row['total_s'], median_s)} the median"
+    cause = f"{shown(row['cause'], 17)} +{seconds(row['excess_s'])}" if row["cause"] else ""
+    return [slow, cause, name, about]
+
+
+def _place(row: dict[str, Any]) -> str:
+    if row["index"] is not None:
+        return f"index {row['index']}"
+    return f"batch {row['batch']}, sample {row['sample']}"
+
+
+def _write(ax: Axes, corner: tuple[float, float], lines: list[str]) -> None:
+    x, y = corner
+    for number, line in enumerate(lines):
+        down = y + _PICTURE + 0.06 + number * _LINE
+        weight, colour = ("bold", INK) if number == 0 else ("normal", INK if number == 1 else FAINT)
+        ax.text(x, down, line, size=SMALL_SIZE, va="top", weight=weight, color=colour)

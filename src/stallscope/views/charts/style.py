@@ -1,0 +1,231 @@
+"""How every picture looks: a white sheet with the answer on top and what is shown beneath it.
+
+Sizes are in inches, so that a picture's parts stand where they are put, whatever is in them.
+Nothing here touches pyplot: its settings and its list of open figures are the user's.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.backend_bases import RendererBase
+
+WIDTH: Final = 9.6
+"""Width of a notebook's output at 100 dots an inch."""
+MARGIN: Final = 0.18
+INK: Final = "#1A1A1A"
+FAINT: Final = "#5F5F5F"
+RULE: Final = "#D9D9D9"
+PAPER: Final = "#FFFFFF"
+DOTS: Final = 100
+SHARP: Final = 2
+"""Pixels that are stored for each one that a notebook shows."""
+
+TITLE_SIZE: Final = 13.0
+TEXT_SIZE: Final = 9.5
+SMALL_SIZE: Final = 8.8
+_TITLE_LINE: Final = 0.245
+_SMALL_LINE: Final = 0.172
+_TICKS: Final = 0.25
+
+_RC: Final[dict[Any, Any]] = {
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],
+    "text.usetex": False,
+    "text.parse_math": False,  # names hold dollar signs
+    "axes.formatter.use_mathtext": False,
+    "text.color": INK,
+    "path.simplify": True,
+    "hatch.linewidth": 0.8,
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One chart of a sheet, from top to bottom."""
+
+    height: float
+    """Of the plotting area, inches."""
+    above: float = 0.15
+    """Free space over it."""
+    axis: str = ""
+    """What the horizontal axis shows; stands under it."""
+    left: float = 0.4
+    """Free space at its left, for the rows' names."""
+    right: float = 0.3
+    """Free space at its right."""
+
+    @property
+    def width(self) -> float:
+        """Of the plotting area, inches."""
+        return WIDTH - 2 * MARGIN - self.left - self.right
+
+    @property
+    def axis_lines(self) -> list[str]:
+        """The axis' name as lines that are no wider than the axis."""
+        return balanced(self.axis, self.width, SMALL_SIZE)
+
+    @property
+    def below(self) -> float:
+        """Free space under it, for the axis and its name."""
+        return _TICKS + _SMALL_LINE * len(self.axis_lines) + 0.08 if self.axis else 0.0
+
+    @property
+    def total(self) -> float:
+        """Its height with the space around it."""
+        return self.above + self.height + self.below
+
+
+class Sheet(Figure):
+    """A figure that shows itself in a notebook, sharp, opaque, and with its title as text."""
+
+    def __init__(self, title: str, notes: Sequence[str], height: float) -> None:
+        super().__init__(figsize=(WIDTH, height), dpi=DOTS, facecolor=PAPER)
+        self.title = title
+        """The answer."""
+        self.notes = tuple(notes)
+        """What is shown, and what is not."""
+        FigureCanvasAgg(self)
+
+    def png(self) -> bytes:
+        """The picture, with `SHARP` times the pixels that are shown."""
+        stream = io.BytesIO()
+        self.savefig(stream, format="png", dpi=DOTS * SHARP, facecolor=PAPER)
+        return stream.getvalue()
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Draw without warning about letters of a file name that the font does not have."""
+        with warnings.catch_warnings(), mpl.rc_context(_RC):
+            warnings.filterwarnings("ignore", message="Glyph .* missing from")
+            super().draw(renderer)
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
+        width, height = self.get_size_inches() * DOTS
+        data = {
+            "image/png": base64.b64encode(self.png()).decode("ascii"),
+            "text/plain": "\n".join([self.title, *self.notes]),
+        }
+        return data, {"image/png": {"width": int(width), "height": int(height)}}
+
+
+def sheet(title: str, notes: Sequence[str], parts: Sequence[Part]) -> tuple[Sheet, list[Axes]]:
+    """A sheet with its title, its notes and empty charts.
+
+    Args:
+        title: the answer, one sentence.
+        notes: what is shown and what was left out; small, each on lines of its own.
+        parts: the charts from top to bottom.
+    """
+    with mpl.rc_context(_RC):
+        titles, smalls = _lines(title, notes)
+        head = MARGIN + _TITLE_LINE * len(titles) + _SMALL_LINE * len(smalls) + 0.08
+        height = head + sum(part.total for part in parts) + 0.05
+        figure = Sheet(title, notes, height)
+        _write_head(figure, titles, smalls)
+        tops = [head]
+        for part in parts:
+            tops.append(tops[-1] + part.total)
+        return figure, [_axes(figure, part, top) for part, top in zip(parts, tops, strict=False)]
+
+
+def styled() -> Any:
+    """The settings under which everything on a sheet is drawn, for `with`."""
+    return mpl.rc_context(_RC)
+
+
+def _lines(title: str, notes: Sequence[str]) -> tuple[list[str], list[str]]:
+    room = WIDTH - 2 * MARGIN
+    smalls = [line for note in notes for line in wrapped(note, room, SMALL_SIZE)]
+    titles = balanced(title, room, TITLE_SIZE, bold=True)
+    return titles, smalls
+
+
+def _write_head(figure: Sheet, titles: list[str], smalls: list[str]) -> None:
+    height, down = figure.get_figheight(), MARGIN
+    for line in titles:
+        write(figure, (MARGIN, height - down), line, size=TITLE_SIZE, bold=True)
+        down += _TITLE_LINE
+    for line in smalls:
+        write(figure, (MARGIN, height - down - 0.02), line, size=SMALL_SIZE, color=FAINT)
+        down += _SMALL_LINE
+
+
+def write(
+    figure: Sheet, at: tuple[float, float], text: str, *, bold: bool = False, **style: Any
+) -> None:
+    """Write on a sheet, hanging from a point in inches from its lower left corner."""
+    width, height = figure.get_size_inches()
+    weight = "bold" if bold else "normal"
+    figure.text(at[0] / width, at[1] / height, text, weight=weight, va="top", **style)
+
+
+def _axes(figure: Sheet, part: Part, top: float) -> Axes:
+    width, height = figure.get_size_inches()
+    bottom = height - top - part.above - part.height
+    left = part.left + MARGIN
+    box = (left / width, bottom / height, part.width / width, part.height / height)
+    ax: Axes = figure.add_axes(box, facecolor=PAPER)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(FAINT)
+    # Also for ticks that are made later, when the user's own style is in force
+    ax.tick_params(colors=INK, labelsize=TEXT_SIZE, labelcolor=INK, which="both", length=3)
+    ax.set_axisbelow(True)
+    ax.set_xlabel("\n".join(part.axis_lines), size=SMALL_SIZE, color=FAINT, labelpad=3)
+    return ax
+
+
+def name_rows(ax: Axes, names: Sequence[str]) -> None:
+    """Name the rows of a chart, from the top, at 0, 1, 2 and so on."""
+    ax.set_yticks(range(len(names)), list(names), size=TEXT_SIZE, color=INK)
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+
+
+def wrapped(text: str, room: float, size: float, *, bold: bool = False) -> list[str]:
+    """The text as lines that are at most `room` inches wide."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and text_width(longer, size, bold=bold) <= room:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def balanced(text: str, room: float, size: float, *, bold: bool = False) -> list[str]:
+    """Like `wrapped`, with lines of about the same length: no single word on the last one."""
+    lines = wrapped(text, room, size, bold=bold)
+    narrow = room
+    while len(lines) > 1 and narrow > room / 2:
+        narrow -= 0.2
+        narrower = wrapped(text, narrow, size, bold=bold)
+        if len(narrower) > len(lines):
+            break
+        lines = narrower
+    return lines
+
+
+def text_width(text: str, size: float, *, bold: bool = False) -> float:
+    """Width of one line of text in inches."""
+    weight = "bold" if bold else "normal"
+    font = get_font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
+    font.set_size(size, 72)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        font.set_text(text, 0.0)
+    return float(font.get_width_height()[0]) / 64 / 72

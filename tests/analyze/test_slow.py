@@ -1,0 +1,26 @@
+"""The slowest samples and what made them slow."""
+
+from __future__ import annotations
+
+from builders import a_run
+
+from stallscope.analyze.profile import unit_times
+from stallscope.analyze.slow import slowest
+
+
+class TestSlowest:
+    def test_blames_the_stage_that_took_more_than_usual(self):
+        """Not the longest stage is the cause, but the one with the largest excess."""
+        usual = {"decode": 10.0, "fetch": 1.0}
+        run = a_run([usual, usual, usual, {"decode": 10.5, "fetch": 8.0}])
+
+        (row,) = slowest(run.samples(), unit_times(run.spans()), 1).iter_rows(named=True)
+
+        assert (3, "fetch") == (row["index"], row["cause"])
+        assert abs(row["excess_s"] - 0.007) < 1e-9
+
+    def test_gives_the_slowest_first(self):
+        """The order is by total time."""
+        run = a_run([{"A": float(ms)} for ms in (2, 9, 4, 7)])
+
+        assert [1, 3, 2] == slowest(run.samples(), unit_times(run.spans()), 3)["index"].to_list()

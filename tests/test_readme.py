@@ -1,0 +1,24 @@
+"""What the README says can be done."""
+
+from __future__ import annotations
+
+import re
+
+import readme
+
+
+def test_the_example_runs():
+    """The README's Python prints a table and the slowest samples."""
+    printed = readme.output()
+
+    assert "RandomResizedCrop" in printed
+    assert "slowest" in printed
+
+
+def test_ci_runs_the_command_of_the_readme():
+    """`.ci/run` ends with the very test command that the README gives."""
+    commands = re.findall(r"```sh\n(.*?)\n```", readme.README.read_text(), re.DOTALL)
+    script = (readme.ROOT / ".ci" / "run").read_text()
+
+    (tests,) = (command for command in commands if command.endswith("pytest"))
+    assert all(part.strip() in script for part in tests.split("&&"))

@@ -1,0 +1,33 @@
+"""Labels of narrow things find places of their own."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+from stallscope.views.charts.labels import place
+
+
+class TestPlace:
+    def test_keeps_a_lonely_label_in_the_lowest_row(self):
+        """Where there is room, nothing is lifted."""
+        (label,) = place([(5.0, 1.0)], (0.0, 10.0), rows=3, gap=0.1)
+
+        assert 0 == label.row
+
+    def test_never_overlaps_and_never_crosses_a_line(self):
+        """For many random wishes: texts are apart, and no line runs through a text."""
+        chance = random.Random(1)
+        for _ in range(200):
+            wanted = [(chance.uniform(0, 9), chance.uniform(0.2, 2)) for _ in range(12)]
+            placed = [one for one in place(wanted, (0.0, 9.0), rows=4, gap=0.1) if one]
+            for one, other in combinations(placed, 2):
+                lower, upper = sorted((one, other), key=lambda label: label.row)
+                if lower.row == upper.row:
+                    assert one.right <= other.left or other.right <= one.left
+                else:
+                    assert not lower.left < upper.at < lower.right
+
+    def test_leaves_out_what_has_no_room(self):
+        """A label that is wider than the axis has no place."""
+        assert [None] == place([(1.0, 20.0)], (0.0, 9.0), rows=4, gap=0.1)
