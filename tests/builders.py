@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import polars as pl
 
@@ -81,7 +82,8 @@ def a_run(samples: Sequence[Sample], **made) -> Run:
 def _about(how: Made, number: int):
     path = how.paths[number % len(how.paths)] if how.paths else None
     width, height = how.pixels[number % len(how.pixels)] if how.pixels else (None, None)
-    return number, path, width, height
+    there = path is not None and Path(path).is_file()
+    return number, path, width, height, Path(path).stat().st_size if there else None
 
 
 def _span(place, what, clock_ns, how):

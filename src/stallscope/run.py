@@ -158,7 +158,13 @@ class Run(Result):
         return self.all_steps.join(steady_batches, on=keys, how="semi", maintain_order="left")
 
     def save(self, folder: str | Path) -> Path:
-        """Write the run into a new or empty folder; `load` reads it back.
+        """Write the run as JSON and Parquet; `load` reads it back.
+
+        Args:
+            folder: a new or empty folder, or one with an older run to write over.
+
+        Returns:
+            The folder.
 
         Raises:
             RunFormatError: the folder holds something else.
@@ -193,6 +199,9 @@ def save(run: Run, folder: Path) -> Path:
 
 def load(path: str | Path) -> Run:
     """Read a run that `Run.save` wrote. Runs nothing that the folder says.
+
+    Args:
+        path: the run's folder.
 
     Raises:
         RunFormatError: no run there, or one of another schema version.

@@ -62,8 +62,10 @@ SAMPLES: Schema = {
     "path": pl.String,
     "width": pl.Int32,
     "height": pl.Int32,
+    "bytes": pl.Int64,
 }
-"""One row a sample: what it was. `index`, `path`, `width` and `height` are null where unknown."""
+"""One row a sample: what it was. From `index` on, null is what is unknown: the index in the
+dataset, the file, the image's width and height in pixels, the file's size."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,7 @@ def _samples(words: Words) -> pl.DataFrame:
         path=pl.Series(paths, dtype=pl.String).gather(known["file"]),
         width=pl.when(pl.col("width") > 0).then("width"),
         height=pl.when(pl.col("height") > 0).then("height"),
+        bytes=pl.lit(None),  # asked later: no process waits for it while it loads
     ).select(pl.col(name).cast(kind) for name, kind in SAMPLES.items())
 
 

@@ -134,14 +134,14 @@ def samples(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     Returns:
         One row a sample: `epoch, batch, worker, index, start_ns, fetch_s, decode_s, transform_s,
         other_s, total_s`, then `sample` (its place in the batch), `slowest` (its longest stage),
-        `path`, `width` and `height`. The four parts add up to `total_s`.
+        `path`, `width`, `height` and `bytes`. The four parts add up to `total_s`.
     """
     none = [_costs(_Block(spans.clear(), np.zeros(0, dtype=bool)))]
     frame = pl.concat([_costs(block) for block in _blocks(spans)] or none)
     # `known` has one row for each sample, so this neither adds nor loses any
     joined = frame.join(known, on=["epoch", "batch", "sample"], how="left", maintain_order="left")
     order = ["epoch", "batch", "worker", "index", "start_ns", *_PARTS, "total_s"]
-    return joined.select(*order, "sample", "slowest", "path", "width", "height")
+    return joined.select(*order, "sample", "slowest", "path", "width", "height", "bytes")
 
 
 _PARTS: Final = {f"{kind}_s": KINDS.index(kind) for kind in SAMPLE_KINDS}

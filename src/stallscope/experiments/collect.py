@@ -11,6 +11,7 @@ import polars as pl
 from stallscope.analyze import spans as logs
 from stallscope.eventlog import LogPages, read_log
 from stallscope.measure.distributed import rank
+from stallscope.measure.files import sizes
 from stallscope.measure.machine import machine
 from stallscope.probe.install import start_method
 from stallscope.run import STARTUP, STEPS, Run, Settings
@@ -73,7 +74,7 @@ def collect(place: LogPlace, seen: Replay, loader: DataLoader[Any], about: About
     ]
     run = Run(
         all_spans=_stack([d.spans for d in decoded], logs.SPANS),
-        all_samples=_stack([d.samples for d in decoded], logs.SAMPLES),
+        all_samples=_with_sizes(_stack([d.samples for d in decoded], logs.SAMPLES)),
         batches=batches.drop("first"),
         all_steps=_steps(used, batches),
         startup=_startup(pages, decoded, seen),
@@ -156,6 +157,13 @@ def _about_logs(
     if missing > 0 and any(d.batches.height for d in decoded):
         said.append(f"{count(missing, 'worker')} left no log (no room in the temporary folder?)")
     return said
+
+
+def _with_sizes(samples: pl.DataFrame) -> pl.DataFrame:
+    paths = samples["path"].drop_nulls().unique(maintain_order=True)
+    known = sizes(paths)
+    size = pl.col("path").replace_strict(known, default=None, return_dtype=pl.Int64)
+    return samples.with_columns(bytes=size) if known else samples
 
 
 def _used(seen: Replay) -> pl.DataFrame:

@@ -16,7 +16,6 @@ from stallscope.stages import COLOURS
 from stallscope.units import count, size
 from stallscope.views.charts.axes import log_time, spans_decades, time_label
 from stallscope.views.charts.captions import nothing, population
-from stallscope.views.charts.files import sizes
 from stallscope.views.charts.style import (
     FAINT,
     INK,
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from stallscope.run import Run
     from stallscope.views.charts.style import Sheet
 
-MOST_FILES: Final = 2000
-"""Files that are looked up: each lookup can take a millisecond on a network disk."""
 MOST_DOTS: Final = 1500
 _LEFT: Final = Part(2.6, above=0.2, left=0.75, right=WIDTH / 2 + 0.05)
 """The first of two charts beside each other."""
@@ -88,15 +85,7 @@ def _beside(ax: Axes) -> Axes:
 
 def panels_of(run: Run) -> list[Panel]:
     """What is known about the samples' sizes: bytes of their files, pixels, both or nothing."""
-    samples = run.samples()
-    paths = samples["path"].drop_nulls().unique(maintain_order=True).head(MOST_FILES)
-    known = sizes(paths)
-    table = samples.with_columns(
-        bytes=pl.col("path").replace_strict(known, default=None, return_dtype=pl.Int64)
-        if known
-        else pl.lit(None, dtype=pl.Int64),
-        pixels=pl.col("width").cast(pl.Int64) * pl.col("height"),
-    )
+    table = run.samples().with_columns(pixels=pl.col("width").cast(pl.Int64) * pl.col("height"))
     panels = [_panel(table, "bytes", "file size"), _panel(table, "pixels", "number of pixels")]
     return [panel for panel in panels if panel]
 

@@ -12,7 +12,7 @@ from stallscope.analyze.profile import profile, unit_times
 from stallscope.analyze.slow import slowest
 from stallscope.units import seconds, size
 from stallscope.views.charts.captions import nothing, population
-from stallscope.views.charts.files import sizes, thumbnail
+from stallscope.views.charts.files import thumbnail
 from stallscope.views.charts.style import (
     FAINT,
     INK,
@@ -99,11 +99,10 @@ def draw(ax: Axes, top: pl.DataFrame, median_s: float) -> Axes:
     ax.set_xlim(0, width)
     ax.set_ylim(rows * _TILE, 0)
     ax.set_axis_off()
-    known = sizes(top["path"])
     for number, row in enumerate(top.iter_rows(named=True)):
         corner = (number % COLUMNS * width / COLUMNS, number // COLUMNS * _TILE)
-        _draw_picture(ax, row["path"], corner, there=row["path"] in known)
-        _write(ax, corner, _lines(row, known.get(row["path"]), median_s))
+        _draw_picture(ax, row["path"], corner, there=row["bytes"] is not None)
+        _write(ax, corner, _lines(row, median_s))
     return ax
 
 
@@ -123,10 +122,12 @@ def _draw_picture(ax: Axes, path: str | None, corner: tuple[float, float], *, th
     ax.imshow(picture, extent=box, aspect="auto", origin="upper", interpolation="antialiased")
 
 
-def _lines(row: dict[str, Any], size_bytes: int | None, median_s: float) -> list[str]:
+def _lines(row: dict[str, Any], median_s: float) -> list[str]:
     name = file_name(row["path"], _LETTERS) if row["path"] else _place(row)
     pixels = f"{row['width']} × {row['height']} px" if row["width"] else ""
-    about = " · ".join(part for part in (pixels, size(size_bytes) if size_bytes else "") if part)
+    about = " · ".join(
+        part for part in (pixels, size(row["bytes"]) if row["bytes"] else "") if part
+    )
     slow = f"{seconds(row['total_s'])}, {_times(row['total_s'], median_s)} the median"
     cause = f"{shown(row['cause'], 17)} +{seconds(row['excess_s'])}" if row["cause"] else ""
     return [slow, cause, name, about]
