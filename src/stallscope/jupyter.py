@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -70,7 +71,7 @@ def open_lab(
 def _command(folder: Path, notebook: Path, *, browser: bool, port: int | None) -> list[str]:
     fixed = [] if port is None else [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
     return [
-        *(sys.executable, "-m", "jupyterlab", "--log-level=WARN"),
+        *(sys.executable, "-m", "jupyterlab", "--log-level=WARN", "--LabApp.log_level=WARN"),
         "--ServerApp.ip=127.0.0.1",
         "--ServerApp.allow_root=True",  # root is the usual user of a container
         f"--ServerApp.open_browser={browser}",
@@ -91,13 +92,14 @@ def _environment(private: Path) -> dict[str, str]:
 
 
 def _address(process: subprocess.Popen[Any], notebook: Path) -> str:
-    """Where the notebook is, as soon as JupyterLab has written down that it listens."""
+    """Where the notebook is, as soon as JupyterLab can be reached there."""
     from jupyter_core.paths import jupyter_runtime_dir
 
     place = Path(jupyter_runtime_dir()) / f"jpserver-{process.pid}.json"
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline and process.poll() is None:
-        if found := _written(place):
+        found = _written(place)
+        if found and _listens(found["port"]):
             return f"{found['url']}lab/tree/{quote(notebook.as_posix())}?token={found['token']}"
         time.sleep(0.05)
     code = process.returncode
@@ -111,6 +113,15 @@ def _written(place: Path) -> dict[str, Any]:
         return dict(json.loads(place.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
+
+
+def _listens(port: int) -> bool:
+    """Whether a port can be reached; JupyterLab writes itself down shortly before that."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def _stop(process: subprocess.Popen[Any]) -> None:

@@ -68,7 +68,9 @@ def set_target(notebook: Any, aim: Aim, name: str) -> Any:
     value = _value(cell.source)
     if value is None:
         raise StallscopeError(f"{name}: the cell tagged 'parameters' has no line {_NAME} = ...")
-    cell.source = _importing(aim) + _replaced(cell.source, value, repr(aim.target))
+    if ast.unparse(value) != repr(aim.target):  # else the notebook keeps its own quotes
+        cell.source = _replaced(cell.source, value, repr(aim.target))
+    cell.source = _importing(aim) + cell.source
     return pointed
 
 

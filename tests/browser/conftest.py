@@ -1,0 +1,93 @@
+"""A real JupyterLab, started by `stallscope lab`, and Debian's Chromium to look at it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from browser.page import LabPage
+
+import stallscope
+
+SOURCE = Path(stallscope.__file__).parents[1]
+SETTINGS = {
+    # no window of JupyterLab's own over what the test looks at, and nothing fetched
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+}
+APP = {"LabApp": {"expose_app_in_browser": True, "extension_manager": "readonly"}}
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--force-device-scale-factor=1",
+]
+
+
+def _settings(folder):
+    """Jupyter's settings in a temporary folder: nothing of this machine's user is read."""
+    for name, value in SETTINGS.items():
+        path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(value))
+    (folder / "config").mkdir()
+    (folder / "config" / "jupyter_lab_config.json").write_text(json.dumps(APP))
+    names = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "IPYTHONDIR": "ipython",
+    }
+    return {name: str(folder / place) for name, place in names.items()}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """The address that `stallscope lab --no-browser` prints, with all notebooks copied."""
+    folder = tmp_path_factory.mktemp("lab")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stallscope", "lab", "--no-browser", "--dir", "notebooks"],
+        cwd=folder,
+        env={**os.environ, **_settings(folder), "PYTHONPATH": str(SOURCE)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """Chromium with an empty profile."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            tmp_path_factory.mktemp("profile"),
+            executable_path=shutil.which("chromium"),
+            headless=True,
+            args=FLAGS,
+            viewport={"width": 1400, "height": 1000},
+        )
+        yield context
+        context.close()
+
+
+@pytest.fixture
+def lab(address, browser):
+    """A page of its own on the running JupyterLab."""
+    page = browser.new_page()
+    page.set_default_timeout(120_000)
+    yield LabPage(page, address)
+    page.close()

@@ -1,0 +1,112 @@
+"""A person in front of JupyterLab: opens a notebook, runs it, uses its widgets, looks at pictures.
+
+Waiting is for what JupyterLab itself knows (a connected, idle kernel; a command that has resolved)
+or for what can be seen, never for a time.
+"""
+
+from pathlib import Path
+
+SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
+_CURRENT = "window.jupyterapp.shell.currentWidget"
+_READY = f"""name => {{
+    const shown = {_CURRENT}, session = shown?.sessionContext;
+    return shown?.context?.path === name && session?.isReady
+        && session.session?.kernel?.connectionStatus === 'connected'
+        && session.session.kernel.status === 'idle';
+}}"""
+_IDLE = f"() => {_CURRENT}.sessionContext.session.kernel.status === 'idle'"
+_ERRORS = f"""() => {_CURRENT}.content.model.sharedModel.cells.flatMap(cell =>
+    (cell.toJSON().outputs ?? []).filter(output => output.output_type === 'error')
+        .map(output => output.ename + ': ' + output.evalue))"""
+_NOT_RUN = f"""() => {_CURRENT}.content.model.sharedModel.cells.map(cell => cell.toJSON())
+    .filter(cell => cell.cell_type === 'code' && cell.source.length && !cell.execution_count)
+    .length"""
+_PICTURES = ".jp-OutputArea-output img, .jp-OutputArea-output svg, .jp-OutputArea-output canvas"
+
+
+class LabPage:
+    """One browser page with JupyterLab in it."""
+
+    def __init__(self, page, address):
+        self.page = page
+        self._base, _, self._token = address.partition("?")
+        self._base = self._base.rpartition("/lab/tree/")[0]
+
+    def open(self, name):
+        """Open a notebook, and wait for its kernel."""
+        self.page.goto(f"{self._base}/lab/tree/{name}?{self._token}&reset")
+        self.page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget")
+        self._run_command("application:set-mode", "{mode: 'single-document'}")
+        self.page.wait_for_function(_READY, arg=name, timeout=60_000)
+
+    def theme(self, name):
+        """Switch to a theme by JupyterLab's name for it, and wait until it shows."""
+        self._run_command("apputils:change-theme", f"{{theme: '{name}'}}")
+        self.page.wait_for_function(
+            "name => document.body.dataset.jpThemeName === name", arg=name, timeout=30_000
+        )
+
+    def run_all(self):
+        """Run every cell; the error outputs that are there afterwards."""
+        self._run_command("runmenu:run-all", "{}")
+        self.page.wait_for_function(_IDLE, timeout=120_000)
+        assert self.page.evaluate(_NOT_RUN) == 0
+        return self.page.evaluate(_ERRORS)
+
+    def pictures(self):
+        """All pictures in the outputs that have a size, from top to bottom."""
+        shown = self.page.locator(_PICTURES)
+        return [shown.nth(i) for i in range(shown.count()) if shown.nth(i).bounding_box()]
+
+    def panel(self, slider):
+        """The output that holds the slider with this label."""
+        output = self.page.locator(".jp-OutputArea-output").filter(
+            has=self.page.locator(".widget-slider", has_text=slider)
+        )
+        output.last.scroll_into_view_if_needed()
+        return output.last
+
+    def shot(self, name, part=None):
+        """Save a screenshot of the page, or of a part of it."""
+        SCREENSHOTS.mkdir(exist_ok=True)
+        if part is not None:
+            part.scroll_into_view_if_needed()
+        (part or self.page).screenshot(path=SCREENSHOTS / f"{name}.png")
+
+    def _run_command(self, command, arguments):
+        self.page.evaluate(f"() => window.jupyterapp.commands.execute('{command}', {arguments})")
+
+
+class Panel:
+    """A picture with a dropdown and a slider above it."""
+
+    def __init__(self, lab, dropdown, slider):
+        self.shown = lab.panel(slider)
+        self._page = lab.page
+        self._dropdown = self.shown.locator(".widget-dropdown", has_text=dropdown).locator("select")
+        self._slider = self.shown.locator(".widget-slider", has_text=slider)
+
+    def picture(self):
+        """The picture's data."""
+        return self.shown.locator("img").first.get_attribute("src")
+
+    def choose_another(self):
+        """Choose an entry of the dropdown that is not chosen; wait for the new picture."""
+        before, now = self.picture(), self._dropdown.input_value()
+        values = [o.get_attribute("value") for o in self._dropdown.locator("option").all()]
+        self._dropdown.select_option([value for value in values if value != now][-1])
+        self._changed(before)
+
+    def slide(self, key):
+        """Move the slider by a key; wait for the new number and the new picture."""
+        before, number = self.picture(), self._slider.locator(".widget-readout").inner_text()
+        self._slider.locator(".noUi-handle").focus()
+        self._page.keyboard.press(key)
+        assert self._slider.locator(".widget-readout").inner_text() != number
+        self._changed(before)
+
+    def _changed(self, before):
+        root = self.shown.element_handle()
+        self._page.wait_for_function(
+            "([root, before]) => root.querySelector('img')?.src !== before", arg=[root, before]
+        )

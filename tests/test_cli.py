@@ -1,0 +1,201 @@
+"""The command line: what it prints where, and with which exit code it ends."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from guided import NAME, install
+from typer.testing import CliRunner
+
+import stallscope
+from stallscope import cli, lab
+
+SOURCE = Path(stallscope.__file__).parents[1]
+LOADERS = '''
+"""A user's module."""
+import later_imported_by_the_user
+from torch.utils.data import DataLoader
+
+class Numbers:
+    def __init__(self, error=None): self.error = error
+    def __len__(self): return 40
+    def __getitem__(self, index):
+        if self.error and index == 25:
+            raise self.error
+        return float(index)
+
+def good(): return DataLoader(Numbers(), batch_size=2)
+def bad(): return DataLoader(Numbers(ZeroDivisionError("of mine")), batch_size=2)
+def ended(): return DataLoader(Numbers(EOFError("truncated")), batch_size=2)
+def pipe(): return DataLoader(Numbers(BrokenPipeError(32, "my socket")), batch_size=2)
+def interrupted(): return DataLoader(Numbers(KeyboardInterrupt()), batch_size=2)
+def broken(): raise ValueError("no disk")
+'''
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A current folder with a module of the user's."""
+    (tmp_path / "mine.py").write_text(LOADERS)
+    (tmp_path / "later_imported_by_the_user.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def stallscope_does(*arguments):
+    """Run the program as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "stallscope", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONSAFEPATH": "1"},
+    )
+
+
+class TestHelp:
+    @pytest.mark.parametrize("command", [[], ["lab"], ["notebooks"], ["record"]])
+    def test_shows_examples(self, command):
+        """Each help text ends its description with commands to copy."""
+        shown = CliRunner().invoke(cli.app, [*command, "--help"]).stdout
+
+        assert f"  stallscope {' '.join(command)}" in shown.partition("Examples:\n")[2]
+
+    def test_is_shown_without_a_command(self):
+        """Without a command the help is shown, which names every command."""
+        shown = CliRunner().invoke(cli.app, []).output
+
+        assert all(f"\n  {name} " in shown for name in ("lab", "notebooks", "record"))
+
+    def test_loads_no_heavy_library(self):
+        """The help appears at once: neither torch nor polars nor Jupyter is loaded for it."""
+        code = (
+            "import atexit, sys; atexit.register(lambda: print(sorted({'torch', 'polars', "
+            "'nbformat', 'matplotlib'} & set(sys.modules)))); "
+            "from stallscope.cli import app; app(['--help'])"
+        )
+        out = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        )
+        assert out.stdout.splitlines()[-1] == "[]"
+
+    def test_tells_the_version(self):
+        """`--version` prints the name and the version."""
+        shown = CliRunner().invoke(cli.app, ["--version"]).stdout
+
+        assert shown == f"stallscope {stallscope.__version__}\n"
+
+    def test_names_a_wrong_option(self):
+        """A wrong option is named, with exit code 2."""
+        result = CliRunner().invoke(cli.app, ["record", "sample", "--batch", "3"])
+
+        assert (result.exit_code, "--batch" in result.output) == (2, True)
+
+
+class TestNotebooks:
+    @pytest.fixture(autouse=True)
+    def installed(self, here, monkeypatch):
+        monkeypatch.setattr(lab, "__file__", str(install(here / "site")))
+
+    def test_prints_what_it_made(self, here):
+        """The paths of the copies are printed, one on a line."""
+        result = CliRunner().invoke(cli.app, ["notebooks", "x", "--target", "mine:good"])
+
+        assert result.stdout == f"{here / 'x' / NAME}\n"
+        assert "mine:good" in (here / "x" / NAME).read_text()
+
+    def test_says_what_is_wrong_in_one_line(self):
+        """A target that is not there is one line on stderr, with exit code 2."""
+        result = CliRunner().invoke(cli.app, ["notebooks", "x", "--target", "no/where"])
+
+        assert result.exit_code == 2
+        assert result.stderr.startswith("stallscope: there is no 'no/where'")
+        assert result.stderr.count("\n") == 1
+
+    def test_lab_opens_the_first_notebook(self, here, monkeypatch):
+        """`lab` copies, then opens the first notebook with what was asked for."""
+        asked = {}
+        monkeypatch.setattr(
+            "stallscope.jupyter.open_lab", lambda *args, **named: asked.update(named, args=args)
+        )
+
+        CliRunner().invoke(cli.app, ["lab", "--dir", "y", "--no-browser", "--port", "8890"])
+
+        assert asked["args"] == (here / "y", here / "y" / NAME)
+        assert (asked["browser"], asked["port"]) == (False, 8890)
+
+
+class TestRecord:
+    def test_prints_a_table_and_saves_the_run(self, here):
+        """The table goes to stdout, all else to stderr, and the run can be loaded again."""
+        done = stallscope_does("record", "mine:good", "--batches", "5", "--out", "run")
+
+        assert done.returncode == 0, done.stderr
+        assert "getitem" in done.stdout
+        assert "stallscope: saved in run" in done.stderr
+        assert stallscope.load("run").settings.name == "mine:good"
+
+    def test_obeys_its_numbers(self, here):
+        """`--batches` and `--warmup` are passed on."""
+        stallscope_does("record", "mine:good", "--batches", "5", "--warmup", "3", "--out", "run")
+
+        run = stallscope.load("run")
+        assert (run.all_steps.height, run.settings.warmup) == (8, 3)
+
+    def test_shows_the_users_exception_with_our_notes(self, here):
+        """An exception of the dataset's is a traceback with notes, exit code 1, and a saved run."""
+        done = stallscope_does("record", "mine:bad", "--out", "run")
+
+        assert done.returncode == 1
+        assert "ZeroDivisionError: of mine" in done.stderr
+        assert 'mine.py", line' in done.stderr
+        assert "stallscope: the main process" in done.stderr
+        assert "recorded until then is in run" in done.stderr
+        assert stallscope.load("run").all_steps.height == 12
+
+    @pytest.mark.parametrize(
+        ("factory", "words"),
+        [("ended", "EOFError: truncated"), ("pipe", "BrokenPipeError: [Errno 32] my socket")],
+    )
+    def test_hides_no_exception(self, here, factory, words):
+        """What command-line libraries swallow (end of file, broken pipe) is shown, too."""
+        done = stallscope_does("record", f"mine:{factory}")
+
+        assert (done.returncode, words in done.stderr) == (1, True)
+
+    def test_an_interrupt_keeps_what_was_recorded(self, here):
+        """Ctrl-C ends with exit code 130, no traceback, and what there is is saved."""
+        done = stallscope_does("record", "mine:interrupted", "--out", "run")
+
+        assert (done.returncode, "Traceback" in done.stderr) == (130, False)
+        assert stallscope.load("run").all_steps.height == 12
+
+    @pytest.mark.parametrize(
+        ("target", "words"),
+        [("mine:none", "'mine' has no 'none'"), ("mine:broken", "raised ValueError: no disk")],
+    )
+    def test_says_what_is_wrong_in_one_line(self, here, target, words):
+        """A target that cannot be made is one line on stderr, with exit code 2."""
+        done = stallscope_does("record", target)
+
+        assert done.returncode == 2
+        assert done.stderr.startswith("stallscope: ")
+        assert words in done.stderr
+        assert done.stderr.count("\n") == 1
+
+    def test_refuses_a_used_folder_before_it_records(self, here):
+        """A folder that holds something is refused at once, not after the recording."""
+        (here / "run").mkdir()
+        (here / "run" / "notes.txt").write_text("mine")
+
+        done = stallscope_does("record", "mine:good", "--out", "run")
+
+        assert done.returncode == 2
+        assert done.stderr == "stallscope: --out run holds something already: give a new folder\n"

@@ -1,0 +1,107 @@
+"""The wheel holds the notebooks and the sample data, works from there, and replaces no torch."""
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import stallscope
+
+pytest.importorskip("hatchling")
+
+ROOT = Path(stallscope.__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of this checkout."""
+    if not (ROOT / "pyproject.toml").exists():
+        pytest.skip("needs a source checkout")
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    (file,) = folder.glob("*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def site(wheel, tmp_path_factory):
+    """A folder with what installing the wheel puts there, without its dependencies."""
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def metadata(site):
+    (folder,) = site.glob("*.dist-info")
+    return Parser().parsestr((folder / "METADATA").read_text(encoding="utf-8"))
+
+
+def run(site, folder, *command):
+    return subprocess.run(
+        [sys.executable, *command],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(site)},
+    ).stdout
+
+
+def names(folder):
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def tracked(*folders):
+    """The files of the checkout that belong to the project."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *folders]
+    out = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=False)
+    if out.returncode:
+        pytest.skip("needs a git checkout")
+    return sorted(name for name in out.stdout.split("\0") if name and (ROOT / name).exists())
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        ("stallscope/_share/notebooks", "notebooks"),
+        ("stallscope/_share/sample_data", "sample_data"),
+        ("stallscope", "src/stallscope"),
+    ],
+)
+def test_holds_the_files_of_the_checkout(site, there, here):
+    """The package, its notebooks and its photographs are in the wheel, and no other file is."""
+    found = [name for name in names(site / there) if there != "stallscope" or "_share" not in name]
+
+    assert found == [name.removeprefix(f"{here}/") for name in tracked(here)]
+
+
+def test_asks_for_no_version_of_torch(metadata):
+    """Installing never replaces the user's torch: it is asked for without any version."""
+    asked = {re.split(r"[^\w-]", line)[0]: line for line in metadata.get_all("Requires-Dist")}
+
+    assert asked["torch"] == "torch"
+
+
+def test_asks_for_torchvision_only_as_an_extra(metadata):
+    """torchvision, which pins one exact torch, comes with an extra only."""
+    lines = [line for line in metadata.get_all("Requires-Dist") if "torchvision" in line]
+
+    assert lines
+    assert all("extra ==" in line for line in lines)
+
+
+def test_finds_its_notebooks_and_photographs(site, tmp_path):
+    """An installed package copies its notebooks and finds its sample data in itself."""
+    run(site, tmp_path, "-m", "stallscope", "notebooks", "x", "--target", "sample")
+
+    where = run(site, tmp_path, "-c", "from stallscope import demo; print(demo.sample_folder())")
+    assert list((tmp_path / "x").glob("*.ipynb"))
+    assert Path(where.strip()) == (site / "stallscope" / "_share" / "sample_data").resolve()
