@@ -92,7 +92,7 @@ class Hooks:
                     return original(fetcher, index)
             before = dict(vars(fetcher))
             self._stand_in(fetcher, index)
-            samples, began = self._recorder.samples, self._recorder.clock()
+            samples, began = self._recorder.pace.samples, self._recorder.clock()
             first_word = self._recorder.enter_batch(self.number)
             made = False
             try:
@@ -103,7 +103,7 @@ class Hooks:
                 for name in _REPLACED & before.keys():
                     setattr(fetcher, name, before[name])
                 words = self._recorder.leave_batch(first_word, made=made)
-                samples = self._recorder.samples - samples
+                samples = self._recorder.pace.samples - samples
                 self._weigh(words, samples, self._recorder.clock() - began)
 
         return fetch
