@@ -1,0 +1,255 @@
+"""What recording costs a JPEG pipeline, beside seven other tools in the same run.
+
+A batch is made by torch's own fetcher in this process, with one torch thread as in a worker, from
+2,000 JPEG files of about 533x800: open, decode, RandomResizedCrop, flip, ToTensor, Normalize,
+collate. Our recorder is put on through the real hooks, as for `num_workers=0`; its reading of the
+CPU clock at every k-th sample is part of what is measured, and so are the pages of its log.
+
+One block is the same batch, drawn with the same seed, made once without a tool, once with the
+recorder, once more without (the control) and once with one of the peers, which take turns; the
+order is random. Before the clock runs, the garbage is collected, the condition is put on and two
+samples warm it up. The clock is the process's CPU time. The ratio is the time without over the
+time with the tool: 1.000 is free, 0.990 costs 1%.
+
+Blocks are added until the recorder's 95% interval is narrower than +-0.5%, or the time is up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import random
+import time
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import peers
+import torch
+from pairing import Estimate, ratio, table
+from photographs import photographs
+from torch.utils.data import default_collate
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+from tqdm import tqdm
+
+from stallscope.eventlog import Header
+from stallscope.measure.workspace import log_capacity, workspace
+from stallscope.probe.fetchers import Hooks
+from stallscope.probe.install import MAIN, LogPlace
+from stallscope.probe.recorder import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PLAIN, CONTROL, OURS = "nothing", "nothing, again", "stallscope's recorder"
+TARGET = 0.99
+WARM_UP = 2
+FEWEST_BLOCKS = 27
+"""Three for each of nine peers; with fewer, no interval."""
+
+Pairs = dict[str, list[tuple[int, int]]]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A way to make a batch."""
+
+    name: str
+    fetcher: Any
+    """torch's fetcher over the dataset, or over the dataset in a peer's wrapping."""
+    on: Callable[[], Any] = nullcontext
+    """A `with` block inside of which batches are recorded."""
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    given = _arguments()
+    torch.set_num_threads(1)
+    with photographs(given.files) as folder, workspace() as place, ExitStack() as undo:
+        dataset = ImageFolder(str(folder), _pipeline())
+        recorder = Recorder(LogPlace(place, log_capacity(place, 1)).open(MAIN))
+        fetcher = _fetcher(dataset)
+        ours = Condition(OURS, fetcher, _our_hooks(recorder, fetcher, undo))
+        always = [Condition(PLAIN, fetcher), Condition(CONTROL, fetcher), ours]
+        pairs = _measure(always, _peers(dataset, fetcher, folder / "lines.txt"), given)
+        print(_report(pairs, recorder, given))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--files", type=int, default=2000, help="JPEG files to make (2000)")
+    parser.add_argument("--batch", type=int, default=32, help="samples in a batch (32)")
+    parser.add_argument("--half-width", type=float, default=0.005, help="aim (0.005)")
+    parser.add_argument("--minutes", type=float, default=5.0, help="stop after this time (5)")
+    parser.add_argument("--seed", type=int, default=None, help="of the draws; new each time")
+    return parser.parse_args()
+
+
+def _pipeline() -> transforms.Compose:
+    return transforms.Compose(
+        [
+            transforms.RandomResizedCrop(224),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        ]
+    )
+
+
+def _fetcher(dataset: Any, collate: Any = default_collate) -> Any:
+    return _MapDatasetFetcher(dataset, auto_collation=True, collate_fn=collate, drop_last=False)
+
+
+def _our_hooks(recorder: Recorder, mine: object, undo: ExitStack) -> Callable[[], Any]:
+    """The real hooks, as `probe.install.Probe` puts them on; between batches they are off."""
+    hooks = Hooks(recorder, lambda fetcher: fetcher is mine)
+    hooks.put_on()
+    hooks._fetchers.suspend()
+    undo.callback(hooks.take_off)
+
+    @contextmanager
+    def switch() -> Iterator[None]:
+        hooks.number += 1
+        hooks._fetchers.resume()
+        hooks._inside.resume()
+        try:
+            yield
+        finally:
+            hooks._inside.suspend()
+            hooks._fetchers.suspend()
+
+    return switch
+
+
+def _peers(dataset: ImageFolder, fetcher: Any, lines: Path) -> list[Condition]:
+    """Every peer that is installed."""
+    labelled = peers.Wrapped(dataset, peers.labelled)
+    appending = peers.Wrapped(dataset, peers.appending(lines))
+    makers: dict[str, Callable[[], Any]] = {
+        "VizTracer": peers.viztracer,
+        "VizTracer, no C functions": lambda: peers.viztracer(ignore_c_function=True),
+        "line_profiler": lambda: peers.line_profiler(dataset),
+        "pyinstrument": peers.pyinstrument,
+        "yappi": peers.yappi,
+    }
+    found = [
+        Condition(
+            "torch.profiler, record_function",
+            _fetcher(labelled, labelled.collate),
+            peers.torch_profiler,
+        ),
+        Condition("a line of text per op", _fetcher(appending, appending.collate)),
+        Condition("cProfile", fetcher, peers.cprofile),
+    ]
+    installed = {name: _made(name, make) for name, make in makers.items()}
+    return found + [Condition(name, fetcher, on) for name, on in installed.items() if on]
+
+
+def _made(name: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except ModuleNotFoundError:
+        print(f"{name} is not installed: left out")
+        return None
+
+
+def _measure(always: list[Condition], others: list[Condition], given: Any) -> Pairs:
+    """CPU times in ns: without a tool and with it, by tool."""
+    draw = random.Random(given.seed)
+    pairs: Pairs = {condition.name: [] for condition in (*always[1:], *others)}
+    gc.collect()
+    gc.freeze()
+    turns = itertools.cycle(others)
+    deadline = time.monotonic() + 60 * given.minutes
+    with tqdm(desc="comparing", unit="block") as bar:
+        while not _enough(pairs, given.half_width) and time.monotonic() < deadline:
+            _block([*always, *itertools.islice(turns, 1)], draw, given, pairs)
+            bar.update()
+            bar.set_postfix_str(_so_far(pairs), refresh=False)
+    gc.unfreeze()
+    return pairs
+
+
+def _block(conditions: list[Condition], draw: random.Random, given: Any, pairs: Pairs) -> None:
+    """The same batch under each condition, in random order."""
+    index = draw.sample(range(given.files), given.batch)
+    seed = draw.getrandbits(32)
+    order = draw.sample(conditions, len(conditions))
+    times = {condition.name: _batch_ns(condition, index, seed) for condition in order}
+    without = times.pop(PLAIN)
+    for name, with_tool in times.items():
+        pairs[name].append((without, with_tool))
+
+
+def _batch_ns(condition: Condition, index: list[int], seed: int) -> int:
+    """CPU time of making one batch."""
+    gc.collect()
+    with condition.on():
+        condition.fetcher.fetch(index[-WARM_UP:])
+        torch.manual_seed(seed)
+        began = time.process_time_ns()
+        condition.fetcher.fetch(index)
+        return time.process_time_ns() - began
+
+
+def _estimate(pairs: Pairs, name: str) -> Estimate:
+    without, with_tool = np.array(pairs[name]).T
+    return ratio(without, with_tool)
+
+
+def _enough(pairs: Pairs, half_width: float) -> bool:
+    enough = len(pairs[OURS]) >= FEWEST_BLOCKS
+    return enough and _estimate(pairs, OURS).half_width < half_width
+
+
+def _so_far(pairs: Pairs) -> str:
+    if len(pairs[OURS]) < FEWEST_BLOCKS:
+        return ""
+    now = _estimate(pairs, OURS)
+    return f"recorder {now.centre:.4f} +-{now.half_width:.4f}"
+
+
+def _report(pairs: Pairs, recorder: Recorder, given: Any) -> str:
+    estimates = {name: _estimate(pairs, name) for name in pairs if pairs[name]}
+    rows = [
+        (
+            name,
+            f"{e.centre:.4f}",
+            f"[{e.low:.4f}, {e.high:.4f}]",
+            f"{1 / e.centre - 1:+.1%}",
+            f"{len(pairs[name]):,}",
+        )
+        for name, e in sorted(estimates.items(), key=lambda item: -item[1].centre)
+    ]
+    head = ("recorded by", "CPU time without / with", "95% interval", "cost", "pairs")
+    return "\n".join([table(head, rows), "", *_sentences(pairs, estimates, recorder, given)])
+
+
+def _sentences(
+    pairs: Pairs, estimates: dict[str, Estimate], recorder: Recorder, given: Any
+) -> Iterator[str]:
+    ours = estimates[OURS]
+    plain_ms = np.median(pairs[OURS], axis=0)[0] / 1e6 / given.batch
+    best = max(e.centre for name, e in estimates.items() if name not in (OURS, CONTROL))
+    yield f"batches of {given.batch} samples; a sample takes {plain_ms:.2f} ms of CPU time"
+    every, cpu = recorder.log.header[Header.EVERY], recorder.pace.cpu_every
+    yield f"recorded: 1 batch in {every}; the CPU clock was read in 1 sample in {cpu}"
+    if ours.half_width >= given.half_width:
+        yield f"the time was up at +-{ours.half_width:.4f}; the aim was +-{given.half_width}"
+    yield f"target: from {TARGET} at the lower end -> {_met(ours.low >= TARGET)} ({ours.low:.4f})"
+    yield f"target: above every peer -> {_met(ours.low > best)} (the best peer: {best:.4f})"
+
+
+def _met(yes: bool) -> str:
+    return "met" if yes else "MISSED"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Paired comparisons on a machine that others use too, and how they are printed.
+
+Whatever is compared is measured side by side: in every block each condition does the same work
+once, in a new random order. A block gives one ratio per condition, so a slow spell of the machine
+slows both sides of a ratio. The ratios' centre is Hodges and Lehmann's (the median of the means of
+all pairs), its interval is that of Wilcoxon's signed-rank test; both are taken of the logarithms.
+Outliers do not move them, and no shape of the noise is assumed but its symmetry.
+
+Hollander and Wolfe, "Nonparametric Statistical Methods", sections 3.1 to 3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+NORMAL_95 = 1.959964
+"""Standard deviations on either side that hold 95% of a normal distribution."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A centre and its 95% interval."""
+
+    centre: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the length of the interval."""
+        return (self.high - self.low) / 2
+
+
+def centre(values: np.ndarray) -> Estimate:
+    """Hodges and Lehmann's centre of the values, with its signed-rank interval.
+
+    Args:
+        values: one a block, shape (blocks,); fewer than 6 have no interval.
+    """
+    count = values.size
+    first, second = np.triu_indices(count)
+    walsh = np.sort((values[first] + values[second]) / 2)
+    spread = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
+    cut = math.floor(walsh.size / 2 - NORMAL_95 * spread)
+    few = cut < 1
+    low, high = (-math.inf, math.inf) if few else (walsh[cut - 1], walsh[-cut])
+    return Estimate(float(np.median(walsh)), float(low), float(high))
+
+
+def ratio(numerator: np.ndarray, denominator: np.ndarray) -> Estimate:
+    """The typical ratio of paired measurements, both of shape (blocks,)."""
+    logs = centre(np.log(np.asarray(numerator, float) / np.asarray(denominator, float)))
+    return Estimate(math.exp(logs.centre), math.exp(logs.low), math.exp(min(logs.high, 700)))
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Text columns: the first to the left, all others to the right."""
+    widths = [max(len(line[i]) for line in (head, *rows)) for i in range(len(head))]
+
+    def line(cells: tuple[str, ...]) -> str:
+        padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+        return "  ".join([cells[0].ljust(widths[0]), *padded[1:]])
+
+    rule = "-" * len(line(head))
+    return "\n".join([line(head), rule, *(line(row) for row in rows)])

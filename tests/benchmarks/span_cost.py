@@ -1,0 +1,174 @@
+"""What one span costs in a hot loop, in ns: where nothing else pushes it out of the caches.
+
+Each way of recording runs in a loop of its own: the loops take turns in a random order, and each
+turn gives one number per way. A "record" is the two words of a span as the recorder writes them,
+enter and exit, with their clock reads. A "hooked op" is a call of an object whose class the
+recorder has hooked, minus the bare call: the wrapper, the check of the thread, the stack of
+stages and the `finally` included. With a second instance of the class the stage is looked up.
+In a pipeline a span costs more, because the ops in between use the caches: see `overhead.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import tempfile
+from pathlib import Path
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pairing import Estimate, centre, table
+from torch.profiler import record_function
+from tqdm import tqdm
+
+from stallscope.eventlog import LogWriter
+from stallscope.probe.patches import Patches
+from stallscope.probe.recorder import Recorder
+from stallscope.probe.transforms import Ops
+from stallscope.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Loop = Callable[[int], int]
+
+TARGETS_NS = {"record alone": 150, "hooked op": 400}
+CAPACITY = 1 << 20
+EMPTY, BARE = "empty loop", "bare call"
+
+
+class Op:
+    """A transform that does nothing."""
+
+    def __call__(self, x: Any) -> Any:
+        return x
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    given = _arguments()
+    with tempfile.TemporaryDirectory(prefix="benchmark-spans-") as folder:
+        loops = _loops(Path(folder, "spans.events"))
+        print(_report(_measure(loops, given)))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--turns", type=int, default=200, help="turns of each loop (200)")
+    parser.add_argument("--length", type=int, default=2000, help="spans in a turn (2000)")
+    return parser.parse_args()
+
+
+def _loops(path: Path) -> dict[str, Loop]:
+    """Every way of recording a span: a loop of so many, which returns ns."""
+    log = LogWriter(path, worker=-1, born_ns=perf_counter_ns(), capacity=CAPACITY)
+    recorder = Recorder(log)
+    return {
+        EMPTY: _empty,
+        "clock pair": _clock_pair,
+        "record alone": _record(recorder),
+        BARE: _calls(Op()),
+        "hooked op": _calls(_hooked(recorder, count=1)),
+        "hooked op, two instances": _calls(_hooked(recorder, count=2)),
+        "record_function": _labels,
+    }
+
+
+def _hooked(recorder: Recorder, count: int) -> Any:
+    """The last of so many objects of a class of their own, hooked as the probe hooks a list."""
+    cls = type("Hooked", (Op,), {"__call__": Op.__call__})
+    ops = [cls() for _ in range(count)]
+    hooks = Ops(recorder, Patches())
+    for op in ops:
+        hooks._hook_op(op, Stage("Hooked", "transform"))
+    return ops[-1]
+
+
+def _empty(length: int) -> int:
+    began = perf_counter_ns()
+    for _ in range(length):
+        pass
+    return perf_counter_ns() - began
+
+
+def _clock_pair(length: int) -> int:
+    now = perf_counter_ns
+    began = perf_counter_ns()
+    for _ in range(length):
+        now()
+        now()
+    return perf_counter_ns() - began
+
+
+def _record(recorder: Recorder) -> Loop:
+    def loop(length: int) -> int:
+        words, place, now = recorder.log.words, recorder.log.place, perf_counter_ns
+        key = recorder.key(Stage("alone", "transform"))
+        began = perf_counter_ns()
+        for _ in range(length):
+            words[place()] = now() + key
+            words[place()] = now()
+        return perf_counter_ns() - began
+
+    return loop
+
+
+def _calls(op: Callable[[Any], Any]) -> Loop:
+    def loop(length: int) -> int:
+        began = perf_counter_ns()
+        for _ in range(length):
+            op(None)
+        return perf_counter_ns() - began
+
+    return loop
+
+
+def _labels(length: int) -> int:
+    began = perf_counter_ns()
+    for _ in range(length):
+        with record_function("op"):
+            pass
+    return perf_counter_ns() - began
+
+
+def _measure(loops: dict[str, Loop], given: argparse.Namespace) -> dict[str, np.ndarray]:
+    """Each loop's ns a round, one number a turn."""
+    turns: dict[str, list[float]] = {name: [] for name in loops}
+    gc.collect()
+    gc.disable()
+    for _ in tqdm(range(given.turns), desc="taking turns", unit="turn", leave=False):
+        for name in random.sample(list(loops), len(loops)):
+            loops[name](given.length // 10)
+            turns[name].append(loops[name](given.length) / given.length)
+    gc.enable()
+    return {name: np.array(values) for name, values in turns.items()}
+
+
+def _report(turns: dict[str, np.ndarray]) -> str:
+    """Each way minus what its loop costs without recording, turn by turn."""
+    rows = []
+    for name, values in turns.items():
+        base = None if name in (EMPTY, BARE) else BARE if name.startswith("hooked") else EMPTY
+        estimate = centre(values if base is None else values - turns[base])
+        rows.append((name, base or "", *_numbers(estimate), _target(name, estimate)))
+    head = ("one round", "minus", "ns", "95% interval", "target, ns")
+    return table(head, rows)
+
+
+def _numbers(estimate: Estimate) -> tuple[str, str]:
+    return f"{estimate.centre:,.0f}", f"[{estimate.low:,.0f}, {estimate.high:,.0f}]"
+
+
+def _target(name: str, estimate: Estimate) -> str:
+    target = next((ns for start, ns in TARGETS_NS.items() if name.startswith(start)), None)
+    if target is None:
+        return ""
+    return f"{target} {'met' if estimate.high <= target else 'MISSED'}"
+
+
+if __name__ == "__main__":
+    main()
