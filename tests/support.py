@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +36,15 @@ from stallscope.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+SIZE = 4
+"""Samples in each batch of the loaders below."""
+_ONE = re.compile("batch_size=None")
+
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- support: python tests/support.py --write -->", "<!-- /support -->"
 UNTRIED = (
     ("Linux, x86-64", "tested"),
+    ("Python 3.14", "not tested; it does not fork: `multiprocessing_context='fork'` is needed"),
     ("macOS, Windows", "not tested; workers are spawned there, so only `num_workers=0`"),
     ("JupyterLab 4", "tested in Chromium"),
     ("VS Code, Colab", "not tested; every widget has a static picture beside it"),
@@ -122,11 +128,10 @@ def seen(make: Callable[[], Any]) -> str:
     samples = run.samples(steady=False).join(used, on=["epoch", "batch"], how="semi")
     if samples.is_empty() and not run.stages().is_empty():
         return "in part: batches and their stages, no single samples"
-    size = run.settings.batch_size or 4
-    expected = used.height * (max(1, size))
+    expected = used.height * (1 if any(map(_ONE.match, run.notes)) else SIZE)
     stages = run.stages()
     jitter = stages.filter(stages["stage"].str.starts_with("Jitter"))["count"].sum()
-    everything = samples.height in (expected, used.height) and jitter >= run.samples().height > 0
+    everything = samples.height == expected and jitter >= run.samples().height > 0
     return "full" if everything else f"only {samples.height} of {expected} samples"
 
 

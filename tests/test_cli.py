@@ -10,7 +10,7 @@ from guided import NAME, install
 from typer.testing import CliRunner
 
 import stallscope
-from stallscope import cli, lab
+from stallscope import cli, packaged
 
 SOURCE = Path(stallscope.__file__).parents[1]
 LOADERS = '''
@@ -102,7 +102,7 @@ class TestHelp:
 class TestNotebooks:
     @pytest.fixture(autouse=True)
     def installed(self, here, monkeypatch):
-        monkeypatch.setattr(lab, "__file__", str(install(here / "site")))
+        monkeypatch.setattr(packaged, "__file__", str(install(here / "site")))
 
     def test_prints_what_it_made(self, here):
         """The paths of the copies are printed, one on a line."""
@@ -199,3 +199,37 @@ class TestRecord:
 
         assert done.returncode == 2
         assert done.stderr == "stallscope: --out run holds something already: give a new folder\n"
+
+    @pytest.mark.parametrize("out", ["mine.py", "mine.py/run", "/proc/run"])
+    def test_refuses_a_place_that_cannot_be_written(self, here, out):
+        """A file in the way, or no right to make a folder, is said before anything is measured."""
+        done = stallscope_does("record", "mine:broken", "--out", out)
+
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"stallscope: --out {out} ")
+        assert done.stderr.count("\n") == 1
+
+    @pytest.mark.parametrize(
+        ("option", "value"), [("--budget", "nan"), ("--budget", "0"), ("--batches", "0")]
+    )
+    def test_refuses_numbers_that_are_no_limit(self, here, option, value):
+        """A number that cannot end a recording is named, with exit code 2."""
+        done = stallscope_does("record", "mine:good", option, value)
+
+        assert done.returncode == 2
+        assert option.strip("-") in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [["record", "sample"], ["notebooks", "x"], ["lab"]])
+def test_a_current_folder_that_is_gone_is_one_sentence(here, monkeypatch, command):
+    """In a folder that was deleted in the meantime, each command says so and does nothing."""
+    gone = here / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    done = stallscope_does(*command)
+
+    assert done.returncode == 2
+    assert done.stderr == "stallscope: the current folder is gone: cd to one that exists\n"

@@ -1,8 +1,6 @@
 """The demo loaders run, and each planted cost is where it is said to be."""
 
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,66 +9,6 @@ from torch.utils.data import DataLoader
 
 from stallscope import demo
 from stallscope.errors import TargetError
-
-
-class TestSample:
-    def test_holds_every_photograph_forty_times(self):
-        """The sample has 40 entries for each of its photographs."""
-        files = demo.sample_loader().dataset.files
-
-        photographs = set(files)
-        assert len(files) == 40 * len(photographs)
-        assert {Path(file.path).parent.name for file in photographs} == {"earth", "space"}
-
-    def test_has_48_photographs(self):
-        """The sample has 1,920 entries."""
-        assert len(demo.sample_loader().dataset) == 1920
-
-    def test_gives_a_training_batch(self):
-        """A batch of the sample is 32 normalised images of 224 by 224, and 32 labels."""
-        images, labels = next(iter(demo.sample_loader()))
-
-        assert images.shape == (32, 3, 224, 224)
-        assert images.dtype == torch.float32
-        assert images.min() < 0
-        assert set(labels.tolist()) == {0, 1}
-
-    def test_asks_for_no_more_workers_than_cpus(self, monkeypatch):
-        """On a machine with one usable CPU the sample takes one worker."""
-        monkeypatch.setattr(demo, "usable_cpus", lambda: 1)
-
-        assert demo.sample_loader().num_workers == 1
-
-    def test_says_where_it_looked_for_missing_data(self, monkeypatch, tmp_path):
-        """A missing sample folder is one sentence that names both places."""
-        monkeypatch.setattr(demo, "__file__", str(tmp_path / "src" / "stallscope" / "demo.py"))
-
-        with pytest.raises(TargetError, match=r"_share.sample_data and .*sample_data"):
-            demo.sample_folder()
-
-    def test_prefers_the_data_inside_the_wheel(self, monkeypatch, tmp_path):
-        """The data of an installed wheel is found next to the module."""
-        inside = tmp_path / "stallscope" / "_share" / "sample_data"
-        inside.mkdir(parents=True)
-        monkeypatch.setattr(demo, "__file__", str(tmp_path / "stallscope" / "demo.py"))
-
-        assert demo.sample_folder() == inside.resolve()
-
-    def test_an_empty_sample_folder_is_said(self, monkeypatch, tmp_path):
-        """A sample folder without photographs is a sentence, not an empty loader."""
-        monkeypatch.setattr(demo, "sample_folder", lambda: tmp_path)
-
-        with pytest.raises(TargetError, match="no photographs"):
-            demo.sample_loader()
-
-    def test_says_that_torchvision_is_missing(self, monkeypatch):
-        """Without torchvision the sample says what to install."""
-        monkeypatch.setitem(sys.modules, "torchvision.transforms", None)
-
-        with pytest.raises(
-            TargetError, match=f"torchvision that belongs to your torch {torch.__version__[:3]}"
-        ):
-            demo.sample_loader()
 
 
 class TestCaseB:
@@ -162,13 +100,13 @@ class TestPlantedCosts:
 
         assert time.thread_time() - start >= 0.01
 
-    def test_waiting_uses_almost_no_cpu(self):
-        """`waiting` lasts as long as it was asked to, and the CPU is free meanwhile."""
-        start, cpu_start = time.perf_counter(), time.thread_time()
+    def test_waiting_sleeps(self, monkeypatch):
+        """`waiting` leaves the CPU free for as long as it was asked to."""
+        asked = []
+        monkeypatch.setattr(time, "sleep", asked.append)
         demo.waiting(0.02)
 
-        assert time.perf_counter() - start >= 0.02
-        assert time.thread_time() - cpu_start < 0.02
+        assert asked == [0.02]
 
     def test_a_busy_op_returns_what_it_was_given(self):
         """`BusyOp` returns the very object that it was given, and is shown by its name."""
@@ -184,12 +122,13 @@ class TestPlantedCosts:
         batch = next(iter(DataLoader(dataset, 4, collate_fn=demo.BusyCollate(0.0))))
         assert batch[:, 0, 0, 0].tolist() == [0.0, 1.0, 2.0, 3.0]
 
-    def test_fetching_waits_in_load(self):
+    def test_fetching_waits_in_load(self, monkeypatch):
         """The planted fetch time is spent in `load`."""
-        start = time.perf_counter()
+        asked = []
+        monkeypatch.setattr(time, "sleep", asked.append)
         demo.SlowFetchDataset(1, fetch_s=0.02).load(0)
 
-        assert time.perf_counter() - start >= 0.02
+        assert asked == [0.02]
 
     def test_spawned_workers_find_the_demo(self):
         """Workers that are started by spawn can import the demo's datasets, ops and collate."""

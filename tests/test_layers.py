@@ -18,24 +18,27 @@ STOREYS = {
     # storey: (storeys that it may use, packages that it may use)
     "ground": ("ground", "numpy polars matplotlib:types"),
     "probe": ("ground probe", "numpy torch typing_extensions:types"),
-    "measure": ("ground probe measure", "numpy torch torchvision PIL tqdm psutil polars:types"),
+    "measure": ("ground probe measure", "numpy torch torchvision PIL tqdm"),
     "analyze": ("ground analyze", "numpy polars"),
     "experiments": ("ground probe measure analyze experiments", "numpy polars torch tqdm"),
     "views": (
         "ground analyze views",
-        "numpy polars matplotlib ipywidgets IPython anywidget jinja2 traitlets PIL",
+        "numpy polars matplotlib ipywidgets PIL",
     ),
     "door": (
         "ground probe measure analyze experiments views door",
         "numpy torch PIL torchvision nbformat typer jupyter_core",
     ),
 }
-GROUND = {"errors", "eventlog", "interrupts", "result", "run", "stages", "units"}
+GROUND = {
+    *("errors", "eventlog", "interrupts", "packaged", "result"),
+    *("run", "runfile", "stages", "units"),
+}
 ROOMS = ("probe", "measure", "analyze", "experiments", "views")
 
 ALLOWED = {
-    ("measure.target", "stallscope.demo"): "'sample' is made there; imported when it is asked for",
     ("run", "stallscope.analyze.summary"): "a run's tables; imported when they are asked for",
+    ("runfile", "stallscope.analyze.spans"): "the columns that a run's tables must have",
 }
 """Each import upwards, with its reason."""
 BY_NAME = {"__init__", "result"}
@@ -143,6 +146,7 @@ def loaded_by(statement):
         ("import stallscope.measure.target", {"torch"}),
         ("import stallscope.analyze.summary", {"polars"}),
         ("import stallscope.run", {"polars"}),
+        ("import stallscope.runfile", {"polars"}),
     ],
 )
 def test_loads_no_more_than_it_needs(statement, heavy):

@@ -22,3 +22,4 @@ def test_ci_runs_the_command_of_the_readme():
 
     (tests,) = (command for command in commands if command.endswith("pytest"))
     assert all(part.strip() in script for part in tests.split("&&"))
+    assert script.rstrip().endswith(".venv/bin/pytest")

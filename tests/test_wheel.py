@@ -102,6 +102,8 @@ def test_finds_its_notebooks_and_photographs(site, tmp_path):
     """An installed package copies its notebooks and finds its sample data in itself."""
     run(site, tmp_path, "-m", "stallscope", "notebooks", "x", "--target", "sample")
 
-    where = run(site, tmp_path, "-c", "from stallscope import demo; print(demo.sample_folder())")
+    where = run(
+        site, tmp_path, "-c", "from stallscope.measure.sample import sample_folder as f; print(f())"
+    )
     assert list((tmp_path / "x").glob("*.ipynb"))
     assert Path(where.strip()) == (site / "stallscope" / "_share" / "sample_data").resolve()

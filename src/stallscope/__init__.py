@@ -16,7 +16,7 @@ _HOMES = {
     "StallscopeError": "stallscope.errors",
     "Target": "stallscope.measure.target",
     "instrumented": "stallscope.experiments.instrumented",
-    "load": "stallscope.run",
+    "load": "stallscope.runfile",
     "record": "stallscope.experiments.record",
     "target": "stallscope.measure.target",
 }
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from stallscope.experiments.instrumented import instrumented
     from stallscope.experiments.record import record
     from stallscope.measure.target import Target, target
-    from stallscope.run import Run, load
+    from stallscope.run import Run
+    from stallscope.runfile import load
 
 
 def __getattr__(name: str) -> object:

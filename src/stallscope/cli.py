@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated, Any, Final
 
 import typer
@@ -181,6 +182,7 @@ def _plainly() -> Iterator[None]:
     A mistake that the user can mend is one line, anything else is a traceback with its notes.
     """
     try:
+        _check_here()
         yield
     except StallscopeError as error:
         _hint(str(error))
@@ -194,10 +196,28 @@ def _plainly() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
+def _check_here() -> None:
+    """Say it once, before something deep inside asks for a current folder that is gone."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise StallscopeError("the current folder is gone: cd to one that exists") from error
+
+
 def _check_out(out: Path | None) -> None:
     """Say now, not after the recording, that it cannot be saved there."""
-    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise StallscopeError(f"--out {out} holds something already: give a new folder")
+    if out is None:
+        return
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise StallscopeError(f"--out {out} holds something already: give a new folder")
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise StallscopeError(
+            f"--out {out} cannot be written ({error.strerror or error}): give another folder"
+        ) from error
 
 
 def _save(run: Any, out: Path | None, what: str) -> None:

@@ -1,14 +1,13 @@
 """Loaders, transforms and datasets for the notebooks and tests: things that are slow on purpose.
 
 They live in a module because a started worker imports its code by name and cannot find what a
-notebook cell defines. Three families: the sample data, case B (a published pipeline with five
-transforms, one of them needlessly slow), and blocks with a cost that is known beforehand.
+notebook cell defines. Two families: case B (a published pipeline with five transforms, one of them
+needlessly slow), and blocks with a cost that is known beforehand.
 """
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
@@ -16,60 +15,12 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from stallscope.errors import TargetError
-from stallscope.measure.folder import (
-    ImageFile,
-    ImageFiles,
-    find_images,
-    torchvision_v2,
-    training_pipeline,
-    usable_cpus,
-    worker_settings,
-)
+from stallscope.measure.folder import torchvision_v2, worker_settings
+from stallscope.measure.machine import usable_cores
+from stallscope.measure.sample import photographs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-COPIES: Final = 40
-"""How often each photograph is in the sample dataset: 48 files make 1,920 entries."""
-
-
-# --- the sample data ------------------------------------------------------------------------
-
-
-def sample_folder() -> Path:
-    """The folder of the sample photographs: two class folders of JPEGs, 533 by 800 pixels.
-
-    Raises:
-        TargetError: it is neither in the installed package nor in the source checkout.
-    """
-    here = Path(__file__).resolve().parent
-    places = (here / "_share" / "sample_data", here.parents[1] / "sample_data")
-    for place in places:
-        if place.is_dir():
-            return place
-    raise TargetError(f"the sample data is missing, looked in {places[0]} and {places[1]}")
-
-
-def sample_loader() -> DataLoader[Any]:
-    """The target "sample": a usual training loader over real photographs.
-
-    Batches of float32 images, shape (32, 3, 224, 224), and int64 labels, shape (32,); shuffled;
-    two workers where there are two CPUs.
-
-    Raises:
-        TargetError: torchvision or the sample data is missing.
-    """
-    dataset = ImageFiles(_photographs() * COPIES, training_pipeline())
-    settings = worker_settings(min(2, usable_cpus()))
-    return DataLoader(dataset, batch_size=32, shuffle=True, **settings)
-
-
-def _photographs() -> list[ImageFile]:
-    photographs = find_images(sample_folder())
-    if not photographs:
-        raise TargetError(f"no photographs in the sample data, {sample_folder()}")
-    return photographs
-
 
 # --- case B: "Solving Bottlenecks on the Data Input Pipeline with PyTorch Profiler" (2023) ------
 
@@ -193,8 +144,8 @@ def case_b_loader(
     Raises:
         TargetError: there is no such order, or torchvision or the sample data is missing.
     """
-    dataset = OneImageManyTimes(_photographs()[0].path, entries, case_b_pipeline(order, mask))
-    workers = min(4, usable_cpus()) if num_workers is None else num_workers
+    dataset = OneImageManyTimes(photographs()[0].path, entries, case_b_pipeline(order, mask))
+    workers = min(4, usable_cores()) if num_workers is None else num_workers
     return DataLoader(dataset, batch_size, shuffle=True, **worker_settings(workers))
 
 

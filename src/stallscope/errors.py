@@ -13,8 +13,12 @@ class TargetError(StallscopeError, ValueError):
     """The thing pointed at cannot be measured: not found, empty, or not a loader."""
 
 
+class ArgumentError(StallscopeError, ValueError):
+    """A number that was given cannot be used."""
+
+
 class RunFormatError(StallscopeError, ValueError):
-    """A folder is not a run that this version of stallscope can read."""
+    """A folder is not a run that this version can read, or no place where one can be written."""
 
 
 class WorkspaceError(StallscopeError, OSError):

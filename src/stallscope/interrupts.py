@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from contextlib import contextmanager
@@ -19,7 +20,9 @@ class _Held:
         self.handler = handler
         self.came = False
 
-    def __call__(self, _: int, __: FrameType | None) -> None:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.came and callable(self.handler):  # the second time it is meant
+            self.handler(number, frame)
         self.came = True
 
 
@@ -41,8 +44,12 @@ def held_back() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def release_in_child() -> None:
+def _release_in_child() -> None:
     """Give a process that was forked inside such a block the handler of its parent back."""
     held = signal.getsignal(signal.SIGINT)
     if isinstance(held, _Held):
         signal.signal(signal.SIGINT, held.handler)  # type: ignore[arg-type]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_in_child)

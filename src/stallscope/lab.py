@@ -1,8 +1,9 @@
 """The guided notebooks in a folder of the user's.
 
 The user works in copies, and a copy is the user's: what they changed is not written over, and
-outputs that would be lost are put aside first. Cells alone count as changed, because running a
-notebook and saving it is what it is for. A small file beside the copies remembers what was written.
+outputs that would be lost are put aside first. Only a changed cell counts as a change, because
+running a notebook and saving it is what it is for. A small file beside the copies remembers what
+was written.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import nbformat
 
 from stallscope.errors import StallscopeError
+from stallscope.packaged import packaged
 from stallscope.parameters import Aim, plain_path, set_target, target_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _MEMORY: Final = ".stallscope.json"
 _ASIDE: Final = "earlier"
@@ -66,17 +70,8 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
 
 
 def notebooks_folder() -> Path:
-    """Where the guided notebooks lie: in the installed package, or in the source checkout.
-
-    Raises:
-        StallscopeError: in neither.
-    """
-    here = Path(__file__).resolve().parent
-    places = (here / "_share" / "notebooks", here.parents[1] / "notebooks")
-    for place in places:
-        if _guided(place):
-            return place
-    raise StallscopeError(f"the notebooks are missing, looked in {places[0]} and {places[1]}")
+    """The folder of the guided notebooks, see `packaged`."""
+    return packaged("notebooks")
 
 
 def _guided(folder: Path) -> list[Path]:

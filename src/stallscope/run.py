@@ -8,23 +8,19 @@ somebody else's run is safe.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import polars as pl
 
-from stallscope.errors import RunFormatError
 from stallscope.result import Result
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
 
     Schema = dict[str, PolarsDataType]
-
-SCHEMA_VERSION: Final = 1
 
 STEPS: Schema = {
     "step": pl.Int32,
@@ -63,8 +59,6 @@ class Settings:
     """Samples a batch; None where the dataset makes the batches or a sampler decides."""
     warmup: int = 0
     """Batches at the start that are not part of the steady state."""
-    start_method: str = "fork"
-    """How the workers are started."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +85,6 @@ class Run(Result):
     """What was asked for."""
     first_batch_s: float | None = None
     """From starting the loader to its first batch; None when none came."""
-    elapsed_s: float = 0.0
-    """Length of the recording."""
     machine: dict[str, Any] = field(default_factory=dict)
     """Where it was measured."""
     notes: tuple[str, ...] = ()
@@ -102,7 +94,9 @@ class Run(Result):
     def _steady(self) -> pl.DataFrame:
         keys = ["rank", "pid", "epoch", "batch"]
         steady = self.batches.filter("steady").select(keys)
-        return self.all_spans.join(steady, on=keys, how="semi", maintain_order="left")
+        from stallscope.analyze import summary
+
+        return summary.of_batches(self.all_spans, steady)
 
     def spans(self, *, steady: bool = True) -> pl.DataFrame:
         """One row a span: `rank, pid, worker, epoch, batch, sample, stage, kind, start_ns, end_ns`.
@@ -167,73 +161,8 @@ class Run(Result):
             The folder.
 
         Raises:
-            RunFormatError: the folder holds something else.
+            RunFormatError: the folder holds something else, or cannot be written.
         """
-        return save(self, Path(folder))
+        from stallscope import runfile
 
-
-_TABLES: Final = {
-    "spans": "all_spans",
-    "samples": "all_samples",
-    "batches": "batches",
-    "steps": "all_steps",
-    "startup": "startup",
-}
-_PLAIN: Final = ("first_batch_s", "elapsed_s", "machine", "notes")
-
-
-def save(run: Run, folder: Path) -> Path:
-    """Write a run, see `Run.save`."""
-    known = {"run.json", *(f"{name}.parquet" for name in _TABLES)}
-    if folder.exists() and not {path.name for path in folder.iterdir()} <= known:
-        raise RunFormatError(f"{folder} holds other files; give a new folder for the run")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, attribute in _TABLES.items():
-        getattr(run, attribute).write_parquet(folder / f"{name}.parquet")
-    plain = {name: getattr(run, name) for name in _PLAIN}
-    head = {"schema_version": SCHEMA_VERSION, "settings": vars(run.settings), **plain}
-    # Last, so that a folder with a run.json is a whole run.
-    (folder / "run.json").write_text(json.dumps(head, indent=2), encoding="utf-8")
-    return folder
-
-
-def load(path: str | Path) -> Run:
-    """Read a run that `Run.save` wrote. Runs nothing that the folder says.
-
-    Args:
-        path: the run's folder.
-
-    Raises:
-        RunFormatError: no run there, or one of another schema version.
-    """
-    folder = Path(path)
-    head = _head(folder)
-    if head.get("schema_version") != SCHEMA_VERSION:
-        raise RunFormatError(
-            f"{folder} has schema version {head.get('schema_version')!r}; this stallscope reads "
-            f"version {SCHEMA_VERSION}. Open it with the stallscope that wrote it"
-        )
-    try:
-        tables: dict[str, Any] = {
-            a: pl.read_parquet(folder / f"{n}.parquet") for n, a in _TABLES.items()
-        }
-        plain = {name: head[name] for name in _PLAIN}
-        plain["notes"] = tuple(plain["notes"])
-        return Run(**tables, settings=Settings(**head["settings"]), **plain)
-    except (OSError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
-        raise RunFormatError(f"{folder} is not a whole run: {error}") from error
-
-
-def _head(folder: Path) -> dict[str, Any]:
-    try:
-        head = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunFormatError(
-            f"{folder} is not a run: it has no run.json. Give a folder that `Run.save` or "
-            "`stallscope record --out` wrote"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise RunFormatError(f"{folder}/run.json cannot be read: {error}") from error
-    if not isinstance(head, dict):
-        raise RunFormatError(f"{folder}/run.json is not a run's: it holds no object")
-    return head
+        return runfile.save(self, Path(folder))

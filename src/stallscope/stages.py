@@ -35,7 +35,8 @@ COLOURS: Final = {
     "step": "#009E73",
     "other": "#BBBBBB",
 }
-"""A colour per kind, safe for colour-blind readers (Okabe and Ito, "Color Universal Design")."""
+"""A colour per kind, safe for colour-blind readers: those of Okabe and Ito, "Color Universal
+Design", and greys. Both copies, to pinned memory and to the device, are one colour."""
 
 STALL_COLOUR: Final = "#D55E00"
 """A stall is the loudest thing on the page."""

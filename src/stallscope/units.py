@@ -11,7 +11,7 @@ _SIZE_STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
 def _digits(value: float) -> str:
-    """Three significant digits at most, without an exponent: 0.12, 4.6, 83, 1250."""
+    """Two decimals below 1, one below 10, else none: 0.12, 4.6, 83, 1250."""
     for limit, decimals in ((0.995, 2), (9.95, 1)):
         if abs(value) < limit:
             return f"{value:.{decimals}f}"

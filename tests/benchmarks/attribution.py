@@ -30,8 +30,8 @@ from stallscope.demo import (
     OneImageManyTimes,
     busy,
     case_b_pipeline,
-    sample_folder,
 )
+from stallscope.measure.sample import sample_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -69,7 +69,7 @@ def appending(path: Path) -> Around:
     return around
 
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it prints a line at each start and stop
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else it prints a line at each start and stop
 
 
 @contextmanager

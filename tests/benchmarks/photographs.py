@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from PIL import Image
 from tqdm import tqdm
 
-from stallscope.demo import sample_folder
+from stallscope.measure.sample import sample_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,8 +3,8 @@
 Each way of recording runs in a loop of its own: the loops take turns in a random order, and each
 turn gives one number per way. A "record" is the two words of a span as the recorder writes them,
 enter and exit, with their clock reads. A "hooked op" is a call of an object whose class the
-recorder has hooked, minus the bare call: the wrapper, the check of the thread, the stack of
-stages and the `finally` included. With a second instance of the class the stage is looked up.
+recorder has hooked, minus the bare call: the wrapper, the check of the thread and the
+`finally` included. With a second instance of the class the stage is looked up.
 In a pipeline a span costs more, because the ops in between use the caches: see `overhead.py`.
 """
 

@@ -17,6 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
 from stallscope import demo
 from stallscope.errors import TargetError
+from stallscope.measure import folder
 from stallscope.measure.folder import MEAN, OURS, STD
 from stallscope.measure.spawn import check_spawnable
 from stallscope.measure.target import Target, target
@@ -257,6 +258,29 @@ class TestFolders:
         """An empty folder has no files at all."""
         assert "no files at all" in the_error(tmp_path)
 
+    def test_a_whole_disk_is_not_searched(self, tmp_path, monkeypatch):
+        """A folder that goes on and on without images is given up, and the way out is said."""
+        monkeypatch.setattr(folder, "MOST_OTHERS", 100)
+        a_jpeg(tmp_path / "a" / "a.jpg")
+        (tmp_path / "a" / "loop").symlink_to(tmp_path)
+        for number in range(20):
+            (tmp_path / "a" / f"{number}.txt").touch()
+
+        message = the_error(tmp_path)
+
+        assert str(tmp_path) in message
+        assert "Give the folder that holds the classes" in message
+
+    def test_many_images_are_no_disk(self, tmp_path, monkeypatch):
+        """A large folder of images is taken, also with a file of something else beside each."""
+        monkeypatch.setattr(folder, "MOST_OTHERS", 10)
+        a_jpeg(tmp_path / "a.jpg")
+        for number in range(30):
+            (tmp_path / f"{number}.jpg").hardlink_to(tmp_path / "a.jpg")
+            (tmp_path / f"{number}.json").touch()
+
+        assert len(target(tmp_path).loader.dataset) == 31
+
 
 class TestShards:
     MEMBERS = (
@@ -301,7 +325,7 @@ class TestShards:
 
     def test_workers_share_the_shards(self, tmp_path, monkeypatch):
         """With several workers each image comes exactly once."""
-        monkeypatch.setattr("stallscope.measure.shards.usable_cpus", lambda: 2)
+        monkeypatch.setattr("stallscope.measure.shards.usable_cores", lambda: 2)
         for number in range(3):
             a_shard(tmp_path / f"{number}.tar", [("a.jpg", 10 * number), ("b.jpg", 30)])
 

@@ -192,7 +192,7 @@ def _samples(words: Words) -> pl.DataFrame:
     numbers = np.arange(at.size)
     pixels = _first_in_sample(words, words.tags == Tag.PIXELS)
     file = _file_of_sample(words, pixels)
-    paths = [None, *(words.log.files.get(i + 1) for i in range(max(words.log.files, default=0)))]
+    paths = [None, *(_readable(words.log, i + 1) for i in range(max(words.log.files, default=0)))]
     size = np.where(pixels >= 0, words.payload[np.maximum(pixels, 0)], 0) if at.size else numbers
     batch = words.batch_at[words.batch_of_word[at]]
     frame = pl.DataFrame(
@@ -216,6 +216,12 @@ def _samples(words: Words) -> pl.DataFrame:
         height=pl.when(pl.col("height") > 0).then("height"),
         bytes=pl.lit(None),  # asked later: no process waits for it while it loads
     ).select(pl.col(name).cast(kind) for name, kind in SAMPLES.items())
+
+
+def _readable(log: LogPages, number: int) -> str | None:
+    """A file's path, with the bytes of its name that are no text written out."""
+    path = log.files.get(number)
+    return path and path.encode("utf-8", "backslashreplace").decode()
 
 
 def _first_in_sample(words: Words, here: np.ndarray) -> np.ndarray:

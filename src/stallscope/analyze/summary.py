@@ -1,4 +1,4 @@
-"""The tables of a run, from its spans: by stage, by sample, and what start-up cost.
+"""The tables of a run, from its spans: by stage and by sample.
 
 Everything is linear in the number of spans: they come in the order in which each process wrote
 them, so a sample's spans stand together and sums are taken by position, without a hash table. It

@@ -27,7 +27,6 @@ class Words:
         self.log = log
         self.tags = log.words >> TAG_SHIFT
         self.payload = log.words & PAYLOAD
-        self.place = np.arange(log.words.size)
         batches = (self.tags == Tag.BATCH) | (self.tags == Tag.SKIPPED)
         self.batch_at = np.flatnonzero(batches)
         begins = (self.tags == Tag.SAMPLE) | (self.tags == Tag.UNINDEXED)

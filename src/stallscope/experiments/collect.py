@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -13,7 +12,6 @@ from stallscope.eventlog import LogPages, read_log
 from stallscope.measure.distributed import rank
 from stallscope.measure.files import sizes
 from stallscope.measure.machine import machine
-from stallscope.probe.install import start_method
 from stallscope.run import STARTUP, STEPS, Run, Settings
 from stallscope.units import count
 
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from stallscope.analyze.spans import Decoded
     from stallscope.measure.replay import Replay
     from stallscope.probe.install import LogPlace
-
-_KEYS: Final = ["rank", "pid", "epoch", "batch"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,6 @@ def collect(place: LogPlace, seen: Replay, loader: DataLoader[Any], about: About
         startup=_startup(pages, decoded, seen),
         settings=_settings(loader, about),
         first_batch_s=(seen.first_batch_ns - seen.began_ns) / 1e9 if seen.first_batch_ns else None,
-        elapsed_s=((seen.ended_ns or perf_counter_ns()) - seen.began_ns) / 1e9,
         machine=machine(),
         notes=tuple(dict.fromkeys(said)),
     )
@@ -146,7 +141,7 @@ def _about_logs(
     said = [note for page in pages for note in page.notes]
     every = max((page.every for page in pages), default=1)
     if every > 1:
-        said.append(f"samples are so quick that 1 batch in {every} was recorded, to cost under 1%")
+        said.append(f"1 batch in {every} was recorded, so that recording costs under 1%")
     dropped = sum(page.dropped for page in pages)
     if dropped:
         said.append(f"the logs were full: the oldest {dropped:,} events were overwritten")
@@ -213,5 +208,4 @@ def _settings(loader: DataLoader[Any], about: About) -> Settings:
         num_workers=loader.num_workers,
         batch_size=loader.batch_size,
         warmup=about.warmup,
-        start_method=start_method(loader) if loader.num_workers else "none",
     )

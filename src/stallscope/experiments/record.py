@@ -49,9 +49,10 @@ def record(  # noqa: PLR0913 - the public signature
         device: where batches are moved before `step`; the target's by default.
         batches: how many batches to record in the steady state.
         warmup: batches before that, which are kept apart. Each worker's first batch always is.
-        budget_s: no batch is begun after this time, seconds.
+        budget_s: the loop stops after the first batch that comes after this time, seconds.
 
     Raises:
+        ArgumentError: `batches`, `warmup` or `budget_s` is no number that can be used.
         TargetError: the target is nothing that can be iterated.
         UnsupportedError: a kind of loader that is not measured yet, or more than one rank.
         WorkspaceError: no room for the logs.
@@ -60,7 +61,7 @@ def record(  # noqa: PLR0913 - the public signature
     aim = targets.target(target, step=step, device=device)
     loader = private_copy(supported(aim.loader))
     seen = Replay()
-    limits = Limits(batches + warmup, budget_s)
+    limits = Limits.of(batches, warmup=warmup, processes=loader.num_workers, budget_s=budget_s)
     with workspace() as folder, as_before(loader, aim.step) as said:
         place = LogPlace(folder, log_capacity(folder, max(loader.num_workers, 1)))
         about = About(aim.name, warmup, (*aim.notes, *said, *_about_threads(loader)))

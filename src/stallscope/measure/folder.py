@@ -17,6 +17,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from stallscope.errors import TargetError
+from stallscope.measure.machine import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,9 @@ SUFFIXES: Final = (
     ".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
 """What counts as an image, in lower case (the list of torchvision's `ImageFolder`)."""
+
+MOST_OTHERS: Final = 200_000
+"""So many files and folders that are no images, with hardly an image among them, are a disk."""
 
 BATCH_SIZE: Final = 32
 MEAN: Final = [0.485, 0.456, 0.406]
@@ -68,8 +72,11 @@ def find_images(folder: Path) -> list[ImageFile]:
     """Every image under a folder, sorted; the label is the number of its first-level sub-folder.
 
     Images that lie directly in the folder are a class of their own; hidden files are left out.
+
+    Raises:
+        TargetError: there is no end to what is no image, as on a whole disk.
     """
-    paths = [path for path in _files(folder) if path.suffix.lower() in SUFFIXES]
+    paths = [path for path in _files(folder) if _is_image(path.name)]
     classes = [_class(path, folder) for path in paths]
     label = {name: number for number, name in enumerate(sorted(set(classes)))}
     return [ImageFile(str(path), label[name]) for path, name in zip(paths, classes, strict=True)]
@@ -89,7 +96,7 @@ def no_images(folder: Path) -> TargetError:
 def folder_loader(files: Sequence[ImageFile]) -> DataLoader[Any]:
     """Shuffled batches of (image, label) with the default training pipeline."""
     dataset = ImageFiles(files, training_pipeline())
-    return DataLoader(dataset, BATCH_SIZE, shuffle=True, **worker_settings(min(4, usable_cpus())))
+    return DataLoader(dataset, BATCH_SIZE, shuffle=True, **worker_settings(min(4, usable_cores())))
 
 
 def training_pipeline() -> Callable[[Any], Any]:
@@ -137,22 +144,28 @@ def worker_settings(num_workers: int) -> dict[str, Any]:
     return {"num_workers": num_workers}
 
 
-def usable_cpus() -> int:
-    """CPUs that this process may run on, which can be fewer than the machine has."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _to_floats(v2: Any) -> list[Any]:
     return [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
 
 
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
+
+
 def _files(folder: Path) -> Iterator[Path]:
     """Every file under a folder that is not hidden, in sorted order."""
+    images = others = 0
     for place, folders, names in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(place, name) for name in sorted(names) if not name.startswith("."))
+        files = sorted(name for name in names if not name.startswith("."))
+        found = sum(map(_is_image, files))
+        images, others = images + found, others + len(folders) + len(files) - found
+        if others > max(MOST_OTHERS, 10 * images):
+            raise TargetError(
+                f"the folder {str(folder)!r} has no end: {images:,} images among the first "
+                f"{images + others:,} files and folders. Give the folder that holds the classes",
+            )
+        yield from (Path(place, name) for name in files)
 
 
 def _class(path: Path, folder: Path) -> str:

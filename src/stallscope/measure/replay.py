@@ -10,6 +10,7 @@ import copy
 import threading
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from stallscope.errors import ArgumentError
 from stallscope.eventlog import Header
 from stallscope.probe.install import shut_down
 
@@ -33,12 +35,44 @@ _LOOK_EVERY_S: Final = 0.2
 
 @dataclass(frozen=True)
 class Limits:
-    """When a loop over a loader stops."""
+    """When a loop over a loader stops.
+
+    Raises:
+        ArgumentError: a number that cannot be a limit.
+    """
 
     batches: int
     """After so many batches."""
     budget_s: float
-    """After the batch that comes after this time, seconds."""
+    """After the batch that comes after this time, seconds; `inf`: never for that."""
+
+    def __post_init__(self) -> None:
+        _check_whole("batches", self.batches, 1)
+        if not (isinstance(self.budget_s, Real) and self.budget_s > 0):  # false for nan, too
+            raise ArgumentError(f"budget_s={self.budget_s!r}: give a number of seconds above 0")
+
+    @classmethod
+    def of(cls, batches: int, *, warmup: int, processes: int, budget_s: float) -> Limits:
+        """Room for the steady state, and before it for the warm-up and each process's first batch.
+
+        Args:
+            batches: in the steady state.
+            warmup: batches before that.
+            processes: how many load; 0 and 1: one.
+            budget_s: as the field.
+        """
+        _check_whole("batches", batches, 1)
+        _check_whole("warmup", warmup, 0)
+        return cls(batches + max(warmup, processes, 1), budget_s)
+
+    def deadline_ns(self, began_ns: int) -> float:
+        """When the budget of a loop that began then is used up; `inf` where there is none."""
+        return began_ns + float(self.budget_s) * 1e9
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise ArgumentError(f"{name}={value!r}: give a whole number, {least} or more")
 
 
 @dataclass
@@ -87,7 +121,7 @@ def replay(
         moving: entered while an epoch runs and left before the next one starts its workers.
     """
     seen.began_ns = perf_counter_ns()
-    deadline_ns = seen.began_ns + int(limits.budget_s * 1e9)
+    deadline_ns = limits.deadline_ns(seen.began_ns)
     iterator = None
     try:
         while len(seen.steps) < limits.batches and not seen.out_of_time and not seen.exhausted:
@@ -106,7 +140,7 @@ def _use(
     step: Callable[[Any], object] | None,
     seen: Replay,
     most: int,
-    deadline_ns: int,
+    deadline_ns: float,
 ) -> None:
     """Use the batches of one epoch, until there are enough or the time is over."""
     epoch = seen.epochs
@@ -116,8 +150,10 @@ def _use(
         if step is not None:
             step(batch)
         seen.steps.append((epoch, number))
+        if len(seen.steps) >= most:
+            break
         seen.out_of_time = perf_counter_ns() > deadline_ns
-        if len(seen.steps) >= most or seen.out_of_time:
+        if seen.out_of_time:
             break
 
 
@@ -141,6 +177,9 @@ class _Bar(tqdm):  # type: ignore[misc]
     """A bar without tqdm's monitor thread, which would live while workers are forked."""
 
     monitor_interval = 0
+
+
+_Bar.set_lock(threading.RLock())  # tqdm's own would fix the start method of the user's processes
 
 
 class Progress:

@@ -21,9 +21,9 @@ from stallscope.measure.folder import (
     SUFFIXES,
     evaluation_pipeline,
     open_image,
-    usable_cpus,
     worker_settings,
 )
+from stallscope.measure.machine import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +98,7 @@ def shards_loader(shards: Sequence[str]) -> DataLoader[Any]:
     """
     _look_into(shards[0])
     dataset = TarShards(shards, evaluation_pipeline())
-    return DataLoader(dataset, BATCH_SIZE, **worker_settings(min(4, usable_cpus(), len(shards))))
+    return DataLoader(dataset, BATCH_SIZE, **worker_settings(min(4, usable_cores(), len(shards))))
 
 
 def _look_into(shard: str) -> None:

@@ -10,24 +10,19 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import random
-import sys
-from collections import deque
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from stallscope.interrupts import held_back
+from stallscope.measure import generators
+from stallscope.measure.reach import held, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-_DEEPEST: Final = 4
-_MOST: Final = 64
-_PLAIN: Final = (str, bytes, int, float, bool, type(None), type)
 
 
 @contextmanager
@@ -41,19 +36,16 @@ def as_before(loader: Any, step: Any = None) -> Iterator[tuple[str, ...]]:
     Yields:
         Sentences on what was found in the step.
     """
-    trained = trainable(step)
-    restores = [
-        *_global_generators(),
-        *_generators(loader),
-        *_sampler_state(loader),
-        *(_training_state(thing) for thing in trained),
-    ]
+    reached = trainable(step)
+    lazy = [thing for thing in reached if _is_lazy(thing)]
+    trained = [thing for thing in reached if not _is_lazy(thing)]
+    restores = [*generators.restores(loader), *map(_training_state, trained)]
     try:
-        yield _say(step, trained)
+        yield _say(step, trained, lazy)
     finally:
-        with held_back():
+        with held_back(), ExitStack() as rest:
             for restore in restores:
-                restore()
+                rest.callback(restore)  # one that fails does not keep the others from it
 
 
 def trainable(step: Any) -> list[Any]:
@@ -61,26 +53,19 @@ def trainable(step: Any) -> list[Any]:
 
     Looks at its bound object, its closure, the arguments of a partial, and the globals it names.
     """
-    return [thing for thing in _walk(step, _reached) if _trains(thing)]
-
-
-def _walk(start: Any, inside: Callable[[Any], list[Any]]) -> Iterator[Any]:
-    """Everything that can be reached, each once, the nearest first."""
-    seen: dict[int, Any] = {}
-    todo = deque([(start, 0)])
-    while todo:
-        thing, depth = todo.popleft()
-        if id(thing) in seen or isinstance(thing, _PLAIN):
-            continue
-        seen[id(thing)] = thing
-        yield thing
-        if depth < _DEEPEST:
-            todo.extend((inner, depth + 1) for inner in inside(thing))
+    return [thing for thing in walk(step, _reached) if _trains(thing)]
 
 
 def _trains(thing: Any) -> bool:
-    stateful = hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+    kind = type(thing)  # an object may answer to any name
+    stateful = all(
+        callable(getattr(kind, name, None)) for name in ("state_dict", "load_state_dict")
+    )
     return stateful and not isinstance(thing, (type, DataLoader))
+
+
+def _is_lazy(thing: Any) -> bool:
+    return isinstance(thing, nn.Module) and any(map(is_lazy, thing.parameters()))
 
 
 def _reached(thing: Any) -> list[Any]:
@@ -94,7 +79,7 @@ def _reached(thing: Any) -> list[Any]:
         return [*cells, *(thing.__defaults__ or ()), *names]
     if isinstance(thing, nn.Module):
         return []  # a module's own state covers what is inside of it
-    return _held(thing)
+    return held(thing)
 
 
 def _is_set(cell: Any) -> bool:
@@ -107,11 +92,21 @@ def _is_set(cell: Any) -> bool:
 
 def _training_state(thing: Any) -> Callable[[], None]:
     state = copy.deepcopy(thing.state_dict())
-    parameters = list(thing.parameters()) if isinstance(thing, nn.Module) else []
+    modules = list(thing.modules()) if isinstance(thing, nn.Module) else []
+    parameters = list(thing.parameters()) if modules else []
     grads = [None if p.grad is None else p.grad.clone() for p in parameters]
-    modes = [(m, m.training) for m in thing.modules()] if isinstance(thing, nn.Module) else []
+    modes = [(module, module.training) for module in modules]
+    # A state_dict leaves out the buffers that are not saved with the model.
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in modules
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
 
     def restore() -> None:
+        for module, name, buffer, before in buffers:
+            buffer.data.copy_(before)
+            setattr(module, name, buffer)
         thing.load_state_dict(state)
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
@@ -121,79 +116,15 @@ def _training_state(thing: Any) -> Callable[[], None]:
     return restore
 
 
-def _say(step: Any, trained: list[Any]) -> tuple[str, ...]:
+def _say(step: Any, trained: list[Any], lazy: list[Any]) -> tuple[str, ...]:
     if step is None:
         return ()
-    if not trained:
+    if not trained and not lazy:
         return ("the step reaches no model and no optimizer that could be put back afterwards",)
-    names = ", ".join(sorted({type(thing).__name__ for thing in trained}))
-    return (f"put back after the measurement: {names}",)
+    said = (f"put back after the measurement: {_names(trained)}",) if trained else ()
+    not_yet = (f"not put back, because it had no weights yet: {_names(lazy)}",) if lazy else ()
+    return said + not_yet
 
 
-# ---- generators ----------------------------------------------------------------------------------
-
-
-def _global_generators() -> Iterator[Callable[[], None]]:
-    torch_state = torch.get_rng_state()
-    yield lambda: torch.set_rng_state(torch_state)
-    python_state = random.getstate()
-    yield lambda: random.setstate(python_state)
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        cuda_states = torch.cuda.get_rng_state_all()
-        yield lambda: torch.cuda.set_rng_state_all(cuda_states)
-    if "numpy" in sys.modules:
-        numpy_random = sys.modules["numpy"].random
-        numpy_state = numpy_random.get_state()
-        yield lambda: numpy_random.set_state(numpy_state)
-
-
-def _generators(loader: Any) -> Iterator[Callable[[], None]]:
-    """Every generator that the loader, its samplers, its dataset or its transforms hold."""
-    restores = (_generator_state(thing) for thing in _walk(loader, _held))
-    return (restore for restore in restores if restore is not None)
-
-
-def _generator_state(thing: Any) -> Callable[[], None] | None:
-    if isinstance(thing, torch.Generator):
-        torch_state = thing.get_state()
-        return functools.partial(_quietly, thing.set_state, torch_state)
-    if isinstance(thing, random.Random):
-        python_state = thing.getstate()
-        return lambda: thing.setstate(python_state)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(thing, numpy.random.Generator):
-        numpy_state = copy.deepcopy(thing.bit_generator.state)
-        return lambda: setattr(thing.bit_generator, "state", numpy_state)
-    if numpy is not None and isinstance(thing, numpy.random.RandomState):
-        legacy_state = thing.get_state()
-        return lambda: thing.set_state(legacy_state)
-    return None
-
-
-def _quietly(put_back: Callable[[Any], object], state: Any) -> None:
-    put_back(state)
-
-
-def _held(thing: Any) -> list[Any]:
-    if isinstance(thing, (list, tuple)):
-        return list(thing) if len(thing) <= _MOST else []
-    if isinstance(thing, dict):
-        return list(thing.values()) if len(thing) <= _MOST else []
-    if inspect.ismodule(thing):
-        return []
-    return list(getattr(thing, "__dict__", {}).values())
-
-
-def _sampler_state(loader: Any) -> Iterator[Callable[[], None]]:
-    """A sampler of the user's may count its epochs: its own attributes are put back."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    samplers = (getattr(loader, "sampler", None), batch_sampler)
-    for sampler in (*samplers, getattr(batch_sampler, "sampler", None)):
-        attributes = getattr(sampler, "__dict__", None)
-        if attributes is not None:
-            yield functools.partial(_put_back, attributes, dict(attributes))
-
-
-def _put_back(attributes: dict[str, Any], before: dict[str, Any]) -> None:
-    attributes.clear()
-    attributes.update(before)
+def _names(things: list[Any]) -> str:
+    return ", ".join(sorted({type(thing).__name__ for thing in things}))

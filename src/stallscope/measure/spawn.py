@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import multiprocessing
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.errors import TargetError
 from stallscope.probe import pipeline
+from stallscope.probe.install import start_method
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,25 +33,16 @@ def check_spawnable(loader: Any) -> None:
         TargetError: a dataset, a transform, `collate_fn` or `worker_init_fn` is defined where a
             started worker cannot import it.
     """
-    if not getattr(loader, "num_workers", 0) or (method := _start_method(loader)) == "fork":
+    if not getattr(loader, "num_workers", 0) or (method := start_method(loader)) == "fork":
         return
     for role, value in _what_is_sent(loader):
         where = _hidden_place(value)
         if where:
             raise TargetError(
-                f"{role} is {where}, and workers started by {method} cannot import it: move it to "
-                "a module (a .py file), or give the loader multiprocessing_context='fork' or "
-                "num_workers=0",
+                f"{role} is {where}, and workers started by {method} cannot import it: give the "
+                "loader multiprocessing_context='fork' or num_workers=0, or move it to a module "
+                "(a .py file)",
             )
-
-
-def _start_method(loader: Any) -> str:
-    """How the loader starts its workers; asking leaves Python's own default unset."""
-    context = getattr(loader, "multiprocessing_context", None)
-    if context is not None:
-        return str(context.get_start_method())
-    chosen = multiprocessing.get_start_method(allow_none=True)
-    return chosen or multiprocessing.get_all_start_methods()[0]
 
 
 def _what_is_sent(loader: Any) -> Iterator[tuple[str, Any]]:

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from stallscope.errors import TargetError
 from stallscope.measure import factory, folder, shards
+from stallscope.measure.sample import sample_loader
 from stallscope.measure.spawn import check_spawnable
 
 Step = Callable[[Any], object]
@@ -82,8 +83,6 @@ def _find(spec: object) -> Target:
     if not isinstance(spec, str):
         return _from_object(spec, "what was given")
     if spec == "sample":
-        from stallscope.demo import sample_loader
-
         note = "stallscope's sample data and pipeline, not yours"
         return Target(sample_loader(), name="sample", notes=(note,))
     if factory.is_factory(spec) and not Path(spec).exists():

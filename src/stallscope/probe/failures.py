@@ -40,7 +40,7 @@ def _locate(
         frame = traceback.tb_frame
         if frame.f_code is getitem:
             index = _second_argument(frame)
-        key = recorder.key_of_code.get(frame.f_code, key)
+        key = recorder.names.key_of_code.get(frame.f_code, key)
         traceback = traceback.tb_next
     return index, key
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from math import ceil
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,7 @@ from torch.utils.data import Subset
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from stallscope.eventlog import LONGEST_NS, Header, Tag
-from stallscope.probe import failures, pipeline
+from stallscope.probe import failures
 from stallscope.probe.libraries import Libraries
 from stallscope.probe.patches import Patches
 from stallscope.probe.transforms import Ops
@@ -29,8 +30,11 @@ if TYPE_CHECKING:
 _COST_SHARE: Final = 0.005
 """Recording may cost this share of a batch's time; else only every k-th batch is recorded. Half
 of the promised 1%, because the cost of a word is an estimate."""
-_WORD_NS: Final = 150
-"""What a word costs with the hook around it, from `tests/benchmarks/span_cost.py`, rounded up."""
+_WORD_NS: Final = (200, 1400)
+"""What a word costs with the hook around it: in a row (`tests/benchmarks/span_cost.py`), and
+between ops that use the caches (`tests/benchmarks/overhead.py`)."""
+_CROWDING: Final = 80
+"""Time between two words over the time by which that makes a word dearer."""
 _FIRST_BATCHES: Final = 8
 """The first batches of a process are always recorded: they tell what recording costs."""
 
@@ -85,7 +89,8 @@ class Hooks:
 
         @functools.wraps(original)
         def fetch(fetcher: Any, index: Any) -> Any:
-            if not self._mine(fetcher):
+            # A loader inside of a dataset makes its batches while one of ours is at work.
+            if self._recorder.at_work() or not self._mine(fetcher):
                 return original(fetcher, index)
             if not self._begins(fetcher):
                 with failures.located(self._recorder, fetcher):
@@ -130,9 +135,11 @@ class Hooks:
         if samples:
             self._recorder.choose_cpu_every(words / samples, batch_ns / samples)
         if self._batches <= _FIRST_BATCHES:
-            self._costs.append(words * _WORD_NS / max(batch_ns, 1))
+            fastest, slowest = _WORD_NS
+            word_ns = min(slowest, fastest + batch_ns / words / _CROWDING)
+            self._costs.append(words * word_ns / max(batch_ns, 1))
         if self._batches == _FIRST_BATCHES:
-            self._every = max(1, round(median(self._costs) / _COST_SHARE))
+            self._every = max(1, ceil(median(self._costs) / _COST_SHARE))
             self._recorder.log.header[Header.EVERY] = self._every
 
     # ---- the dataset ----------------------------------------------------------------------------
@@ -142,10 +149,9 @@ class Hooks:
         self._datasets[id(dataset)] = dataset  # kept, so that the id stays its own
         self._ops.hook(dataset)
         if getattr(dataset, "__getitems__", None):
-            classes: set[Any] = {type(inner) for inner in pipeline.datasets(dataset)}
-            for cls in classes:
+            for cls in {type(inner) for inner in _asked_by_bulk(dataset)}:
                 if hasattr(cls, "__getitem__"):
-                    with contextlib.suppress(TypeError):  # made in C: its samples are not seen
+                    with contextlib.suppress(Exception):  # made in C: its samples are not seen
                         self._inside.put(cls, "__getitem__", self._getitem(cls, dataset))
 
     def _getitem(self, cls: Any, outermost: Any) -> Callable[..., Any]:
@@ -173,10 +179,19 @@ class Hooks:
         else:
             whole = not fetcher.auto_collation and not _is_one(index)
             fetcher.dataset = _DatasetStandIn(fetcher.dataset, recorder, whole)
-            self._indices = iter(index if fetcher.auto_collation else ())
+            # Only what can be read without being used up.
+            self._indices = iter(index if isinstance(index, (list, tuple)) else ())
 
 
 _REPLACED: Final = frozenset({"dataset", "dataset_iter", "collate_fn"})
+
+
+def _asked_by_bulk(dataset: Any) -> Iterator[Any]:
+    """The datasets whose `__getitem__` a `__getitems__` calls: itself, or that of its subset."""
+    yield dataset
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+        yield dataset
 
 
 class _DatasetStandIn:

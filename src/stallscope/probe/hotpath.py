@@ -9,7 +9,7 @@ costs). CPU time is read by swapping the clock, so that stages which do not read
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index as as_number
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stallscope.eventlog import LogWriter
+    from stallscope.stages import Stage
 
 _NOTHING: Final = object()
 
@@ -34,6 +35,20 @@ class Pace:
     """CPU time is read for one sample in this many."""
 
 
+@dataclass
+class Names:
+    """What the numbers in the log stand for."""
+
+    stage_of_key: dict[int, Stage] = field(default_factory=dict)
+    """Stage of each key."""
+    key_of_code: dict[object, int] = field(default_factory=dict)
+    """Key of the stage of each hooked function, by its code object."""
+    new_files: list[str] = field(default_factory=list)
+    """Paths that the log does not name yet; files are numbered from 1, in order."""
+    getitem_key: int = 0
+    batch_key: int = 0
+
+
 class Clocks(NamedTuple):
     """Where the time comes from."""
 
@@ -44,26 +59,32 @@ class Clocks(NamedTuple):
 
 
 class HotPath(NamedTuple):
-    """The functions that record; they belong to the thread that made them."""
+    """The functions that record, while a batch is at work and in the thread that makes it."""
 
     method: Callable[..., Callable[..., Any]]
     """`(original, first, key, key_of)`: a method that records."""
     call: Callable[..., Callable[..., Any]]
     """`(original, key, seen)`: a function that records."""
     sample: Callable[..., Any]
-    """`(get, index)`: makes one sample and records it."""
+    """`(get, index, call=False)`: makes one sample by `get(index)`, or `get()`, and records it."""
     in_sample: Callable[[], bool]
     """Whether a sample is at work."""
+    at_work: Callable[[], bool]
+    """Whether a batch is at work, in the thread that asks."""
     read_cpu: Callable[..., None]
     """`(on=)`: whether the hooks read CPU time, too."""
     enter_batch: Callable[[int], int]
     """`(number)`: a batch begins; returns the place of its first word."""
+    leave: Callable[[], None]
+    """No batch is at work any more: the hooks only call their originals."""
     clock_with_cpu: Callable[[], int]
     """The clock; writes the CPU time into the log first."""
     failed: Callable[[Any, int], None]
     """`(index, key)`: a sample of a batch that is not recorded has failed in this stage."""
-    retire: Callable[[], None]
-    """From now on every hook only calls its original."""
+    file: Callable[[str], None]
+    """`(path)`: the sample at work reads this file."""
+    pixels: Callable[[int, int], None]
+    """`(width, height)`: the sample at work opened an image of this size."""
 
 
 def word(tag: Tag, payload: int = 0) -> int:
@@ -75,8 +96,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
     log: LogWriter,
     clocks: Clocks,
     pace: Pace,
-    key_of_code: dict[object, int],
-    keys: tuple[int, int],
+    names: Names,
 ) -> HotPath:
     """Make the functions that record into a log.
 
@@ -84,19 +104,22 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         log: of the thread that calls.
         clocks: where the time comes from.
         pace: counts the samples; may be changed from outside.
-        key_of_code: gets the key of each hooked function, by its code object.
-        keys: of the stages `getitem` and `batch`.
+        names: what keys and files stand for.
     """
     words, place, header = log.words, log.place, log.header
-    born, home = header[Header.BORN_NS], get_ident()
+    born = header[Header.BORN_NS]
+    home = 0  # the thread that makes a batch; 0 while there is no batch at work
     clock, cpu_clock = clocks
-    now = clock
-    getitem_key, batch_key = keys
-    sample_end = word(Tag.SAMPLE_END)
+    now, ident = clock, get_ident
+    getitem_key, batch_key = names.getitem_key, names.batch_key
+    sample_word, file_word, pixels_word = _SAMPLE_0, word(Tag.FILE), word(Tag.PIXELS)
+    sample_end, cpu_word = word(Tag.SAMPLE_END), word(Tag.CPU)
+    files: dict[str, int] = {}
     in_sample = False
+    in_transform = False  # the innermost stage is one: what gives way is part of it
 
     def clock_with_cpu() -> int:
-        words[place()] = word(Tag.CPU, cpu_clock())
+        words[place()] = cpu_clock() + cpu_word
         return clock()
 
     def read_cpu(*, on: bool) -> None:
@@ -113,26 +136,30 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         words[place()] = sample_end
 
     def elsewhere(original: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        if home:
+        if home:  # another thread of the batch at work, and not somebody else's call
             header[Header.OTHER_THREADS] += 1
         return original(*args, **named)
 
-    def retire() -> None:
+    def leave() -> None:
+        """No batch is at work: from now on every hook only calls its original."""
         nonlocal home
-        home = 0  # no thread's
+        home = 0
 
     def method(
         original: Callable[..., Any], first: object, key: int, key_of: Callable[[Any], int]
     ) -> Callable[..., Any]:
         """A method that records; `first` is the object that most classes have just one of."""
-        key_of_code[getattr(original, "__code__", None)] = key
+        names.key_of_code[getattr(original, "__code__", None)] = key
+        transforms = names.stage_of_key[key].kind == "transform"
 
         @functools.wraps(original)
         def hook(self: Any, x: Any = _NOTHING, /, *rest: Any, **named: Any) -> Any:
-            if get_ident() != home:
+            nonlocal in_transform
+            if ident() != home:
                 args = rest if x is _NOTHING else (x, *rest)
                 return elsewhere(original, self, *args, **named)
             mine = key if self is first else key_of(self)
+            outside, in_transform = in_transform, transforms
             words[place()] = now() + mine
             try:
                 if rest or named or x is _NOTHING:
@@ -144,6 +171,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
                 raise
             finally:
                 words[place()] = now()
+                in_transform = outside
 
         return hook
 
@@ -151,12 +179,18 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         original: Callable[..., Any], key: int, seen: Callable[..., None] | None = None
     ) -> Callable[..., Any]:
         """A function that records; `seen(result, *args)` may look at what went through."""
-        key_of_code[getattr(original, "__code__", None)] = key
+        names.key_of_code[getattr(original, "__code__", None)] = key
+        stage = names.stage_of_key[key]
+        transforms, gives_way = stage.kind == "transform", stage.gives_way
 
         @functools.wraps(original)
         def hook(*args: Any, **named: Any) -> Any:
-            if get_ident() != home:
+            nonlocal in_transform
+            if ident() != home:
                 return elsewhere(original, *args, **named)
+            if gives_way and in_transform:
+                return original(*args, **named)
+            outside, in_transform = in_transform, transforms
             words[place()] = now() + key
             try:
                 result = original(*args, **named)
@@ -169,19 +203,21 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
                 return result
             finally:
                 words[place()] = now()
+                in_transform = outside
 
         return hook
 
     def sample(get: Callable[..., Any], index: Any, *, call: bool = False) -> Any:
         """One sample of this index: `get(index)`, or `get()` with `call`."""
-        nonlocal in_sample
-        if in_sample or get_ident() != home:
+        nonlocal in_sample, in_transform
+        if in_sample or ident() != home:
             return get() if call else get(index)
-        in_sample = True
+        in_sample, in_transform = True, False
         pace.samples += 1
         if pace.samples % pace.cpu_every == 0:
             read_cpu(on=True)
-        words[place()] = _sample_word(index)
+        plain = type(index) is int and -1 < index < INDEX_OFFSET
+        words[place()] = index + sample_word if plain else _sample_word(index)
         words[place()] = now() + getitem_key
         try:
             return get() if call else get(index)
@@ -200,19 +236,46 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
 
     def enter_batch(number: int) -> int:
         """A batch begins; returns the place of its first word."""
-        nonlocal in_sample
-        in_sample = False  # an interrupt may have left the last batch half done
+        nonlocal in_sample, in_transform, home
+        in_sample = in_transform = False  # an interrupt may have left the last batch half done
         read_cpu(on=False)
+        home = get_ident()
         first = place()
         words[first] = word(Tag.BATCH, number)
         words[place()] = now() + batch_key
         return first
 
+    def file(path: str) -> None:
+        """The sample at work reads this file."""
+        number = files.get(path)
+        if number is None:
+            number = files[path] = len(files) + 1
+            names.new_files.append(path)
+        words[place()] = number + file_word
+
+    def pixels(width: int, height: int) -> None:
+        """The sample at work opened an image of this size."""
+        words[place()] = (width << 24 | height) + pixels_word
+
     def inside() -> bool:
         return in_sample
 
+    def at_work() -> bool:
+        return home == get_ident()
+
     return HotPath(
-        method, call, sample, inside, read_cpu, enter_batch, clock_with_cpu, failed, retire
+        method,
+        call,
+        sample,
+        inside,
+        at_work,
+        read_cpu,
+        enter_batch,
+        leave,
+        clock_with_cpu,
+        failed,
+        file,
+        pixels,
     )
 
 
@@ -222,5 +285,7 @@ def _sample_word(index: Any) -> int:
         number = as_number(index)
     except Exception:  # noqa: BLE001 - whatever a user's sampler gives, the sample goes on
         return word(Tag.UNINDEXED)
-    known = abs(number) < INDEX_OFFSET
-    return word(Tag.SAMPLE, number + INDEX_OFFSET) if known else word(Tag.UNINDEXED)
+    return number + _SAMPLE_0 if abs(number) < INDEX_OFFSET else word(Tag.UNINDEXED)
+
+
+_SAMPLE_0: Final = word(Tag.SAMPLE, INDEX_OFFSET)

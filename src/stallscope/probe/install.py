@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import functools
 import inspect
+import multiprocessing
 import os
 import struct
+import threading
 from dataclasses import dataclass
 from importlib import import_module
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-import torch.multiprocessing
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stallscope.errors import UnsupportedError
 from stallscope.eventlog import Header, LogWriter
-from stallscope.interrupts import held_back, release_in_child
+from stallscope.interrupts import held_back
 from stallscope.probe.fetchers import Hooks
 from stallscope.probe.patches import Patches
 from stallscope.probe.recorder import Recorder
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+_watched: WeakSet[DataLoader[Any]] = WeakSet()
+"""Loaders that are being recorded."""
 MAIN: int = -1
 """Worker id of the main process in the log."""
 
@@ -86,6 +90,11 @@ class Probe:
         self._epochs_ns = [] if epochs_ns is None else epochs_ns
 
     def __enter__(self) -> Self:
+        if self._loader in _watched:
+            raise UnsupportedError(
+                "this loader is being recorded already; end that recording before the next one"
+            )
+        _watched.add(self._loader)
         original = DataLoader._get_iterator
         probe = self
 
@@ -101,6 +110,7 @@ class Probe:
 
     def __exit__(self, *_: object) -> None:
         with held_back():
+            _watched.discard(self._loader)
             self._patches.undo()
             if self._hooks is not None:
                 self._hooks.retire()
@@ -113,11 +123,12 @@ class Probe:
         self._epochs_ns.append(perf_counter_ns())
         if self._loader.num_workers:
             entry = Patches()
-            entry.put(torch_worker, "_worker_loop", WorkerEntry(self._place, epoch))
-            try:
-                return start()
-            finally:
-                entry.undo()
+            with _starting:
+                entry.put(torch_worker, "_worker_loop", WorkerEntry(self._place, epoch))
+                try:
+                    return start()
+                finally:
+                    entry.undo()
         iterator = start()
         if self._hooks is None:
             self._hooks = Hooks(Recorder(self._place.open(MAIN)), self._is_mine)
@@ -135,6 +146,8 @@ class Probe:
         return True
 
 
+_starting = threading.Lock()
+"""Two threads that start workers at once would take each other's entry for the original."""
 _in_this_process: WeakSet[Hooks] = WeakSet()
 
 
@@ -163,7 +176,6 @@ class WorkerEntry:
 
     def __call__(self, *args: Any) -> None:
         """Run as the target of the worker's process, with torch's arguments."""
-        release_in_child()
         module, name = self._home
         original = self._loop or getattr(import_module(module), name)
         given = inspect.signature(original).bind(*args).arguments
@@ -173,6 +185,7 @@ class WorkerEntry:
             original(*args)
             return
         hooks = Hooks(Recorder(log))
+        _in_this_process.add(hooks)
         hooks.begin_epoch(self._epoch)
         hooks.put_on()
         given["index_queue"] = _IndexQueue(given["index_queue"], hooks, log, self._epoch)
@@ -221,8 +234,12 @@ def supported(loader: Any) -> DataLoader[Any]:
             f"{kind} makes its own iterators (`_get_iterator`), which this version does not hook. "
             "Give a plain DataLoader over the same dataset"
         )
-    method = start_method(loader)
-    if loader.num_workers and method != "fork":
+    if any(isinstance(held, _BaseDataLoaderIter) for held in _others(loader)):
+        raise UnsupportedError(
+            f"this {kind} keeps an iterator of its own, whose workers live already and cannot be "
+            "hooked any more. Give a plain DataLoader over the same dataset"
+        )
+    if loader.num_workers and (method := start_method(loader)) != "fork":
         raise UnsupportedError(
             f"the loader starts its workers by {method!r}; this version measures forked workers "
             "and num_workers=0 only. Give a loader with multiprocessing_context='fork' or with "
@@ -231,10 +248,20 @@ def supported(loader: Any) -> DataLoader[Any]:
     return loader
 
 
+def _others(loader: DataLoader[Any]) -> list[Any]:
+    """What a loader holds beside torch's own iterator of persistent workers."""
+    return [value for name, value in vars(loader).items() if name != "_iterator"]
+
+
 def start_method(loader: DataLoader[Any]) -> str:
-    """How the loader starts its workers: fork, spawn or forkserver."""
-    context = loader.multiprocessing_context or torch.multiprocessing
-    return str(context.get_start_method())
+    """How the loader starts its workers: fork, spawn or forkserver.
+
+    Asking leaves Python's own default unset, so that it can still be chosen afterwards.
+    """
+    if loader.multiprocessing_context is not None:
+        return str(loader.multiprocessing_context.get_start_method())
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    return chosen or multiprocessing.get_all_start_methods()[0]
 
 
 def shut_down(iterator: Any) -> None:

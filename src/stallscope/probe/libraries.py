@@ -3,7 +3,7 @@
 Three sorts. Reading and decoding are stages of their own wherever they happen, because they
 happen in surprising places: `PIL.Image.open` is lazy, so the first transform that touches the
 pixels decodes them. A transforming call (`cv2.resize`) is a stage only in the dataset's own code;
-inside a transform that has a name it belongs to that transform (see `analyze/spans.py`).
+inside a transform that has a name it belongs to that transform (see `analyze/words.py`).
 
 What is read through an open file object (`file.read()`) cannot be hooked without changing the
 object's type; it stays in `getitem`, as waiting.
@@ -126,6 +126,7 @@ class Libraries:
     def _looker(self, call: Call) -> Callable[..., None] | None:
         """What to do with the result and the arguments of a call."""
         recorder = self._recorder
+        record_file, record_pixels = recorder.file, recorder.pixels
         note = _READS_AND_DECODES.get(call.path)
 
         def file(_: object, path: object = None, *__: object) -> None:
@@ -133,12 +134,15 @@ class Libraries:
             if note:
                 recorder.note(note)
                 note = None
-            if isinstance(path, (str, os.PathLike)):
-                recorder.file(os.fsdecode(path))
+            if type(path) is str:  # nearly always: the other question takes a microsecond
+                record_file(path)
+            elif hasattr(path, "__fspath__"):
+                record_file(os.fsdecode(path))
 
-        def image(result: Any, source: object = None, *rest: object) -> None:
-            file(result, source, *rest)
-            recorder.pixels(*result.size)
+        def image(result: Any, source: object = None, *_: object) -> None:
+            file(result, source)
+            width, height = result.size
+            record_pixels(width, height)
 
         return {"file": file, "image": image}.get(call.gives)
 

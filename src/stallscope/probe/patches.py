@@ -1,34 +1,58 @@
 """Putting something in somebody's place for a while, and taking it off without a trace.
 
 Everything that the probe changes, it changes through here: attributes of classes and modules,
-items of lists and dicts. What was not there before is deleted again, not set to what it inherited.
+slots of objects, items of lists and dicts. A place is only touched while it holds what was left
+there: what the user has put there in the meantime stays. Two recordings may share a place, and end
+in either order.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
 _ABSENT: Final = object()
 
 
+@dataclass(eq=False)
+class _Layer:
+    """One replacement in one place."""
+
+    owner: Any
+    name: Any
+    old: Any
+    new: Any
+    on: bool = True
+
+    @property
+    def place(self) -> tuple[int, Any]:
+        """The same for all layers of one place. A list's items are known by themselves."""
+        return id(self.owner), None if isinstance(self.owner, list) else self.name
+
+
+_layers: dict[tuple[int, Any], list[_Layer]] = {}
+"""All layers that are on, by place, the lowest first; over all recordings of this process."""
+
+
 class Patches:
-    """A pile of replacements; they go on in order and come off in the opposite order."""
+    """A pile of replacements that go on and come off together."""
 
     def __init__(self) -> None:
-        self._places: list[tuple[Any, Any, Any, Any]] = []  # owner, name, old, new
-        self._on = True
+        self._pile: list[_Layer] = []
 
     def put(self, owner: Any, name: Any, new: Any) -> None:
         """Replace `owner.name`, or `owner[name]` where the owner is a list or a dict.
 
         Raises:
-            TypeError: the owner cannot be changed (a class made in C).
+            Exception: the owner cannot be changed (a class made in C, a metaclass that forbids it).
         """
-        old = _own(owner, name)
+        layer = _Layer(owner, name, _own(owner, name), new)
         _put(owner, name, new)
-        self._places.append((owner, name, old, new))
+        _layers.setdefault(layer.place, []).append(layer)
+        self._pile.append(layer)
 
     def put_everywhere(self, functions: dict[int, tuple[Any, Any]]) -> None:
         """Replace functions of modules, also where `from module import name` has taken them.
@@ -41,30 +65,56 @@ class Patches:
 
     def suspend(self) -> None:
         """Take everything off for now; `resume` puts it back."""
-        if self._on:
-            self._on = False
-            for owner, name, old, _ in reversed(self._places):
-                _put(owner, name, old)
+        for layer in reversed(self._pile):
+            _take_off(layer)
 
     def resume(self) -> None:
-        """Put everything back that `suspend` took off."""
-        if not self._on:
-            self._on = True
-            for owner, name, _, new in self._places:
-                _put(owner, name, new)
+        """Put everything back that `suspend` took off, where nobody has changed the place."""
+        for layer in self._pile:
+            if not layer.on and _replace(layer, layer.old, layer.new):
+                layer.on = True
+                _layers.setdefault(layer.place, []).append(layer)
 
     def undo(self) -> None:
         """Take everything off for good, also where it was imported from in the meantime."""
         self.suspend()
-        shared = {id(new): (new, old) for owner, _, old, new in self._places if _is_module(owner)}
+        shared = {
+            id(layer.new): (layer.new, layer.old)
+            for layer in self._pile
+            if isinstance(layer.owner, ModuleType)
+        }
         for owner, name, new in _holders(shared) if shared else ():
             _put(owner, name, shared[id(new)][1])
-        self._places.clear()
-        self._on = True
+        self._pile.clear()
 
 
-def _is_module(owner: Any) -> bool:
-    return isinstance(owner, ModuleType)
+def _take_off(layer: _Layer) -> None:
+    """Take one layer off; one that lies beneath another is taken out from under it."""
+    if not layer.on:
+        return
+    layer.on = False
+    layers = _layers[layer.place]
+    above = next((other for other in layers if other.old is layer.new), None)
+    layers.remove(layer)
+    if not layers:
+        del _layers[layer.place]
+    if above is not None:
+        above.old = layer.old
+    else:
+        _replace(layer, layer.new, layer.old)
+
+
+def _replace(layer: _Layer, expected: Any, value: Any) -> bool:
+    """Put a value where the expected one is; leave the place alone where it is not."""
+    owner, name = layer.owner, layer.name
+    # Whatever goes wrong in one place must not keep the others from being put back.
+    with contextlib.suppress(Exception):
+        if isinstance(owner, list):
+            name = next((i for i, item in enumerate(owner) if item is expected), None)
+        if name is not None and _own(owner, name) is expected:
+            _put(owner, name, value)
+            return True
+    return False
 
 
 def _holders(functions: dict[int, tuple[Any, Any]]) -> list[tuple[ModuleType, str, Any]]:
@@ -72,7 +122,7 @@ def _holders(functions: dict[int, tuple[Any, Any]]) -> list[tuple[ModuleType, st
     return [
         (module, name, value)
         for module in list(sys.modules.values())
-        if _is_module(module)
+        if isinstance(module, ModuleType)
         for name, value in list(vars(module).items())
         if id(value) in functions
     ]
@@ -88,14 +138,16 @@ def _own(owner: Any, name: Any) -> Any:
 
 
 def _put(owner: Any, name: Any, value: Any) -> None:
-    if isinstance(owner, list):
-        owner[name] = value
-    elif isinstance(owner, dict):
+    if isinstance(owner, (type, ModuleType)):
         if value is _ABSENT:
-            owner.pop(name, None)
+            delattr(owner, name)
         else:
-            owner[name] = value
-    elif value is _ABSENT:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, value)
+            setattr(owner, name, value)
+    elif isinstance(owner, list):
+        owner[name] = value
+    else:  # past any __setattr__ of the user's, such as a frozen dataclass's
+        slots = owner if isinstance(owner, dict) else vars(owner)
+        if value is _ABSENT:
+            slots.pop(name, None)
+        else:
+            slots[name] = value

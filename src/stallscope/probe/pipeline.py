@@ -154,7 +154,7 @@ def name_of(value: Any) -> str:
     if isinstance(value, functools.partial):
         return name_of(value.func)
     if not is_function(value):
-        inner = getattr(value, "lambd", None)  # torchvision's Lambda
+        inner = _attributes(value).get("lambd")  # torchvision's Lambda
         name = type(value).__name__
         return f"{name}({name_of(inner)})" if is_function(inner) else name
     name = getattr(value, "__name__", type(value).__name__)
@@ -170,14 +170,16 @@ def _nothing() -> None:
 
 
 def _attributes(holder: Any) -> dict[str, Any]:
+    """What an object holds itself; nothing of the user's runs to find that out."""
     try:
-        return dict(vars(holder))
-    except TypeError:  # a list, a tuple, a class with slots
+        own = object.__getattribute__(holder, "__dict__")
+    except AttributeError:  # a list, a tuple, a class with slots
         return {}
+    return dict(own) if isinstance(own, dict) else {}
 
 
 def _expand(owner: Any, name: Any, value: Any, hint: str, depth: int = 0) -> Iterator[Slot]:
-    most, deepest = 64, 3  # a dataset may hold a million paths: nobody's pipeline is that long
+    most, deepest = 2000, 3  # a dataset may hold a million paths: nobody's pipeline is so long
     if isinstance(value, (list, tuple)) and len(value) <= most and depth < deepest:
         for place, inner in enumerate(value):
             yield from _expand(value, place, inner, hint, depth + 1)

@@ -7,14 +7,16 @@ from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.eventlog import CODE_SHIFT, MOST_CODES, TAG_SHIFT, Header, LogWriter, Tag
-from stallscope.probe.hotpath import Clocks, Pace, hot_path, word
+from stallscope.probe.hotpath import Clocks, Names, Pace, hot_path, word
 from stallscope.stages import BATCH, COLLATE, GETITEM, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_CPU_SHARE: Final = 1e-3
-"""Reading CPU time may cost this share of the samples' time at most."""
+_REST: Final = Stage("other ops", "transform")
+_CPU_SHARE: Final = 2.5e-4
+"""Reading CPU time may cost this share of the samples' time: a quarter of what is promised, because
+a read costs four times as much between two ops as in a row."""
 
 
 class Recorder:
@@ -35,16 +37,16 @@ class Recorder:
         self.log = log
         self.clock = clock
         self.pace = Pace()
-        self.key_of_code: dict[object, int] = {}
-        """Key of the stage of each hooked function, by its code object."""
+        self.names = Names()
         self._codes: dict[Stage, int] = {}
-        self._files: dict[str, int] = {}
-        keys = self.key(GETITEM), self.key(BATCH)
-        self._hot = hot_path(log, Clocks(clock, cpu_clock), self.pace, self.key_of_code, keys)
+        self._files_said = 0
+        self.names.getitem_key, self.names.batch_key = self.key(GETITEM), self.key(BATCH)
+        self._hot = hot_path(log, Clocks(clock, cpu_clock), self.pace, self.names)
         # Bound here once: a hook's way to its functions must not lead through properties.
         self.method, self.call, self.sample = self._hot.method, self._hot.call, self._hot.sample
-        self.in_sample, self.enter_batch = self._hot.in_sample, self._hot.enter_batch
-        self.failed = self._hot.failed
+        self.in_sample, self.at_work = self._hot.in_sample, self._hot.at_work
+        self.enter_batch, self.failed = self._hot.enter_batch, self._hot.failed
+        self.file, self.pixels = self._hot.file, self._hot.pixels
 
     def retire(self, *, close: bool = True) -> None:
         """Write nothing from now on: a hook that somebody still holds only calls its original.
@@ -52,7 +54,7 @@ class Recorder:
         Args:
             close: also give the mapping back; a forked child leaves it to its parent.
         """
-        self._hot.retire()
+        self._hot.leave()
         if close:
             self.log.close()
 
@@ -61,11 +63,16 @@ class Recorder:
     def key(self, stage: Stage) -> int:
         """What to add to the clock to get the word that enters this stage."""
         code = self._codes.get(stage)
+        if code is None and len(self._codes) >= MOST_CODES - 2:  # the last code is shared
+            if _REST not in self._codes:
+                self.note(f"more than {MOST_CODES - 2} stages: the rest is 'other ops'")
+            stage, code = _REST, self._codes.get(_REST)
         if code is None:
-            code = min(len(self._codes) + 1, MOST_CODES - 1)  # the last code is shared by the rest
-            self._codes[stage] = code
+            code = self._codes[stage] = len(self._codes) + 1
             self.log.say(code=code, stage=stage)
-        return (Tag.ENTER << TAG_SHIFT | code << CODE_SHIFT) - self.log.header[Header.BORN_NS]
+        key = (Tag.ENTER << TAG_SHIFT | code << CODE_SHIFT) - self.log.header[Header.BORN_NS]
+        self.names.stage_of_key[key] = stage
+        return key
 
     def note(self, sentence: str) -> None:
         """Say what could not be seen; it is shown with the run."""
@@ -88,20 +95,6 @@ class Recorder:
         """An iterator whose every `next` is a sample."""
         return _SampleIterator(self.sample, samples)
 
-    # ---- files ----------------------------------------------------------------------------------
-
-    def file(self, path: str) -> None:
-        """The sample at work reads this file."""
-        number = self._files.get(path)
-        if number is None:
-            number = self._files[path] = len(self._files) + 1
-            self.log.say(file=number, path=path)
-        self.log.words[self.log.place()] = word(Tag.FILE, number)
-
-    def pixels(self, width: int, height: int) -> None:
-        """The sample at work opened an image of this size."""
-        self.log.words[self.log.place()] = word(Tag.PIXELS, width << 24 | height)
-
     # ---- batches --------------------------------------------------------------------------------
 
     def mark(self, tag: Tag, payload: int = 0) -> None:
@@ -116,12 +109,18 @@ class Recorder:
             made: whether there is a batch, and no exception.
         """
         words, place, header = self.log.words, self.log.place, self.log.header
+        self._hot.leave()
         now = self._hot.clock_with_cpu()
         last = place()
         words[last] = now
         if made:
             self.mark(Tag.BATCH_END)
         header[Header.SAMPLES] = self.pace.samples
+        new = self.names.new_files
+        if new:
+            self.log.say_files(new, self._files_said + 1)
+            self._files_said += len(new)
+            new.clear()
         if last < first:
             header[Header.LAPS] += 1
         return (last - first) % len(words) + 1

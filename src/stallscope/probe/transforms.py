@@ -9,7 +9,9 @@ the slot where they stand.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from stallscope.probe.pipeline import Slot
     from stallscope.probe.recorder import Recorder
 
-_MOST_OPS: Final = 1000
-"""Ops built anew for every sample would fill the memory; the oldest are forgotten."""
+_MOST_KEPT: Final = 1000
+"""Objects that only a reference of ours can keep known."""
 
 
 class Ops:
@@ -57,15 +59,16 @@ class Ops:
             if cls is not None and cls not in self._classes:
                 self._classes.add(cls)
                 method = _method_of(cls)
-                self._patches.put(cls, method, self._container(getattr(cls, method)))
+                self._put(cls, method, self._container(getattr(cls, method)), name)
 
     def _container(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A container's own method: it adopts the ops of a container that was built late."""
-        known = self._alive
+        known, at_work = self._alive, self._recorder.at_work
 
         @functools.wraps(original)
         def hook(self_: Any, *args: Any, **named: Any) -> Any:
-            if id(self_) not in known:
+            if id(self_) not in known and at_work():
+                self._places = {}  # built late, maybe anew for each sample: named by place in it
                 self._adopt(self_)
             return original(self_, *args, **named)
 
@@ -80,11 +83,17 @@ class Ops:
                 self._hook_slot(slot)
 
     def _remember(self, holder: Any) -> None:
-        if len(self._alive) >= _MOST_OPS:
-            oldest = next(iter(self._alive))
-            del self._alive[oldest]
-            self._keys.pop(oldest, None)
-        self._alive[id(holder)] = holder
+        """Know an object by its id, for as long as it lives: it is not kept alive."""
+        number = id(holder)
+        try:
+            self._alive[number] = weakref.ref(holder, lambda _: self._forget(number))
+        except TypeError:  # a class with slots; few, so that they cannot fill the memory
+            if len(self._alive) < _MOST_KEPT:
+                self._alive[number] = holder
+
+    def _forget(self, number: int) -> None:
+        self._alive.pop(number, None)
+        self._keys.pop(number, None)
 
     def _hook_slot(self, slot: Slot) -> None:
         value = slot.value
@@ -110,14 +119,21 @@ class Ops:
 
     def _hook_class(self, cls: type, op: Any, key: int) -> None:
         method = _method_of(cls)
-        if isinstance(op, torch.jit.ScriptModule) or not hasattr(cls, method):
-            self._recorder.note(f"{cls.__name__} is compiled: its time is part of its caller's")
+        original = inspect.getattr_static(cls, method, None)
+        if isinstance(op, torch.jit.ScriptModule) or not inspect.isfunction(original):
+            self._cannot(cls.__name__)  # compiled, made in C, a static method, a descriptor
             return
-        hook = self._recorder.method(getattr(cls, method), op, key, self._key_of)
+        hook = self._recorder.method(original, op, key, self._key_of)
+        self._put(cls, method, hook, cls.__name__)
+
+    def _put(self, owner: Any, name: Any, hook: Any, called: str) -> None:
         try:
-            self._patches.put(cls, method, hook)
-        except TypeError:  # a class made in C
-            self._recorder.note(f"{cls.__name__} is made in C: its time is part of its caller's")
+            self._patches.put(owner, name, hook)
+        except Exception:  # noqa: BLE001 - whatever forbids it, the user's run goes on
+            self._cannot(called)
+
+    def _cannot(self, called: str) -> None:
+        self._recorder.note(f"{called} cannot be hooked: its time is part of its caller's")
 
     def _key_of(self, op: Any) -> int:
         """The key of an op whose class is hooked; an op that is new gets its own stage."""
@@ -135,15 +151,16 @@ class Ops:
 
     def _hook_function(self, slot: Slot, stage: Stage) -> None:
         if isinstance(slot.owner, tuple):
-            self._recorder.note(f"{stage.name} stands in a tuple: its time is part of its caller's")
+            self._cannot(stage.name)
             return
-        if slot.value in self._hooks.values():
+        if any(slot.value is hook for hook in self._hooks.values()):
             return
         hook = self._hooks.get(id(slot.value))
         if hook is None:
-            hook = self._recorder.call(slot.value, self._recorder.key(self._placed(stage)))
-            self._hooks[id(slot.value)] = hook  # `__wrapped__` keeps the function alive
-        self._patches.put(slot.owner, slot.name, hook)
+            timed = self._recorder.call(slot.value, self._recorder.key(self._placed(stage)))
+            hook = _looking_like(slot.value, timed)
+            self._hooks[id(slot.value)] = hook  # it keeps the function alive
+        self._put(slot.owner, slot.name, hook, stage.name)
 
 
 def _is_inner_op(slot: Slot) -> bool:
@@ -152,6 +169,20 @@ def _is_inner_op(slot: Slot) -> bool:
         return pipeline.is_container(slot.value)
     listed = isinstance(slot.owner, (list, tuple, dict)) and not isinstance(slot.value, nn.Module)
     return listed or pipeline.is_container(slot.value) or pipeline.is_op(slot.value)
+
+
+def _looking_like(original: Any, timed: Callable[..., Any]) -> Callable[..., Any]:
+    """The recording function, with the attributes by which code looks into the original."""
+    if isinstance(original, functools.partial):
+        kind = type(
+            "partial", (functools.partial,), {"__call__": lambda _, *a, **n: timed(*a, **n)}
+        )
+        made: Callable[..., Any] = kind(original.func, *original.args, **original.keywords)
+        return made
+    for name in ("__self__", "__func__"):
+        if hasattr(original, name):
+            setattr(timed, name, getattr(original, name))
+    return timed
 
 
 def _method_of(cls: type) -> str:
