@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from stallscope.probe.recorder import Recorder
 
-_COST_SHARE: Final = 0.005
-"""Recording may cost this share of a batch's time; else only every k-th batch is recorded. Half
-of the promised 1%, because the cost of a word is an estimate."""
+_COST_SHARE: Final = 0.004
+"""Recording may cost this share of the batches' time; else only every k-th batch is recorded. Less
+than half of the promised 1%: a word's cost is an estimate, and going on and off costs, too."""
 _WORD_NS: Final = (200, 1400)
 """What a word costs with the hook around it: in a row (`tests/benchmarks/span_cost.py`), and
 between ops that use the caches (`tests/benchmarks/overhead.py`)."""

@@ -53,7 +53,7 @@ def figure(run: Run) -> Sheet:
     left = max(text_width(name, TEXT_SIZE) for name in names) + 0.12
     axis = "time, from some moment of the steady state on · numbers: batches"
     body = Part(_LANE * len(names) + 0.1, above=0.32, axis=axis, left=left, right=_RIGHT)
-    made, (ax,) = sheet(title(run, found), _notes(found), [body])
+    made, (ax,) = sheet(title(found), _notes(found), [body])
     with styled():
         linear_time(ax, found.length_s)
         name_rows(ax, names)
@@ -62,9 +62,9 @@ def figure(run: Run) -> Sheet:
     return made
 
 
-def title(run: Run, found: Lanes) -> str:
+def title(found: Lanes) -> str:
     """How busy the workers are, where the recording can tell."""
-    if _skipped(run):
+    if _skipped(found):
         return (
             f"Most of a batch is {_longest(found)}; gaps do not count: some batches were not "
             "recorded"
@@ -96,16 +96,17 @@ def _processes(found: Lanes) -> list[tuple[int, int | None]]:
     return [(pid, worker) for _, pid, worker in rows.iter_rows()]
 
 
-def _skipped(run: Run) -> bool:
-    """Whether numbers are missing between the batches that were recorded."""
+def _skipped(found: Lanes) -> bool:
+    """Whether numbers are missing between the batches in the window: they were not recorded."""
     number = pl.col("batch")
     missing = number.max() - number.min() + 1 - number.n_unique()
-    return bool(run.batches.group_by("epoch").agg(missing=missing)["missing"].any())
+    return bool(found.blocks.group_by("epoch").agg(missing=missing > 0)["missing"].any())
 
 
 def _notes(found: Lanes) -> list[str]:
     window = f"{seconds(found.length_s)} of the steady state"
-    seen = f"{window}, {counted(found.blocks.height, 'batch')} · white: no batch in hand"
+    white = "no batch in hand" + (", or one that was not recorded" if _skipped(found) else "")
+    seen = f"{window}, {counted(found.blocks.height, 'batch')} · white: {white}"
     lines = [f"{seen} · within a batch, the time of all its samples is put together by kind"]
     hidden = len(_processes(found)) - MOST_LANES
     return [*lines, f"not shown: {count(hidden, 'more worker')}"] if hidden > 0 else lines
