@@ -121,7 +121,7 @@ LOADERS: dict[str, Callable[[], Any]] = {
 def seen(make: Callable[[], Any]) -> str:
     """How much of a loader the kit sees."""
     try:
-        run = ss.record(make(), batches=8, warmup=0)
+        run = ss.record(make(), batches=6, warmup=0)
     except UnsupportedError:
         return "refused, with a sentence on what to give instead"
     used = run.all_steps.select("epoch", "batch")
