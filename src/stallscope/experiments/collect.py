@@ -141,7 +141,8 @@ def _about_logs(
     said = [note for page in pages for note in page.notes]
     every = max((page.every for page in pages), default=1)
     if every > 1:
-        said.append(f"1 batch in {every} was recorded, so that recording costs under 1%")
+        kept = f"1 batch in {every} was recorded after the first ones"
+        said.append(f"{kept}, to hold the cost of recording down")
     dropped = sum(page.dropped for page in pages)
     if dropped:
         said.append(f"the logs were full: the oldest {dropped:,} events were overwritten")
