@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from torch.utils.data import Dataset
 from torchvision import io as vision_io
 from torchvision import transforms as v1
 from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
+
+from stallscope.analyze.spans import decode
+from stallscope.eventlog import read_log
 
 
 class Files(Dataset):
@@ -174,6 +178,17 @@ def test_file_and_pixels_of_each_sample(photograph, tmp_path):
 
     assert [str(photograph)] * 4 == samples["path"].to_list()
     assert [(400, 300)] * 4 == list(samples.select("width", "height").iter_rows())
+
+
+def test_a_file_that_was_never_named_is_unknown(photograph, tmp_path):
+    """A process that ends before it has named a file leaves the path open, not another's."""
+    READ[0] = lambda _: Image.open(photograph)
+    record(Files(None), tmp_path)
+    log = read_log(tmp_path / "log.events")
+
+    samples = decode(replace(log, files={}), origin_ns=0).samples
+
+    assert [None] * 4 == samples["path"].to_list()
 
 
 def test_nothing_stays_replaced(photograph, tmp_path):

@@ -201,7 +201,8 @@ def _samples(words: Words) -> pl.DataFrame:
             "batch": words.payload[batch],
             "sample": words.sample_place(numbers),
             "index": words.payload[at] - INDEX_OFFSET,
-            "file": np.minimum(file, len(paths) - 1),
+            # A killed process may not have named the files of its last batch.
+            "file": np.where(file < len(paths), file, 0),
             "width": size >> 24,
             "height": size & ((1 << 24) - 1),
             "indexed": words.tags[at] == Tag.SAMPLE,

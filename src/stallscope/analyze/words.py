@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stallscope.eventlog import CODE_SHIFT, PAYLOAD, TAG_SHIFT, Tag, event_times
+from stallscope.eventlog import CODE_SHIFT, MOST_CODES, PAYLOAD, TAG_SHIFT, Tag, event_times
 from stallscope.stages import Stage
 
 if TYPE_CHECKING:
@@ -46,7 +46,10 @@ class Words:
         self.batch = self.batch_of_word[self.event_at]
         self.depth = self._depths()
         self.top = self._tops()
-        self.stages, self.code = self._effective_codes()
+        self.stages = [log.stages.get(code, UNKNOWN) for code in range(MOST_CODES)]
+        """Stage of each code."""
+        self.code = ((log.words[self.event_at] & PAYLOAD) >> CODE_SHIFT)[self.top]
+        """For each event, the code of the stage that is at work after it."""
 
     def _depths(self) -> np.ndarray:
         """How many stages are open after each event; every batch begins with none."""
@@ -68,22 +71,6 @@ class Words:
         tops = np.empty(order.size, dtype=np.int64)
         tops[order] = order[np.maximum(last, 0)] if order.size else order
         return tops
-
-    def _effective_codes(self) -> tuple[list[Stage], np.ndarray]:
-        """Stages, and for each event which of them is at work after it.
-
-        A stage that gives way is part of the transform around it, where there is one.
-        """
-        codes = (self.log.words[self.event_at] & PAYLOAD) >> CODE_SHIFT
-        stages = [self.log.stages.get(code, UNKNOWN) for code in range(1 << 10)]
-        calls = np.array([stage.gives_way for stage in stages])
-        transforms = np.array([stage.kind == "transform" for stage in stages])
-        inner = np.flatnonzero(self.enters & calls[codes] & (self.depth > 1))
-        for depth in np.unique(self.depth[inner]):  # outer before inner
-            here = inner[self.depth[inner] == depth]
-            parent = codes[self.top[here - 1]]
-            codes[here] = np.where(transforms[parent], parent, codes[here])
-        return stages, codes[self.top] if codes.size else codes
 
     def sample_place(self, sample: np.ndarray) -> np.ndarray:
         """Place in its batch of each sample, given by its number in the log."""

@@ -3,7 +3,7 @@
 Three sorts. Reading and decoding are stages of their own wherever they happen, because they
 happen in surprising places: `PIL.Image.open` is lazy, so the first transform that touches the
 pixels decodes them. A transforming call (`cv2.resize`) is a stage only in the dataset's own code;
-inside a transform that has a name it belongs to that transform (see `analyze/words.py`).
+inside a transform that has a name it belongs to that transform (see `probe/hotpath.py`).
 
 What is read through an open file object (`file.read()`) cannot be hooked without changing the
 object's type; it stays in `getitem`, as waiting.
