@@ -18,8 +18,11 @@ import nbformat
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PICTURE = ROOT / "notebooks" / "pictures" / "stages.png"
-NOTEBOOK = ROOT / "notebooks" / "02_fetch_vs_transform.ipynb"
+PICTURES = {
+    # picture: the notebook that draws it, and the cell in it
+    "ladder": ("03_cached_baseline", "ladder.plot()"),
+    "stages": ("02_fetch_vs_transform", "run.plot()"),
+}
 BEGIN, END = "<!-- example: python tests/readme.py --write -->", "<!-- /example -->"
 
 
@@ -41,12 +44,12 @@ def output() -> str:
     return printed.getvalue().strip()
 
 
-def picture() -> bytes:
-    """The first picture of the notebook, as a run of the notebook draws it."""
+def picture(name: str, source: str) -> bytes:
+    """The picture of a cell, as a run of its notebook draws it."""
     from nbclient import NotebookClient
 
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    wanted = next(i for i, cell in enumerate(notebook.cells) if cell.source == "run.plot()")
+    notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    wanted = next(i for i, cell in enumerate(notebook.cells) if cell.source == source)
     notebook.cells = notebook.cells[: wanted + 1]
     NotebookClient(notebook, timeout=300).execute()
     images = (out.get("data", {}).get("image/png") for out in notebook.cells[wanted].outputs)
@@ -54,17 +57,19 @@ def picture() -> bytes:
 
 
 def main() -> None:
-    """Print the output, or write it and the picture."""
+    """Print the output, or write it and the pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put both where the README has them")
+    parser.add_argument("--write", action="store_true", help="put them where the README has them")
     write, code, printed = parser.parse_args().write, example(), output()
     print(printed)
     if write:
         head, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
         block = f"```python\n{code}```\n\n```text\n{printed}\n```\n"
         README.write_text(f"{head}{BEGIN}\n{block}{END}{rest.partition(END)[2]}", encoding="utf-8")
-        PICTURE.parent.mkdir(exist_ok=True)
-        PICTURE.write_bytes(picture())
+        for name, (notebook, source) in PICTURES.items():
+            path = ROOT / "notebooks" / "pictures" / f"{name}.png"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(picture(notebook, source))
 
 
 if __name__ == "__main__":

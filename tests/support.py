@@ -10,6 +10,8 @@ that all of them go through, "in part" when only batches were seen, else the ref
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import re
 from pathlib import Path
@@ -17,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("TQDM_DISABLE", "1")
 
+import third_party
 import torch
-import webdataset
 from loaders import Backwards, BulkNoise, Jitter, Noise, NoiseStream
 from torch.utils.data import (
     BatchSampler,
@@ -43,9 +45,12 @@ _ONE = re.compile("batch_size=None")
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- support: python tests/support.py --write -->", "<!-- /support -->"
 UNTRIED = (
+    (
+        "what MONAI's ThreadDataLoader does, under `ss.instrumented`",
+        "not seen: its batches come from a thread of its own, whose waits are taken for the loop's",
+    ),
     ("Linux, x86-64", "tested"),
-    ("Python 3.14", "not tested; it does not fork: `multiprocessing_context='fork'` is needed"),
-    ("macOS, Windows", "not tested; workers are spawned there, so only `num_workers=0`"),
+    ("Python 3.14, macOS, Windows", "not tested; workers are not forked there"),
     ("JupyterLab 4", "tested in Chromium"),
     ("VS Code, Colab", "not tested; every widget has a static picture beside it"),
 )
@@ -113,9 +118,11 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "`ConcatDataset`": lambda: DataLoader(ConcatDataset([_data(), _data()]), 4, num_workers=2),
     "`random_split`": lambda: DataLoader(random_split(_data(), [64, 32])[0], 4, num_workers=2),
     "a subclass of `DataLoader`": lambda: Custom(_data(), 4, num_workers=2),
-    "webdataset's `WebLoader`": lambda: webdataset.WebLoader(_data(), batch_size=4, num_workers=1),
     "any other iterable of batches": lambda: [torch.rand(4)] * 9,
 }
+REFUSED = "refused, with a sentence on what to give instead"
+WAITS = "in part: the loop's waits"
+BATCHES = "in part: batches and their stages, no single samples"
 
 
 def seen(make: Callable[[], Any]) -> str:
@@ -123,11 +130,13 @@ def seen(make: Callable[[], Any]) -> str:
     try:
         run = ss.record(make(), batches=6, warmup=0)
     except UnsupportedError:
-        return "refused, with a sentence on what to give instead"
+        return REFUSED
+    if run.work.is_empty():
+        return WAITS
     used = run.all_steps.select("epoch", "batch")
     samples = run.samples(steady=False).join(used, on=["epoch", "batch"], how="semi")
     if samples.is_empty() and not run.stages().is_empty():
-        return "in part: batches and their stages, no single samples"
+        return BATCHES
     expected = used.height * (1 if any(map(_ONE.match, run.notes)) else SIZE)
     stages = run.stages()
     jitter = stages.filter(stages["stage"].str.starts_with("Jitter"))["count"].sum()
@@ -135,9 +144,44 @@ def seen(make: Callable[[], Any]) -> str:
     return "full" if everything else f"only {samples.height} of {expected} samples"
 
 
+def seen_of(library: str) -> str:
+    """How much of another library's loader the kit sees."""
+    try:
+        run = ss.record(third_party.LIBRARIES[library](), batches=6, warmup=0)
+    except UnsupportedError:
+        return REFUSED
+    if run.work.is_empty():
+        return WAITS
+    op, whole = third_party.OPS[library], any(map(_ONE.match, run.notes))
+    named = {one for stages in (run.work["stage"], *_others(run)) for one in stages}
+    if op and not any(name.startswith(op) for name in named):
+        return "in part: samples, without the names of their ops"
+    if op and not any(name.startswith(op) for name in run.work["stage"]):
+        return "in part: the inner loader's workers are a run of their own, `run.others`"
+    if any("in other threads" in note for note in run.notes):
+        return "in part: not what other threads of the workers do"
+    return BATCHES if whole or run.samples(steady=False).is_empty() else "full"
+
+
+def _others(run: Any) -> list[Any]:
+    return [other.all_spans["stage"] for other in run.others]
+
+
+def seen_in(training: str) -> str:
+    """How much of another library's own training loop the kit sees."""
+    with contextlib.redirect_stdout(io.StringIO()), ss.instrumented(warmup=0) as watch:
+        third_party.TRAININGS[training]()
+    steps = watch.run.all_steps
+    trained = set(watch.run.side_spans["stage"]) >= {"backward", "optimizer"}
+    return "full" if trained and steps["worker"].null_count() < steps.height else WAITS
+
+
 def table() -> str:
     """The support table in Markdown."""
-    rows = [*((name, seen(make)) for name, make in LOADERS.items()), *UNTRIED]
+    rows = [(name, seen(make)) for name, make in LOADERS.items()]
+    rows += [(name, seen_of(name)) for name in third_party.LIBRARIES]
+    rows += [(name, seen_in(name)) for name in third_party.TRAININGS]
+    rows += UNTRIED
     return "\n".join(["| what | seen |", "| --- | --- |", *(f"| {a} | {b} |" for a, b in rows)])
 
 

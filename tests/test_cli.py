@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import traces
 from guided import NAME, install
 from typer.testing import CliRunner
+from virtual_loop import a_loop
 
 import stallscope
 from stallscope import cli, packaged
 
+COMMANDS = ("flame", "lab", "lines", "notebooks", "record", "run", "show", "trace")
 SOURCE = Path(stallscope.__file__).parents[1]
 LOADERS = '''
 """A user's module."""
@@ -57,7 +60,9 @@ def stallscope_does(*arguments):
 
 
 class TestHelp:
-    @pytest.mark.parametrize("command", [[], ["lab"], ["notebooks"], ["record"]])
+    @pytest.mark.parametrize(
+        "command", [[], ["flame"], ["lab"], ["lines"], ["notebooks"], ["record"], ["trace"]]
+    )
     def test_shows_examples(self, command):
         """Each help text ends its description with commands to copy."""
         shown = CliRunner().invoke(cli.app, [*command, "--help"]).stdout
@@ -68,7 +73,7 @@ class TestHelp:
         """Without a command the help is shown, which names every command."""
         shown = CliRunner().invoke(cli.app, []).output
 
-        assert all(f"\n  {name} " in shown for name in ("lab", "notebooks", "record"))
+        assert all(f"\n  {name} " in shown for name in COMMANDS)
 
     def test_loads_no_heavy_library(self):
         """The help appears at once: neither torch nor polars nor Jupyter is loaded for it."""
@@ -130,6 +135,24 @@ class TestNotebooks:
 
         assert asked["args"] == (here / "y", here / "y" / NAME)
         assert (asked["browser"], asked["port"]) == (False, 8890)
+
+
+class TestLines:
+    def test_prints_the_listings(self, here):
+        """The answer comes first, then the functions with their source."""
+        done = stallscope_does("lines", "mine:good", "--samples", "8")
+
+        assert done.returncode == 0, done.stderr
+        assert "of `Numbers.__getitem__`" in done.stdout.splitlines()[0]
+        assert "return float(index)" in done.stdout
+
+    def test_takes_the_functions_that_are_named(self, here):
+        """A name that nothing has is one line on stderr, with exit code 2."""
+        done = stallscope_does("lines", "mine:good", "--function", "Numbrs.__getitem__")
+
+        assert done.returncode == 2
+        assert "did you mean 'Numbers.__getitem__'" in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 class TestRecord:
@@ -221,7 +244,41 @@ class TestRecord:
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", [["record", "sample"], ["notebooks", "x"], ["lab"]])
+class TestTrace:
+    @pytest.fixture
+    def saved(self, here):
+        return a_loop({"decode": 2.0}, workers=2, batches=8).save(here / "run")
+
+    def test_writes_the_file_and_prints_its_name(self, here, saved):
+        """The name goes to stdout, where to open it to stderr."""
+        result = CliRunner().invoke(cli.app, ["trace", "run", "new/t.json.gz"])
+
+        assert (result.exit_code, result.stdout) == (0, "new/t.json.gz\n")
+        assert "ui.perfetto.dev" in result.stderr
+        assert traces.faults(traces.read(here / "new" / "t.json.gz")) == []
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["run", "t.txt"], "a trace is .json or .json.gz"),
+            (["run", "mine.json"], "no trace of stallscope's"),
+            (["nowhere", "t.json"], "is not a run"),
+        ],
+    )
+    def test_says_what_is_wrong_in_one_line(self, here, saved, arguments, words):
+        """A mistake is one line on stderr, with exit code 2, and writes nothing."""
+        (here / "mine.json").write_text("{}")
+
+        result = CliRunner().invoke(cli.app, ["trace", *arguments])
+
+        assert (result.exit_code, words in result.stderr) == (2, True)
+        assert result.stderr.count("\n") == 1
+        assert not list(here.glob("t.*"))
+
+
+@pytest.mark.parametrize(
+    "command", [["record", "sample"], ["notebooks", "x"], ["lab"], ["trace", "x", "y.json"]]
+)
 def test_a_current_folder_that_is_gone_is_one_sentence(here, monkeypatch, command):
     """In a folder that was deleted in the meantime, each command says so and does nothing."""
     gone = here / "gone"

@@ -18,12 +18,15 @@ STOREYS = {
     # storey: (storeys that it may use, packages that it may use)
     "ground": ("ground", "numpy polars matplotlib:types"),
     "probe": ("ground probe", "numpy torch typing_extensions:types"),
-    "measure": ("ground probe measure", "numpy torch torchvision PIL tqdm"),
+    "measure": (
+        "ground probe measure",
+        "line_profiler numpy torch torchvision PIL psutil pynvml tqdm typing_extensions:types",
+    ),
     "analyze": ("ground analyze", "numpy polars"),
-    "experiments": ("ground probe measure analyze experiments", "numpy polars torch tqdm"),
+    "experiments": ("ground probe measure analyze experiments", "numpy polars psutil torch tqdm"),
     "views": (
         "ground analyze views",
-        "numpy polars matplotlib ipywidgets PIL",
+        "numpy polars matplotlib ipywidgets anywidget traitlets PIL",
     ),
     "door": (
         "ground probe measure analyze experiments views door",
@@ -31,13 +34,19 @@ STOREYS = {
     ),
 }
 GROUND = {
-    *("errors", "eventlog", "interrupts", "packaged", "result"),
-    *("run", "runfile", "stages", "units"),
+    *("afterimport", "errors", "eventlog", "flamefile", "flames", "interrupts", "ladders"),
+    *("listings", "mapped", "marks", "packaged", "resources", "result", "run", "runfile"),
+    *("stages", "tracefile", "units"),
 }
 ROOMS = ("probe", "measure", "analyze", "experiments", "views")
 
 ALLOWED = {
-    ("run", "stallscope.analyze.summary"): "a run's tables; imported when they are asked for",
+    ("run", "stallscope.analyze.tables"): "a run's tables; imported when they are asked for",
+    ("run", "stallscope.analyze.stalls.standing"): "a type",
+    ("ladders", "stallscope.analyze.headroom"): "a ladder's tables; imported when asked for",
+    ("listings", "stallscope.analyze.hotlines"): "a table of lines; imported when asked for",
+    ("flames", "stallscope.analyze.stacks"): "a flame's tables; imported when asked for",
+    ("run", "stallscope.analyze.trace.timeline"): "its events; imported when they are written",
     ("runfile", "stallscope.analyze.spans"): "the columns that a run's tables must have",
 }
 """Each import upwards, with its reason."""

@@ -7,7 +7,11 @@ import pytest
 
 import stallscope
 
-NAMES = ["Run", "StallscopeError", "Target", "instrumented", "load", "record", "target"]
+NAMES = [
+    *("Flame", "Ladder", "Lines", "Run", "StallscopeError", "Target", "flame", "instrumented"),
+    *("ladder", "lines"),
+    *("load", "record", "simulated_step", "stage", "target"),
+]
 METHODS = [
     name
     for name, member in vars(stallscope.Run).items()
@@ -63,5 +67,5 @@ def test_a_run_says_what_it_takes(name):
 
 def test_an_unknown_name_is_said():
     """A name that is not there is an AttributeError that names it."""
-    with pytest.raises(AttributeError, match="'stallscope' has no attribute 'ladders'"):
-        stallscope.ladders  # noqa: B018
+    with pytest.raises(AttributeError, match="'stallscope' has no attribute 'orders_of'"):
+        stallscope.orders_of  # noqa: B018

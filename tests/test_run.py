@@ -35,6 +35,20 @@ def test_another_schema_version_is_refused(saved):
         ss.load(saved)
 
 
+def test_a_run_of_version_2_is_opened(saved):
+    """It has no resources: their table is empty, and everything else is there."""
+    before = ss.load(saved)
+    head = json.loads((saved / "run.json").read_text())
+    (saved / "run.json").write_text(json.dumps({**head, "schema_version": 2}))
+    (saved / "resources.parquet").unlink()
+
+    run = ss.load(saved)
+
+    assert run.all_resources.is_empty()
+    assert run.resources().is_empty()
+    assert run.all_steps.equals(before.all_steps)
+
+
 @pytest.mark.parametrize(
     "damage", ["", "[]", "{", '{"schema_version": 1}', "[" * 100_000, "1" * 5_000]
 )

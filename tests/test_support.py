@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import support
 
 
+@pytest.mark.slow
 def test_the_support_table_is_true():
     """Every row of the table is what a recording finds now (`python tests/support.py --write`)."""
     assert support.table() == support.in_readme()

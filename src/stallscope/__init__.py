@@ -12,32 +12,56 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
+    "Flame": "stallscope.flames",
+    "Ladder": "stallscope.ladders",
+    "Lines": "stallscope.listings",
     "Run": "stallscope.run",
     "StallscopeError": "stallscope.errors",
     "Target": "stallscope.measure.target",
+    "flame": "stallscope.experiments.flame",
     "instrumented": "stallscope.experiments.instrumented",
-    "load": "stallscope.runfile",
+    "ladder": "stallscope.experiments.ladder",
+    "lines": "stallscope.experiments.lines",
+    "load": "stallscope.experiments.load",
     "record": "stallscope.experiments.record",
+    "simulated_step": "stallscope.measure.simulated",
+    "stage": "stallscope.probe.named",
     "target": "stallscope.measure.target",
 }
 
 __all__ = [
+    "Flame",
+    "Ladder",
+    "Lines",
     "Run",
     "StallscopeError",
     "Target",
+    "flame",
     "instrumented",
+    "ladder",
+    "lines",
     "load",
     "record",
+    "simulated_step",
+    "stage",
     "target",
 ]
 
 if TYPE_CHECKING:
     from stallscope.errors import StallscopeError
+    from stallscope.experiments.flame import flame
     from stallscope.experiments.instrumented import instrumented
+    from stallscope.experiments.ladder import ladder
+    from stallscope.experiments.lines import lines
+    from stallscope.experiments.load import load
     from stallscope.experiments.record import record
+    from stallscope.flames import Flame
+    from stallscope.ladders import Ladder
+    from stallscope.listings import Lines
+    from stallscope.measure.simulated import simulated_step
     from stallscope.measure.target import Target, target
+    from stallscope.probe.named import stage
     from stallscope.run import Run
-    from stallscope.runfile import load
 
 
 def __getattr__(name: str) -> object:

@@ -7,6 +7,7 @@ needlessly slow), and blocks with a cost that is known beforehand.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -151,12 +152,18 @@ def case_b_loader(
 
 # --- blocks with a planted cost -------------------------------------------------------------
 
+_WORK: Final = bytes(8192)
+"""`hashlib` lets go of Python's lock for anything larger than 2 kB."""
+
 
 def busy(seconds: float) -> None:
-    """Burn so much CPU time of this thread, however long that takes on a loaded machine."""
+    """Burn so much CPU time of this thread, however long that takes on a loaded machine.
+
+    Outside of Python's lock, as decoders and torch compute: other threads can send a batch.
+    """
     end = time.thread_time() + seconds
     while time.thread_time() < end:
-        pass
+        hashlib.sha256(_WORK)
 
 
 def waiting(seconds: float) -> None:

@@ -21,6 +21,10 @@ class RunFormatError(StallscopeError, ValueError):
     """A folder is not a run that this version can read, or no place where one can be written."""
 
 
+class TraceFileError(StallscopeError, ValueError):
+    """A trace cannot be written there: another ending, something else of that name, no right."""
+
+
 class WorkspaceError(StallscopeError, OSError):
     """There is no place for the event logs (no room, or no right to write)."""
 

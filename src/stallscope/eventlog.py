@@ -19,8 +19,6 @@ Beside each log lies a `.names` file of JSON lines: the codes' stages, the files
 from __future__ import annotations
 
 import contextlib
-import json
-import mmap
 import os
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -31,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stallscope.errors import RunFormatError
+from stallscope.mapped import Names, read_names, reserve
 from stallscope.stages import Stage
 
 if TYPE_CHECKING:
@@ -104,6 +103,8 @@ class Header(IntEnum):
     """Calls of hooked functions in other threads, which were not recorded."""
     READY_NS = 10
     """`perf_counter_ns()` when the process asked for its first batch."""
+    LOADER = 11
+    """Which loader of the recording the process works for; 0 where that changes."""
 
 
 class LogWriter:
@@ -115,19 +116,12 @@ class LogWriter:
         header: the header's words, see `Header`.
     """
 
-    def __init__(self, path: Path, *, worker: int, born_ns: int, capacity: int) -> None:
-        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._names = os.open(path.with_suffix(".names"), append, 0o600)
-        length = (HEADER_WORDS + capacity) * 8
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(descriptor, 0, length)
-            else:  # macOS, Windows: written out instead
-                os.write(descriptor, b"\0" * length)
-            self._mapping = mmap.mmap(descriptor, length)
-        finally:
-            os.close(descriptor)
+    def __init__(
+        self, path: Path, *, worker: int, born_ns: int, capacity: int, loader: int = 0
+    ) -> None:
+        self._path = path
+        self._mapping = reserve(path, (HEADER_WORDS + capacity) * 8)
+        self._names = Names(path)
         self._view = memoryview(self._mapping).cast("q")
         self.header = self._view[:HEADER_WORDS]
         self.words = self._view[HEADER_WORDS:]
@@ -138,15 +132,12 @@ class LogWriter:
         self.header[Header.BORN_NS] = born_ns
         self.header[Header.CAPACITY] = capacity
         self.header[Header.EVERY] = 1
+        self.header[Header.LOADER] = loader
         self.header[Header.MAGIC] = MAGIC
 
     def say(self, **line: Any) -> None:
-        """Append one line to the `.names` file; it survives the end of the process.
-
-        Never fails: a full disk costs a name and not the user's run.
-        """
-        with contextlib.suppress(OSError):
-            os.write(self._names, json.dumps(line).encode("ascii") + b"\n")
+        """Append one line to the `.names` file; it survives the end of the process."""
+        self._names.say(**line)
 
     def say_files(self, paths: list[str], first: int) -> None:
         """Append these files, numbered from `first`, in one write.
@@ -154,15 +145,25 @@ class LogWriter:
         A write costs 10 us between two ops of a pipeline, so it is not done for every sample.
         """
         lines = (f'{{"file": {i}, "path": {quoted(p)}}}\n' for i, p in enumerate(paths, first))
-        with contextlib.suppress(OSError):
-            os.write(self._names, "".join(lines).encode("ascii"))
+        self._names.write("".join(lines))
 
     def close(self) -> None:
-        """Give the mapping back. Nothing may be written afterwards."""
+        """Give the mapping back, and the space that was not used. Nothing may be written then."""
+        if self._mapping.closed:
+            return
+        used = self._used()
         for view in (self.header, self.words, self._view):
             view.release()
         self._mapping.close()
-        os.close(self._names)
+        self._names.close()
+        if used is not None and os.name == "posix":
+            with contextlib.suppress(OSError):
+                os.truncate(self._path, (HEADER_WORDS + used) * 8)
+
+    def _used(self) -> int | None:
+        """How many words were written; None when the log was full once."""
+        following = self.place()
+        return None if self.words[following] or self.words[-1] else following
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,8 @@ class LogPages:
     """Path of each file number."""
     notes: tuple[str, ...] = ()
     """What the recorder could not see, in sentences."""
+    loader: int = 0
+    """Which loader of the recording the process worked for; 0 where that changed."""
     dropped: int = 0
     """Words that were overwritten because the log was full."""
     other_threads: int = 0
@@ -203,8 +206,12 @@ def read_log(path: Path) -> LogPages:
     if raw.size < HEADER_WORDS or raw[Header.MAGIC] != MAGIC:
         raise RunFormatError(f"{path} is not an event log of stallscope")
     header = raw[:HEADER_WORDS].tolist()
-    words, dropped = _in_order(raw[HEADER_WORDS:], header[Header.LAPS], header[Header.BORN_NS])
-    stages, files, notes = _read_names(path.with_suffix(".names"))
+    words, dropped = raw[HEADER_WORDS:], 0
+    if words.size < header[Header.CAPACITY]:  # closed before it was full
+        words = words[words != 0]
+    else:
+        words, dropped = _in_order(words, header[Header.LAPS], header[Header.BORN_NS])
+    stages, files, notes = _read_names(path)
     return LogPages(
         pid=header[Header.PID],
         worker=header[Header.WORKER],
@@ -215,6 +222,7 @@ def read_log(path: Path) -> LogPages:
         stages=stages,
         files=files,
         notes=notes,
+        loader=header[Header.LOADER],
         dropped=dropped,
         other_threads=header[Header.OTHER_THREADS],
     )
@@ -250,14 +258,11 @@ def _read_names(path: Path) -> tuple[dict[int, Stage], dict[int, str], tuple[str
     stages: dict[int, Stage] = {}
     files: dict[int, str] = {}
     notes: dict[str, None] = {}
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    for line in text.splitlines():
-        with contextlib.suppress(json.JSONDecodeError):  # a killed process may leave half a line
-            entry = json.loads(line)
-            if "code" in entry:
-                stages[entry["code"]] = Stage(*entry["stage"])
-            elif "file" in entry:
-                files[entry["file"]] = entry["path"]
-            elif "note" in entry:
-                notes[entry["note"]] = None
+    for entry in read_names(path):
+        if "code" in entry:
+            stages[entry["code"]] = Stage(*entry["stage"])
+        elif "file" in entry:
+            files[entry["file"]] = entry["path"]
+        elif "note" in entry:
+            notes[entry["note"]] = None
     return stages, files, tuple(notes)

@@ -33,9 +33,13 @@ class Result:
         figure: Figure = self._face().plot(self, kind)
         return figure
 
-    def panel(self) -> Any:
-        """The result as widgets, for a notebook."""
-        return self._face().panel(self)
+    def panel(self, kind: str | None = None) -> Any:
+        """The result as widgets, for a notebook.
+
+        Args:
+            kind: which panel; an unknown name lists the ones that there are.
+        """
+        return self._face().panel(self, kind)
 
     def __str__(self) -> str:
         return str(self._face().text(self))

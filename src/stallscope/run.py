@@ -20,6 +20,8 @@ from stallscope.result import Result
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
 
+    from stallscope.analyze.stalls.standing import Standing
+
     Schema = dict[str, PolarsDataType]
 
 STEPS: Schema = {
@@ -32,8 +34,45 @@ STEPS: Schema = {
     "h2d_s": pl.Float64,
     "step_s": pl.Float64,
     "other_s": pl.Float64,
+    "rank": pl.Int16,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "restart_s": pl.Float64,
+    "steady": pl.Boolean,
 }
-"""One row a step of the training loop; null is what was not measured."""
+"""One row a step of the training loop; null is what was not measured. The loop waits from
+`start_ns` to `end_ns`, counted from the start of the run; then it uses the batch: `h2d_s`, `step_s`
+and `other_s` add up to the time until the next wait. `restart_s` is what `iter(loader)` took just
+before, on the first step of an epoch."""
+
+DELIVERIES: Schema = {
+    "rank": pl.Int16,
+    "pid": pl.Int32,
+    "worker": pl.Int16,
+    "epoch": pl.Int32,
+    "batch": pl.Int32,
+    "asked_ns": pl.Int64,
+    "taken_ns": pl.Int64,
+    "made_ns": pl.Int64,
+    "pickle_ns": pl.Int64,
+    "sent_ns": pl.Int64,
+    "arrived_ns": pl.Int64,
+}
+"""One row a batch, whether its samples were recorded or not: when the loop asked for it, when its
+worker took the task up and had made it, when the worker's feeder thread began to pickle it and had
+sent it, and when the loop had received and unpickled it. Null is what was not seen."""
+
+WAITS: Schema = {
+    "rank": pl.Int16,
+    "step": pl.Int32,
+    "epoch": pl.Int32,
+    "batch": pl.Int32,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+}
+"""One row a `next` of the DataLoader inside of a step's wait. There is one, which fills the wait,
+unless the loop iterates something around the DataLoader, which may take several batches or none
+for one of its own."""
 
 STARTUP: Schema = {
     "worker": pl.Int16,
@@ -45,6 +84,21 @@ STARTUP: Schema = {
 }
 """One row a process: when it was ready for its first batch (from the start of its epoch), what
 its first sample cost, and what one of its samples costs later (median)."""
+
+RESOURCES: Schema = {
+    "rank": pl.Int16,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "resource": pl.Categorical,
+    "device": pl.Categorical,
+    "value": pl.Float64,
+    "limit": pl.Float64,
+}
+"""One row a sample of a resource on a device (a core, a process id, a disk): how much of it was
+used, in the unit of the resource's name (see `stallscope.resources`), and how much there is, null
+where that is not known. What is a share or a rate is of the time from `start_ns` to `end_ns`,
+counted from the start of the run; bytes in use are those at its end. A resource that could not be
+read has one row without device and value."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +113,8 @@ class Settings:
     """Samples a batch; None where the dataset makes the batches or a sampler decides."""
     warmup: int = 0
     """Batches at the start that are not part of the steady state."""
+    simulated_step_s: float | None = None
+    """How long the step was simulated to take, seconds; None where nothing was simulated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,41 +135,56 @@ class Run(Result):
     """Columns of `analyze.spans.BATCHES` and `steady`."""
     all_steps: pl.DataFrame
     """Columns of `STEPS`."""
+    waits: pl.DataFrame
+    """Columns of `WAITS`."""
+    deliveries: pl.DataFrame
+    """Columns of `DELIVERIES`."""
+    side_spans: pl.DataFrame
+    """Spans of the tracks beside the workers' own, columns of `analyze.spans.SPANS`: sending (the
+    feeder thread of each worker), pinning, and the training loop: copies to the device, `forward`,
+    `backward`, `optimizer`, the user's own parts, garbage collection, loops over other loaders."""
     startup: pl.DataFrame
     """Columns of `STARTUP`."""
     settings: Settings = field(default_factory=Settings)
     """What was asked for."""
+    all_resources: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=RESOURCES))
+    """Columns of `RESOURCES`, of all processes of the recording; empty where nothing was sampled,
+    as in runs of older versions."""
     first_batch_s: float | None = None
     """From starting the loader to its first batch; None when none came."""
     machine: dict[str, Any] = field(default_factory=dict)
     """Where it was measured."""
     notes: tuple[str, ...] = ()
     """What was left out or could not be seen, in sentences."""
-
-    @cached_property
-    def _steady(self) -> pl.DataFrame:
-        keys = ["rank", "pid", "epoch", "batch"]
-        steady = self.batches.filter("steady").select(keys)
-        from stallscope.analyze import summary
-
-        return summary.of_batches(self.all_spans, steady)
+    others: tuple[Run, ...] = ()
+    """The other loaders of the process (validation, say), those that took longest first."""
 
     def spans(self, *, steady: bool = True) -> pl.DataFrame:
         """One row a span: `rank, pid, worker, epoch, batch, sample, stage, kind, start_ns, end_ns`.
 
-        Spans of one process never overlap. `worker` is null in the main process, `sample` (place
-        in the batch) is null for what belongs to the batch. Then `cpu_ns`, null where not read.
+        First those of the workers' own work, which never overlap in a worker; then those beside it
+        (see `side_spans`). `worker` is null in the main process, `sample` (place in the batch) is
+        null for what belongs to the batch. Then `cpu_ns`, null where not read.
 
         Args:
             steady: only the steady state.
         """
-        return self._steady if steady else self.all_spans
+        from stallscope.analyze import tables
+
+        return tables.spans(self, steady=steady)
+
+    @cached_property
+    def work(self) -> pl.DataFrame:
+        """The spans of the workers' own work in the steady state, columns as of `spans`."""
+        from stallscope.analyze import tables
+
+        return tables.work(self)
 
     @cached_property
     def _stages(self) -> pl.DataFrame:
-        from stallscope.analyze import summary
+        from stallscope.analyze import tables
 
-        return summary.stages(self._steady)
+        return tables.stages(self)
 
     def stages(self) -> pl.DataFrame:
         """Where the time goes, the longest stage first; columns of `analyze.summary.STAGES`."""
@@ -125,9 +196,9 @@ class Run(Result):
 
     @cached_property
     def _samples(self) -> pl.DataFrame:
-        from stallscope.analyze import summary
+        from stallscope.analyze import tables
 
-        return summary.samples(self._steady, self.all_samples)
+        return tables.samples(self, steady=True)
 
     def samples(self, *, steady: bool = True) -> pl.DataFrame:
         """One row a sample: where it came from and what it cost, see `analyze.summary.samples`.
@@ -135,9 +206,9 @@ class Run(Result):
         Args:
             steady: only the steady state.
         """
-        from stallscope.analyze import summary
+        from stallscope.analyze import tables
 
-        return self._samples if steady else summary.samples(self.all_spans, self.all_samples)
+        return self._samples if steady else tables.samples(self, steady=False)
 
     def steps(self, *, steady: bool = True) -> pl.DataFrame:
         """One row a step of the loop, columns of `STEPS`.
@@ -147,9 +218,68 @@ class Run(Result):
         """
         if not steady:
             return self.all_steps
-        keys = ["epoch", "batch"]
-        steady_batches = self.batches.filter("steady").select(keys)
-        return self.all_steps.join(steady_batches, on=keys, how="semi", maintain_order="left")
+        return self.all_steps.filter("steady") if steady else self.all_steps
+
+    @cached_property
+    def _standing(self) -> Standing:
+        from stallscope.analyze import tables
+
+        return tables.stood_still(self)
+
+    def resources(self, *, steady: bool = True) -> pl.DataFrame:
+        """What was used meanwhile, sample by sample; columns of `RESOURCES`.
+
+        Args:
+            steady: only from the begin of the first steady step to the end of the last one.
+        """
+        from stallscope.analyze import tables
+
+        return tables.resources(self) if steady else self.all_resources
+
+    def stalls(self) -> pl.DataFrame:
+        """One row a wait that matters: longer than 1 ms and than 1% of the median step.
+
+        Returns:
+            Columns of `analyze.stalls.exposed.STALLS`, of the steady state.
+        """
+        return self._standing.stalls
+
+    def parts(self) -> pl.DataFrame:
+        """What each stall consists of, columns of `analyze.stalls.exposed.PARTS`."""
+        return self._standing.parts
+
+    @property
+    def not_recorded_share(self) -> float:
+        """Share (0 to 1) of the stalled time that went into batches which were not recorded.
+
+        Tables and pictures divide it like the time of the batches that were.
+        """
+        return self._standing.not_recorded_share
+
+    def exposed(self) -> pl.DataFrame:
+        """What the loop stood still for, the longest part first.
+
+        Returns:
+            Columns of `analyze.stalls.exposed.EXPOSED`; the parts add up to all stalls.
+        """
+        from stallscope.analyze import tables
+
+        return tables.exposed(self._standing.parts)
+
+    @cached_property
+    def _patterns(self) -> pl.DataFrame:
+        from stallscope.analyze import tables
+
+        return tables.patterns(self)
+
+    def patterns(self) -> pl.DataFrame:
+        """When and why the loop stands still, and how likely that is wrong.
+
+        Returns:
+            Columns of `analyze.patterns.PATTERNS`, over all steps after the warm-up; what explains
+            most comes first.
+        """
+        return self._patterns
 
     def save(self, folder: str | Path) -> Path:
         """Write the run as JSON and Parquet; `load` reads it back.
@@ -166,3 +296,26 @@ class Run(Result):
         from stallscope import runfile
 
         return runfile.save(self, Path(folder))
+
+    def trace(self, path: str | Path) -> Path:
+        """Write everything as one timeline, for https://ui.perfetto.dev or chrome://tracing.
+
+        It holds the steps of the loop with their waits and parts, each worker's batches, samples
+        and stages, sending and pinning, an arrow from each batch to the step that used it, and all
+        of it from the start on, also what is no part of the steady state. `args.steady` tells.
+
+        Args:
+            path: of the file, `.json` or (smaller) `.json.gz`; folders are made. An older trace is
+                written over.
+
+        Returns:
+            The path.
+
+        Raises:
+            TraceFileError: it ends otherwise, is there and is no trace of ours, or cannot be
+                written.
+        """
+        from stallscope import tracefile
+        from stallscope.analyze.trace import timeline
+
+        return tracefile.write(Path(path), timeline.events(self), timeline.about(self))

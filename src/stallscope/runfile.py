@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
@@ -15,24 +16,34 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.errors import RunFormatError
-from stallscope.run import STARTUP, STEPS, Run, Settings
+from stallscope.run import DELIVERIES, RESOURCES, STARTUP, STEPS, WAITS, Run, Settings
 
 if TYPE_CHECKING:
     from stallscope.run import Schema
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 3
+_WITHOUT: Final = {2: {"resources"}}
+"""Older versions that are read, and the tables that they have not."""
 
 _TABLES: Final = {
     "spans": "all_spans",
     "samples": "all_samples",
     "batches": "batches",
     "steps": "all_steps",
+    "waits": "waits",
+    "deliveries": "deliveries",
+    "side_spans": "side_spans",
     "startup": "startup",
+    "resources": "all_resources",
 }
+_OTHERS: Final = "others"
+"""Where the other loaders of the process lie, a folder each."""
 _NEVER_NULL: Final = {
     *("rank", "pid", "epoch", "batch", "step", "stage", "kind"),
-    *("start_ns", "end_ns", "complete", "steady"),
+    *("start_ns", "end_ns", "complete", "steady", "resource"),
 }
+_MAY_BE_NULL: Final = {"deliveries": {"pid"}}
+"""A worker that was not hooked is not known."""
 _LONGEST_NS: Final = 1 << 53
 """No time is longer (104 days), so that sums are exact."""
 
@@ -41,6 +52,7 @@ _SETTINGS: Final = {
     "num_workers": (int,),
     "batch_size": (int, NoneType),
     "warmup": (int,),
+    "simulated_step_s": (float, NoneType),
 }
 _PLAIN: Final = {"first_batch_s": (int, float, NoneType), "machine": (dict,), "notes": (list,)}
 _MEND: Final = "copy the folder once more, or record again"
@@ -56,7 +68,7 @@ def save(run: Run, folder: Path) -> Path:
 
 
 def _write(run: Run, folder: Path) -> None:
-    known = {"run.json", *(f"{name}.parquet" for name in _TABLES)}
+    known = {"run.json", _OTHERS, "logs", *(f"{name}.parquet" for name in _TABLES)}
     if folder.is_file():
         raise RunFormatError(f"{folder} is a file; give a new folder for the run")
     if folder.exists() and not {path.name for path in folder.iterdir()} <= known:
@@ -64,14 +76,17 @@ def _write(run: Run, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     # First gone and last written, so that a folder with a run.json is a whole run.
     (folder / "run.json").unlink(missing_ok=True)
+    shutil.rmtree(folder / _OTHERS, ignore_errors=True)
     for name, attribute in _TABLES.items():
         getattr(run, attribute).write_parquet(folder / f"{name}.parquet")
+    for number, other in enumerate(run.others, 1):
+        _write(other, folder / _OTHERS / str(number))
     plain = {name: getattr(run, name) for name in _PLAIN}
     head = {"schema_version": SCHEMA_VERSION, "settings": vars(run.settings), **plain}
     (folder / "run.json").write_text(json.dumps(head, indent=2), encoding="utf-8")
 
 
-def load(path: str | Path) -> Run:
+def read(path: str | Path) -> Run:
     """Read a run that `Run.save` wrote. Runs nothing that the folder says.
 
     Args:
@@ -82,23 +97,39 @@ def load(path: str | Path) -> Run:
     """
     folder = Path(path)
     head = _head(folder)
-    if head.get("schema_version") != SCHEMA_VERSION:
-        raise RunFormatError(
-            f"{folder} has schema version {head.get('schema_version')!r}; this stallscope reads "
-            f"version {SCHEMA_VERSION}. Open it with the stallscope that wrote it"
-        )
+    absent = _absent(folder, head.get("schema_version"))
     try:
         tables: dict[str, Any] = {
             _TABLES[name]: _table(folder / f"{name}.parquet", schema)
             for name, schema in _schemas().items()
+            if name not in absent
         }
         settings = Settings(**_typed(head["settings"], _SETTINGS))
-        return Run(**tables, settings=settings, **_plain(head))
+        others = tuple(read(one) for one in _others(folder))
+        return Run(**tables, settings=settings, others=others, **_plain(head))
     except KeyError as error:
         raise RunFormatError(f"{folder}/run.json has no {error}: {_MEND}") from error
     except (OSError, TypeError, ValueError, *_POLARS) as error:
         said = str(error).partition("\n")[0]
         raise RunFormatError(f"{folder} is not a whole run ({said}): {_MEND}") from error
+
+
+def _absent(folder: Path, version: Any) -> set[str]:
+    """The tables that a run of this version has not."""
+    if version == SCHEMA_VERSION:
+        return set()
+    if type(version) is int and version in _WITHOUT:
+        return _WITHOUT[version]
+    raise RunFormatError(
+        f"{folder} has schema version {version!r}; this stallscope reads "
+        f"versions {min(_WITHOUT)} to {SCHEMA_VERSION}. Open it with the stallscope that wrote it"
+    )
+
+
+def _others(folder: Path) -> list[Path]:
+    """The folders of the other loaders, in their order."""
+    found = [path for path in (folder / _OTHERS).glob("*") if path.name.isdecimal()]
+    return sorted(found, key=lambda path: int(path.name))
 
 
 _POLARS: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
@@ -148,7 +179,11 @@ def _schemas() -> dict[str, Schema]:
         "samples": SAMPLES,
         "batches": {**BATCHES, "steady": pl.Boolean()},
         "steps": STEPS,
+        "waits": WAITS,
+        "deliveries": DELIVERIES,
+        "side_spans": SPANS,
         "startup": STARTUP,
+        "resources": RESOURCES,
     }
 
 
@@ -156,7 +191,7 @@ def _table(path: Path, schema: Schema) -> pl.DataFrame:
     """A table with exactly the columns of its schema, and values that can be worked with."""
     read = pl.read_parquet(path, columns=list(schema), glob=False)
     frame = read.select(pl.col(name).cast(kind) for name, kind in schema.items())
-    for name in _NEVER_NULL & set(schema):
+    for name in _NEVER_NULL & set(schema) - _MAY_BE_NULL.get(path.stem, set()):
         if frame[name].null_count():
             raise ValueError(f"{path.name}: {name} has empty places")
     for name, column in zip(schema, frame, strict=True):

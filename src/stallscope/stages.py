@@ -6,6 +6,7 @@ One word and one colour per kind, in code, charts and prose. Every name that is 
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 KINDS: Final = (
@@ -67,3 +68,44 @@ COLLATE: Final = Stage("collate", "collate")
 BATCH: Final = Stage("batch", "other")
 """What a worker does for a batch outside of its samples and of collate: mostly, it frees the
 samples' memory."""
+
+SEND: Final = Stage("send", "send")
+"""Pickling a batch and writing it into the pipe, in a thread of the worker's."""
+
+PIN: Final = Stage("pin", "pin")
+"""Copying a batch into pinned memory."""
+
+H2D: Final = Stage("h2d", "h2d")
+"""Copying a batch to the device."""
+
+FORWARD: Final = Stage("forward", "step")
+BACKWARD: Final = Stage("backward", "step")
+OPTIMIZER: Final = Stage("optimizer", "step")
+
+STEP: Final = Stage("step", "step")
+"""The rest of using a batch."""
+
+OTHER: Final = Stage("other", "other")
+"""What the loop does between two batches that is no part of a step."""
+
+GARBAGE: Final = Stage("garbage collection", "other")
+"""Python collects its oldest objects."""
+
+ANOTHER_LOADER: Final = Stage("another loader", "other")
+"""A loop over another loader between two batches of this one: validation, mostly."""
+
+END_OF_EPOCH: Final = Stage("end of epoch", "other")
+"""The loop asks for a batch and there is none: workers end, unless they are persistent."""
+
+_FRAME: Final = re.compile(r"stage (\w+)(\??): (.*)", re.DOTALL)
+
+
+def frame_name(stage: Stage) -> str:
+    """What the recorder's own frame around a stage is called, so that sampled stacks show it."""
+    return f"stage {stage.kind}{'?' * stage.gives_way}: {stage.name}"
+
+
+def of_frame(name: str) -> Stage | None:
+    """The stage that a frame of the recorder's stands for; None for any other frame."""
+    found = _FRAME.fullmatch(name)
+    return Stage(found[3], found[1], bool(found[2])) if found else None

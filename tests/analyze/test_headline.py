@@ -9,7 +9,7 @@ from stallscope.analyze.profile import profile
 
 
 def said(sample, **made):
-    return headline(profile(a_run([sample] * 8, **made).spans()))
+    return headline(profile(a_run([sample] * 8, **made).work))
 
 
 class TestHeadline:
@@ -57,11 +57,11 @@ class TestHeadline:
 
     def test_says_that_there_is_nothing(self):
         """An empty run has a sentence, too."""
-        assert NOTHING == headline(profile(a_run([]).spans()))
+        assert NOTHING == headline(profile(a_run([]).work))
 
     def test_shows_names_as_the_caller_wants(self):
         """The names go through the caller's function, the words do not."""
-        found = profile(a_run([{"A": 1.0, "fetch": 0.5}] * 4).spans())
+        found = profile(a_run([{"A": 1.0, "fetch": 0.5}] * 4).work)
 
         assert headline(found, lambda name: f"<{name}>").startswith("<A> takes 67%")
 
@@ -69,7 +69,7 @@ class TestHeadline:
 class TestRemarks:
     def test_explain_a_large_getitem_that_does_not_lead(self):
         """The reader learns what the grey part is."""
-        found = profile(a_run([{"A": 6.0, "getitem": 3.0}] * 4, cpu_share={"getitem": 0.1}).spans())
+        found = profile(a_run([{"A": 6.0, "getitem": 3.0}] * 4, cpu_share={"getitem": 0.1}).work)
 
         assert (
             "getitem takes 33%, mostly waiting: probably reading through an open file object",
@@ -78,7 +78,7 @@ class TestRemarks:
     def test_tell_of_a_busy_machine(self):
         """Computing stages that all wait say something about the machine."""
         crowd = dict.fromkeys(("decode", "A", "B"), 0.4)
-        found = profile(a_run([{"decode": 3.0, "A": 2.0, "B": 2.0}] * 4, cpu_share=crowd).spans())
+        found = profile(a_run([{"decode": 3.0, "A": 2.0, "B": 2.0}] * 4, cpu_share=crowd).work)
 
         (remark,) = remarks(found)
         assert "off the CPU for 60%" in remark
@@ -86,6 +86,6 @@ class TestRemarks:
     def test_keep_quiet_when_one_stage_waits(self):
         """A single transform that waits may wait for the network."""
         cpu = {"decode": 0.99, "A": 0.1, "B": 0.98}
-        found = profile(a_run([{"decode": 3.0, "A": 2.0, "B": 2.0}] * 4, cpu_share=cpu).spans())
+        found = profile(a_run([{"decode": 3.0, "A": 2.0, "B": 2.0}] * 4, cpu_share=cpu).work)
 
         assert () == remarks(found)

@@ -12,7 +12,7 @@ LAZY += [("decode", 1.0), ("Crop", 0.5), ("Flip", 2.0)]
 
 
 def blame(samples):
-    table = naive(a_run(samples).spans())
+    table = naive(a_run(samples).work)
     return dict(table.select("blamed", "blamed_share").unique().iter_rows())
 
 
@@ -36,11 +36,11 @@ class TestNaive:
 
     def test_says_what_was_inside(self):
         """The true stages are listed under the blamed one and add up to it."""
-        table = naive(a_run([LAZY]).spans())
+        table = naive(a_run([LAZY]).work)
 
         inside = {row[2]: row[4] for row in table.iter_rows() if row[0] == "Crop"}
         assert {"decode": 6 / 12, "fetch": 1 / 12, "Crop": 1 / 12} == pytest.approx(inside)
 
     def test_is_empty_without_samples(self):
         """Where samples cannot be told apart there is no such table."""
-        assert naive(a_run([{"fetch": 1.0}], per_batch=True).spans()).is_empty()
+        assert naive(a_run([{"fetch": 1.0}], per_batch=True).work).is_empty()

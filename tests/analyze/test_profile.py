@@ -9,7 +9,7 @@ from stallscope.analyze.profile import profile
 
 
 def profile_of(samples, **made):
-    return profile(a_run(samples, **made).spans())
+    return profile(a_run(samples, **made).work)
 
 
 class TestProfile:
@@ -26,7 +26,7 @@ class TestProfile:
         """The shares are the ones of `Run.stages`."""
         run = a_run([{"fetch": 1.0, "decode": 3.0, "Crop": 2.0}] * 8, collate_ms=1.0, workers=2)
 
-        shares = {stage.stage: stage.share for stage in profile(run.spans()).stages}
+        shares = {stage.stage: stage.share for stage in profile(run.work).stages}
 
         assert dict(run.stages().select("stage", "busy_share").iter_rows()) == pytest.approx(shares)
 

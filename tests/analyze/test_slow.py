@@ -14,7 +14,7 @@ class TestSlowest:
         usual = {"decode": 10.0, "fetch": 1.0}
         run = a_run([usual, usual, usual, {"decode": 10.5, "fetch": 8.0}])
 
-        (row,) = slowest(run.samples(), unit_times(run.spans()), 1).iter_rows(named=True)
+        (row,) = slowest(run.samples(), unit_times(run.work), 1).iter_rows(named=True)
 
         assert (3, "fetch") == (row["index"], row["cause"])
         assert abs(row["excess_s"] - 0.007) < 1e-9
@@ -23,4 +23,4 @@ class TestSlowest:
         """The order is by total time."""
         run = a_run([{"A": float(ms)} for ms in (2, 9, 4, 7)])
 
-        assert [1, 3, 2] == slowest(run.samples(), unit_times(run.spans()), 3)["index"].to_list()
+        assert [1, 3, 2] == slowest(run.samples(), unit_times(run.work), 3)["index"].to_list()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,8 @@ SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
 }
 APP = {"LabApp": {"expose_app_in_browser": True, "extension_manager": "readonly"}}
+BUDGET_S = 12
+"""What the notebooks may take for a measurement: less than what is right for a person."""
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -61,7 +64,11 @@ def address(tmp_path_factory):
         text=True,
     )
     try:
-        yield process.stdout.readline().strip()
+        found = process.stdout.readline().strip()
+        for notebook in (folder / "notebooks").glob("*.ipynb"):
+            text = notebook.read_text(encoding="utf-8")
+            notebook.write_text(re.sub(r"BUDGET_S = \d+", f"BUDGET_S = {BUDGET_S}", text))
+        yield found
     finally:
         process.terminate()
         process.communicate(timeout=60)

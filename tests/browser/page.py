@@ -58,6 +58,14 @@ class LabPage:
         shown = self.page.locator(_PICTURES)
         return [shown.nth(i) for i in range(shown.count()) if shown.nth(i).bounding_box()]
 
+    def answer(self):
+        """The first result that shows itself as a table."""
+        return self.page.locator(".stallscope-run, .stallscope-ladder, .stallscope-lines").first
+
+    def settle(self):
+        """Wait until the kernel has done all that it was asked for: it answers in order."""
+        self.page.evaluate(f"() => {_CURRENT}.sessionContext.session.kernel.requestKernelInfo()")
+
     def panel(self, slider):
         """The output that holds the slider with this label."""
         output = self.page.locator(".jp-OutputArea-output").filter(
@@ -82,7 +90,7 @@ class Panel:
 
     def __init__(self, lab, dropdown, slider):
         self.shown = lab.panel(slider)
-        self._page = lab.page
+        self._lab, self._page = lab, lab.page
         self._dropdown = self.shown.locator(".widget-dropdown", has_text=dropdown).locator("select")
         self._slider = self.shown.locator(".widget-slider", has_text=slider)
 
@@ -90,12 +98,16 @@ class Panel:
         """The picture's data."""
         return self.shown.locator("img").first.get_attribute("src")
 
-    def choose_another(self):
-        """Choose an entry of the dropdown that is not chosen; wait for the new picture."""
+    def choose_another(self, *, redraws):
+        """Choose an entry of the dropdown that is not chosen; wait for what that does."""
         before, now = self.picture(), self._dropdown.input_value()
         values = [o.get_attribute("value") for o in self._dropdown.locator("option").all()]
         self._dropdown.select_option([value for value in values if value != now][-1])
-        self._changed(before)
+        if redraws:
+            self._changed(before)
+        else:
+            self._lab.settle()
+            assert self.picture() == before
 
     def slide(self, key):
         """Move the slider by a key; wait for the new number and the new picture."""
@@ -104,6 +116,12 @@ class Panel:
         self._page.keyboard.press(key)
         assert self._slider.locator(".widget-readout").inner_text() != number
         self._changed(before)
+
+    def slide_to_neighbour(self):
+        """Move the slider by one, to where there is room."""
+        handle = self._slider.locator(".noUi-handle")
+        now, most = (float(handle.get_attribute(f"aria-value{end}")) for end in ("now", "max"))
+        self.slide("ArrowRight" if now < most else "ArrowLeft")
 
     def _changed(self, before):
         root = self.shown.element_handle()

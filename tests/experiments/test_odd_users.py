@@ -325,7 +325,7 @@ class TestTheMeasurementIsTrue:
             for batch in loader:
                 net(batch)
 
-        assert {"batch", "collate", "getitem", "PlusOne"} == set(watch.run.stages()["stage"])
+        assert {"batch", "collate", "getitem", "PlusOne"} == set(watch.run.work["stage"])
 
     @pytest.mark.parametrize("workers", [0, 1])
     def test_a_loader_inside_of_a_dataset(self, workers):
@@ -357,4 +357,4 @@ class TestTheMeasurementIsTrue:
         run = ss.record(DataLoader(Columns(), 4), batches=4)
 
         assert run.samples().is_empty()
-        assert {"batch", "collate", "getitem"} == set(run.stages()["stage"])
+        assert {"batch", "collate", "getitem"} == set(run.work["stage"])

@@ -551,15 +551,16 @@ class TestCheckSpawnable:
 
     def test_a_notebooks_class_cannot_be_found(self, monkeypatch):
         """A class of a session that has no file is refused."""
-        monkeypatch.delattr(sys.modules["__main__"], "__file__")
+        monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
         cell = type("Cell", (Numbers,), {"__module__": "__main__", "__qualname__": "Cell"})
 
         message = the_error(self.a_loader(cell()))
 
         assert "'Cell', defined in the notebook or the interactive session" in message
 
-    def test_a_scripts_class_is_found(self):
+    def test_a_scripts_class_is_found(self, monkeypatch):
         """A class of a script's main module is found, because the worker runs the file again."""
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
         script = type("Script", (Numbers,), {"__module__": "__main__", "__qualname__": "Script"})
 
         check_spawnable(self.a_loader(script()))

@@ -9,13 +9,14 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from builders import a_run
-from matplotlib.text import Text
+from pictures import boxes, texts
 from PIL import Image
 
 from stallscope.views.charts import size, slowest, stages
 from stallscope.views.charts.spread import MOST_DOTS, thinned
 from stallscope.views.charts.style import DOTS, WIDTH
-from stallscope.views.run import KINDS, NoSuchPictureError, plot
+from stallscope.views.kinds import NoSuchPictureError
+from stallscope.views.run import KINDS, plot
 
 USUAL = {"fetch": 0.4, "decode": 4.0, "Crop": 1.0, "Flip": 0.1, "ToTensor": 0.3, "Mask": 6.0}
 HOSTILE = {
@@ -45,32 +46,6 @@ ODD_RUNS = {
     "by batch": a_run(varied({"fetch": 30.0, "decode": 8.0}), per_batch=True, collate_ms=3.0),
     "equal times": a_run([{"fetch": 1.0, "decode": 1.0}] * 60, pixels=[(10, 10)]),
 }
-
-
-def texts(figure) -> list[Text]:
-    """The texts that are drawn: matplotlib keeps tick labels outside of the axis, too."""
-    figure.canvas.draw()
-    hidden = {id(label) for ax in figure.axes for label in _undrawn(ax)}
-    found = [text for text in figure.findobj(Text) if text.get_visible() and id(text) not in hidden]
-    return [text for text in found if text.get_text().strip()]
-
-
-def _undrawn(ax):
-    for axis in (ax.xaxis, ax.yaxis):
-        low, high = sorted(axis.get_view_interval())
-        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
-            # a little more than the interval: matplotlib allows for rounding, too
-            if not ax.axison or not low - 1e-12 <= tick.get_loc() <= high + 1e-12:
-                yield from (tick.label1, tick.label2)
-        if not ax.axison:
-            yield axis.label
-
-
-def boxes(figure):
-    renderer = figure.canvas.get_renderer()
-    return [
-        (text.get_text(), text.get_window_extent(renderer).padded(-1)) for text in texts(figure)
-    ]
 
 
 class TestEveryPicture:

@@ -1,16 +1,29 @@
-"""The panel: choose a stage, a worker and a percentile."""
+"""The panels: the slow end of a stage, the stalls one by one, the timeline from any step on."""
 
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 
 import pytest
-from builders import a_run
+from builders import a_run, steps_of
+from matplotlib.colors import to_rgba
+from pictures import check_texts, texts
+from virtual_loop import a_loop, together
 
+from stallscope.analyze.looptime import NO_LOOP
+from stallscope.errors import StallscopeError
+from stallscope.run import Settings
+from stallscope.stages import STALL_COLOUR
+from stallscope.units import seconds
+from stallscope.views.charts.stall import parts_of, picture
 from stallscope.views.panels import EMPTY
+from stallscope.views.stallpanel import LONGEST, NOT_RECORDED, Stalls
 from stallscope.views.tails import ALL, Tails
+from stallscope.views.timepanel import Moments
 
 ATTACK = "<script>alert(1)</script>"
+LOUD = to_rgba(STALL_COLOUR)
 
 
 def controls(panel):
@@ -101,3 +114,238 @@ class TestTails:
         tails = Tails(run)
 
         assert "<script" not in tails.table(tails.stages[0], ALL, 50)
+
+
+MAKING = {"fetch": 5.0, "decode": 40.0, "RandomMask": 70.0, "collate": 5.0}
+WAITS = "<b>waits</b>"
+
+
+def uneven(step, worker):
+    """What a batch takes varies; always the same way."""
+    return {**MAKING, "RandomMask": 40.0 + (step * 37 + worker * 11) % 90, WAITS: 3.0}
+
+
+STALLING = {
+    "stalls": a_loop(uneven),
+    "main process": a_loop(uneven, workers=0),
+    "thinned": a_loop(uneven, recorded=5),
+    "many workers": a_loop(uneven, workers=20, batches=120),
+    "epochs": a_loop(uneven, batches=6, epochs=9),
+    "ranks": together(*(a_loop(uneven, rank=rank) for rank in range(3))),
+    "slow to send": a_loop(MAKING, workers=2, send=90.0, unpickle=20.0),
+    "only steps": a_run([], steps=steps_of([0.2, 0.0, 0.3] * 9, h2d_s=0.01, other_s=0.02)),
+}
+
+
+class TestKinds:
+    def test_lists_the_panels_for_an_unknown_name(self, run):
+        """One sentence says what was asked for, and what there is."""
+        with pytest.raises(
+            StallscopeError, match=r"no panel 'x' of a run.*'tail'.*'stalls'.*'timeline'"
+        ):
+            run.panel("x")
+
+    def test_is_the_tail_panel_by_default(self, run):
+        """Without a kind it is the panel of a stage's slow end."""
+        assert run.panel().children[1].value == run.panel("tail").children[1].value
+
+
+class TestStallPanel:
+    def test_begins_with_the_longest_stall(self):
+        """The first picture is that of the longest wait."""
+        longest = STALLING["stalls"].stalls().sort("stall_s").row(-1, named=True)
+
+        assert f"Step {longest['step']} waits" in STALLING["stalls"].panel("stalls").still.title
+
+    def test_redraws_on_every_step(self):
+        """Each number of the slider is another picture and another table."""
+        panel = STALLING["stalls"].panel("stalls")
+        _order, slider, _of = controls(panel)
+        seen = set()
+        for number in range(1, slider.max + 1):
+            slider.value = number
+            seen.add((panel.children[1].value, panel.children[2].value))
+
+        assert STALLING["stalls"].stalls().height == slider.max == len(seen)
+
+    def test_keeps_the_stall_in_another_order(self):
+        """In the order in which they came, the same stall is shown, and its neighbours are near."""
+        panel = STALLING["stalls"].panel("stalls")
+        order, slider, _ = controls(panel)
+        before = panel.children[1].value
+
+        order.index = 1
+
+        steps = STALLING["stalls"].stalls()["step"].to_list()
+        assert before == panel.children[1].value
+        slider.value = slider.value + 1
+        assert f"Step {steps[slider.value - 1]} waits" in panel.children[1].value
+
+    def test_has_no_controls_for_a_single_stall(self):
+        """There is nothing to choose."""
+        run = a_run([], steps=steps_of([0.0, 0.2, 0.0]))
+
+        assert 2 == len(run.panel("stalls").children)
+
+    @pytest.mark.parametrize(
+        ("run", "said"),
+        [(a_loop(MAKING, using={"forward": 300.0}), "never stands still"), (a_run([]), NO_LOOP)],
+    )
+    def test_says_when_there_is_no_stall(self, run, said):
+        """A sentence, and no picture that stays."""
+        panel = run.panel("stalls")
+
+        assert said in panel.children[0].value
+        assert panel.still is None
+
+
+class TestTimelinePanel:
+    def test_begins_where_the_static_picture_is(self):
+        """The same steps, and as many of them."""
+        run = STALLING["stalls"]
+
+        still, static = run.panel("timeline").still, run.plot("timeline")
+
+        assert still.notes == static.notes
+        assert [text.get_text() for text in still.axes[0].texts] == [
+            text.get_text() for text in static.axes[0].texts
+        ]
+
+    def test_redraws_on_every_step(self):
+        """Each place of the slider is another picture, whose title names its steps."""
+        panel = STALLING["stalls"].panel("timeline")
+        many, slider = controls(panel)
+        many.value = 6
+        seen = set()
+        for step in range(slider.min, slider.max + 1, 5):
+            slider.value = step
+            seen.add(panel.children[1].value)
+            assert f"Steps {step} to {step + 5}: the loop stands still" in panel.children[1].value
+
+        assert (4, 42, 8) == (slider.min, slider.max, len(seen))
+
+    def test_keeps_the_step_when_more_are_shown(self):
+        """As far as there are so many after it."""
+        panel = STALLING["stalls"].panel("timeline")
+        many, slider = controls(panel)
+        slider.value = 20
+        many.value = 24
+        assert "Steps 20 to 43" in panel.children[1].value
+
+        many.value = 36
+        assert "Steps 12 to 47" in panel.children[1].value
+        many.value = 3
+        assert "Steps 12 to 14" in panel.children[1].value
+
+    def test_chooses_among_ranks(self):
+        """Only where there are several; each has its own steps."""
+        panel = STALLING["ranks"].panel("timeline")
+        rank, _, _ = controls(panel)
+        before = panel.children[1].value
+
+        rank.value = 2
+
+        assert (0, 1, 2) == rank.options
+        assert before != panel.children[1].value
+
+    def test_of_a_run_without_a_loop_says_so(self):
+        """A sentence, and no picture that stays."""
+        panel = a_run([]).panel("timeline")
+
+        assert NO_LOOP in panel.children[0].value
+        assert panel.still is None
+
+    def test_of_a_single_step_is_that_step(self):
+        """There is nothing to slide over."""
+        panel = a_run([], steps=steps_of([0.2])).panel("timeline")
+
+        assert panel.still.title.startswith("Step 0: the loop stands still")
+
+    @pytest.mark.parametrize("name", STALLING)
+    def test_has_every_text_in_a_place_of_its_own(self, name):
+        """The first steps and the last, few and many."""
+        moments = Moments(STALLING[name])
+        rank = moments.ranks[-1]
+
+        for many in (moments.lengths[0], moments.lengths[-1]):
+            for step in moments.firsts(rank, many):
+                check_texts(moments.draw(rank, step, many))
+
+
+class TestStall:
+    @pytest.mark.parametrize("name", STALLING)
+    def test_is_drawn_with_every_text_in_a_place_of_its_own(self, name):
+        """No text leaves the sheet, and none lies on another: the first, the longest, the last."""
+        stalls = Stalls(STALLING[name])
+
+        for stall in {0, stalls.stall(LONGEST, 1), stalls.number - 1}:
+            check_texts(stalls.draw(stall))
+
+    def test_marks_only_the_batch_that_it_waited_for(self):
+        """Once in its worker's lane, once under the loop."""
+        run = STALLING["stalls"]
+        stall = run.stalls().row(5, named=True)
+
+        loud = [
+            text.get_text()
+            for text in texts(picture(run, stall))
+            if text.get_color() == STALL_COLOUR
+            or (text.get_bbox_patch() and text.get_bbox_patch().get_facecolor() == LOUD)
+        ]
+
+        assert [str(stall["batch"])] * 2 == loud
+
+    def test_says_whose_batch_it_was_and_why_it_was_late(self):
+        """The title names step, batch, worker and the longest part."""
+        run = a_loop(MAKING)
+        stall = run.stalls().row(0, named=True)
+
+        title = picture(run, stall).title
+
+        who = f"Step {stall['step']} waits {seconds(stall['stall_s'])} for batch {stall['batch']}"
+        assert title.startswith(f"{who} of worker {stall['worker']}; ")
+        assert title.endswith("of that is RandomMask")
+
+    def test_lists_parts_that_add_up(self):
+        """The shares are of this stall."""
+        run = STALLING["stalls"]
+
+        for stall in run.stalls().iter_rows(named=True):
+            assert 1.0 == pytest.approx(parts_of(run, stall)["share"].sum())
+
+    def test_does_not_guess_at_a_batch_that_was_not_recorded(self):
+        """Title and table say that its stages are not known."""
+        run = STALLING["thinned"]
+        known = run.batches["batch"].to_list()
+        place = next(
+            place for place, batch in enumerate(run.stalls()["batch"]) if batch not in known
+        )
+        stalls = Stalls(run)
+
+        assert stalls.draw(place).title.endswith("which was not recorded")
+        assert NOT_RECORDED in stalls.table(place)
+
+    def test_says_that_the_step_is_simulated(self):
+        """A timer is called one."""
+        run = replace(STALLING["stalls"], settings=Settings(simulated_step_s=0.02))
+
+        assert "simulated" in " ".join(picture(run, run.stalls().row(0, named=True)).notes)
+
+    def test_names_the_slowest_sample_of_the_batch(self):
+        """With its file, its index and what a usual sample takes."""
+        samples = [{"decode": 5.0}] * 9 + [{"decode": 40.0}] + [{"decode": 5.0}] * 6
+        paths = [f"/data/{place}{ATTACK}.jpg" for place in range(16)]
+        waits = steps_of([0.0, 0.0, 0.2, 0.0])
+
+        table = Stalls(a_run(samples, steps=waits, paths=paths)).table(0)
+
+        assert "40 ms, mostly decode" in table
+        assert "the median sample: 5.0 ms" in table
+        assert "<script" not in table
+
+    def test_escapes_names(self):
+        """Stages are text."""
+        table = Stalls(STALLING["stalls"]).table(0)
+
+        assert WAITS not in table
+        assert "&lt;b&gt;waits" in table

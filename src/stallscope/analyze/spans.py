@@ -63,6 +63,7 @@ SAMPLES: Schema = {
     "width": pl.Int32,
     "height": pl.Int32,
     "bytes": pl.Int64,
+    "rank": pl.Int16,
 }
 """One row a sample: what it was. From `index` on, null is what is unknown: the index in the
 dataset, the file, the image's width and height in pixels, the file's size."""
@@ -99,7 +100,7 @@ def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:
     return Decoded(
         spans=_spans(words, origin_ns, rank),
         batches=_batches(words, rank),
-        samples=_samples(words),
+        samples=_samples(words, rank),
         skipped=int(np.count_nonzero(words.tags == Tag.SKIPPED)),
         inside=inside_of(words),
         raised=raised_in(words),
@@ -187,7 +188,7 @@ def _batches(words: Words, rank: int) -> pl.DataFrame:
     )
 
 
-def _samples(words: Words) -> pl.DataFrame:
+def _samples(words: Words, rank: int) -> pl.DataFrame:
     at = words.sample_at
     numbers = np.arange(at.size)
     pixels = _first_in_sample(words, words.tags == Tag.PIXELS)
@@ -210,6 +211,7 @@ def _samples(words: Words) -> pl.DataFrame:
     )
     known = frame.filter(~words.void[:-1])
     return known.with_columns(
+        rank=pl.lit(rank),
         worker=pl.lit(words.worker, dtype=pl.Int16),
         index=pl.when("indexed").then("index"),
         path=pl.Series(paths, dtype=pl.String).gather(known["file"]),

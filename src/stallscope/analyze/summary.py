@@ -73,7 +73,7 @@ def stages(spans: pl.DataFrame) -> pl.DataFrame:
         spans: columns of `analyze.spans.SPANS`, in the order in which they were recorded.
 
     Returns:
-        Columns of `STAGES`. `exposed_s` is null until waits are recorded.
+        Columns of `STAGES`; `exposed_s` is null, see `of_loop`.
     """
     found: dict[int, _Stage] = {}
     for block in _blocks(spans):
@@ -90,6 +90,22 @@ def stages(spans: pl.DataFrame) -> pl.DataFrame:
             stage.cpu_ns += int(cpu[i])
             stage.read_ns += int(wall_read[i])
     return _stage_table([found[code] for code in sorted(found)])
+
+
+def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None) -> pl.DataFrame:
+    """The stages of the workers, then those beside them, with the time that the loop stood still.
+
+    Args:
+        work: columns of `STAGES`, of the workers' own spans.
+        side: the same columns, of the spans beside them; they are no share of the workers' time.
+        exposed: columns of `analyze.stalls.exposed.EXPOSED`; None where no waits were recorded.
+    """
+    both = pl.concat([work, side.with_columns(busy_share=pl.lit(None, STAGES["busy_share"]))])
+    if exposed is None:
+        return both
+    stood = exposed.select(stage="part", kind="kind", stood_s="exposed_s")
+    joined = both.join(stood, on=["stage", "kind"], how="left", maintain_order="left")
+    return joined.with_columns(exposed_s=pl.col("stood_s").fill_null(0.0)).drop("stood_s")
 
 
 @dataclass
@@ -134,14 +150,15 @@ def samples(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     Returns:
         One row a sample: `epoch, batch, worker, index, start_ns, fetch_s, decode_s, transform_s,
         other_s, total_s`, then `sample` (its place in the batch), `slowest` (its longest stage),
-        `path`, `width`, `height` and `bytes`. The four parts add up to `total_s`.
+        `path`, `width`, `height`, `bytes` and `rank`. The four parts add up to `total_s`.
     """
     none = [_costs(_Block(spans.clear(), np.zeros(0, dtype=bool)))]
     frame = pl.concat([_costs(block) for block in _blocks(spans)] or none)
     # `known` has one row for each sample, so this neither adds nor loses any
-    joined = frame.join(known, on=["epoch", "batch", "sample"], how="left", maintain_order="left")
+    keys = ["rank", "epoch", "batch", "sample"]
+    joined = frame.join(known, on=keys, how="left", maintain_order="left")
     order = ["epoch", "batch", "worker", "index", "start_ns", *_PARTS, "total_s"]
-    return joined.select(*order, "sample", "slowest", "path", "width", "height", "bytes")
+    return joined.select(*order, "sample", "slowest", "path", "width", "height", "bytes", "rank")
 
 
 _PARTS: Final = {f"{kind}_s": KINDS.index(kind) for kind in SAMPLE_KINDS}
@@ -153,7 +170,9 @@ def _costs(block: _Block) -> pl.DataFrame:
     chosen = block.in_sample[first]  # a stretch outside of samples has a number too
     by_kind, _ = _totals(block.sample, block.stage % len(KINDS), block.wall_ns, len(KINDS))
     parts = {name: by_kind[chosen, kind] / 1e9 for name, kind in _PARTS.items()}
-    return block.spans.select("epoch", "batch", "sample", "start_ns")[first[chosen]].with_columns(
+    return block.spans.select("rank", "epoch", "batch", "sample", "start_ns")[
+        first[chosen]
+    ].with_columns(
         *(pl.Series(name, values) for name, values in parts.items()),
         pl.Series("total_s", sum(parts.values(), np.zeros(int(chosen.sum())))),
         block.slowest().filter(pl.Series(chosen)).alias("slowest"),

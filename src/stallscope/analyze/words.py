@@ -42,7 +42,8 @@ class Words:
         is_event = ((self.tags == Tag.ENTER) | (self.tags == 0)) & (self.batch_of_word >= 0)
         self.event_at = np.flatnonzero(is_event)
         self.enters = self.tags[self.event_at] == Tag.ENTER
-        self.time_ns = event_times(log.words, log.born_ns)[self.event_at]
+        # Python may collect garbage, and record it, just after an event has read the clock
+        self.time_ns = np.maximum.accumulate(event_times(log.words, log.born_ns)[self.event_at])
         self.batch = self.batch_of_word[self.event_at]
         self.depth = self._depths()
         self.top = self._tops()

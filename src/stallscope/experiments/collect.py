@@ -1,39 +1,38 @@
-"""From the logs of a recording to a run: decode, find the steady state, say what was left out."""
+"""From what the processes of a recording wrote to runs: one for each loader."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
+from stallscope.analyze import loop as loops
+from stallscope.analyze import resources as samples
 from stallscope.analyze import spans as logs
+from stallscope.analyze.events import Events, events
+from stallscope.analyze.steady import mark_steady
+from stallscope.analyze.steps import loaders
+from stallscope.errors import RunFormatError
 from stallscope.eventlog import LogPages, read_log
-from stallscope.measure.distributed import rank
+from stallscope.experiments.about import About
+from stallscope.mapped import read_lines
+from stallscope.marks import MarkPages, epoch_key, loader_and_epoch, read_marks
 from stallscope.measure.files import sizes
-from stallscope.measure.machine import machine
-from stallscope.run import STARTUP, STEPS, Run, Settings
+from stallscope.run import STARTUP, Run, Settings
 from stallscope.units import count
 
 if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from stallscope.analyze.interrupted import Interrupted
     from stallscope.analyze.spans import Decoded
-    from stallscope.measure.replay import Replay
-    from stallscope.probe.install import LogPlace
+    from stallscope.probe.logplace import LogPlace
 
-
-@dataclass(frozen=True)
-class About:
-    """What a run says of itself."""
-
-    name: str = ""
-    """What the user pointed at."""
-    warmup: int = 0
-    """Batches at the start that are not part of the steady state."""
-    notes: tuple[str, ...] = ()
-    """Sentences that the run is to carry."""
+_Page = TypeVar("_Page", MarkPages, LogPages)
 
 
 @dataclass(frozen=True)
@@ -47,112 +46,153 @@ class Recording:
     """Where the last exception of each process came from."""
 
 
-def collect(place: LogPlace, seen: Replay, loader: DataLoader[Any], about: About) -> Recording:
-    """Read all logs of a recording.
+@dataclass(frozen=True)
+class _Written:
+    """All that was written, read."""
+
+    about: About
+    events: Events
+    marks: list[MarkPages]
+    logs: list[LogPages]
+    decoded: list[Decoded]
+    who: loops.Who
+    resources: pl.DataFrame
+    """Of all processes of the recording, so the same for each loader."""
+    said: list[str]
+    """What the sampler of the resources had to say."""
+
+    def loader(self, number: int) -> dict[str, Any]:
+        """What is known of a loader."""
+        known = (page.loaders[number] for page in self.marks if number in page.loaders)
+        return next(known, {})
+
+
+def collect(place: LogPlace, about: About | None = None) -> Recording:
+    """Read all that was written in a recording.
 
     Args:
         place: where the logs are.
-        seen: what the loop saw.
-        loader: the loader that was measured.
-        about: what the run is to be called and to say.
+        about: what the run is to say of itself; what lies with the logs by default.
     """
-    pages = [read_log(path) for path in place.logs()]
+    written = _read(place, about)
+    order = loaders(written.events)
+    known = {number for page in written.marks for number in page.loaders}
+    numbers = [*order, *sorted(known - set(order))] or [0]
+    runs = [_run(written, number) for number in numbers]
+    inside = tuple(d.inside for d in written.decoded if d.inside)
+    raised = tuple(d.raised for d in written.decoded if d.raised)
+    return Recording(replace(runs[0], others=tuple(runs[1:])), inside, raised)
+
+
+def _read(place: LogPlace, about: About | None) -> _Written:
+    marks = _whole(read_marks, place.marks())
+    pages = _whole(read_log, place.logs())
     pages.sort(key=lambda page: (page.born_ns, page.worker))
-    decoded = [logs.decode(page, origin_ns=seen.began_ns, rank=rank()) for page in pages]
-    used = _used(seen)
-    made = _stack([d.batches for d in decoded], logs.BATCHES)
-    batches = _mark_steady(made, used, about.warmup)
-    said = [
-        *about.notes,
-        *_about_loop(seen, loader),
-        *_about_logs(pages, decoded, loader),
-        *_about_steady(batches),
-    ]
-    run = Run(
-        all_spans=_stack([d.spans for d in decoded], logs.SPANS),
-        all_samples=_with_sizes(_stack([d.samples for d in decoded], logs.SAMPLES)),
+    main = next((page for page in marks if page.worker < 0), None)
+    if about is None:
+        said = main.about if main else {}
+        about = About(**{**said, "notes": tuple(said.get("notes", ()))})
+    began = [page.began_ns for page in marks] + [page.born_ns for page in pages]
+    who = loops.Who(about.rank, main.pid if main else 0, min(began, default=0))
+    decoded = [logs.decode(page, origin_ns=who.origin_ns, rank=who.rank) for page in pages]
+    sampled = list(read_lines(place.resources()))
+    used = samples.table(sampled, origin_ns=who.origin_ns, rank=who.rank)
+    told = samples.notes(sampled)
+    return _Written(about, events(marks), marks, pages, decoded, who, used, told)
+
+
+def _whole(read: Callable[[Path], _Page], paths: list[Path]) -> list[_Page]:
+    """What was in these files, without those whose process was killed while it made them."""
+    pages = []
+    for path in paths:
+        with suppress(RunFormatError):
+            pages.append(read(path))
+    return pages
+
+
+def _run(written: _Written, number: int) -> Run:
+    """The run of one loader."""
+    about, known = written.about, written.loader(number)
+    loop = loops.loop(written.events, number, written.who)
+    pages, decoded = _of_loader(written, number)
+    made = _stack([d.batches for d in decoded], logs.BATCHES, number)
+    batches, steps = mark_steady(made, loop.steps, loop.deliveries, about.warmup)
+    settings = Settings(
+        name=about.name or known.get("dataset", ""),
+        num_workers=known.get("num_workers", 0),
+        batch_size=known.get("batch_size"),
+        warmup=about.warmup,
+        simulated_step_s=about.simulated_step_s,
+    )
+    return Run(
+        all_spans=_stack([d.spans for d in decoded], logs.SPANS, number),
+        all_samples=_with_sizes(_stack([d.samples for d in decoded], logs.SAMPLES, number)),
         batches=batches.drop("first"),
-        all_steps=_steps(used, batches),
-        startup=_startup(pages, decoded, seen),
-        settings=_settings(loader, about),
-        first_batch_s=(seen.first_batch_ns - seen.began_ns) / 1e9 if seen.first_batch_ns else None,
-        machine=machine(),
-        notes=tuple(dict.fromkeys(said)),
+        all_steps=steps,
+        waits=loop.waits,
+        deliveries=loop.deliveries,
+        side_spans=loop.side_spans,
+        startup=_startup(written, number, pages, decoded),
+        settings=settings,
+        all_resources=written.resources,
+        first_batch_s=_first_batch_s(written, number),
+        machine=about.machine,
+        notes=tuple(dict.fromkeys(_notes(written, number, pages, batches))),
     )
-    inside = tuple(d.inside for d in decoded if d.inside)
-    return Recording(run, inside, tuple(d.raised for d in decoded if d.raised))
 
 
-def _stack(frames: list[pl.DataFrame], schema: dict[str, Any]) -> pl.DataFrame:
-    return pl.concat(frames, how="vertical") if frames else pl.DataFrame(schema=schema)
+def _of_loader(written: _Written, number: int) -> tuple[list[LogPages], list[Decoded]]:
+    """The logs of the processes that worked for a loader, also those that worked for several."""
+    pairs = zip(written.logs, written.decoded, strict=True)
+    mine = [(page, one) for page, one in pairs if page.loader in (0, number)]
+    return [page for page, _ in mine], [one for _, one in mine]
 
 
-def _mark_steady(batches: pl.DataFrame, used: pl.DataFrame, warmup: int) -> pl.DataFrame:
-    """Add `first` (of its process) and `steady`: used, after the warm-up, not a first one.
-
-    What was made ahead and never used is left out, so that the same call gives the same count. A
-    recording too short to leave out its start keeps what there is, and `_about_steady` says so.
-    """
-    order = pl.struct("epoch", "batch").rank("dense") - 1
-    marked = batches.with_columns(
-        first=pl.struct("epoch", "batch").rank("ordinal").over("rank", "pid") == 1,
-        late=order >= warmup,
-    )
-    if not used.is_empty():
-        wanted = used.select("epoch", "batch", used=pl.lit(value=True))
-        marked = marked.join(wanted, on=["epoch", "batch"], how="left", maintain_order="left")
-    else:  # somebody else's loop: it uses what it gets
-        marked = marked.with_columns(used=pl.lit(value=True))
-    for steady in (pl.col("late") & ~pl.col("first"), ~pl.col("first"), pl.lit(value=True)):
-        kept = pl.col("complete") & pl.col("used").fill_null(value=False) & steady
-        chosen = marked.with_columns(steady=kept)
-        if chosen["steady"].any():
-            break
-    return chosen.drop("late", "used")
+def _stack(frames: list[pl.DataFrame], schema: dict[str, Any], number: int) -> pl.DataFrame:
+    """The rows of a loader, whose epochs carry its number until here."""
+    if not frames:
+        return pl.DataFrame(schema=schema)
+    rows = pl.concat(frames, how="vertical")
+    first, after = epoch_key(number, 0), epoch_key(number + 1, 0)
+    mine = rows.filter(pl.col("epoch").is_between(first, after, closed="left"))
+    return mine.with_columns(epoch=pl.col("epoch") - first)
 
 
-def _about_steady(batches: pl.DataFrame) -> list[str]:
-    steady = batches.filter("steady")
-    if steady.is_empty():
-        return ["no batch was recorded from beginning to end: there is nothing to show"]
-    if steady["first"].any():
-        return ["the recording is so short that start-up could not be kept apart"]
-    return []
-
-
-def _about_loop(seen: Replay, loader: DataLoader[Any]) -> list[str]:
-    said = []
-    if seen.out_of_time:
-        said.append(f"the budget ended the recording after {count(len(seen.steps), 'batch', 'es')}")
-    if seen.exhausted:
-        said.append(f"the loader gave no more than {count(len(seen.steps), 'batch', 'es')}")
-    elif len(seen.epoch_began_ns) > 1:
-        said.append(
-            f"the loader is short: the recording went through {len(seen.epoch_began_ns)} epochs"
-        )
-    if loader.batch_size is None and loader.batch_sampler is None:
-        said.append("batch_size=None: a row is one item of the dataset, which may hold a batch")
-    return said
-
-
-def _about_logs(
-    pages: list[LogPages], decoded: list[Decoded], loader: DataLoader[Any]
-) -> list[str]:
-    said = [note for page in pages for note in page.notes]
+def _notes(
+    written: _Written,
+    number: int,
+    pages: list[LogPages],
+    batches: pl.DataFrame,
+) -> Iterator[str]:
+    known = written.loader(number)
+    yield from written.about.notes
+    yield from (note for page in written.marks for note in page.notes)
+    if any(page.full for page in written.marks):
+        yield "the marks of the loop were full: the oldest were overwritten"
+    yield from written.said
+    if known.get("whole"):
+        yield "batch_size=None: a row is one item of the dataset, which may hold a batch"
+    yield from (note for page in pages for note in page.notes)
     every = max((page.every for page in pages), default=1)
     if every > 1:
         kept = f"1 batch in {every} was recorded after the first ones"
-        said.append(f"{kept}, to hold the cost of recording down")
+        yield f"{kept}, to hold the cost of recording down"
     dropped = sum(page.dropped for page in pages)
     if dropped:
-        said.append(f"the logs were full: the oldest {dropped:,} events were overwritten")
+        yield f"the logs were full: the oldest {dropped:,} events were overwritten"
     others = sum(page.other_threads for page in pages)
     if others:
-        said.append(f"{others:,} calls in other threads of the workers were not recorded")
-    missing = loader.num_workers - len({page.worker for page in pages if page.worker >= 0})
-    if missing > 0 and any(d.batches.height for d in decoded):
-        said.append(f"{count(missing, 'worker')} left no log (no room in the temporary folder?)")
-    return said
+        yield f"{others:,} calls in other threads of the workers were not recorded"
+    there = {page.worker for page in pages if page.worker >= 0}
+    missing = known.get("num_workers", 0) - len(there)
+    came = (b.loader == number and way.arrived_ns for b, way in written.events.deliveries.items())
+    if missing > 0 and any(came) and not known.get("lived"):
+        yield f"{count(missing, 'worker')} left no log (no room for it, or a thread)"
+    steady = batches.filter("steady")
+    if steady.is_empty():
+        yield "no batch was recorded from beginning to end: there is nothing to show"
+    elif steady["first"].any():
+        yield "the recording is so short that start-up could not be kept apart"
 
 
 def _with_sizes(samples: pl.DataFrame) -> pl.DataFrame:
@@ -162,34 +202,35 @@ def _with_sizes(samples: pl.DataFrame) -> pl.DataFrame:
     return samples.with_columns(bytes=size) if known else samples
 
 
-def _used(seen: Replay) -> pl.DataFrame:
-    """`step, epoch, batch` of what the loop used."""
-    rows = [(i, epoch, batch) for i, (epoch, batch) in enumerate(seen.steps)]
-    names = ("step", "epoch", "batch")
-    return pl.DataFrame(rows, schema={name: STEPS[name] for name in names}, orient="row")
+def _began_ns(written: _Written, number: int) -> dict[int, int]:
+    """When the loop asked for the iterator of each epoch."""
+    found = zip(written.events.iterators, written.events.iterator_keys, strict=True)
+    pairs = ((loader_and_epoch(key), part.start_ns) for part, key in found)
+    return {epoch: start for (loader, epoch), start in pairs if loader == number}
 
 
-def _steps(used: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
-    makers = batches.select("epoch", "batch", "worker").unique(["epoch", "batch"])
-    joined = used.join(makers, on=["epoch", "batch"], how="left", maintain_order="left")
-    return joined.with_columns(
-        pl.lit(None, dtype=kind).alias(name)
-        for name, kind in STEPS.items()
-        if name not in joined.columns
-    ).select(*STEPS)
+def _first_batch_s(written: _Written, number: int) -> float | None:
+    arrived = [wait.end_ns for wait in written.events.waits if wait.number is not None]
+    began = min(_began_ns(written, number).values(), default=None)
+    began = min(_began_ns(written, 0).values(), default=began)
+    return (min(arrived) - began) / 1e9 if arrived and began else None
 
 
-def _startup(pages: list[LogPages], decoded: list[Decoded], seen: Replay) -> pl.DataFrame:
-    rows = []
+def _startup(
+    written: _Written, number: int, pages: list[LogPages], decoded: list[Decoded]
+) -> pl.DataFrame:
+    began, of_loader, rows = _began_ns(written, number), partial(_stack, number=number), []
     for page, one in zip(pages, decoded, strict=True):
+        spans = of_loader([one.spans], logs.SPANS)
         samples = (
-            one.spans.filter(pl.col("sample").is_not_null())
+            spans.filter(pl.col("sample").is_not_null())
             .group_by("epoch", "batch", "sample", maintain_order=True)
             .agg((pl.col("end_ns") - pl.col("start_ns")).sum() / 1e9)
             .get_column("end_ns")
         )
-        epoch = int(one.batches["epoch"][0]) if one.batches.height else 0
-        began_ns = seen.epoch_began_ns[epoch] if epoch < len(seen.epoch_began_ns) else 0
+        epochs = of_loader([one.batches], logs.BATCHES)["epoch"]
+        epoch = int(epochs[0]) if epochs.len() else 0
+        began_ns = began.get(epoch)
         rows.append(
             (
                 page.worker if page.worker >= 0 else None,
@@ -200,13 +241,4 @@ def _startup(pages: list[LogPages], decoded: list[Decoded], seen: Replay) -> pl.
                 samples[1:].median() if samples.len() > 1 else None,
             )
         )
-    return pl.DataFrame(rows, schema=STARTUP, orient="row")
-
-
-def _settings(loader: DataLoader[Any], about: About) -> Settings:
-    return Settings(
-        name=about.name or type(loader.dataset).__name__,
-        num_workers=loader.num_workers,
-        batch_size=loader.batch_size,
-        warmup=about.warmup,
-    )
+    return pl.DataFrame(rows, STARTUP, orient="row")

@@ -5,13 +5,37 @@ The exception keeps its type and its text. It gets a note, and the recording as 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from stallscope.experiments.collect import collect
 from stallscope.units import count
 
 if TYPE_CHECKING:
     from stallscope.analyze.interrupted import Interrupted
+    from stallscope.experiments.about import About
     from stallscope.experiments.collect import Recording
+    from stallscope.probe.logplace import LogPlace
+
+
+def salvaged(error: BaseException, place: LogPlace, about: About | None = None) -> Recording | None:
+    """What was recorded before an exception, which is not to be lost for one of ours.
+
+    Args:
+        error: gets a note where nothing can be read.
+        place: where the logs are.
+        about: what the run is to say of itself, see `collect`.
+    """
+    try:
+        return collect(place, about)
+    except Exception as failed:  # noqa: BLE001 - a killed process may have left anything
+        note(error, [f"stallscope: what was recorded before cannot be read ({failed!r})"])
+        return None
+
+
+def is_of_workers(error: BaseException) -> bool:
+    """Whether torch says that a worker has died; it may say so anywhere in the user's code."""
+    return type(error) is RuntimeError and str(error).startswith("DataLoader worker")
 
 
 def explain(error: BaseException, recording: Recording) -> None:
@@ -21,18 +45,20 @@ def explain(error: BaseException, recording: Recording) -> None:
         error: as it came out of the user's loop.
         recording: what the logs hold.
     """
-    error.run = recording.run  # type: ignore[attr-defined]
+    vars(error)["run"] = recording.run  # past any __setattr__, such as a frozen dataclass's
     kept = count(recording.run.all_steps.height, "batch", "es")
     lines = [
         *(f"stallscope: {_where(place)} when the exception left it" for place in recording.raised),
         *(f"stallscope: {_where(place)} when its log ended" for place in recording.inside),
         f"stallscope: what was recorded before ({kept}) is this exception's attribute `run`",
     ]
-    if hasattr(error, "add_note"):
-        for line in lines:
-            error.add_note(line)
-    else:  # Python 3.10 has no notes; the attribute is where later versions keep them
-        error.__notes__ = [*getattr(error, "__notes__", []), *lines]
+    note(error, lines)
+
+
+def note(error: BaseException, lines: list[str]) -> None:
+    """Add notes, where Python keeps them from 3.11 on; an exception may refuse them."""
+    with suppress(Exception):
+        vars(error)["__notes__"] = [*getattr(error, "__notes__", []), *lines]
 
 
 def _where(place: Interrupted) -> str:

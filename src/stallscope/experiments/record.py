@@ -1,29 +1,32 @@
-"""`ss.record`: run a loader for a while, and keep what its workers did with every sample."""
+"""`ss.record`: run a loader for a while, and keep what the loop and its workers did."""
 
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stallscope.errors import StallscopeError
-from stallscope.experiments.collect import About, collect
-from stallscope.experiments.failure import explain
+from stallscope.experiments.about import About
+from stallscope.experiments.collect import collect
+from stallscope.experiments.failure import explain, salvaged
 from stallscope.measure import target as targets
-from stallscope.measure.device import to_device
 from stallscope.measure.distributed import alone
-from stallscope.measure.replay import Limits, Progress, Replay, private_copy, replay
-from stallscope.measure.snapshot import as_before
+from stallscope.measure.inner import loaders_of, made_here, private
+from stallscope.measure.replay import Limits, Progress, Replay, Using, replay
+from stallscope.measure.resources.sampler import Sampler
+from stallscope.measure.simulated import SimulatedStep
+from stallscope.measure.snapshot import as_before, modules_of
 from stallscope.measure.workspace import log_capacity, workspace
-from stallscope.probe.install import LogPlace, Probe, supported
+from stallscope.probe.install import Probe
+from stallscope.probe.logplace import LogPlace
+from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch.utils.data import DataLoader
-
-    from stallscope.measure.target import Target
     from stallscope.run import Run
 
 
@@ -36,7 +39,7 @@ def record(  # noqa: PLR0913 - the public signature
     warmup: int = 4,
     budget_s: float = 60.0,
 ) -> Run:
-    """Record what the workers of a loader do with every sample.
+    """Record what a loop over a loader waits for, and what the workers do with every sample.
 
     Iterates a shallow copy of the loader. Afterwards all random generators, the samplers and what
     `step` trains are as they were, and the workers are gone. An exception of the dataset's or of
@@ -54,39 +57,67 @@ def record(  # noqa: PLR0913 - the public signature
     Raises:
         ArgumentError: `batches`, `warmup` or `budget_s` is no number that can be used.
         TargetError: the target is nothing that can be iterated.
-        UnsupportedError: a kind of loader that is not measured yet, or more than one rank.
+        UnsupportedError: a loader that keeps an iterator of its own, or more than one rank.
         WorkspaceError: no room for the logs.
     """
     alone()
     aim = targets.target(target, step=step, device=device)
-    loader = private_copy(supported(aim.loader))
+    inner = loaders_of(aim.loader)
+    workers = sum(loader.num_workers for loader in inner)
+    limits = Limits.of(batches, warmup=warmup, processes=workers, budget_s=budget_s)
     seen = Replay()
-    limits = Limits.of(batches, warmup=warmup, processes=loader.num_workers, budget_s=budget_s)
-    with workspace() as folder, as_before(loader, aim.step) as said:
-        place = LogPlace(folder, log_capacity(folder, max(loader.num_workers, 1)))
-        about = About(aim.name, warmup, (*aim.notes, *said, *_about_threads(loader)))
+    with (
+        private(aim.loader) as loader,
+        workspace() as folder,
+        as_before(loader, None if isinstance(aim.step, SimulatedStep) else aim.step) as said,
+    ):
+        place = LogPlace(folder, log_capacity(folder, max(workers, 1)))
+        simulated = aim.step.seconds if isinstance(aim.step, SimulatedStep) else None
+        about = About(aim.name, warmup, simulated)
+        notes = (*aim.notes, *said, *_about_threads(aim.loader), *_about_step(aim.step))
+        bar = Progress(place, seen, batches=limits.batches, title=f"recording {aim.name}")
+        loaders = inner and ([loader] if inner[0] is aim.loader else inner)
+        probe = Probe(place, loaders, scoped=True, modules=modules_of(aim.step))
+        sampler = Sampler(place)
         try:
-            bar = Progress(place, seen, batches=limits.batches, title=f"recording {aim.name}")
-            with Probe(place, loader, seen.epoch_began_ns), closing(bar):
-                replay(loader, _moved(aim), seen, limits, bar.moving)
+            with closing(bar), probe, sampler:
+                replay(probe, loader, Using(aim.step, aim.device), limits, bar)
         except StallscopeError:
             raise
         except BaseException as error:
-            explain(error, collect(place, seen, loader, about))
+            sampler.__exit__()  # an interrupt may have come just before the first time
+            probe.__exit__()
+            about = replace(about, notes=(*notes, *_about_loop(seen)))
+            if not probe.forked and (recording := salvaged(error, place, about)):
+                explain(error, recording)
             raise
-        return collect(place, seen, loader, about).run
+        return collect(place, replace(about, notes=(*notes, *_about_loop(seen)))).run
 
 
-def _about_threads(loader: DataLoader[Any]) -> tuple[str, ...]:
+def _about_threads(loader: Any) -> tuple[str, ...]:
     threads = torch.get_num_threads()
-    if loader.num_workers or threads == 1:
+    if threads == 1 or not made_here(loader):
         return ()
     return (f"num_workers=0: made with 1 torch thread, as in a worker; your loop has {threads}",)
 
 
-def _moved(aim: Target) -> Callable[[Any], object] | None:
-    """The step, with each batch moved to the device first where one is given."""
-    if aim.device is None or aim.step is None:
-        return aim.step
-    step, device = aim.step, aim.device
-    return lambda batch: step(to_device(batch, device))
+def _about_step(step: Any) -> tuple[str, ...]:
+    if isinstance(step, SimulatedStep):
+        return (f"the step is simulated: a timer of {seconds(step.seconds)}, and no device",)
+    if step is None:
+        return ("no step was given: the loop takes batches as fast as they come",)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return ("times of the step and of copies are the host's, which does not wait for the GPU",)
+    return ()
+
+
+def _about_loop(seen: Replay) -> tuple[str, ...]:
+    """How the recording's own loop ended."""
+    said = []
+    if seen.out_of_time:
+        said.append(f"the budget ended the recording after {count(seen.steps, 'batch', 'es')}")
+    if seen.exhausted:
+        said.append(f"the loader gave no more than {count(seen.steps, 'batch', 'es')}")
+    elif seen.epochs > 1:
+        said.append(f"the loader is short: the recording went through {seen.epochs} epochs")
+    return tuple(said)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stallscope.measure.attributes import attributes_of
+from stallscope.measure.inner import loaders_of
 from stallscope.measure.reach import held, own, walk
 
 if TYPE_CHECKING:
@@ -24,11 +26,12 @@ def restores(loader: Any) -> Iterator[Callable[[], None]]:
     """What to call to put everything back.
 
     Args:
-        loader: a DataLoader.
+        loader: a DataLoader, or something around some.
     """
     yield from _global_generators()
     yield from _generators(loader)
-    yield from _sampler_state(loader)
+    for inner in loaders_of(loader):
+        yield from _sampler_state(inner)
 
 
 def _global_generators() -> Iterator[Callable[[], None]]:
@@ -76,30 +79,4 @@ def _sampler_state(loader: Any) -> Iterator[Callable[[], None]]:
     """A sampler of the user's may count its epochs or shuffle its list: all that is put back."""
     batch_sampler = own(loader).get("batch_sampler")
     for sampler in (own(loader).get("sampler"), batch_sampler, own(batch_sampler).get("sampler")):
-        attributes = own(sampler)
-        if attributes:
-            contents = {name: _content(value) for name, value in attributes.items()}
-            yield functools.partial(_put_back, attributes, dict(attributes), contents)
-
-
-def _content(value: Any) -> Any:
-    """A copy of what can be changed in place."""
-    if isinstance(value, (list, set, dict, bytearray)):
-        return copy.copy(value)
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    return value.copy() if type(value).__module__ == "numpy" and hasattr(value, "copy") else None
-
-
-def _put_back(attributes: dict[str, Any], before: dict[str, Any], contents: dict[str, Any]) -> None:
-    attributes.clear()
-    attributes.update(before)
-    for name, content in contents.items():
-        value = before[name]
-        if isinstance(value, (list, bytearray)):
-            value[:] = content
-        elif isinstance(value, (set, dict)):
-            value.clear()
-            value.update(content)
-        elif content is not None and getattr(value, "ndim", None):
-            value[...] = content
+        yield attributes_of(sampler)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
+
+from stallscope.measure.cgroup import cores_available
 
 
 def machine() -> dict[str, Any]:
@@ -23,10 +24,8 @@ def machine() -> dict[str, Any]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on, which can be fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Whole cores that this process may keep busy, at least one; see `cores_available`."""
+    return max(1, int(cores_available()))
 
 
 def _version(package: str) -> str | None:

@@ -6,29 +6,30 @@ first batch of a slow loader.
 
 from __future__ import annotations
 
-import copy
+import os
+import sys
 import threading
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from numbers import Integral, Real
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import torch
 from tqdm.auto import tqdm
 
 from stallscope.errors import ArgumentError
 from stallscope.eventlog import Header
-from stallscope.probe.install import shut_down
+from stallscope.measure.device import to_device
+from stallscope.measure.inner import made_here
+from stallscope.measure.onethread import in_one_thread
+from stallscope.stages import H2D, STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from pathlib import Path
 
-    from torch.utils.data import DataLoader
-
-    from stallscope.probe.install import LogPlace
+    from stallscope.probe.install import Probe
+    from stallscope.probe.logplace import LogPlace
 
 _LOOK_EVERY_S: Final = 0.2
 
@@ -77,109 +78,76 @@ def _check_whole(name: str, value: object, least: int) -> None:
 
 @dataclass
 class Replay:
-    """What the loop saw. Filled while it runs, so that an interrupt loses nothing."""
+    """How far the loop has come. Filled while it runs, so that an interrupt loses nothing."""
 
-    began_ns: int = 0
-    """`perf_counter_ns()` when the first iterator was asked for."""
-    ended_ns: int = 0
-    """`perf_counter_ns()` when the last batch had been used."""
-    first_batch_ns: int | None = None
-    """When the first batch came."""
-    epoch_began_ns: list[int] = field(default_factory=list)
-    """When each epoch's workers were started; the probe fills it."""
-    steps: list[tuple[int, int]] = field(default_factory=list)
-    """Epoch and number in the epoch of each batch that was used."""
+    steps: int = 0
+    """Batches that were used."""
     epochs: int = 0
-    """How many epochs were begun."""
+    """Epochs that were begun."""
     exhausted: bool = False
     """Whether the loader had no more to give."""
     out_of_time: bool = False
     """Whether the budget ended the loop."""
 
 
-def private_copy(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """A shallow copy that starts its own workers and leaves the user's living ones alone."""
-    clone = copy.copy(loader)
-    vars(clone)["_iterator"] = None
-    return clone
+@dataclass(frozen=True)
+class Using:
+    """What is done with each batch."""
+
+    step: Callable[[Any], object] | None = None
+    """Uses one batch; None just takes it."""
+    device: Any = None
+    """Where the batch goes before; None: it stays as the loader yields it."""
 
 
-def replay(
-    loader: DataLoader[Any],
-    step: Callable[[Any], object] | None,
-    seen: Replay,
-    limits: Limits,
-    moving: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> None:
+def replay(probe: Probe, target: Any, using: Using, limits: Limits, bar: Progress) -> None:
     """Use so many batches, over as many epochs as that takes; the workers are gone afterwards.
 
     Args:
-        loader: a private copy, see `private_copy`.
-        step: uses one batch; None just takes it.
-        seen: filled while the loop runs.
+        probe: measures the loop.
+        target: what is iterated, see `measure.inner.private`.
+        using: what is done with each batch.
         limits: when to stop.
-        moving: entered while an epoch runs and left before the next one starts its workers.
+        bar: shows how far it is; its `seen` is filled.
     """
-    seen.began_ns = perf_counter_ns()
-    deadline_ns = limits.deadline_ns(seen.began_ns)
-    iterator = None
+    seen, deadline_ns = bar.seen, limits.deadline_ns(perf_counter_ns())
+    one_thread = made_here(target)
     try:
-        while len(seen.steps) < limits.batches and not seen.out_of_time and not seen.exhausted:
-            before = len(seen.steps)
-            iterator = iter(loader)
-            with moving():
-                _use(_one_thread(iterator, loader), step, seen, limits.batches, deadline_ns)
-            seen.exhausted = len(seen.steps) == before
+        while seen.steps < limits.batches and not seen.out_of_time and not seen.exhausted:
+            before = seen.steps
+            seen.epochs += 1
+            batches = probe.batches(probe.begin(target))
+            with bar.moving():  # no worker is forked inside
+                for batch in in_one_thread(batches) if one_thread else batches:
+                    _use(probe, using, batch)
+                    seen.steps += 1
+                    seen.out_of_time = perf_counter_ns() > deadline_ns
+                    if seen.steps >= limits.batches or seen.out_of_time:
+                        break
+            seen.exhausted = seen.steps == before
     finally:
-        seen.ended_ns = perf_counter_ns()
-        shut_down(iterator)
+        probe.shut_down()
 
 
-def _use(
-    batches: Iterator[Any],
-    step: Callable[[Any], object] | None,
-    seen: Replay,
-    most: int,
-    deadline_ns: float,
-) -> None:
-    """Use the batches of one epoch, until there are enough or the time is over."""
-    epoch = seen.epochs
-    seen.epochs += 1
-    for number, batch in enumerate(batches):
-        seen.first_batch_ns = seen.first_batch_ns or perf_counter_ns()
-        if step is not None:
-            step(batch)
-        seen.steps.append((epoch, number))
-        if len(seen.steps) >= most:
-            break
-        seen.out_of_time = perf_counter_ns() > deadline_ns
-        if seen.out_of_time:
-            break
+def _use(probe: Probe, using: Using, batch: Any) -> None:
+    """One step."""
+    if using.device is not None and using.step is not None:
+        done = probe.part(H2D)
+        batch = to_device(batch, using.device)
+        done()
+    if using.step is not None:
+        done = probe.part(STEP)
+        using.step(batch)
+        done()  # one that raises has no end, and is no step
 
 
-def _one_thread(iterator: Iterator[Any], loader: DataLoader[Any]) -> Iterator[Any]:
-    """The batches; made in this process, they are made with one torch thread as in a worker."""
-    threads, in_process = torch.get_num_threads(), not loader.num_workers
-    while True:
-        if in_process:
-            torch.set_num_threads(1)
-        try:
-            batch = next(iterator)
-        except StopIteration:
-            return
-        finally:
-            if in_process:
-                torch.set_num_threads(threads)
-        yield batch
-
-
-class _Bar(tqdm):  # type: ignore[misc]
+class Bar(tqdm):  # type: ignore[misc]
     """A bar without tqdm's monitor thread, which would live while workers are forked."""
 
     monitor_interval = 0
 
 
-_Bar.set_lock(threading.RLock())  # tqdm's own would fix the start method of the user's processes
+Bar.set_lock(threading.RLock())  # tqdm's own would fix the start method of the user's processes
 
 
 class Progress:
@@ -193,33 +161,43 @@ class Progress:
     """
 
     def __init__(self, place: LogPlace, seen: Replay, *, batches: int, title: str) -> None:
+        self.seen = seen
         self._place = place
-        self._seen = seen
-        self._bar = _Bar(total=batches, desc=title, unit="batch", leave=False, delay=0.5)
+        self._bar = Bar(total=batches, desc=title, unit="batch", leave=False, delay=0.5)
 
     @contextmanager
     def moving(self) -> Iterator[None]:
         """Move the bar while the block runs, by a thread: no worker may be forked inside."""
         done = threading.Event()
         thread = threading.Thread(target=self._move, args=(done,), daemon=True)
-        thread.start()
         try:
+            thread.start()
             yield
         finally:
             done.set()
-            thread.join()
+            if thread.ident is not None:  # an interrupt may have come before it was started
+                thread.join()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Take the bar away; a recording that the budget ended has not failed."""
+        self._bar.total = self._bar.n = self.seen.steps
         self._bar.close()
 
     def _move(self, done: threading.Event) -> None:
-        while not done.wait(_LOOK_EVERY_S):
+        while not done.wait(_LOOK_EVERY_S) and self._place.folder.exists():
             made = _samples_made(self._place)
             self._bar.set_postfix_str(f"{made:,} samples made", refresh=False)
-            self._bar.update(len(self._seen.steps) - self._bar.n)
+            self._bar.update(self.seen.steps - self._bar.n)
 
 
 def _samples_made(place: LogPlace) -> int:
-    headers = (np.fromfile(log, dtype=np.int64, count=Header.SAMPLES + 1) for log in place.logs())
-    return int(sum(header[-1] for header in headers if header.size))
+    return sum(map(_samples_of, place.logs()))
+
+
+def _samples_of(log: Path) -> int:
+    descriptor = os.open(log, os.O_RDONLY)  # not `open`, which is hooked
+    try:
+        read = os.pread(descriptor, 8, Header.SAMPLES * 8)
+    finally:
+        os.close(descriptor)
+    return int.from_bytes(read, sys.byteorder)

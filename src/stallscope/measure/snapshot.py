@@ -56,6 +56,13 @@ def trainable(step: Any) -> list[Any]:
     return [thing for thing in walk(step, _reached) if _trains(thing)]
 
 
+def modules_of(step: Any) -> list[nn.Module]:
+    """The modules that a step can reach, without those inside of others."""
+    modules = [thing for thing in trainable(step) if isinstance(thing, nn.Module)]
+    inner = {id(part) for module in modules for part in module.modules() if part is not module}
+    return [module for module in modules if id(module) not in inner]
+
+
 def _trains(thing: Any) -> bool:
     kind = type(thing)  # an object may answer to any name
     stateful = all(

@@ -39,17 +39,22 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
     """
     parent = parent or Path(tempfile.gettempdir())
     sweep(parent)
-    pid = os.getpid()
+    pid, folder = os.getpid(), None
     try:
-        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{pid}-{_birth(pid)}-", dir=parent))
-    except OSError as error:
-        raise WorkspaceError(_no_room(parent, error.strerror or "cannot be written")) from error
-    try:
+        with held_back():
+            folder = _new(parent, pid)
         yield folder
     finally:
-        if os.getpid() == pid:  # a forked child that gets here must not delete its parent's
+        if folder and os.getpid() == pid:  # a forked child that gets here must not delete it
             with held_back():
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _new(parent: Path, pid: int) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{pid}-{_birth(pid)}-", dir=parent))
+    except OSError as error:
+        raise WorkspaceError(_no_room(parent, error.strerror or "cannot be written")) from error
 
 
 def log_capacity(folder: Path, processes: int) -> int:

@@ -8,25 +8,38 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
+import sys
+import threading
 from math import ceil
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from torch.utils.data import Subset
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from stallscope.eventlog import LONGEST_NS, Header, Tag
+from stallscope.marks import Mark
 from stallscope.probe import failures
+from stallscope.probe.adapters import known
 from stallscope.probe.libraries import Libraries
+from stallscope.probe.named import listeners
 from stallscope.probe.patches import Patches
+from stallscope.probe.stageframe import under
+from stallscope.probe.standins import DatasetStandIn, asked_by_bulk, is_one
 from stallscope.probe.transforms import Ops
-from stallscope.stages import GETITEM
+from stallscope.probe.unseen import unseen
+from stallscope.stages import BATCH, GARBAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from stallscope.marks import MarkWriter
     from stallscope.probe.recorder import Recorder
+    from stallscope.stages import Stage
 
+_OLDEST: Final = 2
+"""Collections of younger generations are too many and too short to be told."""
 _COST_SHARE: Final = 0.004
 """Recording may cost this share of the batches' time; else only every k-th batch is recorded. Less
 than half of the promised 1%: a word's cost is an estimate, and going on and off costs, too."""
@@ -39,25 +52,52 @@ _FIRST_BATCHES: Final = 8
 """The first batches of a process are always recorded: they tell what recording costs."""
 
 
+class Task(Protocol):
+    """What a fetcher in this process is to make."""
+
+    @property
+    def key(self) -> int:
+        """Loader and epoch, see `marks.epoch_key`."""
+
+    @property
+    def given(self) -> int:
+        """Number of the batch in its epoch."""
+
+
 class Hooks:
     """All hooks of one process.
 
     Args:
         recorder: writes the log of this thread.
-        mine: whether a fetcher belongs to a loader that is measured.
+        task: what a fetcher is to make now, None for one that is not measured; without this
+            function, who calls sets `number` and begins the epochs.
+        marks: where begin and end of each batch are written, where nobody else does.
     """
 
-    def __init__(self, recorder: Recorder, mine: Callable[[object], bool] = lambda _: True) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        task: Callable[[Any], Task | None] | None = None,
+        marks: MarkWriter | None = None,
+    ) -> None:
         self.number = -1
         """Number of the batch at work in its epoch."""
         self._recorder = recorder
-        self._mine = mine
+        self._task = task
+        self._marks = marks
+        self._epoch = 0
+        self._busy = False
+        self._retired = False
+        self._switch = threading.RLock()
         self._fetchers = Patches()
         self._inside = Patches()
         self._libraries = Libraries(recorder, self._inside)
         self._ops = Ops(recorder, self._inside)
+        self._adapters = known.Adapters(recorder, self._fetchers)
+        self._modules_seen = 0
         self._datasets: dict[int, Any] = {}
         self._indices: Iterator[Any] = iter(())
+        self._collected: Callable[[], None] | None = None
         self._batches = 0
         self._costs: list[float] = []
         self._every = 1
@@ -66,32 +106,69 @@ class Hooks:
         """Hook torch's fetchers; the rest follows at the first batch, when the dataset is known."""
         for cls in (_MapDatasetFetcher, _IterableDatasetFetcher):
             self._fetchers.put(cls, "fetch", self._fetch(cls.fetch))
+        self._adapters.hook()  # before the dataset's iterator is made
+        listeners.append(self)
+        gc.callbacks.append(self._collects)
 
     def take_off(self) -> None:
         """Leave everything as it was before `put_on`."""
+        if self in listeners:
+            listeners.remove(self)
+        if self._collects in gc.callbacks:
+            gc.callbacks.remove(self._collects)
         self._fetchers.undo()
         self._inside.undo()
 
     def retire(self, *, close: bool = True) -> None:
         """Take everything off and stop writing, see `Recorder.retire`."""
         self.take_off()
-        self._recorder.retire(close=close)
+        if not close:  # in a forked child, where a thread that is no more may hold the lock
+            self._recorder.retire(close=False)
+            return
+        with self._switch:
+            self._retired = True
+        # Another thread may be making a batch: it goes on writing, and closes the log then.
+        self._recorder.retire(close=not self._busy)
 
-    def begin_epoch(self, number: int) -> None:
-        """All later batches belong to this epoch."""
-        self.number = -1
-        self._recorder.mark(Tag.EPOCH, number)
+    def begin_epoch(self, key: int) -> None:
+        """All later batches belong to this epoch, see `marks.epoch_key`."""
+        self.number, self._epoch = -1, key
+        self._recorder.mark(Tag.EPOCH, key)
+
+    def begin(self, stage: Stage) -> Callable[[], None] | None:
+        """The user names a part of what is at work here; returns what to call at its end."""
+        return self._recorder.begin(stage)
+
+    def _collects(self, phase: str, about: dict[str, int]) -> None:
+        """Python collects garbage while a batch is at work."""
+        if about["generation"] < _OLDEST:
+            return
+        if phase == "start":
+            self._collected = self._recorder.begin(GARBAGE)
+        elif self._collected is not None:
+            self._collected()
+            self._collected = None
 
     # ---- one batch ------------------------------------------------------------------------------
 
+    @unseen
     def _fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Record torch's `fetch` of one batch."""
 
         @functools.wraps(original)
         def fetch(fetcher: Any, index: Any) -> Any:
-            # A loader inside of a dataset makes its batches while one of ours is at work.
-            if self._recorder.at_work() or not self._mine(fetcher):
+            if not self._takes(fetcher):
                 return original(fetcher, index)
+            try:
+                self._mark(Mark.TAKEN)
+                return recorded(fetcher, index)
+            finally:
+                self._mark(Mark.MADE)
+                self._busy = False
+                if self._retired:  # meanwhile, by another thread
+                    self._recorder.retire()
+
+        def recorded(fetcher: Any, index: Any) -> Any:
             if not self._begins(fetcher):
                 with failures.located(self._recorder, fetcher):
                     return original(fetcher, index)
@@ -111,7 +188,36 @@ class Hooks:
                 samples = self._recorder.pace.samples - samples
                 self._weigh(words, samples, self._recorder.clock() - began)
 
+        under(BATCH, recorded)
         return fetch
+
+    def _takes(self, fetcher: Any) -> bool:
+        """Whether a batch is to be recorded; then none other is until it is made.
+
+        A loader inside of a dataset makes its batches while one of ours is at work. One in another
+        thread would write into the same log.
+        """
+        with self._switch:
+            if self._busy or self._retired or not self._finds_task(fetcher):
+                return False
+            self._busy = True
+            return True
+
+    def _finds_task(self, fetcher: Any) -> bool:
+        """Learn which batch is to be made; whether it is one that is measured."""
+        if self._task is None:
+            return True
+        task = self._task(fetcher)
+        if task is None:
+            return False
+        if task.key != self._epoch:
+            self.begin_epoch(task.key)
+        self.number = task.given
+        return True
+
+    def _mark(self, what: Mark) -> None:
+        if self._marks is not None:
+            self._marks.mark(what, self._epoch, self.number)
 
     def _begins(self, fetcher: Any) -> bool:
         """Count a batch; whether it is to be recorded."""
@@ -125,10 +231,19 @@ class Hooks:
             self._recorder.mark(Tag.SKIPPED, max(self.number, 0))
             return False
         self._inside.resume()
-        self._libraries.hook()
+        self._hook_imported()
         if id(fetcher.dataset) not in self._datasets:
             self._meet(fetcher.dataset)
         return True
+
+    def _hook_imported(self) -> None:
+        """Hook what has been imported by now; costs nothing when nothing has been since."""
+        if len(sys.modules) == self._modules_seen:
+            return
+        self._libraries.hook()
+        self._ops.hook_containers()
+        self._adapters.hook()
+        self._modules_seen = len(sys.modules)
 
     def _weigh(self, words: int, samples: int, batch_ns: int) -> None:
         """Learn from a batch what recording costs, and how often to record."""
@@ -149,11 +264,12 @@ class Hooks:
         self._datasets[id(dataset)] = dataset  # kept, so that the id stays its own
         self._ops.hook(dataset)
         if getattr(dataset, "__getitems__", None):
-            for cls in {type(inner) for inner in _asked_by_bulk(dataset)}:
+            for cls in {type(inner) for inner in asked_by_bulk(dataset)}:
                 if hasattr(cls, "__getitem__"):
                     with contextlib.suppress(Exception):  # made in C: its samples are not seen
                         self._inside.put(cls, "__getitem__", self._getitem(cls, dataset))
 
+    @unseen
     def _getitem(self, cls: Any, outermost: Any) -> Callable[..., Any]:
         """`__getitem__` of a dataset whose samples are made inside of `__getitems__`."""
         original: Callable[[Any, Any], Any] = cls.__getitem__
@@ -161,7 +277,7 @@ class Hooks:
 
         @functools.wraps(original)
         def hook(dataset: Any, index: Any) -> Any:
-            if recorder.in_sample():  # an inner dataset's
+            if recorder.in_sample() or not is_one(index):  # an inner dataset's, a whole batch
                 return original(dataset, index)
             # A Subset asks for its samples in order, by the inner dataset's own numbers.
             known = next(self._indices, None) if subset and dataset is not outermost else index
@@ -175,50 +291,12 @@ class Hooks:
         recorder = self._recorder
         fetcher.collate_fn = recorder.collate(fetcher.collate_fn)
         if hasattr(fetcher, "dataset_iter"):
-            fetcher.dataset_iter = recorder.iterator(fetcher.dataset_iter)
+            fetcher.dataset_iter = known.samples(recorder, fetcher)
         else:
-            whole = not fetcher.auto_collation and not _is_one(index)
-            fetcher.dataset = _DatasetStandIn(fetcher.dataset, recorder, whole)
+            whole = not fetcher.auto_collation and not is_one(index)
+            fetcher.dataset = DatasetStandIn(fetcher.dataset, recorder, whole)
             # Only what can be read without being used up.
             self._indices = iter(index if isinstance(index, (list, tuple)) else ())
 
 
 _REPLACED: Final = frozenset({"dataset", "dataset_iter", "collate_fn"})
-
-
-def _asked_by_bulk(dataset: Any) -> Iterator[Any]:
-    """The datasets whose `__getitem__` a `__getitems__` calls: itself, or that of its subset."""
-    yield dataset
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-        yield dataset
-
-
-class _DatasetStandIn:
-    """A dataset whose every sample is recorded, or every batch where it gives whole batches."""
-
-    def __init__(self, dataset: Any, recorder: Recorder, whole: bool) -> None:  # noqa: FBT001
-        self._dataset = dataset
-        self._recorder = recorder
-        self._whole = whole
-
-    def __getitem__(self, index: Any) -> Any:
-        if self._whole:
-            return self._recorder.call(self._dataset.__getitem__, self._key())(index)
-        return self._recorder.sample(self._dataset.__getitem__, index)
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._dataset, name)
-        if name == "__getitems__" and value:
-            return self._recorder.call(value, self._key())
-        return value
-
-    def _key(self) -> int:
-        return self._recorder.key(GETITEM)
-
-
-def _is_one(index: Any) -> bool:
-    """Whether a sampler's index names one sample and not a list of them."""
-    if isinstance(index, (list, tuple, slice)):
-        return False
-    return not getattr(index, "ndim", 0)

@@ -15,6 +15,9 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.eventlog import CODE_SHIFT, INDEX_OFFSET, MOST_CODES, TAG_SHIFT, Header, Tag
+from stallscope.probe.stageframe import under
+from stallscope.probe.unseen import unseen
+from stallscope.stages import GETITEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +86,8 @@ class HotPath(NamedTuple):
     """`(index, key)`: a sample of a batch that is not recorded has failed in this stage."""
     file: Callable[[str], None]
     """`(path)`: the sample at work reads this file."""
+    begin: Callable[[int], Callable[[], None] | None]
+    """`(key)`: a stage begins here; returns what ends it, None where no batch is at work."""
     pixels: Callable[[int, int], None]
     """`(width, height)`: the sample at work opened an image of this size."""
 
@@ -92,6 +97,7 @@ def word(tag: Tag, payload: int = 0) -> int:
     return tag << TAG_SHIFT | payload
 
 
+@unseen
 def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
     log: LogWriter,
     clocks: Clocks,
@@ -151,6 +157,16 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         """A method that records; `first` is the object that most classes have just one of."""
         names.key_of_code[getattr(original, "__code__", None)] = key
         transforms = names.stage_of_key[key].kind == "transform"
+        others: dict[int, Callable[..., Any]] = {}
+
+        def other(mine: int) -> Callable[..., Any]:
+            """The original, under a frame with the name of another object's stage."""
+
+            def run(*args: Any, **named: Any) -> Any:
+                return original(*args, **named)
+
+            others[mine] = under(names.stage_of_key[mine], run)
+            return others[mine]
 
         @functools.wraps(original)
         def hook(self: Any, x: Any = _NOTHING, /, *rest: Any, **named: Any) -> Any:
@@ -158,14 +174,18 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
             if ident() != home:
                 args = rest if x is _NOTHING else (x, *rest)
                 return elsewhere(original, self, *args, **named)
-            mine = key if self is first else key_of(self)
+            if self is first:
+                mine, run = key, original
+            else:
+                mine = key_of(self)
+                run = others.get(mine) or other(mine)
             outside, in_transform = in_transform, transforms
             words[place()] = now() + mine
             try:
                 if rest or named or x is _NOTHING:
                     args = rest if x is _NOTHING else (x, *rest)
-                    return original(self, *args, **named)
-                return original(self, x)
+                    return run(self, *args, **named)
+                return run(self, x)
             except BaseException:
                 raised(mine)
                 raise
@@ -173,7 +193,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
                 words[place()] = now()
                 in_transform = outside
 
-        return hook
+        return under(names.stage_of_key[key], hook)
 
     def call(
         original: Callable[..., Any], key: int, seen: Callable[..., None] | None = None
@@ -205,7 +225,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
                 words[place()] = now()
                 in_transform = outside
 
-        return hook
+        return under(stage, hook)
 
     def sample(get: Callable[..., Any], index: Any, *, call: bool = False) -> Any:
         """One sample of this index: `get(index)`, or `get()` with `call`."""
@@ -257,6 +277,22 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         """The sample at work opened an image of this size."""
         words[place()] = (width << 24 | height) + pixels_word
 
+    def begin(key: int) -> Callable[[], None] | None:
+        """A stage begins here and now; what gives way is part of it."""
+        nonlocal in_transform
+        if ident() != home:
+            return None
+        outside, in_transform = in_transform, True
+        words[place()] = now() + key
+
+        def end() -> None:
+            nonlocal in_transform
+            if ident() == home:
+                words[place()] = now()
+                in_transform = outside
+
+        return end
+
     def inside() -> bool:
         return in_sample
 
@@ -266,7 +302,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
     return HotPath(
         method,
         call,
-        sample,
+        under(GETITEM, sample),
         inside,
         at_work,
         read_cpu,
@@ -275,6 +311,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         clock_with_cpu,
         failed,
         file,
+        begin,
         pixels,
     )
 

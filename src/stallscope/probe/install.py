@@ -1,264 +1,298 @@
-"""Getting the recorder into the processes that make the batches.
+"""Getting the recorder into the processes that make the batches, and beside the loop.
 
-For workers, torch's worker loop is replaced while the loader starts them, by an entry that can be
-pickled and that gets the original by module and name; the user's loader and its `worker_init_fn`
-are left alone. With `num_workers=0` the same hooks go on in this process and come off again.
+For workers, torch's worker loop is replaced by an entry of ours; with `num_workers=0` the same
+hooks go on in this process. The loop's own side is hooked at torch's iterators. Everything comes
+off again at the end of the `with` block.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import multiprocessing
 import os
-import struct
+import sys
 import threading
-from dataclasses import dataclass
-from importlib import import_module
-from time import perf_counter_ns
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import pin_memory as torch_pin
 from torch.utils.data._utils import worker as torch_worker
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from stallscope.errors import UnsupportedError
-from stallscope.eventlog import Header, LogWriter
+from stallscope.errors import UnsupportedError, WorkspaceError
 from stallscope.interrupts import held_back
+from stallscope.marks import OUTER, Mark, epoch_key
 from stallscope.probe.fetchers import Hooks
+from stallscope.probe.forked import in_this_process
+from stallscope.probe.iterations import Iteration, Iterations
+from stallscope.probe.logplace import MAIN
+from stallscope.probe.parts import Parts
 from stallscope.probe.patches import Patches
 from stallscope.probe.recorder import Recorder
+from stallscope.probe.unseen import unseen
+from stallscope.probe.worker import WorkerEntry
+from stallscope.probe.wrappers import Wrappers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator
 
+    from torch import nn
     from typing_extensions import Self
 
-_watched: WeakSet[DataLoader[Any]] = WeakSet()
-"""Loaders that are being recorded."""
-MAIN: int = -1
-"""Worker id of the main process in the log."""
+    from stallscope.marks import MarkWriter
+    from stallscope.probe.logplace import LogPlace
+    from stallscope.stages import Stage
 
-
-@dataclass(frozen=True)
-class LogPlace:
-    """Where the processes of one recording put their logs."""
-
-    folder: Path
-    """Private folder of the recording."""
-    capacity: int
-    """Words of each log."""
-
-    def open(self, worker: int) -> LogWriter:
-        """A new log of this process. Raises OSError where there is no room."""
-        born_ns = perf_counter_ns()
-        name = f"{os.getpid()}-{worker}-{born_ns}.events"
-        path = self.folder / name
-        return LogWriter(path, worker=worker, born_ns=born_ns, capacity=self.capacity)
-
-    def logs(self) -> list[Path]:
-        """All logs that there are by now."""
-        return sorted(self.folder.glob("*.events"))
-
-    def stop(self) -> None:
-        """Turn off the hooks of workers that live on."""
-        for path in self.logs():
-            with path.open("r+b") as log:
-                log.seek(Header.STOP * 8)
-                log.write(struct.pack("q", 1))
+_watched: list[Any] = []
+"""Loaders that are being recorded; known by themselves, because a user's class may define `==`."""
 
 
 class Probe:
-    """Hooks the loaders of this process for the length of a `with` block.
+    """Hooks loaders of this process for the length of a `with` block.
 
     Args:
         place: where the logs go.
-        loader: the one to measure.
-        epochs_ns: gets `perf_counter_ns()` of each start of an iterator.
+        loaders: the ones to measure; None: all, also those that are made later.
+        scoped: measure also what is iterated inside of this probe's own `waiting`: the loaders
+            inside of one that is none of torch's.
+        modules: their forward passes are marked, too.
     """
 
     def __init__(
-        self, place: LogPlace, loader: DataLoader[Any], epochs_ns: list[int] | None = None
+        self,
+        place: LogPlace,
+        loaders: Iterable[Any] | None,
+        *,
+        scoped: bool = False,
+        modules: Iterable[nn.Module] = (),
     ) -> None:
         self._place = place
-        self._loader = loader
+        self._loaders = None if loaders is None else list(loaders)
+        self._scoped = scoped
+        self._modules = list(modules)
         self._patches = Patches()
+        self._here = threading.local()
         self._hooks: Hooks | None = None
-        self._fetchers: WeakSet[Any] = WeakSet()
-        self._epochs_ns = [] if epochs_ns is None else epochs_ns
+        self._epoch = -1
+        self._threads = WeakSet(threading.enumerate())
+        self._pid = os.getpid()
+        self._switch = threading.RLock()
+        self._ended = False
 
     def __enter__(self) -> Self:
-        if self._loader in _watched:
-            raise UnsupportedError(
-                "this loader is being recorded already; end that recording before the next one"
-            )
-        _watched.add(self._loader)
-        original = DataLoader._get_iterator
-        probe = self
-
-        @functools.wraps(original)
-        def get_iterator(loader: DataLoader[Any]) -> Any:
-            if loader is not probe._loader:
-                return original(loader)
+        self._watches = [loader for loader in self._loaders or () if isinstance(loader, DataLoader)]
+        for loader in self._watches:
+            if _is_among(loader, _watched):
+                raise UnsupportedError(
+                    "this loader is being recorded already; end that recording before the next one"
+                )
+        self.marks = self._open_marks()
+        self._iterations = Iterations(
+            self.marks, self._wants, self._starts, self._patches, adopts=self._loaders is None
+        )
+        self._wrappers = Wrappers(self.marks, self._iterations.is_waiting, self._patches)
+        self._parts = Parts(self.marks, self._wrappers.is_waiting, self._patches)
+        try:
             with held_back():
-                return probe._iterator(functools.partial(original, loader))
-
-        self._patches.put(DataLoader, "_get_iterator", get_iterator)
+                self._put_on()
+        except BaseException:  # an interrupt that was held back, say
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         with held_back():
-            _watched.discard(self._loader)
-            self._patches.undo()
-            if self._hooks is not None:
-                self._hooks.retire()
-                _in_this_process.discard(self._hooks)
-            self._place.stop()
+            if self in in_this_process:  # and not in a forked child that has come here, too
+                self.retire()
+                self._place.stop()
 
-    def _iterator(self, start: Any) -> Any:
-        """A new iterator of the loader, with the recorder inside."""
-        epoch = len(self._epochs_ns)
-        self._epochs_ns.append(perf_counter_ns())
-        if self._loader.num_workers:
-            entry = Patches()
-            with _starting:
-                entry.put(torch_worker, "_worker_loop", WorkerEntry(self._place, epoch))
-                try:
-                    return start()
-                finally:
-                    entry.undo()
-        iterator = start()
-        if self._hooks is None:
-            self._hooks = Hooks(Recorder(self._place.open(MAIN)), self._is_mine)
-            self._hooks.put_on()
-            _in_this_process.add(self._hooks)
-        self._fetchers.add(iterator._dataset_fetcher)
-        self._hooks.begin_epoch(epoch)
+    def _open_marks(self) -> MarkWriter:
+        try:
+            return self._place.open_marks(MAIN)
+        except OSError as error:
+            raise WorkspaceError(
+                f"no room for the marks of the loop in {self._place.folder} "
+                f"({error.strerror or error}): free some space, or set TMPDIR to a folder on a "
+                "local disk"
+            ) from error
+
+    def _put_on(self) -> None:
+        in_this_process.add(self)
+        _watched.extend(self._watches)
+        self._iterations.put_on()
+        self._parts.put_on(self._modules)
+        if not self._scoped:  # else the recording's own loop waits for the outermost iterator
+            self._wrappers.put_on()
+        self._put_entry(torch_worker)
+        self._patches.put(torch_pin, "pin_memory", self._pinning(torch_pin.pin_memory))
+
+    def retire(self, *, close: bool = True) -> None:
+        """Take everything off and write nothing from now on.
+
+        Args:
+            close: also give the logs back; a forked child leaves them to its parent.
+        """
+        if close:
+            with self._switch:  # a thread may be hooking this process
+                self._ended = True
+        _watched[:] = [loader for loader in _watched if not _is_among(loader, self._watches)]
+        self._parts.take_off()
+        self._wrappers.take_off()
+        if close:
+            self._patches.undo()
+        else:
+            self._patches.suspend()  # quick: a worker is waiting to begin
+        if self._hooks is not None:
+            self._hooks.retire(close=close)
+        self.marks.retire(close=close)
+        in_this_process.discard(self)
+
+    # ---- the recording's own loop -----------------------------------------------------------
+
+    def begin(self, target: Any) -> Iterator[Any]:
+        """An iterator of the target; what is iterated inside of it is measured, too."""
+        self._epoch += 1
+        key = epoch_key(OUTER, self._epoch)
+        self.marks.mark(Mark.ITER, key)
+        # An interrupt while a worker is started would leave it behind, or get lost in the fork.
+        with held_back():
+            iterator: Iterator[Any] = self._inside(iter, target)
+        self.marks.mark(Mark.ITERATED, key)
         return iterator
 
-    def _is_mine(self, fetcher: Any) -> bool:
-        """Whether the loader's own fetcher is at work; counts its batches."""
-        if fetcher not in self._fetchers or self._hooks is None:
-            return False
-        self._hooks.number += 1
-        return True
+    def batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        """The batches of the iterator that was begun last, each with its wait."""
+        key = epoch_key(OUTER, self._epoch)
+        for number in count():
+            self.marks.mark(Mark.WAIT, key)
+            try:
+                batch = self._inside(next, iterator)
+            except StopIteration:
+                self.marks.mark(Mark.ENDED, key)
+                return
+            except BaseException:
+                self.marks.mark(Mark.ENDED, key)
+                raise
+            self.marks.mark(Mark.GOT, key, number)
+            yield batch
 
-
-_starting = threading.Lock()
-"""Two threads that start workers at once would take each other's entry for the original."""
-_in_this_process: WeakSet[Hooks] = WeakSet()
-
-
-def _take_off_in_child() -> None:
-    """A process forked meanwhile must not write into its parent's log."""
-    for hooks in list(_in_this_process):
-        hooks.retire(close=False)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_take_off_in_child)
-
-
-class WorkerEntry:
-    """Stands in for torch's worker loop: hooks the worker, then runs the original."""
-
-    def __init__(self, place: LogPlace, epoch: int) -> None:
-        self._place = place
-        self._epoch = epoch
-        self._loop: Callable[..., None] | None = torch_worker._worker_loop
-        self._home = (self._loop.__module__, self._loop.__qualname__)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The function cannot be pickled while something else stands under its name.
-        return {**vars(self), "_loop": None}
-
-    def __call__(self, *args: Any) -> None:
-        """Run as the target of the worker's process, with torch's arguments."""
-        module, name = self._home
-        original = self._loop or getattr(import_module(module), name)
-        given = inspect.signature(original).bind(*args).arguments
+    def _inside(self, call: Callable[[Any], Any], argument: Any) -> Any:
+        self._here.inside = True
         try:
-            log = self._place.open(given["worker_id"])
-        except OSError:  # no room: the user's batches matter more, and the run says so
-            original(*args)
+            return call(argument)
+        finally:
+            self._here.inside = False
+
+    def part(self, stage: Stage) -> Callable[[], None]:
+        """A part of the recording's own step begins; returns what to call at its end."""
+        return self._parts.begin(stage) or _nothing
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that records, which polars would hang in."""
+        return os.getpid() != self._pid
+
+    def raised(self, error: BaseException) -> bool:
+        """Whether this exception came out of a wait for a batch."""
+        return hasattr(self, "_iterations") and self._iterations.raised(error)
+
+    def workers(self) -> list[tuple[int, int]]:
+        """Number in its loader and process id of each worker of the iterators that live."""
+        iterators = self._iterations.living()
+        return [
+            (number, process.pid)
+            for iterator in iterators
+            for number, process in enumerate(getattr(iterator, "_workers", None) or ())
+            if process.pid is not None and process.is_alive()
+        ]
+
+    def shut_down(self) -> None:
+        """End the workers of all iterators that were made meanwhile, whoever still holds them."""
+        if self in in_this_process:  # and not in a forked child: they are its parent's
+            for iterator in self._iterations.living():
+                shut_down(iterator)
+
+    # ---- what is measured -------------------------------------------------------------------
+
+    def _wants(self, loader: Any) -> bool:
+        """Whether the loader whose iterator is being made is measured."""
+        if self._loaders is None or _is_among(loader, self._loaders):
+            return True
+        # A thread that is new was started by the target, most likely.
+        elsewhere = threading.current_thread() not in self._threads
+        return self._scoped and (elsewhere or getattr(self._here, "inside", False))
+
+    def _starts(self, iterator: Any, iteration: Iteration | None) -> None:
+        """An iterator starts: its workers are the next processes of this thread."""
+        self._here.starting = None if iteration is None else iteration.key
+        if iteration is None:
             return
-        hooks = Hooks(Recorder(log))
-        _in_this_process.add(hooks)
-        hooks.begin_epoch(self._epoch)
-        hooks.put_on()
-        given["index_queue"] = _IndexQueue(given["index_queue"], hooks, log, self._epoch)
-        original(*given.values())
+        module = sys.modules.get(type(iterator).__module__)
+        if module is not None and hasattr(module, "_worker_loop"):
+            self._put_entry(module)
+        if not iteration.workers and self._hooks is None:
+            with self._switch:
+                self._hook_this_process()
+
+    def _hook_this_process(self) -> None:
+        if self._hooks is not None or self._ended:  # by another thread, just now
+            return
+        try:
+            log = self._place.open(MAIN)
+        except OSError as error:
+            self.marks.say(note=f"samples made in the main process were not recorded ({error})")
+            return
+        self._hooks = Hooks(Recorder(log), self._task, self.marks)
+        self._hooks.put_on()
+        in_this_process.add(self._hooks)
+
+    def _put_entry(self, module: Any) -> None:
+        """Stand in for a module's worker loop."""
+        original = module._worker_loop
+        if not (isinstance(original, WorkerEntry) and original.belongs_to(self._place)):
+            entry = WorkerEntry(self._place, original, self._starting)
+            self._patches.put(module, "_worker_loop", entry)
+
+    def _starting(self) -> int | None:
+        """Loader and epoch of the workers that start in this thread."""
+        return getattr(self._here, "starting", None)
+
+    def _task(self, fetcher: Any) -> Iteration | None:
+        """What a fetcher in this process makes: a batch of the iteration that is waited for."""
+        return self._iterations.waiting_for(fetcher)
+
+    @unseen
+    def _pinning(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Torch's `pin_memory`, which calls itself for what is inside of a batch."""
+
+        def pin_memory(batch: Any, *args: Any, **named: Any) -> Any:
+            if getattr(self._here, "pins", False):
+                return original(batch, *args, **named)
+            self._here.pins = True
+            self.marks.mark(Mark.PIN)
+            try:
+                return original(batch, *args, **named)
+            finally:
+                self._here.pins = False
+                self.marks.mark(Mark.PINNED)
+
+        return pin_memory
 
 
-class _IndexQueue:
-    """A worker's queue of tasks, read over torch's shoulder: the number of the batch is there."""
-
-    def __init__(self, queue: Any, hooks: Hooks, log: LogWriter, epoch: int) -> None:
-        self._queue = queue
-        self._hooks = hooks
-        self._header = log.header
-        self._epoch = epoch
-
-    def get(self, *args: Any, **named: Any) -> Any:
-        """The next task, as torch's queue gives it."""
-        if not self._header[Header.READY_NS]:
-            self._header[Header.READY_NS] = perf_counter_ns()
-        task = self._queue.get(*args, **named)
-        if isinstance(task, tuple) and task and isinstance(task[0], int):
-            self._hooks.number = task[0]
-        elif type(task).__name__ == "_ResumeIteration":  # the next epoch of persistent workers
-            self._epoch += 1
-            self._hooks.begin_epoch(self._epoch)
-        return task
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
+def _is_among(loader: Any, loaders: list[Any]) -> bool:
+    return any(loader is other for other in loaders)
 
 
-def supported(loader: Any) -> DataLoader[Any]:
-    """The loader itself, or one sentence why it cannot be measured.
-
-    Raises:
-        UnsupportedError: not a plain DataLoader, or its workers are not forked.
-    """
-    kind = f"{type(loader).__module__}.{type(loader).__qualname__}"
-    if not isinstance(loader, DataLoader):
-        raise UnsupportedError(
-            f"{kind} is not a torch.utils.data.DataLoader; this version measures DataLoaders and "
-            "their subclasses only. Give the DataLoader inside of it, if there is one"
-        )
-    if type(loader)._get_iterator is not DataLoader._get_iterator:
-        raise UnsupportedError(
-            f"{kind} makes its own iterators (`_get_iterator`), which this version does not hook. "
-            "Give a plain DataLoader over the same dataset"
-        )
-    if any(isinstance(held, _BaseDataLoaderIter) for held in _others(loader)):
-        raise UnsupportedError(
-            f"this {kind} keeps an iterator of its own, whose workers live already and cannot be "
-            "hooked any more. Give a plain DataLoader over the same dataset"
-        )
-    if loader.num_workers and (method := start_method(loader)) != "fork":
-        raise UnsupportedError(
-            f"the loader starts its workers by {method!r}; this version measures forked workers "
-            "and num_workers=0 only. Give a loader with multiprocessing_context='fork' or with "
-            "num_workers=0"
-        )
-    return loader
+def _nothing() -> None:
+    """The end of a part that nobody sees."""
 
 
-def _others(loader: DataLoader[Any]) -> list[Any]:
-    """What a loader holds beside torch's own iterator of persistent workers."""
-    return [value for name, value in vars(loader).items() if name != "_iterator"]
-
-
-def start_method(loader: DataLoader[Any]) -> str:
+def start_method(loader: Any) -> str:
     """How the loader starts its workers: fork, spawn or forkserver.
 
     Asking leaves Python's own default unset, so that it can still be chosen afterwards.
     """
-    if loader.multiprocessing_context is not None:
+    if getattr(loader, "multiprocessing_context", None) is not None:
         return str(loader.multiprocessing_context.get_start_method())
     chosen = multiprocessing.get_start_method(allow_none=True)
     return chosen or multiprocessing.get_all_start_methods()[0]

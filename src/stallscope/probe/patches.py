@@ -3,13 +3,15 @@
 Everything that the probe changes, it changes through here: attributes of classes and modules,
 slots of objects, items of lists and dicts. A place is only touched while it holds what was left
 there: what the user has put there in the meantime stays. Two recordings may share a place, and end
-in either order.
+in either order. Threads of the user's may make iterators, and so change places, meanwhile: each
+change is made under one lock, and one that comes after the end is none.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -35,6 +37,13 @@ class _Layer:
 
 _layers: dict[tuple[int, Any], list[_Layer]] = {}
 """All layers that are on, by place, the lowest first; over all recordings of this process."""
+_lock = threading.RLock()
+
+
+def unlock_in_child() -> None:
+    """In a forked process: the thread that held the lock is no more."""
+    global _lock  # noqa: PLW0603 - a lock cannot be released by another thread
+    _lock = threading.RLock()
 
 
 class Patches:
@@ -42,17 +51,23 @@ class Patches:
 
     def __init__(self) -> None:
         self._pile: list[_Layer] = []
+        self._undone = False
 
     def put(self, owner: Any, name: Any, new: Any) -> None:
         """Replace `owner.name`, or `owner[name]` where the owner is a list or a dict.
 
+        After `undo` it does nothing: a thread may come late.
+
         Raises:
             Exception: the owner cannot be changed (a class made in C, a metaclass that forbids it).
         """
-        layer = _Layer(owner, name, _own(owner, name), new)
-        _put(owner, name, new)
-        _layers.setdefault(layer.place, []).append(layer)
-        self._pile.append(layer)
+        with _lock:
+            if self._undone:
+                return
+            layer = _Layer(owner, name, _own(owner, name), new)
+            _put(owner, name, new)
+            _layers.setdefault(layer.place, []).append(layer)
+            self._pile.append(layer)
 
     def put_everywhere(self, functions: dict[int, tuple[Any, Any]]) -> None:
         """Replace functions of modules, also where `from module import name` has taken them.
@@ -65,27 +80,31 @@ class Patches:
 
     def suspend(self) -> None:
         """Take everything off for now; `resume` puts it back."""
-        for layer in reversed(self._pile):
-            _take_off(layer)
+        with _lock:
+            for layer in reversed(self._pile):
+                _take_off(layer)
 
     def resume(self) -> None:
         """Put everything back that `suspend` took off, where nobody has changed the place."""
-        for layer in self._pile:
-            if not layer.on and _replace(layer, layer.old, layer.new):
-                layer.on = True
-                _layers.setdefault(layer.place, []).append(layer)
+        with _lock:
+            for layer in self._pile:
+                if not layer.on and _replace(layer, layer.old, layer.new):
+                    layer.on = True
+                    _layers.setdefault(layer.place, []).append(layer)
 
     def undo(self) -> None:
         """Take everything off for good, also where it was imported from in the meantime."""
-        self.suspend()
-        shared = {
-            id(layer.new): (layer.new, layer.old)
-            for layer in self._pile
-            if isinstance(layer.owner, ModuleType)
-        }
-        for owner, name, new in _holders(shared) if shared else ():
-            _put(owner, name, shared[id(new)][1])
-        self._pile.clear()
+        with _lock:
+            self._undone = True
+            self.suspend()
+            shared = {
+                id(layer.new): (layer.new, layer.old)
+                for layer in self._pile
+                if isinstance(layer.owner, ModuleType)
+            }
+            for owner, name, new in _holders(shared) if shared else ():
+                _put(owner, name, shared[id(new)][1])
+            self._pile.clear()
 
 
 def _take_off(layer: _Layer) -> None:

@@ -36,6 +36,9 @@ CONTAINERS: Final = frozenset(
         ("torch.nn.modules.container", "Sequential"),
         ("torch.nn.modules.container", "ModuleList"),
         ("torch.nn.modules.container", "ModuleDict"),
+        ("albumentations.core.composition", "BaseCompose"),
+        ("albumentations.core.composition", "Compose"),
+        ("monai.transforms.compose", "Compose"),
     }
 )
 """Module and class of the containers; a subclass counts as its base."""
@@ -82,6 +85,22 @@ def is_op(value: Any) -> bool:
         and not isinstance(value, (type, Dataset, types.ModuleType))
         and not (isinstance(value, nn.Module) and is_container(value))
     )
+
+
+def is_own_part(holder: Any, value: Any) -> bool:
+    """Whether a callable is no op but part of its holder: a method, or a library's own piece."""
+    if getattr(value, "__self__", None) is holder:
+        return True
+    home = _package(type(holder))
+    return home in _WHOLE and _package(value if is_function(value) else type(value)) == home
+
+
+_WHOLE: Final = frozenset({"webdataset"})
+"""Packages whose stages have an adapter: what these are made of stays in them."""
+
+
+def _package(named: Any) -> str:
+    return str(getattr(named, "__module__", "")).partition(".")[0]
 
 
 def datasets(dataset: Any) -> list[Any]:
@@ -218,6 +237,17 @@ def _is_foreign(function: types.FunctionType, home: str) -> bool:
         function: a Python function.
         home: top-level package of the dataset; what lives there is the user's.
     """
-    package = (function.__module__ or "").partition(".")[0]
-    installed = re.search(r"[\\/](site|dist)-packages[\\/]", function.__code__.co_filename)
+    return is_librarys(function.__module__ or "", function.__code__.co_filename, home)
+
+
+def is_librarys(module: str, file: str, home: str) -> bool:
+    """Whether code is a library's rather than the user's.
+
+    Args:
+        module: where it lives.
+        file: likewise.
+        home: a top-level package that is the user's, wherever it is installed.
+    """
+    package = module.partition(".")[0]
+    installed = re.search(r"[\\/](site|dist)-packages[\\/]", file)
     return package != home and (bool(installed) or package in sys.stdlib_module_names)

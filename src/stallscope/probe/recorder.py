@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.eventlog import CODE_SHIFT, MOST_CODES, TAG_SHIFT, Header, LogWriter, Tag
 from stallscope.probe.hotpath import Clocks, Names, Pace, hot_path, word
+from stallscope.probe.unseen import unseen
 from stallscope.stages import BATCH, COLLATE, GETITEM, Stage
 
 if TYPE_CHECKING:
@@ -74,10 +75,15 @@ class Recorder:
         self.names.stage_of_key[key] = stage
         return key
 
+    def begin(self, stage: Stage) -> Callable[[], None] | None:
+        """A stage begins here and now, see `HotPath.begin`."""
+        return self._hot.begin(self.key(stage))
+
     def note(self, sentence: str) -> None:
         """Say what could not be seen; it is shown with the run."""
         self.log.say(note=sentence)
 
+    @unseen
     def collate(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """The collate function, recorded with its CPU time in every batch."""
         timed = self.call(original, self.key(COLLATE))
@@ -155,5 +161,6 @@ class _SampleIterator:
     def __iter__(self) -> _SampleIterator:
         return self
 
+    @unseen
     def __next__(self) -> Any:
         return self._sample(self._next, None, call=True)

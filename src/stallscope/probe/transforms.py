@@ -79,8 +79,10 @@ class Ops:
         self._remember(holder)
         everything = pipeline.is_container(holder)
         for slot in pipeline.slots(holder):
+            if pipeline.is_own_part(holder, slot.value):
+                continue
             if everything or _is_inner_op(slot):
-                self._hook_slot(slot)
+                self._hook_slot(slot, quiet=not everything)
 
     def _remember(self, holder: Any) -> None:
         """Know an object by its id, for as long as it lives: it is not kept alive."""
@@ -95,7 +97,8 @@ class Ops:
         self._alive.pop(number, None)
         self._keys.pop(number, None)
 
-    def _hook_slot(self, slot: Slot) -> None:
+    def _hook_slot(self, slot: Slot, *, quiet: bool = False) -> None:
+        """Hook what stands in a slot; quiet: what cannot be hooked is part of an op's own work."""
         value = slot.value
         if id(value) in self._alive:
             return
@@ -104,7 +107,7 @@ class Ops:
         elif pipeline.is_op(value):
             self._hook_op(value, pipeline.stage_of(slot))
         elif pipeline.is_function(value):
-            self._hook_function(slot, pipeline.stage_of(slot))
+            self._hook_function(slot, pipeline.stage_of(slot), quiet=quiet)
 
     def _hook_op(self, op: Any, stage: Stage) -> int:
         """Hook the class of an op; returns the key of the op's stage."""
@@ -149,9 +152,10 @@ class Ops:
         place = self._places[stage.name] = self._places.get(stage.name, 0) + 1
         return stage if place == 1 else stage._replace(name=f"{stage.name} #{place}")
 
-    def _hook_function(self, slot: Slot, stage: Stage) -> None:
+    def _hook_function(self, slot: Slot, stage: Stage, *, quiet: bool = False) -> None:
         if isinstance(slot.owner, tuple):
-            self._cannot(stage.name)
+            if not quiet:
+                self._cannot(stage.name)
             return
         if any(slot.value is hook for hook in self._hooks.values()):
             return

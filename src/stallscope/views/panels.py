@@ -12,9 +12,22 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import ipywidgets
 
-if TYPE_CHECKING:
-    from stallscope.views.charts.style import Sheet
+from stallscope.views import kinds
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stallscope.run import Run
+    from stallscope.views.charts.style import Sheet
+    from stallscope.views.stallpanel import Stalls
+    from stallscope.views.timepanel import Moments
+
+KINDS: Final = {
+    "tail": "one stage's distribution, and what lies in its slow end (the default)",
+    "stalls": "the stalls one by one: what happened around each, and its parts",
+    "timeline": "workers and loop from any step on, as many steps as you like",
+}
+"""Every panel of a run."""
 EMPTY: Final = "No batch was recorded from beginning to end: there is nothing to choose from"
 _WIDE: Final = {"description_width": "initial"}
 
@@ -42,8 +55,62 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         bundle = dict(super()._repr_mimebundle_(**kwargs) or {})
         if self.still:
             bundle["image/png"] = base64.b64encode(self.still.png()).decode("ascii")
-            bundle["text/plain"] = f"{self.still.title}\n(choose stage and worker in a notebook)"
+            bundle["text/plain"] = f"{self.still.title}\n(a notebook shows the panel's controls)"
         return bundle
+
+
+class Screen:
+    """A picture and what stands below it, drawn anew only where something else is to be seen.
+
+    Args:
+        draw: gives both.
+    """
+
+    def __init__(self, draw: Callable[..., tuple[Sheet | None, str]]) -> None:
+        self.image, self.below = ipywidgets.HTML(), ipywidgets.HTML()
+        self.first: Sheet | None = None
+        self.shown: tuple[Any, ...] | None = None
+        self._draw = draw
+
+    def show(self, *what: Any) -> None:
+        """Draw this, unless it is there."""
+        if what == self.shown:
+            return
+        sheet, self.below.value = self._draw(*what)
+        self.image.value = _image(sheet)
+        self.first = self.first if self.shown else sheet
+        self.shown = what
+
+    def panel(self, *controls: Any) -> Panel:
+        """With its controls, if there are any, in a row over it."""
+        row = [ipywidgets.HBox(controls)] if controls else []
+        panel = Panel([*row, self.image, self.below])
+        panel.still = self.first
+        return panel
+
+
+def panel(run: Run, kind: str | None = None) -> Any:
+    """One of the panels.
+
+    Args:
+        run: what was measured.
+        kind: one of `KINDS`; None is "tail".
+
+    Raises:
+        NoSuchPanelError: there is no such kind.
+    """
+    name = kinds.panel(kind, KINDS, "a run")
+    if name == "tail":
+        from stallscope.views.tails import Tails
+
+        return tail_panel(Tails(run))
+    if name == "stalls":
+        from stallscope.views.stallpanel import Stalls
+
+        return stall_panel(Stalls(run))
+    from stallscope.views.timepanel import Moments
+
+    return timeline_panel(Moments(run))
 
 
 def tail_panel(asked: Asked) -> Any:
@@ -59,20 +126,86 @@ def tail_panel(asked: Asked) -> Any:
     percentile = ipywidgets.IntSlider(
         95, 50, 99, description="Percentile", continuous_update=False, style=_WIDE
     )
-    image, table = ipywidgets.HTML(), ipywidgets.HTML()
+    screen = Screen(lambda *choice: (asked.draw(*choice), asked.table(*choice)))
+    controls = (stage, worker, percentile)
 
-    def show(_: object = None) -> Sheet | None:
-        choice = (stage.value, worker.value, percentile.value)
-        sheet = asked.draw(*choice)
-        image.value = _image(sheet)
-        table.value = asked.table(*choice)
-        return sheet
+    def show(_: object = None) -> None:
+        screen.show(*(control.value for control in controls))
 
-    for control in (stage, worker, percentile):
+    show()
+    for control in controls:
         control.observe(show, names="value")
-    panel = Panel([ipywidgets.HBox([stage, worker, percentile]), image, table])
-    panel.still = show()
-    return panel
+    return screen.panel(*controls)
+
+
+def stall_panel(asked: Stalls) -> Panel:
+    """Step through the stalls; see what happened around each, and what it consists of.
+
+    Choosing another order keeps the stall: the longest one's neighbours are a step away.
+
+    Args:
+        asked: gives the stalls, the picture and the table.
+    """
+    if not asked.number:
+        return Panel([ipywidgets.HTML(f"<p>{escape(asked.none)}</p>")])
+    order = ipywidgets.Dropdown(options=asked.orders, description="Order", style=_WIDE)
+    slider = ipywidgets.IntSlider(
+        1, 1, asked.number, continuous_update=False, description="Stall", style=_WIDE
+    )
+    screen = Screen(lambda stall: (asked.draw(stall), asked.table(stall)))
+
+    def show(_: object = None) -> None:
+        screen.show(asked.stall(order.value, slider.value))
+
+    def reorder(_: object) -> None:
+        slider.value = asked.number_of(order.value, *(screen.shown or ()))
+
+    show()
+    slider.observe(show, names="value")
+    order.observe(reorder, names="value")
+    if asked.number == 1:
+        return screen.panel()
+    return screen.panel(order, slider, ipywidgets.Label(f"of {asked.number:,}"))
+
+
+def timeline_panel(asked: Moments) -> Panel:
+    """Slide over the steady state; see what the workers and the loop did.
+
+    Another length (or rank) keeps the first step, as far as there are so many after it.
+
+    Args:
+        asked: gives the choices and the picture.
+    """
+    if asked.usual is None:
+        return Panel([ipywidgets.HTML(f"<p>{escape(asked.none)}</p>")])
+    first_rank, first_step, first_many = asked.usual
+    rank = ipywidgets.Dropdown(
+        options=asked.ranks, value=first_rank, description="Rank", style=_WIDE
+    )
+    many = ipywidgets.Dropdown(
+        options=asked.lengths, value=first_many, description="Steps", style=_WIDE
+    )
+    slider = ipywidgets.IntSlider(continuous_update=False, description="From step", style=_WIDE)
+    screen = Screen(lambda *choice: (asked.draw(*choice), ""))
+
+    def bound(step: int) -> None:
+        low, high = asked.firsts(rank.value, many.value)
+        with slider.hold_trait_notifications():
+            slider.min, slider.max, slider.value = low, high, min(max(step, low), high)
+
+    def show(_: object = None) -> None:
+        screen.show(rank.value, slider.value, many.value)
+
+    def choose(_: object) -> None:
+        bound(slider.value)
+        show()
+
+    bound(first_step)
+    show()
+    slider.observe(show, names="value")
+    for choice in (rank, many):
+        choice.observe(choose, names="value")
+    return screen.panel(*([rank] if len(asked.ranks) > 1 else []), many, slider)
 
 
 def _image(sheet: Sheet | None) -> str:

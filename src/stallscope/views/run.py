@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.errors import StallscopeError
+from stallscope.views import kinds
 from stallscope.views import text as tables
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ KINDS: Final = {
     "sample": "one sample as a bar of stages",
     "spread": "single samples as dots, stage by stage",
     "naive": "what a stopwatch around each transform would have said",
+    "exposed": "what the loop stood still for",
+    "timeline": "workers and loop over a few seconds: who was waited for",
+    "resources": "what was used up while the loop stood still: cores, memory, disk, network",
+    "waits": "every step's wait, and the patterns in them",
     "lanes": "what each worker did over a few seconds",
     "slowest": "the slowest samples, and what made them slow",
     "size": "time against file size and pixels",
@@ -27,10 +31,6 @@ KINDS: Final = {
     "tail": "the longest stage's slow end",
 }
 """Every picture of a run; each is a module in `views.charts`."""
-
-
-class NoSuchPictureError(StallscopeError, ValueError):
-    """There is no picture of that name; the text lists the ones that there are."""
 
 
 def plot(run: Run, kind: str | None = None) -> Sheet:
@@ -43,10 +43,7 @@ def plot(run: Run, kind: str | None = None) -> Sheet:
     Raises:
         NoSuchPictureError: there is no such kind.
     """
-    name = "stages" if kind is None else kind
-    if name not in KINDS:
-        known = "; ".join(f"{key!r}: {told}" for key, told in KINDS.items())
-        raise NoSuchPictureError(f"there is no picture {kind!r} of a run. There are {known}")
+    name = kinds.picture(kind, KINDS, "a run")
     chart: Any = import_module(f"stallscope.views.charts.{name}")
     figure: Sheet = chart.figure(run)
     return figure
@@ -62,9 +59,8 @@ def html(run: Run) -> str:
     return tables.html(run)
 
 
-def panel(run: Run) -> Any:
-    """Widgets: one stage's distribution, and the samples in its slow end."""
-    from stallscope.views.panels import tail_panel
-    from stallscope.views.tails import Tails
+def panel(run: Run, kind: str | None = None) -> Any:
+    """Widgets: the slow ends of the stages, the stalls, the timeline; see `views.panels`."""
+    from stallscope.views import panels
 
-    return tail_panel(Tails(run))
+    return panels.panel(run, kind)

@@ -39,7 +39,7 @@ class Tails:
         self.run = run
         self._stages = {
             f"{shown(stage.stage, 40)} ({stage.kind}, per {stage.per})": stage
-            for stage in profile(run.spans()).stages
+            for stage in profile(run.work).stages
         }
         self.stages = tuple(self._stages)
         ids = self._times["worker"].unique().sort().to_list()
@@ -48,7 +48,7 @@ class Tails:
 
     @cached_property
     def _times(self) -> pl.DataFrame:
-        return unit_times(self.run.spans())
+        return unit_times(self.run.work)
 
     def draw(self, stage: str, worker: str, percentile: int) -> Sheet | None:
         """The distribution of a stage; None where this worker never was in it."""
@@ -67,7 +67,8 @@ class Tails:
         more = beyond.height - shown_rows.height
         foot = f"<p>and {more} more</p>" if more else ""
         return (
-            f"<p>{_beyond(beyond.height, tail)}</p><table style='border-collapse:collapse'>"
+            f"<p>{_beyond(beyond.height, tail)}</p>"
+            "<table style='border-collapse:collapse;line-height:1.5'>"
             f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{foot}"
         )
 

@@ -1,4 +1,4 @@
-"""A run as a table: for a terminal, and the same as HTML for a notebook.
+"""A run as tables: for a terminal, and the same as HTML for a notebook.
 
 Names come from other people's code: in a terminal they are printable, in HTML they are escaped.
 """
@@ -10,21 +10,30 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from stallscope.analyze.headline import headline, remarks
+from stallscope.analyze.looptime import loop_time
 from stallscope.analyze.profile import profile
-from stallscope.stages import COLOURS
-from stallscope.units import seconds, share
+from stallscope.analyze.usage import judged
+from stallscope.analyze.usedup import sentence
+from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.units import count, seconds, share
 from stallscope.views.charts.captions import nothing, population
+from stallscope.views.loop import explained, pattern_title, small_print, split, title
+from stallscope.views.loop import rows_of as part_rows
 from stallscope.views.names import shown, stage_name
+from stallscope.views.tables import Bar, aligned, html_note, html_table, html_title
 
 if TYPE_CHECKING:
     from stallscope.analyze.profile import Profile, StageTimes
     from stallscope.run import Run
 
 MOST_ROWS: Final = 20
+MOST_PARTS: Final = 6
+MOST_PATTERNS: Final = 3
+PART_HEADS: Final = ("stalled by", "share", "a step", "busy")
+PART_KEY: Final = (
+    "share: of all time in stalls · busy: the stage's share of the time in which batches are made"
+)
 HEADS: Final = ("stage", "share", "mean", "p50", "p95", "waiting")
-_CELL: Final = "padding:2px 10px;text-align:right;border:none"
-_NAME: Final = "padding:2px 10px;text-align:left;border:none"
-_SMALL: Final = "font-size:90%;opacity:.75;margin:.3em 0"
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ def _notes(run: Run, found: Profile) -> list[str]:
         f"share and mean: per {found.unit} over all of them, collate's part included · p50 and "
         "p95: where the stage occurred · waiting: not on a CPU"
     )
-    lines = [population(run, found), key, *remarks(found), *run.notes]
+    lines = [population(run, found), key, *remarks(found), *_of_loop(run)]
     hidden = found.stages[MOST_ROWS:]
     if hidden:
         taken = share(sum(stage.share for stage in hidden))
@@ -69,52 +78,89 @@ def _notes(run: Run, found: Profile) -> list[str]:
     return lines
 
 
+def _of_loop(run: Run) -> list[str]:
+    """The run's notes, and the small print of the loop's times where the notes do not have it."""
+    return [*run.notes, *(told for told in small_print(run) if told not in run.notes)]
+
+
 def text(run: Run) -> str:
-    """The table for a terminal: the answer, the stages, what to know about them."""
-    found = profile(run.spans())
+    """The tables for a terminal: the answer, the stages, the loop's waits, what to know."""
+    found = profile(run.work)
     rows = rows_of(found)
     lines = [headline(found, shown), ""]
     if rows:
-        table = [HEADS, *((row.name, *row.cells) for row in rows)]
-        widths = [max(len(line[column]) for line in table) for column in range(len(HEADS))]
-        lines += [_aligned(line, widths) for line in table] + [""]
-    return "\n".join([*lines, *(shown(note, 1000) for note in _notes(run, found))])
+        lines += [*aligned([HEADS, *((row.name, *row.cells) for row in rows)]), ""]
+    notes = [shown(note, 1000) for note in _notes(run, found)]
+    return "\n".join([*_first(run, _loop(run), lines), *notes])
 
 
-def _aligned(line: tuple[str, ...], widths: list[int]) -> str:
-    cells = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-    return "  ".join([line[0].ljust(widths[0]), *cells]).rstrip()
+def _first(run: Run, loop: list[str], work: list[str]) -> list[str]:
+    """What the loop waits for, then what the workers do; without a step the other way round."""
+    return [*loop, *work] if run.steps()["step_s"].sum() else [*work, *loop]
+
+
+def _loop(run: Run) -> list[str]:
+    """What the loop stood still for; nothing where no waits were recorded."""
+    time = loop_time(run.steps(), run.stalls())
+    if time is None:
+        return []
+    parts = part_rows(run, time, MOST_PARTS)
+    lines = [title(run), split(time), *_used_up(run), ""]
+    if parts:
+        lines += aligned([PART_HEADS, *((part.name, *part.cells) for part in parts)])
+        lines += [PART_KEY, ""]
+    patterns = [f"- {told}" for told in _patterns(run)]
+    return [*lines, *patterns, *([""] if patterns else [])]
+
+
+def _used_up(run: Run) -> list[str]:
+    """The resource that was used up, where one was while the loop stood still."""
+    found = judged(run)
+    said = found.known and found.stalls and found.used_up
+    return [shown(sentence(found), 1000)] if said else []
+
+
+def _patterns(run: Run) -> list[str]:
+    """The patterns that explain most, as sentences."""
+    found = run.patterns()
+    told = [
+        f"{pattern_title(one)} ({explained(one)})"
+        for one in found.head(MOST_PATTERNS).iter_rows(named=True)
+    ]
+    hidden = found.height - len(told)
+    return [*told, f"and {count(hidden, 'more pattern')}"] if hidden > 0 else told
 
 
 def html(run: Run) -> str:
-    """The table for a notebook; readable on a light and on a dark ground."""
-    found = profile(run.spans())
+    """The tables for a notebook; readable on a light and on a dark ground."""
+    found = profile(run.work)
     rows = rows_of(found)
-    parts = [f"<p style='font-weight:bold;margin:.3em 0'>{escape(headline(found, shown))}</p>"]
+    work = [html_title(headline(found, shown))]
     if rows:
-        heads = "".join(
-            f"<th scope='col' style='{_CELL if number else _NAME}'>{head}</th>"
-            for number, head in enumerate(HEADS)
-        )
-        body = "".join(_html_row(row, rows[0].share) for row in rows)
-        parts.append(
-            "<table style='border-collapse:collapse;font-variant-numeric:tabular-nums'>"
-            f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-        )
-    parts += [f"<p style='{_SMALL}'>{escape(note)}</p>" for note in _notes(run, found)]
+        work.append(_html_table(HEADS, rows))
+    parts = _first(run, _html_loop(run), work)
+    parts += [html_note(note) for note in _notes(run, found)]
     return f"<div class='stallscope-run'>{''.join(parts)}</div>"
 
 
-def _html_row(row: Row, longest: float) -> str:
-    """A row, with a bar in the cell of its share."""
-    length = f"{100 * row.share / longest if longest else 0:.0f}px"
-    bar = (
-        f"<span style='display:inline-block;height:.7em;width:{length};margin-right:6px;"
-        f"background:{COLOURS[row.kind]}'></span>"
-    )
-    first, *others = row.cells
-    cells = "".join(f"<td style='{_CELL}'>{escape(cell)}</td>" for cell in others)
-    return (
-        f"<tr><th scope='row' style='{_NAME};font-weight:normal'>{escape(row.name)}</th>"
-        f"<td style='{_CELL};white-space:nowrap'>{bar}{escape(first)}</td>{cells}</tr>"
-    )
+def _html_loop(run: Run) -> list[str]:
+    time = loop_time(run.steps(), run.stalls())
+    if time is None:
+        return []
+    rows = [
+        Row(part.name, part.kind or "", part.share, part.cells)
+        for part in part_rows(run, time, MOST_PARTS)
+    ]
+    told = [f"<li>{escape(one)}</li>" for one in _patterns(run)]
+    return [
+        html_title(title(run)),
+        *(f"<p style='margin:.3em 0'>{escape(told)}</p>" for told in (split(time), *_used_up(run))),
+        *([_html_table(PART_HEADS, rows), html_note(PART_KEY)] if rows else []),
+        *([f"<ul style='margin:.3em 0'>{''.join(told)}</ul>"] if told else []),
+    ]
+
+
+def _html_table(heads: tuple[str, ...], rows: list[Row]) -> str:
+    """A table with a bar for each share."""
+    bars = [Bar(row.share, COLOURS.get(row.kind, STALL_COLOUR)) for row in rows]
+    return html_table(heads, [(row.name, *row.cells) for row in rows], bars)

@@ -45,7 +45,7 @@ _RIGHT: Final = 0.35
 
 def figure(run: Run) -> Sheet:
     """The workers' lanes as a picture."""
-    found = lanes(run.spans())
+    found = lanes(run.work)
     if found.blocks.is_empty():
         return sheet(NOTHING, nothing(run), [])[0]
     processes = _processes(found)

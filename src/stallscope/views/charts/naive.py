@@ -59,7 +59,7 @@ class Piece:
 
 def figure(run: Run) -> Sheet:
     """Both bars as a picture."""
-    table, found = naive(run.spans()), profile(run.spans())
+    table, found = naive(run.work), profile(run.work)
     if table.is_empty():
         told = "Samples cannot be told apart in this loader: no stopwatch would see their stages"
         return sheet(told if found.stages else NOTHING, nothing(run), [])[0]

@@ -74,7 +74,7 @@ class Piece:
 
 def figure(run: Run) -> Sheet:
     """The bar as a picture of its own."""
-    found = profile(run.spans())
+    found = profile(run.work)
     if not found.stages:
         return sheet(headline(found, shown), nothing(run), [])[0]
     notes = (population(run, found), *remarks(found))

@@ -54,7 +54,7 @@ class Panel:
 
 def figure(run: Run) -> Sheet:
     """Time against size as a picture."""
-    found, panels = profile(run.spans()), panels_of(run)
+    found, panels = profile(run.work), panels_of(run)
     if not panels:
         told = "Neither file sizes nor pixels are known for these samples"
         return sheet(told if found.stages else NOTHING, nothing(run), [])[0]

@@ -47,11 +47,11 @@ _SHARP: Final = 260
 
 def figure(run: Run) -> Sheet:
     """The gallery as a picture."""
-    samples, found = run.samples(), profile(run.spans())
+    samples, found = run.samples(), profile(run.work)
     if samples.is_empty():
         told = "Samples cannot be told apart in this loader: there is no slowest one"
         return sheet(told if found.stages else NOTHING, nothing(run), [])[0]
-    top = slowest(samples, unit_times(run.spans()), MOST)
+    top = slowest(samples, unit_times(run.work), MOST)
     rows = -(-top.height // COLUMNS)
     body = Part(rows * _TILE, above=0.12, left=0.0, right=0.0)
     median_s = float(samples["total_s"].median())  # type: ignore[arg-type]  # a float column

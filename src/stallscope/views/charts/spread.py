@@ -60,7 +60,7 @@ class Row:
 
 def figure(run: Run) -> Sheet:
     """The spread as a picture of its own."""
-    found = profile(run.spans())
+    found = profile(run.work)
     if not found.stages:
         return sheet(headline(found, shown), nothing(run), [])[0]
     made, (ax,) = sheet(title(found), (population(run, found),), [part(found)])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def figure(run: Run) -> Sheet:
     """Where a sample's time goes."""
-    found = profile(run.spans())
+    found = profile(run.work)
     if not found.stages:
         return sheet(headline(found, shown), nothing(run), [])[0]
     notes = (population(run, found), *remarks(found), *run.notes)

@@ -10,6 +10,7 @@ import base64
 import io
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
@@ -220,6 +221,7 @@ def balanced(text: str, room: float, size: float, *, bold: bool = False) -> list
     return lines
 
 
+@lru_cache(maxsize=4096)  # laying a text out takes a millisecond, and pictures say much the same
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
     """Width of one line of text in inches."""
     weight = "bold" if bold else "normal"

@@ -63,7 +63,7 @@ class Tail:
 
 def figure(run: Run) -> Sheet:
     """The longest stage's distribution as a picture."""
-    found = profile(run.spans())
+    found = profile(run.work)
     if not found.stages:
         return sheet(NOTHING, nothing(run), [])[0]
     stage = found.stages[0]

@@ -1,0 +1,103 @@
+"""The one sentence on top of a ladder: what the loader costs, and whether that is where to look.
+
+It stands over the table and the picture, so it is written in one place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from stallscope.ladders import AS_IT_IS, BATCHES, ON_DEVICE, PINNED
+from stallscope.units import share
+
+if TYPE_CHECKING:
+    from stallscope.ladders import Ladder
+
+WELL_USED: Final = 0.8
+"""A device that is busy for less of the time than this, with everything cached, waits for its own
+step: kernels that are too small, copies, the host."""
+_WHOLE: Final = {rung.name for rung in (BATCHES, PINNED, ON_DEVICE)}
+
+
+def times(factor: float) -> str:
+    """A factor as a person reads it: `times(2.04)` is '2.0×'."""
+    return f"{factor:.0f}×" if factor >= 9.95 else f"{factor:.1f}×"  # noqa: PLR2004 - two digits
+
+
+def sentence(ladder: Ladder) -> str:
+    """What the loader costs."""
+    measured = ladder.table().filter(pl.col("samples_per_s").is_not_null())
+    if measured.is_empty() or measured["rung"][0] != AS_IT_IS.name:
+        why = ladder.table()["why_not"][0]
+        return f"The loader as it is was not measured: {why}"
+    if measured.height == 1:
+        return f"Only the loader as it is was measured: {_rate(measured.row(0, named=True))}"
+    bottom, top = measured.row(0, named=True), measured.row(-1, named=True)
+    if not ladder.circumstances.has_step:
+        return f"The loader alone gives {_rate(bottom)}, {_costs(ladder, _up_to(top))}"
+    if top["rung"] not in _WHOLE:
+        return f"The loop makes {_rate(bottom)}, {_costs(ladder, _up_to(top))}"
+    return _of_device(ladder, bottom, top)
+
+
+def _of_device(ladder: Ladder, bottom: dict[str, Any], top: dict[str, Any]) -> str:
+    """The answer where whole batches were cached."""
+    gain = ladder.headroom().row(0, named=True)
+    costs = gain["distinguishable"] and gain["factor"] > 1
+    now, cached = bottom["device_busy_share"], top["device_busy_share"]
+    device = "the simulated device" if _is_simulated(ladder) else "the device"
+    if now is None or cached is None:  # the processor: a share of the loop is no share of a device
+        if not costs:
+            return f"{_no_cost(ladder)}: the step takes {share(bottom['step_share'])} of the loop"
+        return f"With everything cached the loop is {_costs(ladder, '')}"
+    if cached < WELL_USED:
+        look = f"Even with everything cached {device} is {share(cached)} busy: look in the step"
+        return f"{look}; the loader costs you {times(gain['factor'])}" if costs else look
+    if not costs:
+        return f"{_no_cost(ladder)}: {device} is {share(now)} busy as it is"
+    most = _most(ladder)
+    return (
+        f"With everything cached {device} is {share(cached)} busy, as it is {share(now)}: the "
+        f"loader costs you {times(gain['factor'])}{most}"
+    )
+
+
+def _costs(ladder: Ladder, up_to: str) -> str:
+    """The factor between the lowest and the highest measured rung."""
+    gain = ladder.headroom().row(0, named=True)
+    if not gain["distinguishable"]:
+        return f"and no faster{up_to} than can be told"
+    if up_to:
+        return f"{times(gain['factor'])} as many{up_to}{_most(ladder)}"
+    factor = times(gain["factor"])
+    return f"{factor} as fast: the loader costs you {factor}{_most(ladder)}"
+
+
+def _most(ladder: Ladder) -> str:
+    """Which cost is the largest, where one can be told from nothing."""
+    found = ladder.gains().filter(pl.col("distinguishable") & (pl.col("factor") > 1))
+    if found.is_empty():
+        return ""
+    first = found.sort("factor", descending=True).row(0, named=True)
+    return f"; most of it is {first['removes']} ({times(first['factor'])})"
+
+
+def _no_cost(ladder: Ladder) -> str:
+    gain = ladder.headroom().row(0, named=True)
+    if gain["factor_low"] is None:
+        return "Too little was measured to tell what the loader costs"
+    return "The loader costs nothing that can be told"
+
+
+def _up_to(top: dict[str, Any]) -> str:
+    return f" with {top['rung']}"
+
+
+def _rate(row: dict[str, Any]) -> str:
+    return f"{row['samples_per_s']:,.0f} samples/s"
+
+
+def _is_simulated(ladder: Ladder) -> bool:
+    return ladder.circumstances.simulated_step_s is not None

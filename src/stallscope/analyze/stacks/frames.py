@@ -1,0 +1,173 @@
+"""What a frame of a stack is: a function of a file, of the user's or of one of the libraries.
+
+Pure text: no file is opened, so that a recording of another machine reads the same.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+YOURS: Final = "yours"
+KINDS: Final = {
+    YOURS: "your code",
+    "transform": "transforms",
+    "decode": "decode",
+    "io": "I/O",
+    "collate": "collate and sending",
+    "torch": "torch internals",
+    "idle": "idle",
+    "other": "Python and other libraries",
+}
+"""Every kind of frame, and what it is called."""
+
+STAGE_KINDS: Final = {"decode": "decode", "fetch": "io", "collate": "collate", "send": "collate"}
+"""What a library's frame is that occurs in one stage only and does not tell by its name."""
+
+
+class Frame(NamedTuple):
+    """A function, whichever of its lines was running."""
+
+    function: str
+    file: str
+    """As it was recorded: a path, or what stands for one."""
+
+    @property
+    def place(self) -> str:
+        """The file from its package or its last folder on: short, and alike on all machines."""
+        return "/".join(_inside(self.file)[-3:] if is_library(self) else _parts(self.file)[-2:])
+
+
+_FRAME: Final = re.compile(r"(?P<function>.*) \((?P<file>.*?)(?::\d+)?\)", re.DOTALL)
+_LIBRARIES: Final = ("site-packages", "dist-packages")
+_PYTHON: Final = re.compile(r"lib\d*/python3(\.\d+)?t?|\w+/Lib", re.ASCII)
+_KNOWN: Final = {
+    *("IPython", "PIL", "albucore", "albumentations", "accelerate", "av", "cv2"),
+    *("datasets", "fastai", "fsspec", "h5py", "imageio", "ipykernel", "kornia"),
+    *("lightning", "lightning_fabric", "lmdb", "monai", "nibabel", "numpy", "pandas"),
+    *("polars", "pyarrow", "pytorch_lightning", "s3fs", "scipy", "skimage", "soundfile"),
+    *("stallscope", "streaming", "tifffile", "timm", "tokenizers", "torch", "torchaudio"),
+    *("torchdata", "torchio", "torchvision", "tornado", "traitlets", "transformers", "webdataset"),
+    *("zarr"),
+}
+"""Top packages of libraries, where a recording has files relative to Python's path."""
+_DEMO: Final = ("stallscope", "demo.py")
+"""Stands for a user's code: the notebooks and tests look for its slow function."""
+_FEEDS: Final = {"_bootstrap_inner", "_worker_loop", "thread_main"}
+_RULES: Final = (
+    ("idle", r"(selectors|queue)\.py", r"select|get|_get"),
+    ("idle", r"threading\.py", r"wait|_wait_for_tstate_lock|join|acquire"),
+    ("idle", r"multiprocessing/queues\.py", r"get|empty"),
+    ("idle", r"multiprocessing/(connection|popen_\w+)\.py", r"_?poll|wait|_?recv\w*"),
+    ("collate", r"torch/utils/data/_utils/(collate|pin_memory)\.py", r".*"),
+    ("collate", r"(torch/)?multiprocessing/(queues?|reductions?|connection)\.py", r".*"),
+    ("collate", r"(pickle|_?compat_pickle|torch/storage)\.py", r".*"),
+    ("decode", r"PIL/(\w+ImagePlugin|ImageFile|GifImage\w*)\.py", r".*"),
+    ("decode", r"(torchvision/io|av|imageio|tifffile|soundfile|nibabel|torchcodec)/.*", r".*"),
+    ("decode", r".*(libjpeg|libturbojpeg|libpng|libwebp|libav\w+|libtiff|nvjpeg).*", r".*"),
+    ("io", r"PIL/Image\.py", r"open|preinit|init"),
+    ("transform", r"PIL/.*", r".*"),
+    ("transform", r"(torchvision|torchaudio|monai|torchio)/transforms/.*", r".*"),
+    ("transform", r"(albumentations|albucore|kornia|skimage|cv2|timm/data)/.*", r".*"),
+    ("transform", r"(scipy/ndimage|fastai/vision/augment)\b.*", r".*"),
+    ("io", r"(fsspec|s3fs|h5py|lmdb|pyarrow|zarr|webdataset|streaming|datasets)/.*", r".*"),
+    ("io", r"(tarfile|zipfile|gzip|shutil|socket|ssl|pathlib|posixpath|_pyio|tempfile)\b.*", r".*"),
+    ("io", r"(http|urllib|urllib3|requests|botocore|boto3|aiohttp|pathlib)/.*", r".*"),
+    ("torch", r"(torch|torchdata)/.*|.*lib(torch|c10|gomp|omp|mkl)\w*.*", r".*"),
+)
+"""Kind, and what the file (from its package on) and the function have to be; the first one wins."""
+
+
+@lru_cache(maxsize=100_000)
+def frame(text: str) -> Frame:
+    """A frame as py-spy's raw format writes it, `function (file:line)`; the line is left out."""
+    found = _FRAME.fullmatch(text)
+    return Frame(found["function"], found["file"]) if found else Frame(text, "")
+
+
+@lru_cache(maxsize=100_000)
+def frames(stack: str) -> tuple[Frame, ...]:
+    """The frames of a stack from where a worker begins its own work.
+
+    What is above is the same for all workers and, with fork, the code that started them.
+    """
+    found = [frame(text) for text in stack.split(";")]
+    begins = [place for place, one in enumerate(found[:-1]) if _starts_work(one)]
+    return tuple(found[begins[-1] + 1 :] if begins else found)
+
+
+def _starts_work(one: Frame) -> bool:
+    if one.function not in _FEEDS:
+        return False
+    return one.file.endswith(("threading.py", "_utils/worker.py", "multiprocessing/process.py"))
+
+
+@lru_cache(maxsize=100_000)
+def is_library(one: Frame) -> bool:
+    """Whether it is in an installed package, in Python's own library, or in no file of Python."""
+    parts = _parts(one.file)
+    if tuple(parts[-2:]) == _DEMO:
+        return False
+    if not one.file or one.file.startswith("<frozen") or ".so" in parts[-1]:
+        return True
+    if not parts[-1].endswith(".py"):  # a notebook's cell, or code that was made while running
+        return one.file == "<string>"
+    if _library_at(parts) is not None or ("src", "stallscope") in pairwise(parts):
+        return True
+    top = parts[0].removesuffix(".py")
+    return not _is_absolute(one.file) and (top in _KNOWN or top in sys.stdlib_module_names)
+
+
+@lru_cache(maxsize=100_000)
+def kind(one: Frame) -> str:
+    """One of `KINDS`, by file and function."""
+    if not is_library(one):
+        return YOURS
+    inside = "/".join(_inside(one.file))
+    for name, file, function in _RULES:
+        if re.fullmatch(file, inside) and re.fullmatch(function, one.function):
+            return name
+    return "other"
+
+
+_TELLS_LITTLE: Final = ("torch", "other")
+
+
+def owner(stack: str) -> Frame:
+    """The frame to which a sample belongs: the innermost that tells what is being done.
+
+    What torch, numpy and others compute for a function of the user's, or for a library's transform,
+    is that function's; decoding, reading and sending are their own.
+    """
+    found = frames(stack)
+    tells = (one for one in reversed(found) if kind(one) not in _TELLS_LITTLE)
+    return next(tells, found[-1])
+
+
+def _parts(file: str) -> list[str]:
+    return [part for part in re.split(r"[/\\]", file) if part] or [""]
+
+
+def _is_absolute(file: str) -> bool:
+    return file.startswith(("/", "\\")) or file[1:2] == ":"
+
+
+def _library_at(parts: list[str]) -> int | None:
+    """Where a library's package begins in a path; None in a path of no library."""
+    for place in range(len(parts) - 2, -1, -1):
+        if parts[place] in _LIBRARIES or _PYTHON.fullmatch("/".join(parts[place - 1 : place + 1])):
+            return place + 1
+    return None
+
+
+def _inside(file: str) -> list[str]:
+    """The parts of a library's path from its package on."""
+    parts = _parts(file)
+    begins = _library_at(parts)
+    if begins is not None:
+        return parts[begins:]
+    known = [place for place, part in enumerate(parts[:-1]) if part in _KNOWN]
+    return parts[known[0] :] if known else parts

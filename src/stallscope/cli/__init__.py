@@ -1,0 +1,78 @@
+"""The command line: parse, call, print. torch, polars and Jupyter load only when a command runs.
+
+A command is a function; the rooms beside this one hold them by what they are for.
+"""
+
+# `Annotated` is read while the program runs: no `from __future__ import annotations` here.
+import sys
+from typing import Annotated
+
+import typer
+
+from stallscope.cli.flaming import flame
+from stallscope.cli.guided import lab, notebooks
+from stallscope.cli.measuring import Script, lines, record, run
+from stallscope.cli.output import plainly, say
+from stallscope.cli.saved import show, trace
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main() -> None:
+    """Run the command line; a script that it asks for runs here, where nothing catches."""
+    hook = sys.excepthook
+    try:
+        app(prog_name="stallscope")
+    except Script as script:
+        start = script.start
+    sys.excepthook = hook  # typer has put in its own
+    from stallscope.script import end_with
+
+    with plainly():
+        ended = start()
+    end_with(ended)
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's way to call it
+    if wanted:
+        from stallscope import __version__
+
+        say(f"stallscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _stallscope(
+    *,
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Why PyTorch training starves for data, measured inside the DataLoader's workers.
+
+    \b
+    Examples:
+      stallscope lab                       guided notebooks, on sample photographs
+      stallscope lab ~/photos              ... on your folder of images
+      stallscope lab train:make_loader     ... on the loader that your function returns
+      stallscope record ~/photos           a table of where the time goes
+      stallscope lines train:make_loader   which lines of your dataset and transforms take it
+      stallscope run train.py --epochs 1   what your script's loop waits for
+      stallscope flame 4711                what the workers of a training that runs are doing
+    """  # noqa: D301 - \b is click's
+
+
+app.command()(flame)
+app.command()(lab)
+app.command()(notebooks)
+app.command()(record)
+app.command()(lines)
+app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command()(show)
+app.command()(trace)

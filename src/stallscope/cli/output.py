@@ -1,0 +1,53 @@
+"""What all commands share: how a target is named, and how results and errors are shown."""
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from stallscope.errors import StallscopeError
+
+FORMS: Final = "'sample', a folder of images, tar shards, or 'package.module:factory'"
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Show an error as what it is; click would hide a user's EOFError or broken pipe.
+
+    A mistake that the user can mend is one line, anything else is a traceback with its notes.
+    """
+    try:
+        _check_here()
+        yield
+    except StallscopeError as error:
+        hint(str(error))
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except Exception as error:  # noqa: BLE001 - shown whole
+        traceback.print_exc()
+        if sys.version_info < (3, 11):  # where tracebacks do not show notes yet
+            hint(*getattr(error, "__notes__", ()))
+        raise SystemExit(1) from None
+
+
+def _check_here() -> None:
+    """Say it once, before something deep inside asks for a current folder that is gone."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise StallscopeError("the current folder is gone: cd to one that exists") from error
+
+
+def say(*lines: object) -> None:
+    """What was asked for, on stdout."""
+    for line in lines:
+        print(line, flush=True)  # noqa: T201
+
+
+def hint(*lines: str) -> None:
+    """What else there is to know, on stderr."""
+    for line in lines:
+        print(f"stallscope: {line.removeprefix('stallscope: ')}", file=sys.stderr, flush=True)  # noqa: T201

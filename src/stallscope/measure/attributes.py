@@ -1,0 +1,48 @@
+"""Putting the attributes of an object back: what they are, and what is in those that can change."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stallscope.measure.reach import own
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def attributes_of(thing: Any) -> Callable[[], None]:
+    """What to call to put the attributes of an object back to how they are now."""
+    attributes = own(thing)
+    contents = {name: _content(value) for name, value in attributes.items()}
+    return functools.partial(_put_back, attributes, dict(attributes), contents)
+
+
+def _content(value: Any) -> Any:
+    """A copy of what can be changed in place."""
+    if isinstance(value, (list, set, dict, bytearray, deque)):
+        return copy.copy(value)
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return value.copy() if type(value).__module__ == "numpy" and hasattr(value, "copy") else None
+
+
+def _put_back(attributes: dict[str, Any], before: dict[str, Any], contents: dict[str, Any]) -> None:
+    attributes.clear()
+    attributes.update(before)
+    for name, content in contents.items():
+        value = before[name]
+        if isinstance(value, (list, bytearray)):
+            value[:] = content
+        elif isinstance(value, (set, dict)):
+            value.clear()
+            value.update(content)
+        elif isinstance(value, deque):
+            value.clear()
+            value.extend(content)
+        elif content is not None and getattr(value, "ndim", None):
+            value[...] = content

@@ -1,0 +1,1 @@
+"""What the rungs of the ladder keep in memory: samples on their way, and whole batches."""

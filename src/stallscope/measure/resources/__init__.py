@@ -1,0 +1,1 @@
+"""Sampling what the machine and the processes of a recording use, while it records."""

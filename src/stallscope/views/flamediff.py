@@ -1,0 +1,89 @@
+"""The face of two flamegraphs in one: what grew, and what shrank.
+
+`stallscope.analyze.stacks.Difference` finds this module by its name when it is looked at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from stallscope.analyze.stacks.answer import difference_sentence
+from stallscope.analyze.stacks.frames import Frame
+from stallscope.units import share
+from stallscope.views import kinds
+from stallscope.views.flame import KINDS, MOST_ROWS
+from stallscope.views.flamedata import difference_notes, of_difference
+from stallscope.views.names import shown
+from stallscope.views.tables import aligned, html_note, html_table, html_title
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stallscope.analyze.stacks.difference import Difference
+    from stallscope.views.charts.style import Sheet
+
+HEADS: Final = ("your function", "before", "after", "change", "95% interval", "file")
+
+
+def plot(found: Difference, kind: str | None = None) -> Sheet:
+    """Draw the picture; what grew is orange, what shrank is blue.
+
+    Raises:
+        NoSuchPictureError: there is no such kind.
+    """
+    kinds.picture(kind, KINDS, "a difference")
+    from stallscope.views.charts import flame as chart
+
+    return chart.difference_figure(found)
+
+
+def panel(found: Difference, kind: str | None = None) -> Any:
+    """The viewer, with both recordings in one graph.
+
+    Raises:
+        NoSuchPanelError: there is no such kind.
+    """
+    kinds.panel(kind, KINDS, "a difference")
+    from stallscope.views.flamepanel import FlamePanel
+
+    return FlamePanel(of_difference(found), plot(found), html(found))
+
+
+def export(found: Difference, path: str | Path) -> Path:
+    """Write a file, see `stallscope.views.flamefiles`."""
+    from stallscope.views import flamefiles
+
+    return flamefiles.export_difference(found, path)
+
+
+def text(found: Difference) -> str:
+    """The changes as a table for a terminal."""
+    rows = _rows(found)
+    table = [*aligned([HEADS, *rows]), ""] if rows else []
+    head = shown(difference_sentence(found), 300)
+    return "\n".join([head, "", *table, *difference_notes(found)])
+
+
+def html(found: Difference) -> str:
+    """The changes as a table for a notebook."""
+    rows = _rows(found)
+    table = html_table(HEADS, rows) if rows else ""
+    notes = "".join(html_note(note) for note in difference_notes(found))
+    head = html_title(shown(difference_sentence(found), 300))
+    return f"<div class='stallscope-flames'>{head}{table}{notes}</div>"
+
+
+def _rows(found: Difference) -> list[tuple[str, ...]]:
+    return [
+        (
+            shown(row["function"], 40),
+            share(row["before_share"]),
+            share(row["after_share"]),
+            f"{100 * row['change']:+.1f} points"
+            if row["distinguishable"]
+            else "not distinguishable",
+            f"{100 * row['change_low']:+.1f} to {100 * row['change_high']:+.1f}",
+            shown(Frame(row["function"], row["file"]).place, 40),
+        )
+        for row in found.table().head(MOST_ROWS).iter_rows(named=True)
+    ]

@@ -1,0 +1,75 @@
+"""A flamegraph as one HTML page that needs nothing else: no kernel, no network.
+
+The page forbids itself every request, so that what it shows stays on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any, Final
+
+_RULES: Final = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+)
+_PAGE: Final = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{rules}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><style>{body}{style}</style></head>
+<body><div id="flame"></div>
+<script type="application/json" id="data">{data}</script>
+<script>{script}
+mountFlame(document.getElementById("flame"),
+  JSON.parse(document.getElementById("data").textContent));
+</script>{below}</body></html>
+"""
+_BODY: Final = (
+    'body{margin:0;background:#fff;color:#1a1a1a;font:14px "DejaVu Sans",system-ui,sans-serif}'
+    ".stallscope-flames{padding:0 12px 12px}"
+)
+FRAME_HEIGHT: Final = 560
+
+
+@cache
+def static(name: str) -> str:
+    """A file of `static/`."""
+    return files("stallscope.views").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def script() -> str:
+    """The viewer with the library that it draws with: it defines `mountFlame`."""
+    return f"{static('d3-flame-graph.min.js')}\n{static('viewer.js')}"
+
+
+def page(data: dict[str, Any], below: str = "") -> str:
+    """The page.
+
+    Args:
+        data: what `flamedata` made.
+        below: HTML that stands under the graph, with its names escaped.
+    """
+    return _PAGE.format(
+        rules=_RULES,
+        title=escape(data["title"]),
+        body=_BODY,
+        style=static("viewer.css"),
+        # the only way out of such an element is "</"
+        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+        script=script(),
+        below=below,
+    )
+
+
+def framed(data: dict[str, Any], table: str) -> str:
+    """The page in a frame of its own and a table below it, for the output of a notebook's cell.
+
+    Where a notebook is not trusted, the frame is taken out and the table is what remains.
+    """
+    return (
+        f"<iframe sandbox='allow-scripts' title='{escape(data['title'])}' "
+        f"style='width:100%;height:{FRAME_HEIGHT}px;border:0' "
+        f"srcdoc='{escape(page(data))}'></iframe>{table}"
+    )

@@ -1,0 +1,112 @@
+"""Rhythms that are there are found, and those that are not there are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stallscope.analyze.patterns.rhythm import rhythm
+
+
+def every(period, size, first=1):
+    """Flags at every so manyth step."""
+    flags = np.zeros(size, dtype=bool)
+    flags[first::period] = True
+    return flags
+
+
+def at(places, size):
+    flags = np.zeros(size, dtype=bool)
+    flags[[place for place in places if place < size]] = True
+    return flags
+
+
+def switching(generator, size):
+    """On and off for random times: the stalls of a disk that is busy now and then."""
+    lengths = generator.geometric(0.2, size) * (1 + 3 * (np.arange(size) % 2))
+    return np.repeat(np.arange(size) % 2 == 0, lengths)[:size]
+
+
+def crowded(generator, size):
+    """Bunches of events."""
+    centres = np.flatnonzero(generator.random(size) < 0.02)
+    bunches = [centre + generator.integers(0, 30, generator.poisson(5)) for centre in centres]
+    return at(np.concatenate([[0], *bunches]), size)
+
+
+NOISE = {
+    "independent": lambda generator, size: (
+        generator.random(size) < generator.choice([0.02, 0.1, 0.3, 0.6])
+    ),
+    "switching": switching,
+    "crowded": crowded,
+    "heavy-tailed distances": lambda generator, size: at(
+        np.cumsum(np.ceil(generator.pareto(1.2, size) + 0.01)).astype(int), size
+    ),
+    "waves": lambda generator, size: (
+        np.convolve(generator.standard_normal(size + 19), np.ones(20), "valid") > 3
+    ),
+    "loose distances": lambda generator, size: at(np.cumsum(generator.integers(5, 16, size)), size),
+}
+
+
+class TestRhythm:
+    @pytest.mark.parametrize("period", [2, 3, 4, 8, 20, 50, 200])
+    def test_finds_a_period(self, period):
+        """Events at every so manyth step have that period, not a multiple of it."""
+        flags = every(period, max(20 * period, 100))
+
+        found = rhythm(flags)
+
+        assert period == found.period
+        assert found.chance < 1e-4
+        assert np.flatnonzero(flags).tolist() == found.starts.tolist()
+
+    def test_finds_it_among_others(self):
+        """Some events too few and some too many do not hide a period."""
+        generator = np.random.default_rng(0)
+        flags = every(8, 400) & (generator.random(400) < 0.8) | (generator.random(400) < 0.03)
+
+        assert 8 == rhythm(flags).period
+
+    def test_a_phase_that_drifts_does_no_harm(self):
+        """Epochs of 30 batches with a period of 4: each one begins anew."""
+        flags = np.concatenate([every(4, 30, first=0) for _ in range(8)])
+
+        assert 4 == rhythm(flags).period
+
+    def test_a_run_is_one_event(self):
+        """Three steps in a row out of every ten are a period of ten."""
+        flags = every(10, 200) | every(10, 200, 2) | every(10, 200, 3)
+
+        assert 10 == rhythm(flags).period
+
+    def test_needs_less_evidence_for_a_period_that_is_expected(self):
+        """Five events suffice for the number of workers, and not for just any number."""
+        flags = every(4, 20, first=0)
+
+        assert rhythm(flags, expected=4).chance < 0.002 < rhythm(flags).chance
+
+    def test_passes_over_steps_that_are_not_free(self):
+        """A run that other events interrupt stays one run: no rhythm comes from the holes."""
+        free = ~every(50, 400)
+
+        assert rhythm(free.copy(), free) is None
+
+    def test_two_events_are_no_rhythm(self):
+        """Nor are none, nor is a loop of no steps."""
+        for flags in (every(10, 20), every(9, 0), np.zeros(50, dtype=bool), every(1, 90)):
+            assert rhythm(flags) is None
+
+
+class TestFalseAlarms:
+    @pytest.mark.parametrize("noise", NOISE)
+    def test_are_rarer_than_stated(self, noise):
+        """What has no period is given a chance below a limit no more often than the limit says."""
+        generator = np.random.default_rng(0)
+        sizes = [30, 60, 300] * 200
+        found = [rhythm(NOISE[noise](generator, size), expected=4) for size in sizes]
+        chances = np.array([1.0 if one is None else one.chance for one in found])
+
+        for limit in (0.01, 0.05, 0.2):
+            assert np.mean(chances < limit) <= limit

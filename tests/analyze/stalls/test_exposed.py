@@ -1,0 +1,450 @@
+"""Which part of whose work the training loop stood still for."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stallscope.analyze.spans import SPANS
+from stallscope.analyze.stalls.exposed import (
+    EXPOSED,
+    PARTS,
+    STALLS,
+    not_recorded_share,
+    parts,
+    spread,
+    stalls,
+    table,
+)
+from stallscope.analyze.stalls.milestones import way
+from stallscope.run import DELIVERIES, STEPS
+from stallscope.stages import KINDS
+
+MAIN, WORKER = 1, 100
+"""Process ids."""
+MILESTONES = ("asked", "taken", "made", "pickle", "sent", "arrived")
+USUAL = {"asked": 10, "taken": 20, "made": 60, "pickle": 65, "sent": 75, "arrived": 80}
+"""Milliseconds. The spans that go with it are `SPANS_OF_USUAL`."""
+SPANS_OF_USUAL = [("decode", 20, 45), ("Crop", 45, 58)]
+
+
+def ns(ms):
+    return None if ms is None else round(ms * 1e6)
+
+
+def delivery(batch=0, *, pid=WORKER, worker=0, epoch=0, **ms):
+    """A row of the deliveries; milestones that are not given were not seen."""
+    return (0, pid, worker, epoch, batch, *(ns(ms.get(name)) for name in MILESTONES))
+
+
+def elsewhere():
+    """A batch of the same epoch and worker, long before: nothing is the first of its kind."""
+    return delivery(90, **dict.fromkeys(MILESTONES, -1000))
+
+
+def span(stage, begin, end, *, batch=0, kind=None, pid=WORKER, worker=0):
+    """A row of the spans."""
+    kind = kind or {"decode": "decode", "fetch": "fetch", "pin": "pin"}.get(stage, "transform")
+    return (0, pid, worker, 0, batch, None, stage, kind, ns(begin), ns(end), None)
+
+
+def beside(stage, begin, end, *, batch=0, kind="other"):
+    """A span of the main process."""
+    return span(stage, begin, end, batch=batch, kind=kind, pid=MAIN, worker=None)
+
+
+def stall(begin, end, *, batch=0, step=0, epoch=0):
+    """A row of the stalls."""
+    return (0, step, epoch, batch, 0, ns(begin), ns(end), (end - begin) / 1e3)
+
+
+def frame(rows, schema):
+    return pl.DataFrame(rows, schema, orient="row")
+
+
+def cut(waits, deliveries=(), spans=(), side_spans=()):
+    """The parts of these stalls."""
+    return parts(
+        frame(waits, STALLS),
+        frame(deliveries, DELIVERIES),
+        frame(spans, SPANS),
+        frame(side_spans, SPANS),
+    )
+
+
+def in_ms(found, step=0):
+    """Milliseconds of each part of one stall."""
+    rows = found.filter(pl.col("step") == step).iter_rows(named=True)
+    return {row["part"]: round(row["exposed_s"] * 1e3, 6) for row in rows}
+
+
+def one(begin, end, spans=(), side_spans=(), also=(), **ms):
+    """Milliseconds of each part of the stall of one batch, made by a worker long at work."""
+    rows = [elsewhere(), *also, delivery(**ms)]
+    made = [span(*row) for row in spans]
+    return in_ms(cut([stall(begin, end)], rows, made, side_spans))
+
+
+class TestParts:
+    def test_follows_the_batch_through_a_stall(self):
+        """Queue, stages, feeder thread, pipe and main process, in the order of the way."""
+        found = one(12, 83, SPANS_OF_USUAL, **USUAL)
+
+        assert list(found.items()) == [
+            ("queued", 8 + 5),
+            ("decode", 25),
+            ("Crop", 13),
+            ("unattributed", 2),
+            ("send", 10),
+            ("unpickle", 5),
+            ("main process", 3),
+        ]
+
+    def test_keeps_the_kind_of_each_part(self):
+        """A stage keeps its own kind, the rest is named by the contract."""
+        found = cut(
+            [stall(12, 83)],
+            [elsewhere(), delivery(**USUAL)],
+            [span("decode", 20, 45)],
+            [span("pin", 81, 82, pid=MAIN, worker=None)],
+        )
+        assert dict(found.select("part", "kind").iter_rows()) == {
+            "queued": "send",
+            "decode": "decode",
+            "unattributed": None,
+            "send": "send",
+            "unpickle": "send",
+            "pin": "pin",
+            "main process": "other",
+        }
+        assert found.schema == pl.Schema(PARTS)
+
+    def test_counts_only_what_overlaps_the_stall(self):
+        """What was done before the loop waited was hidden, and what is done later is not owed."""
+        assert {"decode": 15, "Crop": 5} == one(30, 50, SPANS_OF_USUAL, **USUAL)
+
+    def test_gives_a_batch_that_was_there_to_the_main_process(self):
+        """A wait that begins after the batch arrived is the loop's own bookkeeping."""
+        assert {"main process": 10} == one(100, 110, SPANS_OF_USUAL, **USUAL)
+
+    def test_finds_the_worker_on_an_earlier_batch(self):
+        """While its worker makes another batch, the loop waits for that one's work."""
+        other = delivery(7, asked=0, taken=5, made=18)
+
+        assert {"earlier batch": 6, "queued": 2, "decode": 10} == one(
+            12, 30, SPANS_OF_USUAL, also=[other], **USUAL
+        )
+
+    def test_does_not_blame_another_worker(self):
+        """What another process makes at that time is no earlier batch of this one."""
+        other = delivery(7, pid=WORKER + 1, worker=1, asked=0, taken=5, made=18)
+
+        assert {"queued": 8, "decode": 10} == one(12, 30, SPANS_OF_USUAL, also=[other], **USUAL)
+
+    def test_finds_an_earlier_batch_from_before_the_task_was_asked_for(self):
+        """A worker that is still on its last batch is so too before the loop asks for the next."""
+        other = delivery(7, asked=-5, taken=-4, made=12)
+
+        assert {"earlier batch": 12, "main process": 0, "queued": 8}.items() >= one(
+            0, 20, also=[other], **USUAL
+        ).items()
+
+    def test_separates_pinning_from_waiting_for_the_pin_thread(self):
+        """Between arrival and pinning the batch is queued, after it the loop has to take it."""
+        pin = beside("pin", 84, 90, kind="pin")
+
+        assert {"queued": 4, "pin": 6, "main process": 2} == one(
+            80, 92, (), [pin], **{**USUAL, "arrived": 80}
+        )
+
+    def test_ignores_the_pinning_of_another_batch(self):
+        """Only the batch waited for is followed."""
+        pin = beside("pin", 84, 90, batch=3, kind="pin")
+
+        assert {"main process": 12} == one(80, 92, (), [pin], **USUAL)
+
+    def test_says_when_a_batch_was_not_recorded(self):
+        """A batch without any span was left out by the recorder; one with spans has gaps."""
+        assert {"not recorded": 40} == one(20, 60, **USUAL)
+        assert {"unattributed": 40} == one(20, 60, [("decode", 0, 1)], **USUAL)
+
+    def test_takes_the_batch_of_the_row_when_they_come_out_of_order(self):
+        """Two stalls of one worker, the later batch first: each has its own way."""
+        rows = [elsewhere(), delivery(2, **USUAL)]
+        rows.append(delivery(1, asked=10, taken=60, made=90, pickle=90, sent=90, arrived=91))
+        spans = [span("Flip", 20, 60, batch=2), span("Blur", 60, 90, batch=1)]
+
+        found = cut([stall(30, 80, batch=2), stall(80, 91, batch=1, step=1)], rows, spans)
+
+        assert {"Flip": 30, "queued": 5, "send": 10, "unpickle": 5} == in_ms(found)
+        assert {"Blur": 10, "unpickle": 1} == in_ms(found, step=1)
+
+    def test_counts_two_threads_at_once_as_one(self):
+        """Spans that overlap, from threads of a worker, do not make a stall longer than it was."""
+        spans = [("decode", 20, 50), ("Crop", 30, 40), ("Flip", 45, 60)]
+
+        assert {"decode": 30, "Flip": 10} == one(20, 60, spans, **USUAL)
+
+    def test_keeps_ranks_apart(self):
+        """The same batch number and process id on another rank is another batch."""
+        mine, other = (0, *elsewhere()[1:]), (1, *delivery(**USUAL)[1:])
+
+        assert {"unattributed": 10} == in_ms(cut([stall(30, 40)], [mine, other], []))
+
+
+class TestStartOfAnEpoch:
+    def test_calls_the_time_before_the_first_task_start(self):
+        """`iter(loader)` starts workers, then asks; a new process gets ready before it takes."""
+        found = in_ms(cut([stall(0, 60)], [delivery(**USUAL)], [span("decode", 20, 60)]))
+
+        assert {"start workers": 20, "decode": 40} == found
+
+    def test_queues_the_first_task_of_a_worker_that_lives_already(self):
+        """A persistent worker has made batches in the epoch before."""
+        before = delivery(9, epoch=7, asked=-50, taken=-40, made=-30)
+
+        found = in_ms(cut([stall(0, 60)], [before, delivery(**USUAL)], [span("decode", 20, 60)]))
+
+        assert {"start workers": 10, "queued": 10, "decode": 40} == found
+
+    def test_does_not_call_a_late_task_a_start(self):
+        """A task asked for within a later stall waited for the main process."""
+        assert {"main process": 10, "queued": 10} == one(0, 20, **USUAL)
+
+
+class TestUnseenMilestones:
+    def test_has_only_unattributed_time_without_a_delivery(self):
+        """A batch of which nothing was seen explains nothing, even if there are spans of it."""
+        assert {"unattributed": 50} == in_ms(cut([stall(0, 50)], [], [span("decode", 0, 50)]))
+
+    def test_follows_a_loader_in_the_main_process(self):
+        """There are no queues: sampler, stages, bookkeeping."""
+        rows = [delivery(pid=MAIN, worker=None, taken=5, made=40)]
+        spans = [span("decode", 6, 40, pid=MAIN, worker=None)]
+
+        found = in_ms(cut([stall(0, 42)], rows, spans))
+
+        assert {"main process": 5 + 2, "unattributed": 1, "decode": 34} == found
+
+    def test_follows_pinning_in_the_main_process(self):
+        """Without a pin thread a batch waits for nobody before it is pinned."""
+        rows = [delivery(pid=MAIN, worker=None, taken=0, made=40)]
+        pin = beside("pin", 42, 45, kind="pin")
+
+        found = in_ms(cut([stall(39, 46)], rows, [], [pin]))
+
+        assert {"not recorded": 1, "main process": 3, "pin": 3} == found
+
+    @pytest.mark.parametrize(
+        ("unseen", "expected"),
+        [
+            ("asked", {"queued": 20 + 5, "made": 40, "send": 10, "unpickle": 5, "main": 20}),
+            ("taken", {"queued": 5, "main": 10 + 20, "made": 50, "send": 10, "unpickle": 5}),
+            ("made", {"main": 10 + 20, "queued": 10, "made": 45, "send": 10, "unpickle": 5}),
+            ("pickle", {"main": 10 + 20, "queued": 10, "made": 40, "send": 15, "unpickle": 5}),
+            ("sent", {"main": 10 + 20, "queued": 10 + 5, "made": 40, "send": 15}),
+            ("arrived", {"main": 10, "queued": 15, "made": 40, "send": 10, "unpickle": 25}),
+        ],
+    )
+    def test_gives_the_time_to_a_neighbour(self, unseen, expected):
+        """A milestone that was not seen takes none of the other parts away."""
+        found = one(0, 100, **{name: ms for name, ms in USUAL.items() if name != unseen})
+
+        short = {"made": "not recorded", "main": "main process"}
+        assert {short.get(name, name): ms for name, ms in expected.items()} == found
+
+    def test_takes_pinning_for_the_arrival(self):
+        """What is pinned has arrived."""
+        seen = {name: ms for name, ms in USUAL.items() if name != "arrived"}
+
+        assert {"unpickle": 9, "pin": 6} == one(
+            75, 90, (), [beside("pin", 84, 90, kind="pin")], **seen
+        )
+
+    def test_lets_the_quicker_clock_decide(self):
+        """A feeder thread that notes late that it has sent does not hide what the loop did."""
+        late = {**USUAL, "sent": 200}
+
+        assert {"send": 15, "main process": 10} == one(65, 90, **late)
+
+    def test_survives_a_worker_that_takes_before_the_loop_has_noted_the_task(self):
+        """The batch itself is never an earlier one."""
+        assert {"not recorded": 10} == one(20, 30, **{**USUAL, "asked": 25})
+
+
+class TestGarbageCollection:
+    def test_replaces_what_the_main_process_should_have_done(self):
+        """A collection that ran when the batch could have been received held the loop up."""
+        found = one(70, 100, (), [beside("garbage collection", 78, 90)], **USUAL)
+
+        assert {"send": 5, "unpickle": 3, "garbage collection": 12, "main process": 10} == found
+
+    def test_does_not_matter_while_the_worker_works(self):
+        """The main process had nothing to do at that time."""
+        assert {"not recorded": 30} == one(
+            30, 60, (), [beside("garbage collection", 30, 60)], **USUAL
+        )
+
+
+class TestExactSums:
+    moments = st.integers(0, 400).map(lambda ms: ms * 1000)  # minutes, as a run is long
+    some_spans = st.lists(
+        st.tuples(moments, moments, st.integers(0, 3), st.sampled_from(["decode", "Crop"])),
+        max_size=8,
+    )
+    rows = st.lists(st.tuples(*[st.none() | moments] * 6, st.booleans()), min_size=0, max_size=4)
+
+    @settings(deadline=None)
+    @given(rows, some_spans, some_spans, st.lists(st.tuples(moments, moments), max_size=5))
+    def test_parts_add_up_to_the_stall(self, rows, spans, side_spans, windows):
+        """Whatever was seen, in whatever order, nothing is lost, counted twice or negative."""
+        deliveries = [
+            (0, *((WORKER, 0) if in_worker else (MAIN, None)), 0, number, *map(ns, times))
+            for number, (*times, in_worker) in enumerate(rows)
+        ]
+        work = [span(name, *sorted([a, b]), batch=n) for a, b, n, name in spans]
+        names = {"decode": ("pin", "pin"), "Crop": ("garbage collection", "other")}
+        main = [
+            beside(names[name][0], *sorted([a, b]), batch=n, kind=names[name][1])
+            for a, b, n, name in side_spans
+        ]
+        work, main = (
+            [(*r[:8], r[8] // 10**6, r[9] // 10**6, None) for r in s] for s in (work, main)
+        )
+        waits = [
+            stall(*sorted(window), batch=number, step=number)
+            for number, window in enumerate(windows)
+        ]
+
+        found = cut(waits, deliveries, work, main)
+
+        whole = found.with_columns(ns=(pl.col("exposed_s") * 1e9).round().cast(pl.Int64))
+        assert (whole["ns"] > 0).all()
+        sums = dict(whole.group_by("step").agg(pl.col("ns").sum()).iter_rows())
+        assert sums == {row[1]: row[6] - row[5] for row in waits if row[6] > row[5]}
+
+    @settings(deadline=None)
+    @given(rows, st.lists(st.tuples(moments, moments), max_size=5))
+    def test_milestones_stay_in_order_and_inside(self, rows, windows):
+        """Each section begins where the one before ends, within the window of the stall."""
+        deliveries = [(0, WORKER, 0, 0, number, *row[:6]) for number, row in enumerate(rows)]
+        waits = [(0, step, 0, step, 0, *sorted(window), 0.0) for step, window in enumerate(windows)]
+        found = way(frame(waits, STALLS), frame(deliveries, DELIVERIES), frame([], SPANS))
+
+        assert (np.diff(found.moments_ns, axis=1) >= 0).all()
+        assert found.moments_ns[:, [0, -1]].tolist() == [list(row[5:7]) for row in waits]
+
+
+def step(wait_ms, *, start_ms=0, restart_ms=None, step_ms=10.0, number=0):
+    """A row of the steps."""
+    seconds = (wait_ms / 1e3, None, None, step_ms / 1e3, None)
+    window = (ns(start_ms), ns(start_ms + wait_ms))
+    restart_s = None if restart_ms is None else restart_ms / 1e3
+    return (number, 0, number, 0, *seconds, 0, *window, restart_s, True)
+
+
+class TestStalls:
+    def test_leaves_out_waits_of_up_to_a_millisecond(self):
+        """Where steps are short, a millisecond decides."""
+        found = stalls(frame([step(ms, number=i) for i, ms in enumerate([0.5, 1.0, 1.1])], STEPS))
+
+        assert [2] == found["step"].to_list()
+
+    def test_leaves_out_waits_of_up_to_a_hundredth_of_a_step(self):
+        """Where steps are long, the median step decides; its period includes the wait."""
+        rows = [step(ms, number=i, step_ms=500.0) for i, ms in enumerate([4.0, 4.0, 5.0, 5.2, 9.0])]
+
+        assert [3, 4] == stalls(frame(rows, STEPS))["step"].to_list()
+
+    def test_begins_with_the_restart(self):
+        """The loop stands still in `iter(loader)` too."""
+        found = stalls(frame([step(5.0, start_ms=100, restart_ms=40.0)], STEPS))
+
+        assert [(ns(60), ns(105), 0.045)] == found.select("start_ns", "end_ns", "stall_s").rows()
+        assert found.schema == pl.Schema(STALLS)
+
+    def test_needs_to_know_when(self):
+        """Steps whose waits were not timed have no stalls."""
+        rows = [(0, 0, 0, 0, *[None] * 5, 0, None, None, None, True)]
+
+        assert stalls(frame(rows, STEPS)).is_empty()
+
+
+def part(name, seconds, *, step=0, kind="other"):
+    return (0, step, name, kind, seconds)
+
+
+class TestTable:
+    def test_adds_up_over_stalls(self):
+        """The longest first, with its share of all and the number of stalls."""
+        rows = [part("decode", 1.0, kind="decode"), part("queued", 0.5, kind="send")]
+        rows += [part("decode", 2.0, step=1, kind="decode"), part("unattributed", 0.5, kind=None)]
+
+        found = table(frame(rows, PARTS))
+
+        assert found.rows() == [
+            ("decode", "decode", 3.0, 0.75, 2),
+            ("queued", "send", 0.5, 0.125, 1),
+            ("unattributed", None, 0.5, 0.125, 1),
+        ]
+
+    def test_keeps_stages_of_one_name_and_two_kinds_apart(self):
+        """A user's transform called queued is not the queue."""
+        rows = [part("queued", 1.0, kind="transform"), part("queued", 2.0, kind="send")]
+
+        assert 2 == table(frame(rows, PARTS)).height
+
+
+class TestSpread:
+    rows = (
+        part("decode", 0.3, kind="decode"),
+        part("Crop", 0.1, kind="transform"),
+        part("queued", 5.0, kind="send"),
+        part("earlier batch", 5.0),
+        part("not recorded", 0.8, step=1),
+        part("send", 0.2, step=1, kind="send"),
+    )
+
+    def test_divides_like_the_recorded_batches(self):
+        """Only the making is divided, in the proportion of the stages that were seen."""
+        found = spread(frame(self.rows, PARTS))
+
+        assert {"decode": 600, "Crop": 200, "send": 200} == in_ms(found, step=1)
+        assert in_ms(frame(self.rows, PARTS)) == in_ms(found)
+        assert found.schema == pl.Schema(PARTS)
+
+    def test_leaves_the_sum_as_it_was(self):
+        """Dividing makes no time and loses none."""
+        before = frame(self.rows, PARTS)
+
+        assert before["exposed_s"].sum() == pytest.approx(spread(before)["exposed_s"].sum())
+
+    def test_divides_nothing_without_a_recorded_batch(self):
+        """It would be a guess."""
+        alone = frame([row for row in self.rows if row[2] not in {"decode", "Crop"}], PARTS)
+
+        assert alone.equals(spread(alone))
+
+    def test_says_how_much_it_is(self):
+        """The share of all stalled time that was not recorded."""
+        assert 0.8 / 11.4 == pytest.approx(not_recorded_share(frame(self.rows, PARTS)))
+
+
+class TestNothing:
+    def test_empty_tables_stay_empty(self):
+        """A loop that never waited has no parts, and the tables keep their columns."""
+        none = cut([])
+
+        assert stalls(frame([], STEPS)).schema == pl.Schema(STALLS)
+        assert none.is_empty()
+        assert none.schema == pl.Schema(PARTS)
+        assert table(none).schema == pl.Schema(EXPOSED)
+        assert spread(none).equals(none)
+        assert 0.0 == not_recorded_share(none)
+
+    def test_every_part_has_a_known_kind(self):
+        """The table's kinds are those of the house."""
+        assert PARTS["kind"] == pl.Enum(KINDS)

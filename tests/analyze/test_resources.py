@@ -1,0 +1,95 @@
+"""From samples to the table of resources, out of planted numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from stallscope import resources as names
+from stallscope.analyze.resources import notes, table
+from stallscope.run import RESOURCES
+
+SECOND = 1_000_000_000
+
+
+def sampled(*samples, **entry):
+    """Lines as a sampler writes them: one a second from second 10 on."""
+    lines = [{"time_ns": (10 + at) * SECOND, "read": read} for at, read in enumerate(samples)]
+    return [entry, *lines] if entry else lines
+
+
+def made(entries, **columns):
+    return table(entries, **{"origin_ns": 9 * SECOND, "rank": 0} | columns)
+
+
+def test_a_counter_becomes_a_rate_over_the_time_between_two_samples():
+    """1 s, then 1.25 s of CPU time: a quarter of a core, from the first sample to the second."""
+    frame = made(sampled({names.WORKER: {"7": 1.0}}, {names.WORKER: {"7": 1.25}}))
+
+    row = (0, SECOND, 2 * SECOND, names.WORKER, "7", 0.25, None)
+    assert [row] == frame.rows()
+    assert list(RESOURCES) == frame.columns
+
+
+def test_what_is_no_counter_stays_as_it_is():
+    """Bytes in use at the end of the interval."""
+    frame = made(sampled({names.MEMORY: {"machine": 5}}, {names.MEMORY: {"machine": 3}}))
+
+    assert [3.0] == frame["value"].to_list()
+
+
+def test_what_is_read_seldom_lasts_from_one_reading_to_the_next():
+    """A sample without it is passed over."""
+    read = {names.SHM: {"/dev/shm": 1}}
+    frame = made(sampled(read, {}, {}, read))
+
+    assert [(SECOND, 4 * SECOND)] == frame.select("start_ns", "end_ns").rows()
+
+
+def test_a_limit_stands_beside_each_value():
+    """That of the resource on the device; others have none."""
+    read = {names.DISK_BUSY: {"a": 0.0, "b": 0.0}}
+    frame = made(sampled(read, read, limits={names.DISK_BUSY: {"a": 1.0}}))
+
+    assert {"a": 1.0, "b": None} == dict(frame.select("device", "limit").iter_rows())
+
+
+def test_what_is_missing_is_null():
+    """One row without a value, never a 0."""
+    frame = made(sampled(missing=[names.GPU, names.GPU_MEMORY]))
+
+    assert [(names.GPU, None), (names.GPU_MEMORY, None)] == frame.select("resource", "value").rows()
+
+
+def test_samples_too_close_to_each_other_are_one():
+    """CPU time is counted in steps of 10 ms: over 1 ms it would be ten cores."""
+    read = [{names.WORKER: {"7": value}} for value in (1.0, 1.01, 1.5)]
+    lines = sampled(*read)
+    lines[1]["time_ns"] = lines[0]["time_ns"] + SECOND // 1000
+
+    assert [0.25] == made(lines)["value"].to_list()
+
+
+@pytest.mark.parametrize(("resource", "value"), [(names.CORE, 1.0), (names.LOOP, 1.02)])
+def test_a_core_is_never_busier_than_all_the_time(resource, value):
+    """Counted in steps it may seem so; a process of several threads really is."""
+    frame = made(sampled({resource: {"0": 0.0}}, {resource: {"0": 1.02}}))
+
+    assert [value] == frame["value"].to_list()
+
+
+def test_a_counter_that_starts_again_is_no_negative_rate():
+    """A disk that was taken out and put in."""
+    frame = made(sampled({names.DISK_READ: {"a": 9.0}}, {names.DISK_READ: {"a": 1.0}}))
+
+    assert [0.0] == frame["value"].to_list()
+
+
+def test_nothing_sampled_is_an_empty_table():
+    """With all its columns."""
+    assert list(RESOURCES) == made([]).columns
+    assert made([]).is_empty()
+
+
+def test_what_the_sampler_says_becomes_notes():
+    """In its order."""
+    assert ["a", "b"] == notes([{"note": "a"}, {"read": {}}, {"note": "b"}])

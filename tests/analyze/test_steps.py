@@ -1,0 +1,329 @@
+"""From marks to the steps of a loop: every time in them is planted."""
+
+import numpy as np
+import pytest
+
+from stallscope.analyze.events import events
+from stallscope.analyze.loop import Who, loop
+from stallscope.analyze.steps import loaders
+from stallscope.marks import AROUND, OUTER, Mark, MarkPages, epoch_key
+from stallscope.stages import BACKWARD, FORWARD, H2D, OPTIMIZER, STEP, Stage
+
+LOOP, ELSEWHERE = 1, 2
+TRAIN, VALIDATE = 1, 2
+PARTS = [BACKWARD, OPTIMIZER, STEP, H2D, FORWARD, Stage("logging", "other")]
+CODES = {stage.name: code for code, stage in enumerate(PARTS, 1)}
+
+
+class Marks:
+    """Writes the marks of a loop whose every time is chosen; milliseconds."""
+
+    def __init__(self, worker=-1):
+        self.rows = []
+        self.at = 1
+        self.worker = worker
+
+    def __call__(self, what, loader=TRAIN, number=0, extra=0, *, takes=0, epoch=0, thread=LOOP):
+        """This happens, and then so much time goes by."""
+        key = epoch_key(loader, epoch)
+        self.rows.append((what, thread, key, number, extra, self.at * 1_000_000))
+        self.at += takes
+
+    def wait(self, number, takes, *, loader=TRAIN, epoch=0):
+        self(Mark.WAIT, loader, epoch=epoch, takes=takes)
+        self(Mark.GOT, loader, number, epoch=epoch)
+
+    def part(self, name, takes):
+        self(Mark.BEGIN, extra=CODES[name], takes=takes)
+        self(Mark.END, extra=CODES[name])
+
+    def pages(self):
+        return MarkPages(
+            pid=7,
+            worker=self.worker,
+            began_ns=0,
+            rows=np.array(self.rows, dtype=np.int64).reshape(-1, 6),
+            parts={code: PARTS[code - 1] for code in CODES.values()},
+        )
+
+
+def tables(*marks, loader=TRAIN):
+    return loop(events(one.pages() for one in marks), loader, Who(rank=0, pid=7, origin_ns=0))
+
+
+def ms(frame, column):
+    return [None if value is None else round(value * 1e3) for value in frame[column]]
+
+
+def spent(loop):
+    """Milliseconds of each stage of the loop."""
+    spans = loop.side_spans
+    total = {}
+    for stage, start, end in spans.select("stage", "start_ns", "end_ns").iter_rows():
+        total[stage] = total.get(stage, 0) + (end - start) // 1_000_000
+    return total
+
+
+class TestAStep:
+    def test_is_a_wait_and_its_use(self):
+        """The use of a batch lasts until the loop asks for the next one."""
+        marks = Marks()
+        for number in range(3):
+            marks.wait(number, takes=5)
+            marks.part("backward", 20)
+            marks.part("optimizer", 3)
+            marks.at += 2
+
+        steps = tables(marks).steps
+
+        assert [5, 5, 5] == ms(steps, "wait_s")
+        assert [23, 23] == ms(steps, "step_s")[:2]
+        assert [2, 2] == ms(steps, "other_s")[:2]
+
+    def test_parts_are_exclusive(self):
+        """A part inside of another one is taken off it."""
+        marks = Marks()
+        marks.wait(0, takes=1)
+        marks(Mark.BEGIN, extra=CODES["forward"], takes=4)
+        marks.part("logging", 2)
+        marks.at += 4
+        marks(Mark.END, extra=CODES["forward"])
+        marks.part("backward", 9)
+        marks.wait(1, takes=1)
+
+        found = tables(marks)
+
+        assert {"forward": 8, "logging": 2, "backward": 9} == spent(found)
+        assert (17, 2) == (ms(found.steps, "step_s")[0], ms(found.steps, "other_s")[0])
+
+    def test_validation_is_no_part_of_it(self):
+        """A loop over another loader in between is never charged to a training step."""
+        marks = Marks()
+        marks.wait(0, takes=1)
+        marks.part("backward", 9)
+        marks(Mark.ITER, VALIDATE, takes=2)
+        marks(Mark.ITERATED, VALIDATE)
+        for number in range(2):
+            marks.wait(number, takes=30, loader=VALIDATE)
+            marks.at += 10
+        marks(Mark.WAIT, VALIDATE, takes=1)
+        marks(Mark.ENDED, VALIDATE)
+        marks.wait(1, takes=1)
+
+        found = tables(marks)
+
+        assert (9, 83) == (ms(found.steps, "step_s")[0], ms(found.steps, "other_s")[0])
+        assert 83 == spent(found)["another loader"]
+        assert [30, 30] == ms(tables(marks, loader=VALIDATE).steps, "wait_s")
+        assert [TRAIN, VALIDATE] == loaders(events([marks.pages()]))
+
+    def test_the_end_of_an_epoch_is_apart(self):
+        """What the last, empty `next` and the next iterator take is no step's own time."""
+        marks = Marks()
+        for epoch in range(2):
+            marks(Mark.ITER, epoch=epoch, takes=6)
+            marks(Mark.ITERATED, epoch=epoch)
+            marks.wait(0, takes=1, epoch=epoch)
+            marks.part("backward", 9)
+            marks(Mark.WAIT, epoch=epoch, takes=50)
+            marks(Mark.ENDED, epoch=epoch)
+
+        found = tables(marks)
+
+        assert [6, 6] == ms(found.steps, "restart_s")
+        assert [9, 9] == ms(found.steps, "step_s")
+        assert 100 == spent(found)["end of epoch"]
+
+    def test_garbage_collection_is_apart(self):
+        """Python's own work is taken off the part that it happened in."""
+        marks = Marks()
+        marks.wait(0, takes=1)
+        marks(Mark.BEGIN, extra=CODES["backward"], takes=3)
+        marks(Mark.COLLECT, number=2, takes=40, thread=ELSEWHERE)
+        marks(Mark.COLLECTED, number=2, takes=3, thread=ELSEWHERE)
+        marks(Mark.END, extra=CODES["backward"])
+        marks.wait(1, takes=1)
+
+        assert {"backward": 6, "garbage collection": 40} == spent(tables(marks))
+
+    def test_without_training_all_is_the_step(self):
+        """Where nothing trains and nothing has a name, all use of a batch is the step."""
+        marks = Marks()
+        for number in range(2):
+            marks.wait(number, takes=1)
+            marks.at += 8
+        marks.wait(2, takes=1)
+
+        assert [8, 8] == ms(tables(marks).steps, "step_s")[:2]
+
+    def test_other_threads_are_not_the_loop(self):
+        """What another thread does meanwhile is no part of a step."""
+        marks = Marks()
+        marks.wait(0, takes=1)
+        marks(Mark.BEGIN, extra=CODES["optimizer"], takes=5, thread=ELSEWHERE)
+        marks(Mark.END, extra=CODES["optimizer"], thread=ELSEWHERE)
+        marks.wait(1, takes=1)
+
+        assert {"step": 5} == spent(tables(marks))
+
+
+class TestAWrapper:
+    def wait(self, marks, inner, *, epoch, loader=TRAIN, made=False):
+        """A library waits, then works 5 ms; where its loader begins, that is inside of it."""
+        marks(Mark.WAIT, AROUND, epoch=epoch, takes=1)
+        if made:
+            marks(Mark.ITER, loader, takes=2)
+            marks(Mark.ITERATED, loader)
+        for number in inner:
+            marks.wait(number, takes=10, loader=loader)
+        marks.at += 5
+        marks(Mark.GOT, AROUND, epoch=epoch)
+
+    def test_waits_for_the_loader_inside(self):
+        """Its work is the loop's wait; what it gives is the loader's batch."""
+        marks = Marks()
+        self.wait(marks, [0, 1], epoch=0, made=True)
+        marks.part("backward", 7)
+        self.wait(marks, [], epoch=0)
+        marks.part("backward", 7)
+
+        found = tables(marks)
+
+        assert [28, 6] == ms(found.steps, "wait_s")
+        assert [1, 1] == found.steps["batch"].to_list()
+        assert [(0, 0), (0, 1)] == found.waits.select("step", "batch").rows()
+        assert {"backward": 14} == spent(found)
+
+    def test_of_another_loader_is_another_loader(self):
+        """Each iteration of a wrapper is about the loader that it waits for."""
+        marks = Marks()
+        self.wait(marks, [0], epoch=0)
+        marks.part("backward", 7)
+        marks(Mark.ITER, AROUND, epoch=1)
+        marks(Mark.ITERATED, AROUND, epoch=1)
+        self.wait(marks, [0], epoch=1, loader=VALIDATE, made=True)
+        marks.at += 4
+        marks(Mark.WAIT, AROUND, epoch=1)
+        marks(Mark.ENDED, AROUND, epoch=1, takes=3)
+        self.wait(marks, [1], epoch=0)
+        marks.part("backward", 7)
+
+        found = tables(marks)
+
+        assert [TRAIN, VALIDATE] == loaders(events([marks.pages()]))
+        assert [16, 16] == ms(found.steps, "wait_s")
+        assert {"backward": 14, "another loader": 22, "other": 3} == spent(found)
+
+    def test_without_a_loader_inside_is_nothing(self):
+        """Not a loader, and no part of the loop over one."""
+        marks = Marks()
+        marks.wait(0, takes=10)
+        self.wait(marks, [], epoch=0)
+
+        assert [TRAIN] == loaders(events([marks.pages()]))
+        assert 1 == tables(marks).steps.height
+
+
+class TestTheRecordingsOwnLoop:
+    def outer(self, marks, inner, takes=2):
+        marks(Mark.WAIT, OUTER, takes=takes)
+        for number in inner:
+            marks.wait(number, takes=10)
+        marks(Mark.GOT, OUTER)
+
+    def test_stands_for_the_loader_inside(self):
+        """A step's batch is the one that came last inside of its wait."""
+        marks = Marks()
+        self.outer(marks, [0, 1])
+        marks.part("step", 7)
+        self.outer(marks, [2])
+        marks.part("step", 7)
+
+        found = tables(marks)
+
+        assert [1, 2] == found.steps["batch"].to_list()
+        assert [22, 12] == ms(found.steps, "wait_s")
+        assert [(0, 0), (0, 1), (1, 2)] == found.waits.select("step", "batch").rows()
+
+    def test_a_wait_without_a_batch_of_its_own(self):
+        """What comes out of a buffer belongs to the batch that came last."""
+        marks = Marks()
+        self.outer(marks, [0])
+        marks.part("step", 7)
+        self.outer(marks, [])
+        marks.part("step", 7)
+
+        found = tables(marks)
+
+        assert [0, 0] == found.steps["batch"].to_list()
+        assert [(0, 0)] == found.waits.select("step", "batch").rows()
+
+    def test_a_step_that_raised_is_none(self):
+        """A step that has no end is not counted."""
+        marks = Marks()
+        self.outer(marks, [0])
+        marks.part("step", 7)
+        self.outer(marks, [1])
+        marks(Mark.BEGIN, extra=CODES["step"], takes=1)
+
+        assert [0] == tables(marks).steps["batch"].to_list()
+
+    def test_copies_are_apart(self):
+        """Copies to the device have their own column."""
+        marks = Marks()
+        self.outer(marks, [0])
+        marks.part("h2d", 3)
+        marks.part("step", 7)
+        self.outer(marks, [1])
+
+        steps = tables(marks).steps
+
+        assert (3, 7) == (ms(steps, "h2d_s")[0], ms(steps, "step_s")[0])
+
+
+class TestDeliveries:
+    def test_have_all_their_times(self):
+        """The loop's marks and the worker's make one row."""
+        marks, worker = Marks(), Marks(worker=3)
+        marks(Mark.ASKED, number=0, extra=3, takes=1)
+        worker.at = marks.at
+        for what in (Mark.TAKEN, Mark.MADE, Mark.PICKLE, Mark.SENT):
+            worker(what, takes=10)
+        marks.at = worker.at
+        marks(Mark.ARRIVED)
+        marks.wait(0, takes=1)
+
+        found = tables(marks, worker)
+
+        (row,) = found.deliveries.iter_rows(named=True)
+        times = [value // 1_000_000 for name, value in row.items() if name.endswith("_ns")]
+        assert [1, 2, 12, 22, 32, 42] == times
+        assert (3, 10) == (row["worker"], spent(found)["send"])
+
+    def test_pinned_in_the_order_of_arrival(self):
+        """The thread that pins says no batch: the first that it pins is the first to arrive."""
+        marks = Marks()
+        marks(Mark.PINS, extra=ELSEWHERE)
+        for _ in range(2):
+            marks(Mark.PIN, thread=ELSEWHERE, takes=4)
+            marks(Mark.PINNED, thread=ELSEWHERE, takes=1)
+        for number in (1, 0):
+            marks(Mark.ARRIVED, number=number, takes=1)
+        for number in (0, 1):
+            marks.wait(number, takes=1)
+
+        found = tables(marks)
+
+        assert [4, 4] == ms(found.steps, "pin_s")
+        assert [6_000_000, 1_000_000] == found.deliveries["arrived_ns"].to_list()
+
+
+@pytest.mark.parametrize("what", list(Mark))
+def test_a_torn_recording_is_read(what):
+    """Marks may begin or end anywhere, as after a crash."""
+    marks = Marks()
+    marks(what, takes=1)
+    marks.wait(0, takes=1)
+    marks(what)
+
+    assert tables(marks).steps.height <= 2

@@ -1,0 +1,121 @@
+"""Whether a flame tells the truth: shares that are known beforehand, and what it finds.
+
+A sample of 50 ms spends 60% in one named function and 25% in another. Both are looked for merged
+and in each worker, with forked and with spawned workers, by py-spy and by the in-process sampler.
+"Found" is the share of the samples that have the function on their stack, of all that were taken:
+what torch does itself for each of them is in the whole, and takes under 1% of it. Below that,
+the share of a stage stands beside the busy share that the recorder measures.
+
+    python tests/benchmarks/flame_truth.py --seconds 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import polars as pl
+from flaming import Planted
+from pairing import table
+from torch.utils.data import DataLoader
+
+import stallscope as ss
+from stallscope.analyze.stacks import table as shares
+from stallscope.measure import pyspy
+from stallscope.measure.machine import usable_cores
+
+PLANTED = {"Sixty.sixty": ("Sixty", 0.60), "TwentyFive.twenty_five": ("TwentyFive", 0.25)}
+WIDEST = 0.05
+WORKERS = 2
+ALL = "all"
+HEAD = (
+    *("function", "start", "by", "worker", "planted", "found", "95% interval"),
+    *("n", "windows", "holds it", "under ±5"),
+)
+STAGES_HEAD = ("stage", "start", "by", "stage share", "recorder's busy share", "apart by")
+
+
+def main() -> None:
+    """Measure, and print the tables."""
+    given = _arguments()
+    rows: list[tuple[str, ...]] = []
+    stages: list[tuple[str, ...]] = []
+    found_py_spy = pyspy.executable
+    for start in ("fork", "spawn"):
+        loader = DataLoader(
+            Planted(1_000_000, sample_s=0.05),
+            4,
+            num_workers=WORKERS,
+            multiprocessing_context=start,
+            prefetch_factor=2,
+        )
+        busy = _busy(loader)
+        for by in ("py-spy", "in-process sampler"):
+            pyspy.executable = found_py_spy if by == "py-spy" else lambda: None
+            flame = ss.flame(loader, seconds=given.seconds, rate_hz=given.rate)
+            assert flame.circumstances.how == by, flame.notes
+            for worker in (ALL, *range(WORKERS)):
+                rows += _rows(flame, start, by, worker)
+            stages += _stages(flame, start, by, busy)
+    print(table(HEAD, rows))
+    print()
+    print(table(STAGES_HEAD, stages))
+    print(f"\n{given.seconds:g} s at {given.rate:g} Hz, {WORKERS} workers, {usable_cores()} cores")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each flame (20)")
+    parser.add_argument("--rate", type=float, default=50.0, help="samples a second (50)")
+    return parser.parse_args()
+
+
+def _rows(flame: ss.Flame, start: str, by: str, worker: int | str) -> list[tuple[str, ...]]:
+    found = shares(flame, worker=worker)
+    of_worker = pl.lit(value=True) if worker == ALL else pl.col("worker") == worker
+    windows = flame.samples.filter(of_worker).select("pid", "window").n_unique()
+    rows = []
+    for function, (_, planted) in PLANTED.items():
+        one = found.row(by_predicate=_is(function), named=True)
+        low, high = one["total_share_low"], one["total_share_high"]
+        rows.append(
+            (
+                *(function.rpartition(".")[2], start, by, str(worker), f"{planted:.0%}"),
+                *(f"{one['total_share']:.1%}", f"[{low:.1%}, {high:.1%}]", str(one["samples"])),
+                str(windows),
+                "yes" if low <= planted <= high else "NO",
+                "yes" if (high - low) / 2 < WIDEST else "NO",
+            )
+        )
+    return rows
+
+
+def _is(function: str) -> pl.Expr:
+    """Of a class, where Python tells (3.11)."""
+    return pl.col("function").str.ends_with(function.rpartition(".")[2])
+
+
+def _busy(loader: DataLoader) -> dict[str, float]:
+    """Of each stage: its share of the workers' busy time, as the recorder has it."""
+    found = ss.record(loader, batches=24).stages()
+    return dict(zip(found["stage"], found["busy_share"], strict=True))
+
+
+def _stages(flame: ss.Flame, start: str, by: str, busy: dict[str, float]) -> list[tuple[str, ...]]:
+    main_threads = flame.samples.filter(pl.col("stack").str.starts_with("_worker_loop"))
+    count = main_threads["hits"].sum()
+    rows = []
+    for stage, _ in PLANTED.values():
+        share = main_threads.filter(pl.col("stage") == stage)["hits"].sum() / count
+        apart = f"{abs(share - busy[stage]) * 100:.1f} points"
+        rows.append((stage, start, by, f"{share:.1%}", f"{busy[stage]:.1%}", apart))
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""A person looks into a flamegraph: as a widget in JupyterLab, and as a page without a kernel."""
+
+import json
+import re
+import urllib.request
+from pathlib import Path
+
+import nbformat
+import pytest
+from browser.page import SCREENSHOTS
+from planted_stacks import HOSTILE, a_flame, named
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+TESTS = Path(__file__).parents[1]
+CELLS = [
+    f"import sys; sys.path.insert(0, {str(TESTS)!r})\nfrom planted_stacks import *",
+    "flame = a_flame()\npanel = flame.panel()\npanel",
+    "named(HOSTILE).panel()",
+]
+
+
+class Viewer:
+    """One flamegraph, in a page or in the output of a cell."""
+
+    def __init__(self, shown, keyboard):
+        self.shown, self.keyboard = shown, keyboard
+        shown.locator("g.frame").first.wait_for()
+
+    def frame(self, name):
+        return self.shown.locator(f'g.frame[name="{name}"]')
+
+    def width(self, name):
+        return self.frame(name).locator("rect").bounding_box()["width"]
+
+    def share(self, name):
+        """Of the width of all; the page may get wider or narrower meanwhile."""
+        return pytest.approx(self.width(name) / self.width("all"), abs=0.01)
+
+    def click(self, name):
+        """Near its left end, where it is its own."""
+        self.frame(name).locator("rect").click(position={"x": 5, "y": 5})
+
+    def choose(self, label, option):
+        self.shown.locator("label", has_text=label).locator("select").select_option(label=option)
+
+    @property
+    def search(self):
+        return self.shown.locator("input[type=search]")
+
+    @property
+    def details(self):
+        return self.shown.locator(".stallscope-flame-details").inner_text()
+
+
+def answers_the_hand(viewer):
+    """Zoom, reset, search, worker switch, stage filter, keys; each shows what it should."""
+    assert 0.428 == viewer.share("dilate")
+
+    viewer.click("dilate")
+    assert 1 == viewer.share("dilate")
+    assert "dilate (me/data.py): 42.8%, 214 samples, your code" == viewer.details
+    viewer.shown.get_by_role("button", name="Reset").click()
+    assert 0.428 == viewer.share("dilate")
+
+    viewer.search.fill("DATA.PY")
+    assert "3 frames found" in viewer.details
+    assert "rgb(240, 228, 66)" == viewer.frame("dilate").locator("rect").evaluate(
+        "rect => getComputedStyle(rect).fill"
+    )
+    viewer.search.fill("(")  # no pattern: just a letter
+    assert "Nothing found" in viewer.details
+    viewer.search.fill("")
+
+    viewer.choose("Worker", "worker 1")
+    assert viewer.share("dilate") != 0.428
+    assert "250 samples" in viewer.frame("all").get_attribute("aria-label")
+    viewer.choose("Stage", "RandomMask")
+    assert 1 == viewer.share("dilate")
+    assert 0 == viewer.frame("default_collate").count()
+    viewer.choose("Worker", "all, merged")
+    viewer.choose("Stage", "all")
+
+    viewer.search.focus()
+    press = viewer.keyboard.press
+    for key in ("Tab", "Tab", "ArrowDown", "ArrowDown", "ArrowDown"):
+        press(key)
+    assert viewer.details.startswith("dilate")
+    press("ArrowRight")
+    assert viewer.details.startswith("load")
+    press("Enter")
+    assert 1 == viewer.share("load")
+    press("Escape")
+    assert 0.428 == viewer.share("dilate")
+
+
+def put_notebook(address, name):
+    """Write a notebook through JupyterLab's own door."""
+    base, _, token = address.partition("?")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in CELLS])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    request = urllib.request.Request(  # noqa: S310 - the address of our own server
+        f"{base.rpartition('/lab/tree/')[0]}/api/contents/{name}?{token}",
+        json.dumps({"type": "notebook", "content": notebook}).encode(),
+        method="PUT",
+    )
+    with urllib.request.urlopen(request) as answer:  # noqa: S310
+        assert 201 == answer.status
+
+
+def test_the_widget_answers_the_hand_and_tells_python(lab, address):
+    """Each control works, a click is known in Python, and nothing is asked of another machine."""
+    asked = []
+    lab.page.on("request", lambda request: asked.append(request.url))
+    put_notebook(address, "flame.ipynb")
+    lab.open("flame.ipynb")
+    assert lab.run_all() == []
+
+    shown = lab.page.locator(".stallscope-flame")
+    viewer = Viewer(shown.first, lab.page.keyboard)
+    answers_the_hand(viewer)
+    viewer.click("dilate")
+    lab.settle()
+    lab.shot("flame-widget", shown.first)
+    lab.page.evaluate(
+        """async () => {
+            const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+            window.told = '';
+            const future = kernel.requestExecute({ code: 'print(panel.selected)' });
+            future.onIOPub = message => { window.told += message.content.text ?? ''; };
+            await future.done;
+        }"""
+    )
+    told = lab.page.evaluate("window.told")
+    assert "'function': 'dilate'" in told
+    assert "'stack': ['fetch', '__getitem__', 'dilate']" in told
+
+    assert HOSTILE in shown.last.inner_text()
+    assert lab.page.evaluate("window.broken") is None
+    away = [
+        url
+        for url in asked
+        if not re.match(r"(https?|ws)://(127\.0\.0\.1|localhost)|data:|blob:", url)
+    ]
+    assert not away
+
+
+def test_an_exported_page_works_without_a_kernel(browser, tmp_path):
+    """The same controls, from a file; the page asks for nothing but itself."""
+    page, asked, errors = browser.new_page(), [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(error))  # noqa: PLW0108 - not builtins
+    path = a_flame().export(tmp_path / "flame.html")
+    page.goto(path.as_uri())
+
+    answers_the_hand(Viewer(page.locator(".stallscope-flame"), page.keyboard))
+
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / "flame-page.png", full_page=True)
+    assert [path.as_uri()] == asked
+    assert not errors
+    page.close()
+
+
+def test_the_fallback_in_a_cell_zooms_without_a_kernel(browser, tmp_path):
+    """The HTML that stands in for the widget, in a frame that may do nothing else."""
+    page = browser.new_page()
+    html = a_flame().panel()._repr_mimebundle_()[0]["text/html"]
+    path = tmp_path / "exported.html"
+    path.write_text(f"<!DOCTYPE html><meta charset='utf-8'><body>{html}", encoding="utf-8")
+    page.goto(path.as_uri())
+
+    answers_the_hand(
+        Viewer(page.frame_locator("iframe").locator(".stallscope-flame"), page.keyboard)
+    )
+    page.close()
+
+
+def test_a_difference_shows_both(browser, tmp_path):
+    """What is gone is still there to be seen, with its share before."""
+    from planted_stacks import COLLATE, CROP, JPEG
+
+    page = browser.new_page()
+    after = a_flame({JPEG: 0.5, CROP: 0.2, COLLATE: 0.3}, seed=1)
+    page.goto(after.diff(a_flame()).export(tmp_path / "difference.html").as_uri())
+    viewer = Viewer(page.locator(".stallscope-flame"), page.keyboard)
+
+    viewer.frame("dilate").hover()
+
+    assert "dilate (me/data.py): 42.8% before, 0.0% after" == viewer.details
+    page.screenshot(path=SCREENSHOTS / "flame-difference.png", full_page=True)
+    page.close()
+
+
+@pytest.mark.parametrize("text", [HOSTILE, "</script><script>window.broken=1</script>", "'\"><b>"])
+def test_names_are_text_and_nothing_else(browser, tmp_path, text):
+    """A function, a file and a stage with markup for a name do nothing but be shown."""
+    page, errors = browser.new_page(), []
+    page.on("pageerror", lambda error: errors.append(error))  # noqa: PLW0108 - not builtins
+    flame = named(text)
+    html = flame.panel()._repr_mimebundle_()[0]["text/html"]
+    (tmp_path / "cell.html").write_text(f"<body>{html}", encoding="utf-8")
+    for path in (flame.export(tmp_path / "flame.html"), tmp_path / "cell.html"):
+        page.goto(path.as_uri())
+        page.wait_for_timeout(300)  # for what must not happen there is nothing to wait for
+
+        for frame in page.frames:
+            assert frame.evaluate("window.broken") is None
+            assert 0 == frame.locator("img, b").count()
+    page.goto((tmp_path / "flame.html").as_uri())
+    assert text in page.locator("body").inner_text()
+    assert not errors
+    page.close()
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_the_notebook_runs_and_can_be_looked_at(lab, theme):
+    """Run All works in both themes; its viewers zoom; what it looks like is saved for a person."""
+    lab.open("04_worker_flamegraphs.ipynb")
+    lab.theme(theme)
+    assert lab.run_all() == []
+
+    lab.page.set_default_timeout(20_000)
+    for number in range(2):
+        shown = lab.page.locator(".stallscope-flame").nth(number)
+        shown.scroll_into_view_if_needed()
+        viewer = Viewer(shown, lab.page.keyboard)
+        frame = shown.locator("g.frame").nth(1)
+        before = frame.locator("rect").bounding_box()["width"]
+        frame.locator("rect").click(position={"x": 2, "y": 5})
+        assert frame.locator("rect").bounding_box()["width"] >= before
+        shown.get_by_role("button", name="Reset").click()
+        lab.shot(f"04-{theme[11:].lower()}-viewer-{number}", viewer.shown)
+    for number, picture in enumerate(lab.pictures()):
+        lab.shot(f"04-{theme[11:].lower()}-picture-{number}", picture)
+    lab.shot(f"04-{theme[11:].lower()}-table", lab.page.locator(".stallscope-flames").first)
+    lab.shot(f"04-{theme[11:].lower()}-change", lab.page.locator(".stallscope-flames").last)

@@ -1,0 +1,61 @@
+"""A person opens a guided notebook in JupyterLab, runs it twice, and uses its widgets."""
+
+import pytest
+from browser.page import Panel
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+NOTEBOOKS = {
+    # notebook: labels of its panel's dropdown and slider; whether the dropdown's choice redraws
+    "01_is_it_the_loader": ("Order", "Stall", False),
+    "02_fetch_vs_transform": ("Stage", "Percentile", True),
+    "03_cached_baseline": ("Steps", "From step", True),
+}
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_runs_twice_answers_the_hand_and_can_be_looked_at(lab, name):
+    """Run All works twice in a row, in both themes, and each time the panel's controls work.
+
+    What it looks like is saved for a person to look at.
+    """
+    dropdown, slider, redraws = NOTEBOOKS[name]
+    lab.open(f"{name}.ipynb")
+
+    for theme, called in THEMES.items():
+        lab.theme(called)
+        assert lab.run_all() == []
+
+        panel = Panel(lab, dropdown, slider)
+        panel.slide_to_neighbour()
+        panel.choose_another(redraws=redraws)
+        panel.slide_to_neighbour()
+
+        lab.shot(f"{name}-{theme}-answer", lab.answer())
+        pictures = lab.pictures()
+        assert pictures
+        for number, picture in enumerate(pictures):
+            lab.shot(f"{name}-{theme}-picture-{number}", picture)
+        lab.shot(f"{name}-{theme}-panel", panel.shown)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_a_listing_answers_the_hand(lab, theme):
+    """The dropdown of the line by line notebook shows another function's lines."""
+    lab.open("06_line_by_line.ipynb")
+    lab.theme(THEMES[theme])
+    assert lab.run_all() == []
+
+    panel = lab.page.locator(".jp-OutputArea-output").filter(
+        has=lab.page.locator(".widget-dropdown", has_text="Function")
+    )
+    panel = panel.last
+    panel.scroll_into_view_if_needed()
+    before = panel.locator("summary").inner_text()
+    panel.locator("select").select_option(index=1)
+    panel.locator("summary", has_not_text=before).wait_for()
+
+    assert panel.locator("td", has_text="%").count()
+    lab.shot(f"06_line_by_line-{theme}-panel", panel)
+    lab.shot(f"06_line_by_line-{theme}-answer", lab.answer())

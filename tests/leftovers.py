@@ -1,0 +1,150 @@
+"""What a recording could leave behind: processes, threads, folders, hooks, callbacks, settings.
+
+The originals are those at the time this file is imported, before anything was recorded.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import multiprocessing
+import multiprocessing.queues
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+
+import PIL.Image
+import psutil
+import torch
+from torch.optim import optimizer
+from torch.utils.data import DataLoader, dataloader
+from torch.utils.data._utils import fetch, pin_memory, worker
+
+from stallscope.probe import named, patches
+
+try:
+    from torchvision import transforms as transforms_v1
+    from torchvision.transforms import v2 as transforms_v2
+
+    COMPOSES = [
+        (compose, name)
+        for compose in (transforms_v1.Compose, transforms_v2.Compose)
+        for name in ("__call__", "forward")
+    ]
+except ImportError:  # pip install stallscope, without [sample]
+    COMPOSES = []
+
+GRACE_S = 2.0
+"""A worker that was told to end may take so long to be gone."""
+FOLDER = re.compile(r"stallscope-(\d+)-")
+ABSENT = object()
+ITERATORS = [
+    (cls, name)
+    for cls in (
+        dataloader._BaseDataLoaderIter,
+        dataloader._MultiProcessingDataLoaderIter,
+        dataloader._SingleProcessDataLoaderIter,
+    )
+    for name in ("__init__", "__next__", "_reset", "_try_put_index", "_get_data", "_next_data")
+]
+HOOKED = [
+    (worker, "_worker_loop"),
+    (pin_memory, "pin_memory"),
+    (fetch._MapDatasetFetcher, "fetch"),
+    (fetch._IterableDatasetFetcher, "fetch"),
+    (DataLoader, "_get_iterator"),
+    (multiprocessing.queues, "_ForkingPickler"),
+    (torch.autograd, "backward"),
+    (builtins, "open"),
+    (PIL.Image, "open"),
+    *ITERATORS,
+    *COMPOSES,
+]
+ORIGINALS = [vars(owner).get(name, ABSENT) for owner, name in HOOKED]
+HANDLER = signal.getsignal(signal.SIGINT)
+
+
+def hooks() -> list[str]:
+    """What of ours still stands in somebody's place."""
+    return [
+        *(
+            f"{getattr(owner, '__name__', owner)}.{name}"
+            for (owner, name), original in zip(HOOKED, ORIGINALS, strict=True)
+            if vars(owner).get(name, ABSENT) is not original
+        ),
+        # Those of other libraries, which may be imported by now.
+        *(
+            f"{name}._worker_loop"
+            for name, module in list(sys.modules.items())
+            if _is_ours(getattr(module, "__dict__", {}).get("_worker_loop"))
+        ),
+        *(f"gc.callbacks: {callback}" for callback in gc.callbacks if _is_ours(callback)),
+        *(f"sys.meta_path: {finder}" for finder in sys.meta_path if _is_ours(finder)),
+        *(f"listener: {listener}" for listener in named.listeners),
+        *(f"layer: {place}" for place in patches._layers),
+        *(f"before optimizers: {hook}" for hook in optimizer._global_optimizer_pre_hooks.values()),
+        *(f"after optimizers: {hook}" for hook in optimizer._global_optimizer_post_hooks.values()),
+        *(["handler of SIGINT"] if _is_ours(signal.getsignal(signal.SIGINT)) else []),
+    ]
+
+
+def _is_ours(thing: object) -> bool:
+    module = getattr(thing, "__module__", None) or type(thing).__module__
+    return str(module).startswith("stallscope")
+
+
+def traces() -> set[str]:
+    """Processes, threads, folders."""
+    return _children() | _threads() | _folders()
+
+
+def since(before: set[str]) -> set[str]:
+    """What is left of what came since, when everything that is about to end has ended."""
+    deadline = time.monotonic() + GRACE_S
+    while left := traces() - before:
+        if time.monotonic() > deadline:
+            return left
+        gc.collect()  # a failed test's traceback may still hold an iterator with its workers
+        multiprocessing.active_children()  # reaps those that have ended
+        time.sleep(0.02)
+    return set()
+
+
+def _children() -> set[str]:
+    servants = {
+        resource_tracker._resource_tracker._pid,
+        forkserver._forkserver._forkserver_pid,
+        getattr(forkserver._forkserver, "_resource_tracker_pid", None),
+    }
+    return {
+        f"process {child.pid} {child.name()}"
+        for child in psutil.Process().children()
+        if child.pid not in servants
+    }
+
+
+def _threads() -> set[str]:
+    """Those that keep a process from ending, and ours; Playwright's loop has some named asyncio."""
+    return {
+        f"thread {thread.name} {thread.ident}"
+        for thread in threading.enumerate()
+        if (not thread.daemon and not thread.name.startswith("asyncio_"))
+        or _is_ours(getattr(thread, "_target", None))
+    }
+
+
+def _folders() -> set[str]:
+    """Folders of this process and of dead ones; a living one may be somebody else's test."""
+    return {
+        f"folder {path}"
+        for path in Path(tempfile.gettempdir()).glob("stallscope-*")
+        if not (name := FOLDER.match(path.name))
+        or int(name[1]) == os.getpid()
+        or not psutil.pid_exists(int(name[1]))
+    }

@@ -1,0 +1,39 @@
+"""Other people's libraries, where they are installed, and whether their batches are the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+PACKAGES = {"Hugging": "datasets", "MONAI": "monai", "fastai": "fastai.vision.all"}
+"""What a library is called in Python, where that is not what people call it; importing must move no
+generator in between."""
+
+
+def called(name: str) -> str:
+    """What people call the library of a loader."""
+    return name.partition(" ")[0].partition("'")[0].strip(",")
+
+
+def library(name: str) -> str:
+    """The library of a loader; skips the test where it is not installed."""
+    pytest.importorskip(PACKAGES.get(called(name), called(name)))
+    return called(name)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two batches are the same to the last bit, and of the same types."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)

@@ -1,0 +1,157 @@
+"""Copies, sizes and changes of samples and batches of any type."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from stallscope.measure.cache.batches import CachedBatches
+from stallscope.measure.cache.values import (
+    bytes_of,
+    compact,
+    fresh,
+    same,
+    samples_in,
+    shell,
+    versions,
+)
+
+
+class Pair(NamedTuple):
+    """A tuple with names."""
+
+    image: torch.Tensor
+    label: Any
+
+
+class Page:
+    """A batch class of a user's."""
+
+    def __init__(self, image: torch.Tensor) -> None:
+        self.image = image
+
+
+def a_batch():
+    return {"image": torch.ones(4, 3), "more": [np.zeros(4), Pair(torch.zeros(2), "cat")]}
+
+
+@pytest.mark.parametrize(
+    ("batch", "usual", "samples"),
+    [
+        (torch.zeros(4, 3), None, 4),
+        (torch.tensor(1.0), None, 1),
+        ([torch.zeros(4, 3), torch.zeros(4)], 4, 4),
+        ({"image": torch.zeros(4, 3), "label": torch.zeros(4)}, None, 4),
+        (([torch.zeros(3, 8, 8)] * 4, [{}] * 4), 4, 4),
+        ([(torch.zeros(3, 8), 1)] * 4, 4, 4),
+        ([torch.zeros(3, 8, 8)] * 5, 5, 5),
+        (Page(torch.zeros(6, 2)), 6, 6),
+        (np.zeros((7, 2)), None, 7),
+        ("text", None, 1),
+        ([], None, 1),
+        ((), 4, 1),
+    ],
+)
+def test_counts_the_samples_of_a_batch(batch, usual, samples):
+    """Columns, lists of samples, objects."""
+    assert samples == samples_in(batch, usual)
+
+
+def test_a_fresh_copy_shares_nothing():
+    """What is changed in place in the copy does not reach the original."""
+    batch = a_batch()
+    copy = fresh(batch)
+
+    copy["image"].fill_(7)
+    copy["more"][0][:] = 7
+    copy["more"][1].image.fill_(7)
+    copy["more"].append(7)
+
+    assert same(batch, a_batch())
+    assert not same(copy, a_batch())
+    assert isinstance(copy["more"][1], Pair)
+
+
+def test_a_shell_shares_tensors_alone():
+    """Its containers are new."""
+    batch = a_batch()
+    copy = shell(batch)
+
+    copy["more"].clear()
+
+    assert copy["image"] is batch["image"]
+    assert 2 == len(batch["more"])
+
+
+def test_a_change_in_place_is_seen():
+    """A tensor's version grows."""
+    batch = a_batch()
+    before = versions(batch)
+
+    batch["more"][1].image.add_(1)
+
+    assert before != versions(batch)
+
+
+def test_counts_bytes():
+    """Tensors and arrays by their elements, images by their pixels, views by what they show."""
+    assert 4 * 3 * 4 == bytes_of(torch.zeros(4, 3))
+    assert 8 * 5 == bytes_of([np.zeros(5)])
+    assert 2 * 3 * 3 == bytes_of(Page(Image.new("RGB", (2, 3))))
+    assert 4 == bytes_of(torch.zeros(1000)[:1])
+
+
+def test_a_view_is_pickled_without_the_rest():
+    """A view of a large tensor would take all of it along."""
+    (made,) = compact([torch.zeros(1000)[:1]])
+
+    assert 4 == made.untyped_storage().nbytes()
+
+
+class TestCachedBatches:
+    def test_share_tensors_while_nobody_changes_them(self):
+        """After one trial no copy is made."""
+        batches = [torch.full((2,), float(number)) for number in range(3)]
+        given = iter(CachedBatches(list(batches)))
+
+        first, *rest = [next(given) for _ in range(7)]
+
+        assert first is not batches[0]
+        assert all(one is batches[place % 3] for place, one in enumerate(rest, 1))
+
+    def test_are_copied_once_somebody_does(self):
+        """Each use after a change meets what was kept."""
+        cached = CachedBatches([torch.full((2,), 5.0) for _ in range(2)])
+
+        given = iter(cached)
+        for _ in range(5):
+            batch = next(given)
+            assert [5.0, 5.0] == batch.tolist()
+            batch.zero_()
+        assert cached.copies
+
+    def test_that_are_changed_late_are_not_used_again(self):
+        """A step that changes some batches only spoils one, and meets it once."""
+        cached = CachedBatches([torch.full((2,), float(number)) for number in range(3)])
+        given = iter(cached)
+        seen = [next(given).tolist()[0] for _ in range(4)]
+
+        next(given).fill_(-1)
+        seen += [next(given).tolist()[0] for _ in range(5)]
+
+        assert -1 not in seen
+        assert cached.copies
+
+    def test_end_when_all_are_spoilt(self):
+        """There is nothing left to give."""
+        cached = CachedBatches([torch.zeros(2)])
+        given = iter(cached)
+        next(given)
+        next(given).fill_(1)
+
+        with pytest.raises(StopIteration):
+            next(given)

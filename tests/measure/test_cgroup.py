@@ -1,0 +1,150 @@
+"""What the process may use, out of planted control groups."""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+import pytest
+
+from stallscope.measure.cgroup import (
+    cores_available,
+    cpu_quota_cores,
+    memory_available_bytes,
+    memory_groups,
+)
+
+GIB = 1 << 30
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+V2 = "30 23 0:26 {inside} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = "32 31 0:29 {inside} /sys/fs/cgroup/{name} rw - cgroup cgroup rw,{name}\n"
+
+
+@pytest.fixture
+def plant(tmp_path):
+    """Writes files under a root that stands in for `/`."""
+
+    def write(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    return write
+
+
+def version_2(group="/", inside="/"):
+    return {"proc/self/cgroup": f"0::{group}\n", "proc/self/mountinfo": V2.format(inside=inside)}
+
+
+def version_1(group="/", inside="/"):
+    names = ("cpu", "memory")
+    return {
+        "proc/self/cgroup": "".join(f"{n}:{name}:{group}\n" for n, name in enumerate(names, 1)),
+        "proc/self/mountinfo": "".join(V1.format(inside=inside, name=name) for name in names),
+    }
+
+
+class TestCores:
+    def test_quota_of_version_2(self, plant):
+        """Half of a period of CPU is half a core."""
+        root = plant(version_2() | {"sys/fs/cgroup/cpu.max": "50000 100000\n"})
+
+        assert 0.5 == cores_available(root)
+
+    def test_quota_of_version_1(self, plant):
+        """The same in the words of version 1."""
+        quota = {
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "25000\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        }
+
+        assert 0.25 == cores_available(plant(version_1() | quota))
+
+    @pytest.mark.parametrize(
+        "files",
+        [
+            version_2() | {"sys/fs/cgroup/cpu.max": "max 100000\n"},
+            version_1()
+            | {
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            version_2() | {"sys/fs/cgroup/cpu.max": "soon 0"},
+            version_2(),
+            {},
+        ],
+        ids=["max", "-1", "nonsense", "no controller", "no proc"],
+    )
+    def test_without_a_quota_they_are_those_that_it_may_run_on(self, plant, files):
+        """No limit, or none that can be read, leaves the affinity."""
+        assert None is cpu_quota_cores(plant(files))
+        assert float(CORES) == cores_available(plant(files))
+
+    def test_a_large_quota_gives_no_cores_that_are_not_there(self, plant):
+        """The affinity limits, too."""
+        root = plant(version_2() | {"sys/fs/cgroup/cpu.max": "99900000 100000"})
+
+        assert float(CORES) == cores_available(root)
+
+    def test_the_tightest_group_counts(self, plant):
+        """A group is limited by those that it lies in."""
+        files = {
+            "sys/fs/cgroup/job/cpu.max": "20000 100000",
+            "sys/fs/cgroup/job/task/cpu.max": "max 100000",
+        }
+
+        assert 0.2 == cores_available(plant(version_2("/job/task") | files))
+
+    def test_a_container_that_sees_its_own_group_as_the_root_of_the_mount(self, plant):
+        """Without a namespace of its own, its group's path is the host's (Docker, version 1)."""
+        quota = {
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+        }
+
+        assert 0.5 == cores_available(plant(version_1("/docker/abc", "/docker/abc") | quota))
+
+
+MACHINE = {"proc/meminfo": "MemTotal: 33554432 kB\nMemAvailable: 16777216 kB\n"}
+
+
+class TestMemory:
+    def test_the_machine_s_where_no_group_limits_it(self, plant):
+        """What the kernel says is available."""
+        unlimited = {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}
+
+        assert 16 * GIB == memory_available_bytes(plant(MACHINE | version_1() | unlimited))
+
+    @pytest.mark.parametrize(
+        ("version", "folder", "limit", "used"),
+        [
+            (version_2, "", "memory.max", "memory.current"),
+            (version_1, "memory/", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ],
+    )
+    def test_what_a_group_has_left(self, plant, version, folder, limit, used):
+        """Its limit less what is in use; file pages that nobody uses are not in use."""
+        at = f"sys/fs/cgroup/{folder}"
+        total = "total_" if version is version_1 else ""
+        group = {
+            f"{at}{limit}": f"{4 * GIB}",
+            f"{at}{used}": f"{3 * GIB}",
+            f"{at}memory.stat": f"anon 1\n{total}inactive_file {GIB}\n",
+        }
+
+        assert 2 * GIB == memory_available_bytes(plant(MACHINE | version() | group))
+
+    def test_the_tightest_limit_comes_first(self, plant):
+        """The groups that limit, with their limits in bytes."""
+        files = {"sys/fs/cgroup/memory.max": "900", "sys/fs/cgroup/job/memory.max": "700"}
+
+        groups = memory_groups(plant(version_2("/job") | files))
+        assert [700, 900] == [group.limit_bytes for group in groups]
+
+
+def test_of_this_machine():
+    """Real files give numbers that are possible."""
+    assert 0 < cores_available() <= (os.cpu_count() or 1)
+    assert 0 <= memory_available_bytes() <= psutil.virtual_memory().total

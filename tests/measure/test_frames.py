@@ -1,0 +1,107 @@
+"""What is made of a raw stack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import stallscope
+from stallscope.measure.frames import Frame, collapsed, short, shown
+from stallscope.stages import DECODE, GETITEM, Stage, frame_name, of_frame
+
+TORCH = Path(torch.__file__).parent
+OURS = Path(stallscope.__file__).parent
+MINE = Frame("Mine.__getitem__", "/home/me/datasets/mine.py", 7)
+LOOP = Frame("_worker_loop", str(TORCH / "utils/data/_utils/worker.py"), 300)
+START = [
+    Frame("<module>", "/home/me/train.py", 90),
+    Frame("BaseProcess._bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314),
+]
+THREAD = Frame("Thread._bootstrap", "/usr/lib/python3.11/threading.py", 1002)
+
+
+def hook(stage: Stage) -> Frame:
+    """The recorder's frame around a stage."""
+    return Frame(frame_name(stage), str(OURS / "probe/hotpath.py (passed over by …)"), 200)
+
+
+def test_begins_at_the_workers_loop():
+    """What a forked worker has from its parent is no part of its work."""
+    begin = "_worker_loop (torch/utils/data/_utils/worker.py:300)"
+
+    assert (None, f"{begin};{MINE}") == collapsed([*START, LOOP, MINE])
+
+
+def test_begins_at_a_threads_function():
+    """Not at Python's way into it."""
+    assert collapsed([THREAD, MINE]) == (None, str(MINE))
+
+
+def test_keeps_the_path_of_the_users_code():
+    """A user's folder may have the name of a library."""
+    assert "/home/me/datasets/mine.py" == shown("/home/me/datasets/mine.py")
+    assert "datasets/load.py" == shown("/x/lib/python3.12/site-packages/datasets/load.py")
+    assert "json/decoder.py" == shown("/usr/lib/python3.12/json/decoder.py")
+    assert "torch/__init__.py" == short(str(TORCH / "__init__.py"))
+
+
+def test_the_innermost_stage():
+    """The decoder is at work inside of a transform."""
+    crop, decode = Stage("RandomCrop", "transform"), DECODE
+    stack = [LOOP, hook(GETITEM), MINE, hook(crop), MINE, hook(decode), MINE]
+
+    assert "decode" == collapsed(stack)[0]
+    assert "RandomCrop" == collapsed(stack[:-2])[0]
+    assert "getitem" == collapsed(stack[:3])[0]
+
+
+def test_what_gives_way():
+    """Inside of a transform with a name a helper is part of that transform."""
+    helper, crop = Stage("resize", "transform", gives_way=True), Stage("Crop", "transform")
+
+    assert "Crop" == collapsed([LOOP, hook(crop), hook(helper), MINE])[0]
+    assert "resize" == collapsed([LOOP, hook(helper), MINE])[0]
+
+
+def test_a_frame_of_the_users_that_only_looks_like_a_stage():
+    """The file decides."""
+    fake = Frame("stage transform: Fake", "/home/me/mine.py", 1)
+
+    assert collapsed([LOOP, fake])[0] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "stage"),
+    [
+        ("default_collate", str(TORCH / "utils/data/_utils/collate.py"), "collate"),
+        ("Queue._feed", "/usr/lib/python3.11/multiprocessing/queues.py", "send"),
+        ("ImageFile.load", "/v/site-packages/PIL/ImageFile.py", "decode"),
+    ],
+)
+def test_what_well_known_code_tells(name, file, stage):
+    """Also in a process that was not instrumented."""
+    assert stage == collapsed([LOOP, Frame(name, file, 1)])[0]
+
+
+def test_nobody_who_watches_is_in_it():
+    """Our own threads and our own loop are no part of what is measured."""
+    watching = Frame("sample", str(OURS / "probe/standby.py"), 1)
+    ours = Frame("Session.run", str(OURS / "experiments/session.py"), 1)
+
+    assert collapsed([THREAD, watching]) is None
+    assert collapsed([START[0], ours]) is None
+
+
+def test_a_name_cannot_break_the_form():
+    """A semicolon would end a frame."""
+    assert "a: b (/x/c: d.py:1)" == str(Frame("a; b", "/x/c; d.py", 1))
+
+
+@pytest.mark.parametrize(
+    "stage", [GETITEM, Stage("Resize #2", "transform", gives_way=True), Stage("a: b", "other")]
+)
+def test_a_stage_goes_through_its_frame(stage):
+    """What a frame is called tells the stage."""
+    assert stage == of_frame(frame_name(stage))

@@ -1,0 +1,46 @@
+"""What is written on a picture, and where."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from matplotlib.text import Text
+
+
+def texts(figure) -> list[Text]:
+    """The texts that are drawn: matplotlib keeps tick labels outside of the axis, too."""
+    figure.canvas.draw()
+    hidden = {id(label) for ax in figure.axes for label in _undrawn(ax)}
+    found = [text for text in figure.findobj(Text) if text.get_visible() and id(text) not in hidden]
+    return [text for text in found if text.get_text().strip()]
+
+
+def _undrawn(ax):
+    for axis in (ax.xaxis, ax.yaxis):
+        low, high = sorted(axis.get_view_interval())
+        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
+            # a little more than the interval: matplotlib allows for rounding, too
+            if not ax.axison or not low - 1e-12 <= tick.get_loc() <= high + 1e-12:
+                yield from (tick.label1, tick.label2)
+        if not ax.axison:
+            yield axis.label
+
+
+def boxes(figure):
+    renderer = figure.canvas.get_renderer()
+    return [
+        (text.get_text(), text.get_window_extent(renderer).padded(-1)) for text in texts(figure)
+    ]
+
+
+def check_texts(figure):
+    """No text leaves the sheet, and none lies on another."""
+    width, height = figure.canvas.get_width_height()
+    found = boxes(figure)
+    for text, box in found:
+        assert 0 <= box.x0, text
+        assert box.x1 <= width, text
+        assert 0 <= box.y0, text
+        assert box.y1 <= height, text
+    for (one, here), (other, there) in combinations(found, 2):
+        assert not here.overlaps(there), f"{one!r} on {other!r}"

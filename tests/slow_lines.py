@@ -1,0 +1,156 @@
+"""An importable pipeline with planted lines, and the odd forms in which people write code."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, IterableDataset, default_collate
+
+SLEEP_S = 0.02
+
+
+class Sleeper:
+    """A transform with one slow line."""
+
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        first = value + 1
+        time.sleep(SLEEP_S)  # the planted line
+        return self.after(first)
+
+    def after(self, value: torch.Tensor) -> torch.Tensor:
+        """Do next to nothing."""
+        doubled = value * 2
+        return doubled - 1
+
+
+class Items(Dataset):
+    """Samples with a transform, and a counter that a measurement must not move."""
+
+    def __init__(self, transform: Any = None, entries: int = 64) -> None:
+        self.transform = transform
+        self.entries = entries
+        self.file: Any = None
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.file is None:
+            self.file = object()  # as a file that is opened by whoever needs it first
+        sample = torch.full((4,), float(index)) + torch.rand(4)
+        return self.transform(sample) if self.transform else sample
+
+
+class Bulk(Items):
+    """The same with `__getitems__`."""
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [self[index] for index in indices]
+
+
+class Stream(IterableDataset):
+    """A stream with one slow line."""
+
+    def __init__(self, entries: int = 1000, sleep_s: float = 0.005) -> None:
+        self.entries = entries
+        self.sleep_s = sleep_s
+
+    def __iter__(self) -> Any:
+        for index in range(self.entries):
+            time.sleep(self.sleep_s)
+            yield torch.tensor(float(index))
+
+
+class NeedsWorker(Items):
+    """Works in a worker only."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(torch.utils.data.get_worker_info().id + index)
+
+
+class Recursive:
+    """Calls itself."""
+
+    def __call__(self, value: torch.Tensor, depth: int = 3) -> torch.Tensor:
+        if depth:
+            return self(value, depth - 1)
+        time.sleep(0.005)
+        return value
+
+
+def noted(function: Any) -> Any:
+    """A decorator."""
+
+    @functools.wraps(function)
+    def wrapper(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    return wrapper
+
+
+class Decorated:
+    """A transform behind a decorator."""
+
+    @noted
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.003)
+        return value
+
+
+def plain(value: torch.Tensor) -> torch.Tensor:
+    """A transform that is a function."""
+    time.sleep(0.003)
+    return value
+
+
+def closing_over(sleep_s: float) -> Any:
+    """A transform that is a closure."""
+
+    def waits(value: torch.Tensor) -> torch.Tensor:
+        time.sleep(sleep_s)
+        return value
+
+    return waits
+
+
+def slow_collate(samples: list[Any]) -> Any:
+    """A collate function with one slow line."""
+    time.sleep(SLEEP_S)
+    return default_collate(samples)
+
+
+def long_function(value: Any) -> Any:
+    """Many lines, one of which is slow."""
+    a = 1
+    b = 2
+    c = 3
+    d = 4
+    e = 5
+    f = 6
+    g = 7
+    h = 8
+    i = 9
+    j = 10
+    k = 11
+    l = 12  # noqa: E741
+    m = 13
+    n = 14
+    time.sleep(0.005)
+    o = 15
+    p = 16
+    q = 17
+    r = 18
+    s = 19
+    t = 20
+    u = 21
+    v = 22
+    w = 23
+    x = 24
+    y = 25
+    z = 26
+    total = a + b + c + d + e + f + g + h + i + j + k + l + m
+    total += n + o + p + q + r + s + t + u + v + w + x + y + z
+    return value if total else None

@@ -1,0 +1,142 @@
+"""Where a run goes: a new folder for one process, one that they have in common for several."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import stallscope
+from stallscope.errors import ArgumentError, RunFormatError
+from stallscope.runfolder import out_folder
+
+SOURCE = str(Path(stallscope.__file__).parents[1])
+SAYS = "from stallscope.runfolder import out_folder; print(out_folder('a/train.py', None))"
+LAUNCHES = f"""
+import os, subprocess, sys
+for rank in "01":
+    variables = {{**os.environ, "RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}}
+    command = [sys.executable, "-c", {SAYS!r}]
+    if rank == "1":  # with a shell of its own in between, as a wrapper has
+        command = ["sh", "-c", "sleep 1.1; \\"$@\\"; true", "sh", *command]
+    subprocess.run(command, env=variables, check=True)
+"""
+VARIABLES = (
+    *("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty current folder, and no launcher."""
+    monkeypatch.chdir(tmp_path)
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def be(monkeypatch, **variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+
+
+class TestOneProcess:
+    @pytest.mark.parametrize(
+        ("script", "name"),
+        [
+            ("a/train.py", "train"),
+            ("pack.train", "pack.train"),
+            ("a/", "a"),
+            ("./a/b.pyz", "b.pyz"),
+        ],
+    )
+    def test_takes_a_new_folder(self, here, script, name):
+        """Its name says which script and when; it is there at once."""
+        folder = out_folder(script, None)
+
+        assert re.fullmatch(rf"{re.escape(name)}-\d{{8}}-\d{{6}}", folder.name)
+        assert folder.parent == here / "stallscope-runs"
+        assert folder.is_dir()
+
+    def test_never_takes_the_folder_of_another(self, monkeypatch):
+        """Runs that start in the same second have a folder each."""
+        monkeypatch.setattr(time, "time", lambda: 1e9)
+
+        names = [out_folder("train.py", None).name for _ in range(3)]
+
+        assert names == [names[0], f"{names[0]}-2", f"{names[0]}-3"]
+
+    def test_takes_the_one_that_is_given(self, here):
+        """A folder that the user asked for is neither made nor looked into here."""
+        assert out_folder("train.py", Path("mine")) == here / "mine"
+        assert not (here / "mine").exists()
+
+    def test_says_that_none_can_be_made(self, here):
+        """Where nothing can be written, the error says what to do."""
+        (here / "stallscope-runs").write_text("")
+
+        with pytest.raises(RunFormatError, match=r"stallscope-runs .*: give one with --out"):
+            out_folder("train.py", None)
+
+
+class TestRanks:
+    def test_agree_without_a_word(self, here):
+        """The ranks of a launch take one folder, however long after each other they ask."""
+        environment = {**os.environ, "PYTHONPATH": SOURCE}
+
+        told = [
+            subprocess.run(
+                [sys.executable, "-c", LAUNCHES],
+                capture_output=True,
+                text=True,
+                check=True,
+                env=environment,
+            ).stdout.split()
+            for _ in range(2)
+        ]
+
+        for ranks in told:
+            assert [Path(folder).name for folder in ranks] == ["rank0", "rank1"]
+        assert [len({Path(folder).parent for folder in ranks}) for ranks in told] == [1, 1]
+        assert Path(told[0][0]).parent != Path(told[1][0]).parent
+
+    def test_are_named_by_the_time_of_the_launch(self, here, monkeypatch):
+        """The time in the folder's name is the one at which the launcher was born."""
+        be(monkeypatch, RANK=0, WORLD_SIZE=2)
+
+        stamp = out_folder("train.py", None).parent.name.removeprefix("train-")
+
+        born = subprocess.run(
+            ["ps", "-o", "lstart=", "-p", str(os.getppid())],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "LC_ALL": "C"},
+        ).stdout.strip()
+        difference = time.mktime(time.strptime(born)) - time.mktime(
+            time.strptime(stamp, "%Y%m%d-%H%M%S")
+        )
+        assert abs(difference) <= 1
+
+    def test_take_the_folder_that_is_given(self, here, monkeypatch):
+        """Each rank has its own folder in the one given; the next try of torchrun, another."""
+        be(monkeypatch, RANK=3, WORLD_SIZE=4)
+        assert out_folder("train.py", Path("mine")) == here / "mine" / "rank3"
+
+        be(monkeypatch, TORCHELASTIC_RESTART_COUNT=1)
+        assert out_folder("train.py", Path("mine")) == here / "mine-restart1" / "rank3"
+
+    def test_of_several_machines(self, here, monkeypatch):
+        """Machines have the launch's id in common, if it was given one; else they ask."""
+        be(monkeypatch, RANK=3, WORLD_SIZE=4, LOCAL_WORLD_SIZE=2, TORCHELASTIC_RUN_ID="job/7")
+        assert out_folder("train.py", None).parent.name == "train-job-7"
+
+        be(monkeypatch, TORCHELASTIC_RUN_ID="none")
+        with pytest.raises(
+            ArgumentError, match=r"these 4 ranks .* --out, or torchrun an --rdzv-id"
+        ):
+            out_folder("train.py", None)

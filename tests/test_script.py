@@ -1,0 +1,469 @@
+"""A script is run as plain Python would run it: what it sees, prints and ends with."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import stallscope
+
+SOURCE = str(Path(stallscope.__file__).parents[1])
+DRIVER = '''
+"""Runs a script as the command does; every entering and leaving is a line in a file."""
+import os
+import sys
+from contextlib import contextmanager
+
+from stallscope.errors import StallscopeError
+from stallscope.script import end_with, run_script
+
+def say(word):
+    with open(os.environ["WATCHED"], "a") as log:
+        print(word, file=log)
+
+@contextmanager
+def watching():
+    say("in")
+    try:
+        yield
+    finally:
+        say("out")
+        trouble()
+
+def trouble():
+    match os.environ.get("TROUBLE"):
+        case "refused":
+            raise StallscopeError("no room: free some")
+        case "mistake":
+            raise OSError(28, "no room")
+        case "exit":
+            sys.exit(9)
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "ctrl-c":
+            os.kill(os.getpid(), 2)
+            say("whole")
+
+def main():
+    module = sys.argv[1] == "-m"
+    script, *args = sys.argv[1 + module:]
+    try:
+        error = run_script(script, args, module=module, watching=watching)
+    except StallscopeError as refused:
+        sys.exit(f"refused: {refused}")
+    end_with(error)
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty current folder; the driver lies beside it."""
+    (tmp_path / "driver").mkdir()
+    (tmp_path / "driver" / "driver.py").write_text(DRIVER)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("WATCHED", str(tmp_path / "watched"))
+    monkeypatch.setenv("PYTHONPATH", f"{SOURCE}{os.pathsep}{tmp_path / 'driver'}")
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    return tmp_path / "here"
+
+
+def python(*command, stdin="", flags=(), **variables):
+    """What a new Python prints and how it ends."""
+    done = subprocess.run(
+        [sys.executable, *flags, *command],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **variables},
+    )
+    return done.stdout, done.stderr, done.returncode
+
+
+def watched():
+    """What the driver's watching did, since this was last asked."""
+    log = Path(os.environ["WATCHED"])
+    words = log.read_text().split() if log.exists() else []
+    log.unlink(missing_ok=True)
+    return words
+
+
+def ours(*command, **options):
+    """The same by the driver, started as the program is, or for a module by `python -m`."""
+    program = str(Path("../driver/driver.py").resolve())
+    start = ["-m", "driver"] if command[0] == "-m" else [program]
+    return *python(*start, *command, **options), watched()
+
+
+def same(*command, words=("in", "out"), **options):
+    """Assert that a script ends as under plain Python; what it prints, and the exit code."""
+    plain = python(*command, **options)
+    *found, seen = ours(*command, **options)
+    assert tuple(found) == plain
+    assert tuple(seen) == words
+    return plain
+
+
+def write(name, text):
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return name
+
+
+SEEN = """
+    "The docstring."
+    import sys, __main__
+    print(sys.argv, sys.path, __name__, __file__, __package__, __cached__, __doc__, __builtins__)
+    print(__spec__ and (__spec__.name, __spec__.origin, __spec__.parent), type(__loader__))
+    print(list(globals()), vars(__main__) is globals(), __annotations__)
+    print(__loader__.name, sys.exc_info(), sys.excepthook is sys.__excepthook__)
+"""
+SPAWNS = """
+    import multiprocessing, os, pickle, sys
+    if len(sys.argv) > 3:  # forked, as a worker is
+        multiprocessing.set_start_method("fork")
+
+    class Thing:
+        def __init__(self, value): self.value = value
+
+    def double(thing):
+        return Thing(thing.value * 2), __name__ == "__main__"
+
+    if __name__ == "__main__":
+        assert pickle.loads(pickle.dumps(Thing(3))).value == 3
+        assert b"__main__" in pickle.dumps(Thing)
+        with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+            print([(t.value, main) for t, main in pool.map(double, [Thing(1), Thing(2)])])
+"""
+
+
+class TestWhatAScriptSees:
+    @pytest.mark.parametrize("path", ["see.py", "./see.py", "sub/../sub/see.py", "linked.py"])
+    def test_file(self, here, path):
+        """Arguments, import path, names and loader are those that plain Python gives a file."""
+        write("sub/see.py", SEEN)
+        write("see.py", SEEN)
+        Path("linked.py").symlink_to("sub/see.py")
+
+        out, _, _ = same(path, "--lr", "1", "-m", "--", "--help")
+
+        assert f"[{path!r}, '--lr', '1', '-m', '--', '--help'] [" in out
+
+    @pytest.mark.parametrize("name", ["see", "pack.see", "pack", "pack.sub"])
+    def test_module(self, here, name):
+        """So are those of a module, of one in a package, and of a package with __main__.py."""
+        for file in ("see.py", "pack/see.py", "pack/__main__.py", "pack/sub/__main__.py"):
+            write(file, SEEN)
+        write("pack/__init__.py", "import sys; print('package', sys.argv)")
+
+        same("-m", name, "--lr", "1")
+
+    @pytest.mark.parametrize("path", ["folder", "./folder/", "app.zip"])
+    def test_folder_and_zip_file(self, here, path):
+        """A folder or a zip file with a __main__.py runs, and finds its own modules."""
+        write("folder/__main__.py", SEEN + "    import beside\n")
+        write("folder/beside.py", "print(__file__)")
+        with zipfile.ZipFile("app.zip", "w") as file:
+            file.write("folder/__main__.py", "__main__.py")
+            file.write("folder/beside.py", "beside.py")
+
+        same(path, "x")
+
+    @pytest.mark.parametrize("flags", [["-P"], ["-O"], ["-Werror"], ["-X", "dev"], ["-u", "-B"]])
+    def test_flags_of_python(self, here, flags):
+        """Options given to Python itself hold for the script."""
+        write("see.py", SEEN + "    print(sys.flags, sys.warnoptions, __debug__)\n")
+
+        if flags != ["-P"] or sys.version_info >= (3, 11):
+            same("see.py", flags=flags)
+
+    def test_siblings_relative_imports_and_the_input(self, here):
+        """Modules beside it are found, relatively within a package; its input is its own."""
+        write("sibling.py", "value = 1")
+        write("pack/__init__.py", "")
+        write("pack/other.py", "value = 2")
+        write("pack/go.py", "import sys, sibling; from . import other; print(other, input())")
+        write("go.py", "import sys, sibling; print(sibling, input(), sys.stdin.read())")
+
+        same("go.py", stdin="one\ntwo\nthree")
+        same("-m", "pack.go", stdin="one\ntwo\nthree")
+
+    def test_the_name_in_its_help(self, here):
+        """Argparse names the program as ever, in its help and in its error."""
+        write("train.py", "import argparse; argparse.ArgumentParser().parse_args()")
+
+        assert "usage: train.py" in same("train.py", "--help")[0]
+        assert same("train.py", "--no")[2] == 2
+        same("-m", "train", "--no")
+
+    def test_other_encodings(self, here):
+        """A cookie or a byte order mark says how the file is to be read."""
+        Path("latin.py").write_bytes("# coding: latin-1\nprint(ascii('é'))\n".encode("latin-1"))
+        Path("mark.py").write_bytes(b"\xef\xbb\xbf" + "print(ascii('é'))\r\n".encode())
+
+        assert same("latin.py") == same("mark.py")
+
+    @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+    def test_processes_of_its_own(self, here, method):
+        """A pool works with classes of the script, whose main part runs only once."""
+        write("pool.py", SPAWNS)
+        write("pack/__init__.py", "")
+        write("pack/pool.py", SPAWNS)
+
+        out, _, _ = same("pool.py", method)
+        same("-m", "pack.pool", method)
+
+        assert out == f"[(2, {method == 'fork'}), (4, {method == 'fork'})]\n"
+
+    def test_running_code_itself(self, here):
+        """A script that uses runpy and exec finds itself again afterwards."""
+        write("part.py", "print(__name__, __file__)")
+        write(
+            "go.py",
+            """
+            import runpy, sys
+            before = sys.modules["__main__"]
+            runpy.run_path("part.py", run_name="__main__"); runpy.run_module("part")
+            exec("print(__name__)")
+            print(before is sys.modules["__main__"])
+            """,
+        )
+
+        same("go.py")
+
+
+ENDS = {
+    "an exit code": "import sys; sys.exit(3)",
+    "exit without a code": "raise SystemExit",
+    "exit with words": "import sys; print(1); sys.exit('no such data')",
+    "exit with an object": "raise SystemExit([1, 2])",
+    "an exit in a thread": """
+        import sys, threading
+        threading.Thread(target=sys.exit, args=(3,)).start()
+    """,
+    "an error": "def f():\n    return 1 / 0\nf()",
+    "an error from an error": """
+        try:
+            {}["a"]
+        except KeyError as error:
+            raise ValueError("no a") from error
+    """,
+    "an error in an error": "try:\n    {}['a']\nexcept KeyError:\n    int('b')",
+    "an error with notes": "e = ValueError('x')\ne.__notes__ = ['of sample 3']\nraise e",
+    "an error of ours": "from stallscope.errors import TargetError; raise TargetError('x')",
+    "an error of the system": "raise BrokenPipeError(32, 'gone')",
+    "the end of the input": "input()",
+    "an error of no kind": "class Own(BaseException): pass\nraise Own('x')",
+    "an error in a thread": """
+        import threading
+        threading.Thread(target=int, args=("x",)).start()
+    """,
+    "its own hook for errors": """
+        import sys, traceback
+        def hook(*error):
+            print("mine", len(traceback.extract_tb(error[2])))
+        sys.excepthook = hook
+        1 / 0
+    """,
+    "a syntax error": "print(1)\nx = (\n",
+    "a bad escape": "print('\\d')",
+    "a tab too many": "if 1:\n        x = 1\n\ty = 2\n",
+    "an import error": "import no_such_module",
+    "a syntax error in another": "import broken",
+    "an interrupt": "import os, signal; os.kill(os.getpid(), signal.SIGINT)\nwhile True: pass",
+    "an interrupt that it catches": """
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise SystemExit(7)
+    """,
+    "an error that it leaves to look at": """
+        import atexit, sys
+        atexit.register(lambda: print(sys.last_value, sys.last_traceback.tb_frame.f_code.co_name))
+        1 / 0
+    """,
+    "what it does at exit": """
+        import atexit, sys
+        atexit.register(lambda: print("at exit", sys.modules["__main__"].__name__))
+        raise SystemExit(4)
+    """,
+    "a thread that goes on": """
+        import threading, time
+        def later():
+            time.sleep(0.2)
+            print("later")
+        threading.Thread(target=later).start()
+        print("end")
+    """,
+    "a warning": "import warnings; warnings.warn('old', DeprecationWarning)",
+    "a deleted name": "import sys; del sys.modules['__main__']; print('x')",
+    "a closed stderr": "import sys; sys.stderr.close(); sys.exit(3)",
+}
+FORKS = {
+    "to the last line": "pass",
+    "with an exit code": "sys.exit(3)",
+    "with an error": "1 / 0",
+    "by os._exit": "os._exit(5)",
+}
+
+
+class TestHowAScriptEnds:
+    @pytest.mark.parametrize("case", ENDS)
+    @pytest.mark.parametrize("module", [False, True], ids=["file", "module"])
+    def test_same(self, here, case, module):
+        """Output, traceback and exit code are those of plain Python."""
+        write("go.py", ENDS[case])
+        write("broken.py", "x = (\n")
+
+        compiles = case not in ("a syntax error", "a tab too many")
+        words = ("in", "out") if module or compiles else ()
+        same(*(["-m", "go"] if module else ["go.py"]), words=words)
+
+    @pytest.mark.parametrize("case", FORKS)
+    def test_forks_by_itself(self, here, case):
+        """A process that the script forked ends as ever; only the first one leaves the watching."""
+        write(
+            "go.py",
+            f"""
+            import atexit, os, sys
+            atexit.register(lambda: print("at exit"))
+            child = os.fork()
+            if not child:
+                {FORKS[case]}
+            else:
+                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            """,
+        )
+
+        same("go.py", flags=["-u"])
+
+    def test_ends_at_once(self, here):
+        """After os._exit or SIGTERM nothing of ours runs."""
+        write("exit.py", "import os; print('x', flush=True); os._exit(5)")
+        write("term.py", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+
+        assert same("exit.py", words=("in",))[2] == 5
+        assert same("term.py", words=("in",))[2] == -signal.SIGTERM
+
+    def test_interrupted_from_outside(self, here):
+        """Ctrl-C ends it by the signal, after the watching was left."""
+        write("go.py", "print('on', flush=True)\nimport time\ntime.sleep(60)")
+        with subprocess.Popen(
+            [sys.executable, "-m", "driver", "go.py"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            _, error = process.communicate(timeout=60)
+
+        assert process.returncode == -signal.SIGINT
+        assert error.startswith(f'Traceback (most recent call last):\n  File "{here}/go.py", line ')
+        assert watched() == ["in", "out"]
+
+
+class TestLeaving:
+    """What goes wrong in saving the run."""
+
+    @pytest.mark.parametrize(
+        ("trouble", "told"),
+        [
+            ("refused", "stallscope: no room: free some\n"),
+            ("mistake", "stallscope: the run may not be saved whole\n"),
+            ("exit", "stallscope: the run may not be saved whole\n"),
+            ("interrupt", "stallscope: the run may not be saved whole\n"),
+        ],
+    )
+    @pytest.mark.parametrize("end", ["sys.exit(3)", "1 / 0", "pass"])
+    def test_changes_nothing(self, here, trouble, told, end):
+        """It is told, and the script's own end stays what it was."""
+        write("go.py", f"import sys\n{end}")
+        plain = python("go.py")
+
+        out, error, code, _ = ours("go.py", TROUBLE=trouble)
+
+        assert (out, code) == (plain[0], plain[2])
+        assert told in error
+        assert error.endswith(plain[1])
+
+    def test_waits_with_an_interrupt(self, here):
+        """A Ctrl-C meanwhile does not cut it short, nor change the script's exit code."""
+        write("go.py", "import sys; print('x'); sys.exit(3)")
+
+        out, error, code, words = ours("go.py", TROUBLE="ctrl-c")
+
+        assert (out, error, code, words) == ("x\n", "", 3, ["in", "out", "whole"])
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("command", "sentence"),
+        [
+            (["no.py"], "there is no script 'no.py'"),
+            (["secret.py"], "script 'secret.py' cannot be read (Permission denied)"),
+            (["-m", "no_such.module"], "there is no module 'no_such.module' (no 'no_such' in "),
+            (["-m", "./train.py"], "there is no module './train.py'"),
+        ],
+    )
+    def test_what_is_not_there(self, here, command, sentence):
+        """A script that is not there is refused in one sentence, before anything is watched."""
+        write("secret.py", "")
+        Path("secret.py").chmod(0)
+        if command == ["secret.py"] and os.access("secret.py", os.R_OK):
+            pytest.skip("root may read everything")
+
+        out, error, code, words = ours(*command)
+
+        assert (out, code, words) == ("", 1, [])
+        assert error.startswith(f"refused: {sentence}")
+
+    @pytest.mark.parametrize("name", ["train.py", "pack", "pack.no"])
+    def test_what_cannot_be_run(self, here, name):
+        """What else is wrong with a module's name, Python says itself."""
+        write("train.py", "")
+        write("pack/__init__.py", "")
+
+        assert "Error" in same("-m", name)[1] or "No module" in same("-m", name)[1]
+
+
+def test_loads_nothing_heavy(here):
+    """A script that sets OMP_NUM_THREADS before it imports torch is heard."""
+    write("go.py", "import sys; print({'torch', 'numpy', 'polars'} & set(sys.modules))")
+
+    assert same("go.py")[0] == "set()\n"
+
+
+@pytest.mark.slow
+def test_ranks_of_torchrun(here):
+    """Under torchrun, ranks meet and end as they do without us."""
+    write(
+        "go.py",
+        """
+        import sys, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        total = torch.tensor(dist.get_rank() + 1.0)
+        dist.all_reduce(total)
+        sys.stdout.write(f"{dist.get_rank()} {total.item()} {sys.argv} {__name__}\\n")
+        dist.destroy_process_group()
+        """,
+    )
+    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    plain = python(*run, "go.py", "x")
+
+    found = python(*run, "-m", "driver", "go.py", "x")
+
+    assert sorted(found[0].splitlines()) == sorted(plain[0].splitlines())
+    assert found[2] == plain[2] == 0
+    assert sorted(watched()) == ["in", "in", "out", "out"]

@@ -1,0 +1,79 @@
+"""A script that trains, as people write them: nothing in it knows of stallscope."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+
+class Numbers(Dataset):
+    """Samples that take a moment and depend on the worker's generator."""
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.002)
+        return torch.rand(4) + index
+
+
+def main() -> None:  # noqa: C901 - as people write them
+    """Train, print the losses, and end as asked."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--start", help="start method of the workers")
+    parser.add_argument("--end", choices=["raise", "exit", "_exit", "kill", "fork"])
+    args = parser.parse_args()
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    trained = torch.nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
+    optimizer = torch.optim.SGD(trained.parameters(), 1e-4)
+    data = Numbers()
+    sampler = DistributedSampler(data) if ranks > 1 else None
+    loader = DataLoader(
+        data,
+        4,
+        shuffle=sampler is None,
+        sampler=sampler,
+        num_workers=2,
+        multiprocessing_context=args.start,
+    )
+    held_out = DataLoader(Numbers(), 8)
+    for epoch in range(args.epochs):
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = trained(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            score = sum(model(batch).mean().item() for batch in held_out)
+        print(f"epoch {epoch}: loss {loss.item():.6f}, held out {score:.6f}", flush=True)
+    if ranks > 1:
+        torch.distributed.destroy_process_group()
+    if args.end == "fork":
+        child = os.fork()
+        if not child:
+            print("a child of its own", flush=True)
+            return
+        os.waitpid(child, 0)
+    elif args.end == "raise":
+        raise ValueError("the end")
+    elif args.end == "exit":
+        sys.exit(7)
+    elif args.end == "_exit":
+        os._exit(7)
+    elif args.end == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""The face of a flamegraph: picture, table, panel and files say the same, and only as text."""
+
+import json
+import re
+from xml.etree import ElementTree as ET
+
+import polars as pl
+import pytest
+from pictures import check_texts
+from planted_stacks import (
+    COLLATE,
+    CONV,
+    CROP,
+    HOSTILE,
+    JPEG,
+    SHARES,
+    SITE,
+    a_flame,
+    many_stacks,
+    named,
+)
+
+import stallscope as ss
+from stallscope.flames import IN_PROCESS, SAMPLES, Flame
+from stallscope.views.charts.flame import change_colour
+from stallscope.views.flamedata import COLOURS, of_difference, of_flame
+
+AFTER = {JPEG: 0.5, CROP: 0.2, COLLATE: 0.3}
+FLAMES = {
+    "planted": a_flame(),
+    "one worker": a_flame(workers=1, windows=1),
+    "main process": a_flame(num_workers=0),
+    "sampler": a_flame(how=IN_PROCESS, idle=True, native=True),
+    "library": a_flame({f"load ({SITE}/PIL/ImageFile.py:300)": 1.0}),
+    "many": many_stacks(3000),
+    "hostile": named("$x$ \x1b[31m\n" + HOSTILE),
+    "empty": Flame(pl.DataFrame(schema=SAMPLES)),
+}
+DIFFERENCES = {
+    "planted": a_flame(AFTER, seed=1).diff(a_flame()),
+    "alike": a_flame(seed=1).diff(a_flame()),
+    "empty": FLAMES["empty"].diff(FLAMES["planted"]),
+    "hostile": FLAMES["hostile"].diff(a_flame()),
+}
+ALL = {**FLAMES, **{f"difference, {name}": one for name, one in DIFFERENCES.items()}}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_text_of_the_picture_has_a_place_of_its_own(name):
+    """No text leaves the sheet, and none lies on another."""
+    check_texts(ALL[name].plot())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_answer_comes_first_everywhere(name):
+    """In the picture, in a terminal, in a notebook and in the viewer."""
+    result = ALL[name]
+    title = result.plot().title
+
+    assert str(result).startswith(title)
+    assert "stallscope-flames" in result._repr_mimebundle_()["text/html"]
+    assert title == result.panel().data["title"]
+
+
+@pytest.mark.parametrize("name", ["hostile", "difference, hostile"])
+def test_names_are_escaped_and_printable(name):
+    """In HTML no name is markup; in a terminal none controls it."""
+    result = ALL[name]
+    fallback = result.panel()._repr_mimebundle_()[0]["text/html"]
+
+    assert HOSTILE not in result._repr_mimebundle_()["text/html"]
+    assert HOSTILE not in fallback
+    assert "\x1b" not in str(result)
+    assert "\x1b" not in fallback
+
+
+def test_an_unknown_picture_or_panel_is_named():
+    """One sentence, with those that there are."""
+    for result in (FLAMES["planted"], DIFFERENCES["planted"]):
+        with pytest.raises(ss.StallscopeError, match="no picture 'cake'"):
+            result.plot("cake")
+        with pytest.raises(ss.StallscopeError, match="no panel 'cake'"):
+            result.panel("cake")
+
+
+def test_the_notes_say_what_was_sampled():
+    """Who sampled, how many samples, and whether waiting is in it."""
+    told = str(FLAMES["sampler"])
+
+    assert "500 samples of 2 processes in 5 s, 50 a second by in-process sampler" in told
+    assert "waiting included, native frames included" in told
+
+
+def test_a_change_that_cannot_be_told_from_chance_is_said_so():
+    """In words, in the table."""
+    assert "not distinguishable" in str(DIFFERENCES["alike"])
+    assert "-42.8 points" in str(DIFFERENCES["planted"])
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "colour"),
+    [(0.4, 0.0, "#D55E00"), (0.0, 0.4, "#0072B2"), (0.3, 0.3, "#E8E8E8"), (0.0, 0.0, "#E8E8E8")],
+)
+def test_colours_of_a_change(after, before, colour):
+    """Orange grew, blue shrank, grey is alike."""
+    assert colour == change_colour(after, before)
+
+
+def test_a_small_change_is_pale():
+    """What is new but hardly takes any time is not shouted out."""
+    red, _, blue = (int(change_colour(0.001, 0.0)[at : at + 2], 16) for at in (1, 3, 5))
+
+    assert abs(red - blue) < 20
+
+
+class TestData:
+    def test_every_frame_has_a_colour(self):
+        """Of its kind."""
+        data = of_flame(FLAMES["planted"])
+
+        assert set(data["kind"]) <= set(COLOURS)
+        assert ["your code", COLOURS["yours"]] in data["key"]
+
+    def test_the_hits_are_all_there(self):
+        """Of every recording, in groups of a worker and a stage."""
+        data = of_flame(FLAMES["planted"])
+
+        assert 500 == sum(data["recordings"][0]["counts"])
+        assert ["worker 0", "worker 1"] == data["workers"]
+        assert "RandomMask" in data["stages"]
+        assert 2 == len(of_difference(DIFFERENCES["planted"])["recordings"])
+
+    def test_the_narrowest_are_left_out_and_counted(self):
+        """A tree of many frames is cut to what can be drawn, and says so."""
+        data = of_flame(many_stacks(8000))
+
+        assert 20_000 == len(data["parents"])
+        assert any("not drawn" in note for note in data["notes"])
+        assert 8000 == sum(data["recordings"][0]["counts"])
+
+
+class TestPanel:
+    def test_a_click_tells_the_frame(self):
+        """Function, file, kind, share and the way to it; empty again after a reset."""
+        panel = FLAMES["planted"].panel()
+        data = panel.data
+        place = [data["frames"][one][0] for one in data["frame"]].index("dilate")
+
+        panel.picked = {"place": place, "stack": [1, place], "shares": [0.4], "hits": [200]}
+
+        assert ("dilate", "me/data.py", "yours", 0.4, 200) == tuple(
+            panel.selected[key] for key in ("function", "file", "kind", "share", "hits")
+        )
+        panel.picked = {}
+        assert {} == panel.selected
+
+    @pytest.mark.parametrize("sent", [{"place": 10**9}, {"place": "x"}, {"place": -1}, {"a": 1}])
+    def test_what_a_page_sends_is_checked(self, sent):
+        """Nonsense selects nothing."""
+        panel = FLAMES["planted"].panel()
+        panel.picked = sent
+        assert {} == panel.selected
+
+    def test_has_something_for_every_place(self):
+        """A widget, a page for exports, a picture and text."""
+        bundle, _ = FLAMES["planted"].panel()._repr_mimebundle_()
+
+        assert {
+            "application/vnd.jupyter.widget-view+json",
+            "text/html",
+            "image/png",
+            "text/plain",
+        } == set(bundle)
+        assert "<table" in re.sub(r"<iframe.*?</iframe>", "", bundle["text/html"], flags=re.DOTALL)
+
+    def test_fetches_nothing(self):
+        """No address of another machine is in what is shown, but names of formats."""
+        panel = FLAMES["planted"].panel()
+        text = panel._esm + panel._css + panel._repr_mimebundle_()[0]["text/html"]
+
+        assert set(re.findall(r"https?://[\w.]+", text)) <= {"http://www.w3.org"}
+
+
+class TestExport:
+    def test_speedscope_has_the_form_that_is_documented(self, tmp_path):
+        """Each rule of speedscope's file-format-schema for sampled profiles holds."""
+        path = FLAMES["planted"].export(tmp_path / "x.json")
+        made = json.loads(path.read_text())
+
+        assert "https://www.speedscope.app/file-format-schema.json" == made["$schema"]
+        assert {"$schema", "shared", "profiles"} <= set(made)
+        known = {"$schema", "shared", "profiles", "name", "activeProfileIndex", "exporter"}
+        assert set(made) <= known
+        frames = made["shared"]["frames"]
+        for frame in frames:
+            assert set(frame) <= {"name", "file", "line", "col"}
+            assert isinstance(frame["name"], str)
+            assert isinstance(frame.get("line", 0), int)
+        assert 3 == len(made["profiles"])
+        for profile in made["profiles"]:
+            keys = ["type", "name", "unit", "startValue", "endValue", "samples", "weights"]
+            assert sorted(keys) == sorted(profile)
+            assert "sampled" == profile["type"]
+            assert profile["unit"] in {
+                *("none", "nanoseconds", "microseconds", "milliseconds", "seconds", "bytes"),
+            }
+            assert len(profile["samples"]) == len(profile["weights"])
+            assert profile["endValue"] - profile["startValue"] == sum(profile["weights"])
+            assert all(0 <= one < len(frames) for row in profile["samples"] for one in row)
+        assert [500, 250, 250] == [one["endValue"] for one in made["profiles"]]
+        assert {"name": "dilate", "file": "/home/me/data.py", "line": 30} in frames
+
+    def test_collapsed_stacks_are_one_line_each(self, tmp_path):
+        """The stack and its hits, of all workers together."""
+        text = FLAMES["planted"].export(tmp_path / "x.txt").read_text()
+
+        lines = dict(line.rsplit(" ", 1) for line in text.splitlines())
+        assert set(SHARES) == set(lines)
+        assert 500 == sum(map(int, lines.values()))
+        assert CONV in lines
+        broken = FLAMES["hostile"].export(tmp_path / "y.txt").read_text()
+        assert 2 == len(broken.splitlines())
+
+    @pytest.mark.parametrize("name", ["planted", "hostile", "difference, planted"])
+    def test_a_picture_is_whole_and_runs_nothing(self, name, tmp_path):
+        """SVG that parses, without a script, a link or an event."""
+        text = ALL[name].export(tmp_path / "x.svg").read_text(encoding="utf-8")
+
+        for element in ET.fromstring(text).iter():  # noqa: S314 - our own
+            assert not element.tag.endswith(("script", "foreignObject", "image"))
+            assert not [key for key in element.attrib if key.lower().startswith("on")]
+
+    @pytest.mark.parametrize("name", ["planted", "hostile", "empty", "difference, planted"])
+    def test_a_page_forbids_itself_every_request(self, name, tmp_path):
+        """By its own rules, before anything else is read."""
+        text = ALL[name].export(tmp_path / "x.html").read_text(encoding="utf-8")
+
+        assert text.index("default-src 'none'") < text.index("<script")
+        assert HOSTILE not in text
+
+    @pytest.mark.parametrize("ending", [".png", "", ".html.gz"])
+    def test_another_ending_is_refused(self, ending, tmp_path):
+        """In one sentence with those that there are."""
+        with pytest.raises(ss.StallscopeError, match=r"ends in none of \.html, \.svg"):
+            FLAMES["planted"].export(tmp_path / f"x{ending}")
+        assert not list(tmp_path.iterdir())
+
+    def test_a_place_that_cannot_be_written_is_named(self, tmp_path):
+        """A folder of that name, or a file where a folder should be."""
+        (tmp_path / "x.html").mkdir()
+        (tmp_path / "file").write_text("")
+        for path in (tmp_path / "x.html", tmp_path / "file" / "x.html"):
+            with pytest.raises(ss.StallscopeError, match="cannot be written"):
+                FLAMES["planted"].export(path)
+        assert {"x.html", "file"} == {path.name for path in tmp_path.iterdir()}
+
+    def test_an_older_file_is_written_over(self, tmp_path):
+        """Also in a folder that is not there yet."""
+        path = tmp_path / "new" / "x.txt"
+        FLAMES["planted"].export(path)
+        one = path.read_text()
+        FLAMES["library"].export(path)
+        assert one != path.read_text()
