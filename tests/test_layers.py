@@ -30,7 +30,7 @@ STOREYS = {
     ),
     "door": (
         "ground probe measure analyze experiments views door",
-        "numpy torch PIL torchvision nbformat typer jupyter_core",
+        "numpy torch PIL scipy torchvision nbformat typer jupyter_core",
     ),
 }
 GROUND = {

@@ -11,6 +11,7 @@ import hashlib
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, default_collate
@@ -30,12 +31,21 @@ CROP: Final = 256
 Order = Literal["published", "crop_first"]
 
 
+CROSS: Final = np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]])
+"""A pixel and its four neighbours."""
+
+
 class RandomMask:
-    """Set random pixels and their four neighbours to 0; the neighbours the slow way."""
+    """Set random pixels and their four neighbours to 0; the neighbours the slow way.
+
+    Raises:
+        TargetError: scipy, whose convolution was published, is missing.
+    """
 
     def __init__(self, size: int = CROP, ratio: float = 0.25) -> None:
         self.size = size
         self.ratio = ratio
+        self._convolve2d = _convolve2d()
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         """The image, of shape (channels, size, size), with its mask drawn by torch's generator."""
@@ -44,9 +54,8 @@ class RandomMask:
 
     def dilate(self, mask: torch.Tensor) -> torch.Tensor:
         """The bool mask and its four neighbours, by a 2-D convolution."""
-        cross = torch.tensor([[0, 1, 0], [1, 1, 1], [0, 1, 0]]).double()
-        hits = torch.nn.functional.conv2d(mask.double()[None], cross[None, None], padding=1)
-        return hits[0] > 0
+        hits = self._convolve2d(mask.numpy(), CROSS, mode="same")
+        return torch.from_numpy(hits > 0)
 
 
 class FasterRandomMask(RandomMask):
@@ -60,6 +69,15 @@ class FasterRandomMask(RandomMask):
         wide[:, 1:] |= mask[:, :-1]
         wide[:, :-1] |= mask[:, 1:]
         return wide
+
+
+def _convolve2d() -> Callable[..., Any]:
+    """Imported with the pipeline, not with the first sample, whose time it would be."""
+    try:
+        from scipy.signal import convolve2d
+    except ImportError as error:
+        raise TargetError("case B's mask needs scipy: pip install scipy") from error
+    return convolve2d  # type: ignore[no-any-return]
 
 
 class ConvertColor:
@@ -111,7 +129,7 @@ def case_b_pipeline(
         mask: `RandomMask` as published, or `FasterRandomMask`.
 
     Raises:
-        TargetError: there is no such order, or torchvision is missing.
+        TargetError: there is no such order, or torchvision or scipy is missing.
     """
     v2 = torchvision_v2()
     orders = {
@@ -143,7 +161,7 @@ def case_b_loader(
         entries: length of the dataset.
 
     Raises:
-        TargetError: there is no such order, or torchvision or the sample data is missing.
+        TargetError: there is no such order, or torchvision, scipy or the sample data is missing.
     """
     dataset = OneImageManyTimes(photographs()[0].path, entries, case_b_pipeline(order, mask))
     workers = min(4, usable_cores()) if num_workers is None else num_workers
