@@ -127,7 +127,7 @@ class TestOfALoader:
         assert "the main process was sampled" in notes(flame)
         assert {os.getpid()} == set(flame.samples["pid"])
         assert [None] == flame.samples["worker"].unique().to_list()
-        assert "Sixty" in stages(flame)
+        assert "Sixty" in stages(flame), flame.notes
 
     def test_waiting_threads_are_shown_when_asked_for(self):
         """A worker that waits for tasks is seen with `idle` alone."""
@@ -205,7 +205,7 @@ class TestRefused:
         assert IN_PROCESS == flame.circumstances.how
         assert "py-spy may not attach" in notes(flame)
         assert "ptrace" in notes(flame).lower()
-        assert "Sixty" in stages(flame)
+        assert "Sixty" in stages(flame), flame.notes
 
     def test_py_spy_hangs(self, monkeypatch, tmp_path):
         """It is ended after its time, and the processes sample themselves."""
@@ -216,7 +216,7 @@ class TestRefused:
         flame = ss.flame(DataLoader(Planted(), 2, num_workers=1), seconds=0.5)
 
         assert "got no answer" in notes(flame)
-        assert "Sixty" in stages(flame)
+        assert "Sixty" in stages(flame), flame.notes
 
     def test_py_spy_does_not_know_this_python(self, monkeypatch, tmp_path):
         """It says that a newer one may."""

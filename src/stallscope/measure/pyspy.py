@@ -67,7 +67,7 @@ class Seen:
 
 
 class Call:
-    """One run of py-spy, with an end.
+    """One run of py-spy, with an end. Hold interrupts back until it is kept where it gets killed.
 
     Args:
         arguments: of py-spy.
@@ -85,11 +85,11 @@ class Call:
         self._deadline = time.monotonic() + bound_s
         self._more = more
         self.timed_out = False
-        self._process = self._made()
+        self._make()
 
-    def _made(self) -> subprocess.Popen[bytes]:
+    def _make(self) -> None:
         with held_back(), self._out.open("wb") as out, self._err.open("wb") as err:
-            return subprocess.Popen(  # noqa: S603 - py-spy, and numbers
+            self._process = subprocess.Popen(  # noqa: S603 - py-spy, and numbers
                 self._arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -103,7 +103,7 @@ class Call:
         if self._process.poll() is not None:
             if self._more and not self.worked and not is_refused(self):
                 self._more -= 1
-                self._process = self._made()
+                self._make()
                 return False
             return True
         if time.monotonic() < self._deadline:
@@ -226,7 +226,8 @@ class Spy:
             self.remedy = "pip install py-spy"
             return
         for seen in self.seen:
-            self._dumps[seen.pid] = dump(self._program, seen.pid, self._folder)
+            with held_back():
+                self._dumps[seen.pid] = dump(self._program, seen.pid, self._folder)
 
     def _learn(self) -> None:
         """From the dumps: who can be looked into."""
@@ -252,18 +253,18 @@ class Spy:
         ]
         for seen in self.seen:
             if not seen.why_not:
-                self._records[seen.pid] = Call(
-                    [
-                        *(str(self._program), "record", "--pid", str(seen.pid)),
-                        *("--rate", str(max(round(how.rate_hz), 1))),
-                        *("--duration", str(math.ceil(how.seconds))),
-                        *("--format", "speedscope", "--full-filenames"),
-                        *("--output", str(self._folder / f"{seen.pid}.speedscope"), *flags),
-                    ],
-                    self._folder,
-                    f"record-{seen.pid}",
-                    math.ceil(how.seconds) + _GRACE_S,
-                )
+                path = self._folder / f"{seen.pid}.speedscope"
+                arguments = [
+                    *(str(self._program), "record", "--pid", str(seen.pid)),
+                    *("--rate", str(max(round(how.rate_hz), 1))),
+                    *("--duration", str(math.ceil(how.seconds))),
+                    *("--format", "speedscope", "--full-filenames", "--output", str(path), *flags),
+                ]
+                bound_s = math.ceil(how.seconds) + _GRACE_S
+                with held_back():
+                    self._records[seen.pid] = Call(
+                        arguments, self._folder, f"record-{seen.pid}", bound_s
+                    )
 
     def _tell_to_end(self) -> None:
         if not self._told:

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+_LATE_S: Final = 1.0
+"""So much later than asked a worker may be through: on a busy machine it also begins late."""
 _GRACE_S: Final = 2.0
-"""So long after its time a worker may take to write down what it saw."""
+"""So long after that it may take to write down what it saw."""
 _numbers = count()
 
 
@@ -75,7 +77,7 @@ class InProcess:
     @property
     def is_over(self) -> bool:
         """Whether there is nothing more to wait for."""
-        late = time.monotonic() - self._began - self._asked.seconds
+        late = time.monotonic() - self._began - self._asked.seconds - _LATE_S
         if late > 0:
             self._withdraw()
         return late > _GRACE_S or all(self._path(seen).exists() for seen in self.seen)

@@ -110,7 +110,8 @@ def _asked(pids: list[int], program: Path, folder: Path) -> dict[int, pyspy.Call
     calls: dict[int, pyspy.Call] = {}
     try:
         for pid in pids:
-            calls[pid] = pyspy.dump(program, pid, folder, with_locals=True)
+            with held_back():
+                calls[pid] = pyspy.dump(program, pid, folder, with_locals=True)
         while not all(call.is_over for call in calls.values()):
             time.sleep(0.01)
     finally:
