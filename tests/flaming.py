@@ -23,7 +23,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import stallscope as ss
-from stallscope.measure import pyspy
+from stallscope.measure import spycall
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,7 +131,7 @@ def plain_py_spy(folder: Path) -> Path:
 
 def program() -> str:
     """The real py-spy."""
-    return str(pyspy.executable())
+    return str(spycall.executable())
 
 
 def script(folder: Path, text: str) -> Path:

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope.analyze.stacks import table as shares
-from stallscope.measure import pyspy
+from stallscope.measure import spycall
 from stallscope.measure.machine import usable_cores
 
 PLANTED = {"Sixty.sixty": ("Sixty", 0.60), "TwentyFive.twenty_five": ("TwentyFive", 0.25)}
@@ -43,7 +43,7 @@ def main() -> None:
     given = _arguments()
     rows: list[tuple[str, ...]] = []
     stages: list[tuple[str, ...]] = []
-    found_py_spy = pyspy.executable
+    found_py_spy = spycall.executable
     for start in ("fork", "spawn"):
         loader = DataLoader(
             Planted(1_000_000, sample_s=0.05),
@@ -54,7 +54,7 @@ def main() -> None:
         )
         busy = _busy(loader)
         for by in ("py-spy", "in-process sampler"):
-            pyspy.executable = found_py_spy if by == "py-spy" else lambda: None
+            spycall.executable = found_py_spy if by == "py-spy" else lambda: None
             flame = ss.flame(loader, seconds=given.seconds, rate_hz=given.rate)
             assert flame.circumstances.how == by, flame.notes
             for worker in (ALL, *range(WORKERS)):

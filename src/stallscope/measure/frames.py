@@ -26,6 +26,7 @@ _PIPELINES: Final = tuple(
 """Datasets and steps of ours stand for the user's."""
 _WATCHING: Final = (
     *("stallscope/probe/standby.py", "stallscope/measure/pyspy.py"),
+    "stallscope/measure/spycall.py",
     *("stallscope/measure/sampler.py", "stallscope/measure/resources/"),
 )
 """Whoever is inside of these is no part of what is measured."""

@@ -1,4 +1,4 @@
-"""py-spy as a guest: asked first with `dump`, bounded in every call, and never left behind.
+"""py-spy as a guest in several processes: asked first with `dump`, and never left behind.
 
 Nothing here waits: the training loop goes on, and whoever records looks in now and then. A refused
 `record` can hang, so it is only made where a `dump` under a timeout has worked.
@@ -8,33 +8,24 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
-import signal
-import subprocess
-import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.interrupts import held_back
+from stallscope.measure import spycall
 from stallscope.measure.attaching import what_would_allow
 from stallscope.measure.frames import Frame
+from stallscope.measure.spycall import Call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from typing_extensions import Self
 
-DUMP_S: Final = 3.0
-"""So long a `dump` may take; it takes a quarter of a second."""
-_MORE_DUMPS: Final = 5
-"""So often it is made again: it reads stacks that change meanwhile, and may fail by that."""
 _GRACE_S: Final = 5.0
 """So long after its time a recording may take to write down what it saw."""
-_END_S: Final = 2.0
-"""So long it may take where it is told to end."""
 
 
 @dataclass(frozen=True)
@@ -66,82 +57,6 @@ class Seen:
     """Why there is nothing, in words; empty where there is."""
 
 
-class Call:
-    """One run of py-spy, with an end. Hold interrupts back until it is kept where it gets killed.
-
-    Args:
-        arguments: of py-spy.
-        folder: for its output.
-        name: of its files.
-        bound_s: it is killed after so long.
-        more: so often it is made again, within that time, where it fails without being refused.
-    """
-
-    def __init__(
-        self, arguments: Sequence[str], folder: Path, name: str, bound_s: float, more: int = 0
-    ) -> None:
-        self._arguments = arguments
-        self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
-        self._deadline = time.monotonic() + bound_s
-        self._more = more
-        self.timed_out = False
-        self._make()
-
-    def _make(self) -> None:
-        with held_back(), self._out.open("wb") as out, self._err.open("wb") as err:
-            self._process = subprocess.Popen(  # noqa: S603 - py-spy, and numbers
-                self._arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,  # a Ctrl-C at the terminal is ours to pass on
-            )
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended; ends it where its time is over."""
-        if self._process.poll() is not None:
-            if self._more and not self.worked and not is_refused(self):
-                self._more -= 1
-                self._make()
-                return False
-            return True
-        if time.monotonic() < self._deadline:
-            return False
-        self.timed_out = True
-        self.kill()
-        return True
-
-    @property
-    def worked(self) -> bool:
-        """Whether it ended well."""
-        return self._process.poll() == 0 and not self.timed_out
-
-    @property
-    def out(self) -> str:
-        """What it printed."""
-        return self._out.read_text(encoding="utf-8", errors="replace")
-
-    @property
-    def said(self) -> str:
-        """What it has to say, without the trace of its own stack."""
-        text = self._err.read_text(encoding="utf-8", errors="replace")
-        return text.partition("Stack backtrace:")[0].strip()
-
-    def tell_to_end(self) -> None:
-        """As Ctrl-C does: it writes down what it has."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-            self._deadline = min(self._deadline, time.monotonic() + _END_S)
-
-    def kill(self) -> None:
-        """End it now."""
-        self._more = 0
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-
-
 class Spy:
     """Looks into several processes at once.
 
@@ -164,7 +79,7 @@ class Spy:
         self.notes: list[str] = []
         self._how = how
         self._folder = folder
-        self._program = executable()
+        self._program = spycall.executable()
         self._dumps: dict[int, Call] = {}
         self._records: dict[int, Call] = {}
         self._began: float | None = None
@@ -227,19 +142,19 @@ class Spy:
             return
         for seen in self.seen:
             with held_back():
-                self._dumps[seen.pid] = dump(self._program, seen.pid, self._folder)
+                self._dumps[seen.pid] = spycall.dump(self._program, seen.pid, self._folder)
 
     def _learn(self) -> None:
         """From the dumps: who can be looked into."""
         for seen in self.seen:
             call = self._dumps[seen.pid]
             if not call.worked:
-                seen.why_not = why_not(call)
+                seen.why_not = spycall.why_not(call)
         if all(seen.why_not for seen in self.seen):
             self.refused = self.seen[0].why_not if self.seen else "there is no process"
             self.remedy = (
                 what_would_allow()
-                if any(is_refused(call) or call.timed_out for call in self._dumps.values())
+                if any(spycall.is_refused(call) or call.timed_out for call in self._dumps.values())
                 else "a newer one may know this Python: pip install --upgrade py-spy"
             )
 
@@ -285,43 +200,6 @@ class Spy:
             path.unlink(missing_ok=True)  # another recording of the same process may follow
         if "behind in sampling" in call.said:
             self.notes.append(f"py-spy came late to pid {seen.pid}: its shares may be inaccurate")
-
-
-def executable() -> Path | None:
-    """The py-spy that belongs to this Python, else the one on the PATH; None: there is none."""
-    beside = Path(sys.executable).parent
-    for folder in (beside, beside / "Scripts"):
-        for name in ("py-spy", "py-spy.exe"):
-            if (folder / name).is_file():
-                return folder / name
-    found = shutil.which("py-spy")
-    return None if found is None else Path(found)
-
-
-def dump(program: Path, pid: int, folder: Path, *, with_locals: bool = False) -> Call:
-    """Ask for the stacks of a process, once."""
-    arguments = [str(program), "dump", "--nonblocking", "--json", "--pid", str(pid)]
-    arguments += ["--locals"] * with_locals
-    return Call(arguments, folder, f"dump-{pid}", DUMP_S, _MORE_DUMPS)
-
-
-def is_refused(call: Call) -> bool:
-    """Whether py-spy was not allowed to look."""
-    said = call.said.lower()
-    return any(word in said for word in ("permission denied", "not permitted", "elevated", "sudo"))
-
-
-def why_not(call: Call) -> str:
-    """Why a call came to nothing, in words."""
-    if call.timed_out:
-        return f"py-spy got no answer within {DUMP_S:.0f} s"
-    if is_refused(call):
-        return "py-spy may not attach"
-    said = call.said
-    first = said.removeprefix("Error: ").partition("\n")[0].rstrip(". ")
-    with suppress(ValueError):
-        first = first[: first.index(" Check that the process is running")].rstrip(". ")
-    return f"py-spy could not read it ({first or 'it ended without a word'})"
 
 
 def _threads(speedscope: Any) -> list[list[list[Frame]]]:

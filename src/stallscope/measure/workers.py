@@ -16,7 +16,7 @@ import psutil
 
 from stallscope.errors import UnsupportedError
 from stallscope.interrupts import held_back
-from stallscope.measure import pyspy
+from stallscope.measure import spycall
 from stallscope.measure.attaching import what_would_allow
 from stallscope.measure.frames import WORKER_LOOP
 from stallscope.units import count
@@ -47,7 +47,7 @@ def below(pid: int, folder: Path) -> tuple[list[Process], list[str]]:
             looked into.
     """
     process = _process(pid)
-    program = pyspy.executable()
+    program = spycall.executable()
     if program is None:
         raise UnsupportedError(
             f"pid {pid} can only be looked into by py-spy, which is not installed beside this "
@@ -105,13 +105,13 @@ def _children(process: psutil.Process) -> dict[int, int]:
     return found
 
 
-def _asked(pids: list[int], program: Path, folder: Path) -> dict[int, pyspy.Call]:
+def _asked(pids: list[int], program: Path, folder: Path) -> dict[int, spycall.Call]:
     """Each process's own dump, all made at once."""
-    calls: dict[int, pyspy.Call] = {}
+    calls: dict[int, spycall.Call] = {}
     try:
         for pid in pids:
             with held_back():
-                calls[pid] = pyspy.dump(program, pid, folder, with_locals=True)
+                calls[pid] = spycall.dump(program, pid, folder, with_locals=True)
         while not all(call.is_over for call in calls.values()):
             time.sleep(0.01)
     finally:
@@ -157,13 +157,13 @@ def _dumped(pid: int, process: psutil.Process, program: Path, folder: Path) -> A
             return json.loads(call.out)
     if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
         raise _gone(pid)
-    if pyspy.is_refused(call) or call.timed_out:
+    if spycall.is_refused(call) or call.timed_out:
         raise UnsupportedError(
-            f"pid {pid} cannot be looked into ({pyspy.why_not(call)}): {what_would_allow()}"
+            f"pid {pid} cannot be looked into ({spycall.why_not(call)}): {what_would_allow()}"
         )
     raise UnsupportedError(
         f"pid {pid} ({_name(process)}) is no Python process that py-spy can read "
-        f"({pyspy.why_not(call)}): give the pid of the process that trains; where it is one, "
+        f"({spycall.why_not(call)}): give the pid of the process that trains; where it is one, "
         "`pip install --upgrade py-spy`"
     )
 
