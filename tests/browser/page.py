@@ -4,6 +4,7 @@ Waiting is for what JupyterLab itself knows (a connected, idle kernel; a command
 or for what can be seen, never for a time.
 """
 
+import re
 from pathlib import Path
 
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
@@ -111,17 +112,26 @@ class Panel:
 
     def slide(self, key):
         """Move the slider by a key; wait for the new number and the new picture."""
-        before, number = self.picture(), self._slider.locator(".widget-readout").inner_text()
+        readout = self._slider.locator(".widget-readout")
+        before, number = self.picture(), readout.inner_text()
         self._slider.locator(".noUi-handle").focus()
         self._page.keyboard.press(key)
-        assert self._slider.locator(".widget-readout").inner_text() != number
+        readout.filter(has_not_text=re.compile(f"^{re.escape(number)}$")).wait_for()
         self._changed(before)
 
     def slide_to_neighbour(self):
         """Move the slider by one, to where there is room."""
-        handle = self._slider.locator(".noUi-handle")
-        now, most = (float(handle.get_attribute(f"aria-value{end}")) for end in ("now", "max"))
+        now, least, most = self._place()
+        if least == most:  # all of a short recording is shown: a busy machine records little
+            before = self.picture()
+            self._dropdown.select_option(index=0)
+            self._changed(before)
+            now, least, most = self._place()
         self.slide("ArrowRight" if now < most else "ArrowLeft")
+
+    def _place(self):
+        handle = self._slider.locator(".noUi-handle")
+        return [float(handle.get_attribute(f"aria-value{end}")) for end in ("now", "min", "max")]
 
     def _changed(self, before):
         root = self.shown.element_handle()
