@@ -149,14 +149,14 @@ CHANGES = {
     (1, 0, 2, 3, 4): "RandomCrop before PILToTensor",
     (0, 1, 2, 4, 3): "Scale before ConvertColor",
 }
+FASTER = "FasterRandomMask for RandomMask"
 OTHERS = (
     # kind, change, changes, predicted share of the original, equivalence, recommended
-    ("alternative", "FasterRandomMask for RandomMask", "", 0.66, IDENTICAL, True),
+    ("alternative", FASTER, "", 0.66, IDENTICAL, True),
     ("batch", "ConvertColor and Scale on the whole batch", "", 1.02, IDENTICAL, False),
     ("decode", "decoding at half the size", "less sharp images", 0.75, CLOSE, False),
     ("cache", "the decoded images in memory", "", 0.8, IDENTICAL, False),
-    ("together", "RandomCrop before PILToTensor and FasterRandomMask for RandomMask", "", 0.55)
-    + (IDENTICAL, True),
+    ("together", f"RandomCrop before PILToTensor and {FASTER}", "", 0.55, IDENTICAL, True),
 )
 
 
@@ -185,7 +185,8 @@ def planned(positions) -> tuple[Any, ...]:
     )
 
 
-def other(kind, change, changes, share, same, recommended):
+def other(one):
+    kind, change, changes, share, same, recommended = one
     whole = list(range(len(NAMES)))
     takes = predicted_s(whole) * share
     far = (12.0, 31.0) if same == CLOSE else (None, None)
@@ -221,14 +222,14 @@ def some_orders(
         circumstances: fields of `Circumstances`.
     """
     rows = [(number, *planned(one)) for number, one in enumerate(orders)]
-    rows += [(len(rows) + number, *other(*one)) for number, one in enumerate(others)]
+    rows += [(len(rows) + number, *other(one)) for number, one in enumerate(others)]
     trials = pl.DataFrame(rows, TRIALS, orient="row")
     return Orders(
         ops=_ops(names),
         trials=trials,
-        laps=_laps(trials, [one for one in measured if one < len(rows)], blocks, noise)
-        if measured_share == 1.0
-        else _laps(trials, measured, blocks, noise, measured_share),
+        laps=_laps(
+            trials, [one for one in measured if one < len(rows)], blocks, noise, measured_share
+        ),
         costs=_costs(),
         rest=REST,
         counts=Counts(measurements=31, states=23, exhaustive=600, unexplored=0),
@@ -260,7 +261,7 @@ def _ops(names) -> pl.DataFrame:
     return pl.DataFrame(rows, OPS, orient="row")
 
 
-def _laps(trials, measured, blocks, noise, share=1.0) -> pl.DataFrame:
+def _laps(trials, measured, blocks, noise, share) -> pl.DataFrame:
     rng = np.random.default_rng(0)
     planned_s = dict(trials.select("trial", "predicted_s").iter_rows())
     rows = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stallscope.analyze.orders.answer import factor_text, verdict
 from stallscope.analyze.orders.parts import kind_of, op_names

@@ -93,7 +93,8 @@ def amplification(pairs: tuple[tuple[Picture, Picture], ...]) -> int:
 def _distance(one: Picture, other: Picture) -> NDArray[np.float64]:
     """The absolute difference; of different sizes, that of the corner which both have."""
     high, wide = (min(one.shape[axis], other.shape[axis]) for axis in (0, 1))
-    return np.abs(one[:high, :wide].astype(float) - other[:high, :wide].astype(float))
+    near, far = (picture[:high, :wide].astype(np.float64) for picture in (one, other))
+    return np.asarray(np.abs(near - far))
 
 
 def _note(factor: int) -> str:

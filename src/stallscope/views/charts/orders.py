@@ -1,4 +1,4 @@
-"""The best orders: what each would cost, part by part, what was measured, and whether it is the same.
+"""The best orders: what each would cost, part by part, what was measured, and what its data is.
 
 The pipeline as it is always stands among them.
 """
