@@ -43,12 +43,13 @@ HEADS: Final = (
     "predicted",
     "measured",
     "95% interval",
-    "as fast",
+    "speed-up",
     "data",
     "recommended",
 )
 MOST: Final = 12
 """Rows of a table that is looked at; `Orders.table` has all."""
+BRACKETS: Final = "speed-up in brackets: predicted, not measured"
 MOST_REASONS: Final = 30
 TITLE: Final = 200
 PIPELINE: Final = 80
@@ -119,11 +120,18 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         shown(row["change"] if row["trial"] else "as it is", _NAME),
         seconds(row["predicted_s"]),
         seconds(row["measured_s"]),
-        "—" if low is None else f"{seconds(low)} to {seconds(high)}",
-        f"{fast} predicted" if guess else fast,
+        "—" if low is None else interval(low, high),
+        f"({fast})" if guess else fast,
         row["equivalence"] if row["trial"] else "the original",
         "yes" if row["recommended"] else "",
     )
+
+
+def interval(low: float, high: float) -> str:
+    """The ends of an interval of times; their unit once where it is the same."""
+    first, last = seconds(low), seconds(high)
+    number, _, unit = first.partition(" ")
+    return f"{number if last.endswith(f' {unit}') else first} to {last}"
 
 
 def notes_of(orders: Orders) -> list[str]:
@@ -151,9 +159,8 @@ def _looked_at(orders: Orders) -> list[dict[str, Any]]:
 
 def _hidden(orders: Orders) -> list[str]:
     hidden = orders.trials.height - len(_looked_at(orders))
-    if hidden <= 0:
-        return []
-    return [f"not shown: {count(hidden, 'more pipeline')}, all of them in .table()"]
+    more = [f"not shown: {count(hidden, 'more pipeline')}, all of them in .table()"]
+    return [BRACKETS, *(more if hidden > 0 else [])]
 
 
 def _reasons(orders: Orders) -> str:

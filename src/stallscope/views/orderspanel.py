@@ -187,7 +187,7 @@ class Board:
         yield ipywidgets.HBox([self.op, self.earlier, self.later, self.start])
         yield self.verdict
         yield self.bars
-        yield ipywidgets.HBox([self.run, self.progress, self.copy])
+        yield ipywidgets.HBox([self.run, self.copy, self.progress])
         yield self.said
         yield self.pictures
         yield self.code

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Positions = tuple[int, ...]
 
-_HEADS = ("order", "predicted", "as fast", "measured", "as fast", "95% interval", "data")
+_HEADS = ("order", "predicted", "speed-up", "measured", "speed-up", "95% interval", "data")
 _MARKS = {
     IDENTICAL: "✓",
     CLOSE: "≈",

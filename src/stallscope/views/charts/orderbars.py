@@ -46,7 +46,7 @@ ROOM: Final = WIDTH - 2 * MARGIN - _LEFT - _RIGHT
 _NAME: Final = 0.22
 _BAR: Final = 0.34
 _LINE: Final = 0.15
-_ORDER: Final = 0.19
+_ORDER: Final = 0.22
 _GAP: Final = 0.2
 _KEY: Final = 0.34
 _TOP: Final = 0.1
@@ -149,7 +149,7 @@ def _draw_row(ax: Axes, row: Row, top: float, inch: float) -> None:
         top += _LINE
     if row.order:
         order = fitting(row.order, ROOM, size=SMALL_SIZE)
-        ax.text(0, top + 0.05, order, size=SMALL_SIZE, va="top", color=FAINT)
+        ax.text(0, top + 0.07, order, size=SMALL_SIZE, va="top", color=FAINT)
 
 
 def _head(ax: Axes, row: Row, top: float, inch: float) -> None:

@@ -32,7 +32,7 @@ NO_IMAGES: Final = "The samples are no images: there is no picture of a differen
 NONE_CLOSE: Final = "No order that was tried gives data that is close without being identical"
 MOST: Final = 2
 _STEPS: Final = (1, 2, 5, 10, 20, 50, 100, 255)
-_PICTURE: Final = 1.75
+_PICTURE: Final = 1.45
 """Height of a picture, inches."""
 _GAP: Final = 0.12
 _HEAD: Final = 0.22
@@ -59,7 +59,7 @@ def of(found: Comparison, change: str) -> Sheet:
         found: with its pictures.
         change: what the other pipeline changes, in words.
     """
-    title = shown(f"{change}: {verdict(told(found))}", 200)
+    title = shown(f"{change} · {verdict(told(found))}", 200)
     pairs = found.pictures[:MOST]
     if not pairs:
         return sheet(title, [NO_IMAGES], [])[0]
