@@ -1,0 +1,299 @@
+"""The pipelines that are looked at: orders, rewrites, changes beyond the order, all together.
+
+Each is a recipe with what is known of it: what it should cost, and whether it gives the same data.
+Nothing is recommended whose data was not compared with the original's and found to be the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from stallscope.analyze.orders.search import cheapest, failures
+from stallscope.benches import Comparison
+from stallscope.errors import ArgumentError
+from stallscope.experiments.candidates import CANDIDATES
+from stallscope.experiments.ordering.recipe import Recipe
+from stallscope.experiments.ordering.source import change_of, code_of, random_order_changed
+from stallscope.measure.pipelines import trying
+from stallscope.orderings import CLOSE, FAILS, IDENTICAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from stallscope.analyze.orders.search import Found
+    from stallscope.experiments.candidates.protocol import Situation
+    from stallscope.experiments.ordering.workbench import Workbench
+    from stallscope.orderings import Rest
+
+_MOST_SAME: Final = 5
+"""Orders that give the original's data."""
+_MOST_OTHERS: Final = 6
+"""Of other data, and of those that raise."""
+_ALWAYS: Final = 50
+"""Orders of one digest that are looked at until enough are found to be the same."""
+_REDRAWN: Final = (
+    "random numbers are drawn in another order, so that a seed gives other samples than before"
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One pipeline that was looked at."""
+
+    kind: str
+    """One of `orderings.KINDS`."""
+    recipe: Recipe
+    """How it is made."""
+    change: str
+    """What it changes, in words."""
+    changes: str
+    """What that means for the model; "" for nothing."""
+    ops_s: float | None
+    """What its ops should cost, per sample, less what it saves elsewhere; None where it fails."""
+    comparison: Comparison
+    """Its data against the original's."""
+    names: Mapping[int, str] | None = None
+    """For ops that are replaced, an expression for what replaces them."""
+    label: str = ""
+    """For ops that are replaced, how the order names them."""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether it gives the original's data."""
+        return self.comparison.equivalence == IDENTICAL
+
+
+class Trials:
+    """Everything that is looked at, one kind after the other.
+
+    Args:
+        bench: the pipeline at work.
+        found: what the search has tried.
+        rest: what a sample costs outside of its ops.
+    """
+
+    def __init__(self, bench: Workbench, found: Found, rest: Rest) -> None:
+        self._bench, self._found, self.rest = bench, found, rest
+        self._as_it_is = tuple(range(len(bench.ops)))
+        self.base_s = sum(bench.outcomes[p].seconds for p in self._as_it_is)
+        self._searched_s = self.base_s
+        same = Comparison(IDENTICAL, compared=len(bench.givens))
+        self.all = [Trial("order", Recipe(self._as_it_is), "as it is", "", self.base_s, same)]
+
+    # ---- orders -----------------------------------------------------------------------------
+
+    def add_orders(self, is_over: Callable[[], bool]) -> None:
+        """The cheapest orders of the original's data, of each other data, and some that raise."""
+        classes = cheapest(self._found, _ALWAYS)
+        original = list(self._found.after(self._as_it_is))
+        self._searched_s = sum((tried.seconds or 0.0) for _, tried in original if tried)
+        last = original[-1][1]
+        digest = last.state.digest if last and last.state else ""
+        same = 0
+        for order in classes.pop(digest, []):
+            if same >= _MOST_SAME or is_over():
+                break
+            if order.positions != self._as_it_is:
+                trial = self._ordered(order.positions, order.seconds)
+                same += trial.is_same
+                self.all.append(trial)
+        others = sorted((orders[0].seconds, orders[0]) for orders in classes.values())
+        for seconds, order in others[:_MOST_OTHERS]:
+            if not is_over():
+                self.all.append(self._ordered(order.positions, seconds))
+        for beginning, why in failures(self._found)[:_MOST_OTHERS]:
+            rest = tuple(p for p in self._as_it_is if p not in beginning)
+            self.all.append(self._failing((*beginning, *rest), why))
+
+    def _ordered(self, positions: tuple[int, ...], seconds: float) -> Trial:
+        recipe = Recipe(positions)
+        change = change_of(positions, self._bench.ops)
+        comparison = self._bench.compare(recipe)
+        drawing = {p: outcome.is_random for p, outcome in self._bench.outcomes.items()}
+        redrawn = _REDRAWN if random_order_changed(positions, drawing) else ""
+        # the search may have used fewer samples: its gain is what counts
+        ops_s = self.base_s + seconds - self._searched_s
+        return Trial("order", recipe, change, redrawn, ops_s, comparison)
+
+    def _failing(self, positions: tuple[int, ...], why: str) -> Trial:
+        change = change_of(positions, self._bench.ops)
+        comparison = Comparison(FAILS, why=why)
+        return Trial("order", Recipe(positions), change, "", None, comparison)
+
+    # ---- rewrites of the user's --------------------------------------------------------------
+
+    def add_alternatives(self, alternatives: Mapping[Any, Any] | None) -> None:
+        """Rewrites of ops, each by itself.
+
+        Raises:
+            ArgumentError: there is no such op, or the rewrite cannot be called.
+        """
+        for position, op, name in _alternatives(self._bench, alternatives):
+            old = self._bench.ops[position].name
+            new = getattr(op, "__name__", type(op).__name__)
+            recipe = Recipe(self._as_it_is, replaced={position: op})
+            comparison = self._bench.compare(recipe)
+            self.all.append(
+                Trial(
+                    "alternative",
+                    recipe,
+                    f"{new} instead of {old}",
+                    "",
+                    self._with_other(position, op) if comparison.equivalence != FAILS else None,
+                    comparison,
+                    {position: name},
+                    new,
+                )
+            )
+
+    def _with_other(self, position: int, op: Any) -> float | None:
+        """What all ops cost with another object in the place of one of them."""
+        bench = self._bench
+        givens = bench.outcomes[position - 1].givens if position else bench.givens
+        outcome = trying.attempt(bench.ops[position], bench.stream(position, op), givens)
+        return self.base_s - bench.outcomes[position].seconds + outcome.seconds
+
+    # ---- beyond the order ---------------------------------------------------------------------
+
+    def add_candidates(self, situation: Situation, is_over: Callable[[], bool]) -> None:
+        """What each candidate proposes."""
+        for candidate in CANDIDATES:
+            if is_over():
+                return
+            for proposal in candidate(situation):
+                comparison = self._bench.compare(proposal.recipe)
+                saved_s = proposal.saved_s
+                ops_s = None if saved_s is None else self.base_s - saved_s
+                self.all.append(
+                    Trial(
+                        proposal.kind,
+                        proposal.recipe,
+                        proposal.change,
+                        proposal.changes,
+                        None if comparison.equivalence == FAILS else ops_s,
+                        comparison,
+                    )
+                )
+
+    # ---- all together ---------------------------------------------------------------------------
+
+    def add_together(self) -> None:
+        """All changes that give the same data and should gain; and with the close ones on top."""
+        same = self._joined([trial for trial in self.all if trial.is_same])
+        if same is not None:
+            self.all.append(same)
+        near = [t for t in self.all if t.is_same or t.comparison.equivalence == CLOSE]
+        more = self._joined(near)
+        if more is not None and (same is None or more.change != same.change):
+            self.all.append(more)
+
+    def _joined(self, trials: list[Trial]) -> Trial | None:
+        """The best of each kind in one pipeline; None where there are not two that gain."""
+        picked: list[Trial] = []
+        for kind in ("order", "alternative", "decode", "batch"):
+            gaining = [
+                t for t in trials if t.kind == kind and (t.ops_s or self.base_s) < self.base_s
+            ]
+            for trial in sorted(gaining, key=lambda one: one.ops_s or 0.0):
+                if self._fits(trial, picked):
+                    picked.append(trial)
+        if len(picked) < 2:  # noqa: PLR2004 - one alone is a trial already
+            return None
+        recipe = picked[0].recipe
+        for trial in picked[1:]:
+            recipe = recipe.joined(trial.recipe)
+        saved_s = sum(self.base_s - (trial.ops_s or self.base_s) for trial in picked)
+        comparison = self._bench.compare(recipe)
+        return Trial(
+            "together",
+            recipe,
+            "; ".join(trial.change for trial in picked),
+            "; ".join(dict.fromkeys(trial.changes for trial in picked if trial.changes)),
+            None if comparison.equivalence == FAILS else self.base_s - saved_s,
+            comparison,
+            {p: n for trial in picked for p, n in (trial.names or {}).items()},
+            next((trial.label for trial in picked if trial.label), ""),
+        )
+
+    @staticmethod
+    def _fits(trial: Trial, picked: list[Trial]) -> bool:
+        """Whether a change can be made beside those that are picked."""
+        if trial.kind == "alternative":
+            places = {p for other in picked for p in other.recipe.replaced}
+            return not places & set(trial.recipe.replaced)
+        if any(other.kind == trial.kind for other in picked):
+            return False
+        if trial.kind == "batch":
+            last = picked[0].recipe.positions if picked else trial.recipe.positions
+            moved = trial.recipe.on_batch
+            replaced = {p for other in picked for p in other.recipe.replaced}
+            return last[-len(moved) :] == moved and not replaced & set(moved)
+        return True
+
+    # ---- as rows ---------------------------------------------------------------------------------
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """One a trial, columns of `orderings.TRIALS`."""
+        names = {op.position: op.name for op in self._bench.ops}
+        for number, trial in enumerate(self.all):
+            said = trial.comparison
+            predicted = None if trial.ops_s is None else self.rest.total_s + trial.ops_s
+            shown = [self._shown(trial, names[p], p) for p in trial.recipe.positions]
+            yield (
+                number,
+                trial.kind,
+                list(trial.recipe.positions),
+                " → ".join(shown),
+                trial.change,
+                trial.changes,
+                predicted,
+                said.equivalence,
+                said.largest_difference,
+                said.psnr_db,
+                said.compared,
+                said.why,
+                self.is_gain(trial),
+                code_of(trial.recipe, self._bench.site, dict(trial.names or {})),
+            )
+
+    @staticmethod
+    def _shown(trial: Trial, name: str, position: int) -> str:
+        if position in trial.recipe.replaced:
+            op = trial.recipe.replaced[position]
+            return str(getattr(op, "__name__", type(op).__name__))
+        return f"{name} (on the batch)" if position in trial.recipe.on_batch else name
+
+    def is_gain(self, trial: Trial) -> bool:
+        """Whether a trial gives the same data and should be faster."""
+        faster = trial.ops_s is not None and trial.ops_s < self.base_s
+        # a cache is the user's decision: it costs memory that others may need
+        return faster and trial.is_same and not trial.comparison.why and trial.kind != "cache"
+
+
+def _alternatives(
+    bench: Workbench, alternatives: Mapping[Any, Any] | None
+) -> Iterator[tuple[int, Any, str]]:
+    """Position, object and expression of each rewrite."""
+    known = {op.name: op.position for op in bench.ops}
+    for key, value in (alternatives or {}).items():
+        position = known.get(key) if isinstance(key, str) else key
+        if not isinstance(position, int) or position not in range(len(bench.ops)):
+            raise ArgumentError(
+                f"alternatives: there is no op {key!r} in this pipeline; there are "
+                f"{', '.join(repr(name) for name in known)}"
+            )
+        several = list(value) if isinstance(value, (list, tuple)) else [value]
+        for number, op in enumerate(several):
+            if not callable(op) or isinstance(op, type):
+                raise ArgumentError(
+                    f"alternatives[{key!r}] is {op!r:.80}: give an op that can be called with a "
+                    "sample, an object and not its class"
+                )
+            place = f"[{number}]" if len(several) > 1 else ""
+            yield position, op, f"alternatives[{key!r}]{place}"
+
+
+def with_equivalence(trial: Trial, comparison: Comparison) -> Trial:
+    """The trial with another comparison, as when its loader raises."""
+    return replace(trial, comparison=comparison)
