@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from orderings_built import NAMES, PlannedBench, some_orders, some_pictures
+from orderings_built import (
+    FASTER,
+    NAMES,
+    REWRITE,
+    WHOLE_MS,
+    Other,
+    PlannedBench,
+    some_orders,
+    some_pictures,
+)
 from pictures import check_texts, texts
 
 import stallscope as ss
 from stallscope.analyze.orders.answer import costliest, fit, on_top, sentence, verdict
-from stallscope.analyze.orders.parts import op_names, parts_of
+from stallscope.analyze.orders.parts import parts_of
+from stallscope.orderings import CLOSE
 from stallscope.views.charts.orderpictures import amplification, of
 from stallscope.views.orders import KINDS
 
@@ -38,15 +48,15 @@ class TestPictures:
         """The recommended pipelines come first, and the one as it is is always among them."""
         drawn = [text.get_text() for text in texts(ORDERS["full"].plot())]
 
-        best = drawn.index("RandomCrop before PILToTensor and FasterRandomMask for RandomMask")
+        best = drawn.index(f"RandomCrop before PILToTensor; {REWRITE}")
         assert best < drawn.index("as it is")
-        assert any(text.startswith("identical · 1.8× (1.") for text in drawn)
+        assert any(text.startswith("identical · 1.7× (1.") for text in drawn)
 
     def test_what_was_not_measured_is_called_predicted(self):
         """No factor stands there as if it were measured."""
         drawn = [text.get_text() for text in texts(ORDERS["not measured"].plot())]
 
-        assert "identical · 1.8× predicted" in drawn
+        assert "identical · 1.7× predicted" in drawn
         assert "predicted, not measured" in ORDERS["not measured"].plot().title
 
     def test_different_data_is_not_among_the_best(self):
@@ -108,7 +118,7 @@ class TestTable:
 
     def test_what_comes_from_a_user_is_escaped(self):
         """Names of ops and notes hold whatever the user wrote."""
-        others = (("alternative", HOSTILE, HOSTILE, 0.5, "identical", True),)
+        others = (Other("alternative", HOSTILE, 3.0, changes=HOSTILE, recommended=True),)
         orders = some_orders(names=(HOSTILE, *NAMES[1:]), notes=(HOSTILE,), others=others)
 
         assert HOSTILE not in orders._repr_mimebundle_()["text/html"]
@@ -119,8 +129,8 @@ class TestSentences:
         """What to change, that the data is the same, how fast, and how sure that is."""
         said = sentence(ORDERS["full"])
 
-        assert said.startswith("With RandomCrop before PILToTensor and FasterRandomMask for Rand")
-        assert "the same data comes 1.8× as fast (95% interval 1." in said
+        assert said.startswith("With RandomCrop before PILToTensor; FasterRandomMask instead of Ra")
+        assert "the same data comes 1.7× as fast (95% interval 1." in said
 
     def test_nothing_faster_is_an_answer(self):
         """The pipeline as it is can be the best one."""
@@ -136,16 +146,14 @@ class TestSentences:
 
     def test_what_is_only_close_is_said_apart(self):
         """It is no part of the answer; its difference and what it means for the model are told."""
-        others = (
-            ("decode", "decoding at half the size", "less sharp images", 0.3, "close", False),
-        )
+        others = (Other("decode", "half", WHOLE_MS * 0.3, changes="less", equivalence=CLOSE),)
 
         orders = some_orders(others=others, measured=(0, 1))
         said = on_top(orders)
 
-        assert said.startswith("not the same, but close: decoding at half the size, 3.3× as fast")
+        assert said.startswith("not the same, but close: half, 3.3× as fast")
         assert said.endswith("PSNR 31 dB or more (less sharp images)")
-        assert "decoding" not in sentence(orders)
+        assert "half" not in sentence(orders)
 
     @pytest.mark.parametrize(("took", "error"), [(1.0, "0%"), (2.0, "100%"), (0.5, "50%")])
     def test_predictions_are_held_against_measurements(self, took, error):
@@ -166,17 +174,36 @@ class TestSentences:
 
 class TestParts:
     def test_add_up_to_the_prediction(self):
-        """Of every order, also where another way to the same data was measured."""
+        """Of every trial whose parts are known, whatever it changes."""
         orders = ORDERS["full"]
-        rows = [row for row in orders.trials.to_dicts() if row["kind"] == "order"]
+        known = {row["change"]: parts_of(orders, row) for row in orders.trials.to_dicts()}
+        rows = {row["change"]: row["predicted_s"] for row in orders.trials.to_dicts()}
 
-        for row in rows:
-            if row["predicted_s"] is not None:
-                took = sum(part.seconds for part in parts_of(orders, row))
-                assert pytest.approx(row["predicted_s"]) == took
+        for change, parts in known.items():
+            if parts:
+                assert pytest.approx(rows[change]) == sum(part.seconds for part in parts)
+        assert ["order (0, 2, 1, 3, 4)", "the decoded images in memory"] == [
+            change for change, parts in known.items() if not parts
+        ]
 
-    def test_ops_that_share_a_name_are_numbered(self):
-        """So that they can be told apart in the panel."""
-        names = op_names(some_orders(names=("Flip", "Crop", "Flip", "Scale", "Scale")))
+    def test_a_change_is_in_its_own_part(self):
+        """A rewrite, ops on the whole batch, and another way to decode."""
+        orders = ORDERS["full"]
+        took = {
+            row["kind"]: {part.name: part.seconds * 1000 for part in parts_of(orders, row)}
+            for row in orders.trials.to_dicts()
+        }
 
-        assert ["Flip (1)", "Crop", "Flip (2)", "Scale (1)", "Scale (2)"] == list(names.values())
+        assert pytest.approx(0.4) == took["alternative"][FASTER]
+        assert pytest.approx(0.4) == took["together"][FASTER]
+        assert pytest.approx(0.15) == took["together"]["PILToTensor"]
+        assert pytest.approx(1.1) == took["batch"]["ConvertColor, Scale on the batch"]
+        assert pytest.approx(0.6) == took["decode"]["decode"]
+
+    def test_a_search_on_fewer_samples_counts_by_its_gain(self):
+        """Where ops took longer on all samples, the parts still add up to the prediction."""
+        orders = some_orders(search_took=0.8)
+        row = orders.trials.row(1, named=True)
+        parts = parts_of(orders, row)
+
+        assert pytest.approx(row["predicted_s"]) == sum(part.seconds for part in parts)

@@ -141,7 +141,7 @@ def notes_of(orders: Orders) -> list[str]:
     workers = count(told.num_workers, "worker") if told.num_workers else "the main process"
     of = f"compared on {count(told.samples, 'sample')}{where} · measured in {workers}"
     changes = [
-        f"{row['change']} changes for the model: {row['changes']}"
+        f"{row['change']}: {row['changes']}"
         for row in orders.table().to_dicts()
         if row["changes"] and row["recommended"]
     ]

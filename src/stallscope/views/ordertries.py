@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from stallscope.analyze.orders.answer import factor_text, verdict
-from stallscope.analyze.orders.parts import kind_of, op_names
+from stallscope.analyze.orders.parts import op_names, pieces
 from stallscope.benches import Measured, NoSuchOrderError
 from stallscope.orderings import CLOSE, DIFFERENT, FAILS, IDENTICAL, NOT_DISTINGUISHED
 from stallscope.units import seconds
@@ -173,7 +173,8 @@ class Tries:
     def _row(self, positions: Positions) -> orderbars.Row:
         found = self.predict(positions)
         first = positions == self.as_it_is
-        ops = sum(kind_of(part.name) == "transform" for part in found.prediction.parts)
+        parts = pieces(found.prediction.parts)
+        ops = sum(part.kind == "transform" for part in parts)
         fails = found.prediction.seconds is None and ops < len(positions)
         measured = None
         if found.measured is not None:
@@ -181,7 +182,7 @@ class Tries:
         return orderbars.Row(
             name="as it is" if first else "this order",
             said=seconds(found.prediction.seconds),
-            parts=found.prediction.parts,
+            parts=parts,
             predicted_s=found.prediction.seconds,
             measured_s=measured,
             order=_BETWEEN.join(self.labels_of(positions)),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.analyze.climb import times
-from stallscope.analyze.orders.parts import as_it_is, kind_of
+from stallscope.analyze.orders.parts import as_it_is
 from stallscope.orderings import CLOSE, DIFFERENT, EQUIVALENCES, FAILS, IDENTICAL, NOT_DISTINGUISHED
 from stallscope.units import count, seconds, share
 
@@ -67,13 +67,13 @@ def _nothing(orders: Orders) -> str:
 def costliest(orders: Orders) -> str:
     """The op that takes most of a sample's time; "" where no op was timed."""
     parts = as_it_is(orders)
-    ops = [part for part in parts if kind_of(part.name) == "transform"]
+    ops = [part for part in parts if part.kind == "transform"]
     whole = sum(part.seconds for part in parts)
     if not ops or not whole:
         return ""
     first = max(ops, key=lambda part: part.seconds)
     told = f"{first.name} is the costliest op: {share(first.seconds / whole)} of a sample's time"
-    decode = sum(part.seconds for part in parts if kind_of(part.name) == "decode")
+    decode = sum(part.seconds for part in parts if part.kind == "decode")
     return told + (f"; decoding the image takes {share(decode / whole)}" if decode else "")
 
 
@@ -172,6 +172,6 @@ def prediction_errors(orders: Orders) -> list[float]:
 
 
 def whole(orders: Orders) -> str:
-    """What a sample costs as it is."""
-    parts = as_it_is(orders)
-    return f"{seconds(sum(part.seconds for part in parts))} a sample as it is" if parts else ""
+    """What a sample costs as it is; "" where that is not known."""
+    took = orders.trials["predicted_s"][0] if orders.trials.height else None
+    return "" if took is None else f"{seconds(took)} a sample as it is"

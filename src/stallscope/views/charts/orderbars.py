@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.patches import Rectangle
 
-from stallscope.analyze.orders.parts import kind_of
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import seconds
 from stallscope.views.charts.axes import linear_time
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from stallscope import benches
+    from stallscope.analyze.orders.parts import Piece
 
 AXIS: Final = "seconds of one worker per sample"
 KEY: Final = "bar: predicted, part by part · line under it: measured, with its 95% interval"
@@ -64,7 +63,7 @@ class Row:
     """What it changes."""
     said: str = ""
     """Stands at the right of the name: whether the data is the same, and how fast it is."""
-    parts: tuple[benches.Part, ...] = ()
+    parts: tuple[Piece, ...] = ()
     """Of its predicted time; none where that is known as a whole only."""
     predicted_s: float | None = None
     """Per sample; None where it fails."""
@@ -98,7 +97,7 @@ def part(rows: Sequence[Row]) -> Part:
 def draw(ax: Axes, rows: Sequence[Row]) -> Axes:
     """Draw the rows on an `ax` that is as `part` says."""
     height = part(rows).height
-    linear_time(ax, max((row.longest_s for row in rows), default=0.0) or 1e-3)
+    linear_time(ax, 1.01 * max((row.longest_s for row in rows), default=0.0) or 1e-3)
     ax.set_ylim(height, 0)
     ax.set_yticks([])
     ax.spines["left"].set_visible(False)
@@ -112,7 +111,7 @@ def draw(ax: Axes, rows: Sequence[Row]) -> Axes:
 
 def _entries(rows: Sequence[Row]) -> list[Entry]:
     """The colours that are there, in the order of a sample's way."""
-    kinds = [kind_of(part.name) for row in rows for part in row.parts]
+    kinds = [part.kind for row in rows for part in row.parts]
     found = [
         Entry(label, {"facecolor": COLOURS[kind]})
         for kind, label in _LABELS.items()
@@ -169,15 +168,14 @@ def fitting(text: str, room: float, *, size: float = TEXT_SIZE, bold: bool = Fal
     return shown(text, longest)
 
 
-def _piece(ax: Axes, one: benches.Part, at: tuple[float, float], inch: float) -> None:
-    kind = kind_of(one.name)
+def _piece(ax: Axes, one: Piece, at: tuple[float, float], inch: float) -> None:
     start, top = at
-    ax.add_patch(Rectangle(at, one.seconds, _BAR, facecolor=COLOURS[kind], linewidth=0))
+    ax.add_patch(Rectangle(at, one.seconds, _BAR, facecolor=COLOURS[one.kind], linewidth=0))
     ax.plot([start, start], [top, top + _BAR], color=PAPER, linewidth=1.2, solid_capstyle="butt")
     room = one.seconds / inch - 0.08
     name, took = shown(one.name, 30), seconds(one.seconds)
     look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "size": SMALL_SIZE - 0.6}
-    look["color"] = PAPER if kind in _DARK else INK
+    look["color"] = PAPER if one.kind in _DARK else INK
     middle = start + one.seconds / 2
     if text_width(name, SMALL_SIZE - 0.6) <= room:
         ax.text(middle, top + _BAR / 2 - 0.075, name, **look)

@@ -112,4 +112,8 @@ def _where(row: dict[str, Any]) -> str:
 
 def _about(row: dict[str, Any]) -> str:
     goes = f"{row['takes']} → {row['gives']}" if row["takes"] or row["gives"] else ""
-    return " · ".join(part for part in (goes, row["settings"]) if part)
+    settings = str(row["settings"] or "")
+    inner = settings.removeprefix(f"{row['name']}(")
+    if inner != settings:  # a repr says the name again
+        settings = inner.removesuffix(")")
+    return " · ".join(part for part in (goes, settings) if part)
