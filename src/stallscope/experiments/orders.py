@@ -20,7 +20,7 @@ from stallscope.errors import ArgumentError, StallscopeError, UnsupportedError
 from stallscope.experiments.candidates.protocol import Situation
 from stallscope.experiments.failure import note
 from stallscope.experiments.ordering.live import LiveBench, guarded
-from stallscope.experiments.ordering.race import Race, same_batches
+from stallscope.experiments.ordering.race import LAP_S, Race, same_batches
 from stallscope.experiments.ordering.recipe import loader_by
 from stallscope.experiments.ordering.report import costs_frame, ops_frame, ops_said, times_said
 from stallscope.experiments.ordering.rest import rest_of
@@ -54,7 +54,12 @@ _FEWEST_SEARCHED: Final = 4
 """Samples on which orders are searched, however little time there is."""
 _RACED: Final = 0.97
 """Share of the budget after which no lap ends."""
-_MOST_RACED: Final = 8
+_MOST_RACED: Final = 7
+"""Pipelines beside the original that are measured for real."""
+_RACED_FIRST: Final = ("together", "order", "alternative", "batch", "decode", "cache")
+"""The kinds of which one is measured first."""
+_START_S: Final = 0.15
+"""About what starting and ending a loader's workers takes."""
 _MEMORY_SHARE: Final = 0.25
 """Of the memory that is left: for the samples at every point of their way, and for a cache."""
 
@@ -156,7 +161,9 @@ class _Quest:
         found = survey(self._loader, samples, _room_bytes())
         self._notes += found.notes
         began_ns = time.perf_counter_ns()
-        self._bench = bench = Workbench(found, lambda: self._is_over(_SEARCHED))
+        self._bench = bench = Workbench(
+            found, self._loader.batch_size or 1, lambda: self._is_over(_SEARCHED)
+        )
         with guarded(self._loader, bench):
             self._choose(began_ns)
             over = lambda: self._is_over(_SEARCHED)  # noqa: E731 - short
@@ -183,7 +190,8 @@ class _Quest:
         loader, indices = same_batches(self._loader)
         loaders = {n: self._raced(self._trials.all[n], loader, indices) for n in (0, *numbers)}
         deadline_ns = self._began_ns + int(_RACED * self._budget_s * 1e9)
-        self._race = Race({n: one for n, one in loaders.items() if one is not None}, deadline_ns)
+        racing = {number: one for number, one in loaders.items() if one is not None}
+        self._race = Race(racing, deadline_ns, self._lap_s)
         bar = Bar(desc=f"orders of {self._aim.name}", total=100, leave=False, delay=0.5)
         with closing(bar):
             self._race.run(lambda share: bar.update(int(share * 100) - bar.n))
@@ -195,7 +203,10 @@ class _Quest:
         return time.perf_counter_ns() > self._began_ns + share * self._budget_s * 1e9
 
     def _promising(self) -> list[int]:
-        """The trials that are measured: those that gain most, of each kind at least one."""
+        """The trials that are measured: of each kind the one that gains most, then what is left.
+
+        So many that all of them can be started twice in the time that is left.
+        """
         trials = self._trials
         can = [
             number
@@ -206,9 +217,22 @@ class _Quest:
         first: dict[str, int] = {}
         for number in can:
             first.setdefault(trials.all[number].kind, number)
-        rest = [number for number in can if number not in first.values()]
-        rest = [n for n in rest if trials.is_gain(trials.all[n])]
-        return [*first.values(), *rest][: _MOST_RACED - 1]
+        firsts = [first[kind] for kind in _RACED_FIRST if kind in first]
+        rest = [n for n in can if n not in firsts and trials.is_gain(trials.all[n])]
+        return [*firsts, *rest][: self._places()]
+
+    @property
+    def _lap_s(self) -> float:
+        """About what a lap takes: start-up, warm-up and the steady state."""
+        workers = max(self._loader.num_workers, 1)
+        batch_s = self._trials.rest.total_s + self._trials.base_s
+        batch_s *= (self._loader.batch_size or 1) / workers
+        return float(_START_S + max(LAP_S, batch_s * workers) + (workers + 1) * batch_s)
+
+    def _places(self) -> int:
+        """How many loaders beside the original can be started twice in the time that is left."""
+        left_s = _RACED * self._budget_s - (time.perf_counter_ns() - self._began_ns) / 1e9
+        return min(max(int(left_s / (2 * self._lap_s)) - 1, 1), _MOST_RACED)
 
     def _raced(self, trial: Trial, loader: Any, indices: set[Any]) -> Any:
         """The loader of a trial; None for a cache that there is no room for."""

@@ -43,6 +43,8 @@ TABLE: Schema = {
 time over the trial's, with a 95% interval; null where the trial was not measured, and then
 `predicted_speedup` is all there is."""
 
+_PROMISING: Final = 1.05
+"""What is only predicted to be faster by less than this is not recommended."""
 _SEED: Final = 20_240_229
 _ENDS: Final = (2.5, 97.5)
 
@@ -62,23 +64,27 @@ def table(orders: Orders) -> pl.DataFrame:
                 **measured,
                 "place": _place(orders.laps, trial["trial"]),
                 "predicted_speedup": whole / predicted if whole and predicted else None,
-                "recommended": is_recommended(trial, measured),
+                "recommended": is_recommended(trial, measured, whole),
             }
         )
     rows.sort(key=_rank)
     return pl.DataFrame([[row[name] for name in TABLE] for row in rows], TABLE, orient="row")
 
 
-def is_recommended(trial: dict[str, Any], measured: dict[str, Any]) -> bool:
-    """Whether a trial gives the same bits, and was not found to be no faster.
+def is_recommended(trial: dict[str, Any], measured: dict[str, Any], whole_s: float | None) -> bool:
+    """Whether a trial gives the same bits, and is faster.
 
     Args:
         trial: a row of `TRIALS`.
-        measured: its `speedup_low`, null where it was not measured.
+        measured: its `speedup_low`, null where it was not measured, or too little for an interval:
+            then the prediction has to promise more than its own noise.
+        whole_s: what the original should cost.
     """
     if not trial["recommended"] or trial["equivalence"] != IDENTICAL:
         return False
-    return measured["speedup"] is None or (measured["speedup_low"] or 0.0) > 1.0
+    if measured["speedup_low"] is not None:
+        return bool(measured["speedup_low"] > 1.0)
+    return bool(whole_s and trial["predicted_s"] and whole_s / trial["predicted_s"] > _PROMISING)
 
 
 def rates_of(laps: pl.DataFrame) -> dict[int, Rates]:
@@ -124,13 +130,14 @@ def _place(laps: pl.DataFrame, trial: int) -> str | None:
 
 
 def _rank(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Recommended first, the original next; measured before predicted, fast before slow."""
+    """Recommended first (measured before predicted), the original next; fast before slow."""
     group = 0 if row["recommended"] else 1 if row["trial"] == 0 else 2
+    is_measured = row["speedup_low"] is not None
     speed = row["speedup"] or row["predicted_speedup"]
     order = ("identical", "close", "not-distinguished", "different", "fails")
     return (
         group,
-        order.index(row["equivalence"]) if group else 0,
+        order.index(row["equivalence"]) if group else not is_measured,
         -(speed or 0.0),
         row["trial"],
     )

@@ -6,6 +6,7 @@ what is meant to change.
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING, Any
 
 from stallscope.experiments.candidates.protocol import Proposal
@@ -36,7 +37,8 @@ def proposals(situation: Situation) -> Iterator[Proposal]:
     made = [one.value for one in (bench.outcomes[cut - 1].givens if cut else bench.givens)]
     each = bytes_of(made) / len(made)
     entries = len(situation.loader.dataset)
-    fetch_s = sum(one.fetch_s + one.decode_s for one in bench.drawn) / len(bench.drawn)
+    fetch_s = statistics.median(one.fetch_s for one in bench.drawn)
+    fetch_s += statistics.median(one.decode_s for one in bench.drawn)
     saved_s = fetch_s + sum(bench.outcomes[position].seconds for position in range(cut))
     last = bench.ops[cut - 1].name if cut else "decoding"
     yield Proposal(

@@ -22,7 +22,7 @@ from stallscope.orderings import LAPS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_LAP_S: Final = 0.4
+LAP_S: Final = 0.4
 """The steady state of one lap."""
 _BATCHES: Final = 8
 """That are made again and again."""
@@ -42,13 +42,14 @@ class Race:
     Args:
         loaders: by the number of their trial; each without an end.
         deadline_ns: no lap begins that would end after this (`perf_counter_ns`).
+        lap_s: about what the first one takes.
     """
 
-    def __init__(self, loaders: Mapping[int, Any], deadline_ns: int) -> None:
+    def __init__(self, loaders: Mapping[int, Any], deadline_ns: int, lap_s: float = 0.0) -> None:
         self._loops = {trial: _loop(loader) for trial, loader in loaders.items()}
         self._deadline_ns = deadline_ns
         self._rows: list[tuple[Any, ...]] = []
-        self._took_s: dict[int, float] = {}
+        self._took_s = dict.fromkeys(loaders, lap_s)
         self._blocks = 0
         self.failed: dict[int, str] = {}
         """Trials whose loader raised, and what."""
@@ -81,12 +82,12 @@ class Race:
     def _may_begin(self, trial: int) -> bool:
         """Whether there is time for another lap, as far as the one before tells."""
         left_s = (self._deadline_ns - time.perf_counter_ns()) / 1e9
-        return left_s > self._took_s.get(trial, 0.0)
+        return left_s > self._took_s[trial]
 
     def _lap(self, trial: int) -> None:
         began_ns, lap, loop = time.perf_counter_ns(), Lap(), self._loops[trial]
         try:
-            run_lap(loop, lap, Span(_LAP_S, self._deadline_ns))
+            run_lap(loop, lap, Span(LAP_S, self._deadline_ns))
         except Exception as error:
             if trial == 0:
                 raise  # the user's own loader, with the user's own error

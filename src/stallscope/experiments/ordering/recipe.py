@@ -48,6 +48,10 @@ class Recipe:
         """The object that works in the place of an op."""
         return self.replaced.get(position, chain.ops[position].call)
 
+    def works(self, chain: Chain) -> list[tuple[Any, bool]]:
+        """What is done to whole batches: each op, and whether torch vectorises it."""
+        return [(self.op(chain, position), position in self.by_vmap) for position in self.on_batch]
+
     def joined(self, other: Recipe) -> Recipe:
         """Both changes at once; the other's order holds where it has one of its own."""
         reordered = other.positions != tuple(sorted(other.positions))
@@ -97,7 +101,7 @@ def loader_by(recipe: Recipe, site: Site, loader: Any, **changed: Any) -> Any:
     attributes = vars(clone)  # torch forbids to set some of them
     attributes.update(dataset=dataset, _iterator=None, **changed)
     if recipe.on_batch:
-        works = [(recipe.op(chain, p), p in recipe.by_vmap) for p in recipe.on_batch]
+        works = recipe.works(chain)
         attributes["collate_fn"] = BatchOps(clone.collate_fn, works, site.where or ())
     return clone
 

@@ -16,7 +16,7 @@ from stallscope.experiments.ordering.recipe import Site
 from stallscope.measure.cache import loaders as caching
 from stallscope.measure.cache.values import bytes_of, fresh
 from stallscope.measure.pipelines.calls import Given, OpResultError, called, passed_on
-from stallscope.measure.pipelines.chain import Chain, prelude
+from stallscope.measure.pipelines.chain import Chain
 from stallscope.measure.pipelines.digests import digest
 from stallscope.measure.pipelines.inputs import watch
 from stallscope.measure.pipelines.place import places
@@ -127,7 +127,7 @@ def _believed(place: Place, givens: list[Given]) -> tuple[Chain, list[str]]:
     chain = Chain(place.value)
     if len(chain.ops) == 1 and chain.ops[0].call is place.value:
         return chain, []
-    if isinstance(place.value, (list, tuple)) or _is_replayed(chain, givens[:_CHECKED]):
+    if chain.is_known or _is_replayed(chain, givens[:_CHECKED]):
         return chain, []
     note = (
         f"{place.text} is taken as one op: calling its {count(len(chain.ops), 'part')} in turn "
@@ -140,13 +140,12 @@ def _is_replayed(chain: Chain, givens: list[Given]) -> bool:
     try:
         whole, parts = copy.deepcopy(chain.value), copy.deepcopy(chain.value)
     except Exception:  # noqa: BLE001 - whatever an op holds: a lock, a file
-        return chain.kind.startswith(("a torchvision", "an nn.Sequential"))
+        return False
     ops = Chain(parts).ops
     for number, given in enumerate(givens):
         _seed(number)
         expected = whole(*fresh(given.args), **fresh(given.named))
         _seed(number)
-        prelude(parts)
         given = Given(*fresh(tuple(given)))  # noqa: PLW2901 - goes on its way
         try:
             for op in ops:

@@ -6,6 +6,7 @@ its own stream of random numbers. The caller puts the global generators back.
 
 from __future__ import annotations
 
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,6 +16,7 @@ from stallscope.analyze.orders import twosample
 from stallscope.analyze.orders.equivalence import Leaf, compared
 from stallscope.analyze.orders.search import Node, State, Tried
 from stallscope.benches import Comparison
+from stallscope.experiments.ordering.recipe import BatchOps, Recipe
 from stallscope.measure.pipelines import trying
 from stallscope.measure.pipelines.calls import Given
 from stallscope.measure.pipelines.digests import described, digest
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
     from stallscope.analyze.orders.equivalence import Difference
     from stallscope.analyze.orders.search import Found
-    from stallscope.experiments.ordering.recipe import Recipe
     from stallscope.experiments.ordering.survey import Survey
     from stallscope.measure.pipelines.trying import Outcome
 
@@ -40,15 +41,21 @@ _LONGEST: Final = 160
 """Characters of an error's text."""
 
 
+class NotComparableError(Exception):
+    """An op that keeps a state gets something else than in the pipeline as it is."""
+
+
 class Workbench:
     """The ops of one pipeline, on the samples that were drawn.
 
     Args:
         survey: the pipeline and the samples.
+        batch_size: the loader's.
         is_over: whether there is no time for more.
     """
 
-    def __init__(self, survey: Survey, is_over: Callable[[], bool]) -> None:
+    def __init__(self, survey: Survey, batch_size: int, is_over: Callable[[], bool]) -> None:
+        self.batch_size = batch_size
         self.site = survey.site
         self.ops = survey.site.chain.ops
         self.drawn = survey.drawn
@@ -174,14 +181,34 @@ class Workbench:
         """
         givens = self._opened(recipe.opener) if recipe.opener is not None else self.givens
         for position in recipe.per_sample:
+            self._check_steady(position, givens, turn)
             stream = self.stream(position, recipe.replaced.get(position))
             givens = trying.run(self.ops[position], stream, givens, turn)
-        for position in recipe.on_batch:
-            op = recipe.op(self.site.chain, position)
-            column = torch.stack([given.value for given in givens])
-            made = torch.vmap(op)(column) if position in recipe.by_vmap else op(column)
-            givens = [Given((one,), {}) for one in made]
-        return list(givens)
+        return self._on_batch(recipe, givens) if recipe.on_batch else list(givens)
+
+    def _check_steady(self, position: int, givens: Sequence[Given], turn: int) -> None:
+        """Make sure that an op with a state of its own gets what it gets as it is.
+
+        Raises:
+            NotComparableError: it gets something else.
+        """
+        unsteady = self.outcomes[position].unsteady if self.outcomes else ""
+        if not unsteady or turn:
+            return
+        as_it_is = self.outcomes[position - 1].givens if position else self.givens
+        if trying.digest_of(givens) != trying.digest_of(as_it_is):
+            raise NotComparableError(f"not comparable: {unsteady}")
+
+    def _on_batch(self, recipe: Recipe, givens: Sequence[Given]) -> list[Given]:
+        """What ops make of a batch, in the size in which the loader makes them.
+
+        A product of matrices may round other than in another size.
+        """
+        values = [given.value for given in givens]
+        column = torch.stack(list(islice(cycle(values), max(self.batch_size, len(values)))))
+        work = BatchOps(None, recipe.works(self.site.chain), ()).work
+        made = work(column)
+        return [Given((one,), {}) for one in made[: len(values)]]
 
     def _opened(self, opener: Any) -> list[Given]:
         return [Given((opener(opened(one.lazy)),), {}) for one in self.drawn if one.lazy]
@@ -199,18 +226,19 @@ class Workbench:
             n = len(made)
             if trying.digest_of(made) == self.digest:
                 return self._again(recipe, n, shown)
-            unsteady = [one.unsteady for one in self.outcomes.values() if one.unsteady]
-            if unsteady:
-                why = f"not comparable: {'; '.join(unsteady)}"
+            if self._unsteady:
+                why = f"not comparable: {'; '.join(self._unsteady)}"
                 return Comparison(DIFFERENT, compared=n, why=why, pictures=shown)
-            return self._far(recipe, self._difference(made), shown)
+            return self._far(recipe, self._between(self.original, made), shown)
+        except NotComparableError as error:
+            return Comparison(DIFFERENT, compared=len(self.givens), why=str(error))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
             text = " ".join(str(error).split())[:_LONGEST]
             return Comparison(FAILS, why=f"raises {type(error).__name__}: {text}")
 
     def _again(self, recipe: Recipe, n: int, shown: Any) -> Comparison:
         """Identical on the first draws: on others, too?"""
-        if not self.is_random:
+        if not self.is_random or self._unsteady:
             return Comparison(IDENTICAL, compared=n, pictures=shown)
         original, other = (self.outputs(one, 1) for one in (self._plain(), recipe))
         if trying.digest_of(original) == trying.digest_of(other):
@@ -242,8 +270,10 @@ class Workbench:
         )
         return Comparison(NOT_DISTINGUISHED, compared=n, why=why, pictures=shown, **said)
 
-    def _difference(self, made: list[Given]) -> Difference:
-        return self._between(self.original, made)
+    @property
+    def _unsteady(self) -> list[str]:
+        """Why ops cannot be compared on other inputs."""
+        return [one.unsteady for one in self.outcomes.values() if one.unsteady]
 
     @staticmethod
     def _between(original: list[Given], made: list[Given]) -> Difference:
@@ -277,8 +307,6 @@ class Workbench:
         return np.stack(found)
 
     def _plain(self) -> Recipe:
-        from stallscope.experiments.ordering.recipe import Recipe
-
         return Recipe(tuple(range(len(self.ops))))
 
     def _pictures(self, made: list[Given]) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
 """A pipeline as a row of ops: nested composes flattened, and put together again in any order.
 
 Which objects are composes is known for torchvision's, torch's, albumentations' and MONAI's, and
-guessed for an object that holds one list of callables. Either way the row of ops is only believed
-if calling the ops in turn gives the data that the pipeline itself gives (see `inputs`).
+guessed for an object that holds one list of callables. A guess is only believed if calling the ops
+in turn gives the data that the pipeline itself gives (see `experiments.ordering.survey`).
 """
 
 from __future__ import annotations
@@ -106,6 +106,11 @@ class Chain:
         )
 
     @property
+    def is_known(self) -> bool:
+        """Whether its ops are called in turn for sure: a list, or a library's own compose."""
+        return isinstance(self.value, (list, tuple)) or _is_known(self.value)
+
+    @property
     def holder(self) -> str:
         """The attribute of a compose that holds its ops; "" where it is no compose."""
         return "" if self.kind == "one op" else _holder(self.value) or ""
@@ -127,12 +132,6 @@ class Chain:
         inner = own(value)[holder]
         vars(clone)[holder] = tuple(ops) if isinstance(inner, tuple) else list(ops)
         return clone
-
-
-def prelude(value: Any) -> None:
-    """What a compose does before its ops: albumentations' draws whether to work at all."""
-    if _kind(value) == _COMPOSES["albumentations.core.composition", "Compose"]:
-        value.py_random.random()
 
 
 def _kind(value: Any) -> str:

@@ -14,7 +14,7 @@ import hashlib
 import inspect
 import random
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -23,11 +23,14 @@ from stallscope.interrupts import held_back
 from stallscope.measure import generators
 from stallscope.measure.attributes import attributes_of
 from stallscope.measure.callables import functions_of
-from stallscope.measure.reach import held, own, walk
+from stallscope.measure.reach import held, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+_LATER: Final = 1_000_000
+"""Rounds from which on draws are nobody's telling ones."""
+_STRIDE: Final = 7
 _PRIVATE = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 
@@ -62,6 +65,17 @@ class Stream:
     def telling_draw(self, sample: int) -> Draw:
         """The draw on which orders are compared."""
         return Draw(sample, self.telling.get(sample, 0))
+
+    def later_draw(self, sample: int, turn: int) -> Draw:
+        """Another draw of a sample, independent of those on which orders are compared.
+
+        An op that rarely acts takes the telling draws of the samples in turn, so that statistics
+        of few draws see what it does.
+        """
+        if not self.telling:
+            return Draw(sample, _LATER + turn)
+        pool = sorted(self.telling.items())
+        return Draw(*pool[(sample * _STRIDE + turn) % len(pool)])
 
     def seed(self, draw: Draw) -> None:
         """Put every generator that the op can draw from to the start of this draw."""
@@ -122,8 +136,9 @@ def _named_by(op: Any) -> list[Any]:
         except ValueError:  # a cell that is still empty
             continue
         for value in (*cells.nonlocals.values(), *cells.globals.values()):
-            inside = [value] if isinstance(value, _PRIVATE) else list(own(value).values())
-            found.update({id(one): one for one in inside if isinstance(one, _PRIVATE)})
+            if not inspect.ismodule(value):  # a module's own generator is a global one
+                inside = walk(value, held)
+                found.update({id(one): one for one in inside if isinstance(one, _PRIVATE)})
     return list(found.values())
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 _CHEAP_S: Final = 0.02
 """Ops that are done with all samples sooner than this are timed a few times more."""
 _MOST_ROUNDS: Final = 5
-_LATER: Final = 1_000_000
-"""Rounds from which on draws are nobody's telling ones."""
 _MOST_TRIES: Final = 64
 """Draws that are looked through for one that does something."""
 _LOOKED_AT: Final = 3
@@ -98,7 +96,7 @@ def run(op: Op, stream: Stream, givens: Sequence[Given], turn: int = 0) -> list[
     results = []
     for number, given in enumerate(givens):
         kept = Given(*fresh(tuple(given)))
-        stream.seed(Draw(number, _LATER + turn) if turn else stream.telling_draw(number))
+        stream.seed(stream.later_draw(number, turn) if turn else stream.telling_draw(number))
         results.append(passed_on(op, given, called(op, stream.op, kept)))
     return results
 
