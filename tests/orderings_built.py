@@ -238,6 +238,7 @@ def some_orders(
     measured=(0, 1, 5, 9),
     measured_share: float = 1.0,
     blocks: int = 4,
+    laps: int = 5,
     noise: float = 0.02,
     search_took: float = 1.0,
     bench: Any = None,
@@ -253,6 +254,7 @@ def some_orders(
         measured: the trials that have laps.
         measured_share: of what was predicted, for all but the original.
         blocks: starts of the loader for each of them.
+        laps: of each start.
         noise: of a lap, as a share of it (standard deviation).
         search_took: the times of the search, as a share of those on all samples.
         bench: the pipeline, still at hand.
@@ -267,7 +269,11 @@ def some_orders(
         ops=_ops(names),
         trials=trials,
         laps=_laps(
-            trials, [one for one in measured if one < len(rows)], blocks, noise, measured_share
+            trials,
+            [one for one in measured if one < len(rows)],
+            blocks,
+            (laps, noise),
+            measured_share,
         ),
         costs=_costs(search_took),
         rest=REST,
@@ -300,14 +306,15 @@ def _ops(names) -> pl.DataFrame:
     return pl.DataFrame(rows, OPS, orient="row")
 
 
-def _laps(trials, measured, blocks, noise, share) -> pl.DataFrame:
+def _laps(trials, measured, blocks, each, share) -> pl.DataFrame:
+    laps, noise = each
     rng = np.random.default_rng(0)
     planned_s = dict(trials.select("trial", "predicted_s").iter_rows())
     rows = []
     for block in range(blocks):
         for trial in measured:
             usual = planned_s[trial] * (share if trial else 1.0)
-            for _ in range(5):
+            for _ in range(laps):
                 took = float(usual * (1 + noise * rng.standard_normal()))
                 rows.append((trial, block, took, 64, "workers"))
     return pl.DataFrame(rows, LAPS, orient="row")

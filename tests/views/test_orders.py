@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from orderings_built import (
@@ -137,6 +139,22 @@ class TestSentences:
         assert "keep the one as it is" in sentence(ORDERS["no others"])
         assert sentence(ORDERS["far off"]).startswith("Keep the pipeline as it is")
 
+    def test_a_gain_without_an_interval_is_called_a_prediction(self):
+        """One lap of each tells too little."""
+        orders = some_orders(others=(), measured=(0, 1), blocks=1, laps=1, noise=0.0)
+
+        assert (
+            "With RandomCrop before PILToTensor, the same data should come 1.06× as fast; measured "
+            "once it is 1.06×, too little for an interval" == sentence(orders)
+        )
+
+    def test_what_may_be_faster_is_named(self):
+        """An interval that holds 1 is no gain."""
+        said = sentence(some_orders(others=(), measured=(0, 1), noise=0.2))
+
+        assert said.startswith("Keep the pipeline as it is: of 4 other pipelines that were tried,")
+        assert re.search("; nearest: RandomCrop before PILToTensor, 1.*× and not sure$", said)
+
     def test_decoding_is_not_charged_to_an_op(self):
         """The costliest op is named without it, and decoding beside it."""
         assert (
@@ -152,7 +170,7 @@ class TestSentences:
         said = on_top(orders)
 
         assert said.startswith("not the same, but close: half, 3.3× as fast")
-        assert said.endswith("PSNR 31 dB or more (less sharp images)")
+        assert said.endswith("PSNR 31 dB or more (less)")
         assert "half" not in sentence(orders)
 
     @pytest.mark.parametrize(("took", "error"), [(1.0, "0%"), (2.0, "100%"), (0.5, "50%")])

@@ -34,11 +34,14 @@ def sentence(orders: Orders) -> str:
     if best is None:
         return _nothing(orders)
     data = _SAME.get(best["equivalence"], "data")
+    should = f"should come {factor_text(best['predicted_speedup'] or 1.0)} as fast"
     if best["speedup"] is None:
-        factor = best["predicted_speedup"] or 1.0
+        return f"With {best['change']}, {data} {should}: predicted, not measured"
+    if best["speedup_low"] is None:
+        first = factor_text(best["speedup"])
         return (
-            f"With {best['change']}, {data} should come {factor_text(factor)} as fast: predicted, "
-            "not measured"
+            f"With {best['change']}, {data} {should}; measured once it is {first}, too little for "
+            "an interval"
         )
     return (
         f"With {best['change']}, {data} comes {factor_text(best['speedup'])} as fast"
@@ -59,9 +62,19 @@ def _nothing(orders: Orders) -> str:
         return "No other pipeline was tried: keep the one as it is"
     what = "pipeline that was" if others == 1 else "pipelines that were"
     return (
-        f"Keep the pipeline as it is: of {others:,} other {what} tried, none gives the same data "
-        "in less time"
+        f"Keep the pipeline as it is: of {others:,} other {what} tried, none is known to give the "
+        f"same data in less time{_nearest(orders)}"
     )
+
+
+def _nearest(orders: Orders) -> str:
+    """Which one may be faster, but was not told from the original."""
+    same = (pl.col("equivalence") == IDENTICAL) & (pl.col("trial") > 0) & (pl.col("speedup") > 1)
+    rows = orders.table().filter(same).sort("speedup", descending=True)
+    if rows.is_empty():
+        return ""
+    first = rows.row(0, named=True)
+    return f"; nearest: {first['change']}, {factor_text(first['speedup'])} and not sure"
 
 
 def costliest(orders: Orders) -> str:
