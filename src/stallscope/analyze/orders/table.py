@@ -84,6 +84,8 @@ def is_recommended(trial: dict[str, Any], measured: dict[str, Any], whole_s: flo
         return False
     if measured["speedup_low"] is not None:
         return bool(measured["speedup_low"] > 1.0)
+    if measured["speedup"] is not None and measured["speedup"] <= 1.0:
+        return False
     return bool(whole_s and trial["predicted_s"] and whole_s / trial["predicted_s"] > _PROMISING)
 
 

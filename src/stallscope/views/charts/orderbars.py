@@ -52,7 +52,12 @@ _TOP: Final = 0.1
 _BETWEEN: Final = 0.3
 _DARK: Final = ("fetch",)
 _LONGEST_NAME: Final = 90
-_LABELS: Final = {"fetch": "fetch", "decode": "decode", "transform": "ops", "collate": "collate"}
+_LABELS: Final = {
+    "fetch": "dataset (reading, and all else that it does itself)",
+    "decode": "decode",
+    "transform": "ops",
+    "collate": "collate and send",
+}
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,8 @@ def _piece(ax: Axes, one: Piece, at: tuple[float, float], inch: float) -> None:
     ax.add_patch(Rectangle(at, one.seconds, _BAR, facecolor=COLOURS[one.kind], linewidth=0))
     ax.plot([start, start], [top, top + _BAR], color=PAPER, linewidth=1.2, solid_capstyle="butt")
     room = one.seconds / inch - 0.08
-    name, took = shown(one.name, 30), seconds(one.seconds)
+    name = "dataset" if one.kind == "fetch" else shown(one.name, 30)
+    took = seconds(one.seconds)
     look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "size": SMALL_SIZE - 0.6}
     look["color"] = PAPER if one.kind in _DARK else INK
     middle = start + one.seconds / 2

@@ -116,4 +116,7 @@ def _about(row: dict[str, Any]) -> str:
     inner = settings.removeprefix(f"{row['name']}(")
     if inner != settings:  # a repr says the name again
         settings = inner.removesuffix(")")
+    room = _LONGEST_ABOUT - len(goes) - 3
+    if len(settings) > room:  # the first ones say most
+        settings = f"{settings[: max(room - 1, 0)]}…"
     return " · ".join(part for part in (goes, settings) if part)

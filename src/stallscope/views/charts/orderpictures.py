@@ -109,6 +109,8 @@ def _draw(ax: Axes, pairs: tuple[tuple[Picture, Picture], ...], factor: int, hei
     ax.set_ylim(height, 0)
     ax.set_axis_off()
     column = (width - 2 * _GAP) / 3
+    wide = max(picture.shape[1] / picture.shape[0] for pair in pairs for picture in pair)
+    column = min(column, wide * _PICTURE)
     heads = ("original", "new", f"difference × {factor}" if factor > 1 else "difference")
     for place, head in enumerate(heads):
         across = place * (column + _GAP)
