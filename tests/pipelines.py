@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+from stallscope.experiments.ordering.judge import Judge
 from stallscope.experiments.ordering.recipe import Recipe
 from stallscope.experiments.ordering.survey import survey
 from stallscope.experiments.ordering.workbench import Workbench
@@ -357,9 +358,11 @@ def workbench(known: Known, seed: int = 0, samples: int = 16) -> Workbench:
 def workbench_of(dataset: Any, samples: int = 16) -> Workbench:
     """The pipeline of a dataset at work."""
     loader = DataLoader(dataset, batch_size=4)
-    return Workbench(survey(loader, samples, ROOM), 4, lambda: False)
+    bench = Workbench(survey(loader, samples, ROOM), 4)
+    bench.begin(lambda: False)
+    return bench
 
 
 def compared(known: Known, seed: int = 0) -> Comparison:
     """How the other order compares, as the kit says."""
-    return workbench(known, seed).compare(Recipe(known.order))
+    return Judge(workbench(known, seed)).compare(Recipe(known.order))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stallscope.experiments.candidates.protocol import Situation
+    from stallscope.experiments.ordering.judge import Judge
     from stallscope.experiments.ordering.workbench import Workbench
 
 _ROUNDS: Final = 5
@@ -40,7 +41,7 @@ def proposals(situation: Situation) -> Iterator[Proposal]:
         outcome = bench.outcomes[position]
         if outcome.is_random or outcome.unsteady or not _are_tensors(bench, position):
             return
-        recipe = _one_more(bench, recipe, position)
+        recipe = _one_more(situation.judge, recipe, position)
         names = ", ".join(bench.ops[p].name for p in recipe.on_batch)
         vectorised = ", ".join(bench.ops[p].name for p in sorted(recipe.by_vmap))
         yield Proposal(
@@ -74,13 +75,13 @@ def _before(bench: Workbench, position: int) -> list[Any]:
     return [given.value for given in givens]
 
 
-def _one_more(bench: Workbench, recipe: Recipe, position: int) -> Recipe:
+def _one_more(judge: Judge, recipe: Recipe, position: int) -> Recipe:
     """The recipe with one more op on the batch, vectorised where it is not identical without."""
     plain = replace(recipe, on_batch=(position, *recipe.on_batch))
-    if bench.compare(plain).equivalence == IDENTICAL:
+    if judge.compare(plain).equivalence == IDENTICAL:
         return plain
     by_vmap = replace(plain, by_vmap=recipe.by_vmap | {position})
-    return by_vmap if bench.compare(by_vmap).equivalence != "fails" else plain
+    return by_vmap if judge.compare(by_vmap).equivalence != "fails" else plain
 
 
 def _saved_s(bench: Workbench, recipe: Recipe) -> float | None:

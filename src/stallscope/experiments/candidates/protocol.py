@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stallscope.experiments.ordering.judge import Judge
     from stallscope.experiments.ordering.recipe import Recipe
     from stallscope.experiments.ordering.workbench import Workbench
 
@@ -17,6 +18,8 @@ class Situation:
 
     bench: Workbench
     """The pipeline at work, with the samples that were drawn."""
+    judge: Judge
+    """Compares recipes with the pipeline as it is."""
     loader: Any
     """The user's, or a shallow copy."""
     notes: list[str]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.analyze.orders.table import rates_of, speedup
 from stallscope.benches import Comparison, Measured, NoSuchOrderError, Part, Prediction
+from stallscope.experiments.ordering.judge import Judge
 from stallscope.experiments.ordering.race import Race, same_batches
 from stallscope.experiments.ordering.recipe import Recipe, Site, loader_by
 from stallscope.experiments.ordering.source import code_of
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from stallscope.analyze.orders.search import Found
-    from stallscope.experiments.ordering.trials import Trial
+    from stallscope.experiments.ordering.trial import Trial
     from stallscope.experiments.ordering.workbench import Workbench
     from stallscope.orderings import Rest
 
@@ -48,6 +49,7 @@ class LiveBench:
     ) -> None:
         self._loader, self._bench, self._found = loader, bench, found
         self._rest, self._trials = rest, list(trials)
+        self._judge = Judge(bench)
 
     def predict(self, positions: Sequence[int]) -> Prediction:
         """See `benches.Bench`."""
@@ -68,7 +70,7 @@ class LiveBench:
         """See `benches.Bench`."""
         recipe = Recipe(self._checked(positions))
         with guarded(self._loader, self._bench):
-            return self._bench.compare(recipe, shows=True)
+            return self._judge.compare(recipe, shows=True)
 
     def measure(
         self, positions: Sequence[int], on_progress: Callable[[float], object] | None = None

@@ -6,15 +6,16 @@ Nothing is recommended whose data was not compared with the original's and found
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.analyze.orders.search import cheapest, failures
 from stallscope.benches import Comparison
-from stallscope.errors import ArgumentError
 from stallscope.experiments.candidates import CANDIDATES
+from stallscope.experiments.ordering.judge import Judge
 from stallscope.experiments.ordering.recipe import Recipe
+from stallscope.experiments.ordering.rewrites import rewrites
 from stallscope.experiments.ordering.source import change_of, code_of, random_order_changed
+from stallscope.experiments.ordering.trial import Trial, joined
 from stallscope.measure.pipelines import trying
 from stallscope.orderings import CLOSE, FAILS, IDENTICAL
 
@@ -37,33 +38,6 @@ _REDRAWN: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One pipeline that was looked at."""
-
-    kind: str
-    """One of `orderings.KINDS`."""
-    recipe: Recipe
-    """How it is made."""
-    change: str
-    """What it changes, in words."""
-    changes: str
-    """What that means for the model; "" for nothing."""
-    ops_s: float | None
-    """What its ops should cost, per sample, less what it saves elsewhere; None where it fails."""
-    comparison: Comparison
-    """Its data against the original's."""
-    names: Mapping[int, str] | None = None
-    """For ops that are replaced, an expression for what replaces them."""
-    label: str = ""
-    """For ops that are replaced, how the order names them."""
-
-    @property
-    def is_same(self) -> bool:
-        """Whether it gives the original's data."""
-        return self.comparison.equivalence == IDENTICAL
-
-
 class Trials:
     """Everything that is looked at, one kind after the other.
 
@@ -75,6 +49,7 @@ class Trials:
 
     def __init__(self, bench: Workbench, found: Found, rest: Rest) -> None:
         self._bench, self._found, self.rest = bench, found, rest
+        self.judge = Judge(bench)
         self._as_it_is = tuple(range(len(bench.ops)))
         self.base_s = sum(bench.outcomes[p].seconds for p in self._as_it_is)
         self._searched_s = self.base_s
@@ -109,7 +84,7 @@ class Trials:
     def _ordered(self, positions: tuple[int, ...], seconds: float) -> Trial:
         recipe = Recipe(positions)
         change = change_of(positions, self._bench.ops)
-        comparison = self._bench.compare(recipe)
+        comparison = self.judge.compare(recipe)
         drawing = {p: outcome.is_random for p, outcome in self._bench.outcomes.items()}
         redrawn = _REDRAWN if random_order_changed(positions, drawing) else ""
         # the search may have used fewer samples: its gain is what counts
@@ -129,11 +104,11 @@ class Trials:
         Raises:
             ArgumentError: there is no such op, or the rewrite cannot be called.
         """
-        for position, op, name in _alternatives(self._bench, alternatives):
+        for position, op, name in rewrites(self._bench.ops, alternatives):
             old = self._bench.ops[position].name
             new = getattr(op, "__name__", type(op).__name__)
             recipe = Recipe(self._as_it_is, replaced={position: op})
-            comparison = self._bench.compare(recipe)
+            comparison = self.judge.compare(recipe)
             self.all.append(
                 Trial(
                     "alternative",
@@ -162,7 +137,7 @@ class Trials:
             if is_over():
                 return
             for proposal in candidate(situation):
-                comparison = self._bench.compare(proposal.recipe)
+                comparison = self.judge.compare(proposal.recipe)
                 saved_s = proposal.saved_s
                 ops_s = None if saved_s is None else self.base_s - saved_s
                 self.all.append(
@@ -176,60 +151,14 @@ class Trials:
                     )
                 )
 
-    # ---- all together ---------------------------------------------------------------------------
-
     def add_together(self) -> None:
         """All changes that give the same data and should gain; and with the close ones on top."""
-        same = self._joined([trial for trial in self.all if trial.is_same])
-        if same is not None:
-            self.all.append(same)
+        same = joined([trial for trial in self.all if trial.is_same], self.base_s, self.judge)
         near = [t for t in self.all if t.is_same or t.comparison.equivalence == CLOSE]
-        more = self._joined(near)
+        more = joined(near, self.base_s, self.judge)
+        self.all += [same] if same is not None else []
         if more is not None and (same is None or more.change != same.change):
             self.all.append(more)
-
-    def _joined(self, trials: list[Trial]) -> Trial | None:
-        """The best of each kind in one pipeline; None where there are not two that gain."""
-        picked: list[Trial] = []
-        for kind in ("order", "alternative", "decode", "batch"):
-            gaining = [
-                t for t in trials if t.kind == kind and (t.ops_s or self.base_s) < self.base_s
-            ]
-            for trial in sorted(gaining, key=lambda one: one.ops_s or 0.0):
-                if self._fits(trial, picked):
-                    picked.append(trial)
-        if len(picked) < 2:  # noqa: PLR2004 - one alone is a trial already
-            return None
-        recipe = picked[0].recipe
-        for trial in picked[1:]:
-            recipe = recipe.joined(trial.recipe)
-        saved_s = sum(self.base_s - (trial.ops_s or self.base_s) for trial in picked)
-        comparison = self._bench.compare(recipe)
-        return Trial(
-            "together",
-            recipe,
-            "; ".join(trial.change for trial in picked),
-            "; ".join(dict.fromkeys(trial.changes for trial in picked if trial.changes)),
-            None if comparison.equivalence == FAILS else self.base_s - saved_s,
-            comparison,
-            {p: n for trial in picked for p, n in (trial.names or {}).items()},
-            next((trial.label for trial in picked if trial.label), ""),
-        )
-
-    @staticmethod
-    def _fits(trial: Trial, picked: list[Trial]) -> bool:
-        """Whether a change can be made beside those that are picked."""
-        if trial.kind == "alternative":
-            places = {p for other in picked for p in other.recipe.replaced}
-            return not places & set(trial.recipe.replaced)
-        if any(other.kind == trial.kind for other in picked):
-            return False
-        if trial.kind == "batch":
-            last = picked[0].recipe.positions if picked else trial.recipe.positions
-            moved = trial.recipe.on_batch
-            replaced = {p for other in picked for p in other.recipe.replaced}
-            return last[-len(moved) :] == moved and not replaced & set(moved)
-        return True
 
     # ---- as rows ---------------------------------------------------------------------------------
 
@@ -269,31 +198,3 @@ class Trials:
         faster = trial.ops_s is not None and trial.ops_s < self.base_s
         # a cache is the user's decision: it costs memory that others may need
         return faster and trial.is_same and not trial.comparison.why and trial.kind != "cache"
-
-
-def _alternatives(
-    bench: Workbench, alternatives: Mapping[Any, Any] | None
-) -> Iterator[tuple[int, Any, str]]:
-    """Position, object and expression of each rewrite."""
-    known = {op.name: op.position for op in bench.ops}
-    for key, value in (alternatives or {}).items():
-        position = known.get(key) if isinstance(key, str) else key
-        if not isinstance(position, int) or position not in range(len(bench.ops)):
-            raise ArgumentError(
-                f"alternatives: there is no op {key!r} in this pipeline; there are "
-                f"{', '.join(repr(name) for name in known)}"
-            )
-        several = list(value) if isinstance(value, (list, tuple)) else [value]
-        for number, op in enumerate(several):
-            if not callable(op) or isinstance(op, type):
-                raise ArgumentError(
-                    f"alternatives[{key!r}] is {op!r:.80}: give an op that can be called with a "
-                    "sample, an object and not its class"
-                )
-            place = f"[{number}]" if len(several) > 1 else ""
-            yield position, op, f"alternatives[{key!r}]{place}"
-
-
-def with_equivalence(trial: Trial, comparison: Comparison) -> Trial:
-    """The trial with another comparison, as when its loader raises."""
-    return replace(trial, comparison=comparison)

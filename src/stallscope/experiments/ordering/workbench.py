@@ -1,4 +1,4 @@
-"""A pipeline at work in this process: its ops tried in any state, its data compared.
+"""A pipeline at work in this process: its ops tried in any state, and what it gives.
 
 Everything here is done on the samples that were drawn once, with one torch thread, and each op on
 its own stream of random numbers. The caller puts the global generators back.
@@ -9,34 +9,24 @@ from __future__ import annotations
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
 
-from stallscope.analyze.orders import twosample
-from stallscope.analyze.orders.equivalence import Leaf, compared
 from stallscope.analyze.orders.search import Node, State, Tried
-from stallscope.benches import Comparison
-from stallscope.experiments.ordering.recipe import BatchOps, Recipe
+from stallscope.experiments.ordering.recipe import BatchOps
 from stallscope.measure.pipelines import trying
 from stallscope.measure.pipelines.calls import Given
-from stallscope.measure.pipelines.digests import described, digest
+from stallscope.measure.pipelines.digests import described
 from stallscope.measure.pipelines.draws import Stream
 from stallscope.measure.pipelines.inputs import opened
-from stallscope.measure.pipelines.shown import largest_array, pictures, pieces
-from stallscope.orderings import DIFFERENT, FAILS, IDENTICAL, NOT_DISTINGUISHED
-from stallscope.units import count, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from stallscope.analyze.orders.equivalence import Difference
     from stallscope.analyze.orders.search import Found
+    from stallscope.experiments.ordering.recipe import Recipe
     from stallscope.experiments.ordering.survey import Survey
     from stallscope.measure.pipelines.trying import Outcome
 
-_DRAWS: Final = 4
-"""Of each sample, for statistics."""
-_PICTURES: Final = 4
 _LONGEST: Final = 160
 """Characters of an error's text."""
 
@@ -51,10 +41,9 @@ class Workbench:
     Args:
         survey: the pipeline and the samples.
         batch_size: the loader's.
-        is_over: whether there is no time for more.
     """
 
-    def __init__(self, survey: Survey, batch_size: int, is_over: Callable[[], bool]) -> None:
+    def __init__(self, survey: Survey, batch_size: int) -> None:
         self.batch_size = batch_size
         self.site = survey.site
         self.ops = survey.site.chain.ops
@@ -66,9 +55,11 @@ class Workbench:
         """Of each op in the pipeline as it is."""
         self._streams: dict[tuple[int, int], Stream] = {}
         self._replaced: list[Any] = []  # an id is only good while its object lives
-        self._spread: dict[int, np.ndarray[Any, Any]] = {}
-        self.original = self._as_it_is(is_over)
-        self.digest = trying.digest_of(self.original)
+        for op in self.ops:
+            self.stream(op.position)
+        self.original: list[Given] = []
+        """What the pipeline gives as it is, and its digest."""
+        self.digest = ""
         self.searched = len(self.givens)
         """On how many samples orders are searched; what is found is compared on all."""
 
@@ -77,8 +68,12 @@ class Workbench:
         givens = self.givens[: self.searched]
         return State(trying.digest_of(givens), trying.layout_of(givens)), givens
 
-    def _as_it_is(self, is_over: Callable[[], bool]) -> list[Given]:
-        """What the pipeline gives as it is; ops are tried on the way."""
+    def begin(self, is_over: Callable[[], bool]) -> None:
+        """Try the ops of the pipeline as it is; has to come first.
+
+        Args:
+            is_over: whether there is no time for more.
+        """
         givens = list(self.givens)
         for op in self.ops:
             stream = self.stream(op.position)
@@ -91,7 +86,7 @@ class Workbench:
                     self.idle.append(op.name)
             self.outcomes[op.position] = outcome
             givens = list(outcome.givens)
-        return givens
+        self.original, self.digest = givens, trying.digest_of(givens)
 
     def stream(self, position: int, op: Any = None) -> Stream:
         """The stream of an op, or of another object in its place: the same draws."""
@@ -105,7 +100,6 @@ class Workbench:
             self._streams[key] = stream
         return self._streams[key]
 
-    @property
     def streams(self) -> list[Stream]:
         """All of them."""
         return list(self._streams.values())
@@ -213,103 +207,7 @@ class Workbench:
     def _opened(self, opener: Any) -> list[Given]:
         return [Given((opener(opened(one.lazy)),), {}) for one in self.drawn if one.lazy]
 
-    def compare(self, recipe: Recipe, *, shows: bool = False) -> Comparison:
-        """Whether a pipeline gives the original's data.
-
-        Args:
-            recipe: the pipeline.
-            shows: whether to make pictures.
-        """
-        try:
-            made = self.outputs(recipe)
-            shown = self._pictures(made) if shows else ()
-            n = len(made)
-            if trying.digest_of(made) == self.digest:
-                return self._again(recipe, n, shown)
-            if self._unsteady:
-                why = f"not comparable: {'; '.join(self._unsteady)}"
-                return Comparison(DIFFERENT, compared=n, why=why, pictures=shown)
-            return self._far(recipe, self._between(self.original, made), shown)
-        except NotComparableError as error:
-            return Comparison(DIFFERENT, compared=len(self.givens), why=str(error))
-        except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
-            text = " ".join(str(error).split())[:_LONGEST]
-            return Comparison(FAILS, why=f"raises {type(error).__name__}: {text}")
-
-    def _again(self, recipe: Recipe, n: int, shown: Any) -> Comparison:
-        """Identical on the first draws: on others, too?"""
-        if not self.is_random or self._unsteady:
-            return Comparison(IDENTICAL, compared=n, pictures=shown)
-        original, other = (self.outputs(one, 1) for one in (self._plain(), recipe))
-        if trying.digest_of(original) == trying.digest_of(other):
-            idle = f"{', '.join(self.idle)} changed no sample in any draw" if self.idle else ""
-            return Comparison(IDENTICAL, compared=2 * n, why=idle, pictures=shown)
-        difference = self._between(original, other)
-        return self._far(recipe, difference, shown)
-
-    def _far(self, recipe: Recipe, difference: Difference, shown: Any) -> Comparison:
-        """Not identical: maybe close, maybe not to be told apart, else different."""
-        n = len(self.givens)
-        said = {"largest_difference": difference.largest, "psnr_db": difference.psnr_db}
-        found = Comparison(
-            difference.equivalence, compared=n, why=difference.why, pictures=shown, **said
-        )
-        if difference.equivalence != DIFFERENT or difference.why or not self.is_random:
-            return found
-        verdict = self._tested(recipe)
-        if verdict is None:
-            why = f"{count(n, 'sample')} are too few to test whether both draw alike"
-            return Comparison(DIFFERENT, compared=n, why=why, pictures=shown, **said)
-        draws = f"{verdict.pairs} samples with {_DRAWS} draws each"
-        if verdict.distinguished:
-            why = f"{verdict.statistic} differs over {draws}"
-            return Comparison(DIFFERENT, compared=n, why=why, pictures=shown, **said)
-        why = (
-            f"other draws, but no statistic tells them apart over {draws}; a shift of the mean by "
-            f"{share(verdict.smallest_share)} of the spread would probably have been seen"
-        )
-        return Comparison(NOT_DISTINGUISHED, compared=n, why=why, pictures=shown, **said)
-
     @property
-    def _unsteady(self) -> list[str]:
+    def unsteady(self) -> list[str]:
         """Why ops cannot be compared on other inputs."""
         return [one.unsteady for one in self.outcomes.values() if one.unsteady]
-
-    @staticmethod
-    def _between(original: list[Given], made: list[Given]) -> Difference:
-        one, other = (
-            [[Leaf(*piece) for piece in pieces(given.value)] for given in givens]
-            for givens in (original, made)
-        )
-        if digest([g.value for g in original]) != digest([g.value for g in made]):
-            found = compared(one, other)
-            if found.equivalence == IDENTICAL:
-                return found._replace(equivalence=DIFFERENT, why="another type or structure")
-            return found
-        return compared(one, other)
-
-    def _tested(self, recipe: Recipe) -> twosample.Verdict | None:
-        """A test over samples that are drawn anew; None where there are too few."""
-        if len(self.givens) < twosample.FEWEST_PAIRS:
-            return None
-        turns = range(1, 1 + _DRAWS)
-        if not self._spread:
-            self._spread = {turn: self._statistics(self._plain(), turn) for turn in turns}
-        other = [self._statistics(recipe, _DRAWS + turn) for turn in turns]
-        original = list(self._spread.values())
-        return twosample.compare(np.stack(original, axis=1), np.stack(other, axis=1))
-
-    def _statistics(self, recipe: Recipe, turn: int) -> np.ndarray[Any, Any]:
-        found = []
-        for given in self.outputs(recipe, turn):
-            array = largest_array(given.value)
-            found.append(twosample.statistics(np.zeros((1, 1)) if array is None else array))
-        return np.stack(found)
-
-    def _plain(self) -> Recipe:
-        return Recipe(tuple(range(len(self.ops))))
-
-    def _pictures(self, made: list[Given]) -> tuple[Any, ...]:
-        pairs = zip(self.original[:_PICTURES], made[:_PICTURES], strict=True)
-        found = [pictures(one.value, other.value) for one, other in pairs]
-        return tuple(pair for pair in found if pair is not None)

@@ -26,7 +26,7 @@ from stallscope.measure.callables import functions_of
 from stallscope.measure.reach import held, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _LATER: Final = 1_000_000
 """Rounds from which on draws are nobody's telling ones."""
@@ -60,7 +60,9 @@ class Stream:
         self._original = op
         self._number = number
         self._own = [one for one in walk(self.op, held) if isinstance(one, _PRIVATE)]
-        self._named = [one for one in _named_by(self.op) if one not in self._own]
+        self._named = [one for one in named_by(self.op) if one not in self._own]
+        self._restores: list[Callable[[], None]] = []
+        self.remember()
 
     def telling_draw(self, sample: int) -> Draw:
         """The draw on which orders are compared."""
@@ -97,19 +99,45 @@ class Stream:
             *(_place_of(generator) for generator in (*self._own, *self._named)),
         ]
 
-    def restores(self) -> list[Callable[[], None]]:
-        """What to call to put back the objects of the user's that cannot be copied."""
-        found = [restore for one in self._named if (restore := generators.state_of(one))]
+    def remember(self) -> None:
+        """Remember where everything is that is the user's own: what cannot be copied."""
+        shared = self._named if self.copied else [*self._named, *self._own]
+        self._restores = [put for one in shared if (put := generators.state_of(one))]
         if not self.copied:
-            found += [restore for one in self._own if (restore := generators.state_of(one))]
-            found.append(attributes_of(self._original))
-        return found
+            self._restores.append(attributes_of(self._original))
+
+    def put_back(self) -> None:
+        """Put back what was remembered last."""
+        for restore in self._restores:
+            restore()
 
 
 @contextmanager
-def restored(streams: list[Stream]) -> Iterator[None]:
-    """Put back, after the block, what the streams share with the user."""
-    restores = [restore for stream in streams for restore in stream.restores()]
+def restored(streams: Callable[[], list[Stream]]) -> Iterator[None]:
+    """Put back, after the block, what the streams share with the user.
+
+    Args:
+        streams: gives all that there are; also those that are made inside of the block.
+    """
+    for stream in streams():
+        stream.remember()
+    try:
+        yield
+    finally:
+        with held_back():
+            for stream in streams():
+                stream.put_back()
+
+
+@contextmanager
+def named_kept(functions: Iterable[Any]) -> Iterator[None]:
+    """Put back, after the block, the generators that functions name.
+
+    Args:
+        functions: those of the dataset, of its ops and of the collate function.
+    """
+    found = {id(one): one for function in functions for one in named_by(function)}
+    restores = [put for one in found.values() if (put := generators.state_of(one))]
     try:
         yield
     finally:
@@ -127,7 +155,7 @@ def _copy_of(op: Any) -> tuple[bool, Any]:
         return False, op
 
 
-def _named_by(op: Any) -> list[Any]:
+def named_by(op: Any) -> list[Any]:
     """Generators that the op's functions name, or have in their closures."""
     found: dict[int, Any] = {}
     for function in functions_of(op):
