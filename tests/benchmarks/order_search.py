@@ -1,9 +1,9 @@
 """How many measurements the search for orders needs, and whether it finds what trying all finds.
 
-For pipelines of n ops that all commute, and of n ops of which half do not: what the search tries and
-how long it takes, beside the n times n! of trying every order by itself. Up to n = 6 that is done,
-in the same run and on the same samples: the same winner, or one whose cost is within what the same
-order's cost differs when it is timed twice.
+For pipelines of n ops that all commute, and of n ops of which half do not: what the search tries,
+and how long it takes, beside the n times n! of trying every order by itself. Up to n = 6 that is
+done, in the same run and on the same samples: the same winner, or one whose cost is within what
+that of one order differs when it is timed twice.
 
 The second table is about prediction: every order that gives the original's data is predicted from
 the costs of its ops and then timed as a whole, in this process. Beside the errors stand those of
@@ -136,8 +136,8 @@ def _exhaustive(
             made = bench.givens[: bench.searched]
             for position in positions:
                 made = trying.run(bench.ops[position], bench.stream(position), made)
-        except Exception:  # an order that raises is no winner
-            continue
+        except (RuntimeError, TypeError):  # an order that raises is no winner
+            made = []
         if trying.digest_of(made) == digest:
             times[positions] = (_timed(bench, positions), _timed(bench, positions))
         elif positions in searched:

@@ -81,7 +81,7 @@ class Quest:
             self._trials.add_orders(self._is_looked)
             situation = Situation(bench, self._trials.judge, self._loader, self._notes)
             self._trials.add_candidates(situation, self._is_looked)
-            self._trials.add_together()
+            self._trials.add_together(self._is_looked)
 
     def _choose(self, began_ns: int) -> None:
         """Search on so few samples that all orders of ops that commute can be tried in time."""

@@ -134,9 +134,9 @@ class Trials:
     def add_candidates(self, situation: Situation, is_over: Callable[[], bool]) -> None:
         """What each candidate proposes."""
         for candidate in CANDIDATES:
-            if is_over():
-                return
-            for proposal in candidate(situation):
+            for proposal in candidate(situation) if not is_over() else ():
+                if is_over():
+                    break
                 comparison = self.judge.compare(proposal.recipe)
                 saved_s = proposal.saved_s
                 ops_s = None if saved_s is None else self.base_s - saved_s
@@ -151,9 +151,12 @@ class Trials:
                     )
                 )
 
-    def add_together(self) -> None:
+    def add_together(self, is_over: Callable[[], bool]) -> None:
         """All changes that give the same data and should gain; and with the close ones on top."""
         same = joined([trial for trial in self.all if trial.is_same], self.base_s, self.judge)
+        if is_over():
+            self.all += [same] if same is not None else []
+            return
         near = [t for t in self.all if t.is_same or t.comparison.equivalence == CLOSE]
         more = joined(near, self.base_s, self.judge)
         self.all += [same] if same is not None else []
