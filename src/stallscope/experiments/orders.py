@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Any
 from stallscope.errors import ArgumentError, StallscopeError, UnsupportedError
 from stallscope.experiments.failure import note
 from stallscope.experiments.ordering.quest import Quest
+from stallscope.experiments.ordering.untouched import untouched
 from stallscope.measure import target as targets
-from stallscope.measure.attributes import bindings_kept
 from stallscope.measure.cache.loaders import is_plain
-from stallscope.measure.callables import Parts
 from stallscope.measure.distributed import alone
 from stallscope.measure.inner import loaders_of, private
 from stallscope.measure.onethread import one_thread
-from stallscope.measure.pipelines.draws import named_kept
-from stallscope.measure.snapshot import as_before
 from stallscope.units import count
 
 if TYPE_CHECKING:
@@ -65,14 +62,7 @@ def orders(
     aim = targets.target(target)
     _check_loader(aim.loader)
     original = loaders_of(aim.loader)[0]
-    parts = Parts(original)
-    with (
-        private(original) as loader,
-        as_before(original),
-        named_kept(parts.functions.values()),
-        bindings_kept(parts.holders()),
-        one_thread(),
-    ):
+    with private(original) as loader, untouched(original), one_thread():
         quest = Quest(loader, aim, began_ns, float(budget_s))
         try:
             quest.look(int(samples), alternatives)

@@ -60,7 +60,10 @@ def _proposal(bench: Workbench, opener: Any, change: str, changes: str) -> Propo
 def _why_not(bench: Workbench) -> str:
     lazy = [one.lazy for one in bench.drawn]
     if not any(lazy):
-        return "the dataset gives its pipeline images that are decoded already, or none"
+        return (
+            "the dataset gives its pipeline images that are decoded already, or none; one that "
+            "only opens them (ImageFolder with loader=PIL.Image.open) lets others be tried"
+        )
     if any(one is None or one.file is None for one in lazy):
         return "an image cannot be opened a second time"
     if any(one is None or one.format != "JPEG" for one in lazy):

@@ -6,7 +6,6 @@ Every question is answered with one torch thread, and all generators are put bac
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.analyze.orders.table import rates_of, speedup
@@ -15,14 +14,12 @@ from stallscope.experiments.ordering.judge import Judge
 from stallscope.experiments.ordering.race import Race, same_batches
 from stallscope.experiments.ordering.recipe import Recipe, Site, loader_by
 from stallscope.experiments.ordering.source import code_of
+from stallscope.experiments.ordering.untouched import guarded, untouched
 from stallscope.measure.inner import private
-from stallscope.measure.onethread import one_thread
 from stallscope.measure.pipelines.chain import Chain
-from stallscope.measure.pipelines.draws import restored
-from stallscope.measure.snapshot import as_before
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from stallscope.analyze.orders.search import Found
     from stallscope.experiments.ordering.trial import Trial
@@ -62,7 +59,8 @@ class LiveBench:
             if tried is None or tried.seconds is None:
                 why = tried.why_not if tried else "not tried"
                 return Prediction(None, tuple(parts), why)
-            parts.append(Part(self._bench.ops[position].name, tried.seconds))
+            seconds = self._bench.on_all_samples(position, tried.seconds)
+            parts.append(Part(self._bench.ops[position].name, seconds))
         parts.append(Part("collate and send", self._rest.batch_s))
         return Prediction(sum(part.seconds for part in parts), tuple(parts))
 
@@ -77,7 +75,7 @@ class LiveBench:
     ) -> Measured:
         """See `benches.Bench`."""
         recipe = Recipe(self._checked(positions))
-        with private(self._loader) as mine, as_before(self._loader):
+        with private(self._loader) as mine, untouched(self._loader):
             loader, _ = same_batches(mine)
             loaders = {0: loader, 1: loader_by(recipe, self._bench.site, loader)}
             race = Race(loaders, time.perf_counter_ns() + int(_MEASURED_S * 1e9))
@@ -134,13 +132,6 @@ class LiveBench:
                 "this one"
             )
         return Site(site.place, chain, site.where)
-
-
-@contextmanager
-def guarded(loader: Any, bench: Workbench) -> Iterator[None]:
-    """One torch thread, and afterwards every generator where it was."""
-    with as_before(loader), restored(bench.streams), one_thread():
-        yield
 
 
 def _measured(race: Race, bench: Workbench) -> Measured:

@@ -12,7 +12,7 @@ import polars as pl
 from stallscope.analyze.orders.search import search
 from stallscope.benches import Comparison
 from stallscope.experiments.candidates.protocol import Situation
-from stallscope.experiments.ordering.live import LiveBench, guarded
+from stallscope.experiments.ordering.live import LiveBench
 from stallscope.experiments.ordering.pace import Pace
 from stallscope.experiments.ordering.race import Race, same_batches
 from stallscope.experiments.ordering.recipe import loader_by
@@ -20,6 +20,7 @@ from stallscope.experiments.ordering.report import costs_frame, ops_frame, ops_s
 from stallscope.experiments.ordering.rest import rest_of
 from stallscope.experiments.ordering.survey import survey
 from stallscope.experiments.ordering.trials import Trials
+from stallscope.experiments.ordering.untouched import guarded
 from stallscope.experiments.ordering.workbench import Workbench
 from stallscope.measure.cache.values import bytes_of
 from stallscope.measure.cgroup import memory_available_bytes
@@ -81,7 +82,7 @@ class Quest:
             self._trials.add_orders(self._is_looked)
             situation = Situation(bench, self._trials.judge, self._loader, self._notes)
             self._trials.add_candidates(situation, self._is_looked)
-            self._trials.add_together()
+            self._trials.add_together(self._is_looked)
 
     def _choose(self, began_ns: int) -> None:
         """Search on so few samples that all orders of ops that commute can be tried in time."""

@@ -12,7 +12,7 @@ from stallscope.orderings import COSTS, OPS
 from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from stallscope.analyze.orders.search import Found
     from stallscope.experiments.ordering.race import Race
@@ -35,7 +35,7 @@ def _decode_row(bench: Workbench, rest: Rest) -> Iterator[tuple[Any, ...]]:
     width, height = lazy[0].lazy.size
     takes = f"{lazy[0].lazy.format} {width}×{height}"
     gives = described(bench.givens[0].value)
-    low, high = _interval([one.decode_s for one in lazy])
+    low, high = _interval([one.decode_s for one in lazy], np.median)
     yield -1, "decode", None, "", takes, gives, rest.decode_s, low, high, None, None
 
 
@@ -113,11 +113,13 @@ def _described(values: list[Any]) -> str:
     return kinds[0] if len(kinds) == 1 else f"{kinds[0]} and {count(len(kinds) - 1, 'other kind')}"
 
 
-def _interval(times_s: list[float]) -> tuple[float | None, float | None]:
-    """The ends of a 95% interval of the mean, from resampled samples; None for a single one."""
+def _interval(
+    times_s: list[float], centre: Callable[..., Any] = np.mean
+) -> tuple[float | None, float | None]:
+    """The ends of a 95% interval of the centre, from resampled samples; None for a single one."""
     if len(times_s) < 2:  # noqa: PLR2004 - one has no spread
         return None, None
     rng = np.random.default_rng(_SEED)
-    drawn = rng.choice(times_s, size=(_DRAWS, len(times_s))).mean(axis=1)
+    drawn = centre(rng.choice(times_s, size=(_DRAWS, len(times_s))), axis=1)
     low, high = np.percentile(drawn, (2.5, 97.5))
     return float(low), float(high)

@@ -52,7 +52,6 @@ class Trials:
         self.judge = Judge(bench)
         self._as_it_is = tuple(range(len(bench.ops)))
         self.base_s = sum(bench.outcomes[p].seconds for p in self._as_it_is)
-        self._searched_s = self.base_s
         same = Comparison(IDENTICAL, compared=len(bench.givens))
         self.all = [Trial("order", Recipe(self._as_it_is), "as it is", "", self.base_s, same)]
 
@@ -62,7 +61,6 @@ class Trials:
         """The cheapest orders of the original's data, of each other data, and some that raise."""
         classes = cheapest(self._found, _ALWAYS)
         original = list(self._found.after(self._as_it_is))
-        self._searched_s = sum((tried.seconds or 0.0) for _, tried in original if tried)
         last = original[-1][1]
         digest = last.state.digest if last and last.state else ""
         same = 0
@@ -70,25 +68,28 @@ class Trials:
             if same >= _MOST_SAME or is_over():
                 break
             if order.positions != self._as_it_is:
-                trial = self._ordered(order.positions, order.seconds)
+                trial = self._ordered(order.positions)
                 same += trial.is_same
                 self.all.append(trial)
         others = sorted((orders[0].seconds, orders[0]) for orders in classes.values())
-        for seconds, order in others[:_MOST_OTHERS]:
+        for _, order in others[:_MOST_OTHERS]:
             if not is_over():
-                self.all.append(self._ordered(order.positions, seconds))
+                self.all.append(self._ordered(order.positions))
         for beginning, why in failures(self._found)[:_MOST_OTHERS]:
             rest = tuple(p for p in self._as_it_is if p not in beginning)
             self.all.append(self._failing((*beginning, *rest), why))
 
-    def _ordered(self, positions: tuple[int, ...], seconds: float) -> Trial:
+    def _ordered(self, positions: tuple[int, ...]) -> Trial:
         recipe = Recipe(positions)
         change = change_of(positions, self._bench.ops)
         comparison = self.judge.compare(recipe)
         drawing = {p: outcome.is_random for p, outcome in self._bench.outcomes.items()}
         redrawn = _REDRAWN if random_order_changed(positions, drawing) else ""
-        # the search may have used fewer samples: its gain is what counts
-        ops_s = self.base_s + seconds - self._searched_s
+        ops_s = sum(
+            self._bench.on_all_samples(position, tried.seconds)
+            for position, tried in self._found.after(positions)
+            if tried and tried.seconds is not None
+        )
         return Trial("order", recipe, change, redrawn, ops_s, comparison)
 
     def _failing(self, positions: tuple[int, ...], why: str) -> Trial:
@@ -134,9 +135,9 @@ class Trials:
     def add_candidates(self, situation: Situation, is_over: Callable[[], bool]) -> None:
         """What each candidate proposes."""
         for candidate in CANDIDATES:
-            if is_over():
-                return
-            for proposal in candidate(situation):
+            for proposal in candidate(situation) if not is_over() else ():
+                if is_over():
+                    break
                 comparison = self.judge.compare(proposal.recipe)
                 saved_s = proposal.saved_s
                 ops_s = None if saved_s is None else self.base_s - saved_s
@@ -151,9 +152,12 @@ class Trials:
                     )
                 )
 
-    def add_together(self) -> None:
+    def add_together(self, is_over: Callable[[], bool]) -> None:
         """All changes that give the same data and should gain; and with the close ones on top."""
         same = joined([trial for trial in self.all if trial.is_same], self.base_s, self.judge)
+        if is_over():
+            self.all += [same] if same is not None else []
+            return
         near = [t for t in self.all if t.is_same or t.comparison.equivalence == CLOSE]
         more = joined(near, self.base_s, self.judge)
         self.all += [same] if same is not None else []

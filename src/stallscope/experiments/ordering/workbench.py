@@ -141,6 +141,15 @@ class Workbench:
 
     # ---- whole pipelines --------------------------------------------------------------------
 
+    def on_all_samples(self, position: int, seconds: float) -> float:
+        """What an op costs, where its time was taken on the samples of the search alone.
+
+        Other samples may be larger: the ratio is that of the op in the pipeline as it is.
+        """
+        outcome = self.outcomes[position]
+        searched_s = trying.beginning(outcome, self.searched).seconds
+        return seconds * outcome.seconds / searched_s if searched_s else seconds
+
     def explored(self, positions: Sequence[int], found: Found) -> None:
         """Try the ops of an order in the states that nobody has tried them in."""
         if all(tried is not None for _, tried in found.after(positions)):
