@@ -14,7 +14,7 @@ from virtual_loop import a_loop
 import stallscope
 from stallscope import cli, packaged
 
-COMMANDS = ("flame", "lab", "lines", "notebooks", "record", "run", "show", "trace")
+COMMANDS = ("flame", "lab", "lines", "notebooks", "orders", "record", "run", "show", "trace")
 SOURCE = Path(stallscope.__file__).parents[1]
 LOADERS = '''
 """A user's module."""
@@ -61,7 +61,8 @@ def stallscope_does(*arguments):
 
 class TestHelp:
     @pytest.mark.parametrize(
-        "command", [[], ["flame"], ["lab"], ["lines"], ["notebooks"], ["record"], ["trace"]]
+        "command",
+        [[], ["flame"], ["lab"], ["lines"], ["notebooks"], ["orders"], ["record"], ["trace"]],
     )
     def test_shows_examples(self, command):
         """Each help text ends its description with commands to copy."""

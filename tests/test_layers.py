@@ -34,9 +34,9 @@ STOREYS = {
     ),
 }
 GROUND = {
-    *("afterimport", "errors", "eventlog", "flamefile", "flames", "interrupts", "ladders"),
-    *("listings", "mapped", "marks", "packaged", "resources", "result", "run", "runfile"),
-    *("stages", "tracefile", "units"),
+    *("afterimport", "benches", "errors", "eventlog", "flamefile", "flames", "interrupts"),
+    *("ladders", "listings", "mapped", "marks", "orderings", "packaged", "resources", "result"),
+    *("run", "runfile", "stages", "tracefile", "units"),
 }
 ROOMS = ("probe", "measure", "analyze", "experiments", "views")
 
@@ -46,6 +46,7 @@ ALLOWED = {
     ("ladders", "stallscope.analyze.headroom"): "a ladder's tables; imported when asked for",
     ("listings", "stallscope.analyze.hotlines"): "a table of lines; imported when asked for",
     ("flames", "stallscope.analyze.stacks"): "a flame's tables; imported when asked for",
+    ("orderings", "stallscope.analyze.orders.table"): "a table of orders; imported when asked for",
     ("run", "stallscope.analyze.trace.timeline"): "its events; imported when they are written",
     ("runfile", "stallscope.analyze.spans"): "the columns that a run's tables must have",
 }

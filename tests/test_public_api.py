@@ -8,9 +8,9 @@ import pytest
 import stallscope
 
 NAMES = [
-    *("Flame", "Ladder", "Lines", "Run", "StallscopeError", "Target", "flame", "instrumented"),
-    *("ladder", "lines"),
-    *("load", "record", "simulated_step", "stage", "target"),
+    *("Flame", "Ladder", "Lines", "Orders", "Run", "StallscopeError", "Target", "flame"),
+    *("instrumented", "ladder", "lines"),
+    *("load", "orders", "record", "simulated_step", "stage", "target"),
 ]
 METHODS = [
     name

@@ -15,6 +15,7 @@ _HOMES = {
     "Flame": "stallscope.flames",
     "Ladder": "stallscope.ladders",
     "Lines": "stallscope.listings",
+    "Orders": "stallscope.orderings",
     "Run": "stallscope.run",
     "StallscopeError": "stallscope.errors",
     "Target": "stallscope.measure.target",
@@ -23,6 +24,7 @@ _HOMES = {
     "ladder": "stallscope.experiments.ladder",
     "lines": "stallscope.experiments.lines",
     "load": "stallscope.experiments.load",
+    "orders": "stallscope.experiments.orders",
     "record": "stallscope.experiments.record",
     "simulated_step": "stallscope.measure.simulated",
     "stage": "stallscope.probe.named",
@@ -33,6 +35,7 @@ __all__ = [
     "Flame",
     "Ladder",
     "Lines",
+    "Orders",
     "Run",
     "StallscopeError",
     "Target",
@@ -41,6 +44,7 @@ __all__ = [
     "ladder",
     "lines",
     "load",
+    "orders",
     "record",
     "simulated_step",
     "stage",
@@ -54,12 +58,14 @@ if TYPE_CHECKING:
     from stallscope.experiments.ladder import ladder
     from stallscope.experiments.lines import lines
     from stallscope.experiments.load import load
+    from stallscope.experiments.orders import orders
     from stallscope.experiments.record import record
     from stallscope.flames import Flame
     from stallscope.ladders import Ladder
     from stallscope.listings import Lines
     from stallscope.measure.simulated import simulated_step
     from stallscope.measure.target import Target, target
+    from stallscope.orderings import Orders
     from stallscope.probe.named import stage
     from stallscope.run import Run
 

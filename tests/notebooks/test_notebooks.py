@@ -14,6 +14,15 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_LINES = 11
+MINE = """
+from stallscope.demo import Scale, SlowFetchDataset
+from torch.utils.data import DataLoader
+from torchvision.transforms.v2 import Compose, RandomHorizontalFlip
+
+def loader():
+    data = SlowFetchDataset(64, 0.001, Compose([RandomHorizontalFlip(), Scale()]))
+    return DataLoader(data, batch_size=4, num_workers=0)
+"""
 
 pytestmark = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -100,12 +109,7 @@ class TestRun:
     def test_runs_with_a_target_that_knows_no_files(self, path, tmp_path, monkeypatch):
         """A target without files, images or indices in its samples works as well."""
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(tmp_path)]))
-        (tmp_path / "mine.py").write_text(
-            "from torch.utils.data import DataLoader\n"
-            "from stallscope.demo import SlowFetchDataset\n"
-            "def loader():\n"
-            "    return DataLoader(SlowFetchDataset(64, 0.001), batch_size=4, num_workers=0)\n"
-        )
+        (tmp_path / "mine.py").write_text(MINE)
         notebook = with_parameters(read(path), TARGET="mine:loader", BUDGET_S=2)
 
         NotebookClient(notebook, timeout=120, resources={"metadata": {"path": tmp_path}}).execute()

@@ -12,6 +12,7 @@ import typer
 from stallscope.cli.flaming import flame
 from stallscope.cli.guided import lab, notebooks
 from stallscope.cli.measuring import Script, lines, record, run
+from stallscope.cli.ordering import orders
 from stallscope.cli.output import plainly, say
 from stallscope.cli.saved import show, trace
 
@@ -63,6 +64,7 @@ def _stallscope(
       stallscope lab train:make_loader     ... on the loader that your function returns
       stallscope record ~/photos           a table of where the time goes
       stallscope lines train:make_loader   which lines of your dataset and transforms take it
+      stallscope orders train:make_loader  the fastest order of transforms with the same data
       stallscope run train.py --epochs 1   what your script's loop waits for
       stallscope flame 4711                what the workers of a training that runs are doing
     """  # noqa: D301 - \b is click's
@@ -73,6 +75,7 @@ app.command()(lab)
 app.command()(notebooks)
 app.command()(record)
 app.command()(lines)
+app.command()(orders)
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command()(show)
 app.command()(trace)

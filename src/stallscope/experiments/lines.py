@@ -7,27 +7,23 @@ timing costs.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from stallscope.errors import ArgumentError, StallscopeError, UnsupportedError
 from stallscope.experiments.choice import as_list
 from stallscope.experiments.reading import Reading
 from stallscope.measure import target as targets
+from stallscope.measure.attributes import bindings_kept
 from stallscope.measure.cache.loaders import is_plain
 from stallscope.measure.callables import Parts
 from stallscope.measure.distributed import alone
 from stallscope.measure.inner import loaders_of, private
-from stallscope.measure.reach import own
+from stallscope.measure.onethread import one_thread
 from stallscope.measure.snapshot import as_before
 from stallscope.units import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from stallscope.listings import Lines
 
 
@@ -60,10 +56,10 @@ def lines(target: Any, *, functions: Any = None, samples: int = 32) -> Lines:
     alone()
     aim = targets.target(target)
     _check(aim.loader)
-    with private(aim.loader) as mine, as_before(aim.loader), _one_thread():
+    with private(aim.loader) as mine, as_before(aim.loader), one_thread():
         loader = loaders_of(mine)[0]
         parts = Parts(loader)
-        with _bindings_kept(parts.holders()):
+        with bindings_kept(parts.holders()):
             reading = Reading(aim, loader, parts, int(samples))
             try:
                 reading.look(wanted)
@@ -93,29 +89,3 @@ def _check(target: Any) -> None:
         f"this {kind} {why}, so its samples cannot be made one by one in this process: give a "
         "plain DataLoader over the same dataset"
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """As in a worker."""
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def _bindings_kept(holders: list[Any]) -> Iterator[None]:
-    """Let attributes hold afterwards what they held.
-
-    A file that was opened for the first time here must not be inherited by later workers.
-    """
-    before = [(attributes, dict(attributes)) for attributes in map(own, holders)]
-    try:
-        yield
-    finally:
-        for attributes, values in before:
-            attributes.clear()
-            attributes.update(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,22 @@ import torch
 from stallscope.measure.reach import own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
+
+
+@contextmanager
+def bindings_kept(holders: Iterable[Any]) -> Iterator[None]:
+    """Let attributes hold afterwards what they held; what they hold may have changed.
+
+    A file that was opened for the first time here must not be inherited by later workers.
+    """
+    before = [(attributes, dict(attributes)) for attributes in map(own, holders)]
+    try:
+        yield
+    finally:
+        for attributes, values in before:
+            attributes.clear()
+            attributes.update(values)
 
 
 def attributes_of(thing: Any) -> Callable[[], None]:

@@ -50,11 +50,12 @@ def _global_generators() -> Iterator[Callable[[], None]]:
 
 def _generators(loader: Any) -> Iterator[Callable[[], None]]:
     """Every generator that the loader, its samplers, its dataset or its transforms hold."""
-    restores = (_generator_state(thing) for thing in walk(loader, held))
+    restores = (state_of(thing) for thing in walk(loader, held))
     return (restore for restore in restores if restore is not None)
 
 
-def _generator_state(thing: Any) -> Callable[[], None] | None:
+def state_of(thing: Any) -> Callable[[], None] | None:
+    """What to call to put a generator back to where it is; None for anything else."""
     if isinstance(thing, torch.Generator):
         torch_state = thing.get_state()
         return functools.partial(_quietly, thing.set_state, torch_state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,3 +23,14 @@ def in_one_thread(batches: Iterator[Any]) -> Iterator[Any]:
         finally:
             torch.set_num_threads(threads)
         yield batch
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread, as in a worker."""
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -77,7 +77,7 @@ class Screen:
         if what == self.shown:
             return
         sheet, self.below.value = self._draw(*what)
-        self.image.value = _image(sheet)
+        self.image.value = image(sheet)
         self.first = self.first if self.shown else sheet
         self.shown = what
 
@@ -208,7 +208,7 @@ def timeline_panel(asked: Moments) -> Panel:
     return screen.panel(*([rank] if len(asked.ranks) > 1 else []), many, slider)
 
 
-def _image(sheet: Sheet | None) -> str:
+def image(sheet: Sheet | None) -> str:
     """The picture with its answer as the text that a screen reader reads."""
     if sheet is None:
         return ""

@@ -1,0 +1,157 @@
+"""The pipeline after `ss.orders` has returned: what a panel asks, and new loaders.
+
+Every question is answered with one torch thread, and all generators are put back afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from stallscope.analyze.orders.table import rates_of, speedup
+from stallscope.benches import Comparison, Measured, NoSuchOrderError, Part, Prediction
+from stallscope.experiments.ordering.judge import Judge
+from stallscope.experiments.ordering.race import Race, same_batches
+from stallscope.experiments.ordering.recipe import Recipe, Site, loader_by
+from stallscope.experiments.ordering.source import code_of
+from stallscope.experiments.ordering.untouched import guarded, untouched
+from stallscope.measure.inner import private
+from stallscope.measure.pipelines.chain import Chain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from stallscope.analyze.orders.search import Found
+    from stallscope.experiments.ordering.trial import Trial
+    from stallscope.experiments.ordering.workbench import Workbench
+    from stallscope.orderings import Rest
+
+_MEASURED_S: Final = 8.0
+"""How long measuring one order against the original takes."""
+
+
+class LiveBench:
+    """The `benches.Bench` of a real pipeline.
+
+    Args:
+        loader: the user's.
+        bench: the pipeline at work.
+        found: what the search has tried; grows with what is asked.
+        rest: what a sample costs outside of its ops.
+        trials: in the order of their numbers.
+    """
+
+    def __init__(
+        self, loader: Any, bench: Workbench, found: Found, rest: Rest, trials: Sequence[Trial]
+    ) -> None:
+        self._loader, self._bench, self._found = loader, bench, found
+        self._rest, self._trials = rest, list(trials)
+        self._judge = Judge(bench)
+
+    def predict(self, positions: Sequence[int]) -> Prediction:
+        """See `benches.Bench`."""
+        order = self._checked(positions)
+        with guarded(self._loader, self._bench):
+            self._bench.explored(order, self._found)
+        parts = [Part("fetch", self._rest.fetch_s)]
+        parts += [Part("decode", self._rest.decode_s)] if self._rest.decode_s else []
+        for position, tried in self._found.after(order):
+            if tried is None or tried.seconds is None:
+                why = tried.why_not if tried else "not tried"
+                return Prediction(None, tuple(parts), why)
+            seconds = self._bench.on_all_samples(position, tried.seconds)
+            parts.append(Part(self._bench.ops[position].name, seconds))
+        parts.append(Part("collate and send", self._rest.batch_s))
+        return Prediction(sum(part.seconds for part in parts), tuple(parts))
+
+    def compare(self, positions: Sequence[int]) -> Comparison:
+        """See `benches.Bench`."""
+        recipe = Recipe(self._checked(positions))
+        with guarded(self._loader, self._bench):
+            return self._judge.compare(recipe, shows=True)
+
+    def measure(
+        self, positions: Sequence[int], on_progress: Callable[[float], object] | None = None
+    ) -> Measured:
+        """See `benches.Bench`."""
+        recipe = Recipe(self._checked(positions))
+        with private(self._loader) as mine, untouched(self._loader):
+            loader, _ = same_batches(mine)
+            loaders = {0: loader, 1: loader_by(recipe, self._bench.site, loader)}
+            race = Race(loaders, time.perf_counter_ns() + int(_MEASURED_S * 1e9))
+            race.run(on_progress)
+        if on_progress is not None:
+            on_progress(1.0)
+        return _measured(race, self._bench)
+
+    def code(self, positions: Sequence[int]) -> str:
+        """See `benches.Bench`."""
+        return code_of(Recipe(self._checked(positions)), self._bench.site, {})
+
+    def apply(self, loader: Any, trial: int | Sequence[int]) -> Any:
+        """See `benches.Bench`."""
+        return loader_by(self._recipe(trial), self._site_in(loader), loader)
+
+    def _recipe(self, trial: int | Sequence[int]) -> Recipe:
+        if not isinstance(trial, int):
+            return Recipe(self._checked(trial))
+        if not 0 <= trial < len(self._trials):
+            raise NoSuchOrderError(
+                f"there is no trial {trial}: .table() has the trials 0 to {len(self._trials) - 1}"
+            )
+        chosen = self._trials[trial]
+        if chosen.comparison.equivalence == "fails":
+            raise NoSuchOrderError(
+                f"trial {trial} ({chosen.change}) cannot be applied: {chosen.comparison.why}"
+            )
+        return chosen.recipe
+
+    def _checked(self, positions: Sequence[int]) -> tuple[int, ...]:
+        order = tuple(positions)
+        if sorted(order) != list(range(len(self._bench.ops))):
+            names = ", ".join(f"{op.position} {op.name}" for op in self._bench.ops)
+            raise NoSuchOrderError(
+                f"{list(order)} is no order of this pipeline: give each of its ops once, by its "
+                f"position ({names})"
+            )
+        return order
+
+    def _site_in(self, loader: Any) -> Site:
+        """Where the pipeline works in a loader: the same objects, or the same ops in a row."""
+        site = self._bench.site
+        value = site.place.found_in(getattr(loader, "dataset", None))
+        if value is site.chain.value:
+            return site
+        chain = Chain(value, whole=site.chain.kind == "one op") if value is not None else None
+        wanted = [op.name for op in site.chain.ops]
+        if chain is None or [op.name for op in chain.ops] != wanted:
+            found = ", ".join(op.name for op in chain.ops) if chain else "nothing"
+            raise NoSuchOrderError(
+                f"this loader's {site.place.text} is another pipeline ({found} instead of "
+                f"{', '.join(wanted)}): give the loader that was measured, or call ss.orders for "
+                "this one"
+            )
+        return Site(site.place, chain, site.where)
+
+
+def _measured(race: Race, bench: Workbench) -> Measured:
+    """The second loader of a race against the first."""
+    laps = race.laps()
+    rates = rates_of(laps)
+    if 1 not in rates or 0 not in rates:
+        names = ", ".join(op.name for op in bench.ops)
+        why = race.failed.get(1, "too little time for a steady state")
+        raise NoSuchOrderError(f"this order of {names} was not measured: {why}")
+    original, other = rates[0], rates[1]
+    low, high = other.interval()
+    factor, factor_low, factor_high = speedup(original, other)
+    return Measured(
+        seconds=1 / other.rate,
+        low=1 / high if high else None,
+        high=1 / low if low else None,
+        original_s=1 / original.rate,
+        speedup=factor,
+        speedup_low=factor_low,
+        speedup_high=factor_high,
+        place=str(laps["place"][0]),
+    )

@@ -1,0 +1,118 @@
+"""Pipelines measured for real: each in the loader's own workers, started in turn with the others.
+
+Sweeps go forth and back, so that a machine that grows slower meanwhile does so for all. All loaders
+make the same few batches again and again, without an end, and nobody uses them: what is timed is
+the loader alone.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from stallscope.measure.cache import loaders as caching
+from stallscope.measure.devices.cpu import Cpu
+from stallscope.measure.inner import made_here
+from stallscope.measure.laps import Lap, Loop, Span, run_lap
+from stallscope.orderings import LAPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+LAP_S: Final = 0.4
+"""The steady state of one lap."""
+_BATCHES: Final = 8
+"""That are made again and again."""
+_MOST_SWEEPS: Final = 10
+
+
+def same_batches(loader: Any) -> tuple[Any, set[Any]]:
+    """The loader over its next few batches, again and again, and the samples in them."""
+    batches = caching.next_indices(loader, _BATCHES)
+    single = loader.batch_sampler is None
+    return caching.warm(loader, batches), set(batches if single else chain.from_iterable(batches))
+
+
+class Race:
+    """Loaders that are timed in turn.
+
+    Args:
+        loaders: by the number of their trial; each without an end.
+        deadline_ns: no lap begins that would end after this (`perf_counter_ns`).
+        lap_s: about what the first one takes.
+    """
+
+    def __init__(self, loaders: Mapping[int, Any], deadline_ns: int, lap_s: float = 0.0) -> None:
+        self._loops = {trial: _loop(loader) for trial, loader in loaders.items()}
+        self._deadline_ns = deadline_ns
+        self._rows: list[tuple[Any, ...]] = []
+        self._took_s = dict.fromkeys(loaders, lap_s)
+        self._blocks = 0
+        self.failed: dict[int, str] = {}
+        """Trials whose loader raised, and what."""
+        self.sweeps = 0
+        """That were begun."""
+
+    def run(self, on_progress: Callable[[float], object] | None = None) -> None:
+        """Time all loaders, sweep after sweep, until the time is over.
+
+        Args:
+            on_progress: is told the share of the time that is used.
+        """
+        began_ns = time.perf_counter_ns()
+        trials = list(self._loops)
+        while self.sweeps < _MOST_SWEEPS:
+            self.sweeps += 1
+            for trial in trials if self.sweeps % 2 else reversed(trials):
+                if not self._may_begin(trial):
+                    return
+                if trial not in self.failed:
+                    self._lap(trial)
+                if on_progress is not None:
+                    whole_ns = max(self._deadline_ns - began_ns, 1)
+                    on_progress(min((time.perf_counter_ns() - began_ns) / whole_ns, 1.0))
+
+    def laps(self) -> pl.DataFrame:
+        """Columns of `orderings.LAPS`."""
+        return pl.DataFrame(self._rows, LAPS, orient="row")
+
+    def _may_begin(self, trial: int) -> bool:
+        """Whether there is time for another lap, as far as the one before tells."""
+        left_s = (self._deadline_ns - time.perf_counter_ns()) / 1e9
+        return left_s > self._took_s[trial]
+
+    def _lap(self, trial: int) -> None:
+        began_ns, lap, loop = time.perf_counter_ns(), Lap(), self._loops[trial]
+        try:
+            run_lap(loop, lap, Span(LAP_S, self._deadline_ns))
+        except Exception as error:
+            if trial == 0:
+                raise  # the user's own loader, with the user's own error
+            self.failed[trial] = f"in its loader: {type(error).__name__}: {error!s:.160}"
+            return
+        self._took_s[trial] = (time.perf_counter_ns() - began_ns) / 1e9
+        self._keep(trial, lap, loop)
+
+    def _keep(self, trial: int, lap: Lap, loop: Loop) -> None:
+        """A row for each group of batches that the workers make at the same time."""
+        workers = max(loop.workers, 1)
+        place = "workers" if loop.workers else "process"
+        self._blocks += 1
+        for first in range(0, len(lap.seconds) // workers * workers, workers):
+            seconds = sum(lap.seconds[first : first + workers])
+            samples = sum(lap.samples[first : first + workers])
+            row = (trial, self._blocks, seconds * workers / samples, samples, place)
+            self._rows.append(row)
+
+
+def _loop(loader: Any) -> Loop:
+    return Loop(
+        loader,
+        Cpu(),
+        batch_size=loader.batch_size,
+        workers=loader.num_workers,
+        in_one_thread=made_here(loader),
+    )

@@ -1,0 +1,165 @@
+"""Finding a loader's pipeline and drawing the samples on which its ops are tried."""
+
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import dataclass
+from itertools import chain as flat
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from stallscope.errors import StallscopeError, UnsupportedError
+from stallscope.experiments.ordering.recipe import Site
+from stallscope.measure.cache import loaders as caching
+from stallscope.measure.cache.values import bytes_of, fresh
+from stallscope.measure.pipelines.calls import Given, OpResultError, called, passed_on
+from stallscope.measure.pipelines.chain import Chain
+from stallscope.measure.pipelines.digests import digest
+from stallscope.measure.pipelines.inputs import watch
+from stallscope.measure.pipelines.place import places
+from stallscope.probe import pipeline
+from stallscope.units import count, size
+
+if TYPE_CHECKING:
+    from stallscope.measure.pipelines.inputs import Drawn, Watched
+    from stallscope.measure.pipelines.place import Place
+
+_CHECKED: Final = 3
+"""Samples on which a row of ops has to give what its pipeline gives."""
+_MOST_BATCHES: Final = 1_000
+_SEED: Final = 1_234
+
+
+class NoPipelineError(StallscopeError, ValueError):
+    """The dataset calls nothing that could be put in another order; says what was found."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A pipeline, and samples that went through it."""
+
+    site: Site
+    """Where it works, and its ops."""
+    drawn: tuple[Drawn, ...]
+    """What it was called with."""
+    notes: tuple[str, ...] = ()
+    """What was left out, in sentences."""
+
+
+def survey(loader: Any, samples: int, room_bytes: int) -> Survey:
+    """Find the pipeline of a loader, and draw samples for it.
+
+    Args:
+        loader: torch's own, map-style.
+        samples: how many, in the order of its sampler.
+        room_bytes: what the samples may need in memory at all points of their way.
+
+    Raises:
+        NoPipelineError: there is none that can be taken apart.
+        UnsupportedError: the dataset is a stream.
+    """
+    if caching.is_stream(loader):
+        raise UnsupportedError(
+            f"the dataset ({type(loader.dataset).__name__}) is a stream, whose samples cannot be "
+            "asked for again: give a loader over a map-style dataset with the same transforms"
+        )
+    found = places(loader.dataset)
+    seen = watch(loader.dataset, found, _indices(loader, samples))
+    number = _chosen(loader.dataset, found, seen)
+    place, drawn = found[number], tuple(seen.drawn[number])
+    chain, notes = _believed(place, [one.given for one in drawn])
+    each = max(bytes_of([one.given.value, one.finished]) for one in drawn)
+    fitting = max(room_bytes // (each * (len(chain.ops) + 2)), 1)
+    if fitting < len(drawn):
+        notes.append(f"only {count(fitting, 'sample')} were used: each needs {size(each)}")
+        drawn = drawn[:fitting]
+    others = [found[other].text for other in seen.drawn if other != number]
+    if others:
+        notes.append(
+            f"only {place.text} was looked at: the dataset also calls {', '.join(others)} on its "
+            "own; put all ops in one Compose to have them ordered together"
+        )
+    return Survey(Site(place, chain, drawn[0].where), drawn, tuple(notes))
+
+
+def _indices(loader: Any, samples: int) -> list[Any]:
+    """The indices of so many samples, without those of batches that nobody needs."""
+    if loader.batch_sampler is None:
+        return caching.next_indices(loader, samples)
+    batches = min(-(-samples // (loader.batch_size or 1)), _MOST_BATCHES)
+    found = list(flat.from_iterable(caching.next_indices(loader, batches)))
+    return found[:samples]
+
+
+def _chosen(dataset: Any, found: list[Place], seen: Watched) -> int:
+    """The place with most ops, among those that each sample goes through once.
+
+    Raises:
+        NoPipelineError: there is none.
+    """
+    once = [number for number in seen.drawn if number not in seen.more_than_once]
+    if once:
+        return max(once, key=lambda number: (len(Chain(found[number].value).ops), -number))
+    name = type(dataset).__name__
+    if seen.drawn:
+        called_twice = ", ".join(found[number].text for number in seen.drawn)
+        raise NoPipelineError(
+            f"{called_twice} is called several times for one sample of {name}, so there is no one "
+            "order: let the dataset call one Compose once for each sample"
+        )
+    helpers = [
+        slot.name for inner in pipeline.datasets(dataset) for slot in pipeline.helpers(inner)
+    ]
+    inline = f"; its code calls {', '.join(map(str, helpers))} itself" if helpers else ""
+    held = f"; it holds {', '.join(place.text for place in found)}, uncalled" if found else ""
+    raise NoPipelineError(
+        f"no pipeline was found in {name}: its __getitem__ calls no transform that it holds"
+        f"{inline}{held}. Put the ops in a Compose and let the dataset hold and call it, as in "
+        "self.transform(image)"
+    )
+
+
+def _believed(place: Place, givens: list[Given]) -> tuple[Chain, list[str]]:
+    """The pipeline's ops, if calling them in turn gives what it gives; else it is one op."""
+    chain = Chain(place.value)
+    if len(chain.ops) == 1 and chain.ops[0].call is place.value:
+        return chain, []
+    if chain.is_known or _is_replayed(chain, givens[:_CHECKED]):
+        return chain, []
+    note = (
+        f"{place.text} is taken as one op: calling its {count(len(chain.ops), 'part')} in turn "
+        "does not give what it gives"
+    )
+    return Chain(place.value, whole=True), [note]
+
+
+def _is_replayed(chain: Chain, givens: list[Given]) -> bool:
+    try:
+        whole, parts = copy.deepcopy(chain.value), copy.deepcopy(chain.value)
+    except Exception:  # noqa: BLE001 - whatever an op holds: a lock, a file
+        return False
+    ops = Chain(parts).ops
+    for number, given in enumerate(givens):
+        _seed(number)
+        expected = whole(*fresh(given.args), **fresh(given.named))
+        _seed(number)
+        given = Given(*fresh(tuple(given)))  # noqa: PLW2901 - goes on its way
+        try:
+            for op in ops:
+                given = passed_on(op, given, called(op, op.call, given))  # noqa: PLW2901
+        except OpResultError:
+            raise
+        except Exception:  # noqa: BLE001 - it is no row of ops, then
+            return False
+        if digest(given.value) != digest(expected):
+            return False
+    return True
+
+
+def _seed(number: int) -> None:
+    torch.default_generator.manual_seed(_SEED + number)
+    np.random.seed(_SEED + number)  # noqa: NPY002 - the global one, from which ops draw
+    random.seed(_SEED + number)

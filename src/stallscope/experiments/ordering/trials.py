@@ -1,0 +1,204 @@
+"""The pipelines that are looked at: orders, rewrites, changes beyond the order, all together.
+
+Each is a recipe with what is known of it: what it should cost, and whether it gives the same data.
+Nothing is recommended whose data was not compared with the original's and found to be the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from stallscope.analyze.orders.search import cheapest, failures
+from stallscope.benches import Comparison
+from stallscope.experiments.candidates import CANDIDATES
+from stallscope.experiments.ordering.judge import Judge
+from stallscope.experiments.ordering.recipe import Recipe
+from stallscope.experiments.ordering.rewrites import rewrites
+from stallscope.experiments.ordering.source import change_of, code_of, random_order_changed
+from stallscope.experiments.ordering.trial import Trial, joined
+from stallscope.measure.pipelines import trying
+from stallscope.orderings import CLOSE, FAILS, IDENTICAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from stallscope.analyze.orders.search import Found
+    from stallscope.experiments.candidates.protocol import Situation
+    from stallscope.experiments.ordering.workbench import Workbench
+    from stallscope.orderings import Rest
+
+_MOST_SAME: Final = 5
+"""Orders that give the original's data."""
+_MOST_OTHERS: Final = 6
+"""Of other data, and of those that raise."""
+_ALWAYS: Final = 50
+"""Orders of one digest that are looked at until enough are found to be the same."""
+_REDRAWN: Final = (
+    "random numbers are drawn in another order, so that a seed gives other samples than before"
+)
+
+
+class Trials:
+    """Everything that is looked at, one kind after the other.
+
+    Args:
+        bench: the pipeline at work.
+        found: what the search has tried.
+        rest: what a sample costs outside of its ops.
+    """
+
+    def __init__(self, bench: Workbench, found: Found, rest: Rest) -> None:
+        self._bench, self._found, self.rest = bench, found, rest
+        self.judge = Judge(bench)
+        self._as_it_is = tuple(range(len(bench.ops)))
+        self.base_s = sum(bench.outcomes[p].seconds for p in self._as_it_is)
+        same = Comparison(IDENTICAL, compared=len(bench.givens))
+        self.all = [Trial("order", Recipe(self._as_it_is), "as it is", "", self.base_s, same)]
+
+    # ---- orders -----------------------------------------------------------------------------
+
+    def add_orders(self, is_over: Callable[[], bool]) -> None:
+        """The cheapest orders of the original's data, of each other data, and some that raise."""
+        classes = cheapest(self._found, _ALWAYS)
+        original = list(self._found.after(self._as_it_is))
+        last = original[-1][1]
+        digest = last.state.digest if last and last.state else ""
+        same = 0
+        for order in classes.pop(digest, []):
+            if same >= _MOST_SAME or is_over():
+                break
+            if order.positions != self._as_it_is:
+                trial = self._ordered(order.positions)
+                same += trial.is_same
+                self.all.append(trial)
+        others = sorted((orders[0].seconds, orders[0]) for orders in classes.values())
+        for _, order in others[:_MOST_OTHERS]:
+            if not is_over():
+                self.all.append(self._ordered(order.positions))
+        for beginning, why in failures(self._found)[:_MOST_OTHERS]:
+            rest = tuple(p for p in self._as_it_is if p not in beginning)
+            self.all.append(self._failing((*beginning, *rest), why))
+
+    def _ordered(self, positions: tuple[int, ...]) -> Trial:
+        recipe = Recipe(positions)
+        change = change_of(positions, self._bench.ops)
+        comparison = self.judge.compare(recipe)
+        drawing = {p: outcome.is_random for p, outcome in self._bench.outcomes.items()}
+        redrawn = _REDRAWN if random_order_changed(positions, drawing) else ""
+        ops_s = sum(
+            self._bench.on_all_samples(position, tried.seconds)
+            for position, tried in self._found.after(positions)
+            if tried and tried.seconds is not None
+        )
+        return Trial("order", recipe, change, redrawn, ops_s, comparison)
+
+    def _failing(self, positions: tuple[int, ...], why: str) -> Trial:
+        change = change_of(positions, self._bench.ops)
+        comparison = Comparison(FAILS, why=why)
+        return Trial("order", Recipe(positions), change, "", None, comparison)
+
+    # ---- rewrites of the user's --------------------------------------------------------------
+
+    def add_alternatives(self, alternatives: Mapping[Any, Any] | None) -> None:
+        """Rewrites of ops, each by itself.
+
+        Raises:
+            ArgumentError: there is no such op, or the rewrite cannot be called.
+        """
+        for position, op, name in rewrites(self._bench.ops, alternatives):
+            old = self._bench.ops[position].name
+            new = getattr(op, "__name__", type(op).__name__)
+            recipe = Recipe(self._as_it_is, replaced={position: op})
+            comparison = self.judge.compare(recipe)
+            self.all.append(
+                Trial(
+                    "alternative",
+                    recipe,
+                    f"{new} instead of {old}",
+                    "",
+                    self._with_other(position, op) if comparison.equivalence != FAILS else None,
+                    comparison,
+                    {position: name},
+                    new,
+                )
+            )
+
+    def _with_other(self, position: int, op: Any) -> float | None:
+        """What all ops cost with another object in the place of one of them."""
+        bench = self._bench
+        givens = bench.outcomes[position - 1].givens if position else bench.givens
+        outcome = trying.attempt(bench.ops[position], bench.stream(position, op), givens)
+        return self.base_s - bench.outcomes[position].seconds + outcome.seconds
+
+    # ---- beyond the order ---------------------------------------------------------------------
+
+    def add_candidates(self, situation: Situation, is_over: Callable[[], bool]) -> None:
+        """What each candidate proposes."""
+        for candidate in CANDIDATES:
+            for proposal in candidate(situation) if not is_over() else ():
+                if is_over():
+                    break
+                comparison = self.judge.compare(proposal.recipe)
+                saved_s = proposal.saved_s
+                ops_s = None if saved_s is None else self.base_s - saved_s
+                self.all.append(
+                    Trial(
+                        proposal.kind,
+                        proposal.recipe,
+                        proposal.change,
+                        proposal.changes,
+                        None if comparison.equivalence == FAILS else ops_s,
+                        comparison,
+                    )
+                )
+
+    def add_together(self, is_over: Callable[[], bool]) -> None:
+        """All changes that give the same data and should gain; and with the close ones on top."""
+        same = joined([trial for trial in self.all if trial.is_same], self.base_s, self.judge)
+        if is_over():
+            self.all += [same] if same is not None else []
+            return
+        near = [t for t in self.all if t.is_same or t.comparison.equivalence == CLOSE]
+        more = joined(near, self.base_s, self.judge)
+        self.all += [same] if same is not None else []
+        if more is not None and (same is None or more.change != same.change):
+            self.all.append(more)
+
+    # ---- as rows ---------------------------------------------------------------------------------
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """One a trial, columns of `orderings.TRIALS`."""
+        names = {op.position: op.name for op in self._bench.ops}
+        for number, trial in enumerate(self.all):
+            said = trial.comparison
+            predicted = None if trial.ops_s is None else self.rest.total_s + trial.ops_s
+            shown = [self._shown(trial, names[p], p) for p in trial.recipe.positions]
+            yield (
+                number,
+                trial.kind,
+                list(trial.recipe.positions),
+                " → ".join(shown),
+                trial.change,
+                trial.changes,
+                predicted,
+                said.equivalence,
+                said.largest_difference,
+                said.psnr_db,
+                said.compared,
+                said.why,
+                self.is_gain(trial),
+                code_of(trial.recipe, self._bench.site, dict(trial.names or {})),
+            )
+
+    @staticmethod
+    def _shown(trial: Trial, name: str, position: int) -> str:
+        if position in trial.recipe.replaced:
+            op = trial.recipe.replaced[position]
+            return str(getattr(op, "__name__", type(op).__name__))
+        return f"{name} (on the batch)" if position in trial.recipe.on_batch else name
+
+    def is_gain(self, trial: Trial) -> bool:
+        """Whether a trial gives the same data and should be faster."""
+        faster = trial.ops_s is not None and trial.ops_s < self.base_s
+        # a cache is the user's decision: it costs memory that others may need
+        return faster and trial.is_same and not trial.comparison.why and trial.kind != "cache"

@@ -1,0 +1,255 @@
+"""Trying an op on samples: what it gives, how long it takes, and whether it can be compared.
+
+Each op is called at least twice for each sample, on the same draws, in two orders of the samples.
+An op that gives other data the second time keeps a state, or draws from a generator that nobody can
+find. It is then only comparable on the very inputs that it gets in the pipeline as it is.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from stallscope.measure.cache.values import fresh, versions
+from stallscope.measure.pipelines.calls import Given, called, passed_on
+from stallscope.measure.pipelines.digests import digest, layout
+from stallscope.measure.pipelines.draws import Draw, Stream
+from stallscope.measure.reach import own
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from stallscope.measure.pipelines.chain import Op
+
+_CHEAP_S: Final = 0.02
+"""Ops that are done with all samples sooner than this are timed a few times more."""
+_MOST_ROUNDS: Final = 5
+_MOST_TRIES: Final = 64
+"""Draws that are looked through for one that does something."""
+_LOOKED_AT: Final = 3
+"""Samples whose inputs are compared after the call; of the others the tensors' version numbers."""
+_FEWEST_COUNTED: Final = 3
+"""Calls from which on a number that grows by one with each is a count of calls."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an op did to some samples."""
+
+    givens: tuple[Given, ...]
+    """What the next op is called with, one a sample."""
+    digest: str
+    """Of all of them."""
+    layout: str
+    """How they lie in memory."""
+    times_s: tuple[float, ...]
+    """For each sample the shortest time that the op took."""
+    is_random: bool
+    """Whether it drew random numbers."""
+    changes_input: bool
+    """Whether it changes what it is given in place."""
+    unsteady: str
+    """Why it cannot be compared on other inputs; "" where it can."""
+
+    @property
+    def seconds(self) -> float:
+        """Mean over the samples."""
+        return sum(self.times_s) / len(self.times_s)
+
+
+def beginning(outcome: Outcome, samples: int) -> Outcome:
+    """The outcome for the first samples alone."""
+    if samples >= len(outcome.givens):
+        return outcome
+    givens = outcome.givens[:samples]
+    return replace(
+        outcome,
+        givens=givens,
+        digest=digest_of(givens),
+        layout=layout_of(givens),
+        times_s=outcome.times_s[:samples],
+    )
+
+
+def digest_of(givens: Sequence[Given]) -> str:
+    """The digest of several samples."""
+    return digest([(given.args, given.named) for given in givens])
+
+
+def layout_of(givens: Sequence[Given]) -> str:
+    """How several samples lie in memory; samples of one kind count once."""
+    return "/".join(sorted({layout([given.args, given.named]) for given in givens}))
+
+
+def run(op: Op, stream: Stream, givens: Sequence[Given], turn: int = 0) -> list[Given]:
+    """Call an op once for each sample, on its own draws; the samples stay as they are.
+
+    Args:
+        op: how it is called.
+        stream: what is called.
+        givens: the samples.
+        turn: 0 for the draws on which orders are compared; another number for independent ones.
+    """
+    results = []
+    for number, given in enumerate(givens):
+        kept = Given(*fresh(tuple(given)))
+        stream.seed(stream.later_draw(number, turn) if turn else stream.telling_draw(number))
+        results.append(passed_on(op, given, called(op, stream.op, kept)))
+    return results
+
+
+def attempt(op: Op, stream: Stream, givens: Sequence[Given]) -> Outcome:
+    """Try an op on samples, which stay as they are.
+
+    Raises:
+        Exception: whatever the op raises.
+    """
+    first = _First(op, stream, givens)
+    again = _Rounds(op, stream, givens, copies=first.changes_input).run(telling=True)
+    steady = first.digest == digest_of(again)
+    rounds = _Rounds(op, stream, givens, copies=first.changes_input)
+    rounds.run()
+    while sum(rounds.times_s) * rounds.count < _CHEAP_S and rounds.count < _MOST_ROUNDS:
+        rounds.run()
+    return Outcome(
+        givens=tuple(again if steady else first.results),
+        digest=first.digest,
+        layout=layout_of(again),
+        times_s=tuple(rounds.times_s),
+        is_random=first.is_random,
+        changes_input=first.changes_input,
+        unsteady=_unsteady(op, steady=steady, counts=first.counts),
+    )
+
+
+def _unsteady(op: Op, *, steady: bool, counts: bool) -> str:
+    if not steady:
+        return (
+            f"{op.name} gives other data for the same sample and the same random numbers: it keeps "
+            "a state between its calls, or draws from a generator that was not found"
+        )
+    return f"{op.name} counts its calls" if counts else ""
+
+
+def tell(op: Op, stream: Stream, givens: Sequence[Given], is_over: Callable[[], bool]) -> int:
+    """Look for draws on which a random op does something, for every second sample at least.
+
+    Args:
+        op: how it is called.
+        stream: what is called; its `telling` is filled.
+        givens: what it gets in the pipeline as it is.
+        is_over: whether there is no time for more.
+
+    Returns:
+        On how many samples it does something.
+    """
+    acting = 0
+    for number, given in enumerate(givens):
+        wanted = acting < (number + 2) // 2
+        before = digest_of([given])
+        for turn in range(_MOST_TRIES if wanted else 1):
+            kept = Given(*fresh(tuple(given)))
+            stream.seed(Draw(number, turn))
+            if digest_of([passed_on(op, given, called(op, stream.op, kept))]) != before:
+                acting += 1
+                if turn:
+                    stream.telling[number] = turn
+                break
+            if is_over():
+                return acting
+    return acting
+
+
+class _First:
+    """The first calls of an op, on copies of its inputs; not timed.
+
+    Args:
+        op: how it is called.
+        stream: what is called.
+        givens: the samples.
+    """
+
+    def __init__(self, op: Op, stream: Stream, givens: Sequence[Given]) -> None:
+        self.results: list[Given] = []
+        self.is_random = self.changes_input = False
+        numbers = _whole_numbers(stream.op)
+        for number, given in enumerate(givens):
+            self._call(op, stream, given, number)
+        calls = len(givens)
+        grown = [now - numbers.get(name, now) for name, now in _whole_numbers(stream.op).items()]
+        self.counts = calls >= _FEWEST_COUNTED and calls in grown
+        self.digest = digest_of(self.results)
+
+    def _call(self, op: Op, stream: Stream, given: Given, number: int) -> None:
+        kept = Given(*fresh(tuple(given)))
+        looks = number < _LOOKED_AT and not self.changes_input
+        before = digest(tuple(kept)) if looks else ""
+        tensors = versions(tuple(kept))
+        stream.seed(stream.telling_draw(number))
+        places = stream.places() if not self.is_random else []
+        result = called(op, stream.op, kept)
+        if not self.is_random:
+            self.is_random = stream.places() != places
+        self.changes_input |= versions(tuple(kept)) != tensors
+        if looks:
+            self.changes_input |= digest(tuple(kept)) != before
+        self.results.append(passed_on(op, given, result))
+
+
+class _Rounds:
+    """Timed calls of an op for all samples.
+
+    Args:
+        op: how it is called.
+        stream: what is called.
+        givens: the samples.
+        copies: whether each call gets a copy.
+    """
+
+    def __init__(self, op: Op, stream: Stream, givens: Sequence[Given], *, copies: bool) -> None:
+        self._op, self._stream, self._givens, self._copies = op, stream, givens, copies
+        self.count = 0
+        self.times_s = [float("inf")] * len(givens)
+
+    def run(self, *, telling: bool = False) -> list[Given]:
+        """Call the op for each sample, the last one first; returns what it gives, the first first.
+
+        Args:
+            telling: whether on the draws on which orders are compared; else on any.
+        """
+        numbers = range(len(self._givens))
+        draws = map(self._stream.telling_draw if telling else Draw, numbers)
+        with _no_collection():
+            found = [self._one(draw) for draw in reversed(list(draws))]
+        self.count += 1
+        return found[::-1]
+
+    def _one(self, draw: Draw) -> Given:
+        number = draw.sample
+        given = self._givens[number]
+        kept = Given(*fresh(tuple(given))) if self._copies else given
+        self._stream.seed(draw)
+        began_ns = time.perf_counter_ns()
+        result = called(self._op, self._stream.op, kept)
+        took_s = (time.perf_counter_ns() - began_ns) / 1e9
+        self.times_s[number] = min(self.times_s[number], took_s)
+        return passed_on(self._op, given, result)
+
+
+def _whole_numbers(op: Any) -> dict[str, int]:
+    return {name: value for name, value in own(op).items() if type(value) is int}
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection falls into a call that is timed."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,223 @@
+"""The orders of a pipeline as a value: do they give the same data, and how long do they take.
+
+Everything before makes it, everything after reads it. What can still run the pipeline is a `Bench`
+(see `stallscope.benches`), which may be missing. (Not `orders.py`: `ss.orders` is the verb.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import polars as pl
+
+from stallscope.benches import Bench, NoSuchOrderError
+from stallscope.result import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from polars._typing import PolarsDataType
+
+    Schema = dict[str, PolarsDataType]
+
+IDENTICAL: Final = "identical"
+CLOSE: Final = "close"
+NOT_DISTINGUISHED: Final = "not-distinguished"
+DIFFERENT: Final = "different"
+FAILS: Final = "fails"
+EQUIVALENCES: Final = (IDENTICAL, CLOSE, NOT_DISTINGUISHED, DIFFERENT, FAILS)
+"""How a pipeline's data compares with the original's on the same draws, the best first: the same
+bits; nearly the same values; other values that simple statistics cannot tell apart; other values;
+no values, because it raises."""
+
+KINDS: Final = ("order", "alternative", "batch", "decode", "cache", "together")
+"""What a pipeline changes: the order; an op for the user's rewrite; where an op works; how an image
+is decoded; what is kept in memory; several of these."""
+
+OPS: Schema = {
+    "position": pl.Int32,
+    "name": pl.String,
+    "random": pl.Boolean,
+    "settings": pl.String,
+    "takes": pl.String,
+    "gives": pl.String,
+    "cost_s": pl.Float64,
+    "cost_low_s": pl.Float64,
+    "cost_high_s": pl.Float64,
+    "file": pl.String,
+    "line": pl.Int32,
+}
+"""One row an op of the pipeline as it is, in its order, and before them a row "decode" (position
+-1) where a lazy image is decoded by the first op that touches it: that time is no op's. `random`:
+it drew random numbers (null for decoding); `takes`, `gives`: type, dtype and shape in words; the
+cost for its own input, seconds per sample, with the 2.5% and 97.5% points of the mean over
+resampled samples (null where there was one); where its code is (null: not written in Python)."""
+
+TRIALS: Schema = {
+    "trial": pl.Int32,
+    "kind": pl.String,
+    "positions": pl.List(pl.Int32),
+    "order": pl.String,
+    "change": pl.String,
+    "changes": pl.String,
+    "predicted_s": pl.Float64,
+    "equivalence": pl.String,
+    "largest_difference": pl.Float64,
+    "psnr_db": pl.Float64,
+    "compared": pl.Int32,
+    "why": pl.String,
+    "recommended": pl.Boolean,
+    "code": pl.String,
+}
+"""One row a pipeline that was looked at; trial 0 is the pipeline as it is. `positions`: the ops in
+its order, by their position as it is; `change`: what it changes, in words; `changes`: what that
+means for the model, "" for nothing; `predicted_s`: per sample, null where it fails; the largest
+difference in the values' own unit and the lowest PSNR of a sample (null: identical, or not
+comparable); `compared`: how many samples; `why`: the reason, where there is one; `code`: Python
+source that makes the new pipeline from a `loader`, "" where there is none."""
+
+LAPS: Schema = {
+    "trial": pl.Int32,
+    "block": pl.Int32,
+    "seconds": pl.Float64,
+    "samples": pl.Int32,
+    "place": pl.String,
+}
+"""One row for each few batches of the steady state: seconds of one worker per sample (the wall
+clock times the workers, divided by the samples), how many samples, and whether they were made in
+"workers" or in this "process". A block is one start of the loader; starts are interleaved."""
+
+COSTS: Schema = {
+    "op": pl.Int32,
+    "before": pl.List(pl.Int32),
+    "state": pl.String,
+    "seconds": pl.Float64,
+    "why_not": pl.String,
+}
+"""One row for each op in a state in which it was tried: its position, the positions applied before
+it, the digest of its inputs, seconds per sample, and the error, if it raised one (seconds null)."""
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What a sample costs outside of its ops, seconds per sample, in one process."""
+
+    fetch_s: float = 0.0
+    """The dataset's own code: reading, and whatever else it does around the pipeline."""
+    decode_s: float = 0.0
+    """Decoding a lazy image, which happens in the first op that touches its pixels; 0: none was
+    lazy."""
+    batch_s: float = 0.0
+    """Its share of collating the batch and copying it to shared memory."""
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.fetch_s + self.decode_s + self.batch_s
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How much of all orders was looked at."""
+
+    measurements: int = 0
+    """Ops that were timed in a state."""
+    states: int = 0
+    """Different (set of ops applied, data) that were reached."""
+    exhaustive: int = 0
+    """Ops that timing every order by itself would have needed: n times n!."""
+    unexplored: int = 0
+    """Ops in a state that the budget left untried; more may lie behind each."""
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What was measured, and on what."""
+
+    name: str = ""
+    """What the user pointed at, in the user's words."""
+    pipeline: str = ""
+    """Where the pipeline was found ("dataset.transform, a torchvision Compose")."""
+    samples: int = 0
+    """Samples on which orders were compared and ops timed."""
+    num_workers: int = 0
+    """Worker processes of the loader; 0: the main process loads."""
+    batch_size: int | None = None
+    """The loader's own; None where it has none."""
+    budget_s: float = 0.0
+    """What was allowed, seconds."""
+    took_s: float = 0.0
+    """What was used."""
+    machine: dict[str, Any] = field(default_factory=dict)
+    """Where it was measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class Orders(Result):
+    """The orders of a pipeline, and other changes to it: the same data or not, and how fast."""
+
+    _view: ClassVar[str] = "stallscope.views.orders"
+
+    ops: pl.DataFrame
+    """Columns of `OPS`."""
+    trials: pl.DataFrame
+    """Columns of `TRIALS`."""
+    laps: pl.DataFrame
+    """Columns of `LAPS`."""
+    costs: pl.DataFrame
+    """Columns of `COSTS`."""
+    rest: Rest = field(default_factory=Rest)
+    """What a sample costs outside of its ops."""
+    counts: Counts = field(default_factory=Counts)
+    """How much of all orders was looked at."""
+    circumstances: Circumstances = field(default_factory=Circumstances)
+    """What was measured, and on what."""
+    notes: tuple[str, ...] = ()
+    """What was left out or has to be known, in sentences."""
+    bench: Bench | None = field(default=None, repr=False)
+    """The pipeline, still at hand; None where there is only this data."""
+
+    @cached_property
+    def _table(self) -> pl.DataFrame:
+        from stallscope.analyze.orders import table
+
+        return table.table(self)
+
+    def table(self) -> pl.DataFrame:
+        """One row a trial: the recommended ones first, the fastest first, the original always.
+
+        Returns:
+            Columns of `analyze.orders.table.TABLE`; times are seconds of one worker per sample.
+        """
+        return self._table
+
+    @cached_property
+    def best(self) -> dict[str, Any] | None:
+        """The fastest recommended trial, a row of `table`; None where nothing is recommended."""
+        rows = self.table().filter(pl.col("recommended"))
+        return rows.row(0, named=True) if rows.height else None
+
+    def apply(self, loader: Any, trial: int | Sequence[int] | None = None) -> Any:
+        """A new loader with a chosen pipeline; the given one stays as it is.
+
+        Args:
+            loader: the one that was measured, or one with the same pipeline at the same place.
+            trial: the number of a trial, or the positions of an order; the best by default.
+
+        Raises:
+            NoSuchOrderError: there is no such trial, nothing to recommend, or no pipeline at hand.
+        """
+        if self.bench is None:
+            raise NoSuchOrderError(
+                "only the figures of these orders are here, not the pipeline: call ss.orders in "
+                "this process, and apply what it returns"
+            )
+        if trial is None and self.best is None:
+            raise NoSuchOrderError(
+                "no other pipeline was found that gives the same data faster: keep the loader as "
+                "it is, or name a trial of .table()"
+            )
+        chosen = trial if trial is not None or self.best is None else int(self.best["trial"])
+        return self.bench.apply(loader, chosen)  # type: ignore[arg-type]  # None is gone by now

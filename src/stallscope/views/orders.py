@@ -1,0 +1,179 @@
+"""The face of a pipeline's orders: their pictures, their table, their panel.
+
+`stallscope.orderings.Orders` finds this module by its name when it is looked at.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+from stallscope.analyze.orders.answer import (
+    costliest,
+    factor_text,
+    on_top,
+    search,
+    sentence,
+    summary,
+    verdict,
+    whole,
+)
+from stallscope.orderings import DIFFERENT, FAILS
+from stallscope.stages import COLOURS
+from stallscope.units import count, seconds
+from stallscope.views import kinds
+from stallscope.views.names import shown
+from stallscope.views.tables import Bar, aligned, html_note, html_table, html_title
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from stallscope.orderings import Orders
+    from stallscope.views.charts.style import Sheet
+
+KINDS: Final = {
+    "orders": "the best pipelines, part by part, beside the one as it is (the default)",
+    "ops": "what each op of the pipeline as it is costs, takes and gives",
+    "predicted": "predicted against measured, for every pipeline that was measured",
+    "pictures": "samples of the best pipeline that is close, beside the original's",
+}
+"""Every picture of orders."""
+HEADS: Final = (
+    "pipeline",
+    "predicted",
+    "measured",
+    "95% interval",
+    "speed-up",
+    "data",
+    "recommended",
+)
+MOST: Final = 12
+"""Rows of a table that is looked at; `Orders.table` has all."""
+BRACKETS: Final = "speed-up in brackets: predicted, not measured"
+MOST_REASONS: Final = 30
+TITLE: Final = 200
+PIPELINE: Final = 80
+_NAME: Final = 70
+
+
+def plot(orders: Orders, kind: str | None = None) -> Sheet:
+    """Draw one of the pictures.
+
+    Args:
+        orders: what was measured.
+        kind: one of `KINDS`.
+
+    Raises:
+        NoSuchPictureError: there is no such kind.
+    """
+    name = kinds.picture(kind, KINDS, "orders")
+    if name == "ops":
+        from stallscope.views.charts import orderops
+
+        return orderops.figure(orders)
+    if name == "predicted":
+        from stallscope.views.charts import orderfit
+
+        return orderfit.figure(orders)
+    if name == "pictures":
+        from stallscope.views.charts import orderpictures
+
+        return orderpictures.figure(orders)
+    from stallscope.views.charts import orders as best
+
+    return best.figure(orders)
+
+
+def panel(orders: Orders, kind: str | None = None) -> Any:
+    """Widgets: put the ops into any order; see `stallscope.views.orderspanel`."""
+    from stallscope.views import orderspanel
+
+    return orderspanel.panel(orders, kind)
+
+
+def text(orders: Orders) -> str:
+    """The orders as a table for a terminal."""
+    notes = [shown(note, 1000) for note in notes_of(orders)]
+    rows = [cells(row) for row in _looked_at(orders)]
+    title = shown(sentence(orders), TITLE)
+    table = aligned([HEADS, *rows]) if rows else []
+    return "\n".join([title, "", *table, "", *_hidden(orders), *notes]).rstrip()
+
+
+def html(orders: Orders) -> str:
+    """The orders as a table for a notebook; readable on a light and on a dark ground."""
+    found = _looked_at(orders)
+    bars = [Bar(row["predicted_s"] or 0.0, COLOURS["transform"]) for row in found]
+    table = html_table(HEADS, [cells(row) for row in found], bars) if found else ""
+    notes = "".join(html_note(note) for note in (*_hidden(orders), *notes_of(orders)))
+    title = html_title(shown(sentence(orders), TITLE))
+    return f"<div class='stallscope-orders'>{title}{table}{notes}{_reasons(orders)}</div>"
+
+
+def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row of the table in words; `HEADS`."""
+    low, high = row["measured_low_s"], row["measured_high_s"]
+    factor = row["speedup"] if row["speedup"] is not None else row["predicted_speedup"]
+    fast = "—" if factor is None or row["trial"] == 0 else factor_text(factor)
+    guess = row["speedup"] is None and fast != "—"
+    return (
+        shown(row["change"] if row["trial"] else "as it is", _NAME),
+        seconds(row["predicted_s"]),
+        seconds(row["measured_s"]),
+        "—" if low is None else interval(low, high),
+        f"({fast})" if guess else fast,
+        row["equivalence"] if row["trial"] else "the original",
+        "yes" if row["recommended"] else "",
+    )
+
+
+def interval(low: float, high: float) -> str:
+    """The ends of an interval of times; their unit once where it is the same."""
+    first, last = seconds(low), seconds(high)
+    number, _, unit = first.partition(" ")
+    return f"{number if last.endswith(f' {unit}') else first} to {last}"
+
+
+def notes_of(orders: Orders) -> list[str]:
+    """What a reader has to know, a sentence each."""
+    told = orders.circumstances
+    where = f" of {shown(told.pipeline, PIPELINE)}" if told.pipeline else ""
+    workers = count(told.num_workers, "worker") if told.num_workers else "the main process"
+    of = f"compared on {count(told.samples, 'sample')}{where} · measured in {workers}"
+    changes = [
+        f"{row['change']}: {row['changes']}"
+        for row in orders.table().to_dicts()
+        if row["changes"] and row["recommended"]
+    ]
+    top = " · ".join(part for part in (costliest(orders), whole(orders)) if part)
+    tried = " · ".join(part for part in (summary(orders), search(orders)) if part)
+    said = [top, of, tried, on_top(orders), *changes, *orders.notes]
+    return [shown(note, 600) for note in said if note]
+
+
+def _looked_at(orders: Orders) -> list[dict[str, Any]]:
+    """The first rows of the table that can be used at all."""
+    rows = orders.table().to_dicts()
+    return [row for row in rows if row["equivalence"] not in {DIFFERENT, FAILS}][:MOST]
+
+
+def _hidden(orders: Orders) -> list[str]:
+    hidden = orders.trials.height - len(_looked_at(orders))
+    more = [f"not shown: {count(hidden, 'more pipeline')}, all of them in .table()"]
+    return [BRACKETS, *(more if hidden > 0 else [])]
+
+
+def _reasons(orders: Orders) -> str:
+    """Why the others cannot be used; opens and closes."""
+    rows = [row for row in orders.table().to_dicts() if row["equivalence"] in {DIFFERENT, FAILS}]
+    if not rows:
+        return ""
+    shown_rows: Sequence[dict[str, Any]] = rows[:MOST_REASONS]
+    items = "".join(f"<li>{escape(line)}</li>" for line in _lines(shown_rows))
+    head = f"{count(len(rows), 'pipeline')} that cannot be used, and why"
+    return f"<details style='margin:.3em 0'><summary>{head}</summary><ul>{items}</ul></details>"
+
+
+def _lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for row in rows:
+        yield shown(f"{row['order']}: {verdict(row)}", 400)

@@ -1,0 +1,89 @@
+"""How two pipelines' samples compare, value by value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stallscope.analyze.orders.equivalence import Leaf, compared
+
+IMAGE = np.linspace(0, 1, 300, dtype=np.float32).reshape(3, 10, 10)
+
+
+def leaf(values: np.ndarray, kind: str = "float32") -> list[Leaf]:
+    """A sample that is one array."""
+    return [Leaf(kind, values)]
+
+
+def test_equal_values_are_identical():
+    """There is no difference, and no PSNR of one."""
+    found = compared([leaf(IMAGE)], [leaf(IMAGE.copy())])
+
+    assert ("identical", None, None) == found[:3]
+
+
+def test_a_small_difference_is_close():
+    """Its largest difference and its PSNR are told, by hand: 20 log10(1 / 0.001) is 60 dB."""
+    found = compared([leaf(IMAGE)], [leaf(IMAGE + np.float32(0.001))])
+
+    assert "close" == found.equivalence
+    assert 0.001 == pytest.approx(found.largest, rel=1e-3)
+    assert 60 == pytest.approx(found.psnr_db, abs=0.05)
+
+
+def test_bytes_are_compared_on_their_own_scale():
+    """One step of 255 is 48 dB, also where the image itself is dark."""
+    dark = np.zeros((8, 8, 3), np.uint8)
+
+    assert 48.13 == pytest.approx(compared([leaf(dark)], [leaf(dark + 1)]).psnr_db, abs=0.01)
+
+
+def test_a_large_difference_is_different():
+    """Samples of which the worst differs by much are different."""
+    found = compared([leaf(IMAGE), leaf(IMAGE)], [leaf(IMAGE), leaf(1 - IMAGE)])
+
+    assert "different" == found.equivalence
+
+
+def test_a_single_far_value_is_not_close():
+    """A value that is wrong by half of the range is seen behind a good mean."""
+    image = np.zeros((1000, 1000), np.float32)
+    image[0, 0] = 1
+    other = image.copy()
+    other[5, 5] = 0.5
+
+    found = compared([leaf(image)], [leaf(other)])
+
+    assert found.psnr_db > 60
+    assert "different" == found.equivalence
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ([Leaf("float64", IMAGE.astype(float))], "float64 instead of float32"),
+        ([Leaf("float32", IMAGE), Leaf("str", None, "cat")], "2 values instead of 1"),
+    ],
+)
+def test_another_kind_is_different_whatever_the_values(other, why):
+    """Another dtype, or another number of values, is said."""
+    found = compared([leaf(IMAGE)], [other])
+
+    assert "different" == found.equivalence
+    assert why in found.why
+
+
+def test_what_is_no_array_has_to_be_equal():
+    """A label that changes is different."""
+    found = compared([[Leaf("str", None, "cat")]], [[Leaf("str", None, "dog")]])
+
+    assert ("different", "dog instead of cat") == (found.equivalence, found.why)
+
+
+def test_values_that_are_no_numbers():
+    """Not-a-number in the same places is no difference; in one of them only it is."""
+    holes = IMAGE.copy()
+    holes[0, 0, 0] = np.nan
+
+    assert "identical" == compared([leaf(holes)], [leaf(holes.copy())]).equivalence
+    assert "different" == compared([leaf(holes)], [leaf(IMAGE)]).equivalence

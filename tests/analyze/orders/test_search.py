@@ -1,0 +1,135 @@
+"""The search over (ops applied, data): what it tries, what it finds, what it leaves."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stallscope.analyze.orders.search import State, Tried, cheapest, failures, search
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Numbers:
+    """A bench on which ops are functions of a number, with costs that depend on it.
+
+    Args:
+        ops: what each does.
+        cost: what each costs, by position and number.
+    """
+
+    def __init__(self, ops: Sequence[Callable[[int], int]], cost: Any = None) -> None:
+        self.ops = ops
+        self.cost = cost or (lambda position, value: 1.0)
+        self.tried: list[tuple[int, tuple[int, ...]]] = []
+
+    def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> Tried:
+        """Apply an op."""
+        self.tried.append((position, tuple(applied)))
+        try:
+            made = self.ops[position](value)
+        except ValueError as error:
+            return Tried(None, None, why_not=str(error))
+        return Tried(self.cost(position, value), State(str(made)), made)
+
+    def found(self, value: int = 7, is_over: Any = None) -> Any:
+        """Search from a number on."""
+        return search(len(self.ops), (State(str(value)), value), self, is_over or (lambda: False))
+
+    def cost_of(self, positions: Sequence[int], value: int = 7) -> tuple[float, int]:
+        """What an order costs and gives, by walking it."""
+        whole = 0.0
+        for position in positions:
+            whole += self.cost(position, value)
+            value = self.ops[position](value)
+        return whole, value
+
+
+def adding(*numbers: int) -> list[Callable[[int], int]]:
+    """Ops that commute."""
+    return [lambda value, number=number: value + number for number in numbers]
+
+
+def only_even(value: int) -> int:
+    """Raises on odd numbers."""
+    if value % 2:
+        raise ValueError(f"{value} is odd")
+    return value // 2
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+def test_ops_that_commute_are_tried_once_for_each_set(n):
+    """Where all n ops commute, n times 2^(n-1) trials are enough."""
+    bench = Numbers(adding(*(10**place for place in range(n))))
+
+    found = bench.found()
+
+    assert found.measurements == len(bench.tried) == n * 2 ** (n - 1)
+    assert 0 == found.unexplored
+
+
+def test_ops_that_do_not_commute_stay_apart():
+    """Orders that give other data are not merged, and each data has its own best order."""
+    bench = Numbers([lambda value: value * 3, lambda value: value + 5, lambda value: value**2])
+
+    classes = cheapest(bench.found(), 1)
+
+    walked = {str(bench.cost_of(order)[1]) for order in permutations(range(3))}
+    assert walked == set(classes)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_finds_what_trying_every_order_finds(seed):
+    """The cheapest order of the original's data is the one that an exhaustive search finds."""
+    ops = [*adding(3, 5), lambda value: value * 2, lambda value: value - value % 4]
+    bench = Numbers(ops, lambda position, value: 1 + (position * 7 + value * (seed + 3)) % 11)
+    whole, data = bench.cost_of(range(4))
+
+    best = cheapest(bench.found(), 1)[str(data)][0]
+
+    walked = [bench.cost_of(order) for order in permutations(range(4))]
+    assert best.seconds == min(cost for cost, made in walked if made == data) <= whole
+    assert bench.cost_of(best.positions) == (best.seconds, data)
+
+
+def test_gives_as_many_orders_as_asked_for():
+    """The cheapest orders come in the order of their cost, each once."""
+    bench = Numbers(adding(1, 10, 100), lambda position, value: 1 + position * value)
+
+    orders = cheapest(bench.found(), 4)["118"]
+
+    assert 4 == len({order.positions for order in orders})
+    assert orders == sorted(orders)
+
+
+def test_an_order_that_raises_is_kept_with_its_reason():
+    """What cannot be applied is known with the ops before it, and why."""
+    bench = Numbers([lambda value: value + 1, only_even])
+
+    assert [((1,), "7 is odd")] == failures(bench.found())
+
+
+def test_the_order_as_it_is_comes_first():
+    """However little time there is, the original's ops are tried, and what is left is counted."""
+    bench = Numbers(adding(1, 2, 3))
+
+    found = bench.found(is_over=lambda: True)
+
+    assert [(0, ()), (1, (0,)), (2, (0, 1))] == bench.tried
+    assert 3 == found.unexplored  # ops 1 and 2 in the beginning, op 2 after op 0
+
+
+def test_an_order_can_be_followed():
+    """Along an order one sees what was tried, and where nothing was."""
+    found = Numbers(adding(1, 2, 3)).found(is_over=lambda: True)
+
+    assert [True, True, True] == [tried is not None for _, tried in found.after((0, 1, 2))]
+    assert [True, False, False] == [tried is not None for _, tried in found.after((0, 2, 1))]
+
+
+def test_counts_what_trying_every_order_would_need():
+    """N times n! ops, if each order is tried by itself."""
+    assert 4 * 24 == Numbers(adding(1, 2, 3, 4)).found().exhaustive

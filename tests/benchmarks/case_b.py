@@ -1,0 +1,113 @@
+"""Case B as it was published: what would make it faster, predicted and measured in the workers.
+
+The five transforms over one JPEG, in the loader's own workers, each change started in turn with the
+pipeline as it is. Named are the costliest op; the boolean dilation as a rewrite; the crop first;
+colour and scale on the batch; another decoder; and all that gives the same data together. What is
+left then is mostly decoding: its share is printed. Afterwards 200 samples of the best recommended
+loader are compared, bit for bit, with those of the loader as it is.
+
+    python tests/benchmarks/case_b.py --budget 180
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import polars as pl
+import torch
+from pairing import table
+
+import stallscope as ss
+from stallscope.demo import FasterRandomMask, case_b_loader
+
+HEAD = ("change", "data", "predicted", "measured", "95% interval", "speedup", "95% interval")
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--budget", type=float, default=180.0, help="seconds (180)")
+    parser.add_argument("--workers", type=int, default=None, help="of the loader (4, or the CPUs)")
+    given = parser.parse_args()
+    loader = case_b_loader(num_workers=given.workers)
+    orders = ss.orders(
+        loader, alternatives={"RandomMask": FasterRandomMask()}, budget_s=given.budget
+    )
+    _print_ops(orders)
+    print("\n" + table(HEAD, [_row(row) for row in orders.table().iter_rows(named=True)]))
+    _print_floor(orders)
+    for note in orders.notes:
+        print(f"- {note}")
+    if orders.best is not None:
+        print(f"\n200 samples of '{orders.best['change']}' {_same(orders)}")
+
+
+def _print_ops(orders: Any) -> None:
+    costs = orders.ops.filter(pl.col("position") >= 0).sort("cost_s", descending=True)
+    whole = orders.rest.total_s + costs["cost_s"].sum()
+    print(f"the costliest op: {costs['name'][0]}, {costs['cost_s'][0] / whole:.0%} of a sample")
+    for name, cost in orders.ops.select("name", "cost_s").iter_rows():
+        print(f"  {name:<14}{cost * 1e3:8.2f} ms  {cost / whole:4.0%}")
+    print(f"  {'fetch':<14}{orders.rest.fetch_s * 1e3:8.2f} ms")
+    print(f"  {'collate, send':<14}{orders.rest.batch_s * 1e3:8.2f} ms")
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        row["change"][:70],
+        row["equivalence"],
+        _ms(row["predicted_s"]),
+        _ms(row["measured_s"]),
+        f"{_ms(row['measured_low_s'])} to {_ms(row['measured_high_s'])}",
+        _times(row["speedup"]),
+        f"{_times(row['speedup_low'])} to {_times(row['speedup_high'])}",
+    )
+
+
+def _print_floor(orders: Any) -> None:
+    """How much of what is left is plain decoding, as the pipeline opens images."""
+    joined = orders.table().filter(
+        (pl.col("kind") == "together") & (pl.col("equivalence") == "identical")
+    )
+    if not joined.height:
+        print("\nno two changes that give the same data gain anything together")
+        return
+    best = joined.row(0, named=True)
+    share = orders.rest.decode_s / best["predicted_s"]
+    print(
+        f"\nall that gives the same data together: {_times(best['speedup'])} measured, "
+        f"{_times(best['predicted_speedup'])} predicted; PIL's decoding alone is "
+        f"{share:.0%} of what it should then take"
+    )
+    near = orders.table().filter(
+        (pl.col("kind") == "together") & (pl.col("equivalence") == "close")
+    )
+    more = f"{_times(near['predicted_speedup'][0])} predicted" if near.height else "nothing"
+    print(f"with what is only close on top: {more}")
+
+
+def _same(orders: Any) -> str:
+    """Whether the best loader gives the same bits, over 200 samples of a seed."""
+    loader = case_b_loader(num_workers=0, batch_size=32, entries=200)
+    other = orders.apply(loader)
+    epochs = []
+    for one in (loader, other):
+        torch.manual_seed(0)
+        epochs.append([image for images, _ in one for image in images])
+    equal = sum(map(torch.equal, *epochs))
+    return f"are the same bits as those of the loader as it is: {equal} of {len(epochs[0])}"
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.2f} ms"
+
+
+def _times(factor: float | None) -> str:
+    return "-" if factor is None else f"{factor:.2f}×"
+
+
+if __name__ == "__main__":
+    main()

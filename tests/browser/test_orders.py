@@ -1,0 +1,116 @@
+"""A person tries orders in JupyterLab: by mouse and keyboard, measures one, takes its code."""
+
+import json
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+NAME = "05_transform_orders.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / NAME
+SHORT = {"BUDGET_S": 4, "SAMPLES": 4}
+AS_IT_IS = ["RandomResizedCrop", "RandomHorizontalFlip", "PILToTensor", "ToDtype", "Normalize"]
+TENSOR_FIRST = ["RandomResizedCrop", "PILToTensor", "RandomHorizontalFlip", "ToDtype", "Normalize"]
+
+
+class TryPanel:
+    """The panel in which orders are tried."""
+
+    def __init__(self, lab):
+        self.lab, self.page = lab, lab.page
+        self.shown = lab.page.locator(".stallscope-orders-panel").last
+        self.shown.scroll_into_view_if_needed()
+        self.tags = self.shown.locator(".jupyter-widget-tag[draggable]")
+
+    def order(self):
+        return [tag.strip() for tag in self.tags.all_inner_texts()]
+
+    def drag(self, name, onto):
+        corner = {"x": 3, "y": 5}
+        self.tag(name).drag_to(self.tag(onto), target_position=corner)
+
+    def tag(self, name):
+        return self.tags.filter(has_text=name)
+
+    def choose(self, op):
+        self.shown.get_by_label("Op", exact=True).select_option(op)
+
+    def press(self, name):
+        """Press a button by the keyboard."""
+        button = self.shown.get_by_role("button", name=name)
+        button.focus()
+        self.page.keyboard.press("Enter")
+
+    def waits_for(self, text):
+        self.shown.get_by_text(text).first.wait_for(timeout=60_000)
+
+    def waits_for_picture(self, text):
+        self.shown.locator(f"img[alt*='{text}']").first.wait_for(timeout=60_000)
+
+
+def put_notebook(address):
+    """Write the notebook with small parameters through JupyterLab's own door."""
+    base, _, token = address.partition("?")
+    text = NOTEBOOK.read_text(encoding="utf-8")
+    for name, value in SHORT.items():
+        text, found = re.subn(rf"{name} = \d+", f"{name} = {value}", text)
+        assert 1 == found
+    request = urllib.request.Request(  # noqa: S310 - the address of our own server
+        f"{base.rpartition('/lab/tree/')[0]}/api/contents/{NAME}?{token}",
+        json.dumps({"type": "notebook", "content": json.loads(text)}).encode(),
+        method="PUT",
+    )
+    with urllib.request.urlopen(request) as answer:  # noqa: S310
+        assert answer.status in {200, 201}
+
+
+def reordered_by_hand(lab):
+    """The mouse moves an op, and the keyboard another one; each verdict is that of the order."""
+    panel = TryPanel(lab)
+    assert AS_IT_IS == panel.order()
+
+    panel.drag("PILToTensor", onto="RandomHorizontalFlip")
+    panel.waits_for("identical: the same bits on 4 samples")
+    assert TENSOR_FIRST == panel.order()
+
+    panel.choose("Normalize")
+    panel.press("Earlier")
+    panel.waits_for("fails (Normalize raises")
+    assert [*TENSOR_FIRST[:3], "Normalize", "ToDtype"] == panel.order()
+    panel.press("Later")
+    panel.waits_for("identical: the same bits on 4 samples")
+    assert TENSOR_FIRST == panel.order()
+    return panel
+
+
+def measured_and_copied(lab, panel):
+    """The workers run the order, and its code is on the clipboard."""
+    panel.press("Measure for real")
+    panel.waits_for_picture("measured in workers")
+    panel.press("Copy the code")
+    panel.waits_for("copied")
+    copied = lab.page.evaluate("() => navigator.clipboard.readText()")
+    assert re.search(r"transforms\[2\].*PILToTensor\(\)\n.*transforms\[1\]", copied)
+
+
+def test_orders_are_tried_by_hand(lab, address, browser):
+    """Mouse, keyboard, a measurement and the clipboard work, also after a second Run All."""
+    browser.grant_permissions(["clipboard-read", "clipboard-write"])
+    put_notebook(address)
+    lab.open(NAME)
+    for theme, called in {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}.items():
+        lab.theme(called)
+        assert lab.run_all() == []
+        panel = reordered_by_hand(lab)
+        if theme == "light":
+            measured_and_copied(lab, panel)
+
+        lab.page.set_viewport_size({"width": 1400, "height": 1500})
+        lab.shot(f"05-{theme}-panel", panel.shown)
+        for number, answer in enumerate(lab.page.locator(".stallscope-orders").all()):
+            lab.shot(f"05-{theme}-answer-{number}", answer)
+        for number, picture in enumerate(lab.pictures()):
+            lab.shot(f"05-{theme}-picture-{number}", picture)

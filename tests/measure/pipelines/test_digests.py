@@ -1,0 +1,97 @@
+"""Digests: equal for the same bits of the same types, and for nothing else."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import tv_tensors
+
+from stallscope.measure.pipelines.digests import described, digest, layout
+
+ZEROS = torch.zeros(2, 3)
+GREY = Image.new("L", (4, 2))
+
+
+class Pair(NamedTuple):
+    """A tuple of another type."""
+
+    one: int
+    other: int
+
+
+def box(size):
+    """A box on a canvas."""
+    return tv_tensors.BoundingBoxes([[0, 0, 1, 1]], format="XYXY", canvas_size=size)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (ZEROS, ZEROS.double()),
+        (ZEROS, ZEROS.reshape(3, 2)),
+        (ZEROS, ZEROS.numpy()),
+        (ZEROS, -ZEROS),  # another bit
+        (ZEROS, tv_tensors.Mask(ZEROS)),
+        (np.zeros(4, np.int32), np.zeros(4, np.float32)),
+        (GREY, GREY.convert("P")),
+        (GREY, Image.new("L", (2, 4))),
+        (GREY, np.asarray(GREY)),
+        (1, 1.0),
+        (1, True),
+        ("1", 1),
+        ([1, 2], (1, 2)),
+        ((1, 2), Pair(1, 2)),
+        ([1, [2]], [[1], 2]),
+        ({"a": 1}, {"b": 1}),
+        (box((4, 4)), box((5, 5))),
+        (None, "None"),
+    ],
+)
+def test_what_differs_has_another_digest(one, other):
+    """In type, dtype, shape, mode, structure or any bit."""
+    assert digest(one) != digest(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (ZEROS, ZEROS.clone()),
+        (ZEROS, torch.zeros(3, 2).T),
+        ({"a": 1, "b": ZEROS}, {"b": ZEROS.clone(), "a": 1}),
+        (GREY, GREY.copy()),
+        (np.zeros((2, 3), order="F"), np.zeros((2, 3))),
+        (torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.bfloat16)),
+        (box((4, 4)), box((4, 4))),
+    ],
+)
+def test_what_is_equal_has_the_same_digest(one, other):
+    """However it lies in memory, and in whatever order its keys came."""
+    assert digest(one) == digest(other)
+
+
+def test_layout_tells_how_it_lies_in_memory():
+    """Channels last is another layout than channels first; a part of an image is not."""
+    image = torch.zeros(3, 8, 8)
+
+    assert layout(image) != layout(torch.zeros(8, 8, 3).permute(2, 0, 1))
+    assert layout(image) == layout(image[:, 2:6, 2:6])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (torch.zeros(3, 4, dtype=torch.uint8), "uint8 (3, 4)"),
+        (np.zeros(3, np.float32), "ndarray float32 (3,)"),
+        (GREY, "PIL L 4×2"),
+        ({"image": ZEROS, "name": "a"}, "{image: float32 (2, 3), name: str}"),
+        ((ZEROS, 1), "(float32 (2, 3), int)"),
+        ([ZEROS, ZEROS], "list of 2 (float32 (2, 3), …)"),
+    ],
+)
+def test_described(value, text):
+    """Type, dtype and shape in a few words."""
+    assert text == described(value)

@@ -1,0 +1,342 @@
+"""Orders with planted costs and data, and a bench that answers from the same plan.
+
+The pipeline is that of case B: five ops, of which some may change places.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stallscope.benches import Comparison, Measured, NoSuchOrderError, Part, Prediction
+from stallscope.orderings import (
+    CLOSE,
+    COSTS,
+    DIFFERENT,
+    FAILS,
+    IDENTICAL,
+    LAPS,
+    OPS,
+    TRIALS,
+    Circumstances,
+    Counts,
+    Orders,
+    Rest,
+)
+
+NAMES = ("PILToTensor", "RandomCrop", "RandomMask", "ConvertColor", "Scale")
+TO_TENSOR, CROP, MASK, COLOUR, SCALE = range(5)
+WIDE_MS = {TO_TENSOR: 0.6, CROP: 0.1, MASK: 3.0, COLOUR: 4.0, SCALE: 0.8}
+"""On the whole image."""
+SMALL_MS = {TO_TENSOR: 0.15, CROP: 0.1, MASK: 3.0, COLOUR: 0.8, SCALE: 0.15}
+"""On the crop."""
+REST = Rest(fetch_s=0.0002, decode_s=0.0024, batch_s=0.0003)
+MASK_FAILS = "RuntimeError: the mask is 256 by 256, the image 533 by 800"
+TYPE_FAILS = "TypeError: expected a tensor, got a PIL image"
+
+
+def cost_s(op: int, before: tuple[int, ...]) -> float:
+    return (SMALL_MS if CROP in before else WIDE_MS)[op] / 1000
+
+
+def failure(positions) -> tuple[int, str] | None:
+    """How many ops work, and why the next one does not; None where all work."""
+    for place, op in enumerate(positions):
+        before = tuple(positions[:place])
+        if op == MASK and CROP not in before:
+            return place, MASK_FAILS
+        if op in {MASK, COLOUR, SCALE} and TO_TENSOR not in before:
+            return place, TYPE_FAILS
+    return None
+
+
+def equivalence(positions) -> str:
+    """Colour after mask, scale after colour; scale and mask commute but for rounding."""
+    if failure(positions):
+        return FAILS
+    place = {op: number for number, op in enumerate(positions)}
+    if place[COLOUR] < place[MASK] or place[SCALE] < place[COLOUR] < place[MASK]:
+        return DIFFERENT
+    return CLOSE if place[SCALE] < place[COLOUR] else IDENTICAL
+
+
+def parts(positions) -> tuple[Part, ...]:
+    failed = failure(positions)
+    works = list(positions[: failed[0]] if failed else positions)
+    ops = [Part(NAMES[op], cost_s(op, tuple(works[:place]))) for place, op in enumerate(works)]
+    rest = (Part("fetch", REST.fetch_s), Part("decode", REST.decode_s))
+    return (*rest, *ops, *([] if failed else [Part("collate and send", REST.batch_s)]))
+
+
+def predicted_s(positions) -> float | None:
+    return None if failure(positions) else sum(part.seconds for part in parts(positions))
+
+
+class PlannedBench:
+    """Answers from the plan; every answer is counted, and `fails` lets measuring end in an error.
+
+    Attributes:
+        asked: for each question, the positions it was asked for.
+    """
+
+    def __init__(self, fails: BaseException | None = None) -> None:
+        self.asked: dict[str, list[tuple[int, ...]]] = {
+            name: [] for name in ("predict", "compare", "measure", "code")
+        }
+        self.fails = fails
+
+    def _ask(self, what: str, positions) -> None:
+        if sorted(positions) != list(range(len(NAMES))):
+            raise NoSuchOrderError(f"{positions} are not the positions of all ops")
+        self.asked[what].append(tuple(positions))
+
+    def predict(self, positions) -> Prediction:
+        self._ask("predict", positions)
+        failed = failure(positions)
+        return Prediction(predicted_s(positions), parts(positions), failed[1] if failed else "")
+
+    def compare(self, positions) -> Comparison:
+        self._ask("compare", positions)
+        same = equivalence(positions)
+        failed = failure(positions)
+        if same == FAILS:
+            return Comparison(same, compared=0, why=failed[1])
+        pair = some_pictures(0 if same == IDENTICAL else 3 if same == CLOSE else 60)
+        far = {CLOSE: (1.0, 52.0), DIFFERENT: (201.0, 8.0)}.get(same, (None, None))
+        return Comparison(same, *far, compared=16, pictures=(pair, pair))
+
+    def measure(self, positions, on_progress=None) -> Measured:
+        self._ask("measure", positions)
+        for share in (0.25, 0.5, 1.0):
+            if on_progress is not None:
+                on_progress(share)
+        if self.fails is not None:
+            raise self.fails
+        took, original = predicted_s(positions), predicted_s(range(len(NAMES)))
+        factor = original / took
+        return Measured(
+            took,
+            took * 0.97,
+            took * 1.04,
+            original,
+            factor,
+            factor * 0.95,
+            factor * 1.05,
+            "workers",
+        )
+
+    def code(self, positions) -> str:
+        self._ask("code", positions)
+        return f"# {' → '.join(NAMES[op] for op in positions)}\nops = [old[i] for i in {positions}]"
+
+    def apply(self, loader: Any, trial: Any) -> Any:
+        return (loader, trial)
+
+
+def some_pictures(noise: int, seed: int = 0):
+    """An image and another one that differs by so much, uint8 of shape (48, 64, 3)."""
+    rng = np.random.default_rng(seed)
+    across, down = np.meshgrid(np.linspace(0, 200, 64), np.linspace(0, 200, 48))
+    image = np.stack([across, down, 255 - across], axis=-1).astype(np.int64)
+    other = image + (rng.integers(-noise, noise + 1, image.shape) if noise else 0)
+    return image.astype(np.uint8), np.clip(other, 0, 255).astype(np.uint8)
+
+
+CHANGES = {
+    (1, 0, 2, 3, 4): "RandomCrop before PILToTensor",
+    (0, 1, 2, 4, 3): "Scale before ConvertColor",
+}
+FASTER = "FasterRandomMask"
+FASTER_MS = 0.4
+REWRITE = f"{FASTER} instead of RandomMask"
+AS_IT_IS = list(range(len(NAMES)))
+CROP_FIRST = [1, 0, 2, 3, 4]
+
+
+class Other(NamedTuple):
+    """A trial that changes more than the order."""
+
+    kind: str
+    change: str
+    predicted_ms: float
+    positions: list[int] = AS_IT_IS
+    names: dict[int, str] = {}  # noqa: RUF012 - is not changed
+    """What ops are called there that are called something else."""
+    changes: str = ""
+    equivalence: str = IDENTICAL
+    recommended: bool = False
+
+
+WHOLE_MS = 7.55
+OTHERS = (
+    Other("alternative", REWRITE, WHOLE_MS - 2.6, names={MASK: FASTER}, recommended=True),
+    Other(
+        "batch",
+        "ConvertColor, Scale on the whole batch, in the collate function",
+        WHOLE_MS + 0.15,
+        names={COLOUR: "ConvertColor (on the batch)", SCALE: "Scale (on the batch)"},
+    ),
+    Other(
+        "decode",
+        "decoding at half the size",
+        WHOLE_MS - 1.8,
+        changes="less sharp",
+        equivalence=CLOSE,
+    ),
+    Other("cache", "the decoded images in memory", WHOLE_MS - 2.4),
+    Other(
+        "together",
+        f"RandomCrop before PILToTensor; {REWRITE}",
+        WHOLE_MS - 0.45 - 2.6,
+        CROP_FIRST,
+        {MASK: FASTER},
+        recommended=True,
+    ),
+)
+
+
+def planned(positions, took=1.0) -> tuple[Any, ...]:
+    """A row of `TRIALS` without its number; a prediction adds the search's gain to the original."""
+    positions = tuple(positions)
+    same = equivalence(positions)
+    failed = failure(positions)
+    takes = predicted_s(positions)
+    original = predicted_s(range(len(NAMES)))
+    takes = takes and original + took * (takes - original)
+    first = positions == tuple(range(len(NAMES)))
+    far = (0.004, 52.0) if same == CLOSE else (0.9, 8.0) if same == DIFFERENT else (None, None)
+    return (
+        "order",
+        list(positions),
+        " → ".join(NAMES[op] for op in positions),
+        "as it is" if first else CHANGES.get(positions, f"order {positions}"),
+        "",
+        takes,
+        same,
+        *far,
+        0 if failed else 16,
+        failed[1] if failed else "",
+        same == IDENTICAL and not first and takes < original,
+        f"# code of {positions}",
+    )
+
+
+def other(one: Other):
+    far = (12.0, 31.0) if one.equivalence == CLOSE else (None, None)
+    order = " → ".join(one.names.get(op, NAMES[op]) for op in one.positions)
+    head = (one.kind, one.positions, order, one.change, one.changes, one.predicted_ms / 1000)
+    return (*head, one.equivalence, *far, 16, "", one.recommended, f"# code of {one.change}")
+
+
+def some_orders(
+    *,
+    orders=((0, 1, 2, 3, 4), (1, 0, 2, 3, 4), (0, 1, 2, 4, 3), (0, 1, 3, 2, 4), (0, 2, 1, 3, 4)),
+    others=OTHERS,
+    measured=(0, 1, 5, 9),
+    measured_share: float = 1.0,
+    blocks: int = 4,
+    laps: int = 5,
+    noise: float = 0.02,
+    search_took: float = 1.0,
+    bench: Any = None,
+    notes: tuple[str, ...] = (),
+    names=NAMES,
+    **circumstances: Any,
+) -> Orders:
+    """Orders of case B's pipeline.
+
+    Args:
+        orders: those that were looked at; the first is the pipeline as it is.
+        others: the other trials, as in `OTHERS`.
+        measured: the trials that have laps.
+        measured_share: of what was predicted, for all but the original.
+        blocks: starts of the loader for each of them.
+        laps: of each start.
+        noise: of a lap, as a share of it (standard deviation).
+        search_took: the times of the search, as a share of those on all samples.
+        bench: the pipeline, still at hand.
+        notes: of the orders.
+        names: what the ops are called.
+        circumstances: fields of `Circumstances`.
+    """
+    rows = [(number, *planned(one, search_took)) for number, one in enumerate(orders)]
+    rows += [(len(rows) + number, *other(one)) for number, one in enumerate(others)]
+    trials = pl.DataFrame(rows, TRIALS, orient="row")
+    return Orders(
+        ops=_ops(names),
+        trials=trials,
+        laps=_laps(
+            trials,
+            [one for one in measured if one < len(rows)],
+            blocks,
+            (laps, noise),
+            measured_share,
+        ),
+        costs=_costs(search_took),
+        rest=REST,
+        counts=Counts(measurements=31, states=23, exhaustive=600, unexplored=0),
+        circumstances=Circumstances(
+            **{
+                "name": "case B",
+                "pipeline": "dataset.transform, a torchvision Compose",
+                "samples": 16,
+                "num_workers": 2,
+                "batch_size": 32,
+                **circumstances,
+            }
+        ),
+        notes=notes,
+        bench=bench,
+    )
+
+
+def _ops(names) -> pl.DataFrame:
+    states = ("PIL image 800 × 533", "uint8 3 × 533 × 800", "uint8 3 × 256 × 256")
+    gives = (*states[1:], states[2], *["float32 3 × 256 × 256"] * 2)
+    takes = (states[0], states[1], states[2], states[2], gives[-1])
+    rows = [(-1, "decode", None, "", "a file", states[0], 0.0024, 0.0023, 0.0026, None, None)]
+    for op, name in enumerate(names):
+        cost = cost_s(op, tuple(range(op)))
+        about = (op, name, op in {CROP, MASK}, "size=256" if op == CROP else "")
+        where = ("/x/demo.py", 10 * op) if op >= MASK else (None, None)
+        rows.append((*about, takes[op], gives[op], cost, cost * 0.95, cost * 1.06, *where))
+    return pl.DataFrame(rows, OPS, orient="row")
+
+
+def _laps(trials, measured, blocks, each, share) -> pl.DataFrame:
+    laps, noise = each
+    rng = np.random.default_rng(0)
+    planned_s = dict(trials.select("trial", "predicted_s").iter_rows())
+    rows = []
+    for block in range(blocks):
+        for trial in measured:
+            usual = planned_s[trial] * (share if trial else 1.0)
+            for _ in range(laps):
+                took = float(usual * (1 + noise * rng.standard_normal()))
+                rows.append((trial, block, took, 64, "workers"))
+    return pl.DataFrame(rows, LAPS, orient="row")
+
+
+def _costs(took) -> pl.DataFrame:
+    """Every op after every set of others that it can come after, by the first way there."""
+    rows, seen = [], set()
+    for positions in permutations(range(len(NAMES))):
+        failed = failure(positions)
+        for place, op in enumerate(positions[: failed[0] if failed else None]):
+            before = positions[:place]
+            key = (op, frozenset(before), _data(before))
+            if key not in seen:
+                seen.add(key)
+                rows.append((op, list(before), str(key[1:]), took * cost_s(op, before), None))
+        if failed:
+            before = positions[: failed[0]]
+            rows.append((positions[failed[0]], list(before), str(before), None, failed[1]))
+    return pl.DataFrame(rows, COSTS, orient="row")
+
+
+def _data(before) -> tuple[int, ...]:
+    """What tells the data of these ops apart: the order of those that do not commute."""
+    return tuple(op for op in before if op in {MASK, COLOUR, SCALE})

@@ -1,0 +1,368 @@
+"""Pipelines of which is known whether two orders give the same data, and ops that are peculiar.
+
+The truth of each follows from what its ops do, not from a measurement: it stands beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from stallscope.experiments.ordering.judge import Judge
+from stallscope.experiments.ordering.recipe import Recipe
+from stallscope.experiments.ordering.survey import survey
+from stallscope.experiments.ordering.workbench import Workbench
+from stallscope.orderings import CLOSE, DIFFERENT, FAILS, IDENTICAL, NOT_DISTINGUISHED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stallscope.benches import Comparison
+
+WIDTH, HEIGHT = 36, 32
+ROOM = 1 << 30
+
+
+class Smooth(Dataset):
+    """Images with a gradient, blobs and some noise, as PIL gives them; decoded."""
+
+    def __init__(self, transform: Any, seed: int = 0, entries: int = 24) -> None:
+        self.transform = transform
+        self.seed = seed
+        self.entries = entries
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self.image(index)), index
+
+    def image(self, index: int) -> Any:
+        """An image of WIDTH by HEIGHT pixels."""
+        rng = np.random.default_rng((self.seed, index))
+        y, x = np.mgrid[:HEIGHT, :WIDTH] / WIDTH
+        waves = [np.sin(rng.uniform(2, 9) * x + rng.uniform(2, 9) * y + c) for c in range(3)]
+        pixels = 110 + 80 * np.stack(waves, axis=-1) + rng.normal(0, 12, (HEIGHT, WIDTH, 3))
+        return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+class Tensors(Smooth):
+    """The same as tensors of bytes, shape (3, HEIGHT, WIDTH)."""
+
+    def image(self, index: int) -> Any:
+        """An image."""
+        return torch.from_numpy(np.asarray(super().image(index)).copy()).permute(2, 0, 1)
+
+
+class Dicts(Tensors):
+    """The same in a dictionary."""
+
+    def image(self, index: int) -> Any:
+        """A sample."""
+        return {"image": super().image(index), "name": str(index)}
+
+
+class Arrays(Smooth):
+    """The same as arrays, for transforms that are called by keyword."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(image=np.asarray(self.image(index)))["image"], index
+
+
+# --- ops ----------------------------------------------------------------------------------------
+
+
+def halve(image: torch.Tensor) -> torch.Tensor:
+    """Every value by itself."""
+    return image / 2
+
+
+def middle(image: torch.Tensor) -> torch.Tensor:
+    """A part of the image."""
+    return image[..., 4:28, 4:28]
+
+
+def floats(image: torch.Tensor) -> torch.Tensor:
+    """Another dtype."""
+    return image.float()
+
+
+def doubles(image: torch.Tensor) -> torch.Tensor:
+    """Another dtype again."""
+    return image.double()
+
+
+def dark(image: torch.Tensor) -> torch.Tensor:
+    """Nothing is brighter than 60."""
+    return image.clamp(max=60)
+
+
+def triple(image: torch.Tensor) -> torch.Tensor:
+    """Every value by itself."""
+    return image * 3.0
+
+
+def inverted(image: torch.Tensor) -> torch.Tensor:
+    """Every value by itself."""
+    return 255 - image
+
+
+def by_brightest(image: torch.Tensor) -> torch.Tensor:
+    """Every value depends on all."""
+    return image / image.max()
+
+
+def by_name(sample: dict[str, Any]) -> dict[str, Any]:
+    """Half as bright, in a dictionary."""
+    return {**sample, "image": sample["image"] / 2}
+
+
+def part_by_name(sample: dict[str, Any]) -> dict[str, Any]:
+    """A part of the image, in a dictionary."""
+    return {**sample, "image": sample["image"][..., 4:28, 4:28]}
+
+
+def no_return(image: Any) -> None:
+    """Forgets to return the sample."""
+    image * 2
+
+
+class TwiceInPlace:
+    """Changes what it is given."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image.mul_(2)
+
+
+class OneMoreInPlace:
+    """Changes what it is given."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image.add_(1)
+
+
+class ThroughNumpy:
+    """Changes what it is given, so that torch does not know."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        image.numpy()[...] *= 2
+        return image
+
+
+class Noise:
+    """Adds noise from torch's global generator."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image + 20 * torch.randn(())
+
+
+class PixelNoise:
+    """Adds noise to every pixel, from torch's global generator."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image + 20 * torch.randn(image.shape)
+
+
+class OwnNoise:
+    """Adds noise from a generator of its own."""
+
+    def __init__(self, kind: str) -> None:
+        makers = {"torch": torch.Generator, "numpy": np.random.default_rng}
+        self.generator = makers.get(kind, random.Random)()
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.generator, torch.Generator):
+            return image + 20 * float(torch.rand((), generator=self.generator))
+        return image + 20 * self.generator.random()
+
+
+NAMED = np.random.default_rng(5)
+
+
+def named_noise(image: torch.Tensor) -> torch.Tensor:
+    """Adds noise from a generator that stands in its module."""
+    return image + 20 * NAMED.random()
+
+
+class HiddenNoise:
+    """Adds noise that no seed reaches."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image + os.urandom(1)[0]
+
+
+class EverySecond:
+    """Makes every second image dark: it keeps count."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return image / 2 if self.calls % 2 else image
+
+
+class RareHole:
+    """Blacks out a part of one image in thirty."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        if torch.rand(()) < 1 / 30:
+            image = image.clone()
+            image[..., :8, :8] = 0
+        return image
+
+
+class Contrast:
+    """An op of PIL's alone."""
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        return ImageOps.invert(image)
+
+
+class Locked:
+    """Cannot be copied, and counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.uncopied = (step for step in range(3))  # a generator function's object
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return image + 1
+
+
+# --- what is known ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Known:
+    """Two orders of a pipeline, and how their data compares."""
+
+    name: str
+    dataset: type[Smooth]
+    ops: Callable[[], list[Any]]
+    order: tuple[int, ...]
+    truth: str
+
+
+def _albumentations() -> Any:
+    import albumentations
+
+    return albumentations.Compose(
+        [
+            albumentations.RandomCrop(16, 16),
+            albumentations.HorizontalFlip(p=0.5),
+            albumentations.Normalize(),
+        ]
+    )
+
+
+def _resized() -> list[Any]:
+    return [v2.Resize((64, 72)), v2.RandomCrop(24), v2.Resize((24, 24))]
+
+
+KNOWN = (
+    Known("elementwise and crop", Tensors, lambda: [halve, middle], (1, 0), IDENTICAL),
+    Known(
+        "crop before convert, v2",
+        Smooth,
+        lambda: [v2.PILToTensor(), v2.RandomCrop(24)],
+        (1, 0),
+        IDENTICAL,
+    ),
+    Known(
+        "crop before convert, v1",
+        Smooth,
+        lambda: [v1.ToTensor(), v1.RandomCrop(24)],
+        (1, 0),
+        IDENTICAL,
+    ),
+    Known("clamp and halve", Tensors, lambda: [halve, dark], (1, 0), DIFFERENT),
+    Known(
+        "flip and crop",
+        Tensors,
+        lambda: [v2.RandomHorizontalFlip(), v2.RandomCrop(24)],
+        (1, 0),
+        NOT_DISTINGUISHED,
+    ),
+    Known(
+        "noise before and after tripling",
+        Tensors,
+        lambda: [PixelNoise(), triple],
+        (1, 0),
+        DIFFERENT,
+    ),
+    Known("noise and crop", Tensors, lambda: [Noise(), middle], (1, 0), IDENTICAL),
+    Known("two dtypes", Tensors, lambda: [floats, doubles], (1, 0), DIFFERENT),
+    Known("dtype and crop", Tensors, lambda: [middle, floats], (1, 0), IDENTICAL),
+    Known(
+        "in place, commuting",
+        Tensors,
+        lambda: [floats, TwiceInPlace(), middle],
+        (0, 2, 1),
+        IDENTICAL,
+    ),
+    Known(
+        "in place, rounding",
+        Tensors,
+        lambda: [floats, TwiceInPlace(), OneMoreInPlace()],
+        (0, 2, 1),
+        CLOSE,
+    ),
+    Known(
+        "in place unseen by torch",
+        Tensors,
+        lambda: [floats, ThroughNumpy(), dark],
+        (0, 2, 1),
+        DIFFERENT,
+    ),
+    Known("resize and random crop", Tensors, _resized, (1, 0, 2), DIFFERENT),
+    Known(
+        "own generator of torch", Tensors, lambda: [OwnNoise("torch"), middle], (1, 0), IDENTICAL
+    ),
+    Known(
+        "own generator of numpy", Tensors, lambda: [OwnNoise("numpy"), middle], (1, 0), IDENTICAL
+    ),
+    Known(
+        "own generator of Python", Tensors, lambda: [OwnNoise("python"), triple], (1, 0), DIFFERENT
+    ),
+    Known("generator of the module", Tensors, lambda: [named_noise, middle], (1, 0), IDENTICAL),
+    Known("hidden generator", Tensors, lambda: [HiddenNoise(), middle], (1, 0), DIFFERENT),
+    Known("counter", Tensors, lambda: [EverySecond(), middle], (1, 0), DIFFERENT),
+    Known("normalise before converting", Smooth, lambda: [v2.PILToTensor(), floats], (1, 0), FAILS),
+    Known("PIL alone", Smooth, lambda: [Contrast(), v2.PILToTensor()], (1, 0), FAILS),
+    Known("rarely acting", Tensors, lambda: [RareHole(), inverted], (1, 0), DIFFERENT),
+    Known("depends on the content", Tensors, lambda: [by_brightest, middle], (1, 0), DIFFERENT),
+    Known("dictionaries", Dicts, lambda: [by_name, part_by_name], (1, 0), IDENTICAL),
+    Known("albumentations", Arrays, _albumentations, (0, 2, 1), IDENTICAL),
+)
+"""Each: the ops, another order of them, and how its data compares with the original's."""
+
+
+def workbench(known: Known, seed: int = 0, samples: int = 16) -> Workbench:
+    """The pipeline at work, with data of its own for each seed."""
+    ops = known.ops()
+    transform = v2.Compose(ops) if isinstance(ops, list) else ops
+    return workbench_of(known.dataset(transform, seed), samples)
+
+
+def workbench_of(dataset: Any, samples: int = 16) -> Workbench:
+    """The pipeline of a dataset at work."""
+    loader = DataLoader(dataset, batch_size=4)
+    bench = Workbench(survey(loader, samples, ROOM), 4)
+    bench.begin(lambda: False)
+    return bench
+
+
+def compared(known: Known, seed: int = 0) -> Comparison:
+    """How the other order compares, as the kit says."""
+    return Judge(workbench(known, seed)).compare(Recipe(known.order))

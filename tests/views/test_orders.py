@@ -1,0 +1,227 @@
+"""The pictures, the table and the sentences of a pipeline's orders."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from orderings_built import (
+    FASTER,
+    NAMES,
+    REWRITE,
+    WHOLE_MS,
+    Other,
+    PlannedBench,
+    some_orders,
+    some_pictures,
+)
+from pictures import check_texts, texts
+
+import stallscope as ss
+from stallscope.analyze.orders.answer import costliest, fit, on_top, sentence, verdict
+from stallscope.analyze.orders.parts import parts_of
+from stallscope.orderings import CLOSE
+from stallscope.views.charts.orderpictures import amplification, of
+from stallscope.views.orders import KINDS
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+LONG = tuple(f"AnOpWhoseNameIsLongerThanAnyPicture{number}" for number in range(5))
+ORDERS = {
+    "full": some_orders(bench=PlannedBench()),
+    "only figures": some_orders(),
+    "not measured": some_orders(measured=()),
+    "one start": some_orders(blocks=1, noise=0.0),
+    "no others": some_orders(others=(), orders=((0, 1, 2, 3, 4),), measured=(0,)),
+    "far off": some_orders(measured_share=3.0),
+    "long names": some_orders(names=LONG, pipeline="a.b.c." * 30),
+}
+DRAWN = [(name, kind) for name in ("full", "long names") for kind in KINDS]
+DRAWN += [("not measured", None), ("no others", "ops"), ("only figures", "pictures")]
+
+
+class TestPictures:
+    @pytest.mark.parametrize(("name", "kind"), DRAWN)
+    def test_every_text_has_a_place_of_its_own(self, name, kind):
+        """No text leaves the sheet, and none lies on another."""
+        check_texts(ORDERS[name].plot(kind))
+
+    def test_the_best_orders_stand_with_the_original(self):
+        """The recommended pipelines come first, and the one as it is is always among them."""
+        drawn = [text.get_text() for text in texts(ORDERS["full"].plot())]
+
+        best = drawn.index(f"RandomCrop before PILToTensor; {REWRITE}")
+        assert best < drawn.index("as it is")
+        assert any(text.startswith("identical · 1.7× (1.") for text in drawn)
+
+    def test_what_was_not_measured_is_called_predicted(self):
+        """No factor stands there as if it were measured."""
+        drawn = [text.get_text() for text in texts(ORDERS["not measured"].plot())]
+
+        assert "identical · 1.7× predicted" in drawn
+        assert "predicted, not measured" in ORDERS["not measured"].plot().title
+
+    def test_different_data_is_not_among_the_best(self):
+        """An order with other data, or one that fails, is in no picture of the best."""
+        drawn = " ".join(text.get_text() for text in texts(ORDERS["full"].plot()))
+
+        assert "order (0, 1, 3, 2, 4)" not in drawn
+        assert "order (0, 2, 1, 3, 4)" not in drawn
+
+    def test_an_unknown_picture_or_panel_is_named(self):
+        """One sentence, with those that there are."""
+        with pytest.raises(ss.StallscopeError, match="no picture 'cake'"):
+            ORDERS["full"].plot("cake")
+        with pytest.raises(ss.StallscopeError, match="no panel 'cake'"):
+            ORDERS["full"].panel("cake")
+
+
+class TestDifference:
+    @pytest.mark.parametrize("noise", [0, 1, 3, 20, 200])
+    def test_is_made_visible(self, noise):
+        """A difference is multiplied until half the shades are used; none stays none."""
+        pair = some_pictures(noise)
+        far = int(np.abs(pair[0].astype(int) - pair[1].astype(int)).max())
+        factor = amplification((pair,))
+
+        assert 1 == factor if far in {0, *range(128, 256)} else 128 <= far * factor
+
+    def test_says_by_how_much(self):
+        """The factor stands over the column of the differences."""
+        found = PlannedBench().compare((0, 1, 2, 4, 3))
+        drawn = [text.get_text() for text in texts(of(found, "Scale before ConvertColor"))]
+
+        assert "difference × 50" in drawn
+
+    def test_pictures_of_different_sizes_can_be_shown(self):
+        """An order that gives another size is compared in the corner that both have."""
+        small = some_pictures(0)[0]
+        check_texts(of(PlannedBench().compare((0, 1, 3, 2, 4)), "other"))
+
+        assert 1 == amplification(((small, small[:20, :30]),))
+
+
+class TestTable:
+    @pytest.mark.parametrize("name", ORDERS)
+    def test_the_answer_comes_first(self, name):
+        """In a terminal and in a notebook."""
+        orders = ORDERS[name]
+        title = sentence(orders)
+
+        assert str(orders).startswith(title)
+        assert title in orders._repr_mimebundle_()["text/html"]
+
+    def test_says_why_others_cannot_be_used(self):
+        """An order that fails is kept with its reason."""
+        html = ORDERS["full"]._repr_mimebundle_()["text/html"]
+
+        assert "RandomMask → RandomCrop" in html
+        assert "the mask is 256 by 256" in html
+
+    def test_what_comes_from_a_user_is_escaped(self):
+        """Names of ops and notes hold whatever the user wrote."""
+        others = (Other("alternative", HOSTILE, 3.0, changes=HOSTILE, recommended=True),)
+        orders = some_orders(names=(HOSTILE, *NAMES[1:]), notes=(HOSTILE,), others=others)
+
+        assert HOSTILE not in orders._repr_mimebundle_()["text/html"]
+
+
+class TestSentences:
+    def test_the_best_is_the_answer(self):
+        """What to change, that the data is the same, how fast, and how sure that is."""
+        said = sentence(ORDERS["full"])
+
+        assert said.startswith("With RandomCrop before PILToTensor; FasterRandomMask instead of Ra")
+        assert "the same data comes 1.7× as fast (95% interval 1." in said
+
+    def test_nothing_faster_is_an_answer(self):
+        """The pipeline as it is can be the best one."""
+        assert "keep the one as it is" in sentence(ORDERS["no others"])
+        assert sentence(ORDERS["far off"]).startswith("Keep the pipeline as it is")
+
+    def test_a_gain_without_an_interval_is_called_a_prediction(self):
+        """One lap of each tells too little."""
+        orders = some_orders(others=(), measured=(0, 1), blocks=1, laps=1, noise=0.0)
+
+        assert (
+            "With RandomCrop before PILToTensor, the same data should come 1.06× as fast; measured "
+            "once it is 1.06×, too little for an interval" == sentence(orders)
+        )
+
+    def test_what_may_be_faster_is_named(self):
+        """An interval that holds 1 is no gain."""
+        said = sentence(some_orders(others=(), measured=(0, 1), noise=0.2))
+
+        assert said.startswith("Keep the pipeline as it is: of 4 other pipelines that were tried,")
+        assert re.search("; nearest: RandomCrop before PILToTensor, 1.*× and not sure$", said)
+
+    def test_decoding_is_not_charged_to_an_op(self):
+        """The costliest op is named without it, and decoding beside it."""
+        assert (
+            "RandomMask is the costliest op: 40% of a sample's time; decoding the image takes 32%"
+            == costliest(ORDERS["full"])
+        )
+
+    def test_what_is_only_close_is_said_apart(self):
+        """It is no part of the answer; its difference and what it means for the model are told."""
+        others = (Other("decode", "half", WHOLE_MS * 0.3, changes="less", equivalence=CLOSE),)
+
+        orders = some_orders(others=others, measured=(0, 1))
+        said = on_top(orders)
+
+        assert said.startswith("not the same, but close: half, 3.3× as fast")
+        assert said.endswith("PSNR 31 dB or more (less)")
+        assert "half" not in sentence(orders)
+
+    @pytest.mark.parametrize(("took", "error"), [(1.0, "0%"), (2.0, "100%"), (0.5, "50%")])
+    def test_predictions_are_held_against_measurements(self, took, error):
+        """The error of a predicted speed-up is a share of the measured one."""
+        orders = some_orders(measured=(0, 1), measured_share=took, noise=0.0)
+
+        assert f"The predicted speed-up of the one measured pipeline is {error} off" == fit(orders)
+
+    def test_every_equivalence_is_put_into_words(self):
+        """With the number of samples, and the reason where there is one."""
+        rows = {row["order"]: row for row in ORDERS["full"].trials.to_dicts()}
+        said = [verdict(row) for row in rows.values()]
+
+        assert "identical: the same bits on 16 samples" in said
+        assert any(one.startswith("close: values differ by at most 0.004, PSNR 52") for one in said)
+        assert "fails (RuntimeError: the mask is 256 by 256, the image 533 by 800)" in said
+
+
+class TestParts:
+    def test_add_up_to_the_prediction(self):
+        """Of every trial whose parts are known, whatever it changes."""
+        orders = ORDERS["full"]
+        known = {row["change"]: parts_of(orders, row) for row in orders.trials.to_dicts()}
+        rows = {row["change"]: row["predicted_s"] for row in orders.trials.to_dicts()}
+
+        for change, parts in known.items():
+            if parts:
+                assert pytest.approx(rows[change]) == sum(part.seconds for part in parts)
+        assert ["order (0, 2, 1, 3, 4)", "the decoded images in memory"] == [
+            change for change, parts in known.items() if not parts
+        ]
+
+    def test_a_change_is_in_its_own_part(self):
+        """A rewrite, ops on the whole batch, and another way to decode."""
+        orders = ORDERS["full"]
+        took = {
+            row["kind"]: {part.name: part.seconds * 1000 for part in parts_of(orders, row)}
+            for row in orders.trials.to_dicts()
+        }
+
+        assert pytest.approx(0.4) == took["alternative"][FASTER]
+        assert pytest.approx(0.4) == took["together"][FASTER]
+        assert pytest.approx(0.15) == took["together"]["PILToTensor"]
+        assert pytest.approx(1.1) == took["batch"]["ConvertColor, Scale on the batch"]
+        assert pytest.approx(0.6) == took["decode"]["decode"]
+
+    def test_a_search_on_fewer_samples_counts_by_its_gain(self):
+        """Where ops took longer on all samples, the parts still add up to the prediction."""
+        orders = some_orders(search_took=0.8)
+        row = orders.trials.row(1, named=True)
+        parts = parts_of(orders, row)
+
+        assert pytest.approx(row["predicted_s"]) == sum(part.seconds for part in parts)
