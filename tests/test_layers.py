@@ -34,8 +34,18 @@ STOREYS = {
     ),
 }
 GROUND = {
-    *("afterimport", "errors", "eventlog", "flamefile", "flames", "interrupts", "ladders"),
-    *("listings", "mapped", "marks", "packaged", "resources", "result", "run", "runfile"),
+    *("afterimport", "diagnoses", "errors", "eventlog", "flamefile", "flames", "interrupts"),
+    *(
+        "ladders",
+        "listings",
+        "mapped",
+        "marks",
+        "packaged",
+        "resources",
+        "result",
+        "run",
+        "runfile",
+    ),
     *("stages", "tracefile", "units"),
 }
 ROOMS = ("probe", "measure", "analyze", "experiments", "views")
