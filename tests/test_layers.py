@@ -26,7 +26,7 @@ STOREYS = {
     "experiments": ("ground probe measure analyze experiments", "numpy polars psutil torch tqdm"),
     "views": (
         "ground analyze views",
-        "numpy polars matplotlib ipywidgets anywidget traitlets PIL",
+        "jinja2 numpy polars matplotlib ipywidgets anywidget traitlets PIL",
     ),
     "door": (
         "ground probe measure analyze experiments views door",

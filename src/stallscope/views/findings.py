@@ -1,0 +1,219 @@
+"""A diagnosis in words: terminal, notebook, picture, report and JSON all tell the same.
+
+Nothing here draws: a verdict in a terminal loads no matplotlib.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stallscope.diagnoses import HEALTHY, INCONCLUSIVE, START_UP
+from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.units import count, seconds, share, size
+from stallscope.views.names import shown
+
+if TYPE_CHECKING:
+    from stallscope.diagnoses import Diagnosis, Finding
+
+LONGEST_TITLE: Final = 400
+"""Characters of a sentence: it holds names of the user's files and transforms."""
+LONGEST_WORD: Final = 60
+LONGEST_NAME: Final = 120
+STOP: Final = "stop"
+"""The phase that says why the measurement ended."""
+NOT_TESTED: Final = "this rule is not tested: such a loader was not planted"
+HOW_SURE: Final = (
+    "how sure: 0 to 1, from limits that were set by hand: how clearly the rule is met, how much of "
+    "the stalls is explained at all, how steady the measurement was; it is no probability"
+)
+
+_KIND: Final = {
+    "healthy": "step",
+    "storage-latency": "fetch",
+    "storage-bandwidth": "fetch",
+    "decode": "decode",
+    "one-transform": "transform",
+    "transforms": "transform",
+    "collate": "collate",
+    "sending": "send",
+    "copy": "h2d",
+    "inconclusive": "other",
+}
+"""Whose colour a cause has; the others are a stall's."""
+_CLEAR, _LIKELY = 0.7, 0.4
+_UNITS: Final = (
+    ("_bytes_per_s", lambda value: f"{size(value)}/s"),
+    ("_per_s", lambda value: f"{value:,.3g}/s"),
+    ("_share", share),
+    ("_bytes", size),
+    ("_ns", lambda value: seconds(value / 1e9)),
+    ("_s", seconds),
+)
+"""What a name's end says of its number; the longer ends come first."""
+
+
+class Number(NamedTuple):
+    """A number behind a finding."""
+
+    name: str
+    """In words."""
+    value: str
+    """With its unit."""
+
+
+class Phase(NamedTuple):
+    """A part of the budget."""
+
+    name: str
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Words:
+    """A finding as text; nothing of it is escaped yet."""
+
+    code: str
+    title: str
+    costs: str
+    """How much of the loop's time it costs."""
+    severity: float
+    """The same as a share (0 to 1)."""
+    sure: str
+    """How sure, as a word and a number; empty for a loop that is healthy or cannot be judged."""
+    numbers: tuple[Number, ...]
+    """Its evidence."""
+    next_step: str
+    tested: bool
+    colour: str
+    """Of its kind."""
+
+    @property
+    def because(self) -> str:
+        """Its evidence in one line; empty without any."""
+        return " · ".join(f"{one.name} {one.value}" for one in self.numbers)
+
+
+def words(found: Finding, diagnosis: Diagnosis) -> Words:
+    """A finding of a diagnosis as text."""
+    return Words(
+        code=found.code,
+        title=sentence(found.title),
+        costs=_costs(found, diagnosis),
+        severity=min(max(found.severity, 0.0), 1.0),
+        sure=_sure(found),
+        numbers=tuple(_number(name, value) for name, value in found.evidence.items()),
+        next_step=shown(found.next_step, LONGEST_TITLE),
+        tested=found.tested,
+        colour=COLOURS.get(_KIND.get(found.code, ""), STALL_COLOUR),
+    )
+
+
+def all_words(diagnosis: Diagnosis) -> list[Words]:
+    """Every finding, the verdict first."""
+    return [words(found, diagnosis) for found in diagnosis.findings]
+
+
+def _costs(found: Finding, diagnosis: Diagnosis) -> str:
+    """What its severity is a share of depends on the cause."""
+    part = share(found.severity)
+    if found.code == HEALTHY.code:
+        return "nothing to gain in the loader"
+    if found.code == INCONCLUSIVE.code:
+        return f"{part} of the loop's time stays unexplained" if found.severity else ""
+    if found.code == START_UP.code:
+        return f"costs {part} of an epoch's time"
+    if not diagnosis.circumstances.has_step:
+        return f"{part} of the time in which batches are made"
+    return f"costs {part} of the loop's time"
+
+
+def _sure(found: Finding) -> str:
+    sure = found.confidence
+    word = "clear" if sure >= _CLEAR else "likely" if sure >= _LIKELY else "weak"
+    if found.code == INCONCLUSIVE.code:
+        return ""
+    return f"{word} ({sure:.2f})"
+
+
+def _number(name: str, value: float) -> Number:
+    for end, form in _UNITS:
+        if name.endswith(end) and name != end:
+            said = "not measured" if value is None else form(value)
+            return Number(_plain(name.removesuffix(end)), said)
+    return Number(_plain(name), "not measured" if value is None else f"{value:,.3g}")
+
+
+def _plain(name: str) -> str:
+    return shown(name.replace("_", " "), LONGEST_NAME)
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """The verdict's sentence: the answer."""
+    return sentence(diagnosis.verdict.title)
+
+
+def sentence(told: str) -> str:
+    """A sentence that can be broken into lines: names of the user's may be as long as they like."""
+    return " ".join(shown(word, LONGEST_WORD) for word in shown(told, LONGEST_TITLE).split(" "))
+
+
+def measured(diagnosis: Diagnosis) -> str:
+    """What was measured, on which machine and for how long, in one line."""
+    told = diagnosis.circumstances
+    parts = [shown(told.name, LONGEST_NAME)] if told.name else []
+    parts.append(count(told.num_workers, "worker") if told.num_workers else "no workers")
+    parts.append(_step(diagnosis))
+    if machine := machine_line(diagnosis):
+        parts.append(machine)
+    return " · ".join([*parts, took(diagnosis)])
+
+
+def _step(diagnosis: Diagnosis) -> str:
+    told = diagnosis.circumstances
+    if told.simulated_step_s is not None:
+        return f"the step is simulated: a timer of {seconds(told.simulated_step_s)}, no device"
+    if not told.has_step:
+        return "no step was given: the loader alone"
+    return f"your step, on {shown(told.device)}"
+
+
+def machine_line(diagnosis: Diagnosis) -> str:
+    """Where it was measured."""
+    told = dict(diagnosis.circumstances.machine)
+    cores = told.get("cores")
+    parts = [count(cores, "core")] if cores else []
+    parts += [shown(str(told[name])) for name in ("system",) if told.get(name)]
+    for name in ("python", "torch"):
+        parts += [f"{name} {shown(str(told[name]))}"] if told.get(name) else []
+    return ", ".join(parts)
+
+
+def took(diagnosis: Diagnosis) -> str:
+    """How much of the budget was used."""
+    told = diagnosis.circumstances
+    return f"{told.wall_s:.0f} s of at most {told.budget_s:.0f} s"
+
+
+def phases(diagnosis: Diagnosis) -> list[Phase]:
+    """What the budget went to, in order, without the reason why it ended."""
+    rows = diagnosis.spent.iter_rows(named=True)
+    return [
+        Phase(shown(row["phase"]), row["seconds"] or 0.0, shown(row["why"] or "", LONGEST_TITLE))
+        for row in rows
+        if row["phase"] != STOP
+    ]
+
+
+def ended(diagnosis: Diagnosis) -> str:
+    """Why the measurement ended; empty where that is not known."""
+    for row in diagnosis.spent.iter_rows(named=True):
+        if row["phase"] == STOP:
+            return shown(row["why"] or "", LONGEST_TITLE)
+    return ""
+
+
+def notes_of(diagnosis: Diagnosis) -> list[str]:
+    """What a reader has to know, a sentence each."""
+    return [*(shown(note, 1000) for note in diagnosis.notes), HOW_SURE]
