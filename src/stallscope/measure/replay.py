@@ -193,9 +193,7 @@ class Progress:
         title: what is measured.
     """
 
-    def __init__(
-        self, place: LogPlace, seen: Replay, *, batches: int | None, title: str
-    ) -> None:
+    def __init__(self, place: LogPlace, seen: Replay, *, batches: int | None, title: str) -> None:
         self.seen = seen
         self._place = place
         self._bar = Bar(total=batches, desc=title, unit="batch", leave=False, delay=0.5)
