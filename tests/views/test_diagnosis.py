@@ -114,10 +114,34 @@ def test_what_is_missing_is_no_number():
 
 
 def test_a_guided_notebook_is_a_link():
-    """The next step opens the notebook that goes deeper."""
-    link = "<a href='02_fetch_vs_transform.ipynb'>02_fetch_vs_transform.ipynb</a>"
+    """The next step opens the notebook that goes deeper, if there is one of that name."""
+    step = "see 02_fetch_vs_transform.ipynb, 03_cached_baseline (idle) or 99_none of runs/01_mine"
+    told = html(a_diagnosis(Finding("lock", "", 0.1, next_step=step), parts=False))
 
-    assert link in html(DIAGNOSES["three findings"])
+    assert "<a href='02_fetch_vs_transform.ipynb'>02_fetch_vs_transform.ipynb</a>" in told
+    assert "<a href='03_cached_baseline.ipynb'>03_cached_baseline</a>" in told
+    assert 2 == told.count("<a ")
+
+
+def test_numbers_have_the_unit_of_their_name():
+    """Shares, times, sizes, rates, factors, counts, and what has no unit."""
+    evidence = {
+        "a_share": 0.123,
+        "b_p50_s": 0.0123,
+        "c_bytes": 2e6,
+        "d_bytes_per_s": 3e6,
+        "e_per_s": 12.0,
+        "f_factor": 2.04,
+        "prefetch_factor_count": 2,
+        "g_ns": 1500,
+        "h": 1.5,
+    }
+    (found,) = all_words(a_diagnosis(Finding("lock", "", 0.1, evidence), parts=False))
+
+    assert found.because == (
+        "a 12% · b p50 12 ms · c 2.0 MB · d 3.0 MB/s · e 12/s · f 2.0× · prefetch factor 2 · "
+        "g 1.5 µs · h 1.5"
+    )
 
 
 def test_names_are_escaped_and_printable():

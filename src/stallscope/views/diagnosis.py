@@ -16,7 +16,7 @@ from stallscope.views.findings import (
     ended,
     headline,
     measured,
-    notes_of,
+    outside_notes,
     phases,
     took,
 )
@@ -115,7 +115,7 @@ def text(diagnosis: Diagnosis) -> str:
     for other in others:
         lines += [*_wrapped(other.title, "- ", "  "), *_about(other, "  ")]
     lines += ["", *_wrapped(f"measured: {measured(diagnosis)}"), *_spent(diagnosis)]
-    lines += [line for note in notes_of(diagnosis) for line in _wrapped(note)]
+    lines += [line for note in outside_notes(diagnosis) for line in _wrapped(note)]
     return "\n".join(lines)
 
 

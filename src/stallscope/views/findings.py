@@ -5,9 +5,11 @@ Nothing here draws: a verdict in a terminal loads no matplotlib.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stallscope.analyze.climb import times
 from stallscope.diagnoses import HEALTHY, INCONCLUSIVE, START_UP
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, seconds, share, size
@@ -22,11 +24,17 @@ LONGEST_WORD: Final = 60
 LONGEST_NAME: Final = 120
 STOP: Final = "stop"
 """The phase that says why the measurement ended."""
+SIMULATED: Final = "the step is simulated"
+TWICE: Final = "two findings can name the same seconds: mend the first one, then look again"
+OPENS: Final = "names like 02_fetch_vs_transform are guided notebooks: `stallscope lab` opens them"
 NOT_TESTED: Final = "this rule is not tested: such a loader was not planted"
 HOW_SURE: Final = (
     "how sure: 0 to 1, from limits that were set by hand: how clearly the rule is met, how much of "
     "the stalls is explained at all, how steady the measurement was; it is no probability"
 )
+
+GUIDED: Final = re.compile(r"(?<![\w/])\d\d_[a-z_]+(?:\.ipynb)?")
+"""How a guided notebook is named in a sentence."""
 
 _KIND: Final = {
     "healthy": "step",
@@ -49,6 +57,8 @@ _UNITS: Final = (
     ("_bytes", size),
     ("_ns", lambda value: seconds(value / 1e9)),
     ("_s", seconds),
+    ("_count", lambda value: f"{value:,.3g}"),
+    ("_factor", times),
 )
 """What a name's end says of its number; the longer ends come first."""
 
@@ -173,7 +183,7 @@ def measured(diagnosis: Diagnosis) -> str:
 def _step(diagnosis: Diagnosis) -> str:
     told = diagnosis.circumstances
     if told.simulated_step_s is not None:
-        return f"the step is simulated: a timer of {seconds(told.simulated_step_s)}, no device"
+        return f"{SIMULATED}: a timer of {seconds(told.simulated_step_s)}, no device"
     if not told.has_step:
         return "no step was given: the loader alone"
     return f"your step, on {shown(told.device)}"
@@ -215,5 +225,12 @@ def ended(diagnosis: Diagnosis) -> str:
 
 
 def notes_of(diagnosis: Diagnosis) -> list[str]:
-    """What a reader has to know, a sentence each."""
-    return [*(shown(note, 1000) for note in diagnosis.notes), HOW_SURE]
+    """What a reader has to know, a sentence each; what `measured` says is not said again."""
+    notes = (shown(note, 1000) for note in diagnosis.notes)
+    return [*(note for note in notes if not note.startswith(SIMULATED)), HOW_SURE]
+
+
+def outside_notes(diagnosis: Diagnosis) -> list[str]:
+    """The same where a guided notebook is no link."""
+    named = any(GUIDED.search(found.next_step) for found in diagnosis.findings)
+    return [*notes_of(diagnosis), *([OPENS] if named else [])]

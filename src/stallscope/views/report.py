@@ -22,7 +22,7 @@ from stallscope import __version__
 from stallscope.units import seconds
 from stallscope.views import diagnosis as face
 from stallscope.views.exports import write
-from stallscope.views.findings import NOT_TESTED, all_words, ended, notes_of, phases
+from stallscope.views.findings import NOT_TESTED, TWICE, all_words, ended, outside_notes, phases
 from stallscope.views.findingsjson import as_json
 from stallscope.views.flamedata import of_flame
 from stallscope.views.flamepage import script, static
@@ -100,11 +100,12 @@ def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         verdict=verdict,
         others=others,
         not_tested=NOT_TESTED,
+        twice=TWICE,
         sections=_sections(diagnosis, redact=redact),
         facts=_facts(diagnosis),
         phases=phases(diagnosis),
         ended=ended(diagnosis),
-        notes=[*notes_of(diagnosis), *([_NO_PICTURES] if redact else [])],
+        notes=[*outside_notes(diagnosis), *([_NO_PICTURES] if redact else [])],
         version=__version__,
         written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
         # the only way out of such an element is "</"

@@ -6,12 +6,16 @@ on a dark ground, and in an exported notebook. Every text is escaped.
 
 from __future__ import annotations
 
-import re
+from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+from stallscope.errors import StallscopeError
+from stallscope.packaged import packaged
 from stallscope.views.findings import (
+    GUIDED,
     NOT_TESTED,
+    TWICE,
     all_words,
     ended,
     measured,
@@ -22,10 +26,11 @@ from stallscope.views.findings import (
 from stallscope.views.tables import html_note
 
 if TYPE_CHECKING:
+    import re
+
     from stallscope.diagnoses import Diagnosis
     from stallscope.views.findings import Phase, Words
 
-_NOTEBOOK: Final = re.compile(r"(?:notebooks/)?(\d\d_\w+\.ipynb)")
 _FAINT: Final = "opacity:.75"
 _TRACK_PX: Final = 220
 _TONES: Final = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#999999")
@@ -48,7 +53,21 @@ def html(diagnosis: Diagnosis) -> str:
 
 def linked(told: str) -> str:
     """A next step as HTML; the name of a guided notebook opens it, where it lies beside this."""
-    return _NOTEBOOK.sub(r"<a href='\1'>\1</a>", escape(told))
+    return GUIDED.sub(_link, escape(told))
+
+
+def _link(name: re.Match[str]) -> str:
+    there = f"{name[0].removesuffix('.ipynb')}.ipynb"
+    return f"<a href='{there}'>{name[0]}</a>" if there in _guided() else name[0]
+
+
+@cache
+def _guided() -> frozenset[str]:
+    """The names of the notebooks that come with this version."""
+    try:
+        return frozenset(path.name for path in packaged("notebooks").glob("[0-9]*.ipynb"))
+    except StallscopeError:  # a package without them still has its verdict
+        return frozenset()
 
 
 def _verdict(found: Words) -> str:
@@ -99,7 +118,7 @@ def _others(others: list[Words]) -> str:
     return (
         "<p style='font-weight:bold;margin:1em 0 .2em'>Also found</p>"
         "<table style='border-collapse:collapse;color:inherit;font-size:inherit'>"
-        f"<tbody>{rows}</tbody></table>"
+        f"<tbody>{rows}</tbody></table>{html_note(TWICE)}"
     )
 
 
