@@ -123,6 +123,20 @@ class Facts:
         return self.making.load * self.queue_free if self.making else float("inf")
 
     @property
+    def cpu_load(self) -> float:
+        """CPU time that workers and loop need for a batch over what the cores give in a step.
+
+        Above 1 no number of workers keeps up, whatever else the machine does; infinite without a
+        step, 0 where it was not read.
+        """
+        made, workers = self.making, self.setup.num_workers
+        own = self.use.own_cores(workers)
+        if made is None or own is None:
+            return 0.0
+        step_s = made.use_s * (1 - min(self.use.loop_queued_share or 0.0, 0.9))
+        return own * made.period_s / (self.setup.cores * step_s) if step_s else float("inf")
+
+    @property
     def is_shared(self) -> bool | None:
         """Whether workers are slower because there are several; None where it was not tried."""
         workers = self.setup.num_workers

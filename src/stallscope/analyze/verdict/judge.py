@@ -6,15 +6,18 @@ The order, and why:
 2. Starting workers, the loop's own work and copies, where they take more than all waiting does.
 3. A loop that hardly waits is healthy.
 4. Stalls that nothing explains carry no judgement.
-5. No worker at all: then all loading is the loop's own work, whichever stage of it.
+5. What is no work on samples, where it is most of the stalls: the loop's own part (all of it, when
+   there is no worker), pinning, sending, starting.
 6. One thing among equals: one worker, single samples. The others are quick enough, so their stages
    are not the cause.
-7. Threads in each other's way, and waiting for a lock or for storage: all stages' times are longer
-   for it.
-8. Workers that would keep up if they had a core each, or more ahead: speed is not the cause.
-9. Workers that are too few while cores are free: a setting, and enough by itself.
-10. The stage that dominates, also where the cores are used up: it is what there is to be mended.
-11. Cores that are used up by work in which no stage dominates.
+7. Threads in each other's way: all stages' times are longer for it.
+8. Workers that keep up on average, or would if they had a core each: speed is not the cause.
+9. Waiting for a lock: all that is behind it takes longer.
+10. Workers that are too few while cores are free, if more would be enough; unless nearly all is
+    waiting for storage.
+11. Waiting for storage, and then the stage that dominates, also where the cores are used up: it is
+    what there is to be mended.
+12. Cores that are used up by work in which no stage dominates.
 """
 
 from __future__ import annotations
@@ -22,7 +25,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stallscope.analyze.verdict import limits, loop, machine, processing, storage, workers
-from stallscope.analyze.verdict.exposure import FETCH, GETITEM_, PIN, SENDING, UNATTRIBUTED
+from stallscope.analyze.verdict.exposure import (
+    FETCH,
+    GETITEM_,
+    MAIN,
+    PIN,
+    SENDING,
+    START,
+    UNATTRIBUTED,
+)
 from stallscope.analyze.verdict.finding import clear, finding
 from stallscope.diagnoses import (
     COPY,
@@ -184,23 +195,25 @@ def _of_stalls(facts: Facts, found: Found) -> Finding:
     if unexplained > limits.UNEXPLAINED:
         why = f"nothing that was recorded explains {share(unexplained)} of the stalls"
         return inconclusive(facts, why, "ss.stage('...') around your own code names it")
-    verdict = first(MEMORY_PRESSURE, SHM)
-    if verdict is None and not facts.setup.num_workers:
-        verdict = first(MAIN_PROCESS)
-    if verdict is None and facts.exposure.of(PIN) >= limits.DOMINATES:
-        verdict = first(COPY)
-    if verdict is None and facts.exposure.of(SENDING) >= limits.DOMINATES:
-        verdict = first(SENDING_CAUSE)
+    verdict = first(MEMORY_PRESSURE, SHM) or _of_parts(facts, found)
     verdict = verdict or first(SLOW_WORKER) or _one_of_many(facts, found)
-    verdict = verdict or first(OVERSUBSCRIPTION, LOCK) or _storage(facts, found)
-    verdict = verdict or _of_cores(facts, found) or first(TOO_LITTLE_PREFETCH)
-    verdict = verdict or first(TOO_FEW_WORKERS) or _of_work(facts, found)
-    verdict = verdict or first(CPU_SATURATED) or _most_work(found)
+    verdict = verdict or first(OVERSUBSCRIPTION) or _that_keeps_up(facts, found)
+    verdict = verdict or first(LOCK) or _storage(facts, found) or first(TOO_FEW_WORKERS)
+    verdict = verdict or _of_work(facts, found) or first(CPU_SATURATED) or _most_work(found)
     return verdict or inconclusive(
         facts,
         f"the loop stands still {share(facts.stall_share)} of the time, and no cause stands out",
         "03_cached_baseline takes one cost after the other away",
     )
+
+
+def _of_parts(facts: Facts, found: Found) -> Finding | None:
+    """What most of the stalls is, where that is no work on samples."""
+    if not facts.setup.num_workers:
+        return found.get(MAIN_PROCESS.code)
+    parts = ((MAIN, MAIN_PROCESS), (PIN, COPY), (SENDING, SENDING_CAUSE), (START, START_UP))
+    most = [cause.code for part, cause in parts if facts.exposure.of(part) >= limits.DOMINATES]
+    return next((found[code] for code in most if code in found), None)
 
 
 def _one_of_many(facts: Facts, found: Found) -> Finding | None:
@@ -211,27 +224,38 @@ def _one_of_many(facts: Facts, found: Found) -> Finding | None:
     return slow
 
 
+def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
+    """Why workers that are fast enough, each with a core for itself, are late all the same."""
+    if facts.free_load > limits.KEEPS_UP:
+        return None
+    queued = facts.use.queued_share or 0.0
+    if queued < limits.QUEUES:
+        return found.get(TOO_LITTLE_PREFETCH.code)
+    if CPU_SATURATED.code in found:
+        return found[CPU_SATURATED.code]
+    if facts.making is not None and facts.making.load <= limits.KEEPS_UP:
+        return found.get(TOO_LITTLE_PREFETCH.code)  # also with what they wait for cores
+    why = (
+        f"other processes have {share(facts.others_share)} of the cores, and without them the "
+        f"workers would keep up (they wait for a core {share(queued)} of their time)"
+    )
+    return inconclusive(facts, why, "measure again on a machine that does nothing else")
+
+
 def _storage(facts: Facts, found: Found) -> Finding | None:
-    """Storage, if its waiting dominates or reading is well ahead of everything else."""
+    """Storage, if its waiting dominates or reading is well ahead of everything else.
+
+    Too few workers come first where that would be enough, unless there is next to nothing but
+    waiting.
+    """
     waits = found.get(STORAGE_LATENCY.code) or found.get(STORAGE_BANDWIDTH.code)
     if waits is None:
         return None
-    ahead = processing.leading(facts) in (FETCH, GETITEM_)
-    return waits if ahead or facts.exposure.waiting(FETCH, GETITEM_) >= limits.DOMINATES else None
-
-
-def _of_cores(facts: Facts, found: Found) -> Finding | None:
-    """Workers that would keep up if they had a core each."""
-    queued = facts.use.queued_share or 0.0
-    if facts.free_load > limits.KEEPS_UP or queued < limits.QUEUES:
+    waiting = facts.exposure.waiting(FETCH, GETITEM_)
+    if TOO_FEW_WORKERS.code in found and waiting < limits.WAITS_ALONE:
         return None
-    if facts.others_share >= limits.FOREIGN or CPU_SATURATED.code not in found:
-        why = (
-            f"other processes have {share(facts.others_share)} of the cores, and without them the "
-            f"workers would keep up (they wait for a core {share(queued)} of their time)"
-        )
-        return inconclusive(facts, why, "measure again on a machine that does nothing else")
-    return found[CPU_SATURATED.code]
+    ahead = processing.leading(facts) in (FETCH, GETITEM_)
+    return waits if ahead or waiting >= limits.DOMINATES else None
 
 
 def _of_work(facts: Facts, found: Found) -> Finding | None:

@@ -18,12 +18,15 @@ LEADS: Final = 0.3
 """Without any that dominates, the longest is named if it holds this share of the stalls and ..."""
 NOTED: Final = 0.15
 """From this share of the stalls on, a part is a further finding."""
-AHEAD: Final = 1.3
+AHEAD: Final = 1.6
 """... so many times as much as the next one."""
 UNEXPLAINED: Final = 0.2
 """Above this share of stalls that nothing explains there is no verdict."""
 WAITS: Final = 0.5
 """A stage that neither computes nor wants a core for this share of its time waits for something."""
+WAITS_ALONE: Final = 0.7
+"""Share of the stalls that is waiting for storage, from which on more workers are no answer of
+their own: they would be there to wait."""
 ONE_OF_MANY: Final = 0.6
 """One transform is named alone when it takes this share of what all transforms take."""
 KEEPS_UP: Final = 0.9
@@ -52,7 +55,7 @@ their sizes (squared correlation)."""
 EXTRA_THREADS: Final = 0.3
 """Share of a worker's CPU time that is spent by threads beside the one that makes the batches, from
 which on they matter; sending takes a few per cent."""
-MANY_THREADS: Final = 2.0
+MANY_THREADS: Final = 3.0
 """Threads of all workers for each core; so many cannot be an accident of pools that sleep."""
 OWN_PART: Final = 0.2
 """A part of the loop that is neither waiting nor the model is a finding from this share on."""

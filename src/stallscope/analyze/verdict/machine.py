@@ -42,22 +42,27 @@ def oversubscription(facts: Facts) -> Finding | None:
 
 
 def cpu_saturated(facts: Facts) -> Finding | None:
-    """Workers and loop want all cores, all the time."""
+    """What workers and loop compute for a batch takes all cores longer than the step lasts."""
     setup, use = facts.setup, facts.use
-    wanted, own = use.wanted_cores(setup.num_workers), use.own_cores(setup.num_workers)
-    if wanted is None or own is None or wanted / setup.cores < limits.CORES_USED:
+    own = use.own_cores(setup.num_workers)
+    if own is None or facts.cpu_load < limits.KEEPS_UP:
         return None
-    most = f"; other processes had {share(facts.others_share)} of them"
+    others = f", of which other processes had {share(facts.others_share)}"
+    needed = (
+        f"{share(facts.cpu_load)} of what {setup.cores:g} cores give"
+        if (facts.cpu_load < float("inf"))
+        else f"{own:.1f} of {setup.cores:g} cores"
+    )
     return finding(
         CPU_SATURATED,
         facts,
-        f"workers and loop want {wanted:.1f} of {setup.cores:g} cores, and no stage stands out"
-        f"{most if facts.others_share >= limits.FOREIGN else ''}",
+        f"workers and loop need {needed} in a step"
+        f"{others if facts.others_share >= limits.FOREIGN else ''}",
         severity=facts.stall_share,
-        clearly=clear(wanted / setup.cores, limits.CORES_USED, 0.95),
+        clearly=clear(facts.cpu_load, limits.KEEPS_UP, 1.2),
         evidence={
             "stall_share": facts.stall_share,
-            "cores_wanted_count": wanted,
+            "cpu_load_factor": facts.cpu_load if facts.cpu_load < float("inf") else None,
             "cores_used_share": own / setup.cores,
             "queued_share": use.queued_share,
         },

@@ -36,6 +36,8 @@ class Use:
     """Cores that one worker keeps busy, all its threads together."""
     loop_cpu: float | None = None
     """The same of the process that trains."""
+    loop_queued_share: float | None = None
+    """Share (0 to 1) of its time in which the process that trains could run and had no core."""
     queued_share: float | None = None
     """Share (0 to 1) of its time in which a worker could run and had no core."""
     threads: float | None = None
@@ -54,14 +56,6 @@ class Use:
         if self.loop_cpu is None or (workers and self.worker_cpu is None):
             return None
         return self.loop_cpu + workers * (self.worker_cpu or 0.0)
-
-    def wanted_cores(self, workers: int) -> float | None:
-        """The same, if no worker ever had to wait for a core."""
-        own = self.own_cores(workers)
-        if own is None or self.worker_cpu is None or not workers:
-            return own
-        wanted = max(min(self.worker_cpu + (self.queued_share or 0.0), 1.0), self.worker_cpu)
-        return own + workers * (wanted - self.worker_cpu)
 
 
 def use(run: Run, workers: int) -> Use:
@@ -92,6 +86,7 @@ def use(run: Run, workers: int) -> Use:
         cores_busy_share=of(CORE, np.mean),
         worker_cpu=of(WORKER, np.mean),
         loop_cpu=of(LOOP, np.mean),
+        loop_queued_share=_of_loop(each),
         queued_share=of(QUEUED, np.mean),
         threads=of(THREADS, np.mean),
         disk_busy_share=of(DISK_BUSY, np.max),
@@ -99,3 +94,11 @@ def use(run: Run, workers: int) -> Use:
         received_bytes_per_s=of(RECEIVED, np.sum),
         gpu_busy_share=of(GPU, np.max),
     )
+
+
+def _of_loop(each: pl.DataFrame) -> float | None:
+    """What the process that trains waited for a core."""
+    loops = each.filter(pl.col("resource") == LOOP)["device"]
+    mine = pl.col("device").is_in(loops.implode())
+    found = each.filter(pl.col("resource") == QUEUED, mine)["value"]
+    return float(found.to_numpy().mean()) if found.len() else None

@@ -56,17 +56,12 @@ def too_few(facts: Facts) -> Finding | None:
 
 
 def wanted_workers(facts: Facts) -> int | None:
-    """How many workers would keep up; None where not even one for each core would."""
-    making, use, setup = facts.making, facts.use, facts.setup
-    if making is None or use.worker_cpu is None:
-        return None
-    workers_s = use.worker_cpu * setup.num_workers * making.period_s
-    loop_s = (use.loop_cpu or 0.0) * making.period_s
-    if (workers_s + loop_s) / setup.cores > limits.FAST_ENOUGH * making.use_s:
+    """How many workers would keep up; None where the cores would not."""
+    making, setup = facts.making, facts.setup
+    if making is None or not making.use_s or facts.cpu_load > limits.FAST_ENOUGH:
         return None
     wanted = int(np.ceil(making.batch_s * facts.queue_free / (making.use_s * limits.KEEPS_UP)))
-    fits = setup.num_workers < wanted and wanted * limits.KEEPS_UP <= int(setup.cores)
-    return min(wanted, int(setup.cores)) if fits else None
+    return wanted if wanted > setup.num_workers else None
 
 
 def slow_worker(facts: Facts) -> Finding | None:
@@ -128,8 +123,6 @@ def too_little_prefetch(facts: Facts) -> Finding | None:
     """On average the workers keep up; the stalls are where batches took longer than usual."""
     making, setup = facts.making, facts.setup
     if making is None or not setup.num_workers or facts.free_load > limits.KEEPS_UP:
-        return None
-    if (facts.use.queued_share or 0.0) >= limits.QUEUES:
         return None
     ahead = setup.prefetch_factor
     many = count(ahead * setup.num_workers, "batch", "es") if ahead else ""
