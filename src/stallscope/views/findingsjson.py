@@ -6,7 +6,7 @@ import json
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope import __version__
+from stallscope.views.findings import version
 from stallscope.views.redaction import known_paths, value_without_paths
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def as_json(diagnosis: Diagnosis, *, redact: bool = False) -> str:
     told = diagnosis.circumstances
     values = {
         "schema_version": SCHEMA_VERSION,
-        "stallscope": __version__,
+        "stallscope": version(),
         "verdict": diagnosis.verdict.code,
         "findings": [
             {

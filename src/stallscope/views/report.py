@@ -18,11 +18,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
 
-from stallscope import __version__
 from stallscope.units import seconds
 from stallscope.views import diagnosis as face
 from stallscope.views.exports import write
-from stallscope.views.findings import NOT_TESTED, TWICE, all_words, ended, outside_notes, phases
+from stallscope.views.findings import (
+    NOT_TESTED,
+    TWICE,
+    all_words,
+    ended,
+    outside_notes,
+    phases,
+    version,
+)
 from stallscope.views.findingsjson import as_json
 from stallscope.views.flamedata import of_flame
 from stallscope.views.flamepage import script, static
@@ -106,7 +113,7 @@ def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         phases=phases(diagnosis),
         ended=ended(diagnosis),
         notes=[*outside_notes(diagnosis), *([_NO_PICTURES] if redact else [])],
-        version=__version__,
+        version=version(),
         written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
         # the only way out of such an element is "</"
         flame=json.dumps(flame, separators=(",", ":")).replace("<", "\\u003c") if flame else "",
