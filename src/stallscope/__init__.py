@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
+    "Diagnosis": "stallscope.diagnoses",
     "Flame": "stallscope.flames",
     "Ladder": "stallscope.ladders",
     "Lines": "stallscope.listings",
     "Run": "stallscope.run",
     "StallscopeError": "stallscope.errors",
     "Target": "stallscope.measure.target",
+    "diagnose": "stallscope.experiments.diagnose",
     "flame": "stallscope.experiments.flame",
     "instrumented": "stallscope.experiments.instrumented",
     "ladder": "stallscope.experiments.ladder",
@@ -30,12 +32,14 @@ _HOMES = {
 }
 
 __all__ = [
+    "Diagnosis",
     "Flame",
     "Ladder",
     "Lines",
     "Run",
     "StallscopeError",
     "Target",
+    "diagnose",
     "flame",
     "instrumented",
     "ladder",
@@ -48,7 +52,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from stallscope.diagnoses import Diagnosis
     from stallscope.errors import StallscopeError
+    from stallscope.experiments.diagnose import diagnose
     from stallscope.experiments.flame import flame
     from stallscope.experiments.instrumented import instrumented
     from stallscope.experiments.ladder import ladder
