@@ -1,10 +1,10 @@
 """Is a planted cause truly the cause? Each loop with it and without it, measured.
 
 In every block both loops run once, in a new random order. "expected" is the slow-down that was
-planted, by plain arithmetic ("-" where only measuring tells it); "found" is the time of a step with
-its wait in the loop with the cause, over that in the loop without it, with its 95% interval. "of its
-step" says how healthy the loop without the cause is: the time of a step with its wait, over that of
-the step alone.
+planted, by plain arithmetic ("-" where only measuring tells it); "found" is the time of a step
+with its wait in the loop with the cause, over that in the loop without it, with its 95% interval.
+"of its step" says how healthy the loop without the cause is: the time of a step with its wait, over
+that of the step alone.
 
     python tests/benchmarks/causes.py
     python tests/benchmarks/causes.py --causes collate lock --blocks 12
@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from stallscope.errors import UnsupportedError
 from stallscope.measure.devices.cpu import Cpu
+from stallscope.measure.inner import private
 from stallscope.measure.laps import Loop, started
 from stallscope.measure.machine import usable_cores
 from stallscope.planted import PLANTED, Planted, plant
@@ -107,20 +108,21 @@ def step_s(planted: Planted, steps: int) -> float:
     recipe = planted.recipe
     is_short = recipe.epoch <= steps
     warmup = recipe.epoch if is_short else 2 * recipe.workers * recipe.prefetch
-    with started(Loop(planted.loader, Cpu())) as batches:
+    with private(planted.loader) as loader, started(Loop(loader, Cpu())) as batches:
         _use(planted, islice(batches, warmup))
         began, used = time.perf_counter(), 0
         while used < steps:
-            source = iter(planted.loader) if is_short else islice(batches, steps)
+            source = iter(loader) if is_short else islice(batches, steps)
             used += _use(planted, source)
         return (time.perf_counter() - began) / used
 
 
 def _use(planted: Planted, batches: Iterable[Any]) -> int:
-    number = 0
-    for number, batch in enumerate(batches, 1):
+    used = 0
+    for batch in batches:
         planted.step(batch)
-    return number
+        used += 1
+    return used
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ PAIRS: Final = (
     ("collate", "storage-latency"),
     ("transforms", "storage-latency"),
     ("slow-worker", "slow-samples"),
-    ("slow-samples", "slow-worker"),
+    ("slow-samples", "storage-latency"),
     ("storage-bandwidth", "one-transform"),
     ("start-up", "slow-worker"),
 )

@@ -137,7 +137,7 @@ class Recipe:
         if not self.spread:
             return 1.0
         drawn = random.Random(f"{self.seed} {batch}").random()  # noqa: S311 - no secret
-        return (-math.log(1 - drawn)) ** self.spread / math.gamma(1 + self.spread)
+        return math.pow(-math.log(1 - drawn), self.spread) / math.gamma(1 + self.spread)
 
     def is_slow(self, index: int) -> bool:
         """Whether a sample is one of the slow ones."""

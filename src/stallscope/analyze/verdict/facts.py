@@ -16,14 +16,14 @@ from stallscope.analyze.looptime import LoopTime, loop_time
 from stallscope.analyze.profile import WORK_KINDS
 from stallscope.analyze.usage import judged
 from stallscope.analyze.verdict import limits
-from stallscope.analyze.verdict.exposure import Exposure, exposure
+from stallscope.analyze.verdict.exposure import Exposure, exposure, waiting_s
 from stallscope.analyze.verdict.interval import stall_interval
 from stallscope.analyze.verdict.making import Making, making
 from stallscope.analyze.verdict.samples import Reading, Spikes, reading, spikes
 from stallscope.analyze.verdict.stacks import line_of, lock_frames
 from stallscope.analyze.verdict.starts import Starts, starts
 from stallscope.analyze.verdict.use import Use, use
-from stallscope.stages import BACKWARD, FORWARD, OPTIMIZER
+from stallscope.stages import BACKWARD, END_OF_EPOCH, FORWARD, OPTIMIZER
 
 if TYPE_CHECKING:
     from stallscope.analyze.verdict.setup import Setup
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from stallscope.run import Run
 
 _MODEL: Final = (FORWARD.name, BACKWARD.name, OPTIMIZER.name)
+_NOT_OWN: Final = (*_MODEL, END_OF_EPOCH.name)
+"""The end of an epoch is where workers end: it belongs to their starting anew."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,10 @@ class Facts:
     """Share (0 to 1) of a worker's CPU time that threads beside its main one took."""
     alone_s: float | None = None
     """Median time for a batch of one worker alone, seconds; None where that was not tried."""
+    waiting_s: float = 0.0
+    """What a worker waits for a batch, for no core but for something else; mean, seconds."""
+    alone_waiting_s: float | None = None
+    """The same of one worker alone; None where that was not tried."""
     lock_frames: float | None = None
     """Share (0 to 1) of the workers' samples that wait at a lock; None where none were taken."""
     gain: Gain | None = None
@@ -139,11 +145,11 @@ class Facts:
     @property
     def is_shared(self) -> bool | None:
         """Whether workers are slower because there are several; None where it was not tried."""
-        workers = self.setup.num_workers
-        if not self.alone_s or self.making is None or workers < 2:  # noqa: PLR2004 - several
+        if self.alone_waiting_s is None or self.making is None:
             return None
-        slower = self.making.usual_s * self.queue_free / self.alone_s
-        return (slower - 1) / (workers - 1) >= limits.MORE_WORKERS_SLOWER
+        more_s = self.waiting_s - self.alone_waiting_s
+        noted = more_s >= limits.SHARED_NOTED * self.making.usual_s
+        return noted and self.waiting_s >= limits.SHARED * self.alone_waiting_s
 
     def line_of(self, stage: str) -> str:
         """The user's line that a stage's time goes into; '' where it is not known."""
@@ -178,13 +184,14 @@ def facts(run: Run, setup: Setup) -> Facts:
         others_share=resources.others_share or 0.0,
         patterns=dict(waits.group_by("pattern").agg(pl.col("share").sum()).iter_rows()),
         titles=dict(named.select("pattern", "title").iter_rows()),
-        own_parts={name: part for name, part in own.items() if name not in _MODEL},
+        own_parts={name: part for name, part in own.items() if name not in _NOT_OWN},
         model_share=sum(own.get(name, 0.0) for name in _MODEL),
         stage_s=dict(run.stages().select("stage", "p50_s").iter_rows()),
         stalled_by_worker=_by_worker(stalls),
         spikes=spikes(run),
         reading=reading(run),
         extra_threads_share=_extra_threads(run, used, made),
+        waiting_s=waiting_s(run, used),
     )
 
 
