@@ -96,6 +96,14 @@ def row(diagnosis):
     return [text.get_text() for ax in diagnosis.plot().axes for text in ax.texts]
 
 
+@pytest.mark.parametrize("verdict", [DECODE, HEALTHY], ids=["decode", "healthy"])
+def test_what_is_said_of_a_simulated_step_is_said_with_it(verdict):
+    """Whether a loader is too slow depends on the step, so the costs name it in one breath."""
+    costs = [all_words(a_diagnosis(verdict, simulated_step_s=one))[0].costs for one in (0.1, None)]
+
+    assert f"{costs[1]}, with a simulated step" == costs[0]
+
+
 def test_a_share_is_said_to_be_of_what_it_is():
     """Of the loop, of an epoch, of the making of batches, or of what nothing explains."""
     cause = Finding("start-up", "Starting", 0.2)
@@ -167,6 +175,7 @@ def test_other_pictures_are_those_of_its_parts(kind):
 
     assert own.title == diagnosis.plot(kind).title
     assert "the verdict stands without" in DIAGNOSES["many"].plot(kind).title
+    assert "stands" not in DIAGNOSES["inconclusive, nothing measured"].plot(kind).title
 
 
 def test_an_unknown_picture_or_panel_is_named():

@@ -128,15 +128,17 @@ def all_words(diagnosis: Diagnosis) -> list[Words]:
 def _costs(found: Finding, diagnosis: Diagnosis) -> str:
     """What its severity is a share of depends on the cause."""
     part = share(found.severity)
+    simulated = diagnosis.circumstances.simulated_step_s is not None
+    step = ", with a simulated step" if simulated else ""
     if found.code == HEALTHY.code:
-        return "nothing to gain in the loader"
+        return f"next to nothing to gain in the loader{step}"
     if found.code == INCONCLUSIVE.code:
         return f"{part} of the loop's time stays unexplained" if found.severity else ""
     if found.code == START_UP.code:
-        return f"costs {part} of an epoch's time"
+        return f"costs {part} of an epoch's time{step}"
     if not diagnosis.circumstances.has_step:
         return f"{part} of the time in which batches are made"
-    return f"costs {part} of the loop's time"
+    return f"costs {part} of the loop's time{step}"
 
 
 def _sure(found: Finding) -> str:

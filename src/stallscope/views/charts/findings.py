@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from matplotlib.patches import Rectangle
 
 from stallscope.analyze.looptime import loop_time
+from stallscope.diagnoses import INCONCLUSIVE
 from stallscope.views.charts import loopbar
 from stallscope.views.charts.style import (
     FAINT,
@@ -75,7 +76,8 @@ def missing(diagnosis: Diagnosis, part: str) -> Sheet:
     why = ended(diagnosis)
     notes = [f"the measurement ended: {why}"] if why else []
     names = {"run": "The loop was not recorded", "ladder": "No ladder was measured"}
-    title = f"{names.get(part, 'No stacks were sampled')}: the verdict stands without"
+    stands = "" if diagnosis.verdict.code == INCONCLUSIVE.code else ": the verdict stands without"
+    title = f"{names.get(part, 'No stacks were sampled')}{stands}"
     return sheet(title, [*notes, measured(diagnosis)], [])[0]
 
 
