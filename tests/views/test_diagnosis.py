@@ -121,6 +121,14 @@ def test_what_is_missing_is_no_number():
     assert "lock not measured" == found.because
 
 
+def test_an_interval_stands_beside_its_number():
+    """Low and high end are no numbers of their own; an end without its number is."""
+    evidence = {"a_factor": 2.0, "a_factor_low": 1.5, "a_factor_high": 2.5, "b_low": 3}
+    (found,) = all_words(a_diagnosis(Finding("lock", "", 0.1, evidence), parts=False))
+
+    assert "a 2.0× (1.5× to 2.5×) · b low 3" == found.because
+
+
 def test_a_guided_notebook_is_a_link():
     """The next step opens the notebook that goes deeper, if there is one of that name."""
     step = "see 02_fetch_vs_transform.ipynb, 03_cached_baseline (idle) or 99_none of runs/01_mine"

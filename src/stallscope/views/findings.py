@@ -9,19 +9,19 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stallscope.analyze.climb import times
 from stallscope.diagnoses import HEALTHY, INCONCLUSIVE, START_UP
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.units import count, seconds, share, size
+from stallscope.units import count, seconds, share
+from stallscope.views.evidence import LONGEST_NAME, numbers_of
 from stallscope.views.names import shown
 
 if TYPE_CHECKING:
     from stallscope.diagnoses import Diagnosis, Finding
+    from stallscope.views.evidence import Number
 
 LONGEST_TITLE: Final = 400
 """Characters of a sentence: it holds names of the user's files and transforms."""
 LONGEST_WORD: Final = 60
-LONGEST_NAME: Final = 120
 STOP: Final = "stop"
 """The phase that says why the measurement ended."""
 SIMULATED: Final = "the step is simulated"
@@ -50,26 +50,6 @@ _KIND: Final = {
 }
 """Whose colour a cause has; the others are a stall's."""
 _CLEAR, _LIKELY = 0.7, 0.4
-_UNITS: Final = (
-    ("_bytes_per_s", lambda value: f"{size(value)}/s"),
-    ("_per_s", lambda value: f"{value:,.3g}/s"),
-    ("_share", share),
-    ("_bytes", size),
-    ("_ns", lambda value: seconds(value / 1e9)),
-    ("_s", seconds),
-    ("_count", lambda value: f"{value:,.3g}"),
-    ("_factor", times),
-)
-"""What a name's end says of its number; the longer ends come first."""
-
-
-class Number(NamedTuple):
-    """A number behind a finding."""
-
-    name: str
-    """In words."""
-    value: str
-    """With its unit."""
 
 
 class Phase(NamedTuple):
@@ -113,7 +93,7 @@ def words(found: Finding, diagnosis: Diagnosis) -> Words:
         costs=_costs(found, diagnosis),
         severity=min(max(found.severity, 0.0), 1.0),
         sure=_sure(found),
-        numbers=tuple(_number(name, value) for name, value in found.evidence.items()),
+        numbers=tuple(numbers_of(found.evidence)),
         next_step=shown(found.next_step, LONGEST_TITLE),
         tested=found.tested,
         colour=COLOURS.get(_KIND.get(found.code, ""), STALL_COLOUR),
@@ -147,18 +127,6 @@ def _sure(found: Finding) -> str:
     if found.code == INCONCLUSIVE.code:
         return ""
     return f"{word} ({sure:.2f})"
-
-
-def _number(name: str, value: float) -> Number:
-    for end, form in _UNITS:
-        if name.endswith(end) and name != end:
-            said = "not measured" if value is None else form(value)
-            return Number(_plain(name.removesuffix(end)), said)
-    return Number(_plain(name), "not measured" if value is None else f"{value:,.3g}")
-
-
-def _plain(name: str) -> str:
-    return shown(name.replace("_", " "), LONGEST_NAME)
 
 
 def headline(diagnosis: Diagnosis) -> str:
