@@ -106,6 +106,16 @@ def test_every_name_is_only_text(hostile):
     assert not [a for _, a in Elements(page).found if "onerror" in a or a.get("src") == "x"]
 
 
+def test_a_gpu_that_the_step_does_not_use_is_not_its_device():
+    """A simulated step has no device, also on a machine that has a GPU."""
+    machine = {"cores": 2, "device": "NVIDIA H200", "torchvision": None}
+    page = report.page(a_diagnosis(DECODE, parts=False, machine=machine, simulated_step_s=0.1))
+
+    assert '<th scope="row">device</th><td>none: the step is simulated' in page
+    assert '<th scope="row">GPU of the machine</th><td>NVIDIA H200' in page
+    assert "torchvision" not in page
+
+
 def test_can_be_printed(page):
     """On paper the flamegraph is a picture and controls are gone."""
     printed = page.partition("@media print")[2]

@@ -37,7 +37,7 @@ from stallscope.views.names import shown
 from stallscope.views.redaction import html_without_paths, known_paths
 
 if TYPE_CHECKING:
-    from stallscope.diagnoses import Diagnosis
+    from stallscope.diagnoses import Circumstances, Diagnosis
 
 _MOUNT: Final = """
 mountFlame(document.getElementById("flame"),
@@ -51,6 +51,8 @@ TITLES: Final = {
     "flame": "The workers' code",
 }
 """The sections, in order; named like the pictures."""
+_MACHINE: Final = {"device": "GPU of the machine"}
+"""What is called otherwise than in `Circumstances.machine`: the step's device may be another."""
 _NO_PICTURES: Final = "pictures, the flamegraph and paths are left out of this report"
 
 
@@ -188,10 +190,14 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         "batch size": _batch_size(diagnosis),
         "step": step,
         "device": "none: the step is simulated" if simulated is not None else told.device,
-        **{str(name): _said(value) for name, value in told.machine.items() if value is not None},
+        **{_MACHINE.get(name, name): _said(value) for name, value in _machine(told)},
         "budget": f"{told.budget_s:.0f} s, of which {told.wall_s:.1f} s were used",
     }
     return [(shown(name), shown(value, 300)) for name, value in facts.items() if value]
+
+
+def _machine(told: Circumstances) -> list[tuple[str, Any]]:
+    return [(str(name), value) for name, value in told.machine.items() if value is not None]
 
 
 def _batch_size(diagnosis: Diagnosis) -> str:
