@@ -129,8 +129,8 @@ def _about(found: Words, indent: str = "") -> Iterator[str]:
         yield from _wrapped(f"because: {found.because}", indent)
     if not found.tested:
         yield f"{indent}{NOT_TESTED}"
-    if found.next_step:
-        yield from _wrapped(f"next: {found.next_step}", indent)
+    for step in found.steps:
+        yield from _wrapped(f"next: {step}", indent, f"{indent}      ")
 
 
 def _spent(diagnosis: Diagnosis) -> Iterator[str]:

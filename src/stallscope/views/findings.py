@@ -16,6 +16,8 @@ from stallscope.views.evidence import LONGEST_NAME, numbers_of
 from stallscope.views.names import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from stallscope.diagnoses import Diagnosis, Finding
     from stallscope.views.evidence import Number
 
@@ -74,7 +76,8 @@ class Words:
     """How sure, as a word and a number; empty for a loop that is healthy or cannot be judged."""
     numbers: tuple[Number, ...]
     """Its evidence."""
-    next_step: str
+    steps: tuple[str, ...]
+    """What to do next, one thing each."""
     tested: bool
     colour: str
     """Of its kind."""
@@ -94,7 +97,7 @@ def words(found: Finding, diagnosis: Diagnosis) -> Words:
         severity=min(max(found.severity, 0.0), 1.0),
         sure=_sure(found),
         numbers=tuple(numbers_of(found.evidence)),
-        next_step=shown(found.next_step, LONGEST_TITLE),
+        steps=tuple(_steps(shown(found.next_step, LONGEST_TITLE))),
         tested=found.tested,
         colour=COLOURS.get(_KIND.get(found.code, ""), STALL_COLOUR),
     )
@@ -103,6 +106,12 @@ def words(found: Finding, diagnosis: Diagnosis) -> Words:
 def all_words(diagnosis: Diagnosis) -> list[Words]:
     """Every finding, the verdict first."""
     return [words(found, diagnosis) for found in diagnosis.findings]
+
+
+def _steps(told: str) -> Iterator[str]:
+    """The parts of a next step; a notebook that is only named is opened."""
+    for part in filter(None, told.split("; ")):
+        yield f"open {part}" if GUIDED.fullmatch(part) else part
 
 
 def _costs(found: Finding, diagnosis: Diagnosis) -> str:

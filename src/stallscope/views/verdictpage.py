@@ -108,9 +108,14 @@ def _numbers(found: Words) -> str:
 
 
 def _next(found: Words) -> str:
-    if not found.next_step:
+    """One step as a line, several as a list."""
+    if not found.steps:
         return ""
-    return f"<p style='margin:.4em 0 .2em'><b>Next:</b> {linked(found.next_step)}</p>"
+    head = "margin:.4em 0 0"
+    if len(found.steps) == 1:
+        return f"<p style='{head}'><b>Next:</b> {linked(found.steps[0])}</p>"
+    items = "".join(f"<li>{linked(step)}</li>" for step in found.steps)
+    return f"<p style='{head}'><b>Next:</b></p><ul style='margin:0;padding-left:1.4em'>{items}</ul>"
 
 
 def _others(others: list[Words]) -> str:
@@ -124,13 +129,12 @@ def _others(others: list[Words]) -> str:
 
 def _other(found: Words) -> str:
     because = f"<br><span style='{_FAINT}'>{escape(found.because)}</span>" if found.because else ""
-    follow = f"<br><b>Next:</b> {linked(found.next_step)}" if found.next_step else ""
     tested = "" if found.tested else f"<br><b>{escape(NOT_TESTED)}</b>"
     sure = f"<br><span style='{_FAINT}'>how sure: {escape(found.sure)}</span>" if found.sure else ""
     return (
-        f"<tr style='background:none'><td style='{_CELL};white-space:nowrap'>"
+        f"<tr style='background:none'><td style='{_CELL};min-width:12em;max-width:12em'>"
         f"{_bar(found, 80)}<br>{escape(found.costs)}{sure}</td>"
-        f"<td style='{_CELL}'><b>{escape(found.title)}</b>{because}{tested}{follow}</td></tr>"
+        f"<td style='{_CELL}'><b>{escape(found.title)}</b>{because}{tested}{_next(found)}</td></tr>"
     )
 
 
