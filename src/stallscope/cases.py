@@ -43,7 +43,7 @@ IMAGES: Final = 48
 """In each of them."""
 PASSES: Final = 20
 """How often an epoch reads each shard: a short one would be all start-up."""
-BATCH: Final = 32
+BATCH: Final = 16
 _WIDE: Final = 2
 """Times the photographs' width and height, which makes files of the published size."""
 _GRAIN: Final = 0.1
