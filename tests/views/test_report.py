@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from diagnosed import COPY, DECODE, HEALTHY, LOCK, a_diagnosis
 from planted_stacks import HOSTILE, named
@@ -183,6 +184,13 @@ class TestJson:
         told = json.loads(report.as_json(a_diagnosis(found)))
 
         assert {"a_s": None, "b_s": None, "c_s": None} == told["findings"][0]["evidence"]
+
+    def test_numbers_of_numpy_are_numbers(self):
+        """Whatever made them, programs read numbers."""
+        found = Finding("lock", "", 0.1, {"a_s": np.float32(0.5), "b_count": np.int64(3)})
+        told = json.loads(report.as_json(a_diagnosis(found, parts=False)))
+
+        assert {"a_s": 0.5, "b_count": 3} == told["findings"][0]["evidence"]
 
     def test_can_be_redacted(self):
         """Every text in it loses its paths."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from math import isfinite
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.views.findings import version
@@ -41,15 +42,19 @@ def as_json(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         "notes": list(diagnosis.notes),
     }
     values = value_without_paths(values, known_paths(diagnosis)) if redact else values
-    return json.dumps(_finite(values), indent=2, allow_nan=False)
+    return json.dumps(_plain(values), indent=2, allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no infinity and no nan: null."""
+def _plain(value: Any) -> Any:
+    """As JSON has it: numbers of numpy are numbers, and infinity and nan are null."""
     if isinstance(value, dict):
-        return {str(name): _finite(one) for name, one in value.items()}
+        return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    if isinstance(value, float) and not isfinite(value):
-        return None
-    return value if isinstance(value, str | int | float | None) else str(value)
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if isfinite(value) else None
+    return str(value)
