@@ -83,6 +83,7 @@ def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
         lab.redrawn(panel.last, before)
 
         lab.shot(f"00_start_here-{theme}-answer", lab.answer())
+        lab.shot(f"00_start_here-{theme}-page")
         assert "Verdict:" in lab.answer().inner_text()
         for number, picture in enumerate(lab.pictures()):
             lab.shot(f"00_start_here-{theme}-picture-{number}", picture)

@@ -111,14 +111,16 @@ def test_a_share_is_said_to_be_of_what_it_is():
     assert "an epoch's time" in str(a_diagnosis(cause))
     assert "in which batches are made" in str(a_diagnosis(DECODE, has_step=False))
     assert "30% of the loop's time stays unexplained" in str(a_diagnosis(UNKNOWN))
+    assert "unexplained" not in str(a_diagnosis(Finding("inconclusive", "Too few", 0.001)))
     assert "costs" not in str(a_diagnosis(HEALTHY))
 
 
 def test_what_is_missing_is_no_number():
     """Evidence that was not measured is said to be that, and never 0."""
-    (found,) = all_words(a_diagnosis(Finding("lock", "", 0.1, {"lock_s": None})))
+    evidence = {"lock_s": None, "fetch_s": float("nan")}
+    (found,) = all_words(a_diagnosis(Finding("lock", "", 0.1, evidence), parts=False))
 
-    assert "lock not measured" == found.because
+    assert "lock not measured · fetch not measured" == found.because
 
 
 def test_an_interval_stands_beside_its_number():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stallscope.analyze.climb import times
@@ -60,7 +61,7 @@ def _unit(name: str) -> tuple[str, Callable[[float], str]]:
 
 
 def _told(value: float | None, form: Callable[[float], str]) -> str:
-    return NOT_MEASURED if value is None else form(value)
+    return NOT_MEASURED if value is None or isnan(value) else form(value)
 
 
 def _interval(evidence: Mapping[str, float], name: str, form: Callable[[float], str]) -> str:

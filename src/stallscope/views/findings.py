@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 LONGEST_TITLE: Final = 400
 """Characters of a sentence: it holds names of the user's files and transforms."""
 LONGEST_WORD: Final = 60
+SMALL: Final = 0.01
+"""A share of the loop's time below this is no bar."""
 STOP: Final = "stop"
 """The phase that says why the measurement ended."""
 SIMULATED: Final = "the step is simulated"
@@ -94,7 +96,7 @@ def words(found: Finding, diagnosis: Diagnosis) -> Words:
         code=found.code,
         title=sentence(found.title),
         costs=_costs(found, diagnosis),
-        severity=min(max(found.severity, 0.0), 1.0),
+        severity=min(found.severity, 1.0) if found.severity >= SMALL else 0.0,
         sure=_sure(found),
         numbers=tuple(numbers_of(found.evidence)),
         steps=tuple(_steps(shown(found.next_step, LONGEST_TITLE))),
@@ -122,7 +124,7 @@ def _costs(found: Finding, diagnosis: Diagnosis) -> str:
     if found.code == HEALTHY.code:
         return f"next to nothing to gain in the loader{step}"
     if found.code == INCONCLUSIVE.code:
-        return f"{part} of the loop's time stays unexplained" if found.severity else ""
+        return f"{part} of the loop's time stays unexplained" if found.severity >= SMALL else ""
     if found.code == START_UP.code:
         return f"costs {part} of an epoch's time{step}"
     if not diagnosis.circumstances.has_step:
