@@ -26,17 +26,17 @@ STOREYS = {
     "experiments": ("ground probe measure analyze experiments", "numpy polars psutil torch tqdm"),
     "views": (
         "ground analyze views",
-        "numpy polars matplotlib ipywidgets anywidget traitlets PIL",
+        "jinja2 numpy polars matplotlib ipywidgets anywidget traitlets PIL",
     ),
     "door": (
         "ground probe measure analyze experiments views door",
-        "numpy torch PIL scipy torchvision nbformat typer jupyter_core",
+        "numpy torch PIL scipy torchvision nbformat typer jupyter_core webdataset",
     ),
 }
 GROUND = {
-    *("afterimport", "benches", "errors", "eventlog", "flamefile", "flames", "interrupts"),
-    *("ladders", "listings", "mapped", "marks", "orderings", "packaged", "resources", "result"),
-    *("run", "runfile", "stages", "tracefile", "units"),
+    *("afterimport", "benches", "diagnoses", "errors", "eventlog", "flamefile", "flames"),
+    *("interrupts", "ladders", "listings", "mapped", "marks", "orderings", "packaged"),
+    *("resources", "result", "run", "runfile", "stages", "tracefile", "units"),
 }
 ROOMS = ("probe", "measure", "analyze", "experiments", "views")
 
@@ -48,6 +48,7 @@ ALLOWED = {
     ("flames", "stallscope.analyze.stacks"): "a flame's tables; imported when asked for",
     ("orderings", "stallscope.analyze.orders.table"): "a table of orders; imported when asked for",
     ("run", "stallscope.analyze.trace.timeline"): "its events; imported when they are written",
+    ("views.findings", "stallscope"): "the version, which a report names",
     ("runfile", "stallscope.analyze.spans"): "the columns that a run's tables must have",
 }
 """Each import upwards, with its reason."""

@@ -8,8 +8,8 @@ import pytest
 import stallscope
 
 NAMES = [
-    *("Flame", "Ladder", "Lines", "Orders", "Run", "StallscopeError", "Target", "flame"),
-    *("instrumented", "ladder", "lines"),
+    *("Diagnosis", "Flame", "Ladder", "Lines", "Orders", "Run", "StallscopeError", "Target"),
+    *("diagnose", "flame", "instrumented", "ladder", "lines"),
     *("load", "orders", "record", "simulated_step", "stage", "target"),
 ]
 METHODS = [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
+    "Diagnosis": "stallscope.diagnoses",
     "Flame": "stallscope.flames",
     "Ladder": "stallscope.ladders",
     "Lines": "stallscope.listings",
@@ -19,6 +20,7 @@ _HOMES = {
     "Run": "stallscope.run",
     "StallscopeError": "stallscope.errors",
     "Target": "stallscope.measure.target",
+    "diagnose": "stallscope.experiments.diagnose",
     "flame": "stallscope.experiments.flame",
     "instrumented": "stallscope.experiments.instrumented",
     "ladder": "stallscope.experiments.ladder",
@@ -32,6 +34,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Diagnosis",
     "Flame",
     "Ladder",
     "Lines",
@@ -39,6 +42,7 @@ __all__ = [
     "Run",
     "StallscopeError",
     "Target",
+    "diagnose",
     "flame",
     "instrumented",
     "ladder",
@@ -52,7 +56,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from stallscope.diagnoses import Diagnosis
     from stallscope.errors import StallscopeError
+    from stallscope.experiments.diagnose import diagnose
     from stallscope.experiments.flame import flame
     from stallscope.experiments.instrumented import instrumented
     from stallscope.experiments.ladder import ladder

@@ -38,7 +38,10 @@ GPU_MEMORY: Final = "gpu_memory_bytes"
 SAMPLER: Final = "sampler_cpu_share"
 """What sampling all this costs, as a share of one core."""
 
-GAUGES: Final = frozenset({MEMORY, SHM, GPU, GPU_MEMORY})
+THREADS: Final = "worker_threads"
+"""Threads of a worker's process, idle ones too; the device is its pid."""
+
+GAUGES: Final = frozenset({MEMORY, SHM, GPU, GPU_MEMORY, THREADS})
 """Read as they are; all others are read as counters (of seconds, bytes or operations)."""
 SHARES: Final = frozenset({CORE, QUEUED, DISK_BUSY, GPU})
 """Never more than 1; a counter in steps of 10 ms may seem to say so."""
@@ -49,6 +52,7 @@ NAMES: Final = {
     WORKER: "CPU of the workers",
     LOOP: "CPU of the main process",
     QUEUED: "waiting for a core",
+    THREADS: "threads of the workers",
     MEMORY: "memory",
     SHM: "/dev/shm",  # noqa: S108 - a name
     DISK_BUSY: "disk busy",

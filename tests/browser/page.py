@@ -22,6 +22,7 @@ _ERRORS = f"""() => {_CURRENT}.content.model.sharedModel.cells.flatMap(cell =>
 _NOT_RUN = f"""() => {_CURRENT}.content.model.sharedModel.cells.map(cell => cell.toJSON())
     .filter(cell => cell.cell_type === 'code' && cell.source.length && !cell.execution_count)
     .length"""
+_ANSWERS = ", ".join(f".stallscope-{name}" for name in ("diagnosis", "run", "ladder", "lines"))
 _PICTURES = ".jp-OutputArea-output img, .jp-OutputArea-output svg, .jp-OutputArea-output canvas"
 
 
@@ -61,7 +62,14 @@ class LabPage:
 
     def answer(self):
         """The first result that shows itself as a table."""
-        return self.page.locator(".stallscope-run, .stallscope-ladder, .stallscope-lines").first
+        return self.page.locator(_ANSWERS).first
+
+    def redrawn(self, part, before):
+        """Wait until the picture in a part of the page is another one."""
+        self.page.wait_for_function(
+            "([root, before]) => root.querySelector('img')?.src !== before",
+            arg=[part.element_handle(), before],
+        )
 
     def settle(self):
         """Wait until the kernel has done all that it was asked for: it answers in order."""
@@ -134,7 +142,4 @@ class Panel:
         return [float(handle.get_attribute(f"aria-value{end}")) for end in ("now", "min", "max")]
 
     def _changed(self, before):
-        root = self.shown.element_handle()
-        self._page.wait_for_function(
-            "([root, before]) => root.querySelector('img')?.src !== before", arg=[root, before]
-        )
+        self._lab.redrawn(self.shown, before)

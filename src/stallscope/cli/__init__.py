@@ -11,6 +11,7 @@ import typer
 
 from stallscope.cli.flaming import flame
 from stallscope.cli.guided import lab, notebooks
+from stallscope.cli.judging import diagnose
 from stallscope.cli.measuring import Script, lines, record, run
 from stallscope.cli.ordering import orders
 from stallscope.cli.output import plainly, say
@@ -62,6 +63,7 @@ def _stallscope(
       stallscope lab                       guided notebooks, on sample photographs
       stallscope lab ~/photos              ... on your folder of images
       stallscope lab train:make_loader     ... on the loader that your function returns
+      stallscope diagnose ~/photos         what keeps a training from its data, in a minute
       stallscope record ~/photos           a table of where the time goes
       stallscope lines train:make_loader   which lines of your dataset and transforms take it
       stallscope orders train:make_loader  the fastest order of transforms with the same data
@@ -70,6 +72,7 @@ def _stallscope(
     """  # noqa: D301 - \b is click's
 
 
+app.command()(diagnose)
 app.command()(flame)
 app.command()(lab)
 app.command()(notebooks)

@@ -62,9 +62,21 @@ def record(  # noqa: PLR0913 - the public signature
     """
     alone()
     aim = targets.target(target, step=step, device=device)
+    workers = sum(loader.num_workers for loader in loaders_of(aim.loader))
+    limits = Limits.of(batches, warmup=warmup, processes=workers, budget_s=budget_s)
+    return recorded(aim, limits, warmup)
+
+
+def recorded(aim: targets.Target, limits: Limits, warmup: int) -> Run:
+    """The same of a target that is found already.
+
+    Args:
+        aim: what to run.
+        limits: when to stop.
+        warmup: batches at the start that are kept apart.
+    """
     inner = loaders_of(aim.loader)
     workers = sum(loader.num_workers for loader in inner)
-    limits = Limits.of(batches, warmup=warmup, processes=workers, budget_s=budget_s)
     seen = Replay()
     with (
         private(aim.loader) as loader,
@@ -75,7 +87,8 @@ def record(  # noqa: PLR0913 - the public signature
         simulated = aim.step.seconds if isinstance(aim.step, SimulatedStep) else None
         about = About(aim.name, warmup, simulated)
         notes = (*aim.notes, *said, *_about_threads(aim.loader), *_about_step(aim.step))
-        bar = Progress(place, seen, batches=limits.batches, title=f"recording {aim.name}")
+        wanted = None if limits.enough else limits.batches
+        bar = Progress(place, seen, batches=wanted, title=f"recording {aim.name}")
         loaders = inner and ([loader] if inner[0] is aim.loader else inner)
         probe = Probe(place, loaders, scoped=True, modules=modules_of(aim.step))
         sampler = Sampler(place)

@@ -35,6 +35,18 @@ _LOOK_EVERY_S: Final = 0.2
 
 
 @dataclass(frozen=True)
+class Enough:
+    """How long a steady state is that needs no more."""
+
+    after: int
+    """Batches before it."""
+    batches: int
+    """So many, at least ..."""
+    seconds: float
+    """... and for so long."""
+
+
+@dataclass(frozen=True)
 class Limits:
     """When a loop over a loader stops.
 
@@ -46,6 +58,8 @@ class Limits:
     """After so many batches."""
     budget_s: float
     """After the batch that comes after this time, seconds; `inf`: never for that."""
+    enough: Enough | None = None
+    """After a steady state that is long enough; None: not for that."""
 
     def __post_init__(self) -> None:
         _check_whole("batches", self.batches, 1)
@@ -88,6 +102,25 @@ class Replay:
     """Whether the loader had no more to give."""
     out_of_time: bool = False
     """Whether the budget ended the loop."""
+    steady_ns: int | None = None
+    """When the steady state of `Limits.enough` began (`perf_counter_ns`)."""
+
+    def is_over(self, limits: Limits) -> bool:
+        """Whether the loop has to stop, or has nothing more to go through."""
+        return (
+            self.steps >= limits.batches
+            or self.out_of_time
+            or self.exhausted
+            or self._is_long_enough(limits.enough)
+        )
+
+    def _is_long_enough(self, enough: Enough | None) -> bool:
+        if enough is None or self.steps < enough.after:
+            return False
+        now_ns = perf_counter_ns()
+        self.steady_ns = self.steady_ns or now_ns
+        long = now_ns - self.steady_ns >= enough.seconds * 1e9
+        return long and self.steps >= enough.after + enough.batches
 
 
 @dataclass(frozen=True)
@@ -113,7 +146,7 @@ def replay(probe: Probe, target: Any, using: Using, limits: Limits, bar: Progres
     seen, deadline_ns = bar.seen, limits.deadline_ns(perf_counter_ns())
     one_thread = made_here(target)
     try:
-        while seen.steps < limits.batches and not seen.out_of_time and not seen.exhausted:
+        while not seen.is_over(limits):
             before = seen.steps
             seen.epochs += 1
             batches = probe.batches(probe.begin(target))
@@ -122,7 +155,7 @@ def replay(probe: Probe, target: Any, using: Using, limits: Limits, bar: Progres
                     _use(probe, using, batch)
                     seen.steps += 1
                     seen.out_of_time = perf_counter_ns() > deadline_ns
-                    if seen.steps >= limits.batches or seen.out_of_time:
+                    if seen.is_over(limits):
                         break
             seen.exhausted = seen.steps == before
     finally:
@@ -156,11 +189,11 @@ class Progress:
     Args:
         place: where the workers' logs are.
         seen: what the loop fills.
-        batches: how many batches are wanted.
+        batches: how many batches are wanted; None where that is not known beforehand.
         title: what is measured.
     """
 
-    def __init__(self, place: LogPlace, seen: Replay, *, batches: int, title: str) -> None:
+    def __init__(self, place: LogPlace, seen: Replay, *, batches: int | None, title: str) -> None:
         self.seen = seen
         self._place = place
         self._bar = Bar(total=batches, desc=title, unit="batch", leave=False, delay=0.5)

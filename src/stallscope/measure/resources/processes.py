@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from stallscope.measure.resources.procfile import ProcFile
-from stallscope.resources import LOOP, QUEUED, WORKER
+from stallscope.resources import LOOP, QUEUED, THREADS, WORKER
 
 if TYPE_CHECKING:
     from stallscope.measure.resources.readings import Readings
@@ -27,10 +27,13 @@ class _Process:
         with suppress(OSError):  # a kernel without CONFIG_SCHED_INFO
             self._schedule = ProcFile(f"/proc/{pid}/schedstat")
 
-    def cpu_s(self) -> float:
-        """CPU time of all threads: `utime` and `stime` in proc_pid_stat(5)."""
+    def stat(self) -> tuple[float, int]:
+        """CPU time of all threads, and how many there are.
+
+        `utime`, `stime` and `num_threads` in proc_pid_stat(5).
+        """
         columns = self._stat.text().rpartition(")")[2].split()
-        return (int(columns[11]) + int(columns[12])) * _TICK_S
+        return (int(columns[11]) + int(columns[12])) * _TICK_S, int(columns[17])
 
     def queued_s(self) -> float | None:
         """For how long the main thread has waited on a run queue; None where that is not counted.
@@ -69,7 +72,7 @@ class Processes:
         if self._reads % _LOOK_EVERY == 0:
             self._look()
         self._reads += 1
-        found: Readings = {LOOP: {}, WORKER: {}, QUEUED: {}}
+        found: Readings = {LOOP: {}, WORKER: {}, QUEUED: {}, THREADS: {}}
         _count(self._loop, self._pid, LOOP, found)
         for pid in list(self._workers):
             self._count_worker(pid, found)
@@ -94,7 +97,9 @@ class Processes:
 
 
 def _count(process: _Process, pid: str, resource: str, found: Readings) -> None:
-    found[resource][pid] = process.cpu_s()
+    found[resource][pid], threads = process.stat()
+    if resource == WORKER:
+        found[THREADS][pid] = threads
     queued_s = process.queued_s()
     if queued_s is not None:
         found[QUEUED][pid] = queued_s

@@ -1,0 +1,205 @@
+"""What the stalls consist of, by group of stages, and which of it computes and which waits.
+
+A worker that wants to compute and has no core is not waiting for anything but a core. What a worker
+waited for a core is shared out over its stages as their CPU time is, so what is left as waiting is
+storage, a lock, a sleep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from stallscope.analyze.looptime import is_own
+from stallscope.analyze.profile import WORK_KINDS
+from stallscope.analyze.stalls import sections
+from stallscope.stages import BATCH, GETITEM
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stallscope.analyze.verdict.use import Use
+    from stallscope.run import Run
+
+FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE, SENDING = (
+    *("fetch", "decode", "transform", "getitem", "collate", "sending"),
+)
+"""Groups of work."""
+PIN, MAIN, START, UNATTRIBUTED = "pin", "main", "start", "unattributed"
+CROWDED = "waiting for a core"
+"""Groups of what is no work on samples."""
+_QUICK: Final = 0.1
+"""Quantile of what threads beside the workers' own take: most of them had to wait for a core."""
+_GROUP_OF_PART: Final = {
+    sections.QUEUED: SENDING,
+    sections.SEND: SENDING,
+    sections.UNPICKLE: SENDING,
+    sections.PIN: PIN,
+    sections.MAIN: MAIN,
+    sections.GARBAGE: MAIN,
+    sections.START: START,
+    sections.NOT_RECORDED: UNATTRIBUTED,
+    sections.UNATTRIBUTED: UNATTRIBUTED,
+}
+_GROUP_OF_STAGE: Final = {BATCH.name: COLLATE, GETITEM.name: GETITEM_}
+"""Of stages of the kind `other`; any other is code of the user's, as a transform is."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One stage of the work, as far as the loop stood still for it."""
+
+    stage: str
+    """Its name."""
+    group: str
+    """What it belongs to."""
+    share: float
+    """Share (0 to 1) of the stalls, as if each worker had a core for itself."""
+    waiting: float
+    """Share (0 to 1) of its own time in which it neither computed nor wanted a core."""
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What all stalls consist of; the parts add up to 1."""
+
+    parts: tuple[Part, ...] = ()
+    """The longest first."""
+
+    def of(self, *groups: str) -> float:
+        """Share (0 to 1) of the stalls that lies in these groups."""
+        return sum(part.share for part in self.parts if part.group in groups)
+
+    def waiting(self, *groups: str) -> float:
+        """Share (0 to 1) of the stalls that lies in these groups and is waiting."""
+        return sum(part.share * part.waiting for part in self.parts if part.group in groups)
+
+    def longest(self, group: str) -> Part | None:
+        """The longest stage of a group."""
+        return next((part for part in self.parts if part.group == group), None)
+
+    def groups(self) -> dict[str, float]:
+        """Share of each group, the largest first."""
+        names = dict.fromkeys(part.group for part in self.parts)
+        return dict(sorted(((name, self.of(name)) for name in names), key=lambda one: -one[1]))
+
+
+def exposure(run: Run, used: Use) -> Exposure:
+    """What the stalls of a run consist of.
+
+    A worker that was still on an earlier batch did what it does for every batch: that time is given
+    to the stages in the proportion of all their work.
+
+    Args:
+        run: the loop as it is.
+        used: what it used of the machine.
+    """
+    stages = {(row["stage"], row["kind"]): row for row in run.stages().iter_rows(named=True)}
+    works = {
+        key: row["busy_share"]
+        for key, row in stages.items()
+        if row["busy_share"] and key[1] in WORK_KINDS
+    }
+    exposed_s: dict[tuple[str, str | None], float] = {}
+    for row in run.exposed().iter_rows(named=True):
+        key = row["part"], row["kind"]
+        spread = works if is_own(*key) and key[0] == sections.EARLIER else {key: 1.0}
+        whole = sum(spread.values())
+        for name, weight in (spread if whole else {key: 1.0}).items():
+            more_s = row["exposed_s"] * (weight / whole if whole else 1.0)
+            exposed_s[name] = exposed_s.get(name, 0.0) + more_s
+    parts = [_part(key, part_s, stages.get(key), used) for key, part_s in exposed_s.items()]
+    parts = list(_uncrowded(parts, _quickness(run), _of_computing(used)))
+    whole_s = sum(part.share for part in parts)
+    if not whole_s:
+        return Exposure()
+    found = [replace(part, share=part.share / whole_s) for part in parts]
+    return Exposure(tuple(sorted(found, key=lambda part: -part.share)))
+
+
+def _part(
+    key: tuple[str, str | None], part_s: float, row: dict[str, object] | None, used: Use
+) -> Part:
+    """One part with its own time, that is without what it waited for a core."""
+    group = group_of(*key)
+    cpu = row["cpu_share"] if row else None
+    if not isinstance(cpu, float) or group not in (FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE):
+        return Part(key[0], group, part_s, 0.0)
+    waits = waiting_share(cpu, used)
+    own = min(cpu, 1.0) + waits
+    return Part(key[0], group, part_s * own, waits / own if own else 0.0)
+
+
+def waiting_share(cpu_share: float, used: Use) -> float:
+    """Share (0 to 1) of a stage's time in which it neither computes nor wants a core."""
+    return 1 - min(min(cpu_share, 1.0) * _crowding(used), 1.0)
+
+
+def waiting_s(run: Run, used: Use) -> float:
+    """What a worker waits for something that is no core, for each batch; mean, seconds."""
+    batches = run.batches.filter("steady").height
+    rows = run.stages().filter(pl.col("kind").is_in(WORK_KINDS), pl.col("cpu_share").is_not_null())
+    pairs = rows.select("busy_s", "cpu_share").iter_rows()
+    waited_s: float = sum(busy_s * waiting_share(cpu, used) for busy_s, cpu in pairs)
+    return waited_s / max(batches, 1)
+
+
+def _crowding(used: Use) -> float:
+    """How many times as long computing takes a worker as it would with a core for itself."""
+    cpu, queued = used.worker_cpu, used.queued_share
+    if cpu is None:
+        cpu = used.loop_cpu
+    if not cpu or queued is None:
+        return 1.0
+    return 1 + queued / min(cpu, 1.0)
+
+
+def group_of(stage: str, kind: str | None) -> str:
+    """The group of a part of a stall."""
+    if is_own(stage, kind):
+        return _GROUP_OF_PART.get(stage, UNATTRIBUTED)
+    if kind == "other":
+        return _GROUP_OF_STAGE.get(stage, TRANSFORM)
+    return {"send": SENDING, "pin": PIN, "h2d": MAIN, "step": MAIN}.get(str(kind), str(kind))
+
+
+def _quickness(run: Run) -> dict[str, float]:
+    """How much of what sending and receiving take they would take with a core for each thread."""
+    sends = run.side_spans.filter(pl.col("kind") == "send")
+    took_s = ((sends["end_ns"] - sends["start_ns"]) / 1e9).to_numpy()
+    received = run.parts().filter(pl.col("part") == sections.UNPICKLE)["exposed_s"].to_numpy()
+    sending, receiving = _quick_share(took_s), _quick_share(received)
+    return {
+        sections.SEND: sending,
+        sections.QUEUED: sending,  # until the same thread comes to it
+        sections.UNPICKLE: receiving,
+    }
+
+
+def _quick_share(took_s: np.ndarray) -> float:
+    """The quick ones over the mean; 1 where there are none."""
+    return float(np.quantile(took_s, _QUICK) / took_s.mean()) if took_s.size else 1.0
+
+
+def _of_computing(used: Use) -> float:
+    """How much of what the loop's process wants to compute it does not wait for a core for."""
+    cpu, queued = used.loop_cpu or 0.0, used.loop_queued_share or 0.0
+    return cpu / (cpu + queued) if cpu else 1.0
+
+
+def _uncrowded(parts: list[Part], quickness: dict[str, float], computing: float) -> Iterator[Part]:
+    """Parts of sending and of the loop without what they waited for a core, and that by itself."""
+    crowded_s = 0.0
+    for part in parts:
+        kept = 1.0
+        if part.group == SENDING:
+            kept = min(quickness.get(part.stage, 1.0), 1.0)
+        elif part.group == MAIN:
+            kept = computing
+        crowded_s += part.share * (1 - kept)
+        yield replace(part, share=part.share * kept)
+    if crowded_s:
+        yield Part(CROWDED, CROWDED, crowded_s, 0.0)

@@ -1,0 +1,78 @@
+"""Every threshold of the verdict, in one place, each with its reason.
+
+They are frozen before the table of verdicts is made (`tests/benchmarks/verdicts.py`), so that it
+says how the rules do on loaders that they were not tuned on.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from stallscope.analyze.looptime import HARDLY
+
+HEALTHY: Final = HARDLY
+"""A loop that stalls for less than this share of its time gains less than that from any loader."""
+DOMINATES: Final = 0.5
+"""A cause is named alone when it holds this share of the stalls: nothing else then holds more."""
+LEADS: Final = 0.3
+"""Without any that dominates, the longest stage is named if it holds this share of the work ..."""
+AHEAD: Final = 1.6
+"""... and so many times as much as the next one."""
+NOTED: Final = 0.15
+"""From this share of the stalls on, a part is a further finding."""
+UNEXPLAINED: Final = 0.2
+"""Above this share of stalls that nothing explains there is no verdict."""
+WAITS_ALONE: Final = 0.7
+"""Share of the stalls that is waiting for storage, from which on more workers are no answer of
+their own: they would be there to wait."""
+ONE_OF_MANY: Final = 0.6
+"""One transform is named alone when it takes this share of what all transforms take."""
+KEEPS_UP: Final = 0.9
+"""Workers whose mean time for a batch is below this share of what the step leaves them keep up:
+queues grow without end at 1, and below 0.9 what is left of the stalls is no lack of speed."""
+FAST_ENOUGH: Final = 1.1
+"""More workers would be the answer when the loop then takes no more than this times its step."""
+QUEUES: Final = 0.15
+"""Share of a worker's time in which it could run and has no core that is worth a word: with a core
+for each, it is a few per cent."""
+FOREIGN: Final = 0.2
+"""Share of the cores that other processes have, from which on the measurement is disturbed."""
+SLOWER_WORKER: Final = 1.4
+"""A slow worker takes so many times as long for a batch as the others: pools of equal workers were
+seen to differ by up to 1.2 on a busy machine."""
+SHARED: Final = 1.2
+"""Workers share what they wait for when each waits so many times as long for a batch as one alone
+does; where nothing is shared, waiting takes as long for many as for one ..."""
+SHARED_NOTED: Final = 0.1
+"""... and what they wait longer is at least this share of the time that a batch takes."""
+WAITS_FOR_IT: Final = 0.7
+"""Share of the stalls that wait for a slow worker's batches; two equal workers have half each."""
+EXTRA_THREADS: Final = 0.3
+"""Share of a worker's CPU time that is spent by threads beside the one that makes the batches, from
+which on they matter; sending takes a few per cent."""
+MANY_THREADS: Final = 3.0
+"""Threads of all workers for each core; so many cannot be an accident of pools that sleep."""
+OWN_PART: Final = 0.2
+"""A part of the loop that is neither waiting nor the model is a finding from this share on."""
+STARTS: Final = 0.1
+"""Starting workers is a finding when it takes this share of an epoch."""
+IDLE_DEVICE: Final = 0.5
+"""A device that is busy for less than this though no batch is missing waits for the host."""
+FEWEST_STEPS: Final = 12
+"""With fewer steps in the steady state there is no verdict: the interval of a share is then wider
+than any limit here."""
+ROUNDS: Final = 3
+"""So many batches of each worker, at least."""
+SURE: Final = 0.9
+"""With this confidence nothing more is measured."""
+WAITS_FOR_EACH_OTHER: Final = 0.25
+"""Share of the stalls that is waiting, from which on it is tried whether workers wait for each
+other: of two workers that share a lock all the time, each waits for half of it."""
+LOCK_FRAMES: Final = 0.2
+"""Share of stacks that wait at a lock; where workers compute under it, at most half can."""
+FULL_DISK: Final = 0.9
+"""Share of the time in which a disk has something to do, from which on it is full."""
+FEWEST_SPIKES: Final = 3
+"""Slow samples below which nothing is said of them."""
+ALL_COMPUTING: Final = 0.9
+"""A step that computes for more than this share of its time may be the model itself, on the CPU."""

@@ -1,0 +1,47 @@
+"""Training loops with a planted cause: what a verdict is tried against.
+
+`plant("collate", seed=3)` gives a loader and a step that starve for one known reason, and the same
+without it. Each is also a target by its name: `stallscope.planted:slow_worker`,
+`stallscope.planted:healthy`. It works on any number of cores, see `planting.py`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stallscope.planted.planting import (
+    HEALTHY_CODE,
+    NOT_PLANTED,
+    PAIRS,
+    PLANTED,
+    Planted,
+    plant,
+    plant_pair,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "HEALTHY_CODE",
+    "NOT_PLANTED",
+    "PAIRS",
+    "PLANTED",
+    "Planted",
+    "plant",
+    "plant_pair",
+]
+
+
+def _loop(code: str) -> tuple[Any, Callable[[Any], object]]:
+    """Loader and step, as a target's factory gives them."""
+    planted = plant(code)
+    return planted.loader, planted.step
+
+
+def __getattr__(name: str) -> Any:
+    code = name.replace("_", "-")
+    if code not in PLANTED and code != HEALTHY_CODE:
+        raise AttributeError(f"module 'stallscope.planted' has no attribute {name!r}")
+    return partial(_loop, code)

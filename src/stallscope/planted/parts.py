@@ -1,0 +1,269 @@
+"""What planted loaders consist of: a dataset, transforms, collate functions and steps.
+
+All can be imported by a started worker. What is called CPU time is burned, and what is called
+waiting is slept, so that a cost is what its recipe says on any machine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, SequentialSampler, default_collate, get_worker_info
+
+from stallscope.demo import BusyOp, busy, waiting
+from stallscope.measure.simulated import SimulatedStep
+from stallscope.probe.named import stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from stallscope.planted.recipe import Recipe
+
+# --- storage and samples --------------------------------------------------------------------
+
+
+class Storage:
+    """A disk or a share that gives so many bytes a second, to all workers together.
+
+    Args:
+        bytes_per_s: that.
+        context: how the workers are started (a context of multiprocessing).
+    """
+
+    def __init__(self, bytes_per_s: float, context: Any) -> None:
+        self.bytes_per_s = bytes_per_s
+        self.free_at = context.Value("d", 0.0)  # of the clock that all processes share
+
+    def send(self, size: int) -> None:
+        """Wait until so many bytes have come; whoever asks later is served later."""
+        with self.free_at.get_lock():
+            now = time.monotonic()
+            until = max(self.free_at.value, now) + size / self.bytes_per_s
+            self.free_at.value = until
+        waiting(until - now)
+
+
+class PlantedSamples(Dataset[Any]):
+    """Samples that cost what a recipe says: float32 tensors, filled with their index.
+
+    Args:
+        recipe: what they cost.
+        transform: made of its ops.
+        paths: photographs, where it reads any.
+        storage: where they come from; None: as fast as they are read.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        transform: Callable[[Any], Any],
+        paths: tuple[str, ...] = (),
+        storage: Storage | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.transform = transform
+        self.paths = paths
+        self.storage = storage
+
+    def __len__(self) -> int:
+        return self.recipe.epoch * self.recipe.batch
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self.load(index))
+
+    def load(self, index: int) -> Any:
+        """What is read for one sample: an undecoded image, or a tensor."""
+        recipe = self.recipe
+        waiting(self.wait_s(index))
+        busy(recipe.parse_s)
+        if recipe.slow and recipe.slow.computes and recipe.is_slow(index):
+            busy(recipe.slow.extra_s)
+        image = self.read(self.paths[index % len(self.paths)]) if self.paths else None
+        if recipe.decodes:
+            return image
+        if recipe.values != _VALUES:  # nobody writes into large ones, which would take as long
+            return torch.empty(recipe.values)
+        return torch.full((3, 8, 8), float(index))
+
+    def wait_s(self, index: int) -> float:
+        """How long storage makes one wait for this sample."""
+        recipe, worker = self.recipe, get_worker_info()
+        wait_s = recipe.read_s * recipe.factor(index // recipe.batch)
+        if recipe.slow and not recipe.slow.computes and recipe.is_slow(index):
+            wait_s += recipe.slow.extra_s
+        return wait_s + (recipe.slow_worker_s if worker and worker.id == 0 else 0.0)
+
+    def read(self, path: str) -> Any:
+        """A photograph of the sample data, not yet decoded."""
+        from PIL import Image
+
+        if self.storage:
+            self.storage.send(len(Path(path).read_bytes()))
+        elif not self.recipe.decodes:
+            Path(path).read_bytes()
+        return Image.open(path) if self.recipe.decodes else None
+
+
+_VALUES: Final = 3 * 8 * 8
+
+
+# --- transforms -----------------------------------------------------------------------------
+
+
+class Blur(BusyOp):
+    """A transform that computes."""
+
+
+class Warp(BusyOp):
+    """A transform that computes."""
+
+
+class Recolour(BusyOp):
+    """A transform that computes."""
+
+
+class AddNoise(BusyOp):
+    """A transform that computes."""
+
+
+class Sharpen(BusyOp):
+    """A transform that computes."""
+
+
+OPS: Final[dict[str, type[BusyOp]]] = {
+    op.__name__: op for op in (Blur, Warp, Recolour, AddNoise, Sharpen)
+}
+
+
+class Corner:
+    """A corner of an image, as a tensor; whoever touches its pixels first decodes it."""
+
+    def __call__(self, image: Any) -> torch.Tensor:
+        """An image as float32 of shape (3, 8, 8)."""
+        corner = np.asarray(image.convert("RGB").crop((0, 0, 8, 8)), dtype=np.float32)
+        return torch.from_numpy(corner).permute(2, 0, 1).contiguous()
+
+
+class Lookup:
+    """A transform that only one worker at a time may be in: a shared file, a shared index.
+
+    Args:
+        seconds: how long it takes.
+        computes: whether it computes so long; else it waits.
+        lock: of all workers; None: each may be in it whenever it likes.
+    """
+
+    def __init__(self, seconds: float, lock: Any, *, computes: bool) -> None:
+        self.seconds = seconds
+        self.computes = computes
+        self.lock = lock
+
+    def __call__(self, sample: Any) -> Any:
+        """The same sample."""
+        alone: AbstractContextManager[Any] = self.lock or nullcontext()
+        with alone:
+            (busy if self.computes else waiting)(self.seconds)
+        return sample
+
+
+class Smooth:
+    """A library's transform that computes in parallel, with torch's threads.
+
+    In a thread of its own: OpenMP's threads do not survive a fork, and whoever was forked from a
+    process that had some hangs with more than one (github.com/pytorch/pytorch/issues/17199).
+
+    Args:
+        regions: parallel regions for each sample.
+    """
+
+    VALUES: Final = 66_000
+    """Numbers that it works on: enough for torch to ask for its threads at all (2 * 32,768,
+    `at::internal::GRAIN_SIZE`), and so few that they mostly wait for each other."""
+
+    def __init__(self, regions: int) -> None:
+        self.regions = regions
+
+    def __call__(self, sample: Any) -> Any:
+        """The same sample."""
+        thread = threading.Thread(target=self.compute)
+        thread.start()
+        thread.join()
+        return sample
+
+    def compute(self) -> None:
+        """Do the work, in this thread and those of OpenMP."""
+        work = torch.ones(self.VALUES)
+        for _ in range(self.regions):
+            work = torch.sin(work)
+
+
+# --- batches, workers, steps ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Collate:
+    """Makes a batch: one tensor, a list of tensors, or numpy arrays (which are pickled)."""
+
+    cpu_s: float
+    """CPU time that it takes besides, seconds."""
+    sending: str
+    """See `recipe.Sending`."""
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """The batch."""
+        busy(self.cpu_s)
+        if self.sending == "tensor":
+            return default_collate(samples)
+        return samples if self.sending == "list" else [sample.numpy() for sample in samples]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a worker does first."""
+
+    wait_s: float
+    """Waits, as for an import from slow storage, seconds."""
+    threads: int
+    """Takes so many threads for torch; what a library does that does not know of the others."""
+
+    def __call__(self, worker: int) -> None:  # noqa: ARG002 - what torch calls it with
+        """Start."""
+        waiting(self.wait_s)
+        if self.threads > 1:
+            torch.set_num_threads(self.threads)
+
+
+class SlowSampler(SequentialSampler):
+    """Indices in their order; drawing a batch of them takes the main process so much CPU time."""
+
+    def __init__(self, dataset: Any, batch: int, cpu_s: float) -> None:
+        super().__init__(dataset)
+        self.batch = batch
+        self.cpu_s = cpu_s
+
+    def __iter__(self) -> Iterator[int]:
+        for place, index in enumerate(super().__iter__()):
+            if place % self.batch == 0:
+                busy(self.cpu_s)
+            yield index
+
+
+@dataclass(frozen=True)
+class LoggingStep(SimulatedStep):
+    """A simulated step, and logging in the main process after it."""
+
+    logging_s: float = 0.0
+    """CPU time of logging, seconds."""
+
+    def __call__(self, batch: Any) -> None:
+        """Use a batch: wait, then log."""
+        super().__call__(batch)
+        with stage("logging"):
+            busy(self.logging_s)

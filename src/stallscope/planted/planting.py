@@ -1,0 +1,194 @@
+"""A loader with a planted cause, and the same loader without it.
+
+The truth about a planted loader is this: with the cause, a step with its wait takes `strength`
+times as long as the step alone; with the cause taken away, and nothing else changed, it takes
+hardly longer than the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from stallscope.errors import ArgumentError
+from stallscope.measure.machine import usable_cores
+from stallscope.planted import cores, loop, making, storage, waiting
+from stallscope.planted.base import Given, Two, base
+from stallscope.planted.building import build
+from stallscope.planted.sound import HEALTHY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.utils.data import DataLoader
+
+    from stallscope.planted.recipe import Recipe
+
+Plant: TypeAlias = "Callable[[Recipe, Given], Two]"
+
+PLANTED: Final[dict[str, Plant]] = {
+    "storage-latency": storage.storage_latency,
+    "storage-bandwidth": storage.storage_bandwidth,
+    "decode": making.decode,
+    "one-transform": making.one_transform,
+    "transforms": making.transforms,
+    "collate": making.collate,
+    "sending": making.sending,
+    "too-few-workers": cores.too_few_workers,
+    "cpu-saturated": cores.cpu_saturated,
+    "oversubscription": cores.oversubscription,
+    "main-process": loop.main_process,
+    "too-little-prefetch": waiting.too_little_prefetch,
+    "slow-samples": waiting.slow_samples,
+    "slow-worker": waiting.slow_worker,
+    "start-up": waiting.start_up,
+    "lock": making.lock,
+}
+"""Each cause that can be planted here. What cannot: a copy to a device takes a device, and memory
+or `/dev/shm` that is used up is not safe on a machine that others use, too."""
+
+NOT_PLANTED: Final = ("copy", "memory-pressure", "shm")
+"""Causes that no loader here has, so nothing is known of how often their verdict is right."""
+
+HEALTHY_CODE: Final = "healthy"
+
+PAIRS: Final = (
+    ("storage-latency", "collate"),
+    ("storage-latency", "one-transform"),
+    ("one-transform", "collate"),
+    ("one-transform", "storage-latency"),
+    ("collate", "storage-latency"),
+    ("transforms", "storage-latency"),
+    ("slow-worker", "slow-samples"),
+    ("slow-samples", "storage-latency"),
+    ("storage-bandwidth", "one-transform"),
+    ("start-up", "slow-worker"),
+)
+"""Pairs that can be planted together, the one that costs more first."""
+MINOR: Final = 0.6
+"""The second of a pair costs so much of what the first does."""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A loop with a known truth."""
+
+    loader: DataLoader[Any]
+    """Makes its batches."""
+    step: Callable[[Any], object]
+    """Uses one batch; simulated by a timer, but for `cpu-saturated`, where it computes."""
+    causes: tuple[str, ...]
+    """What is wrong, what costs most first; empty where nothing is."""
+    recipe: Recipe
+    """What it is made of."""
+    taken_away: Planted | None = None
+    """The same loop without its causes; None where nothing is wrong."""
+
+    @property
+    def truth(self) -> str:
+        """The code of the verdict that is right."""
+        return self.causes[0] if self.causes else HEALTHY_CODE
+
+
+def plant(
+    code: str, seed: int = 0, strength: float = 2.0, *, start_method: str | None = None
+) -> Planted:
+    """A loop with a cause; nothing is started, but what decoding, sending or threads take here.
+
+    Args:
+        code: of `PLANTED`, or "healthy".
+        seed: of the numbers that are drawn: the step, the batch, the work, where the cause sits.
+        strength: how many times as long as its step a step with its wait takes, above 1.
+        start_method: how workers are started; None: forked on Linux.
+
+    Raises:
+        ArgumentError: there is no such cause, or no such strength.
+        TargetError: torchvision or the sample data is missing.
+        UnsupportedError: it cannot be planted so strongly on this machine.
+    """
+    if code != HEALTHY_CODE and code not in PLANTED:
+        raise ArgumentError(
+            f"{code!r} cannot be planted: give one of {', '.join([HEALTHY_CODE, *PLANTED])}"
+        )
+    given, sound = _begin(code, seed, strength, start_method)
+    if code == HEALTHY_CODE:
+        kind = HEALTHY[seed % len(HEALTHY)]
+        return _planted(kind(sound, given.draw), ())
+    return _with_its_like(PLANTED[code](sound, given), (code,))
+
+
+def plant_pair(
+    first: str,
+    second: str,
+    seed: int = 0,
+    strength: float = 2.2,
+    *,
+    start_method: str | None = None,
+) -> Planted:
+    """A loop with two causes, of which the first costs more.
+
+    Args:
+        first: with `second`, one of `PAIRS`.
+        second: costs less.
+        seed: see `plant`.
+        strength: of the first alone; the second's follows from it (`MINOR`).
+        start_method: see `plant`.
+
+    Raises:
+        ArgumentError: these two cannot be planted together.
+    """
+    if (first, second) not in PAIRS:
+        known = ", ".join(" + ".join(pair) for pair in PAIRS)
+        raise ArgumentError(f"{first!r} and {second!r} cannot be planted together: take {known}")
+    given, sound = _begin(f"{first} {second}", seed, strength, start_method)
+    return _with_its_like(
+        together(PLANTED[first], PLANTED[second], sound, given).both, (first, second)
+    )
+
+
+class Together(NamedTuple):
+    """A loop with two causes."""
+
+    both: Two
+    """Without any, and with both."""
+    first: Recipe
+    """With the first one alone."""
+    second: Recipe
+    """With the second one alone."""
+
+
+def together(first: Plant, second: Plant, sound: Recipe, given: Given) -> Together:
+    """Two causes in one loop.
+
+    Args:
+        first: plants the one that costs more.
+        second: plants the other, into what the first one's loop is without it.
+        sound: what both are planted into.
+        given: the strength is that of the first.
+    """
+    one = first(sound, given)
+    two = second(one.without, replace(given, strength=1 + MINOR * (given.strength - 1)))
+    changes = {
+        field.name: getattr(one.spoilt, field.name)
+        for field in fields(one.spoilt)
+        if getattr(one.spoilt, field.name) != getattr(one.without, field.name)
+    }
+    both = Two(two.without, replace(two.spoilt, **changes))
+    return Together(both, replace(two.without, **changes), two.spoilt)
+
+
+def _begin(name: str, seed: int, strength: float, start_method: str | None) -> tuple[Given, Recipe]:
+    if not strength > 1:  # false for nan, too
+        raise ArgumentError(f"strength={strength!r}: give a number above 1")
+    given = Given(Random(f"{name} {seed}"), usable_cores(), strength)  # noqa: S311 - no secret
+    return given, replace(base(given.draw, given.cores), start_method=start_method)
+
+
+def _with_its_like(two: Two, causes: tuple[str, ...]) -> Planted:
+    sound = _planted(two.without, ())
+    return replace(_planted(two.spoilt, causes), taken_away=sound)
+
+
+def _planted(recipe: Recipe, causes: tuple[str, ...]) -> Planted:
+    return Planted(*build(recipe), causes, recipe)

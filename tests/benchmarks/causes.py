@@ -1,0 +1,129 @@
+"""Is a planted cause truly the cause? Each loop with it and without it, measured.
+
+In every block both loops run once, in a new random order. "expected" is the slow-down that was
+planted, by plain arithmetic ("-" where only measuring tells it); "found" is the time of a step
+with its wait in the loop with the cause, over that in the loop without it, with its 95% interval.
+"of its step" says how healthy the loop without the cause is: the time of a step with its wait, over
+that of the step alone.
+
+    python tests/benchmarks/causes.py
+    python tests/benchmarks/causes.py --causes collate lock --blocks 12
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+import warnings
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pairing import ratio, table
+from tqdm import tqdm
+
+from stallscope.errors import UnsupportedError
+from stallscope.measure.devices.cpu import Cpu
+from stallscope.measure.inner import private
+from stallscope.measure.laps import Loop, started
+from stallscope.measure.machine import usable_cores
+from stallscope.planted import PLANTED, Planted, plant
+from stallscope.planted.arithmetic import slowdown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HEAD = ("cause", "expected", "found", "95% interval", "of its step", "taken away")
+MEASURED = ("sending", "oversubscription")
+"""Nothing but measuring tells what these take."""
+HEALTHY = 1.25
+"""A loop that takes less than so many times its step is called healthy again."""
+MOST = 1e6
+"""An interval that ends beyond this has no end: there were too few blocks."""
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    given = _arguments()
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
+    rows = []
+    bar = tqdm(given.causes, unit="cause", leave=False)
+    for code in bar:
+        bar.set_description(code)
+        try:
+            rows.append(_row(code, given))
+        except UnsupportedError as error:
+            rows.append((code, "not planted here", str(error), "", "", ""))
+    print(table(HEAD, rows))
+    print(
+        f"\n{given.blocks} blocks of {given.steps} steps each, seed {given.seed}, strength "
+        f"{given.strength:g}, {usable_cores()} cores"
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--causes", nargs="+", default=list(PLANTED), help="these (all)")
+    parser.add_argument("--blocks", type=int, default=7, help="pairs of each cause (7)")
+    parser.add_argument("--steps", type=int, default=60, help="in the steady state (60)")
+    parser.add_argument("--seed", type=int, default=0, help="of the planted numbers (0)")
+    parser.add_argument("--strength", type=float, default=2.0, help="planted slow-down (2)")
+    return parser.parse_args()
+
+
+def _row(code: str, given: argparse.Namespace) -> tuple[str, ...]:
+    planted = plant(code, given.seed, given.strength)
+    order = random.Random(given.seed)
+    blocks = []
+    for _ in range(given.blocks):
+        pair = [(1, planted), (0, planted.taken_away)]
+        order.shuffle(pair)
+        took = {place: step_s(loop, given.steps) for place, loop in pair}
+        blocks.append((took[0], took[1]))
+    without_s, with_s = np.array(blocks).T
+    found = ratio(with_s, without_s)
+    expected = slowdown(planted.recipe, usable_cores())
+    healthy = float(np.median(without_s)) / planted.recipe.step_s
+    known = math.isfinite(found.high) and found.high < MOST
+    heals = "heals" if found.low > 1 and healthy < HEALTHY else "DOES NOT HEAL"
+    return (
+        code,
+        "-" if code in MEASURED else f"{expected:.2f}",
+        f"{found.centre:.2f}",
+        f"[{found.low:.2f}, {found.high:.2f}]" if known else "too few blocks",
+        f"{healthy:.2f}",
+        heals if known else "",
+    )
+
+
+def step_s(planted: Planted, steps: int) -> float:
+    """How long a step with its wait takes in the steady state.
+
+    Where epochs are short, whole epochs are timed, with their start, after a first one.
+    """
+    recipe = planted.recipe
+    is_short = recipe.epoch <= steps
+    warmup = recipe.epoch if is_short else 2 * recipe.workers * recipe.prefetch
+    with private(planted.loader) as loader, started(Loop(loader, Cpu())) as batches:
+        _use(planted, islice(batches, warmup))
+        began, used = time.perf_counter(), 0
+        while used < steps:
+            source = iter(loader) if is_short else islice(batches, steps)
+            used += _use(planted, source)
+        return (time.perf_counter() - began) / used
+
+
+def _use(planted: Planted, batches: Iterable[Any]) -> int:
+    used = 0
+    for batch in batches:
+        planted.step(batch)
+        used += 1
+    return used
+
+
+if __name__ == "__main__":
+    main()
