@@ -1,0 +1,315 @@
+"""How often is the verdict of `ss.diagnose` right? Loops with planted causes, and healthy ones.
+
+Each trial is a loop that no rule was ever tuned on: its numbers (step, batch, work, where the cause
+sits, how strong it is) are drawn from seeds that nothing else uses. There are four kinds: single
+causes, weak ones near the threshold, pairs of causes, and loops in which nothing is wrong. A trial
+runs in a process of its own, and leaves one line of JSON in a file; started again, the benchmark
+goes on where it was. Lines that other rules or thresholds have left are not counted.
+
+A verdict is right at first choice if it is the planted cause; of a pair, the one that costs more. A
+false alarm is a healthy loop that is said to have a cause. Every miss is printed.
+
+    python tests/benchmarks/verdicts.py --trials 200 --healthy 60
+    python tests/benchmarks/verdicts.py --report
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from pairing import NORMAL_95, table
+from tqdm import tqdm
+
+import stallscope as ss
+from stallscope.planted import HEALTHY_CODE, PAIRS, PLANTED, Planted, plant, plant_pair
+
+SINGLE, NEAR, PAIR, HEALTHY = "single", "near", "pair", "healthy"
+STRENGTH = {SINGLE: (1.6, 3.0), NEAR: (1.2, 1.4), PAIR: (1.8, 2.6), HEALTHY: (2.0, 2.0)}
+"""How many times as long as its step a step takes with its wait, between these."""
+SHARES = {SINGLE: 0.62, NEAR: 0.23, PAIR: 0.15}
+"""Of the planted trials."""
+NO_ALARM = (HEALTHY_CODE, "inconclusive")
+OVER = 1.1
+"""A verdict that took more than so many times its budget came too late."""
+GRACE_S = 120.0
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One loop."""
+
+    kind: str
+    causes: tuple[str, ...]
+    seed: int
+    strength: float
+
+    @property
+    def name(self) -> str:
+        """Of the trial, the same whenever it is drawn."""
+        return f"{self.kind} {'+'.join(self.causes)} {self.seed} {self.strength}"
+
+    def plant(self) -> Planted:
+        """The loop."""
+        if self.kind == PAIR:
+            return plant_pair(*self.causes, self.seed, self.strength)
+        return plant(self.causes[0], self.seed, self.strength)
+
+
+def main() -> None:
+    """Run what is missing, and print the tables; or run one trial."""
+    given = _arguments()
+    if given.job:
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        print(json.dumps(diagnosed(_trial(json.loads(given.job)), given.budget)))
+        return
+    file, rules = Path(given.file), rules_digest()
+    if not given.report:
+        run(trials(given), file, rules, given)
+    lines, others = read(file, rules)
+    print(report(lines, given.budget))
+    if others:
+        print(f"\n{others} lines of other rules are not counted")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=206, help="with causes (206)")
+    parser.add_argument("--healthy", type=int, default=60, help="without (60)")
+    parser.add_argument("--seed", type=int, default=20_261, help="of the trials (20261)")
+    parser.add_argument("--causes", nargs="+", help="only loops with these (all)")
+    parser.add_argument("--budget", type=float, default=60.0, help="of a diagnosis, seconds (60)")
+    parser.add_argument("--file", default="verdicts.jsonl", help="a line for each trial")
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    parser.add_argument("--job", help=argparse.SUPPRESS)  # for the fresh processes
+    return parser.parse_args()
+
+
+def trials(given: argparse.Namespace) -> list[Trial]:
+    """All trials, in an order in which any beginning of them is a fair sample."""
+    draw = random.Random(given.seed)
+    drawn = [
+        *_draw(SINGLE, [(code,) for code in PLANTED], given.trials, draw),
+        *_draw(NEAR, [(code,) for code in PLANTED], given.trials, draw),
+        *_draw(PAIR, list(PAIRS), given.trials, draw),
+        *_draw(HEALTHY, [(HEALTHY_CODE,)], given.healthy, draw),
+    ]
+    draw.shuffle(drawn)
+    wanted = given.causes or [HEALTHY_CODE, *PLANTED]
+    return [trial for trial in drawn if {*trial.causes} & {*wanted}]
+
+
+def _draw(
+    kind: str, causes: list[tuple[str, ...]], number: int, draw: random.Random
+) -> list[Trial]:
+    many = round(number * SHARES.get(kind, 1.0))
+    first = draw.randrange(10_000, 1_000_000)
+    return [
+        Trial(
+            kind,
+            causes[place % len(causes)],
+            first + place,
+            round(draw.uniform(*STRENGTH[kind]), 2),
+        )
+        for place in range(many)
+    ]
+
+
+def _trial(told: dict[str, Any]) -> Trial:
+    return Trial(**{**told, "causes": tuple(told["causes"])})
+
+
+def rules_digest() -> str:
+    """Which rules and thresholds judge: a digest of all their files."""
+    folder = Path(ss.__file__).parent
+    files = [*(folder / "analyze" / "verdict").rglob("*.py"), *folder.glob("experiments/*.py")]
+    return sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+def run(wanted: list[Trial], file: Path, rules: str, given: argparse.Namespace) -> None:
+    """Run the trials that the file does not have yet."""
+    done = {line["name"] for line in read(file, rules)[0]}
+    left = [trial for trial in wanted if trial.name not in done]
+    bar = tqdm(left, initial=len(wanted) - len(left), total=len(wanted), unit="trial")
+    for trial in bar:
+        bar.set_postfix_str(trial.name)
+        line = {**_in_a_fresh_process(trial, given.budget), "rules": rules}
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(line) + "\n")
+
+
+def _in_a_fresh_process(trial: Trial, budget_s: float) -> Line:
+    command = [sys.executable, __file__, "--job", json.dumps(asdict(trial))]
+    command += ["--budget", str(budget_s)]
+    known = {**asdict(trial), "name": trial.name, "load": os.getloadavg()[0]}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=budget_s + GRACE_S
+        )
+    except subprocess.TimeoutExpired:
+        return {**known, "error": "it did not end"}
+    if done.returncode:
+        return {**known, "error": done.stderr.strip().splitlines()[-1]}
+    return {**known, **json.loads(done.stdout.splitlines()[-1])}
+
+
+def diagnosed(trial: Trial, budget_s: float) -> Line:
+    """What `ss.diagnose` says of a trial."""
+    planted = trial.plant()
+    began = time.perf_counter()
+    found = ss.diagnose(planted.loader, planted.step, budget_s=budget_s)
+    took_s = time.perf_counter() - began
+    return {
+        "found": [one.code for one in found.findings],
+        "title": found.verdict.title,
+        "severity": found.verdict.severity,
+        "confidence": found.verdict.confidence,
+        "evidence": dict(found.verdict.evidence),
+        "phases": found.spent["phase"].to_list(),
+        "took_s": took_s,
+    }
+
+
+def read(file: Path, rules: str) -> tuple[list[Line], int]:
+    """The lines of these rules, and how many there are of others."""
+    if not file.exists():
+        return [], 0
+    every = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    ours = {line["name"]: line for line in every if line["rules"] == rules}
+    return list(ours.values()), sum(line["rules"] != rules for line in every)
+
+
+# --- what came out --------------------------------------------------------------------------------
+
+
+def report(lines: list[Line], budget_s: float) -> str:
+    """All tables, and every miss."""
+    judged = [line for line in lines if "found" in line]
+    failed = [f"{line['name']}: {line['error']}" for line in lines if "found" not in line]
+    parts = [
+        confusion(judged),
+        shares(judged),
+        times(judged, budget_s),
+        "\n".join(["misses:", *map(_miss, filter(_missed, judged))]),
+        "\n".join(["no verdict:", *failed]) if failed else "",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def confusion(lines: list[Line]) -> str:
+    """The table cause by verdict: numbers of trials; of a pair, by the cause that costs more."""
+    counts = Counter((_truth(line), line["found"][0]) for line in lines)
+    said = sorted({verdict for _, verdict in counts})
+    rows = [
+        (truth, *(str(counts[truth, verdict] or "·") for verdict in said))
+        for truth in sorted({truth for truth, _ in counts})
+    ]
+    return table(("planted \\ said", *said), rows) if rows else "no trial yet"
+
+
+def shares(lines: list[Line]) -> str:
+    """How many were right, each with its interval."""
+    rows = []
+    for kind in (SINGLE, NEAR, PAIR):
+        of_kind = [line for line in lines if line["kind"] == kind]
+        rows.append((f"{kind}: right at first choice", *_share(_right, of_kind)))
+        rows.append((f"{kind}: among the first two", *_share(_second, of_kind)))
+    planted = [line for line in lines if line["kind"] != HEALTHY]
+    healthy = [line for line in lines if line["kind"] == HEALTHY]
+    rows.append(("all planted: right at first choice", *_share(_right, planted)))
+    rows.append(("all planted: among the first two", *_share(_second, planted)))
+    rows.append(("pairs: both among the first two", *_share(_both, _pairs(lines))))
+    rows.append(("healthy: said to be", *_share(_right, healthy)))
+    rows.append(("healthy: false alarms", *_share(_alarm, healthy)))
+    return table(("", "of", "share", "95% interval (Wilson)"), rows)
+
+
+def times(lines: list[Line], budget_s: float) -> str:
+    """How long the verdicts took."""
+    took = sorted(line["took_s"] for line in lines)
+    if not took:
+        return ""
+    late = sum(one > OVER * budget_s for one in took)
+    return (
+        f"time to the verdict: median {statistics.median(took):.1f} s, 95% within "
+        f"{took[int(0.95 * (len(took) - 1))]:.1f} s, longest {took[-1]:.1f} s; {late} of "
+        f"{len(took)} over {OVER:g} × {budget_s:g} s"
+    )
+
+
+def wilson(hits: int, number: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a share ("Probable Inference", JASA 22, 1927)."""
+    if not number:
+        return 0.0, 1.0
+    share, square = hits / number, NORMAL_95**2
+    middle = share + square / (2 * number)
+    half = NORMAL_95 * (share * (1 - share) / number + square / (4 * number**2)) ** 0.5
+    whole = 1 + square / number
+    return max((middle - half) / whole, 0.0), min((middle + half) / whole, 1.0)
+
+
+def _share(is_so: Any, lines: list[Line]) -> tuple[str, str, str]:
+    hits, number = sum(map(is_so, lines)), len(lines)
+    if not number:
+        return "0", "", ""
+    low, high = wilson(hits, number)
+    return str(number), f"{hits / number:.1%}", f"[{low:.1%}, {high:.1%}]"
+
+
+def _truth(line: Line) -> str:
+    return line["causes"][0]
+
+
+def _right(line: Line) -> bool:
+    return line["found"][0] == _truth(line)
+
+
+def _second(line: Line) -> bool:
+    return _truth(line) in line["found"][:2]
+
+
+def _both(line: Line) -> bool:
+    return {*line["causes"]} <= {*line["found"][:2]}
+
+
+def _alarm(line: Line) -> bool:
+    return line["found"][0] not in NO_ALARM
+
+
+def _pairs(lines: list[Line]) -> list[Line]:
+    return [line for line in lines if line["kind"] == PAIR]
+
+
+def _missed(line: Line) -> bool:
+    return not _right(line)
+
+
+def _miss(line: Line) -> str:
+    numbers = ", ".join(f"{name} {value:.3g}" for name, value in line["evidence"].items())
+    return (
+        f"- {line['name']} (load {line['load']:.1f}): said {', '.join(line['found'][:3])}; "
+        f"{line['title']} [{numbers}; {line['took_s']:.0f} s: {' '.join(line['phases'])}]"
+    )
+
+
+if __name__ == "__main__":
+    main()
