@@ -10,12 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import polars as pl
+
 from stallscope.analyze.looptime import is_own
 from stallscope.analyze.profile import WORK_KINDS
 from stallscope.analyze.stalls import sections
 from stallscope.stages import BATCH, GETITEM
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from stallscope.analyze.verdict.use import Use
     from stallscope.run import Run
 
@@ -24,7 +29,10 @@ FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE, SENDING = (
 )
 """Groups of work."""
 PIN, MAIN, START, UNATTRIBUTED = "pin", "main", "start", "unattributed"
+CROWDED = "waiting for a core"
 """Groups of what is no work on samples."""
+_QUICK: Final = 0.1
+"""Quantile of what threads beside the workers' own take: most of them had to wait for a core."""
 _GROUP_OF_PART: Final = {
     sections.QUEUED: SENDING,
     sections.SEND: SENDING,
@@ -104,6 +112,7 @@ def exposure(run: Run, used: Use) -> Exposure:
             more_s = row["exposed_s"] * (weight / whole if whole else 1.0)
             exposed_s[name] = exposed_s.get(name, 0.0) + more_s
     parts = [_part(key, part_s, stages.get(key), used) for key, part_s in exposed_s.items()]
+    parts = list(_uncrowded(parts, _quickness(run)))
     whole_s = sum(part.share for part in parts)
     if not whole_s:
         return Exposure()
@@ -143,3 +152,32 @@ def group_of(stage: str, kind: str | None) -> str:
     if kind == "other":
         return _GROUP_OF_STAGE.get(stage, TRANSFORM)
     return {"send": SENDING, "pin": PIN, "h2d": MAIN, "step": MAIN}.get(str(kind), str(kind))
+
+
+def _quickness(run: Run) -> dict[str, float]:
+    """How much of what sending and receiving take they would take with a core for each thread."""
+    sends = run.side_spans.filter(pl.col("kind") == "send")
+    took_s = ((sends["end_ns"] - sends["start_ns"]) / 1e9).to_numpy()
+    received = run.parts().filter(pl.col("part") == sections.UNPICKLE)["exposed_s"].to_numpy()
+    sending, receiving = _quick_share(took_s), _quick_share(received)
+    return {
+        sections.SEND: sending,
+        sections.QUEUED: sending,  # until the same thread comes to it
+        sections.UNPICKLE: receiving,
+    }
+
+
+def _quick_share(took_s: np.ndarray) -> float:
+    """The quick ones over the mean; 1 where there are none."""
+    return float(np.quantile(took_s, _QUICK) / took_s.mean()) if took_s.size else 1.0
+
+
+def _uncrowded(parts: list[Part], quickness: dict[str, float]) -> Iterator[Part]:
+    """The parts of sending without what its threads waited for a core, and that as its own part."""
+    crowded_s = 0.0
+    for part in parts:
+        kept = min(quickness.get(part.stage, 1.0), 1.0) if part.group == SENDING else 1.0
+        crowded_s += part.share * (1 - kept)
+        yield replace(part, share=part.share * kept)
+    if crowded_s:
+        yield Part(CROWDED, CROWDED, crowded_s, 0.0)

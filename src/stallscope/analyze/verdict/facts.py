@@ -23,7 +23,7 @@ from stallscope.analyze.verdict.samples import Reading, Spikes, reading, spikes
 from stallscope.analyze.verdict.stacks import line_of, lock_frames
 from stallscope.analyze.verdict.starts import Starts, starts
 from stallscope.analyze.verdict.use import Use, use
-from stallscope.stages import BACKWARD, FORWARD, OPTIMIZER
+from stallscope.stages import BACKWARD, END_OF_EPOCH, FORWARD, OPTIMIZER
 
 if TYPE_CHECKING:
     from stallscope.analyze.verdict.setup import Setup
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from stallscope.run import Run
 
 _MODEL: Final = (FORWARD.name, BACKWARD.name, OPTIMIZER.name)
+_NOT_OWN: Final = (*_MODEL, END_OF_EPOCH.name)
+"""The end of an epoch is where workers end: it belongs to their starting anew."""
 
 
 @dataclass(frozen=True)
@@ -139,11 +141,9 @@ class Facts:
     @property
     def is_shared(self) -> bool | None:
         """Whether workers are slower because there are several; None where it was not tried."""
-        workers = self.setup.num_workers
-        if not self.alone_s or self.making is None or workers < 2:  # noqa: PLR2004 - several
+        if not self.alone_s or self.making is None:
             return None
-        slower = self.making.usual_s * self.queue_free / self.alone_s
-        return (slower - 1) / (workers - 1) >= limits.MORE_WORKERS_SLOWER
+        return self.making.usual_s * self.queue_free >= limits.SHARED * self.alone_s
 
     def line_of(self, stage: str) -> str:
         """The user's line that a stage's time goes into; '' where it is not known."""
@@ -178,7 +178,7 @@ def facts(run: Run, setup: Setup) -> Facts:
         others_share=resources.others_share or 0.0,
         patterns=dict(waits.group_by("pattern").agg(pl.col("share").sum()).iter_rows()),
         titles=dict(named.select("pattern", "title").iter_rows()),
-        own_parts={name: part for name, part in own.items() if name not in _MODEL},
+        own_parts={name: part for name, part in own.items() if name not in _NOT_OWN},
         model_share=sum(own.get(name, 0.0) for name in _MODEL),
         stage_s=dict(run.stages().select("stage", "p50_s").iter_rows()),
         stalled_by_worker=_by_worker(stalls),

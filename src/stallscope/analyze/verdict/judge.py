@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from stallscope.analyze.verdict import limits, loop, machine, processing, storage, workers
 from stallscope.analyze.verdict.exposure import (
+    CROWDED,
     FETCH,
     GETITEM_,
     MAIN,
@@ -34,7 +35,7 @@ from stallscope.analyze.verdict.exposure import (
     START,
     UNATTRIBUTED,
 )
-from stallscope.analyze.verdict.finding import clear, finding
+from stallscope.analyze.verdict.finding import JUST, clear, finding
 from stallscope.diagnoses import (
     COPY,
     CPU_SATURATED,
@@ -83,10 +84,19 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
     if verdict.confidence < _DOUBTFUL and verdict.code not in (INCONCLUSIVE.code, HEALTHY.code):
         what = f"{verdict.title}; but this is doubtful"
         verdict = inconclusive(facts, what, "measure again on a machine that does nothing else")
-    rest = [one for one in found.values() if one.code != verdict.code and one.confidence > 0]
+    rest = [one for one in found.values() if one.code != verdict.code and _is_worth(one)]
     if verdict.code == HEALTHY.code:
         rest = [one for one in rest if one.code in (START_UP.code, MAIN_PROCESS.code, COPY.code)]
     return (verdict, *sorted(rest, key=lambda one: -one.severity))
+
+
+def _is_worth(one: Finding) -> bool:
+    """Whether a finding is worth a line beside the verdict.
+
+    That workers keep up is no cause beside another one.
+    """
+    heavy = one.severity >= limits.HEALTHY and one.confidence >= JUST
+    return heavy and one.code != TOO_LITTLE_PREFETCH.code
 
 
 def findings(facts: Facts) -> Found:
@@ -228,13 +238,11 @@ def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
     """Why workers that are fast enough, each with a core for itself, are late all the same."""
     if facts.free_load > limits.KEEPS_UP:
         return None
-    queued = facts.use.queued_share or 0.0
-    if queued < limits.QUEUES:
+    queued, crowded = facts.use.queued_share or 0.0, facts.exposure.of(CROWDED)
+    if queued < limits.QUEUES and crowded < limits.LEADS:
         return found.get(TOO_LITTLE_PREFETCH.code)
     if CPU_SATURATED.code in found:
         return found[CPU_SATURATED.code]
-    if facts.making is not None and facts.making.load <= limits.KEEPS_UP:
-        return found.get(TOO_LITTLE_PREFETCH.code)  # also with what they wait for cores
     why = (
         f"other processes have {share(facts.others_share)} of the cores, and without them the "
         f"workers would keep up (they wait for a core {share(queued)} of their time)"

@@ -46,9 +46,9 @@ CROWDED_OUT: Final = 0.4
 SLOWER_WORKER: Final = 1.4
 """A slow worker takes so many times as long for a batch as the others: pools of equal workers were
 seen to differ by up to 1.2 on a busy machine."""
-MORE_WORKERS_SLOWER: Final = 0.6
-"""Something is shared by the workers when a batch takes one worker alone so much less time: at 0,
-more workers are no use at all to what waits, at 1, all of it is shared."""
+SHARED: Final = 1.2
+"""Workers that mostly wait share what they wait for when each takes so many times as long for a
+batch as one alone does; where nothing is shared, waiting takes as long for many as for one."""
 BY_SIZE: Final = 0.5
 """Reading is a matter of bytes when this share of the differences between samples' times goes with
 their sizes (squared correlation)."""

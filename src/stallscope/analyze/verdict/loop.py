@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _REST: Final = ("step", "other")
 """What lies outside of all parts that have a name."""
+_SAMPLER: Final = "the loader's own work in it (a sampler, bookkeeping)"
 
 
 def no_worker(facts: Facts) -> Finding | None:
@@ -35,30 +36,29 @@ def no_worker(facts: Facts) -> Finding | None:
 
 
 def own_parts(facts: Facts) -> Finding | None:
-    """Parts of the loop that are neither waiting nor the model take long."""
-    named = {name: part for name, part in facts.own_parts.items() if name not in _REST}
-    rest = sum(facts.own_parts.get(name, 0.0) for name in _REST[1:])
+    """Parts of the loop that are neither waiting for workers nor the model take long."""
+    parts = {name: part for name, part in facts.own_parts.items() if name not in _REST}
+    parts["code outside of the model"] = facts.own_parts.get("other", 0.0)
     if facts.model_share:  # the model is known, so the rest of the step is something else
-        rest += facts.own_parts.get(_REST[0], 0.0)
-    if named:
-        longest = max(named, key=lambda name: named[name])
-    part = sum(named.values()) + rest + facts.stall_share * facts.exposure.of(MAIN)
-    if part < limits.OWN_PART:
+        parts["code outside of the model"] += facts.own_parts.get("step", 0.0)
+    if facts.setup.num_workers:
+        parts[_SAMPLER] = facts.stall_share * facts.exposure.of(MAIN)
+    whole, longest = sum(parts.values()), max(parts, key=lambda name: parts[name])
+    if whole < limits.OWN_PART:
         return None
-    what = longest if named and named[longest] >= rest else "code outside of the model"
     return finding(
         MAIN_PROCESS,
         facts,
-        f"{what} takes {share(max(rest, *named.values()) if named else rest)} of the loop's time",
-        severity=part,
-        clearly=clear(part, limits.OWN_PART, 0.35),
+        f"{longest} takes {share(parts[longest])} of the loop's time",
+        severity=whole,
+        clearly=clear(whole, limits.OWN_PART, 0.35),
         evidence={
-            "own_parts_share": part,
+            "own_parts_share": whole,
             "model_share": facts.model_share,
             "stall_share": facts.stall_share,
             "loop_cpu_share": facts.use.loop_cpu,
         },
-        where=f"make {what} cheaper, rarer, or do it in a thread",
+        where=f"make {longest} cheaper, rarer, or do it in a thread or beforehand",
     )
 
 
@@ -73,7 +73,7 @@ def computes_in_python(facts: Facts) -> Finding | None:
         return None
     if not setup.num_workers or facts.time is None:
         return None
-    step = facts.own_parts.get(_REST[0], 0.0)
+    step = facts.own_parts.get("step", 0.0)
     if not min(cpu, step) >= limits.OWN_PART or cpu > limits.ALL_COMPUTING * step:
         return None
     return finding(

@@ -11,9 +11,11 @@ from stallscope.diagnoses import (
     CPU_SATURATED,
     HEALTHY,
     INCONCLUSIVE,
+    LOCK,
     MAIN_PROCESS,
     ONE_TRANSFORM,
     SENDING,
+    STORAGE_BANDWIDTH,
     STORAGE_LATENCY,
     TRANSFORMS,
 )
@@ -42,6 +44,14 @@ _BY_LADDER: Final = {
     )
 }
 """What a ladder can confirm or refute: it takes such costs away."""
+_BY_ONE_WORKER: Final = {
+    one.code
+    for one in (
+        *(STORAGE_LATENCY, STORAGE_BANDWIDTH, LOCK, ONE_TRANSFORM, TRANSFORMS, COLLATE_CAUSE),
+        *(DECODE_CAUSE, CPU_SATURATED, INCONCLUSIVE),
+    )
+}
+"""What looks different when there is one worker: waiting for what is shared."""
 _HAS_LINES: Final = {ONE_TRANSFORM.code, COLLATE_CAUSE.code}
 """What lies in the user's own code, so that a line can be named."""
 
@@ -66,7 +76,11 @@ def next_question(
     verdict = findings[0]
     waits = facts.exposure.waiting(FETCH, GETITEM_, TRANSFORM, COLLATE, DECODE)
     possible = []
-    if facts.setup.num_workers > 1 and _stalls(facts) and waits >= limits.WAITS_FOR_EACH_OTHER:
+    if (
+        facts.setup.num_workers > 1
+        and verdict.code in _BY_ONE_WORKER
+        and waits >= limits.WAITS_FOR_EACH_OTHER
+    ):
         possible.append(Question(ONE_WORKER, "do the workers wait for something that they share?"))
     if facts.is_shared:
         possible.append(Question(WAITING_STACKS, "is it a lock, or storage, that they share?"))
@@ -75,7 +89,3 @@ def next_question(
     if verdict.code in _HAS_LINES:
         possible.append(Question(STACKS, "which line of the code is it?"))
     return next((one for one in possible if one.phase not in asked), None)
-
-
-def _stalls(facts: Facts) -> bool:
-    return facts.stall_share >= limits.HEALTHY

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from stallscope.analyze.stacks.frames import YOURS, frame, kind
+from stallscope.stages import SEND
 
 if TYPE_CHECKING:
     from stallscope.flames import Flame
@@ -24,10 +25,12 @@ _FEWEST: Final = 10
 def lock_frames(flame: Flame) -> float | None:
     """Share (0 to 1) of the samples inside of a stage that wait at a lock; None: too few samples.
 
+    The thread that sends is left out: between two batches it waits for the next one.
+
     Args:
         flame: of the workers, with the threads that wait.
     """
-    inside = flame.samples.filter(pl.col("stage").is_not_null())
+    inside = flame.samples.filter(pl.col("stage") != SEND.name)
     many = int(inside["hits"].sum())
     if many < _FEWEST:
         return None

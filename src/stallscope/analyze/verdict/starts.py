@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stallscope.stages import END_OF_EPOCH
+
 if TYPE_CHECKING:
     from stallscope.analyze.verdict.setup import Setup
     from stallscope.run import Run
@@ -17,8 +19,8 @@ class Starts:
     """The begin of epochs, beside the time that their batches take anyhow."""
 
     extra_s: float = 0.0
-    """What an epoch's begin takes longer than its other steps: `iter(loader)` and the first batch
-    of each worker; median over `epochs`, seconds."""
+    """What an epoch's begin takes longer than its other steps (`iter(loader)` and the first batch
+    of each worker), and its end, where workers end; medians over `epochs`, seconds."""
     epoch_s: float | None = None
     """What a whole epoch takes otherwise, seconds; None where its length is not known."""
     epochs: int = 0
@@ -63,10 +65,12 @@ def starts(run: Run, setup: Setup) -> Starts:
         .group_by("epoch", maintain_order=True)
         .agg(extra_s=(pl.col("waited_s").sum() - usual_s * pl.len()).clip(0))
     )
+    ends = run.side_spans.filter(pl.col("stage").cast(pl.String) == END_OF_EPOCH.name)
+    end_s = ends.select(((pl.col("end_ns") - pl.col("start_ns")) / 1e9).median()).item() or 0.0
     seen = each.filter(pl.col("epoch") > pl.col("epoch").min()) if each.height > 1 else each
     length = setup.epoch_batches
     return Starts(
-        extra_s=float(seen["extra_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
+        extra_s=float(seen["extra_s"].median() or 0.0) + float(end_s),  # type: ignore[arg-type]  # a float column
         epoch_s=None if length is None else length * mean_s,
         epochs=seen.height,
         again=bool(setup.num_workers) and not setup.persistent,

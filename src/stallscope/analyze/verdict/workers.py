@@ -131,7 +131,7 @@ def too_little_prefetch(facts: Facts) -> Finding | None:
     return finding(
         TOO_LITTLE_PREFETCH,
         facts,
-        f"they need {share(making.load)} of the time that the step leaves them, {batches} "
+        f"they need {share(facts.free_load)} of the time that the step leaves them, {batches} "
         "is not enough for the slow ones",
         severity=facts.stall_share,
         clearly=clear(facts.free_load, limits.KEEPS_UP, 0.7),
