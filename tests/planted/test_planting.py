@@ -182,7 +182,9 @@ class TestPlant:
 
         assert isinstance(plant("collate").step, simulated)
         assert all(isinstance(plant("main-process", seed).step, simulated) for seed in range(6))
-        assert not isinstance(plant("cpu-saturated").step, simulated)
+        computing = [plant("cpu-saturated", seed) for seed in range(6)]
+        assert all(isinstance(one.step, simulated) is not one.recipe.busy_step for one in computing)
+        assert {one.recipe.busy_step for one in computing} == {True, False}
 
     def test_is_a_target_by_its_name(self):
         """`stallscope.planted:slow_worker` can be given wherever a target can."""

@@ -35,14 +35,18 @@ def too_few_workers(base: Recipe, given: Given) -> Two:
 
 
 def cpu_saturated(base: Recipe, given: Given) -> Two:
-    """Work of all sorts that computes, with workers for all cores, and a step that computes, too.
+    """Work of all sorts that computes, in as many workers as there are cores, or in twice as many.
 
-    Without the cause the same work takes what is left by the step of the cores, and half of that.
+    In the first case the step computes, too, so that it also takes longer than it would alone.
+    Without the cause the same work takes half of what the step leaves of the cores.
     """
-    left_s = max(given.cores - 1, 0.1) * base.step_s
-    whole_s = (given.strength * given.cores - 1) * base.step_s
+    computes = given.draw.random() < 0.5  # noqa: PLR2004 - a coin
+    step_cores = 1.0 if computes else 0.0
     names = given.draw.sample(NAMES, 3)
-    busy = replace(base, workers=2 * given.cores, busy_step=True)
+    workers = given.cores if computes else 2 * given.cores
+    busy = replace(base, workers=workers, busy_step=computes)
+    left_s = max(given.cores - step_cores, 0.1) * base.step_s
+    whole_s = (given.strength * given.cores - step_cores) * base.step_s
     return Two(_even(busy, names, _HEALTHY * left_s), _even(busy, names, whole_s))
 
 

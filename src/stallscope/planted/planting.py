@@ -77,7 +77,7 @@ class Planted:
     loader: DataLoader[Any]
     """Makes its batches."""
     step: Callable[[Any], object]
-    """Uses one batch; simulated by a timer, but for `cpu-saturated`, where it computes."""
+    """Uses one batch; simulated by a timer, or, in some of `cpu-saturated`, it computes."""
     causes: tuple[str, ...]
     """What is wrong, what costs most first; empty where nothing is."""
     recipe: Recipe
