@@ -152,7 +152,7 @@ def run(wanted: list[Trial], file: Path, rules: str, given: argparse.Namespace) 
     bar = tqdm(left, initial=len(wanted) - len(left), total=len(wanted), unit="trial")
     for trial in bar:
         bar.set_postfix_str(trial.name)
-        line = {**_in_a_fresh_process(trial, given.budget), "rules": rules}
+        line = {"rules": rules, **_in_a_fresh_process(trial, given.budget)}
         with file.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(line) + "\n")
 
@@ -186,6 +186,7 @@ def diagnosed(trial: Trial, budget_s: float) -> Line:
         "evidence": dict(found.verdict.evidence),
         "phases": found.spent["phase"].to_list(),
         "took_s": took_s,
+        "rules": rules_digest(),  # those that judged, which may have changed since the start
     }
 
 
