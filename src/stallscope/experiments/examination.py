@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.utils.data import DataLoader
 
 from stallscope.analyze.verdict import questions
+from stallscope.analyze.verdict.exposure import waiting_s
 from stallscope.analyze.verdict.facts import Facts, facts, gain_of, with_stacks
 from stallscope.analyze.verdict.judge import judge
 from stallscope.analyze.verdict.making import making
@@ -147,11 +148,10 @@ class Examination:
             _MOST_BATCHES, left_s, Enough(after=2, batches=_ALONE_BATCHES, seconds=_ALONE_S)
         )
         run = recorded(replace(self._aim, loader=_with_one_worker(self._aim.loader)), limits, 2)
-        made = making(run, 1)
+        made, used = making(run, 1), use(run, 1)
         if made is not None:
-            alone = replace(known, setup=replace(self.setup, num_workers=1), making=made)
-            alone = replace(alone, use=use(run, 1))
-            self._know(replace(known, alone_s=made.usual_s * alone.queue_free))
+            alone = {"alone_s": made.usual_s, "alone_waiting_s": waiting_s(run, used)}
+            self._know(replace(known, **alone))  # type: ignore[arg-type]  # both are numbers
 
     def _ladder(self, left_s: float) -> None:
         aim = self._aim

@@ -128,11 +128,23 @@ def _part(
     cpu = row["cpu_share"] if row else None
     if not isinstance(cpu, float) or group not in (FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE):
         return Part(key[0], group, part_s, 0.0)
-    computes = min(cpu, 1.0)
-    wanted = min(computes * _crowding(used), 1.0)
-    waits = 1 - wanted
-    own = computes + waits
+    waits = waiting_share(cpu, used)
+    own = min(cpu, 1.0) + waits
     return Part(key[0], group, part_s * own, waits / own if own else 0.0)
+
+
+def waiting_share(cpu_share: float, used: Use) -> float:
+    """Share (0 to 1) of a stage's time in which it neither computes nor wants a core."""
+    return 1 - min(min(cpu_share, 1.0) * _crowding(used), 1.0)
+
+
+def waiting_s(run: Run, used: Use) -> float:
+    """What a worker waits for something that is no core, for each batch; mean, seconds."""
+    batches = run.batches.filter("steady").height
+    rows = run.stages().filter(pl.col("kind").is_in(WORK_KINDS), pl.col("cpu_share").is_not_null())
+    pairs = rows.select("busy_s", "cpu_share").iter_rows()
+    waited_s: float = sum(busy_s * waiting_share(cpu, used) for busy_s, cpu in pairs)
+    return waited_s / max(batches, 1)
 
 
 def _crowding(used: Use) -> float:

@@ -16,7 +16,7 @@ from stallscope.analyze.looptime import LoopTime, loop_time
 from stallscope.analyze.profile import WORK_KINDS
 from stallscope.analyze.usage import judged
 from stallscope.analyze.verdict import limits
-from stallscope.analyze.verdict.exposure import Exposure, exposure
+from stallscope.analyze.verdict.exposure import Exposure, exposure, waiting_s
 from stallscope.analyze.verdict.interval import stall_interval
 from stallscope.analyze.verdict.making import Making, making
 from stallscope.analyze.verdict.samples import Reading, Spikes, reading, spikes
@@ -96,6 +96,10 @@ class Facts:
     """Share (0 to 1) of a worker's CPU time that threads beside its main one took."""
     alone_s: float | None = None
     """Median time for a batch of one worker alone, seconds; None where that was not tried."""
+    waiting_s: float = 0.0
+    """What a worker waits for a batch, for no core but for something else; mean, seconds."""
+    alone_waiting_s: float | None = None
+    """The same of one worker alone; None where that was not tried."""
     lock_frames: float | None = None
     """Share (0 to 1) of the workers' samples that wait at a lock; None where none were taken."""
     gain: Gain | None = None
@@ -141,9 +145,11 @@ class Facts:
     @property
     def is_shared(self) -> bool | None:
         """Whether workers are slower because there are several; None where it was not tried."""
-        if not self.alone_s or self.making is None:
+        if self.alone_waiting_s is None or self.making is None:
             return None
-        return self.making.usual_s * self.queue_free >= limits.SHARED * self.alone_s
+        more_s = self.waiting_s - self.alone_waiting_s
+        noted = more_s >= limits.SHARED_NOTED * self.making.usual_s
+        return noted and self.waiting_s >= limits.SHARED * self.alone_waiting_s
 
     def line_of(self, stage: str) -> str:
         """The user's line that a stage's time goes into; '' where it is not known."""
@@ -185,6 +191,7 @@ def facts(run: Run, setup: Setup) -> Facts:
         spikes=spikes(run),
         reading=reading(run),
         extra_threads_share=_extra_threads(run, used, made),
+        waiting_s=waiting_s(run, used),
     )
 
 

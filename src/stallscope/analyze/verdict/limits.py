@@ -47,8 +47,12 @@ SLOWER_WORKER: Final = 1.4
 """A slow worker takes so many times as long for a batch as the others: pools of equal workers were
 seen to differ by up to 1.2 on a busy machine."""
 SHARED: Final = 1.2
-"""Workers that mostly wait share what they wait for when each takes so many times as long for a
-batch as one alone does; where nothing is shared, waiting takes as long for many as for one."""
+"""Workers share what they wait for when each waits so many times as long for a batch as one alone
+does; where nothing is shared, waiting takes as long for many as for one ..."""
+SHARED_NOTED: Final = 0.1
+"""... and what they wait longer is at least this share of the time that a batch takes."""
+WAITS_FOR_IT: Final = 0.7
+"""Share of the stalls that wait for a slow worker's batches; two equal workers have half each."""
 BY_SIZE: Final = 0.5
 """Reading is a matter of bytes when this share of the differences between samples' times goes with
 their sizes (squared correlation)."""

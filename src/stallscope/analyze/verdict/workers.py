@@ -73,7 +73,7 @@ def slow_worker(facts: Facts) -> Finding | None:
     rest_s = float(np.median([took for one, took in by_worker.items() if one != slow]))
     ratio = by_worker[slow] / rest_s if rest_s else 1.0
     part = max(facts.patterns.get(_SLOW_WORKER, 0.0), facts.stalled_by_worker.get(slow, 0.0))
-    if ratio < limits.SLOWER_WORKER or part < limits.DOMINATES:
+    if ratio < limits.SLOWER_WORKER or part < limits.WAITS_FOR_IT:
         return None
     return finding(
         SLOW_WORKER,
@@ -81,7 +81,7 @@ def slow_worker(facts: Facts) -> Finding | None:
         f"worker {slow} takes {seconds(by_worker[slow])} for a batch, the others "
         f"{seconds(rest_s)}; {share(part)} of the stalls wait for it",
         severity=facts.stall_share * part,
-        clearly=min(clear(ratio, limits.SLOWER_WORKER, 1.7), clear(part, limits.DOMINATES, 0.7)),
+        clearly=min(clear(ratio, limits.SLOWER_WORKER, 1.7), clear(part, limits.WAITS_FOR_IT, 0.9)),
         evidence={
             "stall_share": facts.stall_share,
             "slow_worker_stall_share": part,

@@ -1,0 +1,69 @@
+"""What the rules of the verdict know, out of plain numbers: a loop that starves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from stallscope.analyze.looptime import LoopTime
+from stallscope.analyze.verdict.exposure import Exposure, Part
+from stallscope.analyze.verdict.facts import Facts
+from stallscope.analyze.verdict.making import Making
+from stallscope.analyze.verdict.setup import Setup
+from stallscope.analyze.verdict.use import Use
+from stallscope.stages import FETCH
+
+STEP_S = 0.1
+WORKERS = 2
+
+Work = dict[tuple[str, str], float | tuple[float, float]]
+"""Of each stage and its group the share of the stalls, and what of its own time is waiting."""
+
+
+def known(
+    *, stalled: float = 0.5, work: Work | None = None, load: float = 2.0, **more: Any
+) -> Facts:
+    """A loop whose two workers compute all the time on two cores, and are too slow.
+
+    Args:
+        stalled: share of the loop's time.
+        work: what the stalls consist of; without, half decoding and half one transform.
+        load: what the workers need over what the step leaves them.
+        more: fields of `Facts`; `setup`, `use` and `making` as the fields that are to differ.
+    """
+    steps, period_s = 100, STEP_S / (1 - stalled)
+    setup = replace(
+        Setup(WORKERS, cores=2.0, prefetch_factor=2, epoch_batches=1000, simulated=True),
+        **more.pop("setup", {}),
+    )
+    workers = max(setup.num_workers, 1)
+    batch_s = load * workers * STEP_S
+    making = Making(batch_s, batch_s, STEP_S, period_s, workers)
+    busy = Use(worker_cpu=0.98, loop_cpu=0.02, queued_share=0.02, loop_queued_share=0.0, threads=4)
+    parts = parts_of(work or {("decode", "decode"): 0.5, ("Blur", "transform"): 0.5})
+    facts = Facts(
+        setup=setup,
+        time=LoopTime(steps, 1, steps, stalled * steps * period_s, 0, 0, steps * STEP_S, 0, 1.0),
+        stall_low=stalled * 0.9,
+        stall_high=stalled * 1.1,
+        exposure=Exposure(parts),
+        making=replace(making, **more.pop("making", {})),
+        use=replace(busy, **more.pop("use", {})),
+        stage_s={part.stage: 0.01 for part in parts},
+        own_parts={"step": 1 - stalled},
+        waiting_s=batch_s * sum(part.share * part.waiting for part in parts),
+    )
+    return replace(facts, **more)
+
+
+def parts_of(work: Work) -> tuple[Part, ...]:
+    """The parts of the stalls, the longest first."""
+    pairs = {key: one if isinstance(one, tuple) else (one, 0.0) for key, one in work.items()}
+    parts = [Part(*key, share, waiting) for key, (share, waiting) in pairs.items()]
+    return tuple(sorted(parts, key=lambda part: -part.share))
+
+
+WAITS_IN_FETCH: Work = {(FETCH.name, "fetch"): (0.9, 1.0), ("Blur", "transform"): 0.1}
+"""Nearly all is waiting for storage."""
+IDLE: dict[str, Any] = {"worker_cpu": 0.1, "queued_share": 0.01}
+"""What workers use of the cores that mostly wait."""
