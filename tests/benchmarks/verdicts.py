@@ -1,10 +1,12 @@
 """How often is the verdict of `ss.diagnose` right? Loops with planted causes, and healthy ones.
 
 Each trial is a loop that no rule was ever tuned on: its numbers (step, batch, work, where the cause
-sits, how strong it is) are drawn from seeds that nothing else uses. There are four kinds: single
-causes, weak ones near the threshold, pairs of causes, and loops in which nothing is wrong. A trial
-runs in a process of its own, and leaves one line of JSON in a file; started again, the benchmark
-goes on where it was. Lines that other rules or thresholds have left are not counted.
+sits, how strong it is) are drawn from seeds that nothing else uses. There are single causes, weak
+ones near the threshold, and pairs of causes; and loops in which nothing is wrong: healthy from the
+start, or a planted loop whose cause was taken away.
+
+A trial runs in a process of its own, and leaves one line of JSON in a file; started again, the
+benchmark goes on where it was. Lines that other rules or thresholds have left are not counted.
 
 A verdict is right at first choice if it is the planted cause; of a pair, the one that costs more. A
 false alarm is a healthy loop that is said to have a cause. Every miss is printed.
@@ -36,11 +38,18 @@ from tqdm import tqdm
 import stallscope as ss
 from stallscope.planted import HEALTHY_CODE, PAIRS, PLANTED, Planted, plant, plant_pair
 
-SINGLE, NEAR, PAIR, HEALTHY = "single", "near", "pair", "healthy"
-STRENGTH = {SINGLE: (1.6, 3.0), NEAR: (1.2, 1.4), PAIR: (1.8, 2.6), HEALTHY: (2.0, 2.0)}
+SINGLE, NEAR, PAIR, HEALTHY, AWAY = "single", "near", "pair", "healthy", "taken away"
+STRENGTH = {
+    SINGLE: (1.6, 3.0),
+    NEAR: (1.2, 1.4),
+    PAIR: (1.8, 2.6),
+    HEALTHY: (2.0, 2.0),
+    AWAY: (1.6, 2.4),
+}
 """How many times as long as its step a step takes with its wait, between these."""
-SHARES = {SINGLE: 0.62, NEAR: 0.23, PAIR: 0.15}
-"""Of the planted trials."""
+SHARES = {SINGLE: 0.62, NEAR: 0.23, PAIR: 0.15, HEALTHY: 0.5, AWAY: 0.5}
+"""Of the planted trials, and of the others."""
+SOUND = (HEALTHY, AWAY)
 NO_ALARM = (HEALTHY_CODE, "inconclusive")
 OVER = 1.1
 """A verdict that took more than so many times its budget came too late."""
@@ -67,7 +76,8 @@ class Trial:
         """The loop."""
         if self.kind == PAIR:
             return plant_pair(*self.causes, self.seed, self.strength)
-        return plant(self.causes[0], self.seed, self.strength)
+        planted = plant(self.causes[0], self.seed, self.strength)
+        return planted.taken_away or planted if self.kind == AWAY else planted
 
 
 def main() -> None:
@@ -109,6 +119,7 @@ def trials(given: argparse.Namespace) -> list[Trial]:
         *_draw(NEAR, [(code,) for code in PLANTED], given.trials, draw),
         *_draw(PAIR, list(PAIRS), given.trials, draw),
         *_draw(HEALTHY, [(HEALTHY_CODE,)], given.healthy, draw),
+        *_draw(AWAY, [(code,) for code in PLANTED], given.healthy, draw),
     ]
     draw.shuffle(drawn)
     wanted = given.causes or [HEALTHY_CODE, *PLANTED]
@@ -118,7 +129,7 @@ def trials(given: argparse.Namespace) -> list[Trial]:
 def _draw(
     kind: str, causes: list[tuple[str, ...]], number: int, draw: random.Random
 ) -> list[Trial]:
-    many = round(number * SHARES.get(kind, 1.0))
+    many = round(number * SHARES[kind])
     first = draw.randrange(10_000, 1_000_000)
     return [
         Trial(
@@ -234,8 +245,8 @@ def shares(lines: list[Line]) -> str:
         of_kind = [line for line in lines if line["kind"] == kind]
         rows.append((f"{kind}: right at first choice", *_share(_right, of_kind)))
         rows.append((f"{kind}: among the first two", *_share(_second, of_kind)))
-    planted = [line for line in lines if line["kind"] != HEALTHY]
-    healthy = [line for line in lines if line["kind"] == HEALTHY]
+    planted = [line for line in lines if line["kind"] not in SOUND]
+    healthy = [line for line in lines if line["kind"] in SOUND]
     rows.append(("all planted: right at first choice", *_share(_right, planted)))
     rows.append(("all planted: among the first two", *_share(_second, planted)))
     rows.append(("pairs: both among the first two", *_share(_both, _pairs(lines))))
@@ -277,7 +288,7 @@ def _share(is_so: Any, lines: list[Line]) -> tuple[str, str, str]:
 
 
 def _truth(line: Line) -> str:
-    return line["causes"][0]
+    return HEALTHY_CODE if line["kind"] in SOUND else line["causes"][0]
 
 
 def _right(line: Line) -> bool:

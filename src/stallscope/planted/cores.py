@@ -20,6 +20,8 @@ _HEALTHY: Final = 0.5
 """Share of the workers' time, or of the cores', that a healthy loader takes."""
 _READ: Final = 0.35
 _MOST_THREADS: Final = 64
+_SPARE: Final = 0.67
+"""Share of the step that the loader may take without the cause, where that is measured."""
 
 
 def too_few_workers(base: Recipe, given: Given) -> Two:
@@ -77,7 +79,7 @@ def oversubscription(base: Recipe, given: Given) -> Two:
     )
     alone_s = yardsticks.batch_s(loop)
     together_s = yardsticks.batch_s(replace(loop, threads=threads))
-    if together_s < given.strength * alone_s:
+    if together_s * _SPARE < given.strength * alone_s:
         raise UnsupportedError(
             f"here a batch takes {seconds(alone_s)} with 1 thread a worker and "
             f"{seconds(together_s)} with {threads}: that is no loop that is "
