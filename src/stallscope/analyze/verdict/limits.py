@@ -15,11 +15,11 @@ HEALTHY: Final = HARDLY
 DOMINATES: Final = 0.5
 """A cause is named alone when it holds this share of the stalls: nothing else then holds more."""
 LEADS: Final = 0.3
-"""Without any that dominates, the longest is named if it holds this share of the stalls and ..."""
+"""Without any that dominates, the longest stage is named if it holds this share of the work ..."""
+AHEAD: Final = 1.6
+"""... and so many times as much as the next one."""
 NOTED: Final = 0.15
 """From this share of the stalls on, a part is a further finding."""
-AHEAD: Final = 1.6
-"""... so many times as much as the next one."""
 UNEXPLAINED: Final = 0.2
 """Above this share of stalls that nothing explains there is no verdict."""
 WAITS: Final = 0.5

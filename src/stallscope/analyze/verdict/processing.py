@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from stallscope.diagnoses import Finding
 
 _CAUSES = {DECODE: DECODE_CAUSE, COLLATE: COLLATE_CAUSE, SENDING: SENDING_CAUSE}
+_WORK = (FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE, SENDING)
 _GROUPS = {
     DECODE_CAUSE.code: (DECODE,),
     COLLATE_CAUSE.code: (COLLATE,),
@@ -37,17 +38,21 @@ _WORDS = {DECODE: "decoding", COLLATE: "collate", SENDING: "sending and receivin
 
 
 def leading(facts: Facts) -> str | None:
-    """The group of work that dominates the stalls, or is well ahead of the others; None: none."""
-    work = {
-        name: part
-        for name, part in facts.exposure.groups().items()
-        if name in (FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE, SENDING)
-    }
-    (name, most), *others = [*work.items(), ("", 0.0)]
-    second = others[0][1] if others else 0.0
-    if most >= limits.DOMINATES or (most >= limits.LEADS and most >= limits.AHEAD * second):
-        return name
-    return None
+    """The group of work that dominates, or whose longest stage is well ahead; None: none.
+
+    Shares are of the work alone: what threads waited for cores is the same for all of it.
+    """
+    parts = [part for part in facts.exposure.parts if part.group in _WORK]
+    work = sum(part.share for part in parts)
+    groups = facts.exposure.groups()
+    most = max(_WORK, key=lambda name: groups.get(name, 0.0))
+    if not work:
+        return None
+    if groups.get(most, 0.0) >= limits.DOMINATES * work:
+        return most
+    first, second = (*(part.share for part in parts[:2]), 0.0)[:2]
+    ahead = first >= limits.LEADS * work and first >= limits.AHEAD * second
+    return parts[0].group if ahead else None
 
 
 def groups_of(code: str) -> tuple[str, ...]:
