@@ -26,6 +26,16 @@ def samples(**numbers):
     return build(Recipe(**{"step_s": 0.01, "batch": 4, "workers": 0, **numbers}))[0].dataset
 
 
+class SharedNumber:
+    """As multiprocessing's, in one process."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def get_lock(self):
+        return threading.Lock()
+
+
 class TestStorage:
     def test_all_share_what_it_gives(self, waited, monkeypatch):
         """Three who ask at once for 100 bytes of 100 a second wait 1, 2 and 3 s."""
