@@ -446,3 +446,20 @@ class Halve:
 
     def __call__(self, sample: torch.Tensor) -> torch.Tensor:
         return sample / 2
+
+
+class Around:
+    """Something of the user's that holds a loader whose workers live on after an epoch."""
+
+    def __init__(self) -> None:
+        self.loader = DataLoader(Noise(16), 4, num_workers=1, persistent_workers=True)
+
+    def __iter__(self) -> Any:
+        yield from self.loader
+
+
+def test_a_held_loader_with_persistent_workers_can_start_again():
+    """Workers of one start are gone, and the next start does not ask them."""
+    ladder = quick(Around(), budget_s=10)
+
+    assert AS_IT_IS.name in measured(ladder)

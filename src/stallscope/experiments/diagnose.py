@@ -23,7 +23,7 @@ from stallscope.measure.devices import device_of
 from stallscope.measure.distributed import alone
 from stallscope.measure.machine import machine
 from stallscope.measure.simulated import SimulatedStep
-from stallscope.units import seconds, share
+from stallscope.units import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +136,7 @@ class _Case:
         if asked - done:
             return f"what was left of the budget was too little for: {', '.join(asked - done)}"
         sure = self._examination.findings[0].confidence
-        return f"nothing was open any more (confidence {share(sure)})"
+        return f"nothing was open any more (confidence {sure:.2f})"
 
     def result(self) -> Diagnosis:
         """The verdict, and what it is made of."""

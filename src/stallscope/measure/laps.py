@@ -140,6 +140,7 @@ def started(loop: Loop, lap: Lap | None = None) -> Iterator[Iterator[Any]]:
             for inner in loaders_of(loop.batches):
                 if inner._iterator is not None:  # noqa: SLF001 - persistent workers, inside of it
                     shut_down(inner._iterator)  # noqa: SLF001
+                    vars(inner)["_iterator"] = None  # the next start would go on with it
             batches.close()
             shut_down(source)
             if inspect.isgenerator(source):

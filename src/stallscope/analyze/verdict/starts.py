@@ -73,5 +73,10 @@ def starts(run: Run, setup: Setup) -> Starts:
         extra_s=float(seen["extra_s"].median() or 0.0) + float(end_s),  # type: ignore[arg-type]  # a float column
         epoch_s=None if length is None else length * mean_s,
         epochs=seen.height,
-        again=bool(setup.num_workers) and not setup.persistent,
+        again=bool(setup.num_workers) and not setup.persistent and not _goes_on(steps, length),
     )
+
+
+def _goes_on(steps: pl.DataFrame, length: int | None) -> bool:
+    """Whether one iteration is longer than an epoch: a loader that never ends its workers."""
+    return length is not None and bool((steps["place"] >= length).any())
