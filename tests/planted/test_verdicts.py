@@ -11,7 +11,7 @@ from stallscope import planted
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", ["slow-worker", "storage-latency", "healthy"])
+@pytest.mark.parametrize("code", ["slow-worker", "healthy"])
 def test_nothing_else_is_blamed(code):
     """The verdict on a loop is its planted cause, or that it cannot be told: no other cause."""
     loop = planted.plant(code, seed=5)
