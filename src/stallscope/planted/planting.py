@@ -66,7 +66,7 @@ PAIRS: Final = (
 )
 """Pairs that can be planted together, the one that costs more first. Only such whose costs add up:
 what is slow throughout hides what is slow now and then, whichever of them gains more if mended."""
-MINOR: Final = 0.6
+MINOR: Final = 0.4
 """The second of a pair costs so much of what the first does."""
 
 
