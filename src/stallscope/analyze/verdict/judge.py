@@ -70,6 +70,8 @@ _DOUBTFUL = 0.3
 def judge(facts: Facts) -> tuple[Finding, ...]:
     """The verdict, and whatever else was found, what costs most first.
 
+    Used-up cores stand last: they are what the other findings do, and not one more cause.
+
     Args:
         facts: what was measured.
     """
@@ -87,7 +89,7 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
     rest = [one for one in found.values() if one.code != verdict.code and _is_worth(one)]
     if verdict.code == HEALTHY.code:
         rest = [one for one in rest if one.code in (START_UP.code, MAIN_PROCESS.code, COPY.code)]
-    return (verdict, *sorted(rest, key=lambda one: -one.severity))
+    return (verdict, *sorted(rest, key=lambda one: (one.code == CPU_SATURATED.code, -one.severity)))
 
 
 def _is_worth(one: Finding) -> bool:

@@ -22,8 +22,6 @@ NOTED: Final = 0.15
 """From this share of the stalls on, a part is a further finding."""
 UNEXPLAINED: Final = 0.2
 """Above this share of stalls that nothing explains there is no verdict."""
-WAITS: Final = 0.5
-"""A stage that neither computes nor wants a core for this share of its time waits for something."""
 WAITS_ALONE: Final = 0.7
 """Share of the stalls that is waiting for storage, from which on more workers are no answer of
 their own: they would be there to wait."""
@@ -34,15 +32,11 @@ KEEPS_UP: Final = 0.9
 queues grow without end at 1, and below 0.9 what is left of the stalls is no lack of speed."""
 FAST_ENOUGH: Final = 1.1
 """More workers would be the answer when the loop then takes no more than this times its step."""
-CORES_USED: Final = 0.85
-"""Share of the cores that workers and loop keep busy from which on the cores are used up."""
 QUEUES: Final = 0.15
 """Share of a worker's time in which it could run and has no core that is worth a word: with a core
 for each, it is a few per cent."""
 FOREIGN: Final = 0.2
 """Share of the cores that other processes have, from which on the measurement is disturbed."""
-CROWDED_OUT: Final = 0.4
-"""From this share on, what depends on free cores is not said at all."""
 SLOWER_WORKER: Final = 1.4
 """A slow worker takes so many times as long for a batch as the others: pools of equal workers were
 seen to differ by up to 1.2 on a busy machine."""
@@ -53,9 +47,6 @@ SHARED_NOTED: Final = 0.1
 """... and what they wait longer is at least this share of the time that a batch takes."""
 WAITS_FOR_IT: Final = 0.7
 """Share of the stalls that wait for a slow worker's batches; two equal workers have half each."""
-BY_SIZE: Final = 0.5
-"""Reading is a matter of bytes when this share of the differences between samples' times goes with
-their sizes (squared correlation)."""
 EXTRA_THREADS: Final = 0.3
 """Share of a worker's CPU time that is spent by threads beside the one that makes the batches, from
 which on they matter; sending takes a few per cent."""

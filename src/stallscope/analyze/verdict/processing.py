@@ -129,7 +129,7 @@ def _longest(facts: Facts) -> Part:
 
 def _clearly(facts: Facts, part: float) -> float:
     """Whether it dominates, and whether the ladder agrees where there is one."""
-    alone = clear(part, limits.LEADS, limits.DOMINATES + 0.15)
+    alone = clear(part, limits.NOTED, limits.DOMINATES + 0.15)
     return min(alone, 0.6) if facts.gain is not None and facts.gain.is_none else alone
 
 

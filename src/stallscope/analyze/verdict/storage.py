@@ -41,7 +41,7 @@ def lock(facts: Facts) -> Finding | None:
 def storage(facts: Facts) -> Finding | None:
     """Reading waits, and not for the CPU: for storage that is slow to answer, or that is full."""
     waits = facts.exposure.waiting(*READING)
-    if waits < limits.WAITS * limits.DOMINATES or waits < limits.LEADS:
+    if waits < limits.NOTED:
         return None
     if facts.is_shared and _is_lock(facts):
         return None
@@ -56,7 +56,7 @@ def storage(facts: Facts) -> Finding | None:
         facts,
         f"{share(waits)} of the stalls is waiting in reading ({each}{with_rate}){shared}",
         severity=facts.stall_share * facts.exposure.of(*READING),
-        clearly=min(clear(waits, limits.LEADS, 0.6), 0.8 if facts.is_shared is None else 1.0),
+        clearly=min(clear(waits, limits.NOTED, 0.6), 0.8 if facts.is_shared is None else 1.0),
         evidence=_waiting(facts)
         | {
             "read_bytes_per_s": rate,

@@ -98,6 +98,8 @@ def slow_samples(facts: Facts) -> Finding | None:
     without = facts.free_load * (1 - spikes.share)
     if spikes.count < limits.FEWEST_SPIKES or without > 1.0:
         return None
+    if spikes.share <= 1 - facts.queue_free:  # samples in which a worker had to wait for a core
+        return None
     if part < limits.LEADS and spikes.share < limits.LEADS:
         return None
     told = facts.titles.get(_SLOW_SAMPLES, "").partition(":")[2]
