@@ -63,6 +63,16 @@ class Tensors(Smooth):
         return torch.from_numpy(np.asarray(super().image(index)).copy()).permute(2, 0, 1)
 
 
+class Listed(Tensors):
+    """Holds its ops in a list, and calls them in turn."""
+
+    def __getitem__(self, index: int) -> Any:
+        image = self.image(index)
+        for op in self.transform:
+            image = op(image)
+        return image, index
+
+
 class Dicts(Tensors):
     """The same in a dictionary."""
 

@@ -20,7 +20,7 @@ STOREYS = {
     "probe": ("ground probe", "numpy torch typing_extensions:types"),
     "measure": (
         "ground probe measure",
-        "line_profiler numpy torch torchvision PIL psutil pynvml tqdm typing_extensions:types",
+        "cv2 line_profiler numpy torch torchvision PIL psutil pynvml tqdm typing_extensions:types",
     ),
     "analyze": ("ground analyze", "numpy polars"),
     "experiments": ("ground probe measure analyze experiments", "numpy polars psutil torch tqdm"),

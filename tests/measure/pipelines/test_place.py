@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from pipelines import Tensors, halve, middle
+from pipelines import Listed, Tensors, halve, middle
 from torch.utils.data import ConcatDataset, Subset
 from torchvision.datasets.vision import StandardTransform
 
 from stallscope.measure.pipelines.place import places
-
-
-class Listed(Tensors):
-    """Calls its ops in turn."""
-
-    def __getitem__(self, index):
-        image = self.image(index)
-        for op in self.transform:
-            image = op(image)
-        return image
 
 
 def both(dataset):
@@ -64,7 +54,7 @@ def test_a_list_of_functions_is_one_place():
     (place,) = places(dataset)
 
     assert [halve, middle] == place.value
-    assert (32, 36) == place.filled(dataset, [halve])[0].shape[1:]
+    assert (32, 36) == place.filled(dataset, [halve])[0][0].shape[1:]
 
 
 def test_torchvisions_pair_of_transforms():

@@ -33,8 +33,6 @@ class Trial:
     """Its data against the original's."""
     names: Mapping[int, str] | None = None
     """For ops that are replaced, an expression for what replaces them."""
-    label: str = ""
-    """For ops that are replaced, how the order names them."""
 
     @property
     def is_same(self) -> bool:
@@ -42,11 +40,18 @@ class Trial:
         return self.comparison.equivalence == IDENTICAL
 
 
-def joined(trials: list[Trial], base_s: float, judge: Judge) -> Trial | None:
-    """The best of each kind in one pipeline; None where there are not two that gain."""
+def joined(trials: list[Trial], base_s: float, worth_s: float, judge: Judge) -> Trial | None:
+    """The best of each kind in one pipeline; None where there are not two that gain.
+
+    Args:
+        trials: what may be joined.
+        base_s: what the ops cost as they are, per sample.
+        worth_s: what a change has to save at least.
+        judge: compares the whole.
+    """
     picked: list[Trial] = []
     for kind in ("order", "alternative", "decode", "batch"):
-        gaining = [t for t in trials if t.kind == kind and (t.ops_s or base_s) < base_s]
+        gaining = [t for t in trials if t.kind == kind and (t.ops_s or base_s) < base_s - worth_s]
         for trial in sorted(gaining, key=lambda one: one.ops_s or 0.0):
             if _fits(trial, picked):
                 picked.append(trial)
@@ -65,7 +70,6 @@ def joined(trials: list[Trial], base_s: float, judge: Judge) -> Trial | None:
         None if comparison.equivalence == FAILS else base_s - saved_s,
         comparison,
         {p: n for trial in picked for p, n in (trial.names or {}).items()},
-        next((trial.label for trial in picked if trial.label), ""),
     )
 
 

@@ -33,6 +33,8 @@ _MOST_OTHERS: Final = 6
 """Of other data, and of those that raise."""
 _ALWAYS: Final = 50
 """Orders of one digest that are looked at until enough are found to be the same."""
+_WORTH: Final = 0.01
+"""Of a sample's time: changes that should save less are left out where all come together."""
 _REDRAWN: Final = (
     "random numbers are drawn in another order, so that a seed gives other samples than before"
 )
@@ -119,7 +121,6 @@ class Trials:
                     self._with_other(position, op) if comparison.equivalence != FAILS else None,
                     comparison,
                     {position: name},
-                    new,
                 )
             )
 
@@ -154,12 +155,14 @@ class Trials:
 
     def add_together(self, is_over: Callable[[], bool]) -> None:
         """All changes that give the same data and should gain; and with the close ones on top."""
-        same = joined([trial for trial in self.all if trial.is_same], self.base_s, self.judge)
+        worth_s = _WORTH * (self.base_s + self.rest.total_s)
+        same_data = [trial for trial in self.all if trial.is_same]
+        same = joined(same_data, self.base_s, worth_s, self.judge)
         if is_over():
             self.all += [same] if same is not None else []
             return
         near = [t for t in self.all if t.is_same or t.comparison.equivalence == CLOSE]
-        more = joined(near, self.base_s, self.judge)
+        more = joined(near, self.base_s, worth_s, self.judge)
         self.all += [same] if same is not None else []
         if more is not None and (same is None or more.change != same.change):
             self.all.append(more)
