@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,9 +20,9 @@ from orderings_built import (
 from pictures import check_texts, texts
 
 import stallscope as ss
-from stallscope.analyze.orders.answer import costliest, fit, on_top, sentence, verdict
+from stallscope.analyze.orders.answer import costliest, fit, floor, on_top, sentence, verdict
 from stallscope.analyze.orders.parts import parts_of
-from stallscope.orderings import CLOSE
+from stallscope.orderings import CLOSE, Counts
 from stallscope.views.charts.orderpictures import amplification, of
 from stallscope.views.orders import KINDS
 
@@ -161,6 +162,17 @@ class TestSentences:
             "RandomMask is the costliest op: 40% of a sample's time; decoding the image takes 32%"
             == costliest(ORDERS["full"])
         )
+
+    def test_no_time_is_not_no_gain(self):
+        """Where the budget ended the search at once, that is the answer."""
+        orders = replace(ORDERS["no others"], counts=Counts(measurements=5, unexplored=3))
+
+        assert "allow more of it (budget_s)" in sentence(orders)
+
+    def test_the_floor_is_told(self):
+        """What the best pipeline still decodes, no order takes away."""
+        assert "of the best pipeline, 53% is decoding" in floor(ORDERS["full"])
+        assert not floor(ORDERS["no others"])
 
     def test_what_is_only_close_is_said_apart(self):
         """It is no part of the answer; its difference and what it means for the model are told."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.analyze.climb import times
-from stallscope.analyze.orders.parts import as_it_is
+from stallscope.analyze.orders.parts import as_it_is, parts_of
 from stallscope.orderings import CLOSE, DIFFERENT, EQUIVALENCES, FAILS, IDENTICAL, NOT_DISTINGUISHED
 from stallscope.units import count, seconds, share
 
@@ -58,6 +58,8 @@ def _nothing(orders: Orders) -> str:
     others = orders.trials.height - 1
     if len(names) == 1 and others <= 0:
         return f"The pipeline has one op, {names[0]}: there is nothing to put into another order"
+    if others <= 0 and orders.counts.unexplored:
+        return "The time was over before another pipeline was tried: allow more of it (budget_s)"
     if others <= 0:
         return "No other pipeline was tried: keep the one as it is"
     what = "pipeline that was" if others == 1 else "pipelines that were"
@@ -89,6 +91,19 @@ def costliest(orders: Orders) -> str:
     told = f"{first.name} is the costliest op: {share(first.seconds / whole)} of a sample's time"
     decode = sum(part.seconds for part in parts if part.kind == "decode")
     return told + (f"; decoding the image takes {share(decode / whole)}" if decode else "")
+
+
+def floor(orders: Orders) -> str:
+    """What of the best pipeline no order takes away; "" where that is not known."""
+    if orders.best is None:
+        return ""
+    row = orders.trials.row(by_predicate=pl.col("trial") == orders.best["trial"], named=True)
+    parts = parts_of(orders, row)
+    decode = sum(part.seconds for part in parts if part.kind == "decode")
+    if not decode:
+        return ""
+    took = share(decode / sum(part.seconds for part in parts))
+    return f"of the best pipeline, {took} is decoding the image, which no order takes away"
 
 
 def summary(orders: Orders) -> str:
