@@ -226,7 +226,7 @@ def _measured(found: Measured) -> str:
     low, high = found.speedup_low, found.speedup_high
     where = "in workers" if found.place == "workers" else "in the main process"
     if low is None or high is None:
-        return f"{factor_text(found.speedup)} as fast, measured {where}"
+        return f"{factor_text(found.speedup)} as fast, measured once {where}, without an interval"
     ends = f"95% interval {low:.2f} to {high:.2f}"
     if low <= 1 <= high:
         return f"not distinguishable from the original, measured {where} ({ends})"

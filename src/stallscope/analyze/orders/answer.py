@@ -62,10 +62,30 @@ def _nothing(orders: Orders) -> str:
         return "The time was over before another pipeline was tried: allow more of it (budget_s)"
     if others <= 0:
         return "No other pipeline was tried: keep the one as it is"
+    unsure = _unsure(orders)
+    if unsure:
+        return unsure
     what = "pipeline that was" if others == 1 else "pipelines that were"
     return (
         f"Keep the pipeline as it is: of {others:,} other {what} tried, none is known to give the "
         f"same data in less time{_nearest(orders)}"
+    )
+
+
+def _unsure(orders: Orders) -> str:
+    """What should be faster, where every measurement is too short to contradict that."""
+    same = (
+        (pl.col("equivalence") == IDENTICAL) & (pl.col("trial") > 0) & (pl.col("kind") != "cache")
+    )
+    rows = orders.table().filter(same).drop_nulls("speedup")
+    rows = rows.filter(pl.col("predicted_speedup") > _FINE).sort("predicted_speedup")
+    if rows.is_empty() or rows["speedup_low"].is_not_null().any():
+        return ""
+    last = rows.row(-1, named=True)
+    factor = factor_text(last["predicted_speedup"])
+    return (
+        f"Too little was measured to tell: with {last['change']}, the same data should come "
+        f"{factor} as fast. Allow more time (budget_s), on a machine that does nothing else"
     )
 
 
@@ -181,7 +201,7 @@ def fit(orders: Orders) -> str:
     """How well the speed-ups of the measured pipelines were predicted."""
     errors = prediction_errors(orders)
     if not errors:
-        return "No other pipeline was measured: the prediction was not put to the test"
+        return "No other pipeline was measured often enough to put the prediction to the test"
     if len(errors) == 1:
         return f"The predicted speed-up of the one measured pipeline is {share(errors[0])} off"
     return (
@@ -191,8 +211,12 @@ def fit(orders: Orders) -> str:
 
 
 def prediction_errors(orders: Orders) -> list[float]:
-    """How far each predicted speed-up lies from the measured one, as a share of it; ascending."""
-    rows = orders.table().filter(pl.col("trial") > 0).drop_nulls(["speedup", "predicted_speedup"])
+    """How far each predicted speed-up lies from the measured one, as a share of it; ascending.
+
+    Of those that were measured often enough for an interval.
+    """
+    rows = orders.table().filter(pl.col("trial") > 0)
+    rows = rows.drop_nulls(["speedup", "speedup_low", "predicted_speedup"])
     return sorted(
         abs(row["predicted_speedup"] / row["speedup"] - 1) for row in rows.iter_rows(named=True)
     )
