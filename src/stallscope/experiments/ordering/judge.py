@@ -96,7 +96,7 @@ class Judge:
             why = f"{verdict.statistic} differs over {draws}"
             return Comparison(DIFFERENT, compared=n, why=why, pictures=shown, **said)
         why = (
-            f"other draws, but no statistic tells them apart over {draws}; a shift of the mean by "
+            f"other values, but no statistic tells them apart over {draws}; a shift of the mean by "
             f"{share(verdict.smallest_share)} of the spread would probably have been seen"
         )
         return Comparison(NOT_DISTINGUISHED, compared=n, why=why, pictures=shown, **said)

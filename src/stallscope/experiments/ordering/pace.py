@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.experiments.ordering.race import LAP_S
-from stallscope.orderings import FAILS
+from stallscope.orderings import DIFFERENT, FAILS
 
 if TYPE_CHECKING:
     from stallscope.experiments.ordering.trials import Trials
@@ -40,7 +40,8 @@ class Pace:
         can = [
             number
             for number, trial in enumerate(trials.all)
-            if number and trial.ops_s is not None and trial.comparison.equivalence != FAILS
+            if number and trial.ops_s is not None
+            if trial.comparison.equivalence not in (FAILS, DIFFERENT)
         ]
         can.sort(key=lambda n: (not trials.all[n].is_same, trials.all[n].ops_s or 0.0))
         first: dict[str, int] = {}

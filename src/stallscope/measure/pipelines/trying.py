@@ -1,6 +1,6 @@
 """Trying an op on samples: what it gives, how long it takes, and whether it can be compared.
 
-Each op is called at least twice for each sample, on the same draws, in two orders of the samples.
+Each op is called twice for each sample, on the same draws, in two orders of the samples, and timed.
 An op that gives other data the second time keeps a state, or draws from a generator that nobody can
 find. It is then only comparable on the very inputs that it gets in the pipeline as it is.
 """
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from stallscope.measure.pipelines.chain import Op
 
 _CHEAP_S: Final = 0.02
-"""Ops that are done with all samples sooner than this are timed a few times more."""
+"""Ops that are done with all samples sooner than this are called a few times more for each."""
+_FEWEST_ROUNDS: Final = 2
 _MOST_ROUNDS: Final = 5
 _MOST_TRIES: Final = 64
 """Draws that are looked through for one that does something."""
@@ -108,17 +109,14 @@ def attempt(op: Op, stream: Stream, givens: Sequence[Given]) -> Outcome:
         Exception: whatever the op raises.
     """
     first = _First(op, stream, givens)
-    again = _Rounds(op, stream, givens, copies=first.changes_input).run(telling=True)
+    calls = _Calls(op, stream, givens, copies=first.changes_input)
+    again = calls.again()
     steady = first.digest == digest_of(again)
-    rounds = _Rounds(op, stream, givens, copies=first.changes_input)
-    rounds.run()
-    while sum(rounds.times_s) * rounds.count < _CHEAP_S and rounds.count < _MOST_ROUNDS:
-        rounds.run()
     return Outcome(
         givens=tuple(again if steady else first.results),
         digest=first.digest,
         layout=layout_of(again),
-        times_s=tuple(rounds.times_s),
+        times_s=tuple(map(calls.shortest_s, range(len(givens)))),
         is_random=first.is_random,
         changes_input=first.changes_input,
         unsteady=_unsteady(op, steady=steady, counts=first.counts),
@@ -199,8 +197,8 @@ class _First:
         self.results.append(passed_on(op, given, result))
 
 
-class _Rounds:
-    """Timed calls of an op for all samples.
+class _Calls:
+    """More calls of an op for all samples.
 
     Args:
         op: how it is called.
@@ -211,32 +209,36 @@ class _Rounds:
 
     def __init__(self, op: Op, stream: Stream, givens: Sequence[Given], *, copies: bool) -> None:
         self._op, self._stream, self._givens, self._copies = op, stream, givens, copies
-        self.count = 0
-        self.times_s = [float("inf")] * len(givens)
 
-    def run(self, *, telling: bool = False) -> list[Given]:
-        """Call the op for each sample, the last one first; returns what it gives, the first first.
+    def again(self) -> list[Given]:
+        """What the op gives on the draws on which orders are compared, the last sample first."""
+        draws = map(self._stream.telling_draw, range(len(self._givens)))
+        return [self._call(draw)[0] for draw in reversed(list(draws))][::-1]
 
-        Args:
-            telling: whether on the draws on which orders are compared; else on any.
+    def shortest_s(self, number: int) -> float:
+        """The shortest of a few calls in a row for one sample, on its first draw.
+
+        In a row, and with each result let go: so the input is in the cache and memory is used
+        again, as in the pipeline, where the op before has just made what this one gets.
         """
-        numbers = range(len(self._givens))
-        draws = map(self._stream.telling_draw if telling else Draw, numbers)
+        times_s: list[float] = []
+        each_s = _CHEAP_S / len(self._givens)
         with _no_collection():
-            found = [self._one(draw) for draw in reversed(list(draws))]
-        self.count += 1
-        return found[::-1]
+            while len(times_s) < _FEWEST_ROUNDS or (
+                len(times_s) < _MOST_ROUNDS and sum(times_s) < each_s
+            ):
+                times_s.append(self._call(Draw(number))[1])
+        return min(times_s)
 
-    def _one(self, draw: Draw) -> Given:
-        number = draw.sample
-        given = self._givens[number]
+    def _call(self, draw: Draw) -> tuple[Given, float]:
+        """What the op gives for a sample, and how long it takes."""
+        given = self._givens[draw.sample]
         kept = Given(*fresh(tuple(given))) if self._copies else given
         self._stream.seed(draw)
         began_ns = time.perf_counter_ns()
         result = called(self._op, self._stream.op, kept)
         took_s = (time.perf_counter_ns() - began_ns) / 1e9
-        self.times_s[number] = min(self.times_s[number], took_s)
-        return passed_on(self._op, given, result)
+        return passed_on(self._op, given, result), took_s
 
 
 def _whole_numbers(op: Any) -> dict[str, int]:
