@@ -77,6 +77,10 @@ def reordered_by_hand(lab):
     panel = TryPanel(lab)
     assert AS_IT_IS == panel.order()
 
+    panel.tag("ToDtype").locator("i").click()
+    panel.waits_for("it was put back")
+    assert AS_IT_IS == panel.order()
+
     panel.drag("PILToTensor", onto="RandomHorizontalFlip")
     panel.waits_for("identical: the same bits on")
     assert TENSOR_FIRST == panel.order()
