@@ -13,6 +13,7 @@ import torch
 
 from stallscope.analyze.orders.search import Node, State, Tried
 from stallscope.experiments.ordering.recipe import BatchOps
+from stallscope.measure.cache.values import fresh
 from stallscope.measure.pipelines import trying
 from stallscope.measure.pipelines.calls import Given
 from stallscope.measure.pipelines.digests import described
@@ -160,10 +161,10 @@ class Workbench:
         for position in positions:
             tried = found.edges.get(node, {}).get(position)
             if tried is None:
-                fresh = self.attempt(position, applied, values, node.state)
-                tried = fresh._replace(value=None)
+                new = self.attempt(position, applied, values, node.state)
+                tried = new._replace(value=None)
                 found.edges.setdefault(node, {})[position] = tried
-                values = fresh.value
+                values = new.value
             elif tried.state is not None:
                 values = trying.run(self.ops[position], self.stream(position), values)
             if tried.state is None:
@@ -205,13 +206,15 @@ class Workbench:
     def _on_batch(self, recipe: Recipe, givens: Sequence[Given]) -> list[Given]:
         """What ops make of a batch, in the size in which the loader makes them.
 
-        A product of matrices may round other than in another size.
+        A product of matrices may round other than in another size. An epoch may end with a smaller
+        batch, so the first sample is taken from a batch of its own.
         """
         values = [given.value for given in givens]
         column = torch.stack(list(islice(cycle(values), max(self.batch_size, len(values)))))
         work = BatchOps(None, recipe.works(self.site.chain), ()).work
-        made = work(column)
-        return [Given((one,), {}) for one in made[: len(values)]]
+        alone = work(fresh(column[:1]))
+        made = [alone[0], *work(column)[1 : len(values)]]
+        return [Given((one,), {}) for one in made]
 
     def _opened(self, opener: Any) -> list[Given]:
         return [Given((opener(opened(one.lazy)),), {}) for one in self.drawn if one.lazy]
