@@ -87,6 +87,15 @@ class TestOrder:
         board.start.value = CROP_FIRST
         assert labels(CROP_FIRST) == board.tags.value
 
+    def test_what_one_began_from_follows_the_order(self):
+        """So that the way back is a choice, and no order goes by another one's name."""
+        board, _ = a_board()
+        board.tags.value = labels((TO_TENSOR, CROP, COLOUR, MASK, SCALE))
+
+        assert board.start.value is None
+        board.start.value = AS_IT_IS
+        assert labels(AS_IT_IS) == board.tags.value
+
     def test_an_op_that_was_taken_away_comes_back(self):
         """An order has every op once."""
         board, bench = a_board()
