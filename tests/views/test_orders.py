@@ -119,6 +119,14 @@ class TestTable:
         assert "RandomMask → RandomCrop" in html
         assert "the mask is 256 by 256" in html
 
+    def test_what_a_cache_would_cost_is_told(self):
+        """It is the user's decision, so it is no recommendation, and its price stands there."""
+        others = (Other("cache", "all in memory", 2.0, changes="300 MB in each worker"),)
+        orders = some_orders(others=others, measured=(0,))
+
+        assert "all in memory: 300 MB in each worker" in str(orders)
+        assert "all in memory" not in sentence(orders)
+
     def test_what_comes_from_a_user_is_escaped(self):
         """Names of ops and notes hold whatever the user wrote."""
         others = (Other("alternative", HOSTILE, 3.0, changes=HOSTILE, recommended=True),)

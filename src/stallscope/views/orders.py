@@ -144,7 +144,7 @@ def notes_of(orders: Orders) -> list[str]:
     changes = [
         f"{row['change']}: {row['changes']}"
         for row in orders.table().to_dicts()
-        if row["changes"] and row["recommended"]
+        if row["changes"] and (row["recommended"] or row["kind"] == "cache")
     ]
     top = " · ".join(part for part in (costliest(orders), whole(orders)) if part)
     tried = " · ".join(part for part in (summary(orders), search(orders)) if part)
