@@ -35,7 +35,7 @@ from torchvision.transforms import v2
 import stallscope as ss
 from stallscope.benches import NoSuchOrderError
 from stallscope.demo import BusyOp, FasterRandomMask, RandomMask, case_b_loader
-from stallscope.experiments.ordering import pace, race
+from stallscope.experiments.ordering import pace, race, trials
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 
@@ -415,3 +415,29 @@ def test_an_exception_of_the_datasets_passes_unchanged():
 
     with pytest.raises(KeyError, match="no such image"):
         quick(DataLoader(Broken(halve), batch_size=2))
+
+
+def test_a_candidate_that_fails_is_noted(monkeypatch):
+    """The others are tried, and the result is there."""
+
+    def broken(situation):
+        raise OSError("a file is gone")
+        yield
+
+    monkeypatch.setattr(trials, "CANDIDATES", (broken, *trials.CANDIDATES))
+
+    orders = quick(loader_of(middle, halve))
+
+    assert any("a change could not be tried: OSError" in note for note in orders.notes)
+    assert "batch" in orders.trials["kind"].to_list()
+
+
+def test_a_budget_that_is_over_at_once_still_gives_an_answer():
+    """Only the pipeline as it is, not measured; and what was left out is said."""
+    orders = quick(loader_of(middle, halve, triple), budget_s=0.001)
+
+    assert 0 == orders.trials["trial"][0]
+    assert orders.laps.is_empty()
+    assert orders.counts.unexplored > 0
+    assert any("were not enough for all orders" in note for note in orders.notes)
+    assert orders.best is None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from stallscope.analyze.orders.search import Found
-    from stallscope.experiments.candidates.protocol import Situation
+    from stallscope.experiments.candidates.protocol import Proposal, Situation
     from stallscope.experiments.ordering.workbench import Workbench
     from stallscope.orderings import Rest
 
@@ -134,24 +134,31 @@ class Trials:
     # ---- beyond the order ---------------------------------------------------------------------
 
     def add_candidates(self, situation: Situation, is_over: Callable[[], bool]) -> None:
-        """What each candidate proposes."""
+        """What each candidate proposes; one that fails itself is noted, and the others go on."""
         for candidate in CANDIDATES:
-            for proposal in candidate(situation) if not is_over() else ():
-                if is_over():
-                    break
-                comparison = self.judge.compare(proposal.recipe)
-                saved_s = proposal.saved_s
-                ops_s = None if saved_s is None else self.base_s - saved_s
-                self.all.append(
-                    Trial(
-                        proposal.kind,
-                        proposal.recipe,
-                        proposal.change,
-                        proposal.changes,
-                        None if comparison.equivalence == FAILS else ops_s,
-                        comparison,
-                    )
+            if is_over():
+                return
+            try:
+                self._add_proposals(candidate(situation), is_over)
+            except Exception as error:  # noqa: BLE001 - the user's ops and files, in an odd place
+                situation.notes.append(f"a change could not be tried: {error!r:.160}")
+
+    def _add_proposals(self, proposals: Iterator[Proposal], is_over: Callable[[], bool]) -> None:
+        for proposal in proposals:
+            comparison = self.judge.compare(proposal.recipe)
+            works = comparison.equivalence != FAILS and proposal.saved_s is not None
+            self.all.append(
+                Trial(
+                    proposal.kind,
+                    proposal.recipe,
+                    proposal.change,
+                    proposal.changes,
+                    self.base_s - (proposal.saved_s or 0.0) if works else None,
+                    comparison,
                 )
+            )
+            if is_over():
+                return
 
     def add_together(self, is_over: Callable[[], bool]) -> None:
         """All changes that give the same data and should gain; and with the close ones on top."""
