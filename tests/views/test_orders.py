@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 from orderings_built import (
     FASTER,
@@ -21,8 +22,9 @@ from pictures import check_texts, texts
 
 import stallscope as ss
 from stallscope.analyze.orders.answer import costliest, fit, floor, on_top, sentence, verdict
-from stallscope.analyze.orders.parts import parts_of
-from stallscope.orderings import CLOSE, Counts
+from stallscope.analyze.orders.parts import parts_of, pieces
+from stallscope.benches import Part
+from stallscope.orderings import CLOSE, COSTS, Counts
 from stallscope.views.charts.orderpictures import amplification, of
 from stallscope.views.orders import KINDS
 
@@ -247,6 +249,26 @@ class TestParts:
         assert pytest.approx(0.15) == took["together"]["PILToTensor"]
         assert pytest.approx(1.1) == took["batch"]["ConvertColor, Scale on the batch"]
         assert pytest.approx(0.6) == took["decode"]["decode"]
+
+    def test_the_bench_knows_ways_that_the_table_does_not_tell(self):
+        """Where one set of ops led to several data, it says which of them a way led to."""
+        orders, bench = ORDERS["full"], PlannedBench()
+        more = pl.DataFrame([(4, [1, 0], "other data", 0.1, None)], COSTS, orient="row")
+        unclear = replace(orders, costs=orders.costs.vstack(more), bench=None)
+        row = unclear.trials.row(1, named=True)
+
+        assert () == parts_of(unclear, row)
+        found = parts_of(replace(unclear, bench=bench), row)
+        assert [(1, 0, 2, 3, 4)] == bench.asked["predict"]
+        assert pytest.approx(row["predicted_s"]) == sum(part.seconds for part in found)
+
+    def test_an_op_may_be_called_as_something_else(self):
+        """A kind goes by the place: an op by the name of `decode` is an op."""
+        parts = [Part(name, 1.0) for name in ("fetch", "decode", "Crop", "decode", "fetch")]
+
+        kinds = [piece.kind for piece in pieces([*parts, Part("collate and send", 1.0)])]
+
+        assert ["fetch", "decode", *["transform"] * 3, "collate"] == kinds
 
     def test_a_search_on_fewer_samples_counts_by_its_gain(self):
         """Where ops took longer on all samples, the parts still add up to the prediction."""
