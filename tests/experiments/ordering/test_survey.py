@@ -109,3 +109,16 @@ def test_a_pipeline_that_is_not_called_is_none():
 
     with pytest.raises(NoPipelineError, match=r"it holds dataset\.transform, uncalled"):
         surveyed(Idle(halve))
+
+
+def test_a_dataset_that_insists_on_its_own_compose_is_said():
+    """As MONAI's CacheDataset does: it works, but not with anything else in that place."""
+
+    class Insists(Tensors):
+        def __getitem__(self, index):
+            if not isinstance(self.transform, v2.Compose):
+                raise TypeError("give a Compose")
+            return self.transform(self.image(index))
+
+    with pytest.raises(NoPipelineError, match=r"does more with its pipeline.*give a Compose"):
+        surveyed(Insists(v2.Compose([halve, middle])))

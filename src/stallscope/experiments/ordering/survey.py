@@ -67,7 +67,7 @@ def survey(loader: Any, samples: int, room_bytes: int) -> Survey:
             "asked for again: give a loader over a map-style dataset with the same transforms"
         )
     found = places(loader.dataset)
-    seen = watch(loader.dataset, found, _indices(loader, samples))
+    seen = _watched(loader.dataset, found, _indices(loader, samples))
     number = _chosen(loader.dataset, found, seen)
     place, drawn = found[number], tuple(seen.drawn[number])
     chain, notes = _believed(place, [one.given for one in drawn])
@@ -83,6 +83,26 @@ def survey(loader: Any, samples: int, room_bytes: int) -> Survey:
             "own; put all ops in one Compose to have them ordered together"
         )
     return Survey(Site(place, chain, drawn[0].where), drawn, tuple(notes))
+
+
+def _watched(dataset: Any, found: list[Place], indices: list[Any]) -> Watched:
+    """What goes through each place.
+
+    Raises:
+        NoPipelineError: the dataset works, but not with a watcher in the place of its pipeline.
+    """
+    try:
+        return watch(dataset, found, indices)
+    except StallscopeError:
+        raise
+    except Exception as error:
+        for index in indices:
+            dataset[index]  # the user's own exception, if it is one, leaves from here
+        raise NoPipelineError(
+            f"{type(dataset).__name__} does more with its pipeline than to call it ({error}), as "
+            "one that keeps finished parts does: give a loader over a plain dataset with the same "
+            "transforms"
+        ) from error
 
 
 def _indices(loader: Any, samples: int) -> list[Any]:
@@ -114,6 +134,8 @@ def _chosen(dataset: Any, found: list[Place], seen: Watched) -> int:
         slot.name for inner in pipeline.datasets(dataset) for slot in pipeline.helpers(inner)
     ]
     inline = f"; its code calls {', '.join(map(str, helpers))} itself" if helpers else ""
+    if callable(getattr(dataset, "set_transform", None)):
+        inline = "; a function given to set_transform gets whole columns and is not taken apart"
     held = f"; it holds {', '.join(place.text for place in found)}, uncalled" if found else ""
     raise NoPipelineError(
         f"no pipeline was found in {name}: its __getitem__ calls no transform that it holds"
