@@ -43,6 +43,39 @@ def broken(): raise ValueError("no disk")
 def paired(): return good(), print
 '''
 
+OPS = """
+import time
+import torch
+from torch.utils.data import DataLoader
+
+class Slow:
+    def __call__(self, value):
+        time.sleep(0.01)
+        return value + 1
+
+class Fast:
+    def __call__(self, value):
+        return value + 1
+
+class Double:
+    def __call__(self, value):
+        return value * 2
+
+class Compose:
+    def __init__(self, transforms): self.transforms = transforms
+    def __call__(self, value):
+        for one in self.transforms:
+            value = one(value)
+        return value
+
+class Numbers:
+    def __init__(self): self.transform = Compose([Slow(), Double()])
+    def __len__(self): return 40
+    def __getitem__(self, index): return self.transform(torch.tensor(float(index)))
+
+def loader(): return DataLoader(Numbers(), batch_size=2)
+"""
+
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
@@ -248,6 +281,24 @@ class TestLines:
         assert done.returncode == 2
         assert "did you mean 'Numbers.__getitem__'" in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+class TestOrders:
+    def test_compares_a_rewrite_that_is_named(self, here):
+        """It is made by what the option names; the table goes to stdout."""
+        (here / "ops.py").write_text(OPS)
+        rewrite = ("--alternative", "Slow=ops:Fast")
+        done = stallscope_does("orders", "ops:loader", "--samples", "2", "--budget", "2", *rewrite)
+
+        assert done.returncode == 0, done.stderr
+        assert "Fast instead of Slow" in done.stdout
+
+    def test_says_how_a_rewrite_is_given(self, here):
+        """One line on stderr, with exit code 2."""
+        done = CliRunner().invoke(cli.app, ["orders", "mine:good", "--alternative", "Slow"])
+
+        assert 2 == done.exit_code
+        assert "give NAME=package.module:factory" in done.stderr
 
 
 class TestRecord:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 from orderings_built import (
     FASTER,
@@ -19,9 +21,10 @@ from orderings_built import (
 from pictures import check_texts, texts
 
 import stallscope as ss
-from stallscope.analyze.orders.answer import costliest, fit, on_top, sentence, verdict
-from stallscope.analyze.orders.parts import parts_of
-from stallscope.orderings import CLOSE
+from stallscope.analyze.orders.answer import costliest, fit, floor, on_top, sentence, verdict
+from stallscope.analyze.orders.parts import parts_of, pieces
+from stallscope.benches import Part
+from stallscope.orderings import CLOSE, COSTS, Counts
 from stallscope.views.charts.orderpictures import amplification, of
 from stallscope.views.orders import KINDS
 
@@ -118,6 +121,14 @@ class TestTable:
         assert "RandomMask → RandomCrop" in html
         assert "the mask is 256 by 256" in html
 
+    def test_what_a_cache_would_cost_is_told(self):
+        """It is the user's decision, so it is no recommendation, and its price stands there."""
+        others = (Other("cache", "all in memory", 2.0, changes="300 MB in each worker"),)
+        orders = some_orders(others=others, measured=(0,))
+
+        assert "all in memory: 300 MB in each worker" in str(orders)
+        assert "all in memory" not in sentence(orders)
+
     def test_what_comes_from_a_user_is_escaped(self):
         """Names of ops and notes hold whatever the user wrote."""
         others = (Other("alternative", HOSTILE, 3.0, changes=HOSTILE, recommended=True),)
@@ -141,12 +152,22 @@ class TestSentences:
 
     def test_a_gain_without_an_interval_is_called_a_prediction(self):
         """One lap of each tells too little."""
-        orders = some_orders(others=(), measured=(0, 1), blocks=1, laps=1, noise=0.0)
+        orders = some_orders(measured=(0, 5), blocks=1, laps=1, noise=0.0)
+        best = some_orders(measured=(0, 9), blocks=1, laps=1, noise=0.0)
 
-        assert (
-            "With RandomCrop before PILToTensor, the same data should come 1.06× as fast; measured "
-            "once it is 1.06×, too little for an interval" == sentence(orders)
+        assert "should come 1.7× as fast: predicted, not measured" in sentence(orders)
+        assert sentence(best).endswith(
+            "should come 1.7× as fast; measured once it is 1.7×, too little for an interval"
         )
+
+    def test_one_lap_does_not_contradict_a_prediction(self):
+        """Nor does it confirm one: more time is needed, and it is said of what."""
+        orders = some_orders(measured=(0, 1, 5, 9), measured_share=3.0, blocks=1, laps=1)
+        said = sentence(orders)
+
+        assert said.startswith("Too little was measured to tell: with RandomCrop before PILToTen")
+        assert "the same data should come 1.7× as fast. Allow more time (budget_s)" in said
+        assert fit(orders).startswith("No other pipeline was measured often enough")
 
     def test_what_may_be_faster_is_named(self):
         """An interval that holds 1 is no gain."""
@@ -162,6 +183,17 @@ class TestSentences:
             == costliest(ORDERS["full"])
         )
 
+    def test_no_time_is_not_no_gain(self):
+        """Where the budget ended the search at once, that is the answer."""
+        orders = replace(ORDERS["no others"], counts=Counts(measurements=5, unexplored=3))
+
+        assert "allow more of it (budget_s)" in sentence(orders)
+
+    def test_the_floor_is_told(self):
+        """What the best pipeline still decodes, no order takes away."""
+        assert "of the best pipeline, 53% is decoding" in floor(ORDERS["full"])
+        assert not floor(ORDERS["no others"])
+
     def test_what_is_only_close_is_said_apart(self):
         """It is no part of the answer; its difference and what it means for the model are told."""
         others = (Other("decode", "half", WHOLE_MS * 0.3, changes="less", equivalence=CLOSE),)
@@ -173,10 +205,10 @@ class TestSentences:
         assert said.endswith("PSNR 31 dB or more (less)")
         assert "half" not in sentence(orders)
 
-    @pytest.mark.parametrize(("took", "error"), [(1.0, "0%"), (2.0, "100%"), (0.5, "50%")])
+    @pytest.mark.parametrize(("took", "error"), [(1.0, "<1%"), (2.0, "100%"), (0.5, "50%")])
     def test_predictions_are_held_against_measurements(self, took, error):
         """The error of a predicted speed-up is a share of the measured one."""
-        orders = some_orders(measured=(0, 1), measured_share=took, noise=0.0)
+        orders = some_orders(measured=(0, 1), measured_share=took, noise=1e-6)
 
         assert f"The predicted speed-up of the one measured pipeline is {error} off" == fit(orders)
 
@@ -217,6 +249,26 @@ class TestParts:
         assert pytest.approx(0.15) == took["together"]["PILToTensor"]
         assert pytest.approx(1.1) == took["batch"]["ConvertColor, Scale on the batch"]
         assert pytest.approx(0.6) == took["decode"]["decode"]
+
+    def test_the_bench_knows_ways_that_the_table_does_not_tell(self):
+        """Where one set of ops led to several data, it says which of them a way led to."""
+        orders, bench = ORDERS["full"], PlannedBench()
+        more = pl.DataFrame([(4, [1, 0], "other data", 0.1, None)], COSTS, orient="row")
+        unclear = replace(orders, costs=orders.costs.vstack(more), bench=None)
+        row = unclear.trials.row(1, named=True)
+
+        assert () == parts_of(unclear, row)
+        found = parts_of(replace(unclear, bench=bench), row)
+        assert [(1, 0, 2, 3, 4)] == bench.asked["predict"]
+        assert pytest.approx(row["predicted_s"]) == sum(part.seconds for part in found)
+
+    def test_an_op_may_be_called_as_something_else(self):
+        """A kind goes by the place: an op by the name of `decode` is an op."""
+        parts = [Part(name, 1.0) for name in ("fetch", "decode", "Crop", "decode", "fetch")]
+
+        kinds = [piece.kind for piece in pieces([*parts, Part("collate and send", 1.0)])]
+
+        assert ["fetch", "decode", *["transform"] * 3, "collate"] == kinds
 
     def test_a_search_on_fewer_samples_counts_by_its_gain(self):
         """Where ops took longer on all samples, the parts still add up to the prediction."""

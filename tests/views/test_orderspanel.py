@@ -16,6 +16,7 @@ from orderings_built import (
 from pictures import check_texts
 
 from stallscope.orderings import FAILS
+from stallscope.views.charts import style
 from stallscope.views.orderspanel import HINT, NO_BENCH, Board
 from stallscope.views.ordertries import Tries
 
@@ -23,6 +24,12 @@ AS_IT_IS = (TO_TENSOR, CROP, MASK, COLOUR, SCALE)
 CROP_FIRST = (CROP, TO_TENSOR, MASK, COLOUR, SCALE)
 MASK_FIRST = (MASK, TO_TENSOR, CROP, COLOUR, SCALE)
 HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch):
+    """Pictures of few pixels: what stands in them is what counts here."""
+    monkeypatch.setattr(style, "SHARP", 0.25)
 
 
 def a_board(bench=None, **orders):
@@ -79,6 +86,15 @@ class TestOrder:
         assert not any(FAILS in option for option in options)
         board.start.value = CROP_FIRST
         assert labels(CROP_FIRST) == board.tags.value
+
+    def test_what_one_began_from_follows_the_order(self):
+        """So that the way back is a choice, and no order goes by another one's name."""
+        board, _ = a_board()
+        board.tags.value = labels((TO_TENSOR, CROP, COLOUR, MASK, SCALE))
+
+        assert board.start.value is None
+        board.start.value = AS_IT_IS
+        assert labels(AS_IT_IS) == board.tags.value
 
     def test_an_op_that_was_taken_away_comes_back(self):
         """An order has every op once."""

@@ -55,13 +55,22 @@ def orders(
             samples=samples,
             budget_s=budget,
         )
-        if not code:
-            say(found)
-        elif found.best is None:
-            hint(str(found).splitlines()[0])
+        if code:
+            _say_code(found)
         else:
-            codes = dict(found.trials.select("trial", "code").iter_rows())
-            say(codes[found.best["trial"]])
+            say(found)
+
+
+def _say_code(found: Any) -> None:
+    """The code of the best pipeline; a hint where there is none."""
+    if found.best is None:
+        hint(str(found).splitlines()[0])
+        return
+    codes = dict(found.trials.select("trial", "code").iter_rows())
+    if codes[found.best["trial"]]:
+        say(codes[found.best["trial"]])
+    else:
+        hint(f"no code for: {found.best['change']}. In Python, .apply(loader) makes this loader")
 
 
 def _alternative(given: str) -> tuple[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stallscope.analyze.orders.answer import (
     costliest,
     factor_text,
+    floor,
     on_top,
     search,
     sentence,
@@ -143,11 +144,11 @@ def notes_of(orders: Orders) -> list[str]:
     changes = [
         f"{row['change']}: {row['changes']}"
         for row in orders.table().to_dicts()
-        if row["changes"] and row["recommended"]
+        if row["changes"] and (row["recommended"] or row["kind"] == "cache")
     ]
     top = " · ".join(part for part in (costliest(orders), whole(orders)) if part)
     tried = " · ".join(part for part in (summary(orders), search(orders)) if part)
-    said = [top, of, tried, on_top(orders), *changes, *orders.notes]
+    said = [top, floor(orders), of, tried, on_top(orders), *changes, *orders.notes]
     return [shown(note, 600) for note in said if note]
 
 
@@ -158,9 +159,11 @@ def _looked_at(orders: Orders) -> list[dict[str, Any]]:
 
 
 def _hidden(orders: Orders) -> list[str]:
-    hidden = orders.trials.height - len(_looked_at(orders))
+    found = _looked_at(orders)
+    brackets = any(cells(row)[4].startswith("(") for row in found)
+    hidden = orders.trials.height - len(found)
     more = [f"not shown: {count(hidden, 'more pipeline')}, all of them in .table()"]
-    return [BRACKETS, *(more if hidden > 0 else [])]
+    return [*[BRACKETS] * brackets, *more * (hidden > 0)]
 
 
 def _reasons(orders: Orders) -> str:

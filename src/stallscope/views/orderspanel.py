@@ -97,6 +97,8 @@ class Board:
         """Show an order: at once what it should cost, then whether its data is the same."""
         self._now = positions
         self.tags.value = self._tries.labels_of(positions)
+        known = [start for _, start in self.start.options]
+        self.start.value = positions if positions in known else None
         self._enable()
         self._tries.predict(positions)
         self._draw()
@@ -168,8 +170,9 @@ class Board:
         self.later.on_click(lambda _: guard(lambda: self.move(1)))
         self.run.on_click(lambda _: guard(self.measure))
 
-    def _begin(self, positions: Positions) -> None:
-        self._take(self._tries.labels_of(positions))
+    def _begin(self, positions: Positions | None) -> None:
+        if positions is not None:
+            self._take(self._tries.labels_of(positions))
 
     def _guarded(self, act: Callable[[], None]) -> None:
         """Act, and say here what went wrong: what a callback raises is shown nowhere."""

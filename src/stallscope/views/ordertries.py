@@ -129,8 +129,8 @@ class Tries:
 
     def bars(self, positions: Positions) -> Sheet:
         """What the order should cost beside the pipeline as it is, part by part."""
-        rows = [self._row(self.as_it_is), self._row(positions)]
-        rows = rows[: 1 if positions == self.as_it_is else 2]
+        rows = [self._row(self.as_it_is, positions)]
+        rows += [self._row(positions)] if positions != self.as_it_is else []
         made, (ax,) = sheet(self.answer(positions), [orderbars.KEY], [orderbars.part(rows)])
         with styled():
             orderbars.draw(ax, rows)
@@ -170,8 +170,10 @@ class Tries:
         rows = [self._cells(positions, found) for positions, found in self.tried.items()]
         return html_note("tried, the last first") + html_table(_HEADS, rows[::-1])
 
-    def _row(self, positions: Positions) -> orderbars.Row:
+    def _row(self, positions: Positions, beside: Positions | None = None) -> orderbars.Row:
+        """One bar; the pipeline as it is is also measured whenever another one is."""
         found = self.predict(positions)
+        other = self.predict(beside).measured if beside else None
         first = positions == self.as_it_is
         parts = pieces(found.prediction.parts)
         ops = sum(part.kind == "transform" for part in parts)
@@ -179,6 +181,8 @@ class Tries:
         measured = None
         if found.measured is not None:
             measured = (found.measured.seconds, found.measured.low, found.measured.high)
+        elif other is not None:
+            measured = (other.original_s, None, None)
         return orderbars.Row(
             name="as it is" if first else "this order",
             said=seconds(found.prediction.seconds),
@@ -226,7 +230,7 @@ def _measured(found: Measured) -> str:
     low, high = found.speedup_low, found.speedup_high
     where = "in workers" if found.place == "workers" else "in the main process"
     if low is None or high is None:
-        return f"{factor_text(found.speedup)} as fast, measured {where}"
+        return f"{factor_text(found.speedup)} as fast, measured once {where}, without an interval"
     ends = f"95% interval {low:.2f} to {high:.2f}"
     if low <= 1 <= high:
         return f"not distinguishable from the original, measured {where} ({ends})"

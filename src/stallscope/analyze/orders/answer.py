@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.analyze.climb import times
-from stallscope.analyze.orders.parts import as_it_is
+from stallscope.analyze.orders.parts import as_it_is, parts_of
 from stallscope.orderings import CLOSE, DIFFERENT, EQUIVALENCES, FAILS, IDENTICAL, NOT_DISTINGUISHED
 from stallscope.units import count, seconds, share
 
@@ -58,12 +58,34 @@ def _nothing(orders: Orders) -> str:
     others = orders.trials.height - 1
     if len(names) == 1 and others <= 0:
         return f"The pipeline has one op, {names[0]}: there is nothing to put into another order"
+    if others <= 0 and orders.counts.unexplored:
+        return "The time was over before another pipeline was tried: allow more of it (budget_s)"
     if others <= 0:
         return "No other pipeline was tried: keep the one as it is"
+    unsure = _unsure(orders)
+    if unsure:
+        return unsure
     what = "pipeline that was" if others == 1 else "pipelines that were"
     return (
         f"Keep the pipeline as it is: of {others:,} other {what} tried, none is known to give the "
         f"same data in less time{_nearest(orders)}"
+    )
+
+
+def _unsure(orders: Orders) -> str:
+    """What should be faster, where every measurement is too short to contradict that."""
+    same = (
+        (pl.col("equivalence") == IDENTICAL) & (pl.col("trial") > 0) & (pl.col("kind") != "cache")
+    )
+    rows = orders.table().filter(same).drop_nulls("speedup")
+    rows = rows.filter(pl.col("predicted_speedup") > _FINE).sort("predicted_speedup")
+    if rows.is_empty() or rows["speedup_low"].is_not_null().any():
+        return ""
+    last = rows.row(-1, named=True)
+    factor = factor_text(last["predicted_speedup"])
+    return (
+        f"Too little was measured to tell: with {last['change']}, the same data should come "
+        f"{factor} as fast. Allow more time (budget_s), on a machine that does nothing else"
     )
 
 
@@ -89,6 +111,19 @@ def costliest(orders: Orders) -> str:
     told = f"{first.name} is the costliest op: {share(first.seconds / whole)} of a sample's time"
     decode = sum(part.seconds for part in parts if part.kind == "decode")
     return told + (f"; decoding the image takes {share(decode / whole)}" if decode else "")
+
+
+def floor(orders: Orders) -> str:
+    """What of the best pipeline no order takes away; "" where that is not known."""
+    if orders.best is None:
+        return ""
+    row = orders.trials.row(by_predicate=pl.col("trial") == orders.best["trial"], named=True)
+    parts = parts_of(orders, row)
+    decode = sum(part.seconds for part in parts if part.kind == "decode")
+    if not decode:
+        return ""
+    took = share(decode / sum(part.seconds for part in parts))
+    return f"of the best pipeline, {took} is decoding the image, which no order takes away"
 
 
 def summary(orders: Orders) -> str:
@@ -166,7 +201,7 @@ def fit(orders: Orders) -> str:
     """How well the speed-ups of the measured pipelines were predicted."""
     errors = prediction_errors(orders)
     if not errors:
-        return "No other pipeline was measured: the prediction was not put to the test"
+        return "No other pipeline was measured often enough to put the prediction to the test"
     if len(errors) == 1:
         return f"The predicted speed-up of the one measured pipeline is {share(errors[0])} off"
     return (
@@ -176,8 +211,12 @@ def fit(orders: Orders) -> str:
 
 
 def prediction_errors(orders: Orders) -> list[float]:
-    """How far each predicted speed-up lies from the measured one, as a share of it; ascending."""
-    rows = orders.table().filter(pl.col("trial") > 0).drop_nulls(["speedup", "predicted_speedup"])
+    """How far each predicted speed-up lies from the measured one, as a share of it; ascending.
+
+    Of those that were measured often enough for an interval.
+    """
+    rows = orders.table().filter(pl.col("trial") > 0)
+    rows = rows.drop_nulls(["speedup", "speedup_low", "predicted_speedup"])
     return sorted(
         abs(row["predicted_speedup"] / row["speedup"] - 1) for row in rows.iter_rows(named=True)
     )

@@ -25,6 +25,8 @@ ON_BATCH: Final = " (on the batch)"
 BETWEEN: Final = " → "
 """Stands between the names of an order."""
 _KINDS: Final = {FETCH: "fetch", DECODE: "decode", BATCH: "collate"}
+_FIRST: Final = (FETCH, DECODE)
+"""What comes before the ops, each at its place; an image may be decoded somewhere else."""
 _ROUNDING: Final = 1e-9
 """Seconds."""
 _NEAR: Final = 1e-3
@@ -42,10 +44,13 @@ class Piece(NamedTuple):
 
 
 def pieces(parts: Iterable[Part]) -> tuple[Piece, ...]:
-    """What a bench predicts, with its kinds."""
-    return tuple(
-        Piece(part.name, part.seconds, _KINDS.get(part.name, "transform")) for part in parts
-    )
+    """What a bench predicts, with its kinds; an op may be called as one of the others."""
+    found = []
+    for place, part in enumerate(parts):
+        first = place < len(_FIRST) and part.name == _FIRST[place]
+        kind = _KINDS[part.name] if first or part.name == BATCH else "transform"
+        found.append(Piece(part.name, part.seconds, kind))
+    return tuple(found)
 
 
 def as_it_is(orders: Orders) -> tuple[Piece, ...]:
@@ -174,8 +179,10 @@ def _asked(orders: Orders, positions: Sequence[int]) -> dict[int, float] | None:
     if orders.bench is None:
         return None
     prediction = orders.bench.predict(positions)
-    ops = [piece.seconds for piece in pieces(prediction.parts) if piece.kind == "transform"]
-    return dict(zip(positions, ops, strict=True)) if prediction.seconds is not None else None
+    if prediction.seconds is None:
+        return None
+    ops = prediction.parts[-len(positions) - 1 : -1]  # before them the rest, behind them the batch
+    return {op: part.seconds for op, part in zip(positions, ops, strict=True)}
 
 
 def _measured_way(orders: Orders, way: tuple[int, ...]) -> tuple[int, ...] | None:

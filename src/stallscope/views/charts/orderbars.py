@@ -183,10 +183,11 @@ def _piece(ax: Axes, one: Piece, at: tuple[float, float], inch: float) -> None:
     look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "size": SMALL_SIZE - 0.6}
     look["color"] = PAPER if one.kind in _DARK else INK
     middle = start + one.seconds / 2
+    lines = [name, took] if text_width(took, SMALL_SIZE - 0.6) <= room else [name]
     if text_width(name, SMALL_SIZE - 0.6) <= room:
-        ax.text(middle, top + _BAR / 2 - 0.075, name, **look)
-        if text_width(took, SMALL_SIZE - 0.6) <= room:
-            ax.text(middle, top + _BAR / 2 + 0.075, took, **look)
+        for place, line in enumerate(lines):
+            down = top + _BAR / 2 + 0.15 * (place - (len(lines) - 1) / 2)
+            ax.text(middle, down, line, **look)
 
 
 def _measured(ax: Axes, measured: tuple[float, float | None, float | None], down: float) -> None:

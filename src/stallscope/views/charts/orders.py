@@ -82,7 +82,7 @@ def speed(row: Mapping[str, Any]) -> str:
         factor = row["predicted_speedup"]
         return "—" if factor is None else f"{factor_text(factor)} predicted"
     low, high = row["speedup_low"], row["speedup_high"]
-    ends = "" if low is None else f" ({low:.2f} to {high:.2f})"
+    ends = ", measured once" if low is None else f" ({low:.2f} to {high:.2f})"
     return f"{factor_text(row['speedup'])}{ends}"
 
 
