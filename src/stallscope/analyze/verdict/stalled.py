@@ -96,8 +96,8 @@ def why_it_waits(facts: Facts, found: Found) -> Finding:
         why = f"nothing that was recorded explains {share(unexplained)} of the stalls"
         return inconclusive(facts, why, "ss.stage('...') around your own code names it")
     verdict = first(MEMORY_PRESSURE, SHM) or _of_parts(facts, found)
-    verdict = verdict or first(SLOW_WORKER) or _one_of_many(facts, found)
-    verdict = verdict or first(OVERSUBSCRIPTION) or _that_keeps_up(facts, found)
+    verdict = verdict or first(SLOW_WORKER, SLOW_SAMPLES, OVERSUBSCRIPTION)
+    verdict = verdict or _that_keeps_up(facts, found)
     verdict = verdict or first(LOCK) or _storage(facts, found) or first(TOO_FEW_WORKERS)
     verdict = verdict or _of_work(facts, found) or first(CPU_SATURATED) or _most_work(found)
     return verdict or inconclusive(
@@ -118,14 +118,6 @@ def _of_parts(facts: Facts, found: Found) -> Finding | None:
     parts = ((PIN, COPY), (SENDING, SENDING_CAUSE), (START, START_UP))
     most += [cause.code for part, cause in parts if facts.exposure.of(part) >= limits.DOMINATES]
     return next((found[code] for code in most if code in found), None)
-
-
-def _one_of_many(facts: Facts, found: Found) -> Finding | None:
-    """Slow samples, if they are most of it or what keeps the workers from keeping up."""
-    slow = found.get(SLOW_SAMPLES.code)
-    if slow is None or slow.severity < limits.DOMINATES * facts.stall_share:
-        return None
-    return slow
 
 
 def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
