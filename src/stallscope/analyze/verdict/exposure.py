@@ -112,7 +112,7 @@ def exposure(run: Run, used: Use) -> Exposure:
             more_s = row["exposed_s"] * (weight / whole if whole else 1.0)
             exposed_s[name] = exposed_s.get(name, 0.0) + more_s
     parts = [_part(key, part_s, stages.get(key), used) for key, part_s in exposed_s.items()]
-    parts = list(_uncrowded(parts, _quickness(run)))
+    parts = list(_uncrowded(parts, _quickness(run), _of_computing(used)))
     whole_s = sum(part.share for part in parts)
     if not whole_s:
         return Exposure()
@@ -184,11 +184,21 @@ def _quick_share(took_s: np.ndarray) -> float:
     return float(np.quantile(took_s, _QUICK) / took_s.mean()) if took_s.size else 1.0
 
 
-def _uncrowded(parts: list[Part], quickness: dict[str, float]) -> Iterator[Part]:
-    """The parts of sending without what its threads waited for a core, and that as its own part."""
+def _of_computing(used: Use) -> float:
+    """How much of what the loop's process wants to compute it does not wait for a core for."""
+    cpu, queued = used.loop_cpu or 0.0, used.loop_queued_share or 0.0
+    return cpu / (cpu + queued) if cpu else 1.0
+
+
+def _uncrowded(parts: list[Part], quickness: dict[str, float], computing: float) -> Iterator[Part]:
+    """Parts of sending and of the loop without what they waited for a core, and that by itself."""
     crowded_s = 0.0
     for part in parts:
-        kept = min(quickness.get(part.stage, 1.0), 1.0) if part.group == SENDING else 1.0
+        kept = 1.0
+        if part.group == SENDING:
+            kept = min(quickness.get(part.stage, 1.0), 1.0)
+        elif part.group == MAIN:
+            kept = computing
         crowded_s += part.share * (1 - kept)
         yield replace(part, share=part.share * kept)
     if crowded_s:

@@ -6,18 +6,7 @@ The order, and why:
 2. Starting workers, the loop's own work and copies, where they take more than all waiting does.
 3. A loop that hardly waits is healthy.
 4. Stalls that nothing explains carry no judgement.
-5. What is no work on samples, where it is most of the stalls: the loop's own part (all of it, when
-   there is no worker), pinning, sending, starting.
-6. One thing among equals: one worker, single samples. The others are quick enough, so their stages
-   are not the cause.
-7. Threads in each other's way: all stages' times are longer for it.
-8. Workers that keep up on average, or would if they had a core each: speed is not the cause.
-9. Waiting for a lock: all that is behind it takes longer.
-10. Workers that are too few while cores are free, if more would be enough; unless nearly all is
-    waiting for storage.
-11. Waiting for storage, and then the stage that dominates, also where the cores are used up: it is
-    what there is to be mended.
-12. Cores that are used up by work in which no stage dominates.
+5. What the loop waits for: see `stalled`.
 """
 
 from __future__ import annotations
@@ -25,41 +14,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stallscope.analyze.verdict import limits, loop, machine, processing, storage, workers
-from stallscope.analyze.verdict.exposure import (
-    CROWDED,
-    FETCH,
-    GETITEM_,
-    MAIN,
-    PIN,
-    SENDING,
-    START,
-    UNATTRIBUTED,
-)
 from stallscope.analyze.verdict.finding import JUST, clear, finding
+from stallscope.analyze.verdict.stalled import inconclusive, why_it_waits
 from stallscope.diagnoses import (
     COPY,
     CPU_SATURATED,
     HEALTHY,
     INCONCLUSIVE,
-    LOCK,
     MAIN_PROCESS,
-    MEMORY_PRESSURE,
-    OVERSUBSCRIPTION,
-    SHM,
-    SLOW_SAMPLES,
-    SLOW_WORKER,
     START_UP,
-    STORAGE_BANDWIDTH,
-    STORAGE_LATENCY,
-    TOO_FEW_WORKERS,
     TOO_LITTLE_PREFETCH,
 )
-from stallscope.diagnoses import SENDING as SENDING_CAUSE
 from stallscope.units import count, share
 
 if TYPE_CHECKING:
     from stallscope.analyze.verdict.facts import Facts
-    from stallscope.diagnoses import Cause, Finding
+    from stallscope.analyze.verdict.setup import Setup
+    from stallscope.diagnoses import Finding
 
     Found = dict[str, Finding]
 
@@ -125,9 +96,14 @@ def findings(facts: Facts) -> Found:
     return {one.code: one for one in every if one is not None}
 
 
+def fewest_steps(setup: Setup) -> int:
+    """Steps of the steady state below which there is no verdict."""
+    return max(limits.FEWEST_STEPS, limits.ROUNDS * setup.num_workers)
+
+
 def too_short(facts: Facts) -> str:
     """Why there was too little to judge by; '' where there was enough."""
-    wanted = max(limits.FEWEST_STEPS, limits.ROUNDS * facts.setup.num_workers)
+    wanted = fewest_steps(facts.setup)
     if facts.time is None:
         return "no step of the loop was seen"
     if facts.steps >= wanted or facts.starts.share >= limits.DOMINATES:
@@ -135,24 +111,6 @@ def too_short(facts: Facts) -> str:
     return (
         f"{count(facts.steps, 'step')} after the warm-up, and {wanted} are needed: "
         f"{count(wanted - facts.steps, 'batch', 'es')} more"
-    )
-
-
-def inconclusive(facts: Facts, why: str, remedy: str) -> Finding:
-    """That nothing can be said, and why."""
-    return finding(
-        INCONCLUSIVE,
-        facts,
-        why,
-        severity=facts.stall_share * facts.exposure.of(UNATTRIBUTED),
-        clearly=1.0,
-        evidence={
-            "stall_share": facts.stall_share if facts.time else None,
-            "unattributed_share": facts.exposure.of(UNATTRIBUTED) if facts.time else None,
-            "other_processes_share": facts.others_share,
-            "steps_count": facts.steps,
-        },
-        where=remedy,
     )
 
 
@@ -189,95 +147,12 @@ def _first(facts: Facts, found: Found) -> Finding:
         return costly
     if facts.stall_share < limits.HEALTHY or _is_within_noise(facts):
         return healthy(facts)
-    return _of_stalls(facts, found)
+    return why_it_waits(facts, found)
 
 
 def _is_within_noise(facts: Facts) -> bool:
     """Whether the stalls may be below what matters, and the ladder finds nothing to be gained."""
     return facts.stall_low < limits.HEALTHY and facts.gain is not None and facts.gain.is_none
-
-
-def _of_stalls(facts: Facts, found: Found) -> Finding:
-    """Why the loop waits."""
-
-    def first(*causes: Cause) -> Finding | None:
-        return next((found[one.code] for one in causes if one.code in found), None)
-
-    unexplained = facts.exposure.of(UNATTRIBUTED)
-    if unexplained > limits.UNEXPLAINED:
-        why = f"nothing that was recorded explains {share(unexplained)} of the stalls"
-        return inconclusive(facts, why, "ss.stage('...') around your own code names it")
-    verdict = first(MEMORY_PRESSURE, SHM) or _of_parts(facts, found)
-    verdict = verdict or first(SLOW_WORKER) or _one_of_many(facts, found)
-    verdict = verdict or first(OVERSUBSCRIPTION) or _that_keeps_up(facts, found)
-    verdict = verdict or first(LOCK) or _storage(facts, found) or first(TOO_FEW_WORKERS)
-    verdict = verdict or _of_work(facts, found) or first(CPU_SATURATED) or _most_work(found)
-    return verdict or inconclusive(
-        facts,
-        f"the loop stands still {share(facts.stall_share)} of the time, and no cause stands out",
-        "03_cached_baseline takes one cost after the other away",
-    )
-
-
-def _of_parts(facts: Facts, found: Found) -> Finding | None:
-    """What most of the stalls is, where that is no work on samples."""
-    if not facts.setup.num_workers:
-        return found.get(MAIN_PROCESS.code)
-    parts = ((MAIN, MAIN_PROCESS), (PIN, COPY), (SENDING, SENDING_CAUSE), (START, START_UP))
-    most = [cause.code for part, cause in parts if facts.exposure.of(part) >= limits.DOMINATES]
-    return next((found[code] for code in most if code in found), None)
-
-
-def _one_of_many(facts: Facts, found: Found) -> Finding | None:
-    """Slow samples, if they are most of it or what keeps the workers from keeping up."""
-    slow = found.get(SLOW_SAMPLES.code)
-    if slow is None or slow.severity < limits.DOMINATES * facts.stall_share:
-        return None
-    return slow
-
-
-def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
-    """Why workers that are fast enough, each with a core for itself, are late all the same."""
-    if facts.free_load > limits.KEEPS_UP:
-        return None
-    queued, crowded = facts.use.queued_share or 0.0, facts.exposure.of(CROWDED)
-    if queued < limits.QUEUES and crowded < limits.LEADS:
-        return found.get(TOO_LITTLE_PREFETCH.code)
-    if CPU_SATURATED.code in found:
-        return found[CPU_SATURATED.code]
-    why = (
-        f"other processes have {share(facts.others_share)} of the cores, and without them the "
-        f"workers would keep up (they wait for a core {share(queued)} of their time)"
-    )
-    return inconclusive(facts, why, "measure again on a machine that does nothing else")
-
-
-def _storage(facts: Facts, found: Found) -> Finding | None:
-    """Storage, if its waiting dominates or reading is well ahead of everything else.
-
-    Too few workers come first where that would be enough, unless there is next to nothing but
-    waiting.
-    """
-    waits = found.get(STORAGE_LATENCY.code) or found.get(STORAGE_BANDWIDTH.code)
-    if waits is None:
-        return None
-    waiting = facts.exposure.waiting(FETCH, GETITEM_)
-    if TOO_FEW_WORKERS.code in found and waiting < limits.WAITS_ALONE:
-        return None
-    ahead = processing.leading(facts) in (FETCH, GETITEM_)
-    return waits if ahead or waiting >= limits.DOMINATES else None
-
-
-def _of_work(facts: Facts, found: Found) -> Finding | None:
-    """The finding about the group of work that leads."""
-    group = processing.leading(facts)
-    return next((one for one in found.values() if group in processing.groups_of(one.code)), None)
-
-
-def _most_work(found: Found) -> Finding | None:
-    """Whatever group of work holds most."""
-    works = [one for one in found.values() if processing.groups_of(one.code)]
-    return max(works, key=lambda one: one.severity, default=None)
 
 
 def _longest(*ones: Finding | None) -> Finding | None:
