@@ -52,7 +52,7 @@ def amount(recipe_of: Callable[[float], Recipe], strength: float, cores: int, mo
         most: where the search ends.
     """
     low, high = 0.0, most
-    for _ in range(24):
+    for _ in range(16):
         middle = (low + high) / 2
         enough = slowdown(recipe_of(middle), cores) >= strength
         low, high = (low, middle) if enough else (middle, high)

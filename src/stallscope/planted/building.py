@@ -11,18 +11,9 @@ from stallscope.demo import BusyOp
 from stallscope.measure.folder import torchvision_v2, worker_settings
 from stallscope.measure.sample import photographs
 from stallscope.measure.simulated import simulated_step
-from stallscope.planted.parts import (
-    OPS,
-    Collate,
-    Corner,
-    LoggingStep,
-    Lookup,
-    PlantedSamples,
-    SlowSampler,
-    Smooth,
-    Start,
-    Storage,
-)
+from stallscope.planted.batches import Collate, LoggingStep, SlowSampler, Start
+from stallscope.planted.ops import OPS, Corner, Lookup, Smooth
+from stallscope.planted.samples import PlantedSamples, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,6 +20,8 @@ _HEALTHY: Final = 0.5
 """Share of the workers' time, or of the cores', that a healthy loader takes."""
 _READ: Final = 0.35
 _MOST_THREADS: Final = 64
+_SPARE: Final = 0.67
+"""Share of the step that the loader may take without the cause, where that is measured."""
 
 
 def too_few_workers(base: Recipe, given: Given) -> Two:
@@ -35,14 +37,18 @@ def too_few_workers(base: Recipe, given: Given) -> Two:
 
 
 def cpu_saturated(base: Recipe, given: Given) -> Two:
-    """Work of all sorts that computes, with workers for all cores, and a step that computes, too.
+    """Work of all sorts that computes, in as many workers as there are cores, or in twice as many.
 
-    Without the cause the same work takes what is left by the step of the cores, and half of that.
+    In the first case the step computes, too, so that it also takes longer than it would alone.
+    Without the cause the same work takes half of what the step leaves of the cores.
     """
-    left_s = max(given.cores - 1, 0.1) * base.step_s
-    whole_s = (given.strength * given.cores - 1) * base.step_s
+    computes = given.draw.random() < 0.5  # noqa: PLR2004 - a coin
+    step_cores = 1.0 if computes else 0.0
     names = given.draw.sample(NAMES, 3)
-    busy = replace(base, workers=2 * given.cores, busy_step=True)
+    workers = given.cores if computes else 2 * given.cores
+    busy = replace(base, workers=workers, busy_step=computes)
+    left_s = max(given.cores - step_cores, 0.1) * base.step_s
+    whole_s = (given.strength * given.cores - step_cores) * base.step_s
     return Two(_even(busy, names, _HEALTHY * left_s), _even(busy, names, whole_s))
 
 
@@ -73,7 +79,7 @@ def oversubscription(base: Recipe, given: Given) -> Two:
     )
     alone_s = yardsticks.batch_s(loop)
     together_s = yardsticks.batch_s(replace(loop, threads=threads))
-    if together_s < given.strength * alone_s:
+    if together_s * _SPARE < given.strength * alone_s:
         raise UnsupportedError(
             f"here a batch takes {seconds(alone_s)} with 1 thread a worker and "
             f"{seconds(together_s)} with {threads}: that is no loop that is "

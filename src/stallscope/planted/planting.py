@@ -61,12 +61,12 @@ PAIRS: Final = (
     ("collate", "storage-latency"),
     ("transforms", "storage-latency"),
     ("slow-worker", "slow-samples"),
-    ("slow-samples", "storage-latency"),
     ("storage-bandwidth", "one-transform"),
     ("start-up", "slow-worker"),
 )
-"""Pairs that can be planted together, the one that costs more first."""
-MINOR: Final = 0.6
+"""Pairs that can be planted together, the one that costs more first. Only such whose costs add up:
+what is slow throughout hides what is slow now and then, whichever of them gains more if mended."""
+MINOR: Final = 0.4
 """The second of a pair costs so much of what the first does."""
 
 
@@ -77,7 +77,7 @@ class Planted:
     loader: DataLoader[Any]
     """Makes its batches."""
     step: Callable[[Any], object]
-    """Uses one batch; simulated by a timer, but for `cpu-saturated`, where it computes."""
+    """Uses one batch; simulated by a timer, or, in some of `cpu-saturated`, it computes."""
     causes: tuple[str, ...]
     """What is wrong, what costs most first; empty where nothing is."""
     recipe: Recipe

@@ -21,7 +21,7 @@ class Op:
     """A transform that computes."""
 
     name: str
-    """Of its class, see `parts.OPS`."""
+    """Of its class, see `ops.OPS`."""
     cpu_s: float
     """CPU time for each sample, seconds."""
 

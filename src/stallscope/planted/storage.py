@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from stallscope.planted.arithmetic import MEAN_BYTES
-from stallscope.planted.base import Two, missing_s
+from stallscope.planted.base import Two, missing_s, with_work
 
 if TYPE_CHECKING:
     from stallscope.planted.base import Given
     from stallscope.planted.recipe import Recipe
+
+_LITTLE: Final = 0.2
+"""Share of the workers' time that is not waiting for bytes."""
 
 
 def storage_latency(base: Recipe, given: Given) -> Two:
@@ -25,6 +28,6 @@ def storage_bandwidth(base: Recipe, given: Given) -> Two:
     Photographs are read, and each then waits until its bytes would have come through a pipe that
     all workers share.
     """
-    healthy = replace(base, reads_files=True)
+    healthy = replace(with_work(base, _LITTLE, given.draw), reads_files=True)
     bytes_per_s = base.batch * MEAN_BYTES / (given.strength * base.step_s)
     return Two(healthy, replace(healthy, bytes_per_s=bytes_per_s))

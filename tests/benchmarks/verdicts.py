@@ -1,0 +1,205 @@
+"""How often is the verdict of `ss.diagnose` right? Loops with planted causes, and healthy ones.
+
+Each trial is a loop that no rule was ever tuned on: its numbers (step, batch, work, where the cause
+sits, how strong it is) are drawn from seeds that nothing else uses. There are single causes, weak
+ones near the threshold, and pairs of causes; and loops in which nothing is wrong: healthy from the
+start, or a planted loop whose cause was taken away.
+
+A trial runs in a process of its own, and leaves one line of JSON in a file; started again, the
+benchmark goes on where it was. Lines that other rules or thresholds have left are not counted.
+
+A verdict is right at first choice if it is the planted cause; of a pair, the one that costs more. A
+false alarm is a healthy loop that is said to have a cause. Every miss is printed.
+
+    python tests/benchmarks/verdicts.py --trials 200 --healthy 60
+    python tests/benchmarks/verdicts.py --report
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+from verdict_tables import AWAY, HEALTHY, NEAR, PAIR, SINGLE, Line, report
+
+import stallscope as ss
+from stallscope.planted import HEALTHY_CODE, PAIRS, PLANTED, Planted, plant, plant_pair
+
+STRENGTH = {
+    SINGLE: (1.6, 3.0),
+    NEAR: (1.2, 1.4),
+    PAIR: (1.8, 2.6),
+    HEALTHY: (2.0, 2.0),
+    AWAY: (1.6, 2.4),
+}
+"""How many times as long as its step a step takes with its wait, between these."""
+SHARES = {SINGLE: 0.62, NEAR: 0.23, PAIR: 0.15, HEALTHY: 0.5, AWAY: 0.5}
+"""Of the planted trials, and of the others."""
+GRACE_S = 120.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One loop."""
+
+    kind: str
+    causes: tuple[str, ...]
+    seed: int
+    strength: float
+
+    @property
+    def name(self) -> str:
+        """Of the trial, the same whenever it is drawn."""
+        return f"{self.kind} {'+'.join(self.causes)} {self.seed} {self.strength}"
+
+    def plant(self) -> Planted:
+        """The loop."""
+        if self.kind == PAIR:
+            return plant_pair(*self.causes, self.seed, self.strength)
+        planted = plant(self.causes[0], self.seed, self.strength)
+        return planted.taken_away or planted if self.kind == AWAY else planted
+
+
+def main() -> None:
+    """Run what is missing, and print the tables; or run one trial."""
+    given = _arguments()
+    if given.job:
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        print(json.dumps(diagnosed(_trial(json.loads(given.job)), given.budget)))
+        return
+    file, rules = Path(given.file), rules_digest()
+    if not given.report:
+        run(trials(given), file, rules, given)
+    lines, others = read(file, rules)
+    print(report(lines, given.budget))
+    if others:
+        print(f"\n{others} lines of other rules are not counted")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=206, help="with causes (206)")
+    parser.add_argument("--healthy", type=int, default=60, help="without (60)")
+    parser.add_argument("--seed", type=int, default=20_261, help="of the trials (20261)")
+    parser.add_argument("--causes", nargs="+", help="only loops with these (all)")
+    parser.add_argument("--budget", type=float, default=60.0, help="of a diagnosis, seconds (60)")
+    parser.add_argument("--file", default="verdicts.jsonl", help="a line for each trial")
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    parser.add_argument("--job", help=argparse.SUPPRESS)  # for the fresh processes
+    return parser.parse_args()
+
+
+def trials(given: argparse.Namespace) -> list[Trial]:
+    """All trials, in an order in which any beginning of them is a fair sample."""
+    draw = random.Random(given.seed)
+    drawn = [
+        *_draw(SINGLE, [(code,) for code in PLANTED], given.trials, draw),
+        *_draw(NEAR, [(code,) for code in PLANTED], given.trials, draw),
+        *_draw(PAIR, list(PAIRS), given.trials, draw),
+        *_draw(HEALTHY, [(HEALTHY_CODE,)], given.healthy, draw),
+        *_draw(AWAY, [(code,) for code in PLANTED], given.healthy, draw),
+    ]
+    draw.shuffle(drawn)
+    wanted = given.causes or [HEALTHY_CODE, *PLANTED]
+    return [trial for trial in drawn if {*trial.causes} & {*wanted}]
+
+
+def _draw(
+    kind: str, causes: list[tuple[str, ...]], number: int, draw: random.Random
+) -> list[Trial]:
+    many = round(number * SHARES[kind])
+    first = draw.randrange(10_000, 1_000_000)
+    return [
+        Trial(
+            kind,
+            causes[place % len(causes)],
+            first + place,
+            round(draw.uniform(*STRENGTH[kind]), 2),
+        )
+        for place in range(many)
+    ]
+
+
+def _trial(told: dict[str, Any]) -> Trial:
+    return Trial(**{**told, "causes": tuple(told["causes"])})
+
+
+def rules_digest() -> str:
+    """Which rules and thresholds judge: a digest of all their files."""
+    folder = Path(ss.__file__).parent
+    files = [*(folder / "analyze" / "verdict").rglob("*.py"), *folder.glob("experiments/*.py")]
+    return sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+def run(wanted: list[Trial], file: Path, rules: str, given: argparse.Namespace) -> None:
+    """Run the trials that the file does not have yet."""
+    done = {line["name"] for line in read(file, rules)[0]}
+    left = [trial for trial in wanted if trial.name not in done]
+    bar = tqdm(left, initial=len(wanted) - len(left), total=len(wanted), unit="trial")
+    for trial in bar:
+        bar.set_postfix_str(trial.name)
+        line = {"rules": rules, **_in_a_fresh_process(trial, given.budget)}
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(line) + "\n")
+
+
+def _in_a_fresh_process(trial: Trial, budget_s: float) -> Line:
+    command = [sys.executable, __file__, "--job", json.dumps(asdict(trial))]
+    command += ["--budget", str(budget_s)]
+    known = {**asdict(trial), "name": trial.name, "load": os.getloadavg()[0]}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=budget_s + GRACE_S
+        )
+    except subprocess.TimeoutExpired:
+        return {**known, "error": "it did not end"}
+    if done.returncode:
+        return {**known, "error": done.stderr.strip().splitlines()[-1]}
+    return {**known, **json.loads(done.stdout.splitlines()[-1])}
+
+
+def diagnosed(trial: Trial, budget_s: float) -> Line:
+    """What `ss.diagnose` says of a trial."""
+    planted = trial.plant()
+    began = time.perf_counter()
+    found = ss.diagnose(planted.loader, planted.step, budget_s=budget_s)
+    took_s = time.perf_counter() - began
+    return {
+        "found": [one.code for one in found.findings],
+        "title": found.verdict.title,
+        "severity": found.verdict.severity,
+        "confidence": found.verdict.confidence,
+        "evidence": dict(found.verdict.evidence),
+        "phases": found.spent["phase"].to_list(),
+        "took_s": took_s,
+        "rules": rules_digest(),  # those that judged, which may have changed since the start
+    }
+
+
+def read(file: Path, rules: str) -> tuple[list[Line], int]:
+    """The lines of these rules, and how many there are of others."""
+    if not file.exists():
+        return [], 0
+    every = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    ours = {line["name"]: line for line in every if line["rules"] == rules}
+    return list(ours.values()), sum(line["rules"] != rules for line in every)
+
+
+if __name__ == "__main__":
+    main()
