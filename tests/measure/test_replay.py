@@ -1,6 +1,7 @@
 """When a loop over a loader stops."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope.errors import ArgumentError
-from stallscope.measure.replay import Limits
+from stallscope.measure.replay import Enough, Limits, Replay
 
 
 class TestLimits:
@@ -59,3 +60,20 @@ def test_a_recording_may_have_no_budget():
     run = ss.record(DataLoader(Noise(64), 4), batches=4, warmup=1, budget_s=math.inf)
 
     assert run.all_steps.height == 5
+
+
+class TestEnough:
+    def test_a_steady_state_that_is_long_enough_ends_the_loop(self):
+        """So many batches after the warm-up and for so long, and not one of both alone."""
+        limits = Limits(1000, 60.0, Enough(after=2, batches=3, seconds=0.0))
+
+        assert not Replay(steps=4).is_over(limits)
+        assert Replay(steps=5).is_over(limits)
+        assert not Replay(steps=5).is_over(replace(limits, enough=Enough(2, 3, 60.0)))
+
+    def test_late_fewer_will_do(self):
+        """A loop that is slow ends with fewer batches when much of its time is over."""
+        limits = Limits(1000, 60.0, Enough(after=2, batches=30, seconds=4.0, few=3, late_s=0.0))
+
+        assert not Replay(steps=4).is_over(limits)
+        assert Replay(steps=5).is_over(limits)

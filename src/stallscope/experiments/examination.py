@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from stallscope.analyze.verdict import questions
 from stallscope.analyze.verdict.exposure import waiting_s
 from stallscope.analyze.verdict.facts import Facts, facts, gain_of, with_stacks
-from stallscope.analyze.verdict.judge import judge
+from stallscope.analyze.verdict.judge import fewest_steps, judge
 from stallscope.analyze.verdict.making import making
 from stallscope.analyze.verdict.setup import Setup
 from stallscope.analyze.verdict.use import use
@@ -41,7 +41,9 @@ _BATCHES: Final = 30
 """Of the loop, at least; and so many rounds of the workers:"""
 _ROUNDS: Final = 4
 _LOOP_SHARE: Final = 0.6
-"""Of the time that is left: a loop that is slow may take so long until it has enough batches."""
+"""Of the time that is left: a loop that is slow takes so long to have more than the fewest ..."""
+_MOST_SHARE: Final = 0.9
+"""... and so long to have those."""
 _MOST_BATCHES: Final = 1_000_000
 _ALONE_S: Final = 1.0
 _ALONE_BATCHES: Final = 6
@@ -81,8 +83,14 @@ class Examination:
         workers = max(self.setup.num_workers, 1)
         after = max(_WARMUP, workers)
         batches = max(_BATCHES, _ROUNDS * workers)
-        enough = Enough(after, batches, min(_STEADY_S, left_s / 8))
-        limits = Limits(_MOST_BATCHES, max(left_s * _LOOP_SHARE, 0.1), enough)
+        enough = Enough(
+            after,
+            batches,
+            min(_STEADY_S, left_s / 8),
+            few=fewest_steps(self.setup) + 1,  # one may lack its record
+            late_s=left_s * _LOOP_SHARE,
+        )
+        limits = Limits(_MOST_BATCHES, max(left_s * _MOST_SHARE, 0.1), enough)
         self.run = recorded(self._aim, limits, _WARMUP)
         self._know(facts(self.run, self.setup))
 

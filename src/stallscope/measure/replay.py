@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +44,10 @@ class Enough:
     """So many, at least ..."""
     seconds: float
     """... and for so long."""
+    few: int = 0
+    """After `late_s`, so many batches will do."""
+    late_s: float = float("inf")
+    """Since the loop began, seconds."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,8 @@ class Replay:
     """Whether the loader had no more to give."""
     out_of_time: bool = False
     """Whether the budget ended the loop."""
+    began_ns: int = field(default_factory=perf_counter_ns)
+    """When the loop began (`perf_counter_ns`)."""
     steady_ns: int | None = None
     """When the steady state of `Limits.enough` began (`perf_counter_ns`)."""
 
@@ -119,8 +125,10 @@ class Replay:
             return False
         now_ns = perf_counter_ns()
         self.steady_ns = self.steady_ns or now_ns
-        long = now_ns - self.steady_ns >= enough.seconds * 1e9
-        return long and self.steps >= enough.after + enough.batches
+        steady = self.steps - enough.after
+        if now_ns - self.began_ns >= enough.late_s * 1e9:
+            return steady >= enough.few
+        return now_ns - self.steady_ns >= enough.seconds * 1e9 and steady >= enough.batches
 
 
 @dataclass(frozen=True)

@@ -220,3 +220,14 @@ class TestDoubt:
         )
 
         assert "slow-samples" not in [found.code for found in judge(preempted)]
+
+    def test_samples_that_stand_out_are_no_cause_of_stalls_in_sending(self):
+        """Samples of which some are slow, in a loop whose stalls are something else."""
+        sends = known(
+            work={("send", "sending"): 0.45, ("A", "transform"): 0.1, ("main", "main"): 0.45},
+            load=0.4,
+            use=IDLE,
+            spikes=SPIKES,
+        )
+
+        assert "slow-samples" not in [found.code for found in judge(sends)]

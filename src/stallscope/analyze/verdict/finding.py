@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from stallscope.analyze.verdict import limits
 from stallscope.analyze.verdict.advice import next_step
+from stallscope.analyze.verdict.exposure import UNATTRIBUTED
 from stallscope.diagnoses import Finding
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ def trust(facts: Facts) -> float:
     """
     short = min(facts.steps / _MANY_STEPS, 1.0)
     disturbed = max(facts.others_share - limits.FOREIGN, 0.0)
-    return min(0.5 + short / 2, 1 - disturbed / 2, 1 - facts.exposure.of("unattributed"))
+    # Of a worker that hardly ever has a core, it cannot be told which stage would compute
+    queued = (facts.use.queued_share or 0.0) if disturbed else 0.0
+    calm = min(1 - disturbed / 2, limits.BEARABLE - queued)
+    return max(min(0.5 + short / 2, calm, 1 - facts.exposure.of(UNATTRIBUTED)), 0.0)
 
 
 def finding(  # noqa: PLR0913 - the fields of a finding

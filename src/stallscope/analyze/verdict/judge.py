@@ -29,6 +29,7 @@ from stallscope.units import count, share
 
 if TYPE_CHECKING:
     from stallscope.analyze.verdict.facts import Facts
+    from stallscope.analyze.verdict.setup import Setup
     from stallscope.diagnoses import Finding
 
     Found = dict[str, Finding]
@@ -95,9 +96,14 @@ def findings(facts: Facts) -> Found:
     return {one.code: one for one in every if one is not None}
 
 
+def fewest_steps(setup: Setup) -> int:
+    """Steps of the steady state below which there is no verdict."""
+    return max(limits.FEWEST_STEPS, limits.ROUNDS * setup.num_workers)
+
+
 def too_short(facts: Facts) -> str:
     """Why there was too little to judge by; '' where there was enough."""
-    wanted = max(limits.FEWEST_STEPS, limits.ROUNDS * facts.setup.num_workers)
+    wanted = fewest_steps(facts.setup)
     if facts.time is None:
         return "no step of the loop was seen"
     if facts.steps >= wanted or facts.starts.share >= limits.DOMINATES:

@@ -37,6 +37,9 @@ QUEUES: Final = 0.15
 for each, it is a few per cent."""
 FOREIGN: Final = 0.2
 """Share of the cores that other processes have, from which on the measurement is disturbed."""
+BEARABLE: Final = 1.1
+"""Less the share of their time that workers wait for cores which other processes have, this is how
+far a measurement can be trusted: at 0.8 it is a third, which is hardly enough for a verdict."""
 SLOWER_WORKER: Final = 1.4
 """A slow worker takes so many times as long for a batch as the others: pools of equal workers were
 seen to differ by up to 1.2 on a busy machine."""

@@ -40,7 +40,7 @@ _BY_LADDER: Final = {
     one.code
     for one in (
         *(HEALTHY, STORAGE_LATENCY, DECODE_CAUSE, ONE_TRANSFORM, TRANSFORMS, COLLATE_CAUSE),
-        *(SENDING, CPU_SATURATED, INCONCLUSIVE, MAIN_PROCESS),
+        *(SENDING, CPU_SATURATED, MAIN_PROCESS),
     )
 }
 """What a ladder can confirm or refute: it takes such costs away."""
@@ -84,7 +84,9 @@ def next_question(
         possible.append(Question(ONE_WORKER, "do the workers wait for something that they share?"))
     if facts.is_shared:
         possible.append(Question(WAITING_STACKS, "is it a lock, or storage, that they share?"))
-    if verdict.code in _BY_LADDER and verdict.confidence < limits.SURE:
+    unsure = verdict.confidence < limits.SURE and verdict.code in _BY_LADDER
+    open_still = verdict.code == INCONCLUSIVE.code and facts.others_share < limits.FOREIGN
+    if unsure or (open_still and facts.steps >= limits.FEWEST_STEPS):
         possible.append(Question(LADDER, "what does the loader cost, with an interval?"))
     if verdict.code in _HAS_LINES:
         possible.append(Question(STACKS, "which line of the code is it?"))

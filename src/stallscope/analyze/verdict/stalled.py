@@ -19,6 +19,7 @@ The order, and why:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stallscope.analyze.verdict import limits, processing
@@ -62,11 +63,11 @@ if TYPE_CHECKING:
 
 def inconclusive(facts: Facts, why: str, remedy: str) -> Finding:
     """That nothing can be said, and why."""
-    return finding(
+    found = finding(
         INCONCLUSIVE,
         facts,
         why,
-        severity=facts.stall_share * facts.exposure.of(UNATTRIBUTED),
+        severity=facts.stall_share,
         clearly=1.0,
         evidence={
             "stall_share": facts.stall_share if facts.time else None,
@@ -76,6 +77,7 @@ def inconclusive(facts: Facts, why: str, remedy: str) -> Finding:
         },
         where=remedy,
     )
+    return replace(found, confidence=1.0)  # that it cannot be told is sure
 
 
 def why_it_waits(facts: Facts, found: Found) -> Finding:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stallscope.analyze.verdict import limits
+from stallscope.analyze.verdict.exposure import DECODE, FETCH, GETITEM_, TRANSFORM
 from stallscope.analyze.verdict.finding import clear, finding
 from stallscope.diagnoses import (
     SLOW_SAMPLES,
@@ -93,14 +94,13 @@ def slow_worker(facts: Facts) -> Finding | None:
 
 def slow_samples(facts: Facts) -> Finding | None:
     """Single samples that take far longer than the others hold up the loop."""
-    part = facts.patterns.get(_SLOW_SAMPLES, 0.0)
-    spikes = facts.spikes
+    spikes, followed = facts.spikes, facts.patterns.get(_SLOW_SAMPLES, 0.0)
+    # Or, where the pattern is not sure: their part of the samples' part of the stalls
+    part = max(followed, spikes.share * facts.exposure.of(FETCH, DECODE, TRANSFORM, GETITEM_))
     without = facts.free_load * (1 - spikes.share)
-    if spikes.count < limits.FEWEST_SPIKES or without > 1.0:
+    if spikes.count < limits.FEWEST_SPIKES or part < limits.LEADS or without > 1.0:
         return None
     if spikes.share <= 1 - facts.queue_free:  # samples in which a worker had to wait for a core
-        return None
-    if part < limits.LEADS and spikes.share < limits.LEADS:
         return None
     told = facts.titles.get(_SLOW_SAMPLES, "").partition(":")[2]
     named = f":{told}" if told else ""
@@ -109,8 +109,8 @@ def slow_samples(facts: Facts) -> Finding | None:
         facts,
         f"one in {spikes.one_in:.0f} takes {seconds(spikes.typical_s)}, the usual one "
         f"{seconds(spikes.usual_s)}{named}",
-        severity=facts.stall_share * max(part, spikes.share),
-        clearly=max(clear(part, limits.LEADS, 0.6), clear(spikes.share, limits.LEADS, 0.5)),
+        severity=facts.stall_share * part,
+        clearly=clear(part, limits.LEADS, 0.5),
         evidence={
             "stall_share": facts.stall_share,
             "slow_samples_stall_share": part,
