@@ -1,5 +1,6 @@
 """The command line: what it prints where, and with which exit code it ends."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import traces
+from diagnosed import DECODE, HEALTHY, UNKNOWN, a_diagnosis
 from guided import NAME, install
 from typer.testing import CliRunner
 from virtual_loop import a_loop
@@ -14,7 +16,7 @@ from virtual_loop import a_loop
 import stallscope
 from stallscope import cli, packaged
 
-COMMANDS = ("flame", "lab", "lines", "notebooks", "record", "run", "show", "trace")
+COMMANDS = ("diagnose", "flame", "lab", "lines", "notebooks", "record", "run", "show", "trace")
 SOURCE = Path(stallscope.__file__).parents[1]
 LOADERS = '''
 """A user's module."""
@@ -35,6 +37,7 @@ def ended(): return DataLoader(Numbers(EOFError("truncated")), batch_size=2)
 def pipe(): return DataLoader(Numbers(BrokenPipeError(32, "my socket")), batch_size=2)
 def interrupted(): return DataLoader(Numbers(KeyboardInterrupt()), batch_size=2)
 def broken(): raise ValueError("no disk")
+def paired(): return good(), print
 '''
 
 
@@ -61,7 +64,8 @@ def stallscope_does(*arguments):
 
 class TestHelp:
     @pytest.mark.parametrize(
-        "command", [[], ["flame"], ["lab"], ["lines"], ["notebooks"], ["record"], ["trace"]]
+        "command",
+        [[], *([name] for name in COMMANDS if name not in ("run", "show"))],
     )
     def test_shows_examples(self, command):
         """Each help text ends its description with commands to copy."""
@@ -135,6 +139,94 @@ class TestNotebooks:
 
         assert asked["args"] == (here / "y", here / "y" / NAME)
         assert (asked["browser"], asked["port"]) == (False, 8890)
+
+
+class TestDiagnose:
+    @pytest.fixture
+    def found(self, here, monkeypatch):
+        """What the command is given to say; the measuring is tested elsewhere."""
+        asked = {}
+
+        def answer(verdict):
+            def diagnose(target, **named):
+                asked.update(named, target=target)
+                return a_diagnosis(verdict, parts=False, name=str(here / "mine.py"))
+
+            monkeypatch.setattr("stallscope.experiments.diagnose.diagnose", diagnose)
+            return asked
+
+        return answer
+
+    @pytest.mark.parametrize(("verdict", "code"), [(HEALTHY, 0), (DECODE, 3), (UNKNOWN, 4)])
+    def test_ends_with_a_code_for_programs(self, found, verdict, code):
+        """0: nothing is wrong; 3: a cause; 4: none can be told."""
+        found(verdict)
+
+        result = CliRunner().invoke(cli.app, ["diagnose", "mine:good"])
+
+        assert (code, verdict.title) == (result.exit_code, result.stdout.splitlines()[0])
+
+    def test_passes_on_what_was_asked_for(self, found):
+        """The budget, the device, and the simulated step."""
+        asked = found(HEALTHY)
+        options = ["--budget", "7", "--device", "cpu", "--step", "0.2"]
+
+        CliRunner().invoke(cli.app, ["diagnose", "mine:good", *options])
+
+        assert (7.0, "cpu") == (asked["budget_s"], asked["device"])
+        assert 0.2 == asked["target"].step.seconds
+        assert "mine:good" == asked["target"].name
+
+    def test_writes_a_report(self, here, found):
+        """`--html` writes one file, and still says the verdict."""
+        found(DECODE)
+
+        result = CliRunner().invoke(cli.app, ["diagnose", "mine:good", "--html", "r.html"])
+
+        assert "stallscope: written to r.html" in result.stderr
+        assert DECODE.title in (here / "r.html").read_text()
+
+    @pytest.mark.parametrize("form", [[], ["--json"]])
+    def test_can_leave_paths_out(self, here, found, form):
+        """`--redact` holds for text, JSON and the report."""
+        found(DECODE)
+        arguments = ["diagnose", "mine:good", "--html", "r.html", *form]
+
+        shown = CliRunner().invoke(cli.app, arguments).stdout
+        hidden = CliRunner().invoke(cli.app, [*arguments, "--redact"]).stdout
+
+        assert str(here) in shown
+        assert DECODE.title in hidden
+        assert str(here) not in hidden + (here / "r.html").read_text()
+
+    def test_measures_for_real(self, here):
+        """The JSON of a real loader holds the verdict that the exit code says, and nothing else."""
+        done = stallscope_does("diagnose", "mine:good", "--budget", "6", "--step", "0.01", "--json")
+
+        told = json.loads(done.stdout)
+        codes = {"healthy": 0, "inconclusive": 4}
+        assert codes.get(told["verdict"], 3) == done.returncode, done.stderr
+        assert 0.01 == told["circumstances"]["simulated_step_s"]
+        assert "Traceback" not in done.stderr
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["mine:none"], "'mine' has no 'none'"),
+            (["mine:paired", "--step", "1"], "brings a step of its own"),
+            (["mine:good", "--step", "-1"], "give a number of seconds"),
+            (["mine:broken", "--html", "r.pdf"], "a name that ends in .html"),
+            (["mine:broken", "--html", "no/where.html"], "cannot be written"),
+            (["mine:good", "--budget", "0"], "budget_s=0.0"),
+            (["mine:good", "--device", "gpu0"], "no torch device"),
+        ],
+    )
+    def test_says_what_is_wrong_in_one_line(self, here, arguments, words):
+        """A mistake is one line on stderr, with exit code 2, before anything is measured."""
+        result = CliRunner().invoke(cli.app, ["diagnose", *arguments])
+
+        assert (2, True) == (result.exit_code, words in result.stderr), result.stderr
+        assert 1 == result.stderr.count("\n")
 
 
 class TestLines:

@@ -78,6 +78,13 @@ class TestFolder:
             notebooks_folder()
 
 
+def test_the_first_notebook_is_the_door():
+    """`stallscope lab` opens the first of them: the one that names the cause and leads on."""
+    names = sorted(path.name for path in notebooks_folder().glob("[0-9]*.ipynb"))
+
+    assert "00_start_here.ipynb" == names[0]
+
+
 class TestTarget:
     def test_is_the_sample_by_default(self, source):
         """Without a target the copies use the sample data."""

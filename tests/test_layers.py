@@ -26,11 +26,11 @@ STOREYS = {
     "experiments": ("ground probe measure analyze experiments", "numpy polars psutil torch tqdm"),
     "views": (
         "ground analyze views",
-        "numpy polars matplotlib ipywidgets anywidget traitlets PIL",
+        "jinja2 numpy polars matplotlib ipywidgets anywidget traitlets PIL",
     ),
     "door": (
         "ground probe measure analyze experiments views door",
-        "numpy torch PIL torchvision nbformat typer jupyter_core",
+        "numpy torch PIL torchvision nbformat typer jupyter_core webdataset",
     ),
 }
 GROUND = {
@@ -57,6 +57,7 @@ ALLOWED = {
     ("listings", "stallscope.analyze.hotlines"): "a table of lines; imported when asked for",
     ("flames", "stallscope.analyze.stacks"): "a flame's tables; imported when asked for",
     ("run", "stallscope.analyze.trace.timeline"): "its events; imported when they are written",
+    ("views.findings", "stallscope"): "the version, which a report names",
     ("runfile", "stallscope.analyze.spans"): "the columns that a run's tables must have",
 }
 """Each import upwards, with its reason."""

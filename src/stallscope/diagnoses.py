@@ -16,6 +16,7 @@ from stallscope.result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from polars._typing import PolarsDataType
 
@@ -193,6 +194,22 @@ class Diagnosis(Result):
     def table(self) -> pl.DataFrame:
         """One row a finding, the verdict first; columns of `TABLE`."""
         return self._table
+
+    def export(self, path: str | Path, *, redact: bool = False) -> Path:
+        """Write it as a file for others; an older one is written over.
+
+        Args:
+            path: `.html`, a report that needs no network and can be printed; or `.json`.
+            redact: leave out paths and pictures.
+
+        Returns:
+            The path.
+
+        Raises:
+            StallscopeError: another ending, or it cannot be written there.
+        """
+        written: Path = self._face().export(self, path, redact=redact)
+        return written
 
 
 def evidence_text(evidence: Mapping[str, float]) -> str:

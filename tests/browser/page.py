@@ -21,6 +21,7 @@ _ERRORS = f"""() => {_CURRENT}.content.model.sharedModel.cells.flatMap(cell =>
 _NOT_RUN = f"""() => {_CURRENT}.content.model.sharedModel.cells.map(cell => cell.toJSON())
     .filter(cell => cell.cell_type === 'code' && cell.source.length && !cell.execution_count)
     .length"""
+_ANSWERS = ", ".join(f".stallscope-{name}" for name in ("diagnosis", "run", "ladder", "lines"))
 _PICTURES = ".jp-OutputArea-output img, .jp-OutputArea-output svg, .jp-OutputArea-output canvas"
 
 
@@ -60,7 +61,14 @@ class LabPage:
 
     def answer(self):
         """The first result that shows itself as a table."""
-        return self.page.locator(".stallscope-run, .stallscope-ladder, .stallscope-lines").first
+        return self.page.locator(_ANSWERS).first
+
+    def redrawn(self, part, before):
+        """Wait until the picture in a part of the page is another one."""
+        self.page.wait_for_function(
+            "([root, before]) => root.querySelector('img')?.src !== before",
+            arg=[part.element_handle(), before],
+        )
 
     def settle(self):
         """Wait until the kernel has done all that it was asked for: it answers in order."""
@@ -124,7 +132,4 @@ class Panel:
         self.slide("ArrowRight" if now < most else "ArrowLeft")
 
     def _changed(self, before):
-        root = self.shown.element_handle()
-        self._page.wait_for_function(
-            "([root, before]) => root.querySelector('img')?.src !== before", arg=[root, before]
-        )
+        self._lab.redrawn(self.shown, before)

@@ -1,5 +1,7 @@
 """A person opens a guided notebook in JupyterLab, runs it twice, and uses its widgets."""
 
+import re
+
 import pytest
 from browser.page import Panel
 
@@ -59,3 +61,38 @@ def test_a_listing_answers_the_hand(lab, theme):
     assert panel.locator("td", has_text="%").count()
     lab.shot(f"06_line_by_line-{theme}-panel", panel)
     lab.shot(f"06_line_by_line-{theme}-answer", lab.answer())
+
+
+def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
+    """Run All works twice in a row, in both themes; the panel shows other pictures.
+
+    The verdict is the first result, and a link opens the notebook that goes deeper.
+    """
+    lab.open("00_start_here.ipynb")
+
+    for theme, called in THEMES.items():
+        lab.theme(called)
+        assert lab.run_all() == []
+
+        panel = lab.page.locator(".jp-OutputArea-output").filter(
+            has=lab.page.locator(".widget-dropdown", has_text="Show")
+        )
+        panel.last.scroll_into_view_if_needed()
+        before = panel.last.locator("img").get_attribute("src")
+        panel.last.locator("select").select_option(label="where a sample's time goes")
+        lab.redrawn(panel.last, before)
+
+        lab.shot(f"00_start_here-{theme}-answer", lab.answer())
+        lab.shot(f"00_start_here-{theme}-page")
+        assert "Verdict:" in lab.answer().inner_text()
+        for number, picture in enumerate(lab.pictures()):
+            lab.shot(f"00_start_here-{theme}-picture-{number}", picture)
+        lab.shot(f"00_start_here-{theme}-panel", panel.last)
+
+    link = lab.page.locator("a[href*='.ipynb']").filter(has_text=re.compile(r"^\d\d_|\?$")).first
+    link.scroll_into_view_if_needed()
+    wanted = re.search(r"\d\d_\w+\.ipynb", link.get_attribute("href"))[0]
+    link.click()
+    lab.page.wait_for_function(
+        "name => window.jupyterapp.shell.currentWidget?.context?.path === name", arg=wanted
+    )

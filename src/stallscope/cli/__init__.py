@@ -11,6 +11,7 @@ import typer
 
 from stallscope.cli.flaming import flame
 from stallscope.cli.guided import lab, notebooks
+from stallscope.cli.judging import diagnose
 from stallscope.cli.measuring import Script, lines, record, run
 from stallscope.cli.output import plainly, say
 from stallscope.cli.saved import show, trace
@@ -61,6 +62,7 @@ def _stallscope(
       stallscope lab                       guided notebooks, on sample photographs
       stallscope lab ~/photos              ... on your folder of images
       stallscope lab train:make_loader     ... on the loader that your function returns
+      stallscope diagnose ~/photos         what keeps a training from its data, in a minute
       stallscope record ~/photos           a table of where the time goes
       stallscope lines train:make_loader   which lines of your dataset and transforms take it
       stallscope run train.py --epochs 1   what your script's loop waits for
@@ -68,6 +70,7 @@ def _stallscope(
     """  # noqa: D301 - \b is click's
 
 
+app.command()(diagnose)
 app.command()(flame)
 app.command()(lab)
 app.command()(notebooks)

@@ -1,15 +1,12 @@
 """The command that looks into a training which runs already: `flame`."""
 
 # `Annotated` is read while the program runs: no `from __future__ import annotations` here.
-import os
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Annotated, Final
 
 import typer
 
-from stallscope.cli.output import hint, plainly, say
-from stallscope.errors import StallscopeError
+from stallscope.cli.output import check_file, hint, plainly, say
 
 _ENDINGS: Final = (".html", ".svg", ".json")
 
@@ -45,27 +42,10 @@ def flame(  # noqa: PLR0913 - the command's options
       stallscope flame 4711 --seconds 20 --out workers.html
     """  # noqa: D301
     with plainly():
-        _check_out(out)
+        check_file("--out", out, _ENDINGS)
         from stallscope.experiments.flame import flame as sampled
 
         seen = sampled(pid=pid, seconds=seconds, rate_hz=rate, native=native, idle=idle, gil=gil)
         if out is not None:
             hint(f"written to {seen.export(out)}")
         say(seen)
-
-
-def _check_out(out: Path | None) -> None:
-    """Say now, not after the recording, that it cannot be written there."""
-    if out is None:
-        return
-    if out.suffix.lower() not in _ENDINGS:
-        raise StallscopeError(f"--out {out}: give a name that ends in {', '.join(_ENDINGS)}")
-    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
-        raise StallscopeError(f"--out {out} cannot be written: give another file")
-    try:
-        with TemporaryFile(dir=out.parent):
-            pass
-    except OSError as error:
-        raise StallscopeError(
-            f"--out {out} cannot be written ({error.strerror or error}): give another file"
-        ) from error

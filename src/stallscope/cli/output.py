@@ -1,10 +1,12 @@
 """What all commands share: how a target is named, and how results and errors are shown."""
 
+import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final
 
 from stallscope.errors import StallscopeError
@@ -51,3 +53,24 @@ def hint(*lines: str) -> None:
     """What else there is to know, on stderr."""
     for line in lines:
         print(f"stallscope: {line.removeprefix('stallscope: ')}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def check_file(option: str, out: Path | None, endings: Sequence[str]) -> None:
+    """Say now, not after the measurement, that a file cannot be written.
+
+    Raises:
+        StallscopeError: another ending, a folder, no right.
+    """
+    if out is None:
+        return
+    if out.suffix.lower() not in endings:
+        raise StallscopeError(f"{option} {out}: give a name that ends in {', '.join(endings)}")
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise StallscopeError(f"{option} {out} cannot be written: give another file")
+    try:
+        with TemporaryFile(dir=out.parent):
+            pass
+    except OSError as error:
+        raise StallscopeError(
+            f"{option} {out} cannot be written ({error.strerror or error}): give another file"
+        ) from error

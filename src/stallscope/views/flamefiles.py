@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.errors import StallscopeError
 from stallscope.views import flame as flame_face
 from stallscope.views import flamediff
+from stallscope.views.exports import write
 from stallscope.views.flamedata import of_difference, of_flame
 from stallscope.views.flamepage import page
 from stallscope.views.names import worker_name
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
 
 SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"
 """The name of the format, which its files carry; nothing is fetched from there."""
-
-
-class ExportError(StallscopeError, ValueError):
-    """A flamegraph cannot be written there: another ending, a folder, no right."""
 
 
 def export(flame: Flame, path: str | Path) -> Path:
@@ -52,7 +47,7 @@ def export(flame: Flame, path: str | Path) -> Path:
         ".json": lambda: json.dumps(speedscope(flame), separators=(",", ":")),
         ".txt": lambda: collapsed(flame.stacks()),
     }
-    return _write(Path(path), makers)
+    return write(Path(path), makers)
 
 
 def export_difference(found: Difference, path: str | Path) -> Path:
@@ -61,30 +56,7 @@ def export_difference(found: Difference, path: str | Path) -> Path:
         ".html": lambda: page(of_difference(found), flamediff.html(found)),
         ".svg": lambda: _svg(flamediff.plot(found)),
     }
-    return _write(Path(path), makers)
-
-
-def _write(path: Path, makers: dict[str, Callable[[], str]]) -> Path:
-    make = makers.get(path.suffix.lower())
-    if make is None:
-        raise ExportError(
-            f"{path.name!r} ends in none of {', '.join(makers)}: give a name that does, such as "
-            f"{path.with_suffix('.html').name!r}"
-        )
-    made = make()
-    meanwhile = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            meanwhile.write_text(made, encoding="utf-8", errors="replace", newline="\n")
-            meanwhile.replace(path)
-        finally:
-            meanwhile.unlink(missing_ok=True)
-    except OSError as error:
-        raise ExportError(
-            f"{path} cannot be written ({error.strerror or error}): give another place"
-        ) from error
-    return path
+    return write(Path(path), makers)
 
 
 def collapsed(stacks: pl.DataFrame) -> str:

@@ -1,0 +1,187 @@
+"""Two published pipelines as targets: what took their authors days, to be tried in a minute.
+
+Case A: tar shards read by webdataset (2022; 12 workers, batches of 512). Case B: five transforms
+(2023; 8 vCPUs, batches of 256), see `stallscope.demo`. Batches are smaller here, so that a minute
+is enough. Where the authors had a GPU there is a timer: it takes the share of the loop's time that
+they published, measured on the machine at hand, and every result calls it simulated.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import tarfile
+import time
+from contextlib import ExitStack
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, IterableDataset
+
+from stallscope.demo import RandomMask, case_b_loader
+from stallscope.errors import TargetError
+from stallscope.measure.folder import evaluation_pipeline, worker_settings
+from stallscope.measure.machine import usable_cores
+from stallscope.measure.onethread import in_one_thread
+from stallscope.measure.sample import photographs
+from stallscope.measure.simulated import simulated_step
+from stallscope.measure.target import Target
+from stallscope.measure.workspace import workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+STEP_SHARE_A: Final = 0.369
+"""Of the loop's time: the published profile has 63.1% of it in waiting for the next batch."""
+STEP_SHARE_B: Final = 0.1821
+"""Of the loop's time: the published trace has the GPU busy for 18.21% of a step."""
+SHARDS: Final = 4
+IMAGES: Final = 48
+"""In each of them."""
+PASSES: Final = 20
+"""How often an epoch reads each shard: a short one would be all start-up."""
+BATCH: Final = 16
+_WIDE: Final = 2
+"""Times the photographs' width and height, which makes files of the published size."""
+_GRAIN: Final = 0.1
+"""Of the enlarged image: without, it is smoother than a photograph, and quicker to decode."""
+_QUALITY: Final = 80
+_TIMED: Final = 12
+"""Samples whose time tells how long a step has to take, after one that is not counted."""
+
+
+def case_a() -> Target:
+    """The tar shards, and a simulated step. Makes the shards in a temporary folder.
+
+    Raises:
+        TargetError: webdataset, torchvision or the sample data is missing.
+    """
+    loader = case_a_loader(_shards())
+    return _paced(loader, STEP_SHARE_A, "case A: tar shards")
+
+
+def case_b() -> Target:
+    """The five transforms as published, and a simulated step.
+
+    Raises:
+        TargetError: torchvision or the sample data is missing.
+    """
+    return _paced(case_b_loader("published", RandomMask), STEP_SHARE_B, "case B: five transforms")
+
+
+def case_a_loader(
+    shards: Sequence[str], *, num_workers: int | None = None, batch_size: int = BATCH
+) -> DataLoader[Any]:
+    """Resize and crop of the images in shards, decoded by webdataset.
+
+    Batches of float32 images, shape (batch_size, 3, 224, 224); JSON and text are read and unused.
+
+    Args:
+        shards: paths of archives, such as `make_shards` gives.
+        num_workers: None takes one a core and shard, as the authors did with their 12 cores.
+        batch_size: samples in a batch.
+
+    Raises:
+        TargetError: webdataset or torchvision is missing.
+    """
+    try:
+        import webdataset
+    except ImportError as error:
+        raise TargetError("case A needs webdataset: pip install webdataset") from error
+    samples = (
+        webdataset.WebDataset(list(shards) * PASSES, shardshuffle=False, empty_check=False)
+        .decode("pil")
+        .to_tuple("jpg")
+        .map_tuple(evaluation_pipeline())
+    )
+    workers = min(12, usable_cores(), len(shards)) if num_workers is None else num_workers
+    return DataLoader(samples, batch_size, **worker_settings(workers))
+
+
+def make_shards(folder: Path, shards: int = SHARDS, images: int = IMAGES) -> list[str]:
+    """Archives of `key.jpg`, `key.json` and `key.txt`; the images are enlarged photographs.
+
+    Args:
+        folder: where they are written; made where it does not exist.
+        shards: how many.
+        images: in each of them.
+
+    Returns:
+        Their paths.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [_enlarged(photograph.path) for photograph in photographs()[:images]]
+    made = []
+    for number in range(shards):
+        path = folder / f"case-a-{number:03}.tar"
+        with tarfile.open(path, "w") as archive:
+            for place, image in enumerate(files):
+                _add(archive, f"{number:03}{place:05}", image)
+        made.append(str(path))
+    return made
+
+
+def _enlarged(path: str) -> bytes:
+    stream = io.BytesIO()
+    with Image.open(path) as image:
+        wide = image.convert("RGB").resize((image.width * _WIDE, image.height * _WIDE))
+        Image.blend(wide, _grain(wide.size), _GRAIN).save(stream, "JPEG", quality=_QUALITY)
+    return stream.getvalue()
+
+
+@cache
+def _grain(size: tuple[int, int]) -> Image.Image:
+    """Grey noise, the same whenever it is made."""
+    width, height = size
+    values = torch.randn(height, width, generator=torch.Generator().manual_seed(0))
+    grey = (128 + 60 * values).clamp(0, 255).byte()
+    return Image.fromarray(grey.numpy()).convert("RGB")
+
+
+def _add(archive: tarfile.TarFile, key: str, image: bytes) -> None:
+    """One sample as three members."""
+    for suffix, data in (("jpg", image), ("json", b'{"label": 0}'), ("txt", b"a photograph")):
+        member = tarfile.TarInfo(f"{key}.{suffix}")
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+
+
+@cache
+def _shards() -> list[str]:
+    """The shards of this process, deleted when it ends."""
+    kept = ExitStack()
+    atexit.register(kept.close)
+    return make_shards(kept.enter_context(workspace()), SHARDS, IMAGES)
+
+
+def _paced(loader: DataLoader[Any], step_share: float, name: str) -> Target:
+    """A target whose step takes so much of a loop that waits as the authors' did."""
+    sample_s = _sample_s(loader.dataset)
+    batch_s = sample_s * (loader.batch_size or 1) / max(loader.num_workers, 1)
+    step = simulated_step(round(step_share * batch_s, 4))
+    note = f"a published pipeline in small; its device is a timer, {step_share:.0%} of the loop"
+    return Target(loader, step, name=name, notes=(note,))
+
+
+def _sample_s(dataset: Any) -> float:
+    """What making one sample takes, seconds of CPU time (median).
+
+    Nearly all of it is computing, and a machine that is busy meanwhile is to make no longer step.
+    """
+    taken = []
+    with torch.random.fork_rng(devices=[]):  # the transforms draw, and nobody is to notice
+        samples = in_one_thread(_samples(dataset))
+        for _ in range(_TIMED + 1):
+            began = time.thread_time()
+            next(samples)
+            taken.append(time.thread_time() - began)
+    return sorted(taken[1:])[_TIMED // 2]
+
+
+def _samples(dataset: Any) -> Iterator[Any]:
+    if isinstance(dataset, IterableDataset):
+        return iter(dataset)
+    return (dataset[number] for number in range(_TIMED + 1))

@@ -1,0 +1,224 @@
+"""A diagnosis in words: terminal, notebook, picture, report and JSON all tell the same.
+
+Nothing here draws: a verdict in a terminal loads no matplotlib.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stallscope.diagnoses import HEALTHY, INCONCLUSIVE, START_UP
+from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.units import count, seconds, share
+from stallscope.views.evidence import LONGEST_NAME, numbers_of
+from stallscope.views.names import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stallscope.diagnoses import Diagnosis, Finding
+    from stallscope.views.evidence import Number
+
+LONGEST_TITLE: Final = 400
+"""Characters of a sentence: it holds names of the user's files and transforms."""
+LONGEST_WORD: Final = 60
+SMALL: Final = 0.01
+"""A share of the loop's time below this is no bar."""
+STOP: Final = "stop"
+"""The phase that says why the measurement ended."""
+SIMULATED: Final = "the step is simulated"
+TWICE: Final = "two findings can name the same seconds: mend the first one, then look again"
+OPENS: Final = "names like 02_fetch_vs_transform are guided notebooks: `stallscope lab` opens them"
+NOT_TESTED: Final = "this rule is not tested: such a loader was not planted"
+HOW_SURE: Final = (
+    "how sure: 0 to 1, from limits that were set by hand: how clearly the rule is met, how much of "
+    "the stalls is explained at all, how steady the measurement was; it is no probability"
+)
+
+GUIDED: Final = re.compile(r"(?<![\w/])\d\d_[a-z_]+(?:\.ipynb)?")
+"""How a guided notebook is named in a sentence."""
+
+_KIND: Final = {
+    "healthy": "step",
+    "storage-latency": "fetch",
+    "storage-bandwidth": "fetch",
+    "decode": "decode",
+    "one-transform": "transform",
+    "transforms": "transform",
+    "collate": "collate",
+    "sending": "send",
+    "copy": "h2d",
+    "inconclusive": "other",
+}
+"""Whose colour a cause has; the others are a stall's."""
+_CLEAR, _LIKELY = 0.7, 0.4
+
+
+class Phase(NamedTuple):
+    """A part of the budget."""
+
+    name: str
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Words:
+    """A finding as text; nothing of it is escaped yet."""
+
+    code: str
+    title: str
+    costs: str
+    """How much of the loop's time it costs."""
+    severity: float
+    """The same as a share (0 to 1)."""
+    sure: str
+    """How sure, as a word and a number; empty for a loop that is healthy or cannot be judged."""
+    numbers: tuple[Number, ...]
+    """Its evidence."""
+    steps: tuple[str, ...]
+    """What to do next, one thing each."""
+    tested: bool
+    colour: str
+    """Of its kind."""
+
+    @property
+    def because(self) -> str:
+        """Its evidence in one line; empty without any."""
+        return " · ".join(f"{one.name} {one.value}" for one in self.numbers)
+
+
+def words(found: Finding, diagnosis: Diagnosis) -> Words:
+    """A finding of a diagnosis as text."""
+    return Words(
+        code=found.code,
+        title=sentence(found.title),
+        costs=_costs(found, diagnosis),
+        severity=min(found.severity, 1.0) if found.severity >= SMALL else 0.0,
+        sure=_sure(found),
+        numbers=tuple(numbers_of(found.evidence)),
+        steps=tuple(_steps(shown(found.next_step, LONGEST_TITLE))),
+        tested=found.tested,
+        colour=COLOURS.get(_KIND.get(found.code, ""), STALL_COLOUR),
+    )
+
+
+def all_words(diagnosis: Diagnosis) -> list[Words]:
+    """Every finding, the verdict first."""
+    return [words(found, diagnosis) for found in diagnosis.findings]
+
+
+def _steps(told: str) -> Iterator[str]:
+    """The parts of a next step; a notebook that is only named is opened."""
+    for part in (one.removeprefix("and ") for one in told.split("; ") if one):
+        yield f"open {part}" if GUIDED.fullmatch(part) else part
+
+
+def _costs(found: Finding, diagnosis: Diagnosis) -> str:
+    """What its severity is a share of depends on the cause."""
+    part = share(found.severity)
+    simulated = diagnosis.circumstances.simulated_step_s is not None
+    step = ", with a simulated step" if simulated else ""
+    if found.code == HEALTHY.code:
+        return f"next to nothing to gain in the loader{step}"
+    if found.code == INCONCLUSIVE.code:
+        return f"{part} of the loop's time stays unexplained" if found.severity >= SMALL else ""
+    if found.code == START_UP.code:
+        return f"costs {part} of an epoch's time{step}"
+    if not diagnosis.circumstances.has_step:
+        return f"{part} of the time in which batches are made"
+    return f"costs {part} of the loop's time{step}"
+
+
+def _sure(found: Finding) -> str:
+    sure = found.confidence
+    word = "clear" if sure >= _CLEAR else "likely" if sure >= _LIKELY else "weak"
+    if found.code == INCONCLUSIVE.code:
+        return ""
+    return f"{word} ({sure:.2f})"
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """The verdict's sentence: the answer."""
+    return sentence(diagnosis.verdict.title)
+
+
+def sentence(told: str) -> str:
+    """A sentence that can be broken into lines: names of the user's may be as long as they like."""
+    return " ".join(shown(word, LONGEST_WORD) for word in shown(told, LONGEST_TITLE).split(" "))
+
+
+def measured(diagnosis: Diagnosis) -> str:
+    """What was measured, on which machine and for how long, in one line."""
+    told = diagnosis.circumstances
+    parts = [shown(told.name, LONGEST_NAME)] if told.name else []
+    parts.append(count(told.num_workers, "worker") if told.num_workers else "no workers")
+    parts.append(_step(diagnosis))
+    if machine := machine_line(diagnosis):
+        parts.append(machine)
+    return " · ".join([*parts, took(diagnosis)])
+
+
+def _step(diagnosis: Diagnosis) -> str:
+    told = diagnosis.circumstances
+    if told.simulated_step_s is not None:
+        return f"{SIMULATED}: a timer of {seconds(told.simulated_step_s)}, no device"
+    if not told.has_step:
+        return "no step was given: the loader alone"
+    return f"your step, on {shown(told.device)}"
+
+
+def machine_line(diagnosis: Diagnosis) -> str:
+    """Where it was measured."""
+    told = dict(diagnosis.circumstances.machine)
+    cores = told.get("cores")
+    parts = [count(cores, "core")] if cores else []
+    parts += [shown(str(told[name])) for name in ("system",) if told.get(name)]
+    for name in ("python", "torch"):
+        parts += [f"{name} {shown(str(told[name]))}"] if told.get(name) else []
+    return ", ".join(parts)
+
+
+def took(diagnosis: Diagnosis) -> str:
+    """How much of the budget was used."""
+    told = diagnosis.circumstances
+    return f"{told.wall_s:.0f} s of at most {told.budget_s:.0f} s"
+
+
+def phases(diagnosis: Diagnosis) -> list[Phase]:
+    """What the budget went to, in order, without the reason why it ended."""
+    rows = diagnosis.spent.iter_rows(named=True)
+    return [
+        Phase(shown(row["phase"]), row["seconds"] or 0.0, shown(row["why"] or "", LONGEST_TITLE))
+        for row in rows
+        if row["phase"] != STOP
+    ]
+
+
+def ended(diagnosis: Diagnosis) -> str:
+    """Why the measurement ended; empty where that is not known."""
+    for row in diagnosis.spent.iter_rows(named=True):
+        if row["phase"] == STOP:
+            return shown(row["why"] or "", LONGEST_TITLE)
+    return ""
+
+
+def notes_of(diagnosis: Diagnosis) -> list[str]:
+    """What a reader has to know, a sentence each; what `measured` says is not said again."""
+    notes = (shown(note, 1000) for note in diagnosis.notes)
+    return [*(note for note in notes if not note.startswith(SIMULATED)), HOW_SURE]
+
+
+def outside_notes(diagnosis: Diagnosis) -> list[str]:
+    """The same where a guided notebook is no link."""
+    named = any(GUIDED.search(found.next_step) for found in diagnosis.findings)
+    return [*notes_of(diagnosis), *([OPENS] if named else [])]
+
+
+def version() -> str:
+    """Which stallscope says this."""
+    from stallscope import __version__
+
+    return __version__

@@ -1,0 +1,70 @@
+"""The report in a real browser: its flamegraph works under the page's rules, and no name runs."""
+
+from __future__ import annotations
+
+import pytest
+from browser.page import SCREENSHOTS
+from diagnosed import DECODE, a_diagnosis
+from planted_stacks import HOSTILE, named
+
+from stallscope.diagnoses import Finding
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+MEDIA = {
+    "light": {"color_scheme": "light"},
+    "dark": {"color_scheme": "dark"},
+    "paper": {"media": "print"},
+}
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Opens a report in a page of its own; the page tells what it asked for and what went wrong."""
+    page = browser.new_page()
+    page.asked, page.wrong = [], []
+    page.on("request", lambda request: page.asked.append(request.url))
+    page.on("pageerror", lambda error: page.wrong.append(str(error)))
+    page.on("console", lambda said: page.wrong.append(said.text) if said.type == "error" else None)
+
+    def show(diagnosis):
+        page.goto(diagnosis.export(tmp_path / "report.html").as_uri())
+        return page
+
+    yield show
+    page.close()
+
+
+def asked_for(page):
+    """What the page asked for beside itself and the pictures in it."""
+    return [url for url in page.asked if not url.startswith(("file:", "data:"))]
+
+
+def test_the_flamegraph_works_and_nothing_is_fetched(opened):
+    """A click zooms; on paper there is a picture instead; light and dark can be looked at."""
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page = opened(a_diagnosis(DECODE, simulated_step_s=0.05))
+    frame = page.locator("#flame g.frame", has_text="dilate").first
+    frame.click()
+
+    assert "dilate" in page.locator(".stallscope-flame-details").inner_text()
+    assert ([], []) == (asked_for(page), page.wrong)
+    for name, media in MEDIA.items():
+        page.emulate_media(**media)
+        assert page.locator("#flame").is_visible() == (name != "paper")
+        assert page.locator("img.paper").is_visible() == (name == "paper")
+        page.screenshot(path=SCREENSHOTS / f"report-{name}.png", full_page=True)
+
+
+def test_no_name_runs(opened):
+    """Names that are markup stand on the page as they are, also in the flamegraph."""
+    finding = Finding("lock", HOSTILE, 0.5, {HOSTILE: 1.0}, 0.5, HOSTILE)
+    diagnosis = a_diagnosis(finding, finding, name=HOSTILE, notes=[HOSTILE])
+    object.__setattr__(diagnosis, "flame", named(HOSTILE))
+
+    page = opened(diagnosis)
+
+    assert HOSTILE == page.locator("h1").inner_text()
+    assert page.locator("#flame g.frame").count()
+    assert page.evaluate("window.broken") is None
+    assert ([], []) == (asked_for(page), page.wrong)

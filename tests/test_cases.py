@@ -1,0 +1,93 @@
+"""The two published pipelines: what they are made of, and that they leave nothing behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+
+import pytest
+import torch
+
+from stallscope import cases
+from stallscope.demo import ConvertColor, RandomMask, Scale
+from stallscope.measure.simulated import SimulatedStep
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """Two small archives."""
+    return cases.make_shards(tmp_path_factory.mktemp("case-a"), 2, images=4)
+
+
+class TestCaseA:
+    def test_the_shards_have_the_published_form(self, shards):
+        """Image, JSON and text of one key lie beside each other; files are of the published size.
+
+        Published: 74 to 776 kB, most of them 130 to 420 kB.
+        """
+        with tarfile.open(shards[0]) as archive:
+            members = archive.getmembers()
+        images = [member.size for member in members if member.name.endswith(".jpg")]
+
+        assert ["jpg", "json", "txt"] == [one.name.partition(".")[2] for one in members[:3]]
+        assert 1 == len({one.name.partition(".")[0] for one in members[:3]})
+        assert all(74_000 <= size <= 776_000 for size in images)
+        assert len(images) / 2 < sum(130_000 <= size <= 420_000 for size in images)
+
+    def test_the_loader_gives_batches_of_images(self, shards):
+        """Read by webdataset, resized and cropped."""
+        pytest.importorskip("webdataset")
+        loader = cases.case_a_loader(shards, num_workers=0, batch_size=2)
+
+        (batch,) = next(iter(loader))
+
+        assert (2, 3, 224, 224) == batch.shape
+        assert torch.float32 == batch.dtype
+
+    def test_the_same_shards_are_made_again(self, shards, tmp_path):
+        """Nothing in them is left to chance."""
+        again = cases.make_shards(tmp_path, 1, images=1)
+
+        with tarfile.open(shards[0]) as one, tarfile.open(again[0]) as other:
+            name = one.getnames()[0]
+            assert one.extractfile(name).read() == other.extractfile(name).read()
+
+    def test_temporary_shards_end_with_the_process(self, tmp_path):
+        """What the target makes for itself is deleted."""
+        code = (
+            "import os; from stallscope import cases; cases.IMAGES = 1; cases._shards(); "
+            "print(os.listdir())"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env={"PYTHONPATH": ":".join(sys.path), "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+        assert "stallscope-" in done.stdout
+        assert not list(tmp_path.glob("stallscope-*"))
+
+
+class TestCaseB:
+    def test_is_the_published_pipeline_with_a_timer_for_the_device(self):
+        """The slow mask, the published order, and a step that says that it is simulated."""
+        target = cases.case_b()
+        names = [type(op).__name__ for op in target.loader.dataset.transform.transforms]
+
+        assert isinstance(target.step, SimulatedStep)
+        assert RandomMask.__name__ == names[2]
+        assert [ConvertColor.__name__, Scale.__name__] == names[3:]
+        assert "timer" in target.notes[0]
+
+    def test_draws_no_random_number_of_the_users(self):
+        """Finding out how long a step takes leaves torch's generator as it was."""
+        torch.manual_seed(1)
+        before = torch.get_rng_state()
+
+        cases.case_b()
+
+        assert torch.equal(before, torch.get_rng_state())
