@@ -231,3 +231,14 @@ class TestDoubt:
         )
 
         assert "slow-samples" not in [found.code for found in judge(sends)]
+
+    def test_a_worker_that_is_slower_and_quick_enough_is_no_cause(self):
+        """A worker that takes 0.15 s for a batch of which one is due every 0.2 s keeps up."""
+        uneven = known(
+            stalled=0.1,
+            load=0.6,
+            making={"by_worker_s": {0: 0.15, 1: 0.09}},
+            stalled_by_worker={0: 0.9, 1: 0.1},
+        )
+
+        assert "slow-worker" not in [found.code for found in judge(uneven)]

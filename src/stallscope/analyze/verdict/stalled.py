@@ -111,12 +111,15 @@ def _of_parts(facts: Facts, found: Found) -> Finding | None:
     """What most of the stalls is, where that is no work on samples."""
     if not facts.setup.num_workers:
         return found.get(MAIN_PROCESS.code)
-    uncrowded = 1 - facts.exposure.of(CROWDED)
-    most = [MAIN_PROCESS.code] * (
-        facts.exposure.of(MAIN) >= max(limits.DOMINATES * uncrowded, limits.LEADS)
+    # Crowded or not: what is left of a part that a busy machine makes longer has to be much, too
+    least = max(limits.DOMINATES * (1 - facts.exposure.of(CROWDED)), limits.LEADS)
+    parts = (
+        (MAIN, MAIN_PROCESS, least),
+        (SENDING, SENDING_CAUSE, least),
+        (PIN, COPY, limits.DOMINATES),
+        (START, START_UP, limits.DOMINATES),
     )
-    parts = ((PIN, COPY), (SENDING, SENDING_CAUSE), (START, START_UP))
-    most += [cause.code for part, cause in parts if facts.exposure.of(part) >= limits.DOMINATES]
+    most = [cause.code for part, cause, limit in parts if facts.exposure.of(part) >= limit]
     return next((found[code] for code in most if code in found), None)
 
 
