@@ -242,3 +242,19 @@ class TestDoubt:
         )
 
         assert "slow-worker" not in [found.code for found in judge(uneven)]
+
+    def test_stalls_that_are_nothing_but_waiting_for_cores_are_no_cause(self):
+        """A tenth of the loop's time, of which a third is left if nobody waits for a core."""
+        few = known(
+            stalled=0.1, work={("send", "sending"): 1.0}, load=0.4, use=IDLE, others_share=0.6
+        )
+        crowded = replace(few, exposure=replace(few.exposure, free=0.3))
+
+        assert "sending" == judge(few)[0].code
+        assert "inconclusive" == judge(crowded)[0].code
+
+    def test_threads_that_every_worker_has_are_not_too_many(self):
+        """Three threads in each of three workers on two cores are torch's own."""
+        usual = known(setup={"num_workers": 3}, use={"threads": 3}, extra_threads_share=0.5)
+
+        assert "oversubscription" not in [found.code for found in judge(usual)]

@@ -95,6 +95,8 @@ def why_it_waits(facts: Facts, found: Found) -> Finding:
     if unexplained > limits.UNEXPLAINED:
         why = f"nothing that was recorded explains {share(unexplained)} of the stalls"
         return inconclusive(facts, why, "ss.stage('...') around your own code names it")
+    if facts.others_share >= limits.FOREIGN and _is_left(facts) < limits.HEALTHY:
+        return _disturbed(facts)
     verdict = first(MEMORY_PRESSURE, SHM) or _of_parts(facts, found)
     verdict = verdict or first(SLOW_WORKER, SLOW_SAMPLES, OVERSUBSCRIPTION)
     verdict = verdict or _that_keeps_up(facts, found)
@@ -132,9 +134,23 @@ def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
         return found.get(TOO_LITTLE_PREFETCH.code)
     if CPU_SATURATED.code in found:
         return found[CPU_SATURATED.code]
+    if facts.others_share < limits.FOREIGN:  # they are in each other's way, and keep up
+        return found.get(TOO_LITTLE_PREFETCH.code)
+    return _disturbed(facts)
+
+
+def _is_left(facts: Facts) -> float:
+    """Share (0 to 1) of the loop's time that stalls would take if nobody waited for a core."""
+    return facts.stall_share * facts.exposure.free
+
+
+def _disturbed(facts: Facts) -> Finding:
+    """That the loop waits because other processes have the cores."""
+    queued = facts.use.queued_share or 0.0
     why = (
         f"other processes have {share(facts.others_share)} of the cores, and without them the "
-        f"workers would keep up (they wait for a core {share(queued)} of their time)"
+        f"loop would hardly wait (who makes its batches waits for a core {share(queued)} of the "
+        "time)"
     )
     return inconclusive(facts, why, "measure again on a machine that does nothing else")
 
