@@ -258,3 +258,15 @@ class TestDoubt:
         usual = known(setup={"num_workers": 3}, use={"threads": 3}, extra_threads_share=0.5)
 
         assert "oversubscription" not in [found.code for found in judge(usual)]
+
+    def test_batches_that_compute_vary_with_the_cores_that_others_have(self):
+        """Work that keeps up and computes, on a machine that others use: inconclusive."""
+        varies = known(load=0.6, use=IDLE, others_share=0.5)
+
+        assert "inconclusive" == judge(varies)[0].code
+
+    def test_batches_that_wait_do_not(self):
+        """What waits for storage is not made longer by other processes."""
+        waits = known(work=WAITS_IN_FETCH, load=0.6, use=IDLE, others_share=0.5)
+
+        assert "too-little-prefetch" == judge(waits)[0].code

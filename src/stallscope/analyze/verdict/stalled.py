@@ -130,13 +130,20 @@ def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
     if facts.free_load > limits.KEEPS_UP:
         return None
     queued, crowded = facts.use.queued_share or 0.0, facts.exposure.of(CROWDED)
-    if queued < limits.QUEUES and crowded < limits.LEADS:
+    if queued < limits.QUEUES and crowded < limits.LEADS and not _varies_with_cores(facts):
         return found.get(TOO_LITTLE_PREFETCH.code)
     if CPU_SATURATED.code in found:
         return found[CPU_SATURATED.code]
     if facts.others_share < limits.FOREIGN:  # they are in each other's way, and keep up
         return found.get(TOO_LITTLE_PREFETCH.code)
     return _disturbed(facts)
+
+
+def _varies_with_cores(facts: Facts) -> bool:
+    """Whether batches may take different times only because others have the cores at times."""
+    batch_s = facts.making.batch_s if facts.making else 0.0
+    computes = facts.waiting_s < limits.DOMINATES * batch_s
+    return computes and facts.others_share >= limits.FOREIGN
 
 
 def _is_left(facts: Facts) -> float:
