@@ -144,7 +144,7 @@ def test_a_guided_notebook_is_a_link():
 def test_each_thing_to_do_stands_on_its_own():
     """The parts of a next step are lines of their own; a notebook that is only named is opened."""
     diagnosis = a_diagnosis(
-        Finding("lock", "", 0.1, next_step="hold it; 04_worker_flamegraphs; a.py:3")
+        Finding("lock", "", 0.1, next_step="hold it; and 04_worker_flamegraphs; a.py:3")
     )
 
     assert "\nnext: hold it\nnext: open 04_worker_flamegraphs\nnext: a.py:3\n" in str(diagnosis)

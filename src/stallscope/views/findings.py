@@ -112,7 +112,7 @@ def all_words(diagnosis: Diagnosis) -> list[Words]:
 
 def _steps(told: str) -> Iterator[str]:
     """The parts of a next step; a notebook that is only named is opened."""
-    for part in filter(None, told.split("; ")):
+    for part in (one.removeprefix("and ") for one in told.split("; ") if one):
         yield f"open {part}" if GUIDED.fullmatch(part) else part
 
 

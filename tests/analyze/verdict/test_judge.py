@@ -231,3 +231,42 @@ class TestDoubt:
         )
 
         assert "slow-samples" not in [found.code for found in judge(sends)]
+
+    def test_a_worker_that_is_slower_and_quick_enough_is_no_cause(self):
+        """A worker that takes 0.15 s for a batch of which one is due every 0.2 s keeps up."""
+        uneven = known(
+            stalled=0.1,
+            load=0.6,
+            making={"by_worker_s": {0: 0.15, 1: 0.09}},
+            stalled_by_worker={0: 0.9, 1: 0.1},
+        )
+
+        assert "slow-worker" not in [found.code for found in judge(uneven)]
+
+    def test_stalls_that_are_nothing_but_waiting_for_cores_are_no_cause(self):
+        """A tenth of the loop's time, of which a third is left if nobody waits for a core."""
+        few = known(
+            stalled=0.1, work={("send", "sending"): 1.0}, load=0.4, use=IDLE, others_share=0.6
+        )
+        crowded = replace(few, exposure=replace(few.exposure, free=0.3))
+
+        assert "sending" == judge(few)[0].code
+        assert "inconclusive" == judge(crowded)[0].code
+
+    def test_threads_that_every_worker_has_are_not_too_many(self):
+        """Three threads in each of three workers on two cores are torch's own."""
+        usual = known(setup={"num_workers": 3}, use={"threads": 3}, extra_threads_share=0.5)
+
+        assert "oversubscription" not in [found.code for found in judge(usual)]
+
+    def test_batches_that_compute_vary_with_the_cores_that_others_have(self):
+        """Work that keeps up and computes, on a machine that others use: inconclusive."""
+        varies = known(load=0.6, use=IDLE, others_share=0.5)
+
+        assert "inconclusive" == judge(varies)[0].code
+
+    def test_batches_that_wait_do_not(self):
+        """What waits for storage is not made longer by other processes."""
+        waits = known(work=WAITS_IN_FETCH, load=0.6, use=IDLE, others_share=0.5)
+
+        assert "too-little-prefetch" == judge(waits)[0].code

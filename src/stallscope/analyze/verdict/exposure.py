@@ -68,6 +68,8 @@ class Exposure:
 
     parts: tuple[Part, ...] = ()
     """The longest first."""
+    free: float = 1.0
+    """Share (0 to 1) of the stalls that would be left if nobody ever waited for a core."""
 
     def of(self, *groups: str) -> float:
         """Share (0 to 1) of the stalls that lies in these groups."""
@@ -114,10 +116,12 @@ def exposure(run: Run, used: Use) -> Exposure:
     parts = [_part(key, part_s, stages.get(key), used) for key, part_s in exposed_s.items()]
     parts = list(_uncrowded(parts, _quickness(run), _of_computing(used)))
     whole_s = sum(part.share for part in parts)
+    free_s = sum(part.share for part in parts if part.group != CROWDED)
+    stalled_s = sum(exposed_s.values())
     if not whole_s:
         return Exposure()
     found = [replace(part, share=part.share / whole_s) for part in parts]
-    return Exposure(tuple(sorted(found, key=lambda part: -part.share)))
+    return Exposure(tuple(sorted(found, key=lambda part: -part.share)), free_s / stalled_s)
 
 
 def _part(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from stallscope.analyze.verdict import limits
 from stallscope.analyze.verdict.finding import clear, finding
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from stallscope.analyze.verdict.facts import Facts
     from stallscope.diagnoses import Finding
 
+_USUAL_THREADS: Final = 3
+"""Of every worker of torch: one that makes batches, one that sends, one that hands out memory."""
+
 
 def oversubscription(facts: Facts) -> Finding | None:
     """Each worker computes with several threads, and together they are many more than cores."""
@@ -22,7 +25,7 @@ def oversubscription(facts: Facts) -> Finding | None:
     extra = facts.extra_threads_share
     if not setup.num_workers or use.threads is None or extra is None:
         return None
-    many = setup.num_workers * (use.threads - 1) / setup.cores
+    many = setup.num_workers * max(use.threads - _USUAL_THREADS, 0) / setup.cores
     if many < limits.MANY_THREADS or extra < limits.EXTRA_THREADS:
         return None
     return finding(

@@ -95,9 +95,11 @@ def why_it_waits(facts: Facts, found: Found) -> Finding:
     if unexplained > limits.UNEXPLAINED:
         why = f"nothing that was recorded explains {share(unexplained)} of the stalls"
         return inconclusive(facts, why, "ss.stage('...') around your own code names it")
+    if facts.others_share >= limits.FOREIGN and _is_left(facts) < limits.HEALTHY:
+        return _disturbed(facts)
     verdict = first(MEMORY_PRESSURE, SHM) or _of_parts(facts, found)
-    verdict = verdict or first(SLOW_WORKER) or _one_of_many(facts, found)
-    verdict = verdict or first(OVERSUBSCRIPTION) or _that_keeps_up(facts, found)
+    verdict = verdict or first(SLOW_WORKER, SLOW_SAMPLES, OVERSUBSCRIPTION)
+    verdict = verdict or _that_keeps_up(facts, found)
     verdict = verdict or first(LOCK) or _storage(facts, found) or first(TOO_FEW_WORKERS)
     verdict = verdict or _of_work(facts, found) or first(CPU_SATURATED) or _most_work(found)
     return verdict or inconclusive(
@@ -111,21 +113,16 @@ def _of_parts(facts: Facts, found: Found) -> Finding | None:
     """What most of the stalls is, where that is no work on samples."""
     if not facts.setup.num_workers:
         return found.get(MAIN_PROCESS.code)
-    uncrowded = 1 - facts.exposure.of(CROWDED)
-    most = [MAIN_PROCESS.code] * (
-        facts.exposure.of(MAIN) >= max(limits.DOMINATES * uncrowded, limits.LEADS)
+    # Crowded or not: what is left of a part that a busy machine makes longer has to be much, too
+    least = max(limits.DOMINATES * (1 - facts.exposure.of(CROWDED)), limits.LEADS)
+    parts = (
+        (MAIN, MAIN_PROCESS, least),
+        (SENDING, SENDING_CAUSE, least),
+        (PIN, COPY, limits.DOMINATES),
+        (START, START_UP, limits.DOMINATES),
     )
-    parts = ((PIN, COPY), (SENDING, SENDING_CAUSE), (START, START_UP))
-    most += [cause.code for part, cause in parts if facts.exposure.of(part) >= limits.DOMINATES]
+    most = [cause.code for part, cause, limit in parts if facts.exposure.of(part) >= limit]
     return next((found[code] for code in most if code in found), None)
-
-
-def _one_of_many(facts: Facts, found: Found) -> Finding | None:
-    """Slow samples, if they are most of it or what keeps the workers from keeping up."""
-    slow = found.get(SLOW_SAMPLES.code)
-    if slow is None or slow.severity < limits.DOMINATES * facts.stall_share:
-        return None
-    return slow
 
 
 def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
@@ -133,13 +130,34 @@ def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
     if facts.free_load > limits.KEEPS_UP:
         return None
     queued, crowded = facts.use.queued_share or 0.0, facts.exposure.of(CROWDED)
-    if queued < limits.QUEUES and crowded < limits.LEADS:
+    if queued < limits.QUEUES and crowded < limits.LEADS and not _varies_with_cores(facts):
         return found.get(TOO_LITTLE_PREFETCH.code)
     if CPU_SATURATED.code in found:
         return found[CPU_SATURATED.code]
+    if facts.others_share < limits.FOREIGN:  # they are in each other's way, and keep up
+        return found.get(TOO_LITTLE_PREFETCH.code)
+    return _disturbed(facts)
+
+
+def _varies_with_cores(facts: Facts) -> bool:
+    """Whether batches may take different times only because others have the cores at times."""
+    batch_s = facts.making.batch_s if facts.making else 0.0
+    computes = facts.waiting_s < limits.DOMINATES * batch_s
+    return computes and facts.others_share >= limits.FOREIGN
+
+
+def _is_left(facts: Facts) -> float:
+    """Share (0 to 1) of the loop's time that stalls would take if nobody waited for a core."""
+    return facts.stall_share * facts.exposure.free
+
+
+def _disturbed(facts: Facts) -> Finding:
+    """That the loop waits because other processes have the cores."""
+    queued = facts.use.queued_share or 0.0
     why = (
         f"other processes have {share(facts.others_share)} of the cores, and without them the "
-        f"workers would keep up (they wait for a core {share(queued)} of their time)"
+        f"loop would hardly wait (who makes its batches waits for a core {share(queued)} of the "
+        "time)"
     )
     return inconclusive(facts, why, "measure again on a machine that does nothing else")
 

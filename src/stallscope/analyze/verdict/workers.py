@@ -67,8 +67,8 @@ def wanted_workers(facts: Facts) -> int | None:
 
 def slow_worker(facts: Facts) -> Finding | None:
     """One worker takes much longer than the others, and the loop waits for it."""
-    by_worker = facts.making.by_worker_s if facts.making else {}
-    if len(by_worker) < 2:  # noqa: PLR2004 - one and the others
+    making, by_worker = facts.making, facts.making.by_worker_s if facts.making else {}
+    if making is None or len(by_worker) < 2:  # noqa: PLR2004 - one and the others
         return None
     slow = max(by_worker, key=lambda one: by_worker[one])
     rest_s = float(np.median([took for one, took in by_worker.items() if one != slow]))
@@ -76,6 +76,8 @@ def slow_worker(facts: Facts) -> Finding | None:
     part = max(facts.patterns.get(_SLOW_WORKER, 0.0), facts.stalled_by_worker.get(slow, 0.0))
     if ratio < limits.SLOWER_WORKER or part < limits.WAITS_FOR_IT:
         return None
+    if by_worker[slow] * facts.queue_free <= limits.KEEPS_UP * making.workers * making.use_s:
+        return None  # it is slower than the others, and still quick enough
     return finding(
         SLOW_WORKER,
         facts,
