@@ -270,3 +270,15 @@ class TestDoubt:
         waits = known(work=WAITS_IN_FETCH, load=0.6, use=IDLE, others_share=0.5)
 
         assert "too-little-prefetch" == judge(waits)[0].code
+
+    def test_a_loop_that_loads_little_itself_is_disturbed_too(self):
+        """No worker, and next to nothing to do that takes longer for want of a core."""
+        little = known(
+            stalled=0.1,
+            load=0.11,
+            setup={"num_workers": 0},
+            use={"worker_cpu": None, "queued_share": 0.08},
+            others_share=0.9,
+        )
+
+        assert "inconclusive" == judge(little)[0].code
