@@ -148,7 +148,10 @@ def _varies_with_cores(facts: Facts) -> bool:
 
 def _is_left(facts: Facts) -> float:
     """Share (0 to 1) of the loop's time that stalls would take if nobody waited for a core."""
-    return facts.stall_share * facts.exposure.free
+    left = facts.stall_share * facts.exposure.free
+    if facts.setup.num_workers or facts.making is None:
+        return left
+    return min(left, facts.free_load / (1 + facts.free_load))  # it makes a batch, then uses it
 
 
 def _disturbed(facts: Facts) -> Finding:
