@@ -9,6 +9,7 @@ from stallscope.analyze.looptime import LoopTime
 from stallscope.analyze.verdict.exposure import Exposure, Part
 from stallscope.analyze.verdict.facts import Facts
 from stallscope.analyze.verdict.making import Making
+from stallscope.analyze.verdict.samples import Spikes
 from stallscope.analyze.verdict.setup import Setup
 from stallscope.analyze.verdict.use import Use
 from stallscope.stages import FETCH
@@ -67,3 +68,5 @@ WAITS_IN_FETCH: Work = {(FETCH.name, "fetch"): (0.9, 1.0), ("Blur", "transform")
 """Nearly all is waiting for storage."""
 IDLE: dict[str, Any] = {"worker_cpu": 0.1, "queued_share": 0.01}
 """What workers use of the cores that mostly wait."""
+SPIKES = Spikes(count=8, one_in=50, share=0.5, typical_s=0.3, usual_s=0.01)
+"""One sample in fifty takes thirty times as long."""

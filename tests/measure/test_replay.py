@@ -77,3 +77,10 @@ class TestEnough:
 
         assert not Replay(steps=4).is_over(limits)
         assert Replay(steps=5).is_over(limits)
+
+    def test_it_ends_before_its_budget_by_what_is_under_way(self):
+        """Only a loop that may end early leaves room for the batches that it would begin."""
+        limits = Limits(1000, 60.0, Enough(after=2, batches=3, seconds=0.0))
+
+        assert Replay(steps=5, began_ns=0).ahead_ns(limits) > 0
+        assert 0 == Replay(steps=5, began_ns=0).ahead_ns(replace(limits, enough=None))

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from stallscope.probe.logplace import LogPlace
 
 _LOOK_EVERY_S: Final = 0.2
+_UNDER_WAY: Final = 2
+"""Batches that are not waited for where there is hardly time for them."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,17 @@ class Replay:
             or self._is_long_enough(limits.enough)
         )
 
+    def ahead_ns(self, limits: Limits) -> float:
+        """How much before its budget is over the loop stops, ns.
+
+        A loop that ends when it is long enough is a part of something longer, which has a budget,
+        too: the next batch, and those that workers finish before they end, take as long as those
+        before.
+        """
+        if limits.enough is None:
+            return 0.0
+        return _UNDER_WAY * (perf_counter_ns() - self.began_ns) / max(self.steps, 1)
+
     def _is_long_enough(self, enough: Enough | None) -> bool:
         if enough is None or self.steps < enough.after:
             return False
@@ -162,7 +175,7 @@ def replay(probe: Probe, target: Any, using: Using, limits: Limits, bar: Progres
                 for batch in in_one_thread(batches) if one_thread else batches:
                     _use(probe, using, batch)
                     seen.steps += 1
-                    seen.out_of_time = perf_counter_ns() > deadline_ns
+                    seen.out_of_time = perf_counter_ns() + seen.ahead_ns(limits) > deadline_ns
                     if seen.is_over(limits):
                         break
             seen.exhausted = seen.steps == before

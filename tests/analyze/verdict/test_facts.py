@@ -208,6 +208,13 @@ class TestSamples:
         assert 20 == found.one_in
         assert 0.2 == pytest.approx(found.typical_s)
 
+    def test_a_slow_batch_is_no_slow_sample(self):
+        """Four samples of one batch that take 200 ms each: the batch is slow, and no sample."""
+        slow = {"fetch": 200.0}
+        made = [slow if number // 4 == 3 else SAMPLE for number in range(40)]
+
+        assert 0 == spikes(a_run(made, steps=steps_of([0.0] * 10))).count
+
     def test_equal_ones_do_not(self):
         """Where all take as long, none is slow."""
         assert 0 == spikes(a_run([SAMPLE] * 40, steps=steps_of([0.0] * 10))).count

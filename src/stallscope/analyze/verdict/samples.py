@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _FEWEST: Final = 10
 """Samples below which no share of the differences is told."""
+_SEVERAL: Final = 3
+"""Samples of a batch of which one can stand out."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,20 @@ class Reading:
 
 
 def spikes(run: Run) -> Spikes:
-    """The samples of the steady state that stand out."""
-    took_s = run.samples()["total_s"].drop_nulls().to_numpy()
+    """The samples of the steady state that stand out, of all and of their own batch.
+
+    Where all samples of a batch are slow together, it is the batch that is.
+    """
+    samples = run.samples().drop_nulls("total_s")
+    took_s = samples["total_s"].to_numpy()
     if took_s.size < _FEWEST:
         return Spikes()
     median_s, usual_s = (float(np.quantile(took_s, share)) for share in (0.5, USUAL))
     limit_s = max(OUTLIER * median_s, median_s + OUTLIER * (usual_s - median_s))
-    slow = took_s[took_s > limit_s]
+    together = pl.col("total_s").median().over("rank", "epoch", "batch")
+    alone = pl.len().over("rank", "epoch", "batch") < _SEVERAL
+    outside = alone | (pl.col("total_s") > OUTLIER * together)
+    slow = samples.filter((pl.col("total_s") > limit_s) & outside)["total_s"].to_numpy()
     if not slow.size:
         return Spikes(usual_s=median_s)
     return Spikes(

@@ -130,7 +130,7 @@ def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
     if facts.free_load > limits.KEEPS_UP:
         return None
     queued, crowded = facts.use.queued_share or 0.0, facts.exposure.of(CROWDED)
-    if queued < limits.QUEUES and crowded < limits.LEADS:
+    if queued < limits.QUEUES and crowded < limits.LEADS and not _varies_with_cores(facts):
         return found.get(TOO_LITTLE_PREFETCH.code)
     if CPU_SATURATED.code in found:
         return found[CPU_SATURATED.code]
@@ -139,9 +139,19 @@ def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
     return _disturbed(facts)
 
 
+def _varies_with_cores(facts: Facts) -> bool:
+    """Whether batches may take different times only because others have the cores at times."""
+    batch_s = facts.making.batch_s if facts.making else 0.0
+    computes = facts.waiting_s < limits.DOMINATES * batch_s
+    return computes and facts.others_share >= limits.FOREIGN
+
+
 def _is_left(facts: Facts) -> float:
     """Share (0 to 1) of the loop's time that stalls would take if nobody waited for a core."""
-    return facts.stall_share * facts.exposure.free
+    left = facts.stall_share * facts.exposure.free
+    if facts.setup.num_workers or facts.making is None:
+        return left
+    return min(left, facts.free_load / (1 + facts.free_load))  # it makes a batch, then uses it
 
 
 def _disturbed(facts: Facts) -> Finding:
