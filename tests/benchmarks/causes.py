@@ -56,6 +56,7 @@ def main() -> None:
             rows.append(_row(code, given))
         except UnsupportedError as error:
             rows.append((code, "not planted here", str(error), "", "", ""))
+        bar.write("  ".join(rows[-1]))  # so that an interrupt loses nothing
     print(table(HEAD, rows))
     print(
         f"\n{given.blocks} blocks of {given.steps} steps each, seed {given.seed}, strength "
