@@ -105,12 +105,12 @@ def test_what_is_said_of_a_simulated_step_is_said_with_it(verdict):
 
 
 def test_a_share_is_said_to_be_of_what_it_is():
-    """Of the loop, of an epoch, of the making of batches, or of what nothing explains."""
+    """Of the loop, of an epoch, of the making of batches, or of how long the loop stands still."""
     cause = Finding("start-up", "Starting", 0.2)
 
     assert "an epoch's time" in str(a_diagnosis(cause))
     assert "in which batches are made" in str(a_diagnosis(DECODE, has_step=False))
-    assert "30% of the loop's time stays unexplained" in str(a_diagnosis(UNKNOWN))
+    assert "the loop stands still 30% of the time" in str(a_diagnosis(UNKNOWN))
     assert "unexplained" not in str(a_diagnosis(Finding("inconclusive", "Too few", 0.001)))
     assert "costs" not in str(a_diagnosis(HEALTHY))
 

@@ -124,7 +124,7 @@ def _costs(found: Finding, diagnosis: Diagnosis) -> str:
     if found.code == HEALTHY.code:
         return f"next to nothing to gain in the loader{step}"
     if found.code == INCONCLUSIVE.code:
-        return f"{part} of the loop's time stays unexplained" if found.severity >= SMALL else ""
+        return f"the loop stands still {part} of the time" if found.severity >= SMALL else ""
     if found.code == START_UP.code:
         return f"costs {part} of an epoch's time{step}"
     if not diagnosis.circumstances.has_step:
