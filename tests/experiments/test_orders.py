@@ -30,6 +30,7 @@ from pipelines import (
     triple,
 )
 from torch.utils.data import DataLoader, Subset
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import stallscope as ss
@@ -441,3 +442,26 @@ def test_a_budget_that_is_over_at_once_still_gives_an_answer():
     assert orders.counts.unexplored > 0
     assert any("were not enough for all orders" in note for note in orders.notes)
     assert orders.best is None
+
+
+def test_a_dataset_that_reads_its_files_can_decode_otherwise(tmp_path):
+    """Torchvision's folder holds the function that makes an image of a path: another is tried."""
+    for index in range(12):
+        folder = tmp_path / "abc"[index % 3]
+        folder.mkdir(exist_ok=True)
+        Smooth(None).image(index).resize((288, 256)).save(folder / f"{index}.jpg", quality=90)
+    folder = ImageFolder(str(tmp_path), v2.Compose([v2.Resize(32), v2.PILToTensor()]))
+    loader = DataLoader(folder, batch_size=4)
+
+    orders = quick(loader)
+
+    decode = orders.trials.filter(pl.col("kind") == "decode")
+    draft = decode.filter(pl.col("change").str.contains("Image.draft")).row(0, named=True)
+    (images, labels), (new, same_labels) = (
+        next(iter(one)) for one in (loader, orders.apply(loader, draft["trial"]))
+    )
+    assert 3 == decode.height
+    assert draft["equivalence"] in ("close", "different")
+    assert torch.equal(labels, same_labels)
+    assert 0 < (images.float() - new.float()).abs().mean() < 10
+    assert "default_loader" == folder.loader.__name__

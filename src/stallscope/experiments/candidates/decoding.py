@@ -1,6 +1,7 @@
 """Decoding straight to the wanted size, or with another decoder.
 
-Only where the pipeline gets images that are still encoded, as `PIL.Image.open` gives them. A JPEG
+Only where the pipeline gets images that are still encoded, as `PIL.Image.open` gives them, or
+where the dataset holds the function that makes an image of a path, as torchvision's do. A JPEG
 can be decoded at a half, a quarter or an eighth of its size (`Image.draft`; Pillow's documentation,
 "Image.draft", and libjpeg's `scale_denom`), which is faster and not the same as decoding and then
 resizing. Another decoder may round other than PIL's. Both are compared like everything else.
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stallscope.experiments.candidates.protocol import Proposal
 from stallscope.experiments.ordering.recipe import Recipe
-from stallscope.measure.pipelines.decoders import Cv2Decoder, Draft, TorchvisionDecoder
+from stallscope.measure.pipelines.decoders import Cv2Decoder, Draft, Reader, TorchvisionDecoder
 from stallscope.measure.pipelines.digests import is_image
 from stallscope.measure.pipelines.inputs import opened
 
@@ -53,11 +54,40 @@ def proposals(situation: Situation) -> Iterator[Proposal]:
 
 
 def _proposal(bench: Workbench, opener: Any, change: str, changes: str) -> Proposal:
-    recipe = Recipe(tuple(range(len(bench.ops))), opener=opener)
+    order = tuple(range(len(bench.ops)))
+    if _is_read(bench):
+        reader = Reader(opener)
+        recipe = Recipe(order, reader=reader)
+        return Proposal("decode", recipe, change, changes, _saved_reading_s(bench, reader))
+    recipe = Recipe(order, opener=opener)
     return Proposal("decode", recipe, change, changes, _saved_s(bench, opener))
 
 
+def _is_read(bench: Workbench) -> bool:
+    """Whether a function of the dataset's makes the images of their paths."""
+    return bench.site.reader is not None
+
+
+def _saved_reading_s(bench: Workbench, reader: Any) -> float:
+    """What making an image of its path takes now, less what it takes then."""
+    if bench.site.reader is None:
+        return 0.0
+    own, gaps = bench.site.reader.value, []
+    for one in bench.drawn:
+        times_s = []
+        for make in (own, reader):
+            make(one.path)
+            began_ns = time.perf_counter_ns()
+            make(one.path)
+            times_s.append((time.perf_counter_ns() - began_ns) / 1e9)
+        gaps.append(times_s[0] - times_s[1])
+    return sum(gaps) / len(gaps)
+
+
 def _why_not(bench: Workbench) -> str:
+    if _is_read(bench):
+        plain = all(_is_rgb(given.value) for given in bench.givens)
+        return "" if plain else "what the dataset makes of its files are no RGB images of PIL's"
     lazy = [one.lazy for one in bench.drawn]
     if not any(lazy):
         return (
@@ -70,6 +100,10 @@ def _why_not(bench: Workbench) -> str:
         return "not all images are JPEGs"
     single = all(len(given.args) == 1 and not given.named for given in bench.givens)
     return "" if single else "the pipeline is called with more than an image"
+
+
+def _is_rgb(value: Any) -> bool:
+    return is_image(value) and value.mode == "RGB"
 
 
 def _wanted(bench: Workbench) -> tuple[str, int, int] | None:

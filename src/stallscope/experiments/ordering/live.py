@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _MEASURED_S: Final = 8.0
 """How long measuring one order against the original takes."""
+_FIRST_LAP_S: Final = 20.0
+"""And at most this for each of the two, where they are so slow that one lap takes longer."""
 
 
 class LiveBench:
@@ -79,6 +81,7 @@ class LiveBench:
             loader, _ = same_batches(mine)
             loaders = {0: loader, 1: loader_by(recipe, self._bench.site, loader)}
             race = Race(loaders, time.perf_counter_ns() + int(_MEASURED_S * 1e9))
+            race.first_lap_s = _FIRST_LAP_S
             race.run(on_progress)
         if on_progress is not None:
             on_progress(1.0)
@@ -131,7 +134,7 @@ class LiveBench:
                 f"{', '.join(wanted)}): give the loader that was measured, or call ss.orders for "
                 "this one"
             )
-        return Site(site.place, chain, site.where)
+        return Site(site.place, chain, site.where, site.reader)
 
 
 def _measured(race: Race, bench: Workbench) -> Measured:

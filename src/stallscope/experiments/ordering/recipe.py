@@ -34,6 +34,8 @@ class Recipe:
     """Those of them that cannot do so themselves, and are vectorised by torch."""
     opener: Any = None
     """Called before all ops on the image as the dataset opened it; None: nothing is."""
+    reader: Any = None
+    """In the place of the function by which the dataset makes an image of a path; None: its own."""
     needless: frozenset[int] = frozenset()
     """Ops whose work the opener has done."""
     cached: int = 0
@@ -61,6 +63,7 @@ class Recipe:
             on_batch=self.on_batch or other.on_batch,
             by_vmap=self.by_vmap | other.by_vmap,
             opener=self.opener or other.opener,
+            reader=self.reader or other.reader,
             needless=self.needless | other.needless,
             cached=self.cached or other.cached,
         )
@@ -76,6 +79,8 @@ class Site:
     """Its ops."""
     where: tuple[Any, ...] | None
     """Keys that lead to its result in a sample; None: not found there."""
+    reader: Place | None = None
+    """Where the function is that makes an image of a path; None: there is none."""
 
 
 def loader_by(recipe: Recipe, site: Site, loader: Any, **changed: Any) -> Any:
@@ -93,10 +98,13 @@ def loader_by(recipe: Recipe, site: Site, loader: Any, **changed: Any) -> Any:
     ops = [recipe.op(chain, position) for position in recipe.per_sample]
     if recipe.opener is not None:
         ops.insert(0, recipe.opener)
+    dataset = loader.dataset
+    if recipe.reader is not None and site.reader is not None:
+        dataset = site.reader.filled(dataset, recipe.reader)
     if recipe.cached:
-        dataset = with_cached_head(site, loader.dataset, ops, recipe.cached)
+        dataset = with_cached_head(site, dataset, ops, recipe.cached)
     else:
-        dataset = site.place.filled(loader.dataset, chain.put_together(ops))
+        dataset = site.place.filled(dataset, chain.put_together(ops))
     clone = copy.copy(loader)
     attributes = vars(clone)  # torch forbids to set some of them
     attributes.update(dataset=dataset, _iterator=None, **changed)

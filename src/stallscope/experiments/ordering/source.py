@@ -22,7 +22,8 @@ def code_of(recipe: Recipe, site: Site, names: dict[int, str]) -> str:
     Returns:
         "" for what is more than another row of ops.
     """
-    if recipe.on_batch or recipe.opener is not None or recipe.cached:
+    decodes = recipe.opener is not None or recipe.reader is not None
+    if recipe.on_batch or decodes or recipe.cached:
         return ""
     ops = site.chain.ops
     lines = [f"    {names.get(p, ops[p].code)},  # {_comment(ops[p])}" for p in recipe.positions]

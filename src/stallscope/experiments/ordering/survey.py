@@ -19,7 +19,7 @@ from stallscope.measure.pipelines.calls import Given, OpResultError, called, pas
 from stallscope.measure.pipelines.chain import Chain
 from stallscope.measure.pipelines.digests import digest
 from stallscope.measure.pipelines.inputs import watch
-from stallscope.measure.pipelines.place import places
+from stallscope.measure.pipelines.place import places, readers
 from stallscope.probe import pipeline
 from stallscope.units import count, size
 
@@ -67,7 +67,8 @@ def survey(loader: Any, samples: int, room_bytes: int) -> Survey:
             "asked for again: give a loader over a map-style dataset with the same transforms"
         )
     found = places(loader.dataset)
-    seen = _watched(loader.dataset, found, _indices(loader, samples))
+    reading = readers(loader.dataset)
+    seen = _watched(loader.dataset, found, _indices(loader, samples), reading)
     number = _chosen(loader.dataset, found, seen)
     place, drawn = found[number], tuple(seen.drawn[number])
     chain, notes = _believed(place, [one.given for one in drawn])
@@ -82,17 +83,20 @@ def survey(loader: Any, samples: int, room_bytes: int) -> Survey:
             f"only {place.text} was looked at: the dataset also calls {', '.join(others)} on its "
             "own; put all ops in one Compose to have them ordered together"
         )
-    return Survey(Site(place, chain, drawn[0].where), drawn, tuple(notes))
+    number_read = {one.reader for one in drawn}
+    first = drawn[0].reader
+    reader = reading[first] if len(number_read) == 1 and first is not None else None
+    return Survey(Site(place, chain, drawn[0].where, reader), drawn, tuple(notes))
 
 
-def _watched(dataset: Any, found: list[Place], indices: list[Any]) -> Watched:
+def _watched(dataset: Any, found: list[Place], indices: list[Any], reading: list[Place]) -> Watched:
     """What goes through each place.
 
     Raises:
         NoPipelineError: the dataset works, but not with a watcher in the place of its pipeline.
     """
     try:
-        return watch(dataset, found, indices)
+        return watch(dataset, found, indices, reading)
     except StallscopeError:
         raise
     except Exception as error:

@@ -183,7 +183,7 @@ class Workbench:
         Raises:
             Exception: whatever an op raises.
         """
-        givens = self._opened(recipe.opener) if recipe.opener is not None else self.givens
+        givens = self._beginning(recipe)
         for position in recipe.per_sample:
             self._check_steady(position, givens, turn)
             stream = self.stream(position, recipe.replaced.get(position))
@@ -216,8 +216,15 @@ class Workbench:
         made = [alone[0], *work(column)[1 : len(values)]]
         return [Given((one,), {}) for one in made]
 
-    def _opened(self, opener: Any) -> list[Given]:
-        return [Given((opener(opened(one.lazy)),), {}) for one in self.drawn if one.lazy]
+    def _beginning(self, recipe: Recipe) -> list[Given]:
+        """What the first op is called with."""
+        if recipe.opener is not None:
+            made = [recipe.opener(opened(one.lazy)) for one in self.drawn if one.lazy]
+        elif recipe.reader is not None:
+            made = [recipe.reader(one.path) for one in self.drawn]
+        else:
+            return self.givens
+        return [Given((one,), {}) for one in made]
 
     @property
     def unsteady(self) -> list[str]:

@@ -76,6 +76,25 @@ class Cv2Decoder:
         return "Cv2Decoder()"
 
 
+class Reader:
+    """Makes an image of a path, as RGB, with another decoder.
+
+    Args:
+        decoder: one of those above.
+    """
+
+    def __init__(self, decoder: Any) -> None:
+        self.decoder = decoder
+
+    def __call__(self, path: Any) -> Any:
+        """The image, decoded; whatever the decoder cannot read is decoded by PIL."""
+        with Image.open(path) as image:
+            return self.decoder(image).convert("RGB")
+
+    def __repr__(self) -> str:
+        return f"Reader({self.decoder!r})"
+
+
 def _encoded(image: Any) -> bytes | None:
     """The bytes of a file that is open and not yet decoded; only RGB and grey ones."""
     if not getattr(image, "tile", None) or image.mode not in ("RGB", "L"):

@@ -7,6 +7,7 @@ image is decoded by the watcher, so that its decoding is no op's.
 from __future__ import annotations
 
 import io
+import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from stallscope.measure.pipelines.calls import Given
 from stallscope.measure.pipelines.digests import is_image
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from stallscope.measure.pipelines.place import Place
 
@@ -56,6 +57,10 @@ class Drawn:
     """The rest of `__getitem__`."""
     finished: Any = None
     """The sample as the dataset gives it."""
+    path: Any = None
+    """The file that a reader made the image of; None where no reader did."""
+    reader: int | None = None
+    """Which of the readers."""
 
 
 @dataclass
@@ -68,20 +73,26 @@ class Watched:
     """Places that were called several times for a sample."""
 
 
-def watch(dataset: Any, places: list[Place], indices: Iterable[Any]) -> Watched:
+def watch(
+    dataset: Any, places: list[Place], indices: Iterable[Any], readers: Sequence[Place] = ()
+) -> Watched:
     """Make samples, and see what goes through each place.
 
     Args:
         dataset: the user's, of which a copy is used.
         places: where to look.
         indices: of the samples.
+        readers: likewise, but what they give is what a pipeline may be called with.
     """
     watchers = [_Watcher(place.value) for place in places]
+    reading = [_Watcher(place.value, reads=True) for place in readers]
+    for place, watcher in zip(readers, reading, strict=True):
+        dataset = place.filled(dataset, watcher.standing())
     for place, watcher in zip(places, watchers, strict=True):
         dataset = place.filled(dataset, watcher.standing())
     seen = Watched()
     for index in indices:
-        for watcher in watchers:
+        for watcher in (*watchers, *reading):
             watcher.calls = []
         began_ns = time.perf_counter_ns()
         sample = dataset[index]
@@ -94,6 +105,7 @@ def watch(dataset: Any, places: list[Place], indices: Iterable[Any]) -> Watched:
                 one = Drawn(index, call.given, path_to(sample, call.result), call.lazy)
                 one.decode_s, one.fetch_s = call.decode_s, max(whole_s - inside_s, 0.0)
                 one.finished = sample
+                one.reader, one.path = _read_by(reading, call)
                 seen.drawn.setdefault(number, []).append(one)
     return seen
 
@@ -105,6 +117,8 @@ class _Call:
     decode_s: float = 0.0
     took_s: float = 0.0
     result: Any = None
+    first: Any = None
+    """The first argument itself."""
 
 
 class _Watcher:
@@ -112,10 +126,12 @@ class _Watcher:
 
     Args:
         value: a callable, or a list of such, the first of which gets the sample.
+        reads: whether it makes an image of a path, so that there is nothing to decode before.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, *, reads: bool = False) -> None:
         self._value = value
+        self._reads = reads
         self.calls: list[_Call] = []
 
     def standing(self) -> Any:
@@ -131,8 +147,8 @@ class _Watcher:
 
     def _first(self, op: Any, args: Any, named: Any) -> Any:
         began_ns = time.perf_counter_ns()
-        lazy, decode_s = _decoded((args, named))
-        call = _Call(Given(*fresh((args, named))), lazy, decode_s)
+        lazy, decode_s = (None, 0.0) if self._reads else _decoded((args, named))
+        call = _Call(Given(*fresh((args, named))), lazy, decode_s, first=next(iter(args), None))
         self.calls.append(call)
         call.result = op(*args, **named)
         call.took_s += (time.perf_counter_ns() - began_ns) / 1e9
@@ -158,6 +174,15 @@ class _Standing:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._op, name)
+
+
+def _read_by(reading: list[_Watcher], call: _Call) -> tuple[int | None, Any]:
+    """Which reader made what a pipeline was called with, and of which file."""
+    for number, watcher in enumerate(reading):
+        for read in watcher.calls:
+            if read.result is call.first and isinstance(read.first, (str, os.PathLike)):
+                return number, read.first
+    return None, None
 
 
 def _decoded(value: Any) -> tuple[Lazy | None, float]:

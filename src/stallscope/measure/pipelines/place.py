@@ -70,8 +70,28 @@ class Place:
 
 def places(dataset: Any) -> list[Place]:
     """All places of a dataset and of the datasets inside of it, each value once."""
+    return _each_once(_places(dataset, ()))
+
+
+def readers(dataset: Any) -> list[Place]:
+    """Where datasets hold the function that makes an image of a path: `loader`, as torchvision's.
+
+    (`torchvision.datasets.DatasetFolder`: "A function to load a sample given its path".)
+    """
+    prefixes = [()] + [path[:-1] for place in places(dataset) for path in place.paths]
+    found = []
+    for prefix in dict.fromkeys(prefixes):
+        holder = Place((prefix,), None).found_in(dataset) if prefix else dataset
+        reader = own(holder).get("loader")
+        if pipeline.is_function(reader):
+            found.append(((*prefix, Step("loader")), reader))
+    return _each_once(iter(found))
+
+
+def _each_once(pairs: Iterator[tuple[Path, Any]]) -> list[Place]:
+    """Places that hold the same value as one."""
     found: dict[int, Place] = {}
-    for path, value in _places(dataset, ()):
+    for path, value in pairs:
         before = found.get(id(value))
         paths = (*before.paths, path) if before else (path,)
         found[id(value)] = Place(paths, value)
