@@ -30,10 +30,11 @@ class TryPanel:
 
     def drag(self, name, onto):
         """Drag an op before another one; once more where the notebook scrolled meanwhile."""
-        before = self.order()
+        wanted = [one for one in self.order() if one != name]
+        wanted.insert(wanted.index(onto), name)
         for _ in range(5):
             self.tag(name).drag_to(self.tag(onto), target_position={"x": 3, "y": 5})
-            if self.order() != before:
+            if self.order() == wanted:
                 return
 
     def tag(self, name):
