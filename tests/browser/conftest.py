@@ -19,7 +19,7 @@ SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
 }
 APP = {"LabApp": {"expose_app_in_browser": True, "extension_manager": "readonly"}}
-BUDGET_S = 12
+BUDGET_S = 5
 """What the notebooks may take for a measurement: less than what is right for a person."""
 FLAGS = [
     "--no-sandbox",

@@ -23,7 +23,7 @@ KINDS = [
     "drawn",
 ]  # fmt: skip
 FEW = settings(
-    max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=10, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

@@ -106,6 +106,7 @@ class TestRun:
         ]
         assert not [text for text in said if "Traceback" in text or "Warning" in text]
 
+    @pytest.mark.thorough
     def test_runs_with_a_target_that_knows_no_files(self, path, tmp_path, monkeypatch):
         """A target without files, images or indices in its samples works as well."""
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(tmp_path)]))

@@ -56,6 +56,7 @@ def often(monkeypatch):
     sys.setswitchinterval(interval)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [(0, 0), (1,)])
 def test_threads_iterate_while_recordings_begin_and_end(workers, often):
     """No exception in a thread, every batch as ever; the fixture of all tests sees what is left."""
