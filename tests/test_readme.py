@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import readme
 
 
+@pytest.mark.thorough
 def test_the_example_runs():
     """The README's Python prints a table and the slowest samples."""
     printed = readme.output()

@@ -213,7 +213,9 @@ def test_names_are_text_and_nothing_else(browser, tmp_path, text):
     page.close()
 
 
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+@pytest.mark.parametrize(
+    "theme", ["JupyterLab Light", pytest.param("JupyterLab Dark", marks=pytest.mark.thorough)]
+)
 def test_the_notebook_runs_and_can_be_looked_at(lab, theme):
     """Run All works in both themes; its viewers zoom; what it looks like is saved for a person."""
     lab.open("04_worker_flamegraphs.ipynb")

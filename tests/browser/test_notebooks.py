@@ -42,7 +42,7 @@ def test_runs_twice_answers_the_hand_and_can_be_looked_at(lab, name):
         lab.shot(f"{name}-{theme}-panel", panel.shown)
 
 
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
 def test_a_listing_answers_the_hand(lab, theme):
     """The dropdown of the line by line notebook shows another function's lines."""
     lab.open("06_line_by_line.ipynb")

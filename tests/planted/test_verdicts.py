@@ -11,7 +11,9 @@ from stallscope import diagnoses, planted
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", ["slow-worker", "healthy"])
+@pytest.mark.parametrize(
+    "code", ["slow-worker", pytest.param("healthy", marks=pytest.mark.thorough)]
+)
 def test_a_real_loop_gets_a_verdict_with_its_numbers(code):
     """One of the causes is named, with the stalls that were measured; the loop is as it was."""
     loop = planted.plant(code, seed=5)
