@@ -16,12 +16,12 @@ import polars as pl
 
 from stallscope.analyze.verdict.questions import LOOP
 from stallscope.diagnoses import SPENT, Circumstances, Diagnosis
-from stallscope.errors import ArgumentError
 from stallscope.experiments.examination import Examination
 from stallscope.measure import target as targets
 from stallscope.measure.devices import device_of
 from stallscope.measure.distributed import alone
 from stallscope.measure.machine import machine
+from stallscope.measure.replay import check_budget
 from stallscope.measure.simulated import SimulatedStep
 from stallscope.units import seconds
 
@@ -63,8 +63,7 @@ def diagnose(
         WorkspaceError: no room for the logs.
     """
     began_s = time.perf_counter()
-    if not (isinstance(budget_s, (int, float)) and budget_s > 0):  # false for nan, too
-        raise ArgumentError(f"budget_s={budget_s!r}: give a number of seconds above 0")
+    check_budget(budget_s)
     alone()
     aim = targets.target(target, step=step, device=device)
     case = _Case(aim, began_s, float(budget_s))

@@ -27,7 +27,7 @@ from stallscope.measure.distributed import alone
 from stallscope.measure.inner import loaders_of, private
 from stallscope.measure.laps import Lap, Span
 from stallscope.measure.machine import machine
-from stallscope.measure.replay import Bar
+from stallscope.measure.replay import Bar, check_budget
 from stallscope.measure.simulated import SimulatedStep
 from stallscope.measure.snapshot import as_before
 from stallscope.units import count, seconds, size
@@ -96,8 +96,7 @@ def ladder(
 
 
 def _check(budget_s: object, max_bytes: object) -> None:
-    if not (isinstance(budget_s, (int, float)) and budget_s > 0):  # false for nan, too
-        raise ArgumentError(f"budget_s={budget_s!r}: give a number of seconds above 0")
+    check_budget(budget_s)
     if max_bytes is not None and not (isinstance(max_bytes, (int, float)) and max_bytes >= 0):
         raise ArgumentError(f"max_bytes={max_bytes!r}: give a number of bytes, 0 or more")
 

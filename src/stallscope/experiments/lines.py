@@ -10,18 +10,17 @@ from __future__ import annotations
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from stallscope.errors import ArgumentError, StallscopeError, UnsupportedError
+from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.experiments.choice import as_list
 from stallscope.experiments.reading import Reading
 from stallscope.measure import target as targets
 from stallscope.measure.attributes import bindings_kept
-from stallscope.measure.cache.loaders import is_plain
+from stallscope.measure.cache.loaders import check_plain
 from stallscope.measure.callables import Parts
 from stallscope.measure.distributed import alone
 from stallscope.measure.inner import loaders_of, private
 from stallscope.measure.onethread import one_thread
 from stallscope.measure.snapshot import as_before
-from stallscope.units import count
 
 if TYPE_CHECKING:
     from stallscope.listings import Lines
@@ -55,7 +54,7 @@ def lines(target: Any, *, functions: Any = None, samples: int = 32) -> Lines:
     wanted = as_list(functions)
     alone()
     aim = targets.target(target)
-    _check(aim.loader)
+    check_plain(aim.loader, "its samples cannot be made one by one in this process")
     with private(aim.loader) as mine, as_before(aim.loader), one_thread():
         loader = loaders_of(mine)[0]
         parts = Parts(loader)
@@ -70,22 +69,3 @@ def lines(target: Any, *, functions: Any = None, samples: int = 32) -> Lines:
                 reading.leave_with(error)
                 raise
             return reading.result()
-
-
-def _check(target: Any) -> None:
-    """Make sure that there is one DataLoader, of which torch makes the samples.
-
-    Raises:
-        UnsupportedError: there is none, or one that iterates itself.
-    """
-    found = loaders_of(target)
-    if len(found) == 1 and is_plain(found[0]):
-        return
-    kind = f"{type(target).__module__}.{type(target).__qualname__}"
-    why = "iterates its dataset with code of its own"
-    if len(found) != 1:
-        why = f"holds {count(len(found), 'torch.utils.data.DataLoader')}"
-    raise UnsupportedError(
-        f"this {kind} {why}, so its samples cannot be made one by one in this process: give a "
-        "plain DataLoader over the same dataset"
-    )

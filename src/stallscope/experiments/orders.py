@@ -11,16 +11,16 @@ import time
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from stallscope.errors import ArgumentError, StallscopeError, UnsupportedError
+from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.experiments.failure import note
 from stallscope.experiments.ordering.quest import Quest
 from stallscope.experiments.ordering.untouched import untouched
 from stallscope.measure import target as targets
-from stallscope.measure.cache.loaders import is_plain
+from stallscope.measure.cache.loaders import check_plain
 from stallscope.measure.distributed import alone
 from stallscope.measure.inner import loaders_of, private
 from stallscope.measure.onethread import one_thread
-from stallscope.units import count
+from stallscope.measure.replay import check_budget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +60,7 @@ def orders(
     _check(samples, budget_s, alternatives)
     alone()
     aim = targets.target(target)
-    _check_loader(aim.loader)
+    check_plain(aim.loader, "its pipeline cannot be run by itself")
     original = loaders_of(aim.loader)[0]
     with private(original) as loader, untouched(original), one_thread():
         quest = Quest(loader, aim, began_ns, float(budget_s))
@@ -78,24 +78,8 @@ def orders(
 def _check(samples: object, budget_s: object, alternatives: object) -> None:
     if not isinstance(samples, Integral) or isinstance(samples, bool) or samples < 1:
         raise ArgumentError(f"samples={samples!r}: give a whole number, 1 or more")
-    if not (isinstance(budget_s, (int, float)) and budget_s > 0):  # false for nan, too
-        raise ArgumentError(f"budget_s={budget_s!r}: give a number of seconds above 0")
+    check_budget(budget_s)
     if alternatives is not None and not isinstance(alternatives, dict):
         raise ArgumentError(
             f"alternatives={alternatives!r:.80}: give a dictionary of an op's name and its rewrite"
         )
-
-
-def _check_loader(target: Any) -> None:
-    """Make sure that there is one DataLoader, of which torch makes the samples."""
-    found = loaders_of(target)
-    if len(found) == 1 and is_plain(found[0]):
-        return
-    kind = f"{type(target).__module__}.{type(target).__qualname__}"
-    why = "iterates its dataset with code of its own"
-    if len(found) != 1:
-        why = f"holds {count(len(found), 'torch.utils.data.DataLoader')}"
-    raise UnsupportedError(
-        f"this {kind} {why}, so its pipeline cannot be run by itself: give a plain DataLoader over "
-        "the same dataset"
-    )

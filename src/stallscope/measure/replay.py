@@ -69,8 +69,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         _check_whole("batches", self.batches, 1)
-        if not (isinstance(self.budget_s, Real) and self.budget_s > 0):  # false for nan, too
-            raise ArgumentError(f"budget_s={self.budget_s!r}: give a number of seconds above 0")
+        check_budget(self.budget_s)
 
     @classmethod
     def of(cls, batches: int, *, warmup: int, processes: int, budget_s: float) -> Limits:
@@ -89,6 +88,16 @@ class Limits:
     def deadline_ns(self, began_ns: int) -> float:
         """When the budget of a loop that began then is used up; `inf` where there is none."""
         return began_ns + float(self.budget_s) * 1e9
+
+
+def check_budget(budget_s: object) -> None:
+    """Make sure that it is a number of seconds above 0, `inf` included.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    if not (isinstance(budget_s, Real) and budget_s > 0):  # type: ignore[operator]  # false for nan, too
+        raise ArgumentError(f"budget_s={budget_s!r}: give a number of seconds above 0")
 
 
 def _check_whole(name: str, value: object, least: int) -> None:

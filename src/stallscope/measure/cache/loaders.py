@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from stallscope.errors import UnsupportedError
 from stallscope.measure.cache.samples import (
     Capturing,
     Finished,
@@ -19,6 +20,8 @@ from stallscope.measure.cache.samples import (
     Unfinishing,
     packed,
 )
+from stallscope.measure.inner import loaders_of
+from stallscope.units import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,6 +32,28 @@ if TYPE_CHECKING:
 def is_plain(loader: Any) -> bool:
     """Whether this is a DataLoader that torch's own code iterates, so that it can be rebuilt."""
     return isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
+
+
+def check_plain(target: Any, so: str) -> None:
+    """Make sure that there is one DataLoader, of which torch makes the samples.
+
+    Args:
+        target: what the user points at.
+        so: what cannot be done otherwise, in words.
+
+    Raises:
+        UnsupportedError: there is none, or one that iterates itself.
+    """
+    found = loaders_of(target)
+    if len(found) == 1 and is_plain(found[0]):
+        return
+    kind = f"{type(target).__module__}.{type(target).__qualname__}"
+    why = "iterates its dataset with code of its own"
+    if len(found) != 1:
+        why = f"holds {count(len(found), 'torch.utils.data.DataLoader')}"
+    raise UnsupportedError(
+        f"this {kind} {why}, so {so}: give a plain DataLoader over the same dataset"
+    )
 
 
 def is_stream(loader: DataLoader[Any]) -> bool:

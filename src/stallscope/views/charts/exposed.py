@@ -24,7 +24,6 @@ from stallscope.views.charts.style import (
     MARGIN,
     PAPER,
     RULE,
-    SMALL_SIZE,
     TEXT_SIZE,
     WIDTH,
     Part,
@@ -32,6 +31,7 @@ from stallscope.views.charts.style import (
     sheet,
     styled,
     text_width,
+    write_right,
 )
 from stallscope.views.loop import rows_of, small_print, title
 
@@ -109,29 +109,13 @@ def draw(ax: Axes, rows: list[Row]) -> Axes:
             ax.plot([start, start], [height - 0.36, height + 1.36], color=RULE, lw=0.8, zorder=0)
         _write_numbers(ax, row, height)
     for text, end in _COLUMNS:
-        _write_right(ax, end, -0.95, text, FAINT)
+        write_right(ax, end, -0.95, text, FAINT)
     return ax
 
 
 def _write_numbers(ax: Axes, row: Row, height: int) -> None:
     for text, (_, end) in zip(row.cells, _COLUMNS, strict=True):
-        _write_right(ax, end, height, text, INK)
-
-
-def _write_right(ax: Axes, end: float, height: float, text: str, color: str) -> None:
-    """Write at the right of the bars, ending so many inches from them."""
-    ax.annotate(
-        text,
-        xy=(1.0, height),
-        xycoords=("axes fraction", "data"),
-        xytext=(end * 72, 0),
-        textcoords="offset points",
-        ha="right",
-        va="center",
-        size=SMALL_SIZE,
-        color=color,
-        annotation_clip=False,
-    )
+        write_right(ax, end, height, text, INK)
 
 
 def _open(made: Sheet, time: LoopTime, parts: list[Part]) -> None:

@@ -20,13 +20,13 @@ from stallscope.views.charts.style import (
     FAINT,
     INK,
     RULE,
-    SMALL_SIZE,
     TEXT_SIZE,
     Part,
     name_rows,
     sheet,
     styled,
     text_width,
+    write_right,
 )
 from stallscope.views.names import counted, shown, stage_name
 
@@ -165,25 +165,9 @@ def _write_numbers(ax: Axes, stage: StageTimes, height: int) -> None:
         share(stage.waiting_share),
     )
     for text, (_, end) in zip(texts, _COLUMNS, strict=True):
-        _write_right(ax, end, height, text, color=INK)
+        write_right(ax, end, height, text, color=INK)
 
 
 def _write_heads(ax: Axes) -> None:
     for text, end in _COLUMNS:
-        _write_right(ax, end, -0.95, text, color=FAINT)
-
-
-def _write_right(ax: Axes, end: float, height: float, text: str, color: str) -> None:
-    """Write at the right of the dots, ending so many inches from them."""
-    ax.annotate(
-        text,
-        xy=(1.0, height),
-        xycoords=("axes fraction", "data"),
-        xytext=(end * 72, 0),
-        textcoords="offset points",
-        ha="right",
-        va="center",
-        size=SMALL_SIZE,
-        color=color,
-        annotation_clip=False,
-    )
+        write_right(ax, end, -0.95, text, color=FAINT)

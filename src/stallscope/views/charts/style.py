@@ -188,6 +188,22 @@ def _axes(figure: Sheet, part: Part, top: float) -> Axes:
     return ax
 
 
+def write_right(ax: Axes, end: float, height: float, text: str, color: str) -> None:
+    """Write at the right of the axes, ending so many inches from them."""
+    ax.annotate(
+        text,
+        xy=(1.0, height),
+        xycoords=("axes fraction", "data"),
+        xytext=(end * 72, 0),
+        textcoords="offset points",
+        ha="right",
+        va="center",
+        size=SMALL_SIZE,
+        color=color,
+        annotation_clip=False,
+    )
+
+
 def name_rows(ax: Axes, names: Sequence[str]) -> None:
     """Name the rows of a chart, from the top, at 0, 1, 2 and so on."""
     ax.set_yticks(range(len(names)), list(names), size=TEXT_SIZE, color=INK)
