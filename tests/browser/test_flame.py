@@ -94,14 +94,16 @@ def answers_the_hand(viewer):
     assert 0.428 == viewer.share("dilate")
 
 
-def put_notebook(address, name):
-    """Write a notebook through JupyterLab's own door."""
+def put_notebook(address, name, outputs=()):
+    """Write a notebook through JupyterLab's own door; what somebody else sends is not trusted."""
     base, _, token = address.partition("?")
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in CELLS])
+    notebook.cells[1].outputs = list(outputs)
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     request = urllib.request.Request(  # noqa: S310 - the address of our own server
         f"{base.rpartition('/lab/tree/')[0]}/api/contents/{name}?{token}",
         json.dumps({"type": "notebook", "content": notebook}).encode(),
+        {"Content-Type": "application/json"},
         method="PUT",
     )
     with urllib.request.urlopen(request) as answer:  # noqa: S310
@@ -143,6 +145,22 @@ def test_the_widget_answers_the_hand_and_tells_python(lab, address):
         if not re.match(r"(https?|ws)://(127\.0\.0\.1|localhost)|data:|blob:", url)
     ]
     assert not away
+
+
+def test_somebody_elses_notebook_shows_the_picture_and_the_table(lab, address):
+    """Nothing runs in a notebook that is not trusted: no viewer, no frame; but both can be read."""
+    bundle, _ = a_flame().panel()._repr_mimebundle_()
+    shown = nbformat.v4.new_output("display_data", bundle)
+    put_notebook(address, "foreign.ipynb", [shown])
+
+    lab.open("foreign.ipynb")
+
+    output = lab.page.locator(".jp-OutputArea-output").first
+    output.scroll_into_view_if_needed()
+    assert "dilate" in output.locator("table").inner_text()
+    assert output.locator("img").evaluate("picture => picture.naturalWidth") > 300
+    assert 0 == output.locator("iframe, g.frame").count()
+    lab.shot("flame-untrusted", output)
 
 
 def test_an_exported_page_works_without_a_kernel(browser, tmp_path):

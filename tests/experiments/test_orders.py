@@ -157,12 +157,11 @@ class TestInWorkers:
         assert row["measured_s"] is not None
 
     def test_all_are_started_in_turn(self, orders):
-        """Forth and back, as far as the time goes."""
+        """The original first, then each of the others once, before anything is started again."""
         raced = orders.laps.group_by("block", maintain_order=True).first()["trial"].to_list()
 
-        first = raced[: len(set(raced))]
-        assert 0 == first[0]
-        assert raced == [*first, *reversed(first)][: len(raced)]
+        assert 0 == raced[0]
+        assert len(set(raced)) == len(set(raced[: len(set(raced))])) > 1
 
     def test_applied_it_gives_the_same_batches(self, orders, loader):
         """Bit for bit, from a new loader; the old one is what it was."""

@@ -63,13 +63,21 @@ def page(data: dict[str, Any], below: str = "") -> str:
     )
 
 
-def framed(data: dict[str, Any], table: str) -> str:
+def framed(data: dict[str, Any], table: str, still: str = "") -> str:
     """The page in a frame of its own and a table below it, for the output of a notebook's cell.
 
-    Where a notebook is not trusted, the frame is taken out and the table is what remains.
+    Where a notebook is not trusted, the frame is taken out: what stands inside of it, which a
+    browser passes over otherwise, is then seen above the table.
+
+    Args:
+        data: what `flamedata` made.
+        table: HTML whose names are escaped.
+        still: the picture, a PNG in base64.
     """
+    title = escape(data["title"])
+    picture = f"<img src='data:image/png;base64,{still}' alt='{title}'>" if still else ""
     return (
-        f"<iframe sandbox='allow-scripts' title='{escape(data['title'])}' "
+        f"<iframe sandbox='allow-scripts' title='{title}' "
         f"style='width:100%;height:{FRAME_HEIGHT}px;border:0' "
-        f"srcdoc='{escape(page(data))}'></iframe>{table}"
+        f"srcdoc='{escape(page(data))}'>{picture}</iframe>{table}"
     )

@@ -44,10 +44,11 @@ class FlamePanel(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywid
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         found = super()._repr_mimebundle_(**kwargs)
         data, metadata = found if isinstance(found, tuple) else (found, {})
+        still = base64.b64encode(self.still.png()).decode("ascii")
         bundle = {
             **(data or {}),
-            "text/html": framed(self.data, self._table),
-            "image/png": base64.b64encode(self.still.png()).decode("ascii"),
+            "text/html": framed(self.data, self._table, still),
+            "image/png": still,
             "text/plain": f"{self.still.title}\n(a notebook shows the flamegraph)",
         }
         return bundle, metadata

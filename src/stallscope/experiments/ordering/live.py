@@ -80,9 +80,9 @@ class LiveBench:
         with private(self._loader) as mine, untouched(self._loader):
             loader, _ = same_batches(mine)
             loaders = {0: loader, 1: loader_by(recipe, self._bench.site, loader)}
-            race = Race(loaders, time.perf_counter_ns() + int(_MEASURED_S * 1e9))
+            race = Race()
             race.first_lap_s = _FIRST_LAP_S
-            race.run(on_progress)
+            race.run(loaders, time.perf_counter_ns() + int(_MEASURED_S * 1e9), on_progress)
         if on_progress is not None:
             on_progress(1.0)
         return _measured(race, self._bench)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _MOST_RACED: Final = 7
 """Pipelines beside the original that are measured for real."""
-_RACED_FIRST: Final = ("together", "order", "alternative", "batch", "decode", "cache")
+_RACED_FIRST: Final = ("order", "alternative", "batch", "decode", "cache")
 """The kinds of which one is measured first."""
 _START_S: Final = 0.15
 """About what starting and ending a loader's workers takes."""

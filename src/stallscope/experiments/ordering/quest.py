@@ -29,7 +29,7 @@ from stallscope.measure.replay import Bar
 from stallscope.orderings import FAILS, LAPS, TRIALS, Circumstances, Counts, Orders
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from stallscope.analyze.orders.search import Found
     from stallscope.experiments.ordering.trial import Trial
@@ -41,6 +41,8 @@ _LOOKED: Final = 0.5
 """Share of the budget after which no more changes are looked at."""
 _FEWEST_SEARCHED: Final = 4
 """Samples on which orders are searched, however little time there is."""
+_HEATS: Final = 0.6
+"""Share of the time that is left then for changes by themselves; the rest is for all together."""
 _RACED: Final = 0.97
 """Share of the budget after which no lap ends."""
 _MEMORY_SHARE: Final = 0.25
@@ -82,7 +84,6 @@ class Quest:
             self._trials.add_orders(self._is_looked)
             situation = Situation(bench, self._trials.judge, self._loader, self._notes)
             self._trials.add_candidates(situation, self._is_looked)
-            self._trials.add_together(self._is_looked)
 
     def _choose(self, began_ns: int) -> None:
         """Search on so few samples that all orders of ops that commute can be tried in time."""
@@ -94,17 +95,30 @@ class Quest:
         bench.searched = min(max(fitting, _FEWEST_SEARCHED), len(bench.givens))
 
     def race(self) -> None:
-        """Measure the original and the most promising trials in turn."""
+        """Measure the original and the most promising trials in turn, then what gained together."""
         pace = Pace(self._loader, self._trials)
-        numbers = pace.promising(self._deadline_ns)
-        loader, indices = same_batches(self._loader)
-        loaders = {n: self._raced(self._trials.all[n], loader, indices) for n in (0, *numbers)}
-        racing = {number: one for number, one in loaders.items() if one is not None}
-        self._race = Race(racing, self._deadline_ns, pace.lap_s)
+        self._race = race = Race(pace.lap_s)
+        again, indices = same_batches(self._loader)
+        began_ns = time.perf_counter_ns()
+        heats_ns = began_ns + int(_HEATS * (self._deadline_ns - began_ns))
         bar = Bar(desc=f"orders of {self._aim.name}", total=100, leave=False, delay=0.5)
         with closing(bar):
-            self._race.run(lambda share: bar.update(int(share * 100) - bar.n))
-        for number, why in self._race.failed.items():
+            loaders = self._raced([0, *pace.promising(heats_ns)], again, indices)
+            race.run(loaders, heats_ns, lambda share: bar.update(int(share * 100 * _HEATS) - bar.n))
+            self._note_failed(race)
+            with guarded(self._loader, self._bench):
+                together = self._raced(self._trials.add_together(race.speedups()), again, indices)
+            finals = {0: loaders[0], **together} if together else loaders
+            left = 1 - _HEATS
+            race.run(
+                finals,
+                self._deadline_ns,
+                lambda share: bar.update(int((_HEATS + share * left) * 100) - bar.n),
+            )
+        self._note_failed(race)
+
+    def _note_failed(self, race: Race) -> None:
+        for number, why in race.failed.items():
             failed = Comparison(FAILS, why=why)
             self._trials.all[number] = replace(self._trials.all[number], comparison=failed)
 
@@ -120,8 +134,12 @@ class Quest:
         """Of the budget."""
         return (time.perf_counter_ns() - self._began_ns) / 1e9 / self._budget_s
 
-    def _raced(self, trial: Trial, loader: Any, indices: set[Any]) -> Any:
-        """The loader of a trial; None for a cache that there is no room for."""
+    def _raced(self, numbers: Iterable[int], loader: Any, indices: set[Any]) -> dict[int, Any]:
+        """The loaders of trials, without a cache that there is no room for."""
+        made = {number: self._made(self._trials.all[number], loader, indices) for number in numbers}
+        return {number: one for number, one in made.items() if one is not None}
+
+    def _made(self, trial: Trial, loader: Any, indices: set[Any]) -> Any:
         made = loader_by(trial.recipe, self._bench.site, loader)
         if not trial.recipe.cached:
             return made

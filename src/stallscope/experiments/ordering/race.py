@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from stallscope.analyze.orders.table import rates_of
 from stallscope.measure.cache import loaders as caching
 from stallscope.measure.devices.cpu import Cpu
 from stallscope.measure.inner import made_here
@@ -40,31 +41,40 @@ class Race:
     """Loaders that are timed in turn.
 
     Args:
-        loaders: by the number of their trial; each without an end.
-        deadline_ns: no lap begins that would end after this (`perf_counter_ns`).
         lap_s: about what the first one takes.
     """
 
-    def __init__(self, loaders: Mapping[int, Any], deadline_ns: int, lap_s: float = 0.0) -> None:
-        self._loops = {trial: _loop(loader) for trial, loader in loaders.items()}
-        self._deadline_ns = deadline_ns
+    def __init__(self, lap_s: float = 0.0) -> None:
+        self._loops: dict[int, Loop] = {}
+        self._lap_s = lap_s
+        self._deadline_ns = 0
         self._rows: list[tuple[Any, ...]] = []
-        self._took_s = dict.fromkeys(loaders, lap_s)
+        self._took_s: dict[int, float] = {}
         self._blocks = 0
         self.failed: dict[int, str] = {}
         """Trials whose loader raised, and what."""
         self.sweeps = 0
-        """That were begun."""
+        """That were begun with the loaders of the last `run`."""
         self.first_lap_s = 0.0
         """A loader's first lap may take so long, whatever the deadline."""
 
-    def run(self, on_progress: Callable[[float], object] | None = None) -> None:
-        """Time all loaders, sweep after sweep, until the time is over.
+    def run(
+        self,
+        loaders: Mapping[int, Any],
+        deadline_ns: int,
+        on_progress: Callable[[float], object] | None = None,
+    ) -> None:
+        """Time loaders, sweep after sweep, until the time is over.
 
         Args:
+            loaders: by the number of their trial; each without an end.
+            deadline_ns: no lap begins that would end after this (`perf_counter_ns`).
             on_progress: is told the share of the time that is used.
         """
         began_ns = time.perf_counter_ns()
+        self._deadline_ns, self.sweeps = deadline_ns, 0
+        self._loops = {trial: _loop(loader) for trial, loader in loaders.items()}
+        self._took_s = dict.fromkeys(loaders, self._lap_s) | self._took_s
         trials = list(self._loops)
         while self.sweeps < _MOST_SWEEPS:
             self.sweeps += 1
@@ -80,6 +90,16 @@ class Race:
     def laps(self) -> pl.DataFrame:
         """Columns of `orderings.LAPS`."""
         return pl.DataFrame(self._rows, LAPS, orient="row")
+
+    def speedups(self) -> dict[int, float]:
+        """How many times as fast as the original each trial was; those that were measured."""
+        rates = rates_of(self.laps())
+        return {n: one.rate / rates[0].rate for n, one in rates.items() if n and 0 in rates}
+
+    def is_thin(self) -> bool:
+        """Whether a loader was started only once, or not at all."""
+        starts = self.laps().group_by("trial").agg(pl.col("block").n_unique())["block"]
+        return self.sweeps == 0 or starts.len() == 0 or bool((starts < 2).any())  # noqa: PLR2004
 
     def _may_begin(self, trial: int) -> bool:
         """Whether there is time for another lap, as far as the one before tells."""

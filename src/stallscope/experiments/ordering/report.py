@@ -103,7 +103,7 @@ def times_said(budget_s: float, found: Found, race: Race | None) -> Iterator[str
             f"{seconds(budget_s)} were not enough for all orders: {count(found.unexplored, 'op')} "
             "in a state that was reached were not tried, nor what may lie behind"
         )
-    if race is None or race.sweeps < 2:  # noqa: PLR2004 - forth and back
+    if race is None or race.is_thin():
         yield "the budget was over before everything had been measured a second time"
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stallscope.experiments.ordering.recipe import Recipe
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trial:
     """One pipeline that was looked at."""
 
@@ -40,19 +40,18 @@ class Trial:
         return self.comparison.equivalence == IDENTICAL
 
 
-def joined(trials: list[Trial], base_s: float, worth_s: float, judge: Judge) -> Trial | None:
-    """The best of each kind in one pipeline; None where there are not two that gain.
+def joined(saved_s: Mapping[Trial, float], base_s: float, judge: Judge) -> Trial | None:
+    """The best of each kind in one pipeline; None where there are not two.
 
     Args:
-        trials: what may be joined.
+        saved_s: changes that gain, and by how much, seconds per sample.
         base_s: what the ops cost as they are, per sample.
-        worth_s: what a change has to save at least.
         judge: compares the whole.
     """
     picked: list[Trial] = []
     for kind in ("order", "alternative", "decode", "batch"):
-        gaining = [t for t in trials if t.kind == kind and (t.ops_s or base_s) < base_s - worth_s]
-        for trial in sorted(gaining, key=lambda one: one.ops_s or 0.0):
+        gaining = [trial for trial in saved_s if trial.kind == kind]
+        for trial in sorted(gaining, key=lambda one: -saved_s[one]):
             if _fits(trial, picked):
                 picked.append(trial)
     if len(picked) < 2:  # noqa: PLR2004 - one alone is a trial already
@@ -60,14 +59,14 @@ def joined(trials: list[Trial], base_s: float, worth_s: float, judge: Judge) -> 
     recipe = picked[0].recipe
     for trial in picked[1:]:
         recipe = recipe.joined(trial.recipe)
-    saved_s = sum(base_s - (trial.ops_s or base_s) for trial in picked)
+    predicted_s = base_s - sum(base_s - (trial.ops_s or base_s) for trial in picked)
     comparison = judge.compare(recipe)
     return Trial(
         "together",
         recipe,
         "; ".join(trial.change for trial in picked),
         "; ".join(dict.fromkeys(trial.changes for trial in picked if trial.changes)),
-        None if comparison.equivalence == FAILS else base_s - saved_s,
+        None if comparison.equivalence == FAILS else predicted_s,
         comparison,
         {p: n for trial in picked for p, n in (trial.names or {}).items()},
     )

@@ -160,19 +160,37 @@ class Trials:
             if is_over():
                 return
 
-    def add_together(self, is_over: Callable[[], bool]) -> None:
-        """All changes that give the same data and should gain; and with the close ones on top."""
-        worth_s = _WORTH * (self.base_s + self.rest.total_s)
-        same_data = [trial for trial in self.all if trial.is_same]
-        same = joined(same_data, self.base_s, worth_s, self.judge)
-        if is_over():
-            self.all += [same] if same is not None else []
-            return
-        near = [t for t in self.all if t.is_same or t.comparison.equivalence == CLOSE]
-        more = joined(near, self.base_s, worth_s, self.judge)
+    def add_together(self, measured: Mapping[int, float]) -> list[int]:
+        """All changes that give the same data and gain; and with the close ones on top.
+
+        Args:
+            measured: how many times as fast trials were, by their number; of the others it is
+                predicted.
+
+        Returns:
+            The numbers of the new trials.
+        """
+        before = len(self.all)
+        gaining = {trial: s for trial, s in self._saved_s(measured) if trial.is_same}
+        same = joined(gaining, self.base_s, self.judge)
         self.all += [same] if same is not None else []
+        gaining = dict(self._saved_s(measured))
+        more = joined(gaining, self.base_s, self.judge)
         if more is not None and (same is None or more.change != same.change):
             self.all.append(more)
+        return list(range(before, len(self.all)))
+
+    def _saved_s(self, measured: Mapping[int, float]) -> Iterator[tuple[Trial, float]]:
+        """Changes that are worth it, and what each saves: as measured, or else as predicted."""
+        whole_s = self.base_s + self.rest.total_s
+        for number, trial in enumerate(self.all):
+            if trial.ops_s is None or trial.comparison.equivalence not in (IDENTICAL, CLOSE):
+                continue
+            saved_s = self.base_s - trial.ops_s
+            if number in measured:
+                saved_s = whole_s * (1 - 1 / measured[number])
+            if saved_s > _WORTH * whole_s:
+                yield trial, saved_s
 
     # ---- as rows ---------------------------------------------------------------------------------
 
