@@ -1,6 +1,6 @@
 """Whether a flame tells the truth: shares that are known beforehand, and what it finds.
 
-A sample of 50 ms spends 60% in one named function and 25% in another. Both are looked for merged
+A sample of 200 ms spends 60% in one named function and 25% in another. Both are looked for merged
 and in each worker, with forked and with spawned workers, by py-spy and by the in-process sampler.
 "Found" is the share of the samples that have the function on their stack, of all that were taken:
 what torch does itself for each of them is in the whole, and takes under 1% of it. Below that,
@@ -46,7 +46,7 @@ def main() -> None:
     found_py_spy = spycall.executable
     for start in ("fork", "spawn"):
         loader = DataLoader(
-            Planted(1_000_000, sample_s=0.05),
+            Planted(1_000_000, sample_s=0.2),
             4,
             num_workers=WORKERS,
             multiprocessing_context=start,

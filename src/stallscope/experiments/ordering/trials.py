@@ -164,8 +164,8 @@ class Trials:
         """All changes that give the same data and gain; and with the close ones on top.
 
         Args:
-            measured: how many times as fast trials were, by their number; of the others it is
-                predicted.
+            measured: how many times as fast trials were, by their number; a change has to gain
+                here, too, and not only as predicted.
 
         Returns:
             The numbers of the new trials.
@@ -181,14 +181,14 @@ class Trials:
         return list(range(before, len(self.all)))
 
     def _saved_s(self, measured: Mapping[int, float]) -> Iterator[tuple[Trial, float]]:
-        """Changes that are worth it, and what each saves: as measured, or else as predicted."""
+        """Changes that are worth it, and what each saves at least: as predicted, and measured."""
         whole_s = self.base_s + self.rest.total_s
         for number, trial in enumerate(self.all):
             if trial.ops_s is None or trial.comparison.equivalence not in (IDENTICAL, CLOSE):
                 continue
             saved_s = self.base_s - trial.ops_s
             if number in measured:
-                saved_s = whole_s * (1 - 1 / measured[number])
+                saved_s = min(saved_s, whole_s * (1 - 1 / measured[number]))
             if saved_s > _WORTH * whole_s:
                 yield trial, saved_s
 
