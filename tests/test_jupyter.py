@@ -17,6 +17,8 @@ from guided import a_notebook
 
 import stallscope
 
+pytestmark = pytest.mark.slow
+
 SOURCE = Path(stallscope.__file__).parents[1]
 OPEN = (
     "import sys; from pathlib import Path; from stallscope.jupyter import open_lab; "
@@ -103,7 +105,14 @@ def test_the_token_is_on_no_command_line(folder):
         assert not [one for one in family if token in " ".join(one.cmdline())]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.thorough),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.thorough),
+    ],
+)
 def test_leaves_no_process(folder, number):
     """Ctrl-C, a kill and a closed terminal end JupyterLab and its kernels."""
     with running(folder) as (process, address):

@@ -9,6 +9,8 @@ import pytest
 
 import stallscope as ss
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("training.py")
 WATCHED = [sys.executable, "-m", "stallscope", "run", "--out", "out"]
 
@@ -51,7 +53,7 @@ def test_warnings_name_the_same_lines(workers, tmp_path):
 
 def test_spawned_workers(tmp_path):
     """Workers that import the script again are seen, too."""
-    arguments = [SCRIPT, "--epochs", "1", "--start", "spawn"]
+    arguments = [SCRIPT, "--epochs", "1", "--workers", "1", "--start", "spawn"]
 
     plain = ran([sys.executable, *arguments], tmp_path)
     assert plain == ran([*WATCHED, *arguments], tmp_path)

@@ -27,6 +27,7 @@ def main() -> None:  # noqa: C901 - as people write them
     """Train, print the losses, and end as asked."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--start", help="start method of the workers")
     parser.add_argument("--end", choices=["raise", "exit", "_exit", "kill", "fork"])
     args = parser.parse_args()
@@ -44,7 +45,7 @@ def main() -> None:  # noqa: C901 - as people write them
         4,
         shuffle=sampler is None,
         sampler=sampler,
-        num_workers=2,
+        num_workers=args.workers,
         multiprocessing_context=args.start,
     )
     held_out = DataLoader(Numbers(), 8)

@@ -186,7 +186,8 @@ def busy(seconds: float) -> None:
 
 def waiting(seconds: float) -> None:
     """Wait without using the CPU, as a slow disk or network makes one wait."""
-    time.sleep(seconds)
+    if seconds > 0:  # sleep(0) takes longer than nothing
+        time.sleep(seconds)
 
 
 class BusyOp:

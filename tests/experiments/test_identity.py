@@ -18,6 +18,8 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset, We
 
 import stallscope as ss
 
+pytestmark = pytest.mark.slow
+
 KINDS = [
     "shuffled", "sampler", "weighted", "batch sampler", "no batches", "bulk", "subset", "stream",
     "drawn",
@@ -138,8 +140,8 @@ class TestInstrumented:
         ("method", "kind", "given"),
         [
             ("spawn", "shuffled", True),
-            ("spawn", "stream", False),
-            ("forkserver", "weighted", True),
+            pytest.param("spawn", "stream", False, marks=pytest.mark.thorough),
+            pytest.param("forkserver", "weighted", True, marks=pytest.mark.thorough),
             ("forkserver", "no batches", False),
         ],
     )

@@ -13,6 +13,7 @@ import typer
 
 from stallscope.cli.output import FORMS, hint, plainly, say
 from stallscope.errors import StallscopeError
+from stallscope.units import count
 
 
 class Script(BaseException):
@@ -143,7 +144,7 @@ def _recorded(folder: Path, found: Any) -> None:
     if found is None:
         hint("the script iterated no DataLoader: nothing was recorded")
     else:
-        hint(f"{found.all_steps.height} steps recorded: stallscope show {folder}")
+        hint(f"{count(found.all_steps.height, 'step')} recorded: stallscope show {folder}")
 
 
 def _check_out(out: Path | None) -> None:

@@ -47,7 +47,7 @@ class TestDoubt:
 
     def test_stalls_near_the_limit_are_healthy_where_a_ladder_gains_nothing(self):
         """Stalls that may be below what matters, and no gain with everything cached."""
-        near = known(stalled=0.06, stall_low=0.03, load=0.5)
+        near = known(stalled=0.12, stall_low=0.08, load=0.5)
 
         assert "healthy" == judge(replace(near, gain=Gain(1.01, 0.98, 1.04)))[0].code
         assert "healthy" != judge(replace(near, gain=Gain(1.2, 1.1, 1.3)))[0].code

@@ -28,6 +28,8 @@ FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE, SENDING = (
     *("fetch", "decode", "transform", "getitem", "collate", "sending"),
 )
 """Groups of work."""
+WORK = (FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE)
+"""Those that make a batch."""
 PIN, MAIN, START, UNATTRIBUTED = "pin", "main", "start", "unattributed"
 CROWDED = "waiting for a core"
 """Groups of what is no work on samples."""
@@ -89,7 +91,7 @@ class Exposure:
         return dict(sorted(((name, self.of(name)) for name in names), key=lambda one: -one[1]))
 
 
-def exposure(run: Run, used: Use) -> Exposure:
+def exposure(run: Run, used: Use, *, all_alike: bool = False) -> Exposure:
     """What the stalls of a run consist of.
 
     A worker that was still on an earlier batch did what it does for every batch: that time is given
@@ -98,6 +100,9 @@ def exposure(run: Run, used: Use) -> Exposure:
     Args:
         run: the loop as it is.
         used: what it used of the machine.
+        all_alike: give all work on samples in a stall to the stages in that proportion. Workers
+            that never pause would be as much faster without any of it, also where the stalls fall
+            upon what they do last for each batch.
     """
     stages = {(row["stage"], row["kind"]): row for row in run.stages().iter_rows(named=True)}
     works = {
@@ -108,7 +113,8 @@ def exposure(run: Run, used: Use) -> Exposure:
     exposed_s: dict[tuple[str, str | None], float] = {}
     for row in run.exposed().iter_rows(named=True):
         key = row["part"], row["kind"]
-        spread = works if is_own(*key) and key[0] == sections.EARLIER else {key: 1.0}
+        is_any = is_own(*key) and key[0] == sections.EARLIER
+        spread = works if is_any or (all_alike and key in works) else {key: 1.0}
         whole = sum(spread.values())
         for name, weight in (spread if whole else {key: 1.0}).items():
             more_s = row["exposed_s"] * (weight / whole if whole else 1.0)
@@ -130,7 +136,7 @@ def _part(
     """One part with its own time, that is without what it waited for a core."""
     group = group_of(*key)
     cpu = row["cpu_share"] if row else None
-    if not isinstance(cpu, float) or group not in (FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE):
+    if not isinstance(cpu, float) or group not in WORK:
         return Part(key[0], group, part_s, 0.0)
     waits = waiting_share(cpu, used)
     own = min(cpu, 1.0) + waits

@@ -52,6 +52,10 @@ class Gain:
         """Whether the loop is not distinguishably faster."""
         return self.low is not None and self.low <= 1
 
+    def is_below(self, share: float) -> bool:
+        """Whether the loop is faster by less than this share (0 to 1), or by nothing for sure."""
+        return self.is_none or self.factor < 1 + share
+
 
 @dataclass(frozen=True, eq=False)
 class Facts:
@@ -176,7 +180,7 @@ def facts(run: Run, setup: Setup) -> Facts:
         time=time,
         stall_low=low,
         stall_high=high,
-        exposure=exposure(run, used),
+        exposure=exposure(run, used, all_alike=made is not None and made.load > limits.KEEPS_UP),
         making=made,
         use=used,
         starts=starts(run, setup),

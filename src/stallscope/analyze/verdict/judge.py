@@ -68,7 +68,7 @@ def _is_worth(one: Finding) -> bool:
 
     That workers keep up is no cause beside another one.
     """
-    heavy = one.severity >= limits.HEALTHY and one.confidence >= JUST
+    heavy = one.severity >= limits.WORTH and one.confidence >= JUST
     return heavy and one.code != TOO_LITTLE_PREFETCH.code
 
 
@@ -145,14 +145,21 @@ def _first(facts: Facts, found: Found) -> Finding:
     costly = max(beside, key=lambda one: one.severity, default=None)
     if costly is not None and costly.severity >= facts.stall_share:
         return costly
-    if facts.stall_share < limits.HEALTHY or _is_within_noise(facts):
+    if facts.stall_share < limits.HEALTHY or _is_little(facts):
         return healthy(facts)
-    return why_it_waits(facts, found)
+    verdict = why_it_waits(facts, found)
+    if facts.stall_share < 2 * limits.HEALTHY and verdict.severity < limits.WORTH:
+        return healthy(facts)  # what waits longest is next to nothing
+    return verdict
 
 
-def _is_within_noise(facts: Facts) -> bool:
-    """Whether the stalls may be below what matters, and the ladder finds nothing to be gained."""
-    return facts.stall_low < limits.HEALTHY and facts.gain is not None and facts.gain.is_none
+def _is_little(facts: Facts) -> bool:
+    """Whether the stalls are hardly above what matters, and what the ladder could gain is below.
+
+    The ladder decides: it measures the gain itself, and in a loop without a recorder.
+    """
+    gain, near = facts.gain, facts.stall_share < 2 * limits.HEALTHY
+    return near and gain is not None and gain.is_below(limits.HEALTHY)
 
 
 def _longest(*ones: Finding | None) -> Finding | None:

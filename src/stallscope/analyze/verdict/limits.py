@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from stallscope.analyze.looptime import HARDLY
-
-HEALTHY: Final = HARDLY
-"""A loop that stalls for less than this share of its time gains less than that from any loader."""
+HEALTHY: Final = 0.1
+"""A loop that stalls for less than this share of its time gains less than that from any loader. It
+is where other tools begin to warn, too (TraceML at 10%; XProf calls 5% to 20% moderate): below it,
+passing batches from process to process can be all there is, which no change to a dataset mends."""
+WORTH: Final = 0.05
+"""A finding beside the verdict costs at least this share of the loop's time."""
 DOMINATES: Final = 0.5
 """A cause is named alone when it holds this share of the stalls: nothing else then holds more."""
 LEADS: Final = 0.3
@@ -37,6 +39,9 @@ QUEUES: Final = 0.15
 for each, it is a few per cent."""
 FOREIGN: Final = 0.2
 """Share of the cores that other processes have, from which on the measurement is disturbed."""
+USED_UP: Final = 0.75
+"""Share of the cores in use from which on they are what is short: below it, a quarter of them or
+more has nothing to do while the loop stands still."""
 BEARABLE: Final = 1.1
 """Less the share of their time that workers wait for cores which other processes have, this is how
 far a measurement can be trusted: at 0.8 it is a third, which is hardly enough for a verdict."""

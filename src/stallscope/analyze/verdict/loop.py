@@ -74,7 +74,8 @@ def computes_in_python(facts: Facts) -> Finding | None:
     if not setup.num_workers or facts.time is None:
         return None
     step = facts.own_parts.get("step", 0.0)
-    if not min(cpu, step) >= limits.OWN_PART or cpu > limits.ALL_COMPUTING * step:
+    wanted = cpu + (facts.use.loop_queued_share or 0.0)  # computes, or would if it had a core
+    if not min(cpu, step) >= limits.OWN_PART or wanted > limits.ALL_COMPUTING * step:
         return None
     return finding(
         MAIN_PROCESS,

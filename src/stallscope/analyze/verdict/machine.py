@@ -50,6 +50,8 @@ def cpu_saturated(facts: Facts) -> Finding | None:
     own = use.own_cores(setup.num_workers)
     if own is None or facts.cpu_load < limits.KEEPS_UP:
         return None
+    if own / setup.cores + facts.others_share < limits.USED_UP:
+        return None  # the cores would be too few, but something else is in the way before them
     others = f", of which other processes had {share(facts.others_share)}"
     needed = (
         f"{share(facts.cpu_load)} of what {setup.cores:g} cores give"

@@ -8,10 +8,10 @@ from stallscope.analyze.verdict import limits
 from stallscope.analyze.verdict.exposure import (
     COLLATE,
     DECODE,
-    FETCH,
     GETITEM_,
     SENDING,
     TRANSFORM,
+    WORK,
     Part,
 )
 from stallscope.analyze.verdict.finding import clear, finding
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stallscope.diagnoses import Finding
 
 _CAUSES = {DECODE: DECODE_CAUSE, COLLATE: COLLATE_CAUSE, SENDING: SENDING_CAUSE}
-_WORK = (FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE, SENDING)
+_WORK = (*WORK, SENDING)
 _GROUPS = {
     DECODE_CAUSE.code: (DECODE,),
     COLLATE_CAUSE.code: (COLLATE,),

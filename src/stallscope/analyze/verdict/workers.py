@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stallscope.analyze.verdict import limits
-from stallscope.analyze.verdict.exposure import DECODE, FETCH, GETITEM_, TRANSFORM
+from stallscope.analyze.verdict.exposure import DECODE, FETCH, GETITEM_, TRANSFORM, WORK
 from stallscope.analyze.verdict.finding import clear, finding
 from stallscope.diagnoses import (
     SLOW_SAMPLES,
@@ -127,6 +127,8 @@ def too_little_prefetch(facts: Facts) -> Finding | None:
     """On average the workers keep up; the stalls are where batches took longer than usual."""
     making, setup = facts.making, facts.setup
     if making is None or not setup.num_workers or facts.free_load > limits.KEEPS_UP:
+        return None
+    if facts.exposure.of(*WORK) < limits.LEADS:  # the batches were made in time
         return None
     ahead = setup.prefetch_factor
     many = count(ahead * setup.num_workers, "batch", "es") if ahead else ""
