@@ -52,6 +52,20 @@ class TestDoubt:
         assert "healthy" == judge(replace(near, gain=Gain(1.01, 0.98, 1.04)))[0].code
         assert "healthy" != judge(replace(near, gain=Gain(1.2, 1.1, 1.3)))[0].code
 
+    def test_what_sending_always_takes_is_no_cause(self):
+        """Batches that are made in time, and a third of few stalls in passing them on: healthy."""
+        passing = {("send", "sending"): 0.34, ("main", "main"): 0.33, ("rest", "crowded"): 0.33}
+
+        found = judge(known(stalled=0.13, work=passing, load=0.3, use=IDLE))
+
+        assert ["healthy"] == [one.code for one in found]
+
+    def test_cores_that_are_free_are_not_used_up(self):
+        """Work that would be too much for the cores, in a loop that hardly uses them."""
+        waits = known(work=WAITS_IN_FETCH, making={"period_s": 0.5}, use={"worker_cpu": 0.5})
+
+        assert "cpu-saturated" not in [found.code for found in judge(waits)]
+
     def test_a_healthy_loop_gets_no_cause_beside(self):
         """What takes a worker's time and no time of the loop's is no finding."""
         assert ["healthy"] == [found.code for found in judge(HEALTHY)]

@@ -37,12 +37,8 @@ def starving(samples=None, **made):
         }
         for number in range(MANY)
     ]
-    return a_run(
-        samples or [SAMPLE] * 4 * MANY,
-        steps=steps_of(waits_s, step_s=0.0),
-        deliveries=deliveries_of(*delivered),
-        **made,
-    )
+    given = {"steps": steps_of(waits_s, step_s=0.0), **made}
+    return a_run(samples or [SAMPLE] * 4 * MANY, deliveries=deliveries_of(*delivered), **given)
 
 
 class TestExposure:
@@ -50,6 +46,15 @@ class TestExposure:
         """A loop that waits for the whole of each batch waits for its stages as they are."""
         found = exposure(starving(), Use()).groups()
 
+        assert found == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
+
+    def test_workers_without_a_pause_wait_for_all_their_work_alike(self):
+        """Stalls that fall upon what is done last are given to every stage by its work."""
+        late = starving(steps=steps_of([0.003] * MANY, start_s=0.037, step_s=0.037))
+
+        found = exposure(late, Use(), all_alike=True).groups()
+
+        assert {"transform": 1.0} == pytest.approx(exposure(late, Use()).groups())
         assert found == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
 
     def test_what_does_not_compute_waits(self):

@@ -55,6 +55,13 @@ class TestComputesInPython:
 
         assert computes_in_python(facts) is None
 
+    def test_a_step_that_computes_and_waits_for_a_core_is_the_same(self):
+        """Workers that have the cores at times are no device that it waits for."""
+        queued = {"loop_cpu": 0.75, "loop_queued_share": 0.2}
+        facts = known(**CALM, setup={"simulated": False}, use=queued, own_parts={"step": 0.95})
+
+        assert computes_in_python(facts) is None
+
 
 class TestDevice:
     def test_a_gpu_that_is_idle_though_batches_are_there_waits_for_the_host(self):
