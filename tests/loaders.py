@@ -12,6 +12,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
+from stallscope.demo import busy
+
+SLOW_OP_S = float(os.environ.get("SLOW_OP_S", "0"))
+"""CPU time that the tests' op takes for a sample, seconds; known to workers of every kind."""
+
 
 class Noise(Dataset):
     """Samples that depend on every generator a worker has."""
@@ -61,6 +66,7 @@ class Jitter:
     """A transform that draws from torch and changes its input."""
 
     def __call__(self, sample: torch.Tensor) -> torch.Tensor:
+        busy(SLOW_OP_S)
         return sample + torch.rand(4)
 
 

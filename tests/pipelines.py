@@ -9,6 +9,7 @@ import os
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from stallscope.experiments.ordering.judge import Judge
 from stallscope.experiments.ordering.recipe import Recipe
 from stallscope.experiments.ordering.survey import survey
 from stallscope.experiments.ordering.workbench import Workbench
+from stallscope.measure.pipelines import draws
 from stallscope.orderings import CLOSE, DIFFERENT, FAILS, IDENTICAL, NOT_DISTINGUISHED
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from stallscope.benches import Comparison
 
 WIDTH, HEIGHT = 36, 32
+_STREAMS = 1000
+"""Far more than a pipeline has ops."""
 ROOM = 1 << 30
 
 
@@ -374,5 +378,11 @@ def workbench_of(dataset: Any, samples: int = 16) -> Workbench:
 
 
 def compared(known: Known, seed: int = 0) -> Comparison:
-    """How the other order compares, as the kit says."""
-    return Judge(workbench(known, seed)).compare(Recipe(known.order))
+    """How the other order compares, as the kit says; each seed has other data and other draws."""
+
+    def other(number: int, draw: draws.Draw) -> int:
+        return usual(number + _STREAMS * seed, draw)
+
+    usual = draws._seed
+    with patch.object(draws, "_seed", other):
+        return Judge(workbench(known, seed)).compare(Recipe(known.order))

@@ -22,8 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from loaders import SLOW_OP_S
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from stallscope.demo import busy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,6 +113,7 @@ class Speckle:
     """An op of the user's on a tensor: draws from torch."""
 
     def __call__(self, image: Any) -> Any:
+        busy(SLOW_OP_S)
         return image + torch.rand(()) / 8
 
 
@@ -217,6 +221,7 @@ def compose() -> Any:
 
 def prepare_example(example: dict[str, Any]) -> dict[str, Any]:
     """A mapped function of the user's: decodes one example."""
+    busy(SLOW_OP_S)
     return {"image": to_tensor(example["image"]), "label": example["label"]}
 
 
@@ -443,6 +448,7 @@ def _nodes(method: str, map_fn: Any = None) -> Any:
 
 def prepare_index(index: int) -> torch.Tensor:
     """A mapped function of the user's: draws nothing, because threads would share it."""
+    busy(SLOW_OP_S)
     return to_tensor(read_image(index)) + index
 
 

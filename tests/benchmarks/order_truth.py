@@ -1,8 +1,9 @@
 """Is the equivalence of two orders right, on every pipeline of which it is known?
 
 The pipelines stand in tests/pipelines.py: commuting and not, random, with other dtypes, in place,
-with generators of their own, failing, and so on. Each is tried on data of another seed each time.
-An order that is called identical and is not would be the worst mistake; such are counted apart.
+with generators of their own, failing, and so on. Each is tried on other data and with other draws
+each time. An order that is called identical and is not would be the worst mistake; such are counted
+apart.
 
     python tests/benchmarks/order_truth.py --seeds 20
 """
@@ -29,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=20, help="of the data, for each (20)")
+    parser.add_argument("--seeds", type=int, default=20, help="of data and draws, for each (20)")
     seeds = range(parser.parse_args().seeds)
     torch.set_num_threads(1)
     rows, right, wrongly_same = [], 0, 0

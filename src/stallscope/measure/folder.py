@@ -52,6 +52,7 @@ class ImageFiles(Dataset[Any]):
 
     def __init__(self, files: Sequence[ImageFile], transform: Callable[[Any], Any]) -> None:
         self.files = files
+        self.loader = open_image  # held as torchvision's do, so that another may be tried
         self.transform = transform
 
     def __len__(self) -> int:
@@ -59,7 +60,7 @@ class ImageFiles(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         path, label = self.files[index]
-        return self.transform(open_image(path)), label
+        return self.transform(self.loader(path)), label
 
 
 def open_image(file: str | IO[bytes]) -> Image.Image:

@@ -128,11 +128,20 @@ def test_an_op_that_rarely_acts_is_compared_where_it_does():
     op = RareHole()
     stream, (one,) = Stream(op, 0), Chain(op).ops
 
-    acting = trying.tell(one, stream, givens(), lambda: False)
+    acting = trying.tell(one, stream, givens(), trying.run(one, stream, givens()), lambda: False)
 
     made = trying.run(one, stream, givens())
     holes = sum(bool((given.args[0][..., :8, :8] == 0).all()) for given in made)
     assert holes == acting >= 6
+
+
+def test_without_time_the_first_draws_are_looked_at_all_the_same():
+    """An op that acts on its first draws is not called idle because the budget is over."""
+    stream, (one,) = Stream(Noise(), 0), Chain(Noise()).ops
+    first = trying.run(one, stream, givens())
+
+    assert len(first) == trying.tell(one, stream, givens(), first, lambda: True)
+    assert not stream.telling
 
 
 def test_another_turn_gives_other_draws():

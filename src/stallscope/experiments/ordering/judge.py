@@ -69,12 +69,7 @@ class Judge:
             return Comparison(IDENTICAL, compared=n, pictures=shown)
         original, other = (self._bench.outputs(one, 1) for one in (self._plain(), recipe))
         if trying.digest_of(original) == trying.digest_of(other):
-            idle = (
-                f"{', '.join(self._bench.idle)} changed no sample in any draw"
-                if self._bench.idle
-                else ""
-            )
-            return Comparison(IDENTICAL, compared=2 * n, why=idle, pictures=shown)
+            return Comparison(IDENTICAL, compared=2 * n, why=self._bench.idle_told, pictures=shown)
         difference = self._between(original, other)
         return self._far(recipe, difference, shown)
 

@@ -88,7 +88,7 @@ def ops_said(bench: Workbench) -> Iterator[str]:
         if not bench.stream(op.position).copied:
             yield f"{op.name} cannot be copied: it was used itself, and its attributes put back"
     if bench.idle:
-        yield f"{', '.join(bench.idle)} changed no sample in any draw: nothing is known of it"
+        yield f"{bench.idle_told}: nothing is known of it"
     if bench.searched < len(bench.givens):
         yield (
             f"orders were searched on {count(bench.searched, 'sample')}, and those that were found "

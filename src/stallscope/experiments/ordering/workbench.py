@@ -80,7 +80,7 @@ class Workbench:
             stream = self.stream(op.position)
             outcome = trying.attempt(op, stream, givens)
             if outcome.is_random and not outcome.unsteady:
-                acting = trying.tell(op, stream, givens, is_over)
+                acting = trying.tell(op, stream, givens, outcome.givens, is_over)
                 if stream.telling:
                     outcome = trying.attempt(op, stream, givens)
                 if not acting:
@@ -104,6 +104,12 @@ class Workbench:
     def streams(self) -> list[Stream]:
         """All of them."""
         return list(self._streams.values())
+
+    @property
+    def idle_told(self) -> str:
+        """What is idle, in words; '' where nothing is."""
+        names = ", ".join(self.idle)
+        return f"{names} changed no sample in any draw that was looked at" if names else ""
 
     @property
     def is_random(self) -> bool:

@@ -132,32 +132,41 @@ def _unsteady(op: Op, *, steady: bool, counts: bool) -> str:
     return f"{op.name} counts its calls" if counts else ""
 
 
-def tell(op: Op, stream: Stream, givens: Sequence[Given], is_over: Callable[[], bool]) -> int:
+def tell(
+    op: Op,
+    stream: Stream,
+    givens: Sequence[Given],
+    results: Sequence[Given],
+    is_over: Callable[[], bool],
+) -> int:
     """Look for draws on which a random op does something, for every second sample at least.
 
     Args:
         op: how it is called.
         stream: what is called; its `telling` is filled.
         givens: what it gets in the pipeline as it is.
-        is_over: whether there is no time for more.
+        results: what it gave for each of them on its first draw.
+        is_over: whether there is no time for other draws.
 
     Returns:
         On how many samples it does something.
     """
     acting = 0
-    for number, given in enumerate(givens):
-        wanted = acting < (number + 2) // 2
+    for number, (given, result) in enumerate(zip(givens, results, strict=True)):
         before = digest_of([given])
-        for turn in range(_MOST_TRIES if wanted else 1):
+        if digest_of([result]) != before:
+            acting += 1
+            continue
+        wanted = acting < (number + 2) // 2
+        for turn in range(1, _MOST_TRIES if wanted else 1):
+            if is_over():
+                break
             kept = Given(*fresh(tuple(given)))
             stream.seed(Draw(number, turn))
             if digest_of([passed_on(op, given, called(op, stream.op, kept))]) != before:
                 acting += 1
-                if turn:
-                    stream.telling[number] = turn
+                stream.telling[number] = turn
                 break
-            if is_over():
-                return acting
     return acting
 
 

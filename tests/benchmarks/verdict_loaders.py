@@ -1,0 +1,73 @@
+"""The verdict on every loader of the support table, with one op that takes long.
+
+The op that all samples of a loader go through (`support.LOADERS`, `third_party.OPS`) computes for
+`--op` seconds a sample, which is far more than the step takes. So the verdict should be
+`one-transform` with its name; `main-process` where the loop makes the batches itself; or
+`inconclusive` with a reason, where the kit cannot look inside. Ops of other libraries are not
+slowed: of those loaders the table shows what is said.
+
+    python tests/benchmarks/verdict_loaders.py --budget 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from pathlib import Path
+
+os.environ.setdefault("TQDM_DISABLE", "1")
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from pairing import table
+from tqdm import tqdm
+
+HEAD = ("loader", "verdict", "what was found", "took", "as planted")
+PLANTED = ("Jitter", "Speckle", "Shift", "_web_image", "prepare", "speckle_examples")
+
+
+def main() -> None:
+    """Diagnose each, and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--op", type=float, default=0.01, help="seconds a sample (0.01)")
+    parser.add_argument("--step", type=float, default=0.01, help="seconds (0.01)")
+    parser.add_argument("--budget", type=float, default=20.0, help="of each, seconds (20)")
+    parser.add_argument("--only", default="", help="loaders whose name holds this")
+    given = parser.parse_args()
+    os.environ["SLOW_OP_S"] = str(given.op)  # before the loaders are imported, here and in workers
+    warnings.filterwarnings("ignore")
+    import support
+    import third_party
+
+    loaders = {name: (make, "Jitter") for name, make in support.LOADERS.items()}
+    loaders |= {name: (make, third_party.OPS[name]) for name, make in third_party.LIBRARIES.items()}
+    wanted = {name: one for name, one in loaders.items() if given.only in name}
+    rows = [_row(name, *one, given) for name, one in tqdm(wanted.items(), disable=False)]
+    print(table(HEAD, rows))
+
+
+def _row(name: str, make, op: str, given: argparse.Namespace) -> tuple[str, ...]:
+    import stallscope as ss
+    from stallscope.errors import StallscopeError
+
+    try:
+        found = ss.diagnose(make(), ss.simulated_step(given.step), budget_s=given.budget)
+    except StallscopeError as error:
+        return (name, "refused", str(error)[:90], "-", "-")
+    verdict = found.verdict
+    is_planted = op.startswith(PLANTED)
+    right = (
+        (verdict.code == "one-transform" and op in verdict.title)
+        or verdict.code == "inconclusive"
+        or (verdict.code == "main-process" and found.circumstances.num_workers == 0)
+    )
+    took = f"{found.circumstances.wall_s:.0f} s"
+    told = "-" if not is_planted else "yes" if right else "NO"
+    return (name, verdict.code, verdict.title[:90], took, told)
+
+
+if __name__ == "__main__":
+    main()
