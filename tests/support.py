@@ -21,7 +21,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 
 import third_party
 import torch
-from loaders import Backwards, BulkNoise, Jitter, Noise, NoiseStream
+from loaders import LONGER, Backwards, BulkNoise, Jitter, Noise, NoiseStream
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -38,6 +38,7 @@ from stallscope.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+ENTRIES = 96 * LONGER
 SIZE = 4
 """Samples in each batch of the loaders below."""
 _ONE = re.compile("batch_size=None")
@@ -60,7 +61,7 @@ class Stream(NoiseStream):
     """A stream that keeps its op where it can be found."""
 
     def __init__(self) -> None:
-        super().__init__(96)
+        super().__init__(ENTRIES)
         self.transform = Jitter()
 
     def __iter__(self) -> Any:
@@ -80,7 +81,7 @@ class Custom(DataLoader):
 
 
 def _data() -> Noise:
-    return Noise(96, Jitter())
+    return Noise(ENTRIES, Jitter())
 
 
 LOADERS: dict[str, Callable[[], Any]] = {
@@ -92,7 +93,7 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "map-style, forkserver": lambda: DataLoader(
         _data(), 4, num_workers=1, multiprocessing_context="forkserver"
     ),
-    "`__getitems__`": lambda: DataLoader(BulkNoise(96, Jitter()), 4, num_workers=2),
+    "`__getitems__`": lambda: DataLoader(BulkNoise(ENTRIES, Jitter()), 4, num_workers=2),
     "iterable-style": lambda: DataLoader(Stream(), 4, num_workers=2),
     "`batch_size=None`, one index a sample": lambda: DataLoader(
         _data(), batch_size=None, num_workers=2
@@ -100,7 +101,7 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "`batch_size=None`, the dataset makes batches": lambda: DataLoader(
         WholeBatches(),
         batch_size=None,
-        sampler=BatchSampler(range(96), 4, drop_last=False),
+        sampler=BatchSampler(range(ENTRIES), 4, drop_last=False),
         num_workers=2,
     ),
     "`persistent_workers`, several epochs": lambda: DataLoader(
@@ -114,9 +115,9 @@ LOADERS: dict[str, Callable[[], Any]] = {
         batch_sampler=BatchSampler(RandomSampler(_data()), 4, drop_last=False),
         num_workers=2,
     ),
-    "`Subset`": lambda: DataLoader(Subset(_data(), range(64)), 4, num_workers=2),
+    "`Subset`": lambda: DataLoader(Subset(_data(), range(ENTRIES // 2)), 4, num_workers=2),
     "`ConcatDataset`": lambda: DataLoader(ConcatDataset([_data(), _data()]), 4, num_workers=2),
-    "`random_split`": lambda: DataLoader(random_split(_data(), [64, 32])[0], 4, num_workers=2),
+    "`random_split`": lambda: DataLoader(random_split(_data(), [0.5, 0.5])[0], 4, num_workers=2),
     "a subclass of `DataLoader`": lambda: Custom(_data(), 4, num_workers=2),
     "any other iterable of batches": lambda: [torch.rand(4)] * 9,
 }

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from loaders import SLOW_OP_S
+from loaders import LONGER, SLOW_OP_S
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
@@ -31,7 +31,7 @@ from stallscope.demo import busy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ENTRIES = 64
+ENTRIES = 64 * LONGER
 """Samples of each dataset."""
 SIZE = 4
 """Samples of a batch."""
