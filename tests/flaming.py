@@ -1,6 +1,7 @@
 """Loaders whose workers burn time where it is known, and trainings to look into from outside.
 
 `python tests/flaming.py --interrupts 20` counts what interrupts at random moments leave behind;
+`python tests/flaming.py --refused` tells how soon there is another way where py-spy may not attach;
 `python tests/flaming.py --train 2` is a training with two workers, until it is killed.
 """
 
@@ -13,9 +14,12 @@ import random
 import signal
 import stat
 import sys
+import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import leftovers
 import psutil
@@ -25,9 +29,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import stallscope as ss
 from stallscope.measure import spycall
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+SAMPLED_S = 1.0
 _PR_SET_DUMPABLE = 4
 _WITHOUT_PTRACE = """#!{python}
 import ctypes, os, sys
@@ -192,14 +194,39 @@ def py_spies() -> list[str]:
     return [child.name() for child in psutil.Process().children() if "py-spy" in child.name()]
 
 
+def refused(folder: Path) -> None:
+    """Print what a flame says, and how long it takes beside its sampling, where py-spy fails."""
+    hangs = folder / "hangs"
+    hangs.mkdir()
+    cases = (
+        ("workers that only CAP_SYS_PTRACE may look into", plain_py_spy(folder), undumpable),
+        ("a py-spy that never answers", script(hangs, "#!/bin/sh\nexec sleep 600\n"), None),
+    )
+    for name, path, init in cases:
+        spycall.executable = partial(Path, path)
+        loader = DataLoader(Planted(), 2, num_workers=2, worker_init_fn=init)
+        began = time.perf_counter()
+        flame = ss.flame(loader, seconds=SAMPLED_S)
+        more_s = time.perf_counter() - began - SAMPLED_S
+        print(
+            f"{name}: {flame.circumstances.how}, {more_s:.1f} s beside {SAMPLED_S:g} s of sampling"
+        )
+        print("\n".join(f"  {note}" for note in flame.notes))
+
+
 def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--train", type=int, help="with so many workers")
     parser.add_argument("--interrupts", type=int, help="how many")
+    parser.add_argument("--refused", action="store_true", help="where py-spy may not attach")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     asked = parser.parse_args()
     if asked.train is not None:
         train(asked.train)
+        return
+    if asked.refused:
+        with tempfile.TemporaryDirectory() as folder:
+            refused(Path(folder))
         return
     clean, felt = interrupts(asked.interrupts, asked.seed)
     print(f"{asked.interrupts} interrupts of ss.flame at random moments, seed {asked.seed}:")
