@@ -43,9 +43,17 @@ def phases(diagnosis: ss.Diagnosis) -> list[str]:
     return diagnosis.spent["phase"].to_list()
 
 
+def one_worker_is_open(_, asked) -> questions.Question | None:
+    """What is asked, whatever a busy machine makes of the loop; the rules have their own tests."""
+    if questions.ONE_WORKER in asked:
+        return None
+    return questions.Question(questions.ONE_WORKER, "do the workers share what they wait for?")
+
+
 @pytest.fixture
 def only_the_loop(monkeypatch):
     """Nothing else fits into what is left of the budget."""
+    monkeypatch.setattr(examining.Examination, "next_question", one_worker_is_open)
     monkeypatch.setattr(examining.Examination, "wanted_s", lambda *_: 1e9)
 
 
@@ -60,6 +68,7 @@ def storage() -> ss.Diagnosis:
         patch.setattr(examining, "_BATCHES", 14)
         patch.setattr(examining, "_LADDER_S", 1.5)
         patch.setattr(examining, "_ALONE_S", 0.2)
+        patch.setattr(examining.Examination, "next_question", one_worker_is_open)
         return ss.diagnose(LOADER, ss.simulated_step(0.005))
 
 
