@@ -40,7 +40,7 @@ try:
 except ImportError:  # pip install stallscope, without [sample]
     COMPOSES = []
 
-GRACE_S = 2.0
+GRACE_S = 10.0
 """A worker that was told to end may take so long to be gone."""
 FOLDER = re.compile(r"stallscope-(\d+)-")
 ABSENT = object()

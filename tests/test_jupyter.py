@@ -60,14 +60,14 @@ def running(folder):
         yield process, process.stdout.readline().strip()
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=90)
 
 
 def status(address, method="GET", token=None):
     headers = {"Authorization": f"token {token}"} if token else {}
     request = urllib.request.Request(address, method=method, headers=headers)  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
             return answer.status, answer.geturl()
     except urllib.error.HTTPError as error:
         return error.code, address
@@ -123,9 +123,9 @@ def test_leaves_no_process(folder, number):
         assert len(family) > 1
 
         process.send_signal(number)
-        process.wait(timeout=30)
+        process.wait(timeout=90)
 
-        assert psutil.wait_procs(family, timeout=5)[1] == []
+        assert psutil.wait_procs(family, timeout=60)[1] == []
 
 
 def test_says_that_a_port_is_taken(folder):
@@ -133,7 +133,7 @@ def test_says_that_a_port_is_taken(folder):
     with running(folder) as (_, address):
         port = re.search(r":(\d+)/", address)[1]
         second = start(folder, port)
-        _, said = second.communicate(timeout=60)
+        _, said = second.communicate(timeout=120)
 
     assert second.returncode == 1
     assert "StallscopeError: JupyterLab did not start (exit code 1" in said
@@ -149,7 +149,7 @@ def test_takes_the_kernel_of_this_python(folder, monkeypatch):
 
     with running(folder) as (_, address):
         specs = address.replace("/lab/tree/a%20b.ipynb", "/api/kernelspecs")
-        with urllib.request.urlopen(specs, timeout=20) as answer:  # noqa: S310
+        with urllib.request.urlopen(specs, timeout=60) as answer:  # noqa: S310
             found = json.load(answer)["kernelspecs"]
 
     assert found["python3"]["spec"]["argv"] != ["/bin/false"]

@@ -39,7 +39,7 @@ class LabPage:
         self.page.goto(f"{self._base}/lab/tree/{name}?{self._token}&reset")
         self.page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget")
         self._run_command("application:set-mode", "{mode: 'single-document'}")
-        self.page.wait_for_function(_READY, arg=name, timeout=60_000)
+        self.page.wait_for_function(_READY, arg=name, timeout=120_000)
 
     def theme(self, name):
         """Switch to a theme by JupyterLab's name for it, and wait until it shows."""
@@ -51,7 +51,7 @@ class LabPage:
     def run_all(self):
         """Run every cell; the error outputs that are there afterwards."""
         self._run_command("runmenu:run-all", "{}")
-        self.page.wait_for_function(_IDLE, timeout=120_000)
+        self.page.wait_for_function(_IDLE, timeout=200_000)
         assert self.page.evaluate(_NOT_RUN) == 0
         return self.page.evaluate(_ERRORS)
 
