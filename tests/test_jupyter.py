@@ -17,8 +17,6 @@ from guided import a_notebook
 
 import stallscope
 
-pytestmark = pytest.mark.slow
-
 SOURCE = Path(stallscope.__file__).parents[1]
 OPEN = (
     "import sys; from pathlib import Path; from stallscope.jupyter import open_lab; "

@@ -9,8 +9,6 @@ import pytest
 
 import stallscope as ss
 
-pytestmark = pytest.mark.slow
-
 SCRIPT = Path(__file__).with_name("training.py")
 WATCHED = [sys.executable, "-m", "stallscope", "run", "--out", "out"]
 

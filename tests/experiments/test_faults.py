@@ -29,8 +29,6 @@ import stallscope as ss
 from stallscope.experiments.watch import watching
 from stallscope.measure.workspace import workspace
 
-pytestmark = pytest.mark.slow
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 

@@ -24,10 +24,7 @@ from stallscope.measure import attaching, pyspy, spycall
 
 OURS = re.compile(r"stallscope/(probe|measure|experiments)/|passed over by warnings")
 TESTS = Path(flaming.__file__).parent
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="attaching needs root there"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attaching needs root there")
 
 
 @pytest.fixture

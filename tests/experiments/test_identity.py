@@ -18,8 +18,6 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset, We
 
 import stallscope as ss
 
-pytestmark = pytest.mark.slow
-
 KINDS = [
     "shuffled", "sampler", "weighted", "batch sampler", "no batches", "bulk", "subset", "stream",
     "drawn",

@@ -21,8 +21,6 @@ from stallscope.experiments import ladder as ladder_module
 from stallscope.ladders import AS_IT_IS, BATCHES, FETCHED, ON_DEVICE, PINNED, TRANSFORMED, WARM
 from stallscope.measure.cgroup import memory_available_bytes
 
-pytestmark = pytest.mark.slow
-
 IN_WORKERS = (AS_IT_IS.name, WARM.name, FETCHED.name, TRANSFORMED.name)
 
 

@@ -24,8 +24,6 @@ from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, RandomSamp
 import stallscope as ss
 from stallscope.errors import UnsupportedError, WorkspaceError
 
-pytestmark = pytest.mark.slow
-
 PARENT = os.getpid()
 
 
