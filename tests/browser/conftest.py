@@ -19,8 +19,9 @@ SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
 }
 APP = {"LabApp": {"expose_app_in_browser": True, "extension_manager": "readonly"}}
-BUDGET_S = 5
-"""What the notebooks may take for a measurement: less than what is right for a person."""
+SETTINGS_OF_NOTEBOOKS = {"BUDGET_S": 5, "STEP_S": 0.005}
+"""Less time for a measurement than a person would give, and a step so quick that it stalls on any
+machine: without stalls there is nothing to step through."""
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -67,7 +68,9 @@ def address(tmp_path_factory):
         found = process.stdout.readline().strip()
         for notebook in (folder / "notebooks").glob("*.ipynb"):
             text = notebook.read_text(encoding="utf-8")
-            notebook.write_text(re.sub(r"BUDGET_S = \d+", f"BUDGET_S = {BUDGET_S}", text))
+            for name, value in SETTINGS_OF_NOTEBOOKS.items():
+                text = re.sub(rf"\b{name} = [\d.]+", f"{name} = {value}", text)
+            notebook.write_text(text, encoding="utf-8")
         yield found
     finally:
         process.terminate()
