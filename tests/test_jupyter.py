@@ -27,18 +27,31 @@ OPEN = (
 CARELESS = "c.IdentityProvider.token = ''; c.ServerApp.ip = '0.0.0.0'; c.ServerApp.password = ''\n"
 
 
+def careless(place, monkeypatch):
+    """A folder with a notebook, and a user who turned all of Jupyter's locks off."""
+    (place / "x").mkdir()
+    nbformat.write(a_notebook(), place / "x" / "a b.ipynb")
+    for name in ("config", "runtime"):
+        (place / name).mkdir()
+        monkeypatch.setenv(f"JUPYTER_{name.upper()}_DIR", str(place / name))
+    for name in ("jupyter_server_config.py", "jupyter_lab_config.py"):
+        (place / "config" / name).write_text(CARELESS)
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    return place / "x"
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with a notebook, and a user who turned all of Jupyter's locks off."""
-    (tmp_path / "x").mkdir()
-    nbformat.write(a_notebook(), tmp_path / "x" / "a b.ipynb")
-    for name in ("config", "runtime"):
-        (tmp_path / name).mkdir()
-        monkeypatch.setenv(f"JUPYTER_{name.upper()}_DIR", str(tmp_path / name))
-    for name in ("jupyter_server_config.py", "jupyter_lab_config.py"):
-        (tmp_path / "config" / name).write_text(CARELESS)
-    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
-    return tmp_path / "x"
+    """A folder as such a user has it."""
+    return careless(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """The process and the address of a JupyterLab that such a user has opened."""
+    place = tmp_path_factory.mktemp("lab")
+    with pytest.MonkeyPatch.context() as patch, running(careless(place, patch)) as opened:
+        yield opened
 
 
 def start(folder, port=0):
@@ -71,36 +84,36 @@ def status(address, method="GET", token=None):
         return error.code, address
 
 
-def test_only_the_token_opens_it(folder):
+def test_only_the_token_opens_it(lab):
     """With its token the notebook's address answers; without, it asks to log in, or refuses."""
-    with running(folder) as (_, address):
-        bare, _, token = address.partition("?token=")
+    _, address = lab
+    bare, _, token = address.partition("?token=")
 
-        assert len(token) >= 40
-        assert bare.endswith("/lab/tree/a%20b.ipynb")
-        assert status(address) == (200, address)
-        assert "/login?" in status(bare)[1]
-        assert status(bare.replace("/lab/tree/", "/api/contents/"))[0] == 403
+    assert len(token) >= 40
+    assert bare.endswith("/lab/tree/a%20b.ipynb")
+    assert status(address) == (200, address)
+    assert "/login?" in status(bare)[1]
+    assert status(bare.replace("/lab/tree/", "/api/contents/"))[0] == 403
 
 
-def test_listens_on_this_machine_only(folder):
+def test_listens_on_this_machine_only(lab):
     """The address is 127.0.0.1 and nothing else is listened to, whatever the user's settings."""
-    with running(folder) as (process, address):
-        (server,) = psutil.Process(process.pid).children()
-        heard = [c.laddr for c in server.net_connections("tcp") if c.status == "LISTEN"]
+    process, address = lab
+    (server,) = psutil.Process(process.pid).children()
+    heard = [c.laddr for c in server.net_connections("tcp") if c.status == "LISTEN"]
 
-        assert heard
-        assert {place.ip for place in heard} == {"127.0.0.1"}
-        assert f"127.0.0.1:{heard[0].port}/" in address
+    assert heard
+    assert {place.ip for place in heard} == {"127.0.0.1"}
+    assert f"127.0.0.1:{heard[0].port}/" in address
 
 
-def test_the_token_is_on_no_command_line(folder):
+def test_the_token_is_on_no_command_line(lab):
     """Other users of the machine, who can read command lines, do not learn the token."""
-    with running(folder) as (process, address):
-        token = address.partition("?token=")[2]
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
+    process, address = lab
+    token = address.partition("?token=")[2]
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
 
-        assert not [one for one in family if token in " ".join(one.cmdline())]
+    assert not [one for one in family if token in " ".join(one.cmdline())]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ def ran(command, where):
     return done.returncode, done.stdout, said
 
 
-@pytest.mark.parametrize("end", [None, "raise", "kill", "fork"])
+@pytest.mark.parametrize(
+    "end", [pytest.param(None, marks=pytest.mark.thorough), "raise", "kill", "fork"]
+)
 def test_a_script_does_as_ever(end, tmp_path):
     """Output, traceback and exit code are plain Python's, and the run can be loaded."""
     arguments = [SCRIPT, *(["--end", end] if end else [])]

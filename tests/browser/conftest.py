@@ -19,7 +19,7 @@ SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
 }
 APP = {"LabApp": {"expose_app_in_browser": True, "extension_manager": "readonly"}}
-SETTINGS_OF_NOTEBOOKS = {"BUDGET_S": 5, "STEP_S": 0.005}
+SETTINGS_OF_NOTEBOOKS = {"BUDGET_S": 3, "STEP_S": 0.005}
 """Less time for a measurement than a person would give, and a step so quick that it stalls on any
 machine: without stalls there is nothing to step through."""
 FLAGS = [

@@ -205,7 +205,7 @@ class TestNoRoom:
 class TestInterrupts:
     def test_at_any_moment_nothing_is_left(self):
         """Ctrl-C while starting, running or ending: every one of them leaves everything clean."""
-        assert (20, 20) == interrupts(20, seed=3)
+        assert (12, 12) == interrupts(12, seed=3)
 
 
 class TestStepsThatFail:

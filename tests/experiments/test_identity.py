@@ -23,7 +23,7 @@ KINDS = [
     "drawn",
 ]  # fmt: skip
 FEW = settings(
-    max_examples=10, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

@@ -89,7 +89,7 @@ KINDS = [
 
 class TestTheDataIsNeverChanged:
     @settings(
-        max_examples=20, deadline=None, derandomize=True,
+        max_examples=12, deadline=None, derandomize=True,
         suppress_health_check=[HealthCheck.too_slow],
     )  # fmt: skip
     @given(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000))
@@ -114,7 +114,7 @@ class TestTheDataIsNeverChanged:
             assert len(seen) == watch.run.batches.filter("complete").height
 
     @settings(
-        max_examples=15, deadline=None, derandomize=True,
+        max_examples=10, deadline=None, derandomize=True,
         suppress_health_check=[HealthCheck.too_slow],
     )  # fmt: skip
     @given(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000))
