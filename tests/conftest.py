@@ -14,13 +14,8 @@ import torch
 
 
 def pytest_collection_modifyitems(items):
-    """Skip what this machine cannot run, and say why; what takes long comes first.
-
-    Every process begins with a part of this order and takes over of the others' when it is done:
-    the browser's tests stay in one process, where no two of them compete.
-    """
-    longest = ("browser", "slow")
-    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in longest])
+    """Skip what this machine cannot run, and say why; what takes long comes first."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     reasons = {"gpu": _no_gpu(), "browser": _no_browser()}
     for item in items:
         for name, reason in reasons.items():

@@ -331,7 +331,12 @@ class TestRecord:
 
     @pytest.mark.parametrize(
         ("factory", "words"),
-        [("ended", "EOFError: truncated"), ("pipe", "BrokenPipeError: [Errno 32] my socket")],
+        [
+            ("ended", "EOFError: truncated"),
+            pytest.param(
+                "pipe", "BrokenPipeError: [Errno 32] my socket", marks=pytest.mark.thorough
+            ),
+        ],
     )
     def test_hides_no_exception(self, here, factory, words):
         """What command-line libraries swallow (end of file, broken pipe) is shown, too."""

@@ -38,7 +38,7 @@ def test_a_script_does_as_ever(end, tmp_path):
     assert [12] == [other.all_steps.height for other in run.others]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 1])
 def test_warnings_name_the_same_lines(workers, tmp_path):
     """A `stacklevel` counts the frames that are there without us."""
     arguments = [Path(__file__).with_name("warned.py"), workers]

@@ -19,9 +19,9 @@ SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
 }
 APP = {"LabApp": {"expose_app_in_browser": True, "extension_manager": "readonly"}}
-SETTINGS_OF_NOTEBOOKS = {"BUDGET_S": 3, "STEP_S": 0.005}
-"""Less time for a measurement than a person would give, and a step so quick that it stalls on any
-machine: without stalls there is nothing to step through."""
+SETTINGS_OF_NOTEBOOKS = {"BUDGET_S": 8, "STEP_S": 0.005}
+"""Less time for a measurement than a person would give, but so much that a busy machine has
+something to show; and a step so quick that it stalls on any machine."""
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",

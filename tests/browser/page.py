@@ -7,6 +7,7 @@ or for what can be seen, never for a time.
 import re
 from pathlib import Path
 
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
 _CURRENT = "window.jupyterapp.shell.currentWidget"
 _READY = f"""name => {{
@@ -143,3 +144,34 @@ class Panel:
 
     def _changed(self, before):
         self._lab.redrawn(self.shown, before)
+
+
+def run_twice_and_use(lab, name, dropdown, slider, *, redraws):
+    """Run All works twice in a row, in both themes, and each time the panel's controls work.
+
+    What it looks like is saved for a person to look at.
+
+    Args:
+        lab: the page.
+        name: the notebook.
+        dropdown: label of the panel's dropdown.
+        slider: label of its slider.
+        redraws: whether another choice of the dropdown is another picture.
+    """
+    lab.open(f"{name}.ipynb")
+
+    for theme, called in THEMES.items():
+        lab.theme(called)
+        assert lab.run_all() == []
+
+        panel = Panel(lab, dropdown, slider)
+        panel.slide_to_neighbour()
+        panel.choose_another(redraws=redraws)
+        panel.slide_to_neighbour()
+
+        lab.shot(f"{name}-{theme}-answer", lab.answer())
+        pictures = lab.pictures()
+        assert pictures
+        for number, picture in enumerate(pictures):
+            lab.shot(f"{name}-{theme}-picture-{number}", picture)
+        lab.shot(f"{name}-{theme}-panel", panel.shown)

@@ -140,7 +140,7 @@ class TestInstrumented:
             ("spawn", "shuffled", True),
             pytest.param("spawn", "stream", False, marks=pytest.mark.thorough),
             pytest.param("forkserver", "weighted", True, marks=pytest.mark.thorough),
-            ("forkserver", "no batches", False),
+            pytest.param("forkserver", "no batches", False, marks=pytest.mark.thorough),
         ],
     )
     def test_with_fresh_workers(self, method, kind, given):

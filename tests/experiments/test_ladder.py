@@ -145,7 +145,10 @@ class TestWhichRungsThereAre:
             {"batch_sampler": [[1, 2, 3], [4], [5, 6]]},
             {"batch_size": 4, "num_workers": 2, "in_order": False},
             {"batch_size": 4, "num_workers": 1, "persistent_workers": True, "timeout": 30},
-            {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "spawn"},
+            pytest.param(
+                {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "spawn"},
+                marks=pytest.mark.thorough,
+            ),
         ],
         ids="-".join,
     )
