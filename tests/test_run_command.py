@@ -23,7 +23,13 @@ def ran(command, where):
 
 
 @pytest.mark.parametrize(
-    "end", [pytest.param(None, marks=pytest.mark.thorough), "raise", "kill", "fork"]
+    "end",
+    [
+        pytest.param(None, marks=pytest.mark.thorough),
+        "raise",
+        "kill",
+        pytest.param("fork", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_script_does_as_ever(end, tmp_path):
     """Output, traceback and exit code are plain Python's, and the run can be loaded."""

@@ -132,8 +132,10 @@ class Panel:
         """Move the slider by one, to where there is room."""
         now, least, most = self._place()
         if least == most:  # all of a short recording is shown: a busy machine records little
-            before = self.picture()
-            self._dropdown.select_option(index=0)
+            before, chosen = self.picture(), self._dropdown.input_value()
+            fewest = self._dropdown.locator("option").first.get_attribute("value")
+            assert fewest != chosen, "the recording is too short to slide over"
+            self._dropdown.select_option(fewest)
             self._changed(before)
             now, least, most = self._place()
         self.slide("ArrowRight" if now < most else "ArrowLeft")
