@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, IterableDataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, default_collate, default_convert
 
 SLEEP_S = 0.02
 
@@ -24,6 +24,17 @@ class Sleeper:
         """Do next to nothing."""
         doubled = value * 2
         return doubled - 1
+
+
+class Holder:
+    """A transform that keeps a library's function, in which it spends its time."""
+
+    def __init__(self) -> None:
+        self.combine = default_convert
+
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        many = [value.numpy()] * 2000
+        return self.combine(many)[0]  # the planted line
 
 
 class Items(Dataset):

@@ -20,6 +20,7 @@ from loaders import Backwards, Fails
 from slow_lines import (
     Bulk,
     Decorated,
+    Holder,
     Items,
     NeedsWorker,
     Recursive,
@@ -163,6 +164,19 @@ class TestFunctions:
             names(ss.lines(loader, functions=["Sleeper.after", "Sleeper"], samples=2))
         )
         assert ["slow_collate"] == names(ss.lines(loader, functions="collate", samples=2))
+
+    def test_that_an_op_keeps_belong_to_the_line_that_calls_them(self):
+        """A library's function in an attribute is no op, for the recorder as for the lines."""
+        loader = DataLoader(Items(Holder()), 2)
+
+        lines = ss.lines(loader, samples=4)
+
+        assert {"Holder.__call__", "Items.__getitem__"} == set(names(lines))
+        assert ("Holder", "return self.combine(many)[0]  # the planted line") == (
+            hottest(lines)["stage"],
+            hottest(lines)["source"].strip(),
+        )
+        assert "default_convert" not in ss.record(loader, batches=2).stages()["stage"]
 
     def test_are_chosen_as_objects(self):
         """Also one that a library has made, and an object with a `__call__`."""

@@ -69,18 +69,19 @@ class Parts:
         for slot in pipeline.helpers(dataset):
             self._add(slot.value, pipeline.stage_of(slot, gives_way=True))
 
-    def _add_slot(self, slot: pipeline.Slot, depth: int = 0) -> None:
+    def _add_slot(self, slot: pipeline.Slot, depth: int = 0, *, a_stage: bool = True) -> None:
         value = slot.value
         if id(value) in self._seen or depth > _DEEPEST:
             return
         self._seen.add(id(value))
-        if not pipeline.is_container(value):
+        if a_stage and not pipeline.is_container(value):
             self._add(value, pipeline.stage_of(slot))
         if pipeline.is_container(value) or pipeline.is_op(value):
             self._holders.append(value)
             for inner in pipeline.slots(value):
                 if not pipeline.is_own_part(value, inner.value):
-                    self._add_slot(inner, depth + 1)
+                    is_op = pipeline.is_container(value) or pipeline.is_inner_op(inner)
+                    self._add_slot(inner, depth + 1, a_stage=a_stage and is_op)
 
     def _add(self, value: Any, stage: Stage) -> None:
         functions = list(functions_of(value))

@@ -87,6 +87,14 @@ def is_op(value: Any) -> bool:
     )
 
 
+def is_inner_op(slot: Slot) -> bool:
+    """Whether what an op holds is an op again, rather than a function or a layer it is made of."""
+    if type(slot.value).__module__.startswith("torch.nn.modules"):
+        return is_container(slot.value)
+    listed = isinstance(slot.owner, (list, tuple, dict)) and not isinstance(slot.value, nn.Module)
+    return listed or is_container(slot.value) or is_op(slot.value)
+
+
 def is_own_part(holder: Any, value: Any) -> bool:
     """Whether a callable is no op but part of its holder: a method, or a library's own piece."""
     if getattr(value, "__self__", None) is holder:

@@ -81,7 +81,7 @@ class Ops:
         for slot in pipeline.slots(holder):
             if pipeline.is_own_part(holder, slot.value):
                 continue
-            if everything or _is_inner_op(slot):
+            if everything or pipeline.is_inner_op(slot):
                 self._hook_slot(slot, quiet=not everything)
 
     def _remember(self, holder: Any) -> None:
@@ -165,14 +165,6 @@ class Ops:
             hook = _looking_like(slot.value, timed)
             self._hooks[id(slot.value)] = hook  # it keeps the function alive
         self._put(slot.owner, slot.name, hook, stage.name)
-
-
-def _is_inner_op(slot: Slot) -> bool:
-    """Whether what an op holds is an op again, rather than a function or a layer it is made of."""
-    if type(slot.value).__module__.startswith("torch.nn.modules"):
-        return pipeline.is_container(slot.value)
-    listed = isinstance(slot.owner, (list, tuple, dict)) and not isinstance(slot.value, nn.Module)
-    return listed or pipeline.is_container(slot.value) or pipeline.is_op(slot.value)
 
 
 def _looking_like(original: Any, timed: Callable[..., Any]) -> Callable[..., Any]:
