@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import statistics
 import time
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, IterableDataset, default_collate, default_convert
+from torch.utils.data import Dataset, IterableDataset, default_collate
 
 SLEEP_S = 0.02
 
@@ -30,11 +31,11 @@ class Holder:
     """A transform that keeps a library's function, in which it spends its time."""
 
     def __init__(self) -> None:
-        self.combine = default_convert
+        self.mean = statistics.mean
 
     def __call__(self, value: torch.Tensor) -> torch.Tensor:
-        many = [value.numpy()] * 2000
-        return self.combine(many)[0]  # the planted line
+        many = value.tolist() * 2000
+        return value - self.mean(many)  # the planted line
 
 
 class Items(Dataset):
