@@ -83,7 +83,12 @@ def _command(folder: Path, notebook: Path, *, browser: bool, port: int | None) -
 
 def _environment(private: Path) -> dict[str, str]:
     """The user's, plus the token; the kernel of this interpreter before one of the user's own."""
-    settings = json.dumps({"IdentityProvider": {"token": secrets.token_hex(24)}})
+    settings = json.dumps(
+        {
+            "IdentityProvider": {"token": secrets.token_hex(24)},
+            "LabApp": {"news_url": None},  # else it asks, over the answer, whether to fetch news
+        }
+    )
     for name in ("jupyter_server_config.json", "jupyter_lab_config.json"):
         (private / name).write_text(settings, encoding="utf-8")
     theirs = os.environ.get("JUPYTER_CONFIG_PATH")

@@ -209,6 +209,12 @@ class Bar(tqdm):  # type: ignore[misc]
 
     monitor_interval = 0
 
+    def close(self) -> None:
+        """Take the bar away; what ends before its time has not failed, and is not shown in red."""
+        if self.total:  # type: ignore[has-type]
+            self.total = self.n
+        super().close()
+
 
 Bar.set_lock(threading.RLock())  # tqdm's own would fix the start method of the user's processes
 

@@ -29,7 +29,10 @@ SMALL: Final = 0.01
 STOP: Final = "stop"
 """The phase that says why the measurement ended."""
 SIMULATED: Final = "the step is simulated"
-TWICE: Final = "two findings can name the same seconds: mend the first one, then look again"
+TWICE: Final = (
+    "two findings can name the same seconds; the first is what to mend first, also where another "
+    "costs more: look again afterwards"
+)
 OPENS: Final = "names like 02_fetch_vs_transform are guided notebooks: `stallscope lab` opens them"
 NOT_TESTED: Final = "this rule is not tested: such a loader was not planted"
 HOW_SURE: Final = (

@@ -60,6 +60,40 @@ class TestDoubt:
 
         assert ["healthy"] == [one.code for one in found]
 
+    def test_what_waits_unseen_may_not_be_reading(self):
+        """Waiting in the dataset's own code: said as that, less sure, and once."""
+        waits = known(
+            work={("getitem", "getitem"): (0.9, 0.95), ("Blur", "transform"): 0.1}, use=IDLE
+        )
+
+        found = judge(waits)
+
+        assert ["storage-latency"] == [one.code for one in found]
+        assert found[0].title.startswith("__getitem__ itself waits")
+        assert found[0].confidence <= limits.UNSEEN
+        assert "06_line_by_line" in found[0].next_step
+
+    def test_what_the_dataset_computes_is_no_reading(self):
+        """The same stage, as work on a CPU."""
+        computes = known(work={("getitem", "getitem"): 0.9, ("Blur", "transform"): 0.1})
+
+        assert "one-transform" == judge(computes)[0].code
+
+    def test_cores_that_others_have_are_not_used_up_by_the_loop(self):
+        """Workers that use a tenth of the cores beside processes that use the rest."""
+        beside = known(work=WAITS_IN_FETCH, use=IDLE, others_share=0.85)
+
+        assert "cpu-saturated" not in [found.code for found in judge(beside)]
+
+    def test_without_a_step_nothing_is_said_of_one(self):
+        """Used-up cores are then cores, not so many times what a step leaves."""
+        alone = known(setup={"has_step": False})
+
+        (used_up,) = [found for found in judge(alone) if found.code == "cpu-saturated"]
+
+        assert "use 2.0 of 2 cores" in used_up.title
+        assert "cpu_load_factor" not in used_up.evidence
+
     def test_cores_that_are_free_are_not_used_up(self):
         """Work that would be too much for the cores, in a loop that hardly uses them."""
         waits = known(work=WAITS_IN_FETCH, making={"period_s": 0.5}, use={"worker_cpu": 0.5})

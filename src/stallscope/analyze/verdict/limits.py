@@ -27,6 +27,9 @@ UNEXPLAINED: Final = 0.2
 WAITS_ALONE: Final = 0.7
 """Share of the stalls that is waiting for storage, from which on more workers are no answer of
 their own: they would be there to wait."""
+UNSEEN: Final = 0.7
+"""How sure it can be, at most, that the dataset's own code waits for storage, where nothing was
+seen to read: it may be a network, a lock or a sleep as well."""
 ONE_OF_MANY: Final = 0.6
 """One transform is named alone when it takes this share of what all transforms take."""
 KEEPS_UP: Final = 0.9

@@ -50,25 +50,28 @@ def cpu_saturated(facts: Facts) -> Finding | None:
     own = use.own_cores(setup.num_workers)
     if own is None or facts.cpu_load < limits.KEEPS_UP:
         return None
-    if own / setup.cores + facts.others_share < limits.USED_UP:
+    used = own / setup.cores
+    if used + facts.others_share < limits.USED_UP:
         return None  # the cores would be too few, but something else is in the way before them
-    others = f", of which other processes had {share(facts.others_share)}"
+    if used < facts.others_share:
+        return None  # it is not this loop that uses them up
+    others = f"; other processes had {share(facts.others_share)} of them"
+    is_known = setup.has_step and facts.cpu_load < float("inf")
     needed = (
-        f"{share(facts.cpu_load)} of what {setup.cores:g} cores give"
-        if (facts.cpu_load < float("inf"))
-        else f"{own:.1f} of {setup.cores:g} cores"
+        f"need {facts.cpu_load:.2g} times what {setup.cores:g} cores give in a step"
+        if is_known
+        else f"use {own:.1f} of {setup.cores:g} cores"
     )
     return finding(
         CPU_SATURATED,
         facts,
-        f"workers and loop need {needed} in a step"
-        f"{others if facts.others_share >= limits.FOREIGN else ''}",
+        f"workers and loop {needed}{others if facts.others_share >= limits.FOREIGN else ''}",
         severity=facts.stall_share,
         clearly=clear(facts.cpu_load, limits.KEEPS_UP, 1.2),
         evidence={
             "stall_share": facts.stall_share,
-            "cpu_load_factor": facts.cpu_load if facts.cpu_load < float("inf") else None,
-            "cores_used_share": own / setup.cores,
+            "cpu_load_factor": facts.cpu_load if is_known else None,
+            "cores_used_share": used,
             "queued_share": use.queued_share,
         },
     )

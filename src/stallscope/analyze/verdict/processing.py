@@ -68,9 +68,15 @@ def works(facts: Facts) -> list[Finding]:
             break
         if group in _CAUSES:
             found.append(_of_group(facts, group, part))
-        elif group in (TRANSFORM, GETITEM_):
+        elif group == TRANSFORM or (group == GETITEM_ and _computes(facts)):
             found.append(_of_transforms(facts))
     return found
+
+
+def _computes(facts: Facts) -> bool:
+    """Whether the dataset's own code works; where it waits, that is for what it reads."""
+    waits = facts.exposure.waiting(GETITEM_)
+    return waits < limits.DOMINATES * facts.exposure.of(GETITEM_)
 
 
 def _of_group(facts: Facts, group: str, part: float) -> Finding:
@@ -94,7 +100,7 @@ def _of_transforms(facts: Facts) -> Finding:
     most = _longest(facts)
     if most.share >= limits.ONE_OF_MANY * part:
         each = facts.stage_s.get(most.stage)
-        name = "`__getitem__` itself" if most.group == GETITEM_ else most.stage
+        name = "__getitem__ itself" if most.group == GETITEM_ else most.stage
         return finding(
             ONE_TRANSFORM,
             facts,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stallscope.analyze.verdict import limits
 from stallscope.analyze.verdict.exposure import COLLATE, DECODE, FETCH, GETITEM_, TRANSFORM
 from stallscope.analyze.verdict.finding import clear, finding
 from stallscope.diagnoses import LOCK, STORAGE_BANDWIDTH, STORAGE_LATENCY
+from stallscope.stages import GETITEM
 from stallscope.units import seconds, share, size
 
 if TYPE_CHECKING:
@@ -47,9 +49,11 @@ def storage(facts: Facts) -> Finding | None:
         return None
     full = _is_full(facts)
     cause = STORAGE_BANDWIDTH if full else STORAGE_LATENCY
+    if not full and _is_unseen(facts):
+        return _unseen(facts, waits)
     rate = facts.reading.bytes_per_s
     with_rate = f" at {size(rate)}/s" if rate else ""
-    each = f"{seconds(facts.reading.sample_s)} a sample" if facts.reading.sample_s else "reading"
+    each = f"{seconds(facts.reading.sample_s)} a sample" if facts.reading.sample_s else "unseen"
     shared = f", and one worker alone takes {_alone(facts)}" if facts.is_shared is not None else ""
     return finding(
         cause,
@@ -64,6 +68,34 @@ def storage(facts: Facts) -> Finding | None:
             "by_size_share": facts.reading.by_size,
         },
     )
+
+
+def _is_unseen(facts: Facts) -> bool:
+    """Whether what waits is the dataset's own code, in which nothing was seen to read."""
+    in_fetch, in_own = facts.exposure.waiting(FETCH), facts.exposure.waiting(GETITEM_)
+    return in_own > in_fetch and (facts.use.disk_busy_share or 0.0) < limits.FULL_DISK
+
+
+def _unseen(facts: Facts, waits: float) -> Finding:
+    """The dataset's own code waits: most often it reads, by what has no hook, but maybe not."""
+    each = facts.stage_s.get(GETITEM.name)
+    with_each = f", {seconds(each)} a sample" if each else ""
+    found = finding(
+        STORAGE_LATENCY,
+        facts,
+        "",
+        severity=facts.stall_share * facts.exposure.of(*READING),
+        clearly=min(clear(waits, limits.NOTED, 0.6), limits.UNSEEN),
+        evidence=_waiting(facts) | {"disk_busy_share": facts.use.disk_busy_share},
+    )
+    title = (
+        f"__getitem__ itself waits, and not for the CPU: {share(waits)} of the stalls{with_each}; "
+        "for a file that was open before, the network, a lock or a sleep, which cannot be told "
+        "apart from outside"
+    )
+    line = facts.line_of(GETITEM.name)
+    step = f"06_line_by_line shows which line waits{f'; look at {line}' if line else ''}"
+    return replace(found, title=title, next_step=step)
 
 
 def _is_full(facts: Facts) -> bool:
