@@ -89,9 +89,8 @@ def _unseen(facts: Facts, waits: float) -> Finding:
         evidence=_waiting(facts) | {"disk_busy_share": facts.use.disk_busy_share},
     )
     title = (
-        f"__getitem__ itself waits, and not for the CPU: {share(waits)} of the stalls{with_each}; "
-        "for a file that was open before, the network, a lock or a sleep, which cannot be told "
-        "apart from outside"
+        f"__getitem__ itself waits, not for the CPU ({share(waits)} of the stalls{with_each}): "
+        "for a file that was open before, the network, a lock or a sleep"
     )
     line = facts.line_of(GETITEM.name)
     step = f"06_line_by_line shows which line waits{f'; look at {line}' if line else ''}"
