@@ -3,21 +3,9 @@
 import re
 
 import pytest
-from browser.page import THEMES, run_twice_and_use
+from browser.page import THEMES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-
-
-@pytest.mark.parametrize(
-    ("name", "dropdown", "slider"),
-    [
-        ("02_fetch_vs_transform", "Stage", "Percentile"),
-        ("03_cached_baseline", "Steps", "From step"),
-    ],
-)
-def test_runs_twice_answers_the_hand_and_can_be_looked_at(lab, name, dropdown, slider):
-    """Another choice is another picture."""
-    run_twice_and_use(lab, name, dropdown, slider, redraws=True)
 
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])

@@ -1,0 +1,11 @@
+"""A person opens the notebook about samples, and looks at their tail."""
+
+import pytest
+from browser.page import run_twice_and_use
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+def test_runs_twice_answers_the_hand_and_can_be_looked_at(lab):
+    """Another choice is another picture."""
+    run_twice_and_use(lab, "02_fetch_vs_transform", "Stage", "Percentile", redraws=True)
