@@ -96,6 +96,14 @@ def test_only_the_token_opens_it(lab):
     assert status(bare.replace("/lab/tree/", "/api/contents/"))[0] == 403
 
 
+def test_asks_no_question_over_the_answer(lab):
+    """JupyterLab offers news from the network to whoever opens it first; ours does not."""
+    with urllib.request.urlopen(lab[1], timeout=60) as answer:  # noqa: S310
+        page = answer.read().decode()
+
+    assert '"news": {"disabled": true}' in page
+
+
 def test_listens_on_this_machine_only(lab):
     """The address is 127.0.0.1 and nothing else is listened to, whatever the user's settings."""
     process, address = lab
