@@ -82,7 +82,7 @@ def _command(folder: Path, notebook: Path, *, browser: bool, port: int | None) -
 
 
 def _environment(private: Path) -> dict[str, str]:
-    """The user's, plus the token; the kernel of this interpreter before one of the user's own."""
+    """The user's, with the token, without news, and this interpreter's kernel before theirs."""
     settings = json.dumps(
         {
             "IdentityProvider": {"token": secrets.token_hex(24)},

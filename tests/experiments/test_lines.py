@@ -34,6 +34,7 @@ from torch.utils.data import DataLoader, Subset
 
 import stallscope as ss
 from stallscope.analyze.hotlines import sentence
+from stallscope.measure.callables import Parts
 
 Transform = Any
 
@@ -177,6 +178,16 @@ class TestFunctions:
             hottest(lines)["source"].strip(),
         )
         assert "mean" not in ss.record(loader, batches=2).stages()["stage"]
+
+    def test_that_an_op_keeps_can_be_an_op_elsewhere(self):
+        """What the dataset itself holds is a stage, also where an op was met with it before."""
+        dataset = Items(Holder())
+        dataset.also = dataset.transform.mean
+
+        stages = Parts(DataLoader(dataset, 2)).stages.values()
+
+        assert {"Holder", "mean", "getitem", "collate"} >= {stage.name for stage in stages}
+        assert "mean" in {stage.name for stage in stages}
 
     def test_are_chosen_as_objects(self):
         """Also one that a library has made, and an object with a `__call__`."""

@@ -46,7 +46,7 @@ class Parts:
         """Parts that are not made of Python code, and what they are instead."""
         self.homes: set[str] = set()
         """Packages of the user's, as far as is known: those of the datasets."""
-        self._seen: set[int] = set()
+        self._seen: set[tuple[int, bool]] = set()
         self._holders: list[Any] = []
         for dataset in pipeline.datasets(loader.dataset):
             self._add_dataset(dataset)
@@ -69,31 +69,33 @@ class Parts:
         for slot in pipeline.helpers(dataset):
             self._add(slot.value, pipeline.stage_of(slot, gives_way=True))
 
-    def _add_slot(self, slot: pipeline.Slot, depth: int = 0, *, a_stage: bool = True) -> None:
+    def _add_slot(self, slot: pipeline.Slot, depth: int = 0, *, is_stage: bool = True) -> None:
+        """Add what stands in a slot: as a stage where it is one for the recorder, too."""
         value = slot.value
-        if id(value) in self._seen or depth > _DEEPEST:
+        if (id(value), is_stage) in self._seen or depth > _DEEPEST:
             return
-        self._seen.add(id(value))
-        if a_stage and not pipeline.is_container(value):
-            self._add(value, pipeline.stage_of(slot))
+        self._seen.add((id(value), is_stage))
+        if not pipeline.is_container(value):
+            self._add(value, pipeline.stage_of(slot) if is_stage else None)
         if pipeline.is_container(value) or pipeline.is_op(value):
             self._holders.append(value)
             for inner in pipeline.slots(value):
                 if not pipeline.is_own_part(value, inner.value):
                     is_op = pipeline.is_container(value) or pipeline.is_inner_op(inner)
-                    self._add_slot(inner, depth + 1, a_stage=a_stage and is_op)
+                    self._add_slot(inner, depth + 1, is_stage=is_stage and is_op)
 
-    def _add(self, value: Any, stage: Stage) -> None:
+    def _add(self, value: Any, stage: Stage | None) -> None:
         functions = list(functions_of(value))
         for function in functions:
             if function not in (default_collate, default_convert):
                 self._know(function, stage)
-        if not functions:
+        if stage and not functions:
             self.without_source[stage.name] = what_it_is(value)
 
-    def _know(self, function: FunctionType, stage: Stage) -> None:
+    def _know(self, function: FunctionType, stage: Stage | None) -> None:
         self.functions.setdefault(function.__code__, function)
-        self.stages.setdefault(function.__code__, stage)
+        if stage:
+            self.stages.setdefault(function.__code__, stage)
 
 
 def function_of(value: Any) -> FunctionType | None:

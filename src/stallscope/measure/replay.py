@@ -248,8 +248,7 @@ class Progress:
                 thread.join()
 
     def close(self) -> None:
-        """Take the bar away; a recording that the budget ended has not failed."""
-        self._bar.total = self._bar.n = self.seen.steps
+        """Take the bar away."""
         self._bar.close()
 
     def _move(self, done: threading.Event) -> None:

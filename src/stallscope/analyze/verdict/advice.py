@@ -8,6 +8,7 @@ _STEPS: Final = {
     "healthy": "look at the model and the device; 03_cached_baseline shows how little is left",
     "storage-latency": "read in larger pieces (tar shards), from nearer storage or from a "
     "cache, or wait for several at once with more workers; 02_fetch_vs_transform",
+    "waits-unseen": "06_line_by_line shows which line waits",
     "storage-bandwidth": "read fewer bytes: smaller or better compressed files, a local copy or "
     "a cache; more workers do not help; 02_fetch_vs_transform",
     "decode": "store smaller images, decode at a smaller size (PIL's draft), or use a faster "
@@ -47,7 +48,7 @@ def next_step(code: str, where: str = "", line: str = "") -> str:
     """What to do about a cause.
 
     Args:
-        code: one of `diagnoses.CAUSES`.
+        code: one of `diagnoses.CAUSES`, or "waits-unseen" for reading that was only concluded.
         where: what it is about: a stage's name, a setting; depends on the cause.
         line: of the user's code, as `function (file:line)`; empty where it is not known.
     """

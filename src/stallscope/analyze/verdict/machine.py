@@ -58,7 +58,7 @@ def cpu_saturated(facts: Facts) -> Finding | None:
     others = f"; other processes had {share(facts.others_share)} of them"
     is_known = setup.has_step and facts.cpu_load < float("inf")
     needed = (
-        f"need {facts.cpu_load:.2g} times what {setup.cores:g} cores give in a step"
+        f"need {facts.cpu_load:.1f} times what {setup.cores:g} cores give in a step"
         if is_known
         else f"use {own:.1f} of {setup.cores:g} cores"
     )

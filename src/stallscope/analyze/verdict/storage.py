@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stallscope.analyze.verdict import limits
+from stallscope.analyze.verdict.advice import next_step
 from stallscope.analyze.verdict.exposure import COLLATE, DECODE, FETCH, GETITEM_, TRANSFORM
 from stallscope.analyze.verdict.finding import clear, finding
 from stallscope.diagnoses import LOCK, STORAGE_BANDWIDTH, STORAGE_LATENCY
@@ -92,8 +93,7 @@ def _unseen(facts: Facts, waits: float) -> Finding:
         f"__getitem__ itself waits, not for the CPU ({share(waits)} of the stalls{with_each}): "
         "for a file that was open before, the network, a lock or a sleep"
     )
-    line = facts.line_of(GETITEM.name)
-    step = f"06_line_by_line shows which line waits{f'; look at {line}' if line else ''}"
+    step = next_step("waits-unseen", line=facts.line_of(GETITEM.name))
     return replace(found, title=title, next_step=step)
 
 
