@@ -6,8 +6,12 @@ titles, labels and sentences only.
 
 from __future__ import annotations
 
+import re
+
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZE_STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_UNITS = "|".join(unit for _, unit in (*_TIME_STEPS, *_SIZE_STEPS))
+_BETWEEN_WORDS = re.compile(rf" (?!(?<=\d )(?:{_UNITS})\b)")
 
 
 def _digits(value: float) -> str:
@@ -50,3 +54,9 @@ def share(value: float | None) -> str:
 def count(value: int, noun: str, plural: str = "s") -> str:
     """A number and its noun in the right form: `count(2, "batch", "es")` is '2 batches'."""
     return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}{plural}"
+
+
+def words_of(told: str) -> list[str]:
+    """The words of a sentence, between which a line may end: a value and its unit are one word."""
+    spaced = " ".join(told.split())
+    return _BETWEEN_WORDS.split(spaced) if spaced else []

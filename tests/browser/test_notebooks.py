@@ -45,7 +45,7 @@ def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
         )
         panel.last.scroll_into_view_if_needed()
         before = panel.last.locator("img").get_attribute("src")
-        panel.last.locator("select").select_option(label="where a sample's time goes")
+        panel.last.locator("select").select_option(label="what the machine did meanwhile")
         lab.redrawn(panel.last, before)
 
         lab.shot(f"00_start_here-{theme}-answer", lab.answer())

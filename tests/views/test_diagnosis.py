@@ -11,7 +11,7 @@ from pictures import check_texts
 import stallscope as ss
 from stallscope.diagnoses import CAUSES, Finding
 from stallscope.views import diagnosis as face
-from stallscope.views.findings import HOW_SURE, NOT_TESTED, all_words
+from stallscope.views.findings import HOW_SURE, NOT_TESTED, SHARES, all_words
 
 HOSTILE = "<img src=x onerror=window.broken=1>"
 LONG = Finding("one-transform", "VeryLongName" * 30, 1.0, {"x_share": 1.0}, 1.0, "do " * 60)
@@ -113,6 +113,26 @@ def test_a_share_is_said_to_be_of_what_it_is():
     assert "the loop stands still 30% of the time" in str(a_diagnosis(UNKNOWN))
     assert "unexplained" not in str(a_diagnosis(Finding("inconclusive", "Too few", 0.001)))
     assert "costs" not in str(a_diagnosis(HEALTHY))
+
+
+def test_a_value_and_its_unit_stand_on_one_line():
+    """In the large title of the page, and in that of the picture."""
+    title = "Decoding is what the loop waits for: " + "it takes 2.9 ms " * 20
+    told = a_diagnosis(Finding("decode", title.strip(), 0.5, {}, 0.9, ""), parts=False)
+    lines = [text.get_text() for text in told.plot().texts]
+
+    assert "2.9\N{NO-BREAK SPACE}ms" in html(told)
+    assert "2.9 ms" not in html(told)
+    assert sum("2.9 ms" in line for line in lines) > 1
+    assert not any(line.startswith("ms") for line in lines)
+
+
+def test_says_of_which_stalls_a_share_is():
+    """Where waiting for a core was taken out of it, and only there."""
+    shared = Finding("decode", "Decoding", 0.3, {"decode_exposed_share": 0.4}, 0.9, "")
+
+    assert SHARES[:40] in str(a_diagnosis(HEALTHY, shared))
+    assert SHARES[:40] not in str(a_diagnosis(HEALTHY))
 
 
 def test_what_is_missing_is_no_number():
@@ -217,6 +237,13 @@ class TestPanel:
 
         assert before != panel.children[1].value
         assert DIAGNOSES["three findings"].plot("ladder").title in panel.children[1].value
+
+    def test_begins_with_a_picture_that_says_more_than_the_verdict(self):
+        """The findings are the page over it; without a run there is nothing else."""
+        begins = {name: DIAGNOSES[name].panel().children[0].children[0].value for name in DIAGNOSES}
+
+        assert begins["three findings"] == "stages"
+        assert begins["many"] == "findings"
 
     def test_offers_only_what_was_measured(self):
         """Without run, ladder and stacks there are only the findings."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 KINDS: Final = {"evidence": "the pictures behind the verdict (the default)"}
 """Every panel of a diagnosis."""
+_FIRST: Final = "stages"
+"""The picture to begin with, where there is one: the verdict has just been read."""
 
 
 def panel(diagnosis: Diagnosis, kind: str | None = None) -> Panel:
@@ -28,10 +30,10 @@ def panel(diagnosis: Diagnosis, kind: str | None = None) -> Panel:
         NoSuchPanelError: there is no such kind.
     """
     kinds.panel(kind, KINDS, "a diagnosis")
+    offered = [name for name in face.KINDS if _has(diagnosis, name)]
     choice = ipywidgets.Dropdown(
-        options=[
-            (_plain(told), name) for name, told in face.KINDS.items() if _has(diagnosis, name)
-        ],
+        options=[(_plain(face.KINDS[name]), name) for name in offered],
+        value=_FIRST if _FIRST in offered else offered[0],
         description="Show",
         layout=ipywidgets.Layout(width="min(100%, 40em)"),
     )

@@ -39,6 +39,12 @@ HOW_SURE: Final = (
     "how sure: 0 to 1, from limits that were set by hand: how clearly the rule is met, how much of "
     "the stalls is explained at all, how steady the measurement was; it is no probability"
 )
+SHARES: Final = (
+    "shares of the stalls are those that would be left if no worker waited for a core; pictures of "
+    "the stalls show what was, with that in it"
+)
+_OF_STALLS: Final = "_exposed_share"
+"""How evidence ends that is such a share."""
 
 GUIDED: Final = re.compile(r"(?<![\w/])\d\d_[a-z_]+(?:\.ipynb)?")
 """How a guided notebook is named in a sentence."""
@@ -211,7 +217,9 @@ def ended(diagnosis: Diagnosis) -> str:
 def notes_of(diagnosis: Diagnosis) -> list[str]:
     """What a reader has to know, a sentence each; what `measured` says is not said again."""
     notes = (shown(note, 1000) for note in diagnosis.notes)
-    return [*(note for note in notes if not note.startswith(SIMULATED)), HOW_SURE]
+    named = (name for found in diagnosis.findings for name in found.evidence)
+    shares = [SHARES] if any(name.endswith(_OF_STALLS) for name in named) else []
+    return [*(note for note in notes if not note.startswith(SIMULATED)), *shares, HOW_SURE]
 
 
 def outside_notes(diagnosis: Diagnosis) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from stallscope.errors import StallscopeError
 from stallscope.packaged import packaged
+from stallscope.units import count, words_of
 from stallscope.views.findings import (
     GUIDED,
     NOT_TESTED,
@@ -46,7 +47,7 @@ def html(diagnosis: Diagnosis) -> str:
         *([_others(others)] if others else []),
         f"<p style='margin:.8em 0 .2em'>{escape(f'Measured: {measured(diagnosis)}')}</p>",
         _budget(diagnosis),
-        *(html_note(note) for note in notes_of(diagnosis)),
+        _notes(diagnosis),
     ]
     return f"<div class='stallscope-diagnosis' style='max-width:60em'>{''.join(parts)}</div>"
 
@@ -75,7 +76,7 @@ def _verdict(found: Words) -> str:
         f"<div style='border-left:8px solid {found.colour};padding:.1em 0 .1em .9em'>"
         f"<p style='margin:0;{_FAINT}'>Verdict: <code>{escape(found.code)}</code></p>"
         "<p style='margin:.15em 0 .4em;font-size:135%;font-weight:bold;line-height:1.25'>"
-        f"{escape(found.title)}</p>"
+        f"{escape(_unbroken(found.title))}</p>"
         f"{_cost(found)}{_numbers(found)}{_next(found)}</div>"
     )
 
@@ -116,6 +117,20 @@ def _next(found: Words) -> str:
         return f"<p style='{head}'><b>Next:</b> {linked(found.steps[0])}</p>"
     items = "".join(f"<li>{linked(step)}</li>" for step in found.steps)
     return f"<p style='{head}'><b>Next:</b></p><ul style='margin:0;padding-left:1.4em'>{items}</ul>"
+
+
+def _unbroken(told: str) -> str:
+    """No line of a large title ends between a value and its unit."""
+    return " ".join(word.replace(" ", "\N{NO-BREAK SPACE}") for word in words_of(told))
+
+
+def _notes(diagnosis: Diagnosis) -> str:
+    """The small print, which opens on a click: pictures come next, and they are what is read."""
+    notes = notes_of(diagnosis)
+    return (
+        "<details style='margin:.2em 0'><summary>What to know about these numbers: "
+        f"{count(len(notes), 'sentence')}</summary>{''.join(map(html_note, notes))}</details>"
+    )
 
 
 def _others(others: list[Words]) -> str:

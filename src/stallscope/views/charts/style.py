@@ -18,6 +18,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
+from stallscope.units import words_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -215,7 +217,7 @@ def name_rows(ax: Axes, names: Sequence[str]) -> None:
 def wrapped(text: str, room: float, size: float, *, bold: bool = False) -> list[str]:
     """The text as lines that are at most `room` inches wide."""
     lines: list[str] = []
-    for word in text.split():
+    for word in words_of(text):
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and text_width(longer, size, bold=bold) <= room:
             lines[-1] = longer
