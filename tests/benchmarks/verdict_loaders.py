@@ -44,11 +44,9 @@ def main() -> None:
     import support
     import third_party
 
-    loaders = {name: (make, "Jitter") for name, make in support.LOADERS.items()}
-    loaders["any other iterable of batches"] = (
-        support.LOADERS["any other iterable of batches"],
-        "",
-    )
+    loaders = {
+        name: (make, "" if name == _NO_OP else "Jitter") for name, make in support.LOADERS.items()
+    }
     loaders |= {name: (make, third_party.OPS[name]) for name, make in third_party.LIBRARIES.items()}
     wanted = {name: one for name, one in loaders.items() if given.only in name}
     rows = [_row(name, *one, given) for name, one in tqdm(wanted.items(), disable=False)]

@@ -17,21 +17,20 @@ SINGLE, NEAR, PAIR, HEALTHY, AWAY = "single", "near", "pair", "healthy", "taken 
 """Kinds of trials."""
 SOUND = (HEALTHY, AWAY)
 """Those in which nothing is wrong."""
-NO_ALARM = (HEALTHY_CODE, "inconclusive")
+FAILED = "no verdict"
+"""What is said of a diagnosis that failed or did not end."""
+NO_ALARM = (HEALTHY_CODE, "inconclusive", FAILED)
 OVER = 1.1
 """A verdict that took more than so many times its budget came too late."""
 
 
 def report(lines: list[Line], budget_s: float) -> str:
     """All tables, and every miss."""
-    judged = [line for line in lines if "found" in line]
-    failed = [f"{line['name']}: {line['error']}" for line in lines if "found" not in line]
     parts = [
-        confusion(judged),
-        shares(judged),
-        times(judged, budget_s),
-        "\n".join(["misses:", *map(_miss, filter(_missed, judged))]),
-        "\n".join(["no verdict:", *failed]) if failed else "",
+        confusion(lines),
+        shares(lines),
+        times(lines, budget_s),
+        "\n".join(["misses:", *map(_miss, filter(_missed, lines))]),
     ]
     return "\n\n".join(part for part in parts if part)
 

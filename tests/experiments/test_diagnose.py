@@ -6,12 +6,11 @@ import random
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
-from loaders import Fails, Noise
+from loaders import Fails, Noise, NoiseStream
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 
 import stallscope as ss
 from stallscope.analyze.verdict import questions
@@ -55,6 +54,18 @@ def only_the_loop(monkeypatch):
     """Nothing else fits into what is left of the budget."""
     monkeypatch.setattr(examining.Examination, "next_question", one_worker_is_open)
     monkeypatch.setattr(examining.Examination, "wanted_s", lambda *_: 1e9)
+
+
+class SizedStream(NoiseStream):
+    """A stream that knows its length."""
+
+    def __len__(self) -> int:
+        return self.inner.entries
+
+
+def needs_two(_worker: int) -> None:
+    """Of workers, one fails."""
+    assert get_worker_info().num_workers > 1
 
 
 LOADER = slow_storage()
@@ -179,13 +190,36 @@ class TestLeftAlone:
         assert questions.ONE_WORKER in phases(storage)
         assert 2 == LOADER.num_workers
 
+    def test_a_stream_is_not_asked_for_its_length(self, only_the_loop):
+        """Torch would remember that, and warn of every sample beyond it."""
+        loader = DataLoader(SizedStream(400), None, num_workers=1)
+
+        ss.diagnose(loader, ss.simulated_step(0.001))
+
+        assert loader._IterableDataset_len_called is None
+
     def test_an_exception_of_the_users_passes(self):
         """What the dataset raises comes out as it is."""
         with pytest.raises(KeyError, match="no sample 17"):
             ss.diagnose(DataLoader(Fails(), 2), ss.simulated_step(0.001))
 
 
-def test_every_phase_and_cause_can_be_shown(storage):
-    """What a diagnosis names is of the lists that views know."""
-    assert all(found.code in CAUSES for found in storage.findings)
-    assert pl.DataFrame(schema=SPENT).schema == storage.spent.schema
+def test_a_loader_that_cannot_do_with_one_worker_is_said(monkeypatch):
+    """The copy is ours: what it raises is a note, and the verdict stands."""
+    monkeypatch.setattr(examining.Examination, "next_question", one_worker_is_open)
+    loader = slow_storage()
+    loader.worker_init_fn = needs_two
+
+    found = ss.diagnose(loader, ss.simulated_step(0.005))
+
+    assert any("with one worker the loader raises" in note for note in found.notes)
+    assert found.run.steps().height
+
+
+def test_an_iterator_says_why_no_more_was_measured(monkeypatch):
+    """Not for want of time: its batches are there once."""
+    monkeypatch.setattr(examining.Examination, "next_question", one_worker_is_open)
+
+    found = ss.diagnose(iter(slow_storage()), ss.simulated_step(0.005))
+
+    assert "the batches can be measured only once: no one worker" == found.spent["why"][-1]

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
-from stallscope.views.redaction import html_without_paths, value_without_paths, without_paths
+import pytest
+from diagnosed import a_diagnosis
+
+from stallscope.diagnoses import Finding
+from stallscope.views.redaction import (
+    html_without_paths,
+    redacted,
+    value_without_paths,
+    without_paths,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +48,24 @@ def test_a_known_path_goes_whatever_it_looks_like():
     known = ("/home/me/my own photos", "holiday")
 
     assert "in … and …" == without_paths("in /home/me/my own photos and holiday", known)
+
+
+def test_a_known_name_goes_as_a_whole_only():
+    """What only begins or ends like it is another word."""
+    assert "training on … is done" == without_paths("training on train is done", ("train",))
+
+
+def test_what_is_said_has_no_paths_before_it_is_shortened():
+    """A long name, of which only the ends would be shown, and a folder given without a slash."""
+    name = f"patient_john_smith_{'1970_' * 20}slice_0001.png"
+    slow = Finding("slow-samples", f"one in 50 takes 3 s: {name}", 0.3, {}, 0.9, f"look at {name}")
+    target = "patients_smith (stallscope's default pipeline, not yours)"
+
+    told = redacted(a_diagnosis(slow, name=target, notes=[f"{name} is gone"], parts=False))
+
+    shown = str(told) + told._repr_mimebundle_()["text/html"]
+    assert not re.search("john|slice|smith", shown)
+    assert "one in 50 takes 3 s: …" in shown
 
 
 def test_html_stays_html():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WELL_USED: Final = 0.8
 """A device that is busy for less of the time than this, with everything cached, waits for its own
 step: kernels that are too small, copies, the host."""
-_WHOLE: Final = {rung.name for rung in (BATCHES, PINNED, ON_DEVICE)}
+WHOLE: Final = {rung.name for rung in (BATCHES, PINNED, ON_DEVICE)}
 
 
 def times(factor: float) -> str:
@@ -37,7 +37,7 @@ def sentence(ladder: Ladder) -> str:
     bottom, top = measured.row(0, named=True), measured.row(-1, named=True)
     if not ladder.circumstances.has_step:
         return f"The loader alone gives {_rate(bottom)}, {_costs(ladder, _up_to(top))}"
-    if top["rung"] not in _WHOLE:
+    if top["rung"] not in WHOLE:
         return f"The loop makes {_rate(bottom)}, {_costs(ladder, _up_to(top))}"
     return _of_device(ladder, bottom, top)
 

@@ -63,9 +63,9 @@ def diagnose(  # noqa: PLR0913 - the command's options
         from stallscope.experiments.diagnose import diagnose as find
 
         found = find(_target(target, step), device=device, budget_s=budget)
+        say(_json(found, redact=redact) if as_json else _text(found, redact=redact))
         if html is not None:
             hint(f"written to {found.export(html, redact=redact)}")
-        say(_json(found, redact=redact) if as_json else _text(found, redact=redact))
         sys.exit(_ENDS.get(found.verdict.code, CAUSE))
 
 
@@ -91,6 +91,6 @@ def _json(found: Any, *, redact: bool) -> str:
 def _text(found: Any, *, redact: bool) -> str:
     if not redact:
         return str(found)
-    from stallscope.views.redaction import known_paths, without_paths
+    from stallscope.views.redaction import redacted
 
-    return without_paths(str(found), known_paths(found))
+    return str(redacted(found))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.analyze.verdict.questions import LOOP
-from stallscope.diagnoses import SPENT, Circumstances, Diagnosis
+from stallscope.diagnoses import INCONCLUSIVE, SPENT, Circumstances, Diagnosis
 from stallscope.experiments.examination import Examination
 from stallscope.measure import target as targets
 from stallscope.measure.devices import device_of
@@ -87,6 +87,7 @@ class _Case:
         self._budget_s = budget_s
         self._spent: list[tuple[str, float, str]] = []
         self._notes: list[str] = []
+        self._left_out: dict[str, list[str]] = {}
         self._examination = Examination(aim)
 
     def note(self, phase: str, took_s: float, why: str) -> None:
@@ -106,12 +107,16 @@ class _Case:
         while (question := examination.next_question(asked)) is not None:
             asked.add(question.phase)
             if self._once:
-                self._notes.append(f"no {question.phase}: the batches can be measured only once")
+                self._leave_out(question, "the batches can be measured only once")
             elif (wanted_s := examination.wanted_s(question.phase)) > self._left_s:
                 self._notes.append(_no_time(question, wanted_s, self._left_s))
+                self._leave_out(question, "too little of the budget was left")
             else:
                 self._timed(question.phase, question.why, lambda: self._ask(question))
-        self.note("stop", 0.0, self._why_stop(asked))
+        self.note("stop", 0.0, self._why_stop())
+
+    def _leave_out(self, question: Question, why: str) -> None:
+        self._left_out.setdefault(why, []).append(question.phase)
 
     def _loop(self) -> None:
         self._examination.loop(self._left_s)
@@ -130,12 +135,14 @@ class _Case:
     def _once(self) -> bool:
         return isinstance(self._aim.loader, Iterator)
 
-    def _why_stop(self, asked: set[str]) -> str:
-        done = {phase for phase, _, _ in self._spent}
-        if asked - done:
-            return f"what was left of the budget was too little for: {', '.join(asked - done)}"
-        sure = self._examination.findings[0].confidence
-        return f"nothing was open any more (confidence {sure:.2f})"
+    def _why_stop(self) -> str:
+        if self._left_out:
+            told = (f"{why}: no {', no '.join(phases)}" for why, phases in self._left_out.items())
+            return "; ".join(told)
+        verdict = self._examination.findings[0]
+        if verdict.code == INCONCLUSIVE.code:
+            return "there was nothing left to measure that could tell more"
+        return f"nothing was open any more (confidence {verdict.confidence:.2f})"
 
     def result(self) -> Diagnosis:
         """The verdict, and what it is made of."""

@@ -71,12 +71,13 @@ class Examination:
         self.run: Run | None = None
         self.ladder: Ladder | None = None
         self.flame: Flame | None = None
+        self._waiting: Flame | None = None
 
     @property
     def notes(self) -> list[str]:
         """What the measurements had to say."""
-        parts = [part.notes for part in (self.run, self.ladder, self.flame) if part is not None]
-        return [note for notes in parts for note in notes]
+        parts = (self.run, self.ladder, self.flame, self._waiting)
+        return [note for part in parts if part is not None for note in part.notes]
 
     def loop(self, left_s: float) -> None:
         """The loop as it is, for so long that it can be judged."""
@@ -155,22 +156,31 @@ class Examination:
         limits = Limits(
             _MOST_BATCHES, left_s, Enough(after=2, batches=_ALONE_BATCHES, seconds=_ALONE_S)
         )
-        run = recorded(replace(self._aim, loader=_with_one_worker(self._aim.loader)), limits, 2)
+        aim = replace(self._aim, loader=_with_one_worker(self._aim.loader))
+        try:
+            run = recorded(aim, limits, 2)
+        except Exception as error:
+            if isinstance(error, StallscopeError):
+                raise
+            # Such a loader is ours, not the user's, whose own one has just worked
+            told = str(error).partition("\n")[0]
+            raised = f"with one worker the loader raises {type(error).__name__}: {told}"
+            raise StallscopeError(raised) from error
         made, used = making(run, 1), use(run, 1)
         if made is not None:
             alone = {"alone_s": made.usual_s, "alone_waiting_s": waiting_s(run, used)}
             self._know(replace(known, **alone))  # type: ignore[arg-type]  # both are numbers
 
     def _ladder(self, left_s: float) -> None:
-        aim = self._aim
-        self.ladder = climb(aim, aim.step, device=aim.device, budget_s=min(left_s, _LADDER_S))
+        aim, enough_s = self._aim, max(_LADDER_S, self.wanted_s(questions.LADDER))
+        self.ladder = climb(aim, aim.step, device=aim.device, budget_s=min(left_s, enough_s))
         if self._facts is not None:
             self._know(replace(self._facts, gain=gain_of(self.ladder)))
 
     def _waiting_stacks(self, _left_s: float) -> None:
-        found = sample_stacks(self._aim, seconds=_STACKS_S, idle=True)
+        self._waiting = sample_stacks(self._aim, seconds=_STACKS_S, idle=True)
         if self._facts is not None:
-            self._know(with_stacks(self._facts, found))
+            self._know(with_stacks(self._facts, self._waiting))
 
     def _stacks(self, _left_s: float) -> None:
         self.flame = sample_stacks(self._aim, seconds=_STACKS_S)
@@ -196,8 +206,10 @@ def setup_of(aim: Target) -> Setup:
 
 
 def _length(loader: Any) -> int | None:
+    # A torch loader over a stream remembers that it was asked, and warns later: ask a copy
+    asked = copy.copy(loader) if isinstance(loader, DataLoader) else loader
     try:
-        return len(loader)
+        return len(asked)
     except Exception:  # noqa: BLE001 - a stream has none, and says so in many ways
         return None
 

@@ -84,7 +84,7 @@ class Words:
     severity: float
     """The same as a share (0 to 1)."""
     sure: str
-    """How sure, as a word and a number; empty for a loop that is healthy or cannot be judged."""
+    """How sure, as a word and a number; empty for a loop that cannot be judged."""
     numbers: tuple[Number, ...]
     """Its evidence."""
     steps: tuple[str, ...]

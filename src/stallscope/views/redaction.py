@@ -8,10 +8,13 @@ functions, transforms and modules.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,14 +56,35 @@ def known_paths(diagnosis: Diagnosis) -> tuple[str, ...]:
         paths |= {str(one) for one in read}
         paths |= {str(Path(one).parent) for one in read}
         paths |= {Path(one).name for one in read}
-    name = diagnosis.circumstances.name
-    if {"/", "\\"} & set(name):
-        paths |= {name, name.partition(" (")[0]}
+    name, _, ours = diagnosis.circumstances.name.partition(" (")
+    if ours or {"/", "\\"} & set(name):  # what is a folder of images or shards is said to be ours
+        paths |= {diagnosis.circumstances.name, name}
     return tuple(sorted(filter(_long_enough, paths), key=len, reverse=True))
 
 
 def _long_enough(path: str) -> bool:
     return len(path) >= _SHORTEST
+
+
+def redacted(diagnosis: Diagnosis) -> Diagnosis:
+    """The same without paths in what it says, before anything of that is shortened or wrapped."""
+    known = known_paths(diagnosis)
+
+    def plain(value: Any) -> Any:
+        return value_without_paths(value, known)
+
+    told = diagnosis.circumstances
+    texts = (pl.col(name).map_elements(plain, pl.String) for name in ("phase", "why"))
+    return replace(
+        diagnosis,
+        findings=tuple(
+            replace(found, title=plain(found.title), next_step=plain(found.next_step))
+            for found in diagnosis.findings
+        ),
+        spent=diagnosis.spent.with_columns(*texts),
+        circumstances=replace(told, name=plain(told.name), machine=plain(told.machine)),
+        notes=tuple(plain(diagnosis.notes)),
+    )
 
 
 def without_paths(told: str, known: Iterable[str] = ()) -> str:
@@ -71,7 +95,9 @@ def without_paths(told: str, known: Iterable[str] = ()) -> str:
         known: paths that are left out whatever they look like, the longest first.
     """
     for path in known:
-        told = told.replace(path, LEFT_OUT)
+        if path in told:  # only as a whole: 'train' is not taken out of 'training'
+            begins = "" if {"/", "\\"} & set(path) else r"(?<!\w)"
+            told = re.sub(rf"{begins}{re.escape(path)}(?!\w)", LEFT_OUT, told)
     return _PATH.sub(_replaced, told)
 
 

@@ -34,7 +34,7 @@ from stallscope.views.findingsjson import as_json
 from stallscope.views.flamedata import of_flame
 from stallscope.views.flamepage import script, static
 from stallscope.views.names import shown
-from stallscope.views.redaction import html_without_paths, known_paths
+from stallscope.views.redaction import html_without_paths, known_paths, redacted
 
 if TYPE_CHECKING:
     from stallscope.diagnoses import Circumstances, Diagnosis
@@ -100,6 +100,8 @@ def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         diagnosis: what was found.
         redact: leave out paths and pictures.
     """
+    known = known_paths(diagnosis)
+    diagnosis = redacted(diagnosis) if redact else diagnosis
     verdict, *others = all_words(diagnosis)
     flame = None if redact or diagnosis.flame is None else of_flame(diagnosis.flame)
     program = f"{script()}{_MOUNT}" if flame else ""
@@ -121,7 +123,7 @@ def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         flame=json.dumps(flame, separators=(",", ":")).replace("<", "\\u003c") if flame else "",
         script=program,
     )
-    return html_without_paths(made, known_paths(diagnosis)) if redact else made
+    return html_without_paths(made, known) if redact else made  # those of tables, too
 
 
 @cache

@@ -52,6 +52,14 @@ class TestDoubt:
         assert "healthy" == judge(replace(near, gain=Gain(1.01, 0.98, 1.04)))[0].code
         assert "healthy" != judge(replace(near, gain=Gain(1.2, 1.1, 1.3)))[0].code
 
+    def test_stalls_near_the_limit_are_a_cause_where_a_ladder_gains_more(self):
+        """Also where the stage that leads holds little of them: the rest waited for cores."""
+        little = {("decode", "decode"): 0.3, ("rest", "crowded"): 0.7}
+        near = known(stalled=0.14, work=little)
+
+        assert "healthy" == judge(near)[0].code
+        assert "decode" == judge(replace(near, gain=Gain(1.15, 1.13, 1.17)))[0].code
+
     def test_what_sending_always_takes_is_no_cause(self):
         """Batches that are made in time, and a third of few stalls in passing them on: healthy."""
         passing = {("send", "sending"): 0.34, ("main", "main"): 0.33, ("rest", "crowded"): 0.33}
@@ -72,6 +80,21 @@ class TestDoubt:
         assert found[0].title.startswith("__getitem__ itself waits")
         assert found[0].confidence <= limits.UNSEEN
         assert "06_line_by_line" in found[0].next_step
+
+    def test_what_waits_unseen_is_not_counted_as_a_transform(self):
+        """A transform beside it that is worth a word is told with its own share only."""
+        waits = known(
+            work={("getitem", "getitem"): (0.7, 0.95), ("Blur", "transform"): 0.3}, use=IDLE
+        )
+
+        verdict, other = judge(waits)
+
+        assert "storage-latency" == verdict.code
+        assert ("one-transform", 0.3) == (
+            other.code,
+            other.evidence["all_transforms_exposed_share"],
+        )
+        assert "Blur" in other.title
 
     def test_what_the_dataset_computes_is_no_reading(self):
         """The same stage, as work on a CPU."""

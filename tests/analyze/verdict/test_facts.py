@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import polars as pl
 import pytest
 from builders import a_run, deliveries_of, resources_of, spans_of, steps_of
+from climbs import a_ladder
 
 from stallscope.analyze.verdict.exposure import CROWDED, exposure, waiting_s
-from stallscope.analyze.verdict.facts import facts
+from stallscope.analyze.verdict.facts import facts, gain_of
 from stallscope.analyze.verdict.interval import stall_interval
 from stallscope.analyze.verdict.making import making
-from stallscope.analyze.verdict.samples import spikes
+from stallscope.analyze.verdict.samples import reading, spikes
 from stallscope.analyze.verdict.setup import Setup
 from stallscope.analyze.verdict.starts import starts
 from stallscope.analyze.verdict.use import Use, use
+from stallscope.ladders import AS_IT_IS, BATCHES, FETCHED
 from stallscope.resources import LOOP, QUEUED, THREADS, WORKER
 
 MANY = 12
@@ -56,6 +59,20 @@ class TestExposure:
 
         assert {"transform": 1.0} == pytest.approx(exposure(late, Use()).groups())
         assert found == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
+
+    def test_a_stage_in_samples_and_beside_them_is_one(self):
+        """8 ms a sample that wait and 8 ms a batch that compute: a fifth computes."""
+        busy = {"cpu_share": {"parse": 0.0, "collate": 1.0}, "collate_ms": 8.0}
+        run = starving([{"parse": 8.0}] * 4 * MANY, **busy)
+        spans = run.all_spans.with_columns(pl.col("stage", "kind").cast(pl.String))
+        renamed = spans.with_columns(
+            pl.col("stage").replace("collate", "parse"), kind=pl.lit("transform")
+        ).cast(run.all_spans.schema)
+
+        (part,) = exposure(replace(run, all_spans=renamed), Use(), all_alike=True).parts
+
+        assert "parse" == part.stage
+        assert 0.8 == pytest.approx(part.waiting)
 
     def test_what_does_not_compute_waits(self):
         """Reading that uses no CPU time is waiting; decoding that does is not."""
@@ -135,6 +152,34 @@ class TestMaking:
     def test_a_run_without_deliveries_has_none(self):
         """What was never seen is None, and not 0."""
         assert making(a_run([SAMPLE] * 8), 1) is None
+
+
+class TestGain:
+    WHOLE: ClassVar = {AS_IT_IS: 0.4, FETCHED: 0.2, BATCHES: 0.1}
+
+    def test_is_the_whole_way(self):
+        """From the loop as it is to batches in memory: 4."""
+        assert 4.0 == pytest.approx(gain_of(a_ladder(self.WHOLE)).factor)
+
+    @pytest.mark.parametrize("missing", [AS_IT_IS, BATCHES])
+    def test_half_a_ladder_says_nothing(self, missing):
+        """What was not cached may be what the loop waits for."""
+        part = {rung: took_s for rung, took_s in self.WHOLE.items() if rung != missing}
+
+        assert gain_of(a_ladder(part)) is None
+
+
+class TestReading:
+    def test_what_was_not_recorded_was_read_too(self, tmp_path):
+        """Where one batch in two was recorded, twice the bytes of these were read."""
+        file = tmp_path / "a"
+        file.write_bytes(bytes(1000))
+        samples = [SAMPLE] * 4 * MANY
+        every = reading(a_run(samples, paths=[str(file)], steps=steps_of([0.0] * MANY)))
+        half = reading(a_run(samples, paths=[str(file)], steps=steps_of([0.0] * 2 * MANY)))
+
+        assert 4000 / 0.1 == pytest.approx(every.bytes_per_s, rel=0.1)
+        assert half.bytes_per_s == pytest.approx(every.bytes_per_s, rel=0.1)
 
 
 class TestUse:

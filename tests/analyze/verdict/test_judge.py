@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from known import IDLE, SPIKES, WAITS_IN_FETCH, known
+from known import IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of
 
+from stallscope.analyze.verdict.exposure import Exposure
 from stallscope.analyze.verdict.judge import judge
 from stallscope.analyze.verdict.starts import Starts
 from stallscope.diagnoses import CAUSES
@@ -141,6 +142,30 @@ class TestOrder:
         sleeps = replace(CASES["lock"], alone_waiting_s=0.18, lock_frames=None)
 
         assert "one-transform" == judge(sleeps)[0].code
+
+    @pytest.mark.parametrize("stalled", [0.05, 0.15])
+    def test_a_loop_that_loads_little_itself_may_do_much_else(self, stalled):
+        """Without workers the loop's own work is named where it costs more than all loading."""
+        logs = known(
+            stalled=stalled,
+            setup={"num_workers": 0},
+            own_parts={"logging": 0.6, "step": 0.3},
+            model_share=0.05,
+        )
+
+        found = judge(logs)
+
+        assert "main-process" == found[0].code
+        assert "logging" in found[0].title
+
+    def test_a_lock_in_the_decoder_costs_what_decoding_takes(self):
+        """Its bar is as long as the stalls that it holds."""
+        locked = replace(CASES["lock"], exposure=Exposure(parts_of({("decode", "decode"): (1, 1)})))
+
+        found = judge(locked)[0]
+
+        assert "lock" == found.code
+        assert locked.stall_share == pytest.approx(found.severity)
 
     def test_named_parts_of_the_loop_come_before_fewer_stalls(self):
         """Logging that takes more than all stalls is the main process's own."""

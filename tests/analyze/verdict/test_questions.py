@@ -59,6 +59,14 @@ class TestQuestions:
         """A cause that is not sure is tried by taking costs away."""
         assert questions.LADDER == asked(replace(SURE, others_share=0.8))
 
+    def test_without_a_step_no_ladder_is_asked_for(self):
+        """It would cache everything but the batches, which decides nothing."""
+        unsure = replace(SURE, others_share=0.8)
+
+        assert questions.LADDER != asked(
+            replace(unsure, setup=replace(unsure.setup, has_step=False))
+        )
+
     def test_a_transform_asks_for_its_line(self):
         """What lies in the user's code is looked for in stacks."""
         transform = known(work={("Blur", "transform"): 0.9, ("decode", "decode"): 0.1})
@@ -83,6 +91,13 @@ class TestStacks:
         """A feeder thread waits at its condition between two batches, whatever is wrong."""
         waits = "Queue._feed (multiprocessing/queues.py:231);Condition.wait (threading.py:327)"
         flame = a_flame(("send", waits, 90), ("fetch", "load (mine.py:8)", 10))
+
+        assert 0.0 == lock_frames(flame)
+
+    def test_threads_of_one_process_wait_for_each_other(self):
+        """Waiting for a pool of one's own, as reading from object storage does, is no lock."""
+        waits = "load (mine.py:7);Future.result (concurrent/futures/_base.py:1);"
+        flame = a_flame(("fetch", waits + "Condition.wait (threading.py:327)", 90))
 
         assert 0.0 == lock_frames(flame)
 

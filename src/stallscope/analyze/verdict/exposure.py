@@ -8,7 +8,7 @@ storage, a lock, a sleep.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -104,7 +104,7 @@ def exposure(run: Run, used: Use, *, all_alike: bool = False) -> Exposure:
             that never pause would be as much faster without any of it, also where the stalls fall
             upon what they do last for each batch.
     """
-    stages = {(row["stage"], row["kind"]): row for row in run.stages().iter_rows(named=True)}
+    stages = _stages(run)
     works = {
         key: row["busy_share"]
         for key, row in stages.items()
@@ -130,8 +130,21 @@ def exposure(run: Run, used: Use, *, all_alike: bool = False) -> Exposure:
     return Exposure(tuple(sorted(found, key=lambda part: -part.share)), free_s / stalled_s)
 
 
+def _stages(run: Run) -> dict[tuple[str, str | None], dict[str, Any]]:
+    """What is known of each stage; one that lies in samples and beside them, too, is one."""
+    seen = pl.col("cpu_share").is_not_null()
+    busy_s = pl.col("busy_s").filter(seen)
+    rows = run.stages().group_by("stage", "kind", maintain_order=True)
+    summed = rows.agg(
+        busy_share=pl.col("busy_share").sum(),
+        cpu_share=(pl.col("cpu_share").filter(seen) * busy_s).sum() / busy_s.sum(),
+    )
+    told = summed.with_columns(pl.col("cpu_share").fill_nan(None))
+    return {(row["stage"], row["kind"]): row for row in told.iter_rows(named=True)}
+
+
 def _part(
-    key: tuple[str, str | None], part_s: float, row: dict[str, object] | None, used: Use
+    key: tuple[str, str | None], part_s: float, row: dict[str, Any] | None, used: Use
 ) -> Part:
     """One part with its own time, that is without what it waited for a core."""
     group = group_of(*key)

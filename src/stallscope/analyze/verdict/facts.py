@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from stallscope.analyze.climb import WHOLE
 from stallscope.analyze.looptime import LoopTime, loop_time
 from stallscope.analyze.profile import WORK_KINDS
 from stallscope.analyze.usage import judged
@@ -23,6 +24,7 @@ from stallscope.analyze.verdict.samples import Reading, Spikes, reading, spikes
 from stallscope.analyze.verdict.stacks import line_of, lock_frames
 from stallscope.analyze.verdict.starts import Starts, starts
 from stallscope.analyze.verdict.use import Use, use
+from stallscope.ladders import AS_IT_IS
 from stallscope.stages import BACKWARD, END_OF_EPOCH, FORWARD, OPTIMIZER
 
 if TYPE_CHECKING:
@@ -170,7 +172,8 @@ def facts(run: Run, setup: Setup) -> Facts:
     steps, stalls = run.steps(), run.stalls()
     time = loop_time(steps, stalls)
     low, high = stall_interval(steps, stalls, max(setup.num_workers, 1))
-    used, made = use(run, setup.num_workers), making(run, setup.num_workers)
+    used = use(run, setup.num_workers)
+    made = making(run, run.settings.num_workers or setup.num_workers)
     waits = run.patterns().filter(pl.col("side") == "wait", pl.col("chance").is_not_null())
     named = waits.unique("pattern", keep="first", maintain_order=True)
     own = _parts_of_step(run, time)
@@ -190,7 +193,7 @@ def facts(run: Run, setup: Setup) -> Facts:
         titles=dict(named.select("pattern", "title").iter_rows()),
         own_parts={name: part for name, part in own.items() if name not in _NOT_OWN},
         model_share=sum(own.get(name, 0.0) for name in _MODEL),
-        stage_s=dict(run.stages().select("stage", "p50_s").iter_rows()),
+        stage_s=dict(run.stages().reverse().select("stage", "p50_s").iter_rows()),
         stalled_by_worker=_by_worker(stalls),
         spikes=spikes(run),
         reading=reading(run),
@@ -208,11 +211,10 @@ def with_stacks(known: Facts, flame: Flame) -> Facts:
 
 
 def gain_of(ladder: Ladder) -> Gain | None:
-    """What a ladder says that the loader costs; None where it was too short for that."""
-    rows = ladder.headroom()
-    if rows.is_empty():
+    """What a ladder says that the loader costs; None where it does not go all the way."""
+    if AS_IT_IS.name not in ladder.rates or next(reversed(ladder.rates)) not in WHOLE:
         return None
-    row = rows.row(0, named=True)
+    row = ladder.headroom().row(0, named=True)
     return Gain(row["factor"], row["factor_low"], row["factor_high"])
 
 

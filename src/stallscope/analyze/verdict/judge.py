@@ -74,15 +74,20 @@ def _is_worth(one: Finding) -> bool:
 
 def findings(facts: Facts) -> Found:
     """What each rule says, by code."""
+    waits = facts.stall_share >= limits.HEALTHY
     every = [
         workers.start_up(facts),
-        _longest(loop.own_parts(facts), loop.computes_in_python(facts), loop.idle_device(facts)),
+        _longest(
+            loop.no_worker(facts) if waits else None,
+            loop.own_parts(facts),
+            loop.computes_in_python(facts),
+            loop.idle_device(facts),
+        ),
         loop.copies(facts),
     ]
-    if facts.stall_share >= limits.HEALTHY:
+    if waits:
         every += [
             *machine.memory(facts),
-            loop.no_worker(facts),
             workers.slow_worker(facts),
             workers.slow_samples(facts),
             machine.oversubscription(facts),
@@ -140,7 +145,7 @@ def _first(facts: Facts, found: Found) -> Finding:
     """The verdict; see the module's text for the order."""
     beside = [found[one.code] for one in (START_UP, COPY) if one.code in found]
     own = found.get(MAIN_PROCESS.code)
-    if own is not None and facts.setup.num_workers:
+    if own is not None and (facts.setup.num_workers or own.severity > facts.stall_share):
         beside.append(own)
     costly = max(beside, key=lambda one: one.severity, default=None)
     if costly is not None and costly.severity >= facts.stall_share:
@@ -148,7 +153,7 @@ def _first(facts: Facts, found: Found) -> Finding:
     if facts.stall_share < limits.HEALTHY or _is_little(facts):
         return healthy(facts)
     verdict = why_it_waits(facts, found)
-    if facts.stall_share < 2 * limits.HEALTHY and verdict.severity < limits.WORTH:
+    if _is_near(facts) and facts.gain is None and verdict.severity < limits.WORTH:
         return healthy(facts)  # what waits longest is next to nothing
     return verdict
 
@@ -158,8 +163,11 @@ def _is_little(facts: Facts) -> bool:
 
     The ladder decides: it measures the gain itself, and in a loop without a recorder.
     """
-    gain, near = facts.gain, facts.stall_share < 2 * limits.HEALTHY
-    return near and gain is not None and gain.is_below(limits.HEALTHY)
+    return _is_near(facts) and facts.gain is not None and facts.gain.is_below(limits.HEALTHY)
+
+
+def _is_near(facts: Facts) -> bool:
+    return facts.stall_share < 2 * limits.HEALTHY
 
 
 def _longest(*ones: Finding | None) -> Finding | None:

@@ -96,8 +96,8 @@ def _of_group(facts: Facts, group: str, part: float) -> Finding:
 
 
 def _of_transforms(facts: Facts) -> Finding:
-    part = facts.exposure.of(TRANSFORM, GETITEM_)
-    most = _longest(facts)
+    groups = (TRANSFORM, GETITEM_) if _computes(facts) else (TRANSFORM,)
+    part, most = facts.exposure.of(*groups), _longest(facts, groups)
     if most.share >= limits.ONE_OF_MANY * part:
         each = facts.stage_s.get(most.stage)
         name = "__getitem__ itself" if most.group == GETITEM_ else most.stage
@@ -128,9 +128,9 @@ def _of_transforms(facts: Facts) -> Finding:
     )
 
 
-def _longest(facts: Facts) -> Part:
-    both = [facts.exposure.longest(group) for group in (TRANSFORM, GETITEM_)]
-    return max((part for part in both if part), key=lambda part: part.share)
+def _longest(facts: Facts, groups: tuple[str, ...]) -> Part:
+    longest = [facts.exposure.longest(group) for group in groups]
+    return max((part for part in longest if part), key=lambda part: part.share)
 
 
 def _clearly(facts: Facts, part: float) -> float:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from stallscope.diagnoses import Finding
 
 LOOP: Final = "loop"
-LONGER: Final = "longer loop"
 ONE_WORKER: Final = "one worker"
 WAITING_STACKS: Final = "stacks of waiting workers"
 LADDER: Final = "ladder"
@@ -86,7 +85,8 @@ def next_question(
         possible.append(Question(WAITING_STACKS, "is it a lock, or storage, that they share?"))
     unsure = verdict.confidence < limits.SURE and verdict.code in _BY_LADDER
     open_still = verdict.code == INCONCLUSIVE.code and facts.others_share < limits.FOREIGN
-    if unsure or (open_still and facts.steps >= limits.FEWEST_STEPS):
+    open_still = open_still and facts.steps >= limits.FEWEST_STEPS
+    if facts.setup.has_step and (unsure or open_still):  # without one it cannot go all the way
         possible.append(Question(LADDER, "what does the loader cost, with an interval?"))
     if verdict.code in _HAS_LINES:
         possible.append(Question(STACKS, "which line of the code is it?"))

@@ -80,10 +80,12 @@ def reading(run: Run) -> Reading:
     if fetched.is_empty():
         return Reading()
     known = fetched.drop_nulls("bytes")
-    length_s = run.steps().select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
+    steps, recorded = run.steps(), samples.select("rank", "epoch", "batch").n_unique()
+    length_s = steps.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
     rate = by_size = None
     if known.height >= _FEWEST and length_s:
-        rate = float(known["bytes"].sum()) / length_s
+        of_each = max(steps.height / max(recorded, 1), 1.0)  # not every batch is recorded
+        rate = float(known["bytes"].sum()) * of_each / length_s
         sizes, took_s = known["bytes"].to_numpy().astype(float), known["fetch_s"].to_numpy()
         if sizes.std() and took_s.std():
             by_size = float(np.corrcoef(sizes, took_s)[0, 1] ** 2)

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 _LOCKS: Final = re.compile(
     r"(__enter__|acquire|_acquire\w*|wait|flock|lockf) "
-    r"\(.*(multiprocessing/synchronize|threading|filelock/\w+|portalocker/\w+|fasteners/\w+)\.py"
+    r"\(.*(multiprocessing/synchronize|filelock/\w+|portalocker/\w+|fasteners/\w+)\.py"
 )
-"""Innermost frames of a process that waits for another one to let go of something."""
+"""Innermost frames of a process that waits for another one to let go of something; threads wait for
+those of their own process."""
 _FEWEST: Final = 10
 """Samples below which nothing is said."""
 

@@ -34,7 +34,7 @@ def lock(facts: Facts) -> Finding | None:
         facts,
         f"{share(waits)} of the stalls is waiting in {where}, and one worker alone takes "
         f"{_alone(facts)}",
-        severity=facts.stall_share * min(facts.exposure.of(TRANSFORM, COLLATE, *READING), 1.0),
+        severity=facts.stall_share * facts.exposure.of(TRANSFORM, COLLATE, DECODE, *READING),
         clearly=_clearly_lock(facts, waits),
         evidence={**_waiting(facts), "lock_frames_share": facts.lock_frames},
         where=where,

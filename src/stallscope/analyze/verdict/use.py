@@ -9,13 +9,10 @@ import numpy as np
 import polars as pl
 
 from stallscope.resources import (
-    CORE,
     DISK_BUSY,
-    DISK_READ,
     GPU,
     LOOP,
     QUEUED,
-    RECEIVED,
     THREADS,
     WORKER,
 )
@@ -30,8 +27,6 @@ if TYPE_CHECKING:
 class Use:
     """Means over the steady state; None where it was not read."""
 
-    cores_busy_share: float | None = None
-    """Share (0 to 1) of all cores that was busy, whoever kept them so."""
     worker_cpu: float | None = None
     """Cores that one worker keeps busy, all its threads together."""
     loop_cpu: float | None = None
@@ -44,10 +39,6 @@ class Use:
     """Threads of one worker."""
     disk_busy_share: float | None = None
     """Of the busiest disk."""
-    disk_read_bytes_per_s: float | None = None
-    """Of all disks."""
-    received_bytes_per_s: float | None = None
-    """From the network."""
     gpu_busy_share: float | None = None
     """Of the busiest GPU, as its driver has it."""
 
@@ -83,15 +74,12 @@ def use(run: Run, workers: int) -> Use:
         return None if found is None else float(how(found))
 
     return Use(
-        cores_busy_share=of(CORE, np.mean),
         worker_cpu=of(WORKER, np.mean),
         loop_cpu=of(LOOP, np.mean),
         loop_queued_share=_of_loop(each),
         queued_share=of(QUEUED, np.mean),
         threads=of(THREADS, np.mean),
         disk_busy_share=of(DISK_BUSY, np.max),
-        disk_read_bytes_per_s=of(DISK_READ, np.sum),
-        received_bytes_per_s=of(RECEIVED, np.sum),
         gpu_busy_share=of(GPU, np.max),
     )
 
