@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PICTURES = {
     # picture: the notebook that draws it, and the cell in it
-    "ladder": ("03_cached_baseline", "ladder.plot()"),
+    "verdict": ("00_start_here", "diagnosis.plot()"),
     "stages": ("02_fetch_vs_transform", "run.plot()"),
 }
 BEGIN, END = "<!-- example: python tests/readme.py --write -->", "<!-- /example -->"

@@ -15,6 +15,7 @@ from virtual_loop import a_loop
 
 import stallscope
 from stallscope import cli, packaged
+from stallscope.cli import ordering
 
 COMMANDS = (
     *("diagnose", "flame", "lab", "lines", "notebooks", "orders", "record", "run", "show"),
@@ -292,6 +293,18 @@ class TestOrders:
 
         assert done.returncode == 0, done.stderr
         assert "Fast instead of Slow" in done.stdout
+
+    def test_takes_several_rewrites_of_one_op(self, here, monkeypatch):
+        """None of them is lost."""
+        (here / "ops.py").write_text(OPS)
+        monkeypatch.syspath_prepend(here)
+        given = [f"Slow=ops:{name}" for name in ("Fast", "Slow")]
+
+        found = ordering._alternatives(given)
+
+        assert {"Slow": ["Fast", "Slow"]} == {
+            name: [type(op).__name__ for op in ops] for name, ops in found.items()
+        }
 
     def test_says_how_a_rewrite_is_given(self, here):
         """One line on stderr, with exit code 2."""

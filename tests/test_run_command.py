@@ -95,6 +95,15 @@ def test_a_script_without_a_loader(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_what_a_script_has_written_is_left_alone(tmp_path):
+    """Into the very folder that a run would have gone to."""
+    (tmp_path / "empty.py").write_text("open('out/mine.txt', 'w').write('results')\n")
+
+    subprocess.run([*WATCHED, "empty.py"], cwd=tmp_path, capture_output=True, check=True)
+
+    assert "results" == (tmp_path / "out" / "mine.txt").read_text()
+
+
 def test_a_script_that_is_not_there(tmp_path):
     """A missing script is one sentence."""
     done = subprocess.run(

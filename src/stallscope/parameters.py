@@ -34,10 +34,14 @@ class Aim:
         """
         if target == "sample":
             return cls(target)
-        if is_factory(target) and not Path(target).exists():
-            return cls(target, _holder(target))
         path = plain_path(target)
-        if not target or not (_GLOB & set(target) or path.exists()):
+        try:
+            is_there = path.exists()
+        except PermissionError as error:
+            raise StallscopeError(f"{error.filename!r} cannot be read") from error
+        if is_factory(target) and not is_there:
+            return cls(target, _holder(target))
+        if not target or not (_GLOB & set(target) or is_there):
             raise StallscopeError(
                 f"there is no {target!r} (looked in {str(Path.cwd())!r}): a target is 'sample', a "
                 "folder of images, tar shards, or 'package.module:factory'",

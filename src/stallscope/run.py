@@ -218,7 +218,7 @@ class Run(Result):
         """
         if not steady:
             return self.all_steps
-        return self.all_steps.filter("steady") if steady else self.all_steps
+        return self.all_steps.filter("steady")
 
     @cached_property
     def _standing(self) -> Standing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 from builders import a_run
 
@@ -18,6 +19,16 @@ class TestLanes:
         found = lanes(a_run([{"A": 5.0}] * 400, workers=1, rest_ms=20.0).work)
 
         assert 0.5 == pytest.approx(found.busy_share, abs=0.1)
+
+    def test_epochs_with_workers_of_their_own_are_no_rest(self):
+        """Workers that are started anew are not those of the epoch before, which rest for ever."""
+        work = a_run([{"A": 5.0}] * 80, workers=2).work
+        end_ns = work["end_ns"].max()
+        later = work.with_columns(
+            pl.col("pid") + 50, pl.col("epoch") + 1, pl.col("start_ns", "end_ns") + end_ns
+        )
+
+        assert 1.0 == pytest.approx(lanes(pl.concat([work, later])).busy_share)
 
     def test_adds_up_each_kind_within_a_batch(self):
         """A block holds the seconds of its samples by kind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 from builders import a_run
 
 from stallscope.analyze.profile import unit_times
@@ -18,6 +19,18 @@ class TestSlowest:
 
         assert (3, "fetch") == (row["index"], row["cause"])
         assert abs(row["excess_s"] - 0.007) < 1e-9
+
+    def test_ranks_have_samples_of_their_own(self):
+        """The same place in the same batch of another rank is another sample."""
+        slow = a_run([{"decode": 10.0, "fetch": 1.0}] * 7 + [{"decode": 10.0, "fetch": 8.0}])
+        other = a_run([{"decode": 10.0, "fetch": 1.0}] * 7 + [{"decode": 50.0, "fetch": 1.0}])
+        rank = pl.lit(1, pl.Int16).alias("rank")
+        samples = pl.concat([slow.samples(), other.samples().with_columns(rank)])
+        times = pl.concat([unit_times(slow.work), unit_times(other.work).with_columns(rank)])
+
+        found = slowest(samples, times, 2)
+
+        assert [(1, "decode"), (0, "fetch")] == found.select("rank", "cause").rows()
 
     def test_gives_the_slowest_first(self):
         """The order is by total time."""

@@ -317,6 +317,22 @@ class TestDeliveries:
         assert [4, 4] == ms(found.steps, "pin_s")
         assert [6_000_000, 1_000_000] == found.deliveries["arrived_ns"].to_list()
 
+    def test_a_thread_pins_one_epoch_after_the_other(self):
+        """It lives on with its workers, or a later one has its number: each epoch has its own."""
+        marks = Marks()
+        for epoch, takes in enumerate((4, 6)):
+            marks(Mark.ITER, epoch=epoch)
+            marks(Mark.ITERATED, epoch=epoch, takes=1)
+            marks(Mark.PINS, extra=ELSEWHERE, epoch=epoch)
+            marks(Mark.PIN, thread=ELSEWHERE, takes=takes)
+            marks(Mark.PINNED, thread=ELSEWHERE, takes=1)
+            marks(Mark.ARRIVED, epoch=epoch, takes=1)
+            marks.wait(0, takes=1, epoch=epoch)
+
+        found = tables(marks)
+
+        assert [4, 6] == ms(found.steps, "pin_s")
+
 
 @pytest.mark.parametrize("what", list(Mark))
 def test_a_torn_recording_is_read(what):

@@ -83,3 +83,17 @@ def test_no_spans_make_empty_tables():
 
     assert list(summary.STAGES) == summary.stages(empty).columns
     assert summary.samples(empty, pl.DataFrame(schema=logs.SAMPLES)).is_empty()
+
+
+def test_what_the_loop_stood_still_for_is_told_once(spans):
+    """A stage inside and outside of samples is two rows, and one part of the stalls."""
+    parse = pl.when(pl.col("sample").is_null()).then(pl.lit("Crop")).otherwise("stage")
+    twice = spans.with_columns(stage=parse, kind=pl.lit("transform").cast(spans.schema["kind"]))
+    rows = [("Crop", "transform", 3.0, 1.0)]
+    exposed = pl.DataFrame(rows, ["part", "kind", "exposed_s", "share"], orient="row")
+    work = summary.stages(twice.with_columns(pl.col("stage").cast(spans.schema["stage"])))
+    stood = exposed.with_columns(pl.col("kind").cast(work.schema["kind"]))
+
+    table = summary.of_loop(work, work.clear(), stood).filter(pl.col("stage") == "Crop")
+
+    assert [3.0, 0.0] == table["exposed_s"].to_list()

@@ -31,6 +31,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+os.environ.setdefault("TQDM_DISABLE", "1")  # of the trials' own bars; before tqdm is imported
+
 from tqdm import tqdm
 from verdict_tables import AWAY, FAILED, HEALTHY, NEAR, PAIR, SINGLE, Line, report
 
@@ -149,7 +151,8 @@ def run(wanted: list[Trial], file: Path, rules: str, budget_s: float) -> None:
     """Run the trials that the file does not have yet."""
     done = {line["name"] for line in read(file, rules, budget_s)[0]}
     left = [trial for trial in wanted if trial.name not in done]
-    bar = tqdm(left, initial=len(wanted) - len(left), total=len(wanted), unit="trial")
+    done_before = len(wanted) - len(left)
+    bar = tqdm(left, initial=done_before, total=len(wanted), unit="trial", disable=False)
     for trial in bar:
         bar.set_postfix_str(trial.name)
         about = {"rules": rules, "budget_s": budget_s, "name": trial.name, **asdict(trial)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import multiprocessing
 import random
 from itertools import chain, islice
@@ -182,6 +183,18 @@ class TestWhichRungsThereAre:
         ladder = quick(DataLoader(dataset, 4), max_bytes=20_000)
 
         assert 0 < ladder.table()["cached_bytes"].sum() <= 20_000
+        assert BATCHES.name in measured(ladder)
+
+    def test_that_give_no_more_batches(self):
+        """A generator is used up by the lap as it is: that is said, and nothing of memory."""
+        ladder = quick(torch.rand(4) for _ in range(12))
+
+        assert "the loader gave no more batches" == why_not(ladder, BATCHES)
+
+    def test_that_have_no_limit(self):
+        """An infinite budget ends when the answer is clear."""
+        ladder = quick(DataLoader(Noise(64), 4), budget_s=math.inf)
+
         assert BATCHES.name in measured(ladder)
 
     def test_that_are_too_short(self):

@@ -411,6 +411,18 @@ class TestBadInput:
         assert run.steps()["wait_s"].null_count() == 0
         assert run.work.is_empty()
 
+    def test_each_loader_has_a_first_batch_of_its_own(self):
+        """What came out of another loader before is not what this one was asked for."""
+        before, loader = (DataLoader(Noise(n), 4, num_workers=1) for n in (8, 96))
+
+        with ss.instrumented() as watch:
+            list(before)
+            list(loader)
+
+        runs = (watch.run, *watch.run.others)
+        assert {24, 2} == {run.all_steps.height for run in runs}
+        assert all(run.first_batch_s > 0 for run in runs)
+
     def test_living_workers_cannot_be_instrumented(self):
         """Persistent workers that live already are told about."""
         loader = DataLoader(Noise(), 4, num_workers=1, persistent_workers=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,6 +47,69 @@ def test_a_step_is_searched_wherever_it_keeps_its_model():
     assert [model] == trainable(partial)
     assert [MODEL] == trainable(global_step)
     assert [model] == trainable(model)
+
+
+class Net(torch.nn.Module):
+    """Keeps what trains it, what draws for it, and what it has counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+        self.optimizers = [torch.optim.Adam(self.layer.parameters())]
+        self.rng = np.random.default_rng(1)
+        self.total = torch.tensor(0.0)
+        self.losses: list[float] = []
+
+    def training_step(self, batch: torch.Tensor) -> None:
+        """Train on one batch."""
+        loss = self.layer(batch).sum() * self.rng.random()
+        loss.backward()
+        self.optimizers[0].step()
+        self.total += loss.detach()
+        self.losses.append(loss.item())
+
+
+def test_what_a_module_keeps_is_put_back():
+    """Its optimizer, its generator, sums such as a metric's: none of them is in its state."""
+    net = Net()
+    net.training_step(torch.rand(8, 4))
+    before = str((net.optimizers[0].state_dict(), net.rng.bit_generator.state))
+    kept = (net.total, net.total.item(), net.losses, list(net.losses))
+
+    with as_before(DataLoader(Noise()), net.training_step) as said:
+        net.training_step(torch.rand(8, 4))
+
+    assert before == str((net.optimizers[0].state_dict(), net.rng.bit_generator.state))
+    assert kept == (net.total, net.total.item(), net.losses, net.losses)
+    assert "Adam, Net" in said[0]
+
+
+def test_a_step_is_searched_to_its_inner_functions():
+    """What a closure, a comprehension or a keyword's default names is reached, too."""
+    given = torch.nn.Linear(4, 1)
+
+    def step(batch: torch.Tensor, *, model: torch.nn.Module = given) -> Any:
+        def closure() -> torch.Tensor:
+            return MODEL(batch).sum()
+
+        return model(batch), closure()
+
+    assert {MODEL, given} == set(trainable(step))
+
+
+def test_a_dataset_that_has_a_state_is_left_alone():
+    """Putting a stream's state back would make its next iteration begin in the middle."""
+
+    class Stream(Noise):
+        def state_dict(self) -> dict[str, int]:
+            return {"at": 0}
+
+        def load_state_dict(self, _: dict[str, int]) -> None:
+            raise AssertionError
+
+    stream = Stream()
+
+    assert [] == trainable(lambda batch: (batch, stream))
 
 
 def test_training_is_undone():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 from stallscope.errors import WorkspaceError
+from stallscope.measure import workspace as workspaces
 from stallscope.measure.workspace import log_capacity, workspace
 
 
@@ -65,3 +67,18 @@ def test_logs_take_a_part_of_the_room(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 256 << 20}))
 
     assert 32 * (log_capacity(tmp_path, 32) + 64) * 8 <= 64 << 20
+
+
+def test_the_folders_of_another_machine_are_left_alone(tmp_path, monkeypatch):
+    """A process id means nothing there: nodes of a cluster may share a temporary folder."""
+    monkeypatch.setattr(workspaces, "_place", lambda: "0a1b2c3d")
+    with workspace(tmp_path) as folder:
+        elsewhere = tmp_path / re.sub(r"-\d+-\d+-", "-999999999-1-", folder.name)
+        elsewhere.mkdir()
+        monkeypatch.undo()
+
+        with workspace(tmp_path):
+            assert elsewhere.exists()
+        monkeypatch.setattr(workspaces, "_place", lambda: "0a1b2c3d")
+        with workspace(tmp_path):
+            assert not elsewhere.exists()

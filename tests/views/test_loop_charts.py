@@ -215,7 +215,7 @@ class TestWaits:
 
         dots = [line for line in figure.axes[-1].lines if line.get_marker() != "None"]
         assert list(range(48)) == sorted(step for line in dots for step in line.get_xdata())
-        assert "hollow: 4 steps of start-up and warm-up, not judged" in figure.notes[0]
+        assert "hollow: 4 steps of start-up and warm-up, no stalls" in figure.notes[0]
 
     def test_has_a_line_for_each_pattern(self):
         """The first one is the title; the line says how much it explains and how sure that is."""

@@ -76,12 +76,12 @@ def _costs(ladder: Ladder, up_to: str) -> str:
 
 
 def _most(ladder: Ladder) -> str:
-    """Which cost is the largest, where one can be told from nothing."""
+    """Which cost is the largest, where there are several and one can be told from nothing."""
     found = ladder.gains().filter(pl.col("distinguishable") & (pl.col("factor") > 1))
-    if found.is_empty():
+    if found.is_empty() or ladder.gains().height == 1:
         return ""
     first = found.sort("factor", descending=True).row(0, named=True)
-    return f"; most of it is {first['removes']} ({times(first['factor'])})"
+    return f"; the largest part is {first['removes']} ({times(first['factor'])})"
 
 
 def _no_cost(ladder: Ladder) -> str:

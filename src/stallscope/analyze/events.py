@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -142,7 +143,8 @@ class _Loop:
         self._iter_ns: dict[int, tuple[int, int]] = {}
         self._pin_ns: dict[int, int] = {}
         self._pinned: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        self._pinning_for: dict[int, int] = {}
+        self._pinning_for: dict[int, list[int]] = defaultdict(list)
+        self._began_ns: dict[int, int] = {}
         self._collect_ns: int | None = None
 
     def read(self) -> None:
@@ -182,6 +184,7 @@ class _Loop:
 
     def _iter(self, thread: int, key: int, _: int, __: int, time_ns: int) -> None:
         self._iter_ns[key] = thread, time_ns
+        self._began_ns[key] = time_ns
 
     def _iterated(self, thread: int, key: int, _: int, __: int, time_ns: int) -> None:
         if key in self._iter_ns:
@@ -232,7 +235,7 @@ class _Loop:
             self._pinned[thread].append((self._pin_ns.pop(thread), time_ns))
 
     def _pins(self, _: int, key: int, __: int, thread: int, ___: int) -> None:
-        self._pinning_for[thread] = key
+        self._pinning_for[thread].append(key)
 
     def _collect(self, _: int, __: int, ___: int, ____: int, time_ns: int) -> None:
         self._collect_ns = time_ns
@@ -243,12 +246,23 @@ class _Loop:
             self._collect_ns = None
 
     def _match_pins(self) -> None:
-        """The batches of a thread that pins arrive in the order in which they were pinned."""
-        for thread, key in self._pinning_for.items():
-            batches = [b for b, d in self._found.deliveries.items() if b.key == key]
-            batches = [b for b in batches if self._found.deliveries[b].arrived_ns is not None]
-            batches.sort(key=lambda batch: self._found.deliveries[batch].arrived_ns or 0)
-            for batch, (begin_ns, end_ns) in zip(batches, self._pinned[thread], strict=False):
-                self._found.pins[batch] = begin_ns, end_ns
-                # The loop gets it later; the thread had unpickled it before it pinned.
-                self._found.deliveries[batch].arrived_ns = begin_ns
+        """The batches of a thread that pins arrive in the order in which they were pinned.
+
+        A thread pins for one epoch after the other: it may live on, or a later one has its number.
+        """
+        arrived: dict[int, list[tuple[int, Batch]]] = defaultdict(list)
+        for batch, delivery in self._found.deliveries.items():
+            if delivery.arrived_ns is not None:
+                arrived[batch.key].append((delivery.arrived_ns, batch))
+        for thread, keys in self._pinning_for.items():
+            pinned = self._pinned[thread]
+            begins = [bisect_left(pinned, (self._began_ns.get(key, 0), 0)) for key in keys]
+            for key, *places in zip(keys, begins, [*begins[1:], None], strict=True):
+                in_order = (batch for _, batch in sorted(arrived[key]))
+                self._pin_in_order(in_order, pinned[slice(*places)])
+
+    def _pin_in_order(self, batches: Iterable[Batch], pinned: list[tuple[int, int]]) -> None:
+        for batch, (begin_ns, end_ns) in zip(batches, pinned, strict=False):
+            self._found.pins[batch] = begin_ns, end_ns
+            # The loop gets it later; the thread had unpickled it before it pinned.
+            self._found.deliveries[batch].arrived_ns = begin_ns

@@ -46,7 +46,8 @@ GAINS: Schema = {
     "factor_high": pl.Float64,
     "distinguishable": pl.Boolean,
 }
-"""How many times as fast a rung is as the one below it that was measured, with a 95% interval."""
+"""How many times as fast a rung is as the one below it that was measured, with a 95% interval;
+`removes` are all the costs between the two."""
 
 _DRAWS: Final = 2_000
 _SEED: Final = 20_240_229
@@ -196,7 +197,9 @@ def _resampled(laps: list[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def _gain(lower: Rates, upper: Rates) -> tuple[Any, ...]:
-    removes = next(rung.removes for rung in RUNGS if rung.name == upper.name)
+    names = [rung.name for rung in RUNGS]
+    between = RUNGS[names.index(lower.name) + 1 : names.index(upper.name) + 1]
+    removes = ", ".join(rung.removes for rung in between)  # rungs may not have been measured
     factor = upper.rate / lower.rate
     if not (lower.draws.size and upper.draws.size):
         return upper.name, removes, factor, None, None, False

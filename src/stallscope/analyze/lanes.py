@@ -36,7 +36,7 @@ class Lanes:
 
 
 def lanes(spans: pl.DataFrame) -> Lanes:
-    """The first seconds of the spans in which all workers are at work.
+    """The first seconds of the longest epoch in which all workers are at work.
 
     Args:
         spans: columns of `analyze.spans.SPANS`, of the steady state.
@@ -44,6 +44,8 @@ def lanes(spans: pl.DataFrame) -> Lanes:
     blocks = _blocks(spans)
     if blocks.is_empty():
         return Lanes(blocks, 0.0, 0.0)
+    longest = blocks["epoch"].value_counts().sort("count", "epoch", descending=[True, False])
+    blocks = blocks.filter(pl.col("epoch") == longest["epoch"][0])  # another may have other workers
     per_process = blocks.group_by("rank", "pid").agg(
         first=pl.col("start_s").min(), last=pl.col("end_s").max()
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-_SAMPLE = ["epoch", "batch", "sample"]
+_SAMPLE = ["rank", "epoch", "batch", "sample"]
 
 
 def slowest(samples: pl.DataFrame, times: pl.DataFrame, most: int) -> pl.DataFrame:

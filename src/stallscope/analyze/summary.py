@@ -105,7 +105,9 @@ def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None
         return both
     stood = exposed.select(stage="part", kind="kind", stood_s="exposed_s")
     joined = both.join(stood, on=["stage", "kind"], how="left", maintain_order="left")
-    return joined.with_columns(exposed_s=pl.col("stood_s").fill_null(0.0)).drop("stood_s")
+    first = pl.int_range(pl.len()).over("stage", "kind") == 0  # it stood still once for both rows
+    stood_s = pl.when(first).then(pl.col("stood_s").fill_null(0.0)).otherwise(0.0)
+    return joined.with_columns(exposed_s=stood_s).drop("stood_s")
 
 
 @dataclass

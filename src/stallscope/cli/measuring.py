@@ -58,7 +58,10 @@ def record(
         try:
             run = record_run(target, batches=batches, warmup=warmup, budget_s=budget)
         except BaseException as error:
-            _save(getattr(error, "run", None), out, "what was recorded until then is")
+            try:
+                _save(getattr(error, "run", None), out, "what was recorded until then is")
+            except StallscopeError as failed:  # the user's own exception says more
+                hint(str(failed))
             raise
         _save(run, out, "saved")
         say(run)

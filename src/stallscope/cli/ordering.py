@@ -51,7 +51,7 @@ def orders(
 
         found = compare(
             target,
-            alternatives=dict(map(_alternative, alternative or [])) or None,
+            alternatives=_alternatives(alternative or []) or None,
             samples=samples,
             budget_s=budget,
         )
@@ -71,6 +71,14 @@ def _say_code(found: Any) -> None:
         say(codes[found.best["trial"]])
     else:
         hint(f"no code for: {found.best['change']}. In Python, .apply(loader) makes this loader")
+
+
+def _alternatives(given: list[str]) -> dict[str, list[Any]]:
+    """What replaces each op; several may be given for one."""
+    found: dict[str, list[Any]] = {}
+    for name, op in map(_alternative, given):
+        found.setdefault(name, []).append(op)
+    return found
 
 
 def _alternative(given: str) -> tuple[str, Any]:

@@ -14,7 +14,7 @@ from stallscope.analyze import resources as samples
 from stallscope.analyze import spans as logs
 from stallscope.analyze.events import Events, events
 from stallscope.analyze.steady import mark_steady
-from stallscope.analyze.steps import loaders
+from stallscope.analyze.steps import Owners, loaders
 from stallscope.errors import RunFormatError
 from stallscope.eventlog import LogPages, read_log
 from stallscope.experiments.about import About
@@ -210,7 +210,12 @@ def _began_ns(written: _Written, number: int) -> dict[int, int]:
 
 
 def _first_batch_s(written: _Written, number: int) -> float | None:
-    arrived = [wait.end_ns for wait in written.events.waits if wait.number is not None]
+    owners = Owners(written.events)
+    arrived = [
+        wait.end_ns
+        for wait in written.events.waits
+        if wait.number is not None and owners.of(wait.key) == number
+    ]
     began = min(_began_ns(written, number).values(), default=None)
     began = min(_began_ns(written, 0).values(), default=began)
     return (min(arrived) - began) / 1e9 if arrived and began else None

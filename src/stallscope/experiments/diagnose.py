@@ -63,10 +63,10 @@ def diagnose(
         WorkspaceError: no room for the logs.
     """
     began_s = time.perf_counter()
-    check_budget(budget_s)
+    allowed_s = check_budget(budget_s)
     alone()
     aim = targets.target(target, step=step, device=device)
-    case = _Case(aim, began_s, float(budget_s))
+    case = _Case(aim, began_s, allowed_s)
     case.note("target", time.perf_counter() - began_s, "the loader, and what it imports")
     case.run()
     return case.result()

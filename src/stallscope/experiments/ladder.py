@@ -8,6 +8,7 @@ meanwhile does so for all rungs.
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
@@ -76,17 +77,18 @@ def ladder(
         UnsupportedError: a loader that keeps an iterator of its own, or more than one rank.
     """
     began_ns = time.perf_counter_ns()
-    _check(budget_s, max_bytes)
+    allowed_s = check_budget(budget_s)
+    _check_bytes(max_bytes)
     alone()
     aim = targets.target(target, step=step, device=device)
-    room = int(memory_available_bytes() * _MEMORY_SHARE) if max_bytes is None else int(max_bytes)
+    room = int(memory_available_bytes() * _MEMORY_SHARE if max_bytes is None else max_bytes)
     simulated = isinstance(aim.step, SimulatedStep)
     with (
         private(aim.loader) as loader,
         as_before(loader, None if simulated else aim.step) as said,
     ):
         rungs = Rungs(loader, device_of(aim.step, aim.device), aim.step, room)
-        climb = _Climb(rungs, aim, (*aim.notes, *said), began_ns, float(budget_s))
+        climb = _Climb(rungs, aim, (*aim.notes, *said), began_ns, allowed_s)
         try:
             climb.run()
         except BaseException as error:
@@ -95,9 +97,9 @@ def ladder(
         return climb.result()
 
 
-def _check(budget_s: object, max_bytes: object) -> None:
-    check_budget(budget_s)
-    if max_bytes is not None and not (isinstance(max_bytes, (int, float)) and max_bytes >= 0):
+def _check_bytes(max_bytes: object) -> None:
+    is_number = isinstance(max_bytes, (int, float)) and 0 <= max_bytes < math.inf
+    if max_bytes is not None and not is_number:
         raise ArgumentError(f"max_bytes={max_bytes!r}: give a number of bytes, 0 or more")
 
 

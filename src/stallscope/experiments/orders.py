@@ -57,13 +57,14 @@ def orders(
             dataset is a stream, or this process is one of several ranks.
     """
     began_ns = time.perf_counter_ns()
-    _check(samples, budget_s, alternatives)
+    allowed_s = check_budget(budget_s)
+    _check(samples, alternatives)
     alone()
     aim = targets.target(target)
     check_plain(aim.loader, "its pipeline cannot be run by itself")
     original = loaders_of(aim.loader)[0]
     with private(original) as loader, untouched(original), one_thread():
-        quest = Quest(loader, aim, began_ns, float(budget_s))
+        quest = Quest(loader, aim, began_ns, allowed_s)
         try:
             quest.look(int(samples), alternatives)
             quest.race()
@@ -75,10 +76,9 @@ def orders(
         return quest.result(original)
 
 
-def _check(samples: object, budget_s: object, alternatives: object) -> None:
+def _check(samples: object, alternatives: object) -> None:
     if not isinstance(samples, Integral) or isinstance(samples, bool) or samples < 1:
         raise ArgumentError(f"samples={samples!r}: give a whole number, 1 or more")
-    check_budget(budget_s)
     if alternatives is not None and not isinstance(alternatives, dict):
         raise ArgumentError(
             f"alternatives={alternatives!r:.80}: give a dictionary of an op's name and its rewrite"

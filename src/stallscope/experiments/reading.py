@@ -90,7 +90,7 @@ class Reading:
                     if timed:
                         self._samples += self._pieces.count(piece)
                         self._wall_s += seconds
-                    elif not self._pieces.stream and len(took) == 1:
+                    if not self._pieces.stream and len(took) == 1:
                         for restore in again:
                             restore()
                 self._pairs.append((took[True], took[False]))

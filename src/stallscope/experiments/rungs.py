@@ -20,7 +20,7 @@ from stallscope.measure.cache import loaders as caching
 from stallscope.measure.cache.batches import CachedBatches
 from stallscope.measure.cache.samples import unpacked
 from stallscope.measure.cache.values import bytes_of, mapped
-from stallscope.measure.inner import loaders_of, made_here
+from stallscope.measure.inner import batch_size_of, loaders_of, made_here
 from stallscope.measure.laps import Loop, run_lap, started
 from stallscope.units import size
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from stallscope.measure.devices.protocol import Device
     from stallscope.measure.laps import Lap, Span
 
+_NO_MORE: Final = "the loader gave no more batches"
 _MOST_BATCHES: Final = 4
 """Kept in memory: enough that samples of all sizes are among them."""
 _COPIES: Final = 2
@@ -120,9 +121,10 @@ class Rungs:
             self._loops[WARM] = self._loop(caching.warm(self.loader, indices))
         finished: list[list[Any]] = []
         halves: list[list[Unfinished | None]] = []
-        held = 0
+        held, why = 0, _NO_MORE
         try:
             for whole, before in self._captured(indices, deadline_ns):
+                why = self._too_large
                 more = bytes_of(whole) * (1 + _COPIES) + bytes_of(before)
                 if held + more > self._max_bytes:
                     break
@@ -133,7 +135,7 @@ class Rungs:
             self._no_samples(f"its samples cannot be kept: {error!r:.200}")
             return self._capture_batches(deadline_ns)
         if not finished:
-            self._no_samples(f"one batch needs more than the {size(self._max_bytes)} allowed")
+            self._no_samples(why)
             self._no_batches(self.why_not[TRANSFORMED])
             return None
         if not stream:
@@ -190,8 +192,10 @@ class Rungs:
     def _capture_batches(self, deadline_ns: int) -> None:
         """Whole batches, as they come."""
         kept: list[Any] = []
+        why = _NO_MORE
         with started(self._loops[AS_IT_IS]) as batches:
             for batch in batches:
+                why = self._too_large
                 if (len(kept) + 1) * _COPIES * bytes_of(batch) > self._max_bytes:
                     break
                 kept.append(batch)
@@ -200,7 +204,11 @@ class Rungs:
         if kept:
             self._keep_batches(kept)
         else:
-            self._no_batches(f"one batch needs more than the {size(self._max_bytes)} allowed")
+            self._no_batches(why)
+
+    @property
+    def _too_large(self) -> str:
+        return f"one batch needs more than the {size(self._max_bytes)} allowed"
 
     def _keep_batches(self, made: list[Any]) -> None:
         if self._step is None:
@@ -237,7 +245,7 @@ class Rungs:
 
     @cached_property
     def _batch_size(self) -> int | None:
-        return self._inner[0].batch_size if self._inner else None
+        return batch_size_of(self._inner[0]) if self._inner else None
 
 
 def _pinned(leaf: Any) -> Any:

@@ -157,7 +157,7 @@ class Session:
     def result(self) -> Flame:
         """What is known by now."""
         notes = list(self._notes)
-        if not self._circumstances.num_workers:
+        if self._hits.processes and not self._circumstances.num_workers:
             notes.append("num_workers=0: the main process was sampled, the step is in it")
         return self._hits.flame(self._circumstances, notes)
 

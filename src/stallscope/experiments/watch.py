@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from stallscope.afterimport import once_imported
@@ -80,5 +80,6 @@ def _saved(folder: Path, logs: Path) -> Run | None:
             run.save(folder)
     shutil.rmtree(logs, ignore_errors=True)
     if run is None:
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # the script may have put something of its own there
+            folder.rmdir()
     return run

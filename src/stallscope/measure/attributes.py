@@ -13,7 +13,7 @@ import torch
 from stallscope.measure.reach import own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
 
 @contextmanager
@@ -31,11 +31,17 @@ def bindings_kept(holders: Iterable[Any]) -> Iterator[None]:
             attributes.update(values)
 
 
-def attributes_of(thing: Any) -> Callable[[], None]:
-    """What to call to put the attributes of an object back to how they are now."""
+def attributes_of(thing: Any, without: Container[str] = ()) -> Callable[[], None]:
+    """What to call to put the attributes of an object back to how they are now.
+
+    Args:
+        thing: the object.
+        without: names of attributes that are left alone.
+    """
     attributes = own(thing)
-    contents = {name: _content(value) for name, value in attributes.items()}
-    return functools.partial(_put_back, attributes, dict(attributes), contents)
+    before = {name: value for name, value in attributes.items() if name not in without}
+    contents = {name: _content(value) for name, value in before.items()}
+    return functools.partial(_put_back, attributes, before, contents, without)
 
 
 def _content(value: Any) -> Any:
@@ -47,8 +53,15 @@ def _content(value: Any) -> Any:
     return value.copy() if type(value).__module__ == "numpy" and hasattr(value, "copy") else None
 
 
-def _put_back(attributes: dict[str, Any], before: dict[str, Any], contents: dict[str, Any]) -> None:
-    attributes.clear()
+def _put_back(
+    attributes: dict[str, Any],
+    before: dict[str, Any],
+    contents: dict[str, Any],
+    without: Container[str],
+) -> None:
+    for name in [*attributes]:
+        if name not in before and name not in without:
+            del attributes[name]
     attributes.update(before)
     for name, content in contents.items():
         value = before[name]
@@ -60,5 +73,7 @@ def _put_back(attributes: dict[str, Any], before: dict[str, Any], contents: dict
         elif isinstance(value, deque):
             value.clear()
             value.extend(content)
+        elif isinstance(value, torch.Tensor):
+            value.data.copy_(content)
         elif content is not None and getattr(value, "ndim", None):
             value[...] = content

@@ -24,6 +24,13 @@ def loaders_of(target: Any) -> list[DataLoader[Any]]:
     return [thing for thing in walk(target, held) if isinstance(thing, DataLoader)]
 
 
+def batch_size_of(loader: DataLoader[Any]) -> int | None:
+    """Samples a batch, also where a sampler of the user's says so; None where nothing does."""
+    asked = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    size = loader.batch_size or getattr(asked, "batch_size", None)
+    return size if isinstance(size, int) else None
+
+
 def made_here(target: Any) -> bool:
     """Whether its batches are made in this process, as far as one can tell: by DataLoaders."""
     loaders = loaders_of(target)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from stallscope.probe.install import Probe
     from stallscope.probe.logplace import LogPlace
 
+_FOREVER_S: Final = 1e6
 _LOOK_EVERY_S: Final = 0.2
 _UNDER_WAY: Final = 2
 """Batches that are not waited for where there is hardly time for them."""
@@ -90,14 +91,18 @@ class Limits:
         return began_ns + float(self.budget_s) * 1e9
 
 
-def check_budget(budget_s: object) -> None:
+def check_budget(budget_s: object) -> float:
     """Make sure that it is a number of seconds above 0, `inf` included.
+
+    Returns:
+        It, and in the place of `inf` more than anybody waits for.
 
     Raises:
         ArgumentError: it is not.
     """
     if not (isinstance(budget_s, Real) and budget_s > 0):  # type: ignore[operator]  # false for nan, too
         raise ArgumentError(f"budget_s={budget_s!r}: give a number of seconds above 0")
+    return min(float(budget_s), _FOREVER_S)
 
 
 def _check_whole(name: str, value: object, least: int) -> None:

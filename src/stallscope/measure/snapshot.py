@@ -10,19 +10,33 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import random
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils.data import DataLoader
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Dataset
 
 from stallscope.interrupts import held_back
 from stallscope.measure import generators
-from stallscope.measure.reach import held, walk
+from stallscope.measure.attributes import attributes_of
+from stallscope.measure.reach import held, own, walk
+from stallscope.probe.pipeline import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+_OF_TORCH: Final = frozenset(vars(nn.Module()))
+"""Attributes of every module: its state covers what is in them."""
+_BESIDE: Final = (
+    *(torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler),
+    *(torch.Generator, random.Random, np.random.Generator, np.random.RandomState),
+)
+"""What a module may keep that trains it or draws for it, and is no part of its state."""
 
 
 @contextmanager
@@ -31,7 +45,7 @@ def as_before(loader: Any, step: Any = None) -> Iterator[tuple[str, ...]]:
 
     Args:
         loader: a DataLoader; its generators and its samplers' state are put back.
-        step: the training step; what trains and can be reached from it is put back.
+        step: the training step; what trains or draws and can be reached from it is put back.
 
     Yields:
         Sentences on what was found in the step.
@@ -39,7 +53,8 @@ def as_before(loader: Any, step: Any = None) -> Iterator[tuple[str, ...]]:
     reached = trainable(step)
     lazy = [thing for thing in reached if _is_lazy(thing)]
     trained = [thing for thing in reached if not _is_lazy(thing)]
-    restores = [*generators.restores(loader), *map(_training_state, trained)]
+    drawn = filter(None, map(generators.state_of, walk(step, _reached)))
+    restores = [*generators.restores(loader), *drawn, *map(_training_state, trained)]
     try:
         yield _say(step, trained, lazy)
     finally:
@@ -68,7 +83,7 @@ def _trains(thing: Any) -> bool:
     stateful = all(
         callable(getattr(kind, name, None)) for name in ("state_dict", "load_state_dict")
     )
-    return stateful and not isinstance(thing, (type, DataLoader))
+    return stateful and not isinstance(thing, (type, DataLoader, Dataset))
 
 
 def _is_lazy(thing: Any) -> bool:
@@ -82,11 +97,23 @@ def _reached(thing: Any) -> list[Any]:
         return [thing.__self__, thing.__func__]
     if inspect.isfunction(thing):
         cells = [cell.cell_contents for cell in thing.__closure__ or () if _is_set(cell)]
-        names = [thing.__globals__.get(name) for name in thing.__code__.co_names]
-        return [*cells, *(thing.__defaults__ or ()), *names]
-    if isinstance(thing, nn.Module):
-        return []  # a module's own state covers what is inside of it
+        names = [thing.__globals__.get(name) for name in names_in(thing.__code__)]
+        usual = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
+        return [*cells, *usual, *names]
+    if isinstance(thing, nn.Module):  # its own state covers what else is inside of it
+        return [one for part in thing.modules() for one in _beside(part)]
     return held(thing)
+
+
+def _beside(module: nn.Module) -> list[Any]:
+    """What a module keeps of that, also in a list or a mapping of its own."""
+    named = [(name, one) for name, one in own(module).items() if name not in _OF_TORCH]
+    return [
+        one
+        for name, one in named
+        if isinstance(one, _BESIDE)
+        or (isinstance(one, (list, tuple, dict)) and not name.startswith("_"))
+    ]
 
 
 def _is_set(cell: Any) -> bool:
@@ -109,6 +136,8 @@ def _training_state(thing: Any) -> Callable[[], None]:
         for module in modules
         for name, buffer in module.named_buffers(recurse=False)
     ]
+    # Nor is the rest of it in there, such as the sums of a metric.
+    attributes = [attributes_of(module, _OF_TORCH) for module in modules]
 
     def restore() -> None:
         for module, name, buffer, before in buffers:
@@ -119,6 +148,8 @@ def _training_state(thing: Any) -> Callable[[], None]:
             parameter.grad = grad
         for module, training in modes:
             module.training = training
+        for put_back in attributes:
+            put_back()
 
     return restore
 

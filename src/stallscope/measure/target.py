@@ -71,7 +71,10 @@ def target(
     if step is not None and not callable(step):
         raise TargetError(f"step is a {_type(step)}: give a function that uses one batch")
     _check_device(device)
-    found = _from_path(os.fspath(spec)) if isinstance(spec, os.PathLike) else _find(spec)
+    try:
+        found = _from_path(os.fspath(spec)) if isinstance(spec, os.PathLike) else _find(spec)
+    except PermissionError as error:
+        raise TargetError(f"{error.filename!r} cannot be read") from error
     return replace(
         found,
         step=found.step if step is None else step,

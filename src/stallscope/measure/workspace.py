@@ -2,16 +2,20 @@
 
 It lies in the temporary folder, is readable by its owner alone, and is deleted when the recording
 ends, however it ends. What a killed process left behind is swept by the next start: a folder
-carries its owner's process id, and the time that process was born, in its name.
+carries in its name its owner's process id, the time that process was born, and the machine or
+container, as others may write into the same folder.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import tempfile
 from contextlib import contextmanager
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PREFIX: Final = "stallscope-"
-_NAME: Final = re.compile(rf"{_PREFIX}(\d+)-(\d+)-")
+_NAME: Final = re.compile(rf"{_PREFIX}(\d+)-(\d+)-([0-9a-f]+)-")
 _LARGEST_LOG_BYTES: Final = 32 << 20
 _SMALLEST_LOG_BYTES: Final = 1 << 20
 
@@ -52,7 +56,8 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
 
 def _new(parent: Path, pid: int) -> Path:
     try:
-        return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{pid}-{_birth(pid)}-", dir=parent))
+        name = f"{_PREFIX}{pid}-{_birth(pid)}-{_place()}-"
+        return Path(tempfile.mkdtemp(prefix=name, dir=parent))
     except OSError as error:
         raise WorkspaceError(_no_room(parent, error.strerror or "cannot be written")) from error
 
@@ -71,11 +76,23 @@ def log_capacity(folder: Path, processes: int) -> int:
 
 
 def sweep(parent: Path) -> None:
-    """Delete the folders of processes that are no more."""
+    """Delete the folders of processes of this machine that are no more."""
     for folder in parent.glob(f"{_PREFIX}*"):
         name = _NAME.match(folder.name)
-        if name and _birth(int(name[1])) != int(name[2]) and _is_ours(folder):
+        if name is None or name[3] != _place():
+            continue
+        if _birth(int(name[1])) != int(name[2]) and _is_ours(folder):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@cache
+def _place() -> str:
+    """Where a process id means a process: this machine, and in it this container."""
+    try:
+        inside = Path("/proc/self/ns/pid").readlink()
+    except OSError:  # no Linux
+        inside = Path()
+    return sha256(f"{platform.node()} {inside}".encode()).hexdigest()[:8]
 
 
 def _birth(pid: int) -> int:

@@ -62,7 +62,7 @@ class Iteration:
     def restart(self, epoch: int) -> None:
         """The next epoch begins."""
         self.epoch, self.key = epoch, epoch_key(self.loader, epoch)
-        self.given, self.arrived = 0, -1
+        self.given, self.arrived, self.pins = 0, -1, False
 
 
 class Iterations:

@@ -155,7 +155,7 @@ def helpers(dataset: Any) -> Iterator[Slot]:
         if not isinstance(code, types.FunctionType) or _is_foreign(code, ""):
             continue
         home = code.__module__.partition(".")[0]
-        for name in _names_in(code.__code__):
+        for name in names_in(code.__code__):
             base = _owner(cls, name)
             owner, function = (base, vars(base)[name]) if base else (code.__globals__, None)
             function = function or code.__globals__.get(name)
@@ -221,10 +221,10 @@ def _owner(cls: type, name: str) -> type | None:
     return next((base for base in cls.__mro__ if name in vars(base)), None)
 
 
-def _names_in(code: types.CodeType) -> list[str]:
+def names_in(code: types.CodeType) -> list[str]:
     """Names that a function and the functions inside it (comprehensions) look up."""
     nested = [const for const in code.co_consts if isinstance(const, types.CodeType)]
-    return [*code.co_names, *(name for inner in nested for name in _names_in(inner))]
+    return [*code.co_names, *(name for inner in nested for name in names_in(inner))]
 
 
 def _is_helper(function: Any, home: str) -> bool:

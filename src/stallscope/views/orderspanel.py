@@ -100,6 +100,7 @@ class Board:
         known = [start for _, start in self.start.options]
         self.start.value = positions if positions in known else None
         self._enable()
+        self.copy.text = self.code.value = self.pictures.value = ""  # of the order before
         self._tries.predict(positions)
         self._draw()
         self._tries.compare(positions)

@@ -82,9 +82,7 @@ class Stalls:
 
     def _slowest(self, row: dict[str, Any]) -> list[str]:
         """The sample that took longest in the step's batch, where samples were recorded."""
-        if self.run.all_steps["rank"].n_unique() > 1:  # samples do not know their rank
-            return []
-        its = (pl.col("epoch") == row["epoch"]) & (pl.col("batch") == row["batch"])
+        its = [pl.col(name) == row[name] for name in ("rank", "epoch", "batch")]
         samples = self.run.samples().filter(its).sort("total_s", descending=True)
         if samples.is_empty():
             return []

@@ -86,8 +86,8 @@ class Tails:
         return Tail(stage.stage, stage.kind, stage.per, values, percentile, where), times
 
     def _with_samples(self, times: pl.DataFrame) -> pl.DataFrame:
-        about = self.run.samples().select("epoch", "batch", "sample", "index", "path", "total_s")
-        keys = ["epoch", "batch", "sample"]
+        keys = ["rank", "epoch", "batch", "sample"]
+        about = self.run.samples().select(*keys, "index", "path", "total_s")
         return times.join(about, on=keys, how="left", maintain_order="left")
 
 

@@ -87,3 +87,12 @@ def test_values_that_are_no_numbers():
 
     assert "identical" == compared([leaf(holes)], [leaf(holes.copy())]).equivalence
     assert "different" == compared([leaf(holes)], [leaf(IMAGE)]).equivalence
+
+
+def test_each_value_is_compared_on_its_own_range():
+    """What is equal stays equal behind an image that differs a little."""
+    label, near = Leaf("float32", np.ones(3, np.float32)), IMAGE + np.float32(0.003)
+
+    found = compared([[*leaf(IMAGE), label]], [[*leaf(near), label]])
+
+    assert "close" == found.equivalence

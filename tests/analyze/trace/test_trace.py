@@ -10,7 +10,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 import traces
-from builders import a_run, deliveries_of, spans_of, steps_of
+from builders import a_run, deliveries_of, resources_of, spans_of, steps_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import faults, ns, slices, trace_of
@@ -18,7 +18,7 @@ from virtual_loop import a_loop, together
 
 import stallscope as ss
 from stallscope.analyze.trace.phases import CHROME_COLOURS, us
-from stallscope.resources import SAMPLER
+from stallscope.resources import LOOP, SAMPLER
 from stallscope.run import Settings
 from stallscope.stages import KINDS
 
@@ -46,6 +46,11 @@ PLANTED = {
     "samples": a_run([{"decode": 2.0, "Crop": 1.0}] * 24, workers=2, collate_ms=1.0),
     "samples that cannot be told apart": a_run([{"decode": 2.0}] * 8, per_batch=True),
     "only steps": a_run([], steps=steps_of([0.2, 0.0, 0.3] * 5, step_s=0.1, other_s=0.02)),
+    "a loop that never came to a step": replace(
+        a_run([{"decode": 2.0}] * 8),
+        all_steps=a_run([]).all_steps,
+        all_resources=resources_of({(LOOP, "7"): 0.5}, 1),
+    ),
     "nothing": a_run([]),
 }
 

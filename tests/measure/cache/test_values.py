@@ -49,6 +49,7 @@ def a_batch():
         (([torch.zeros(3, 8, 8)] * 4, [{}] * 4), 4, 4),
         ([(torch.zeros(3, 8), 1)] * 4, 4, 4),
         ([torch.zeros(3, 8, 8)] * 5, 5, 5),
+        ((tuple([torch.zeros(3, 8, 8)] * 5), tuple([{}] * 5)), 4, 5),
         (Page(torch.zeros(6, 2)), 6, 6),
         (np.zeros((7, 2)), None, 7),
         ("text", None, 1),

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _FINE: Final = 1.1
 """Below this, a factor with one decimal would say too little."""
-_SAME: Final = {IDENTICAL: "the same data", CLOSE: "nearly the same data"}
 
 
 def factor_text(factor: float) -> str:
@@ -33,7 +32,7 @@ def sentence(orders: Orders) -> str:
     best = orders.best
     if best is None:
         return _nothing(orders)
-    data = _SAME.get(best["equivalence"], "data")
+    data = "the same data"  # the best one is always identical
     should = f"should come {factor_text(best['predicted_speedup'] or 1.0)} as fast"
     if best["speedup"] is None:
         return f"With {best['change']}, {data} {should}: predicted, not measured"

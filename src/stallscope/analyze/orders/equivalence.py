@@ -90,13 +90,14 @@ def _of_values(samples: list[list[tuple[Array, Array]]]) -> Difference:
         for a, b in sample:
             gap = _gap(a, b)
             peak = _range(a)
-            largest = max(largest, float(gap.max(initial=0.0)))
+            here = float(gap.max(initial=0.0))
+            largest = max(largest, here)
             if not math.isfinite(largest):
                 return Difference(DIFFERENT, why="a value is not a number in one of them only")
             mean_square = float(np.mean(gap**2)) if gap.size else 0.0
             if mean_square > 0:
                 lowest = min(lowest, 10 * math.log10(peak**2 / mean_square) if peak else -math.inf)
-            share = max(share, largest / peak if peak else math.inf if largest else 0.0)
+            share = max(share, here / peak if peak else math.inf if here else 0.0)
     if lowest == math.inf:
         return Difference(IDENTICAL) if not largest else Difference(CLOSE, largest)
     is_close = lowest >= CLOSE_PSNR_DB and share <= CLOSE_SHARE

@@ -116,5 +116,6 @@ def _who(run: Run) -> list[tuple[int, int | None, int | None]]:
         pl.lit(None, kind).alias(name) for name, kind in (("worker", pl.Int16), ("pid", pl.Int32))
     ]
     frames = [table.select(_WHO).unique() for table in tables]
-    loops = run.all_steps.select("rank", *nobody).unique()
-    return pl.concat([*frames, loops]).unique().sort(_WHO, nulls_last=True).rows()
+    # A loop that never came to a step was watched all the same
+    loops = [table.select("rank", *nobody).unique() for table in (run.all_steps, run.all_resources)]
+    return pl.concat([*frames, *loops]).unique().sort(_WHO, nulls_last=True).rows()

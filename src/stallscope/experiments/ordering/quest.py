@@ -134,12 +134,12 @@ class Quest:
         """Of the budget."""
         return (time.perf_counter_ns() - self._began_ns) / 1e9 / self._budget_s
 
-    def _raced(self, numbers: Iterable[int], loader: Any, indices: set[Any]) -> dict[int, Any]:
+    def _raced(self, numbers: Iterable[int], loader: Any, indices: list[Any]) -> dict[int, Any]:
         """The loaders of trials, without a cache that there is no room for."""
         made = {number: self._made(self._trials.all[number], loader, indices) for number in numbers}
         return {number: one for number, one in made.items() if one is not None}
 
-    def _made(self, trial: Trial, loader: Any, indices: set[Any]) -> Any:
+    def _made(self, trial: Trial, loader: Any, indices: list[Any]) -> Any:
         made = loader_by(trial.recipe, self._bench.site, loader)
         if not trial.recipe.cached:
             return made

@@ -16,8 +16,9 @@ import polars as pl
 from stallscope.analyze.orders.table import rates_of
 from stallscope.measure.cache import loaders as caching
 from stallscope.measure.devices.cpu import Cpu
-from stallscope.measure.inner import made_here
+from stallscope.measure.inner import batch_size_of, made_here
 from stallscope.measure.laps import Lap, Loop, Span, run_lap
+from stallscope.measure.pipelines.heads import key_of
 from stallscope.orderings import LAPS
 
 if TYPE_CHECKING:
@@ -30,11 +31,12 @@ _BATCHES: Final = 8
 _MOST_SWEEPS: Final = 10
 
 
-def same_batches(loader: Any) -> tuple[Any, set[Any]]:
-    """The loader over its next few batches, again and again, and the samples in them."""
+def same_batches(loader: Any) -> tuple[Any, list[Any]]:
+    """The loader over its next few batches, again and again, and the samples in them, each once."""
     batches = caching.next_indices(loader, _BATCHES)
     single = loader.batch_sampler is None
-    return caching.warm(loader, batches), set(batches if single else chain.from_iterable(batches))
+    samples = batches if single else chain.from_iterable(batches)
+    return caching.warm(loader, batches), list({key_of(one): one for one in samples}.values())
 
 
 class Race:
@@ -128,15 +130,16 @@ class Race:
         for first in range(0, len(lap.seconds) // workers * workers, workers):
             seconds = sum(lap.seconds[first : first + workers])
             samples = sum(lap.samples[first : first + workers])
-            row = (trial, self._blocks, seconds * workers / samples, samples, place)
-            self._rows.append(row)
+            if samples:  # a batch may be empty
+                row = (trial, self._blocks, seconds * workers / samples, samples, place)
+                self._rows.append(row)
 
 
 def _loop(loader: Any) -> Loop:
     return Loop(
         loader,
         Cpu(),
-        batch_size=loader.batch_size,
+        batch_size=batch_size_of(loader),
         workers=loader.num_workers,
         in_one_thread=made_here(loader),
     )

@@ -68,15 +68,23 @@ def samples_in(batch: Any, usual: int | None = None) -> int:
     return lengths[-1] if lengths else 1
 
 
-def _lengths(batch: Any) -> Iterator[int]:
-    """The length of a batch, of the first thing in it, of the first in that: the last is meant."""
-    if isinstance(batch, torch.Tensor) or _is_array(batch):
+def _lengths(batch: Any, *, is_column: bool = False) -> Iterator[int]:
+    """The length of a batch, of the first thing in it, of the first in that: the last is meant.
+
+    A list inside of a batch is a column of samples: those of a detector are images of any size.
+    """
+    if _is_tensor(batch):
         yield from [len(batch)] if batch.ndim else []
     elif isinstance(batch, (list, tuple)) and batch:
         yield len(batch)
-        yield from _lengths(batch[0])
+        if not (is_column and _is_tensor(batch[0])):
+            yield from _lengths(batch[0], is_column=True)
     elif inside := _inside(batch):
-        yield from _lengths(inside[0])
+        yield from _lengths(inside[0], is_column=True)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or _is_array(value)
 
 
 def fresh(value: Any) -> Any:

@@ -6,12 +6,13 @@ they make later. Workers that end with an epoch lose theirs.
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 from stallscope.measure.cache.values import fresh
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
 
 class CachedHead:
@@ -33,10 +34,10 @@ class CachedHead:
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        if index not in self.kept:
-            sample = self.dataset[index]
-            self.kept[index] = fresh(sample)
-        return _placed(self.kept[index], self.where, self._finish)
+        key = key_of(index)
+        if key not in self.kept:
+            self.kept[key] = fresh(self.dataset[index])
+        return _placed(self.kept[key], self.where, self._finish)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "dataset":
@@ -46,6 +47,15 @@ class CachedHead:
     def _finish(self, value: Any) -> Any:
         value = fresh(value)  # an op may change its input in place
         return value if self.tail is None else self.tail(value)
+
+
+def key_of(index: Any) -> Hashable:
+    """The index itself, or its bytes where it cannot be a key, as the list of a batch."""
+    try:
+        hash(index)
+    except TypeError:
+        return pickle.dumps(index)
+    return index  # type: ignore[no-any-return]  # it has just been hashed
 
 
 def _placed(value: Any, where: tuple[Any, ...], change: Any) -> Any:

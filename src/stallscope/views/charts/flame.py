@@ -125,8 +125,8 @@ def _picture(
     boxes, hidden = drawn
     if hidden:
         least = share(_NARROWEST) if _NARROWEST >= 0.01 else f"{_NARROWEST:.1%}"  # noqa: PLR2004
-        left = f"not drawn: {count(hidden, 'frame')} narrower than {least} or deeper than"
-        notes = [*notes, f"{left} {MOST_ROWS} rows"]
+        left = f"not drawn: {count(hidden, 'frame')} narrower than {least}, deeper than {MOST_ROWS}"
+        notes = [*notes, f"{left} rows, or beyond the {MOST_FRAMES} widest"]
     height = _ROW * (1 + max((box.row for box in boxes), default=0))
     part = Part(height, above=0.42, axis=axis, left=_LEFT, right=_RIGHT)
     made, (ax,) = sheet(shown(title, 300), notes, [part])

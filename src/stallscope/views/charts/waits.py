@@ -111,7 +111,7 @@ def _notes(run: Run, found: Waits, rank: int) -> list[str]:
     lines = [f"{about} (waits over 1 ms and over 1% of the median step)"]
     early = int((~found.steps["steady"]).sum())
     if early:
-        lines[0] += f" · hollow: {count(early, 'step')} of start-up and warm-up, not judged"
+        lines[0] += f" · hollow: {count(early, 'step')} of start-up and warm-up, no stalls"
     ranks = run.all_steps["rank"].n_unique()
     if ranks > 1:
         lines.append(f"shown: rank {rank} of {ranks}; what a pattern explains is of all ranks")
