@@ -26,11 +26,14 @@ OVER = 1.1
 
 def report(lines: list[Line], budget_s: float) -> str:
     """All tables, and every miss."""
+    trials = [line for line in lines if "found" in line]
+    others = [f"- {line['name']}: {line['not_planted']}" for line in lines if "found" not in line]
     parts = [
-        confusion(lines),
-        shares(lines),
-        times(lines, budget_s),
-        "\n".join(["misses:", *map(_miss, filter(_missed, lines))]),
+        confusion(trials),
+        shares(trials),
+        times(trials, budget_s),
+        "\n".join(["misses:", *map(_miss, filter(_missed, trials))]),
+        "\n".join(["not planted here:", *others]) if others else "",
     ]
     return "\n\n".join(part for part in parts if part)
 

@@ -68,6 +68,14 @@ class TestDoubt:
 
         assert ["healthy"] == [one.code for one in found]
 
+    def test_what_passing_batches_on_costs_is_no_cause(self):
+        """Also where a ladder gains more than that, and where it is most of what can be told."""
+        passing = {("send", "sending"): 0.5, ("rest", "crowded"): 0.5}
+        loop = known(stalled=0.12, work=passing, load=0.95, gain=Gain(1.13, 1.11, 1.15))
+
+        assert "sending" not in [found.code for found in judge(loop)]
+        assert "sending" in [found.code for found in judge(known(work=passing))]
+
     def test_what_waits_unseen_may_not_be_reading(self):
         """Waiting in the dataset's own code: said as that, less sure, and once."""
         waits = known(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from stallscope.analyze.verdict import limits, loop, machine, processing, storage, workers
 from stallscope.analyze.verdict.finding import JUST, clear, finding
-from stallscope.analyze.verdict.stalled import inconclusive, why_it_waits
+from stallscope.analyze.verdict.stalled import inconclusive, no_cause, why_it_waits
 from stallscope.diagnoses import (
     COPY,
     CPU_SATURATED,
@@ -153,9 +153,10 @@ def _first(facts: Facts, found: Found) -> Finding:
     if facts.stall_share < limits.HEALTHY or _is_little(facts):
         return healthy(facts)
     verdict = why_it_waits(facts, found)
-    if _is_near(facts) and facts.gain is None and verdict.severity < limits.WORTH:
+    is_little = verdict is None or verdict.severity < limits.WORTH
+    if _is_near(facts) and facts.gain is None and is_little:
         return healthy(facts)  # what waits longest is next to nothing
-    return verdict
+    return verdict or no_cause(facts)
 
 
 def _is_little(facts: Facts) -> bool:

@@ -14,6 +14,9 @@ is where other tools begin to warn, too (TraceML at 10%; XProf calls 5% to 20% m
 passing batches from process to process can be all there is, which no change to a dataset mends."""
 WORTH: Final = 0.05
 """A finding beside the verdict costs at least this share of the loop's time."""
+PASSING: Final = 0.08
+"""From this share of the loop's time on, sending and receiving batches are a finding: less is what
+every loop with workers pays that hardly waits for anything else."""
 DOMINATES: Final = 0.5
 """A cause is named alone when it holds this share of the stalls: nothing else then holds more."""
 LEADS: Final = 0.3

@@ -66,6 +66,8 @@ def works(facts: Facts) -> list[Finding]:
     for group, part in facts.exposure.groups().items():
         if part < limits.NOTED:
             break
+        if group == SENDING and facts.stall_share * part < limits.PASSING:
+            continue
         if group in _CAUSES:
             found.append(_of_group(facts, group, part))
         elif group == TRANSFORM or (group == GETITEM_ and _computes(facts)):

@@ -80,8 +80,17 @@ def inconclusive(facts: Facts, why: str, remedy: str) -> Finding:
     return replace(found, confidence=1.0)  # that it cannot be told is sure
 
 
-def why_it_waits(facts: Facts, found: Found) -> Finding:
-    """The verdict about a loop that stalls.
+def no_cause(facts: Facts) -> Finding:
+    """That a loop stalls, and nothing of what it waits for stands out."""
+    return inconclusive(
+        facts,
+        f"the loop stands still {share(facts.stall_share)} of the time, and no cause stands out",
+        "03_cached_baseline takes one cost after the other away",
+    )
+
+
+def why_it_waits(facts: Facts, found: Found) -> Finding | None:
+    """The verdict about a loop that stalls; None where no cause stands out.
 
     Args:
         facts: what was measured.
@@ -101,12 +110,7 @@ def why_it_waits(facts: Facts, found: Found) -> Finding:
     verdict = verdict or first(SLOW_WORKER, SLOW_SAMPLES, OVERSUBSCRIPTION)
     verdict = verdict or _that_keeps_up(facts, found)
     verdict = verdict or first(LOCK) or _storage(facts, found) or first(TOO_FEW_WORKERS)
-    verdict = verdict or _of_work(facts, found) or first(CPU_SATURATED) or _most_work(found)
-    return verdict or inconclusive(
-        facts,
-        f"the loop stands still {share(facts.stall_share)} of the time, and no cause stands out",
-        "03_cached_baseline takes one cost after the other away",
-    )
+    return verdict or _of_work(facts, found) or first(CPU_SATURATED) or _most_work(found)
 
 
 def _of_parts(facts: Facts, found: Found) -> Finding | None:
