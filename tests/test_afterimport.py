@@ -1,5 +1,6 @@
 """Something is done right after a package was imported, and no hook is left."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -35,6 +36,15 @@ class TestOnceImported:
 
             assert calls == [late_package.part]
         assert not vars(late_package.__spec__.loader).keys() - {"name", "path"}
+
+    def test_asking_whether_it_is_there_is_no_import(self, package):
+        """As libraries do before they decide to use it."""
+        calls = []
+        with once_imported(package, lambda: calls.append(1)):
+            assert importlib.util.find_spec(package) is not None
+            assert calls == []
+            __import__(package)
+            assert calls == [1]
 
     def test_is_called_at_once_for_what_is_there(self):
         """A package that was imported before needs no waiting."""

@@ -25,3 +25,11 @@ def test_ci_runs_the_command_of_the_readme():
     (tests,) = (command for command in commands if "pytest" in command)
     assert all(part.strip() in script for part in tests.split("&&"))
     assert script.rstrip().endswith(tests.split("&&")[-1].strip())
+
+
+def test_its_pictures_are_there():
+    """All that it shows are made by the command, and lie where it says."""
+    shown = re.findall(r"!\[[^]]+]\(([^)]+)\)", readme.README.read_text())
+
+    assert {f"notebooks/pictures/{name}.png" for name in readme.PICTURES} == set(shown)
+    assert all((readme.ROOT / path).is_file() for path in shown)

@@ -43,6 +43,7 @@ class _Finder:
     def __init__(self, name: str, do: Callable[[], object]) -> None:
         self._name = name
         self._do = do
+        self._looks = False
 
     def go(self) -> None:
         """Take this off again."""
@@ -50,17 +51,24 @@ class _Finder:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        """Where the module is, as Python's own finders say, with a loader that calls us."""
-        if name != self._name:
+        """Where the module is, as Python's own finders say, with a loader that calls us.
+
+        Many a library only asks whether it is there, and imports it later or never.
+        """
+        if name != self._name or self._looks:
             return None
-        self.go()
-        spec = importlib.util.find_spec(name)
+        self._looks = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looks = False
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             execute = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 del loader.exec_module
+                self.go()
                 execute(module)
                 self._do()
 

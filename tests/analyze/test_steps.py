@@ -322,6 +322,9 @@ class TestDeliveries:
         marks = Marks()
         for epoch, takes in enumerate((4, 6)):
             marks(Mark.ITER, epoch=epoch)
+            marks(Mark.PIN, thread=ELSEWHERE, takes=3)  # nothing that anybody asked for
+            marks(Mark.PINNED, thread=ELSEWHERE, takes=1)
+            marks(Mark.ASKED, epoch=epoch)
             marks(Mark.ITERATED, epoch=epoch, takes=1)
             marks(Mark.PINS, extra=ELSEWHERE, epoch=epoch)
             marks(Mark.PIN, thread=ELSEWHERE, takes=takes)

@@ -218,7 +218,7 @@ def read(file: Path, rules: str, budget_s: float) -> tuple[list[Line], int]:
     if not file.exists():
         return [], 0
     every = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    same = [line for line in every if (line["rules"], line["budget_s"]) == (rules, budget_s)]
+    same = [line for line in every if (line["rules"], line.get("budget_s")) == (rules, budget_s)]
     return list({line["name"]: line for line in same}.values()), len(every) - len(same)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,14 @@ def test_a_step_is_searched_wherever_it_keeps_its_model():
     assert [model] == trainable(model)
 
 
+class Frozen(dict):
+    """A configuration, as some libraries keep it on a model."""
+
+    def update(self, *_: Any, **__: Any) -> None:
+        """Not allowed."""
+        raise TypeError("frozen")
+
+
 class Net(torch.nn.Module):
     """Keeps what trains it, what draws for it, and what it has counted."""
 
@@ -59,6 +68,12 @@ class Net(torch.nn.Module):
         self.rng = np.random.default_rng(1)
         self.total = torch.tensor(0.0)
         self.losses: list[float] = []
+        self.parts = [self.layer]
+        # What cannot be written to, and is not
+        self.settings = Frozen(size=4)
+        self.graph = torch.eye(3).to_sparse()
+        self.token = torch.zeros(1, 2).expand(3, 2)
+        self.table = np.broadcast_to(np.zeros(2), (3, 2))
 
     def training_step(self, batch: torch.Tensor) -> None:
         """Train on one batch."""
@@ -81,7 +96,8 @@ def test_what_a_module_keeps_is_put_back():
 
     assert before == str((net.optimizers[0].state_dict(), net.rng.bit_generator.state))
     assert kept == (net.total, net.total.item(), net.losses, net.losses)
-    assert "Adam, Net" in said[0]
+    assert {"size": 4} == net.settings
+    assert said[0].endswith(": Adam, Net")
 
 
 def test_a_step_is_searched_to_its_inner_functions():
@@ -95,6 +111,14 @@ def test_a_step_is_searched_to_its_inner_functions():
         return model(batch), closure()
 
     assert {MODEL, given} == set(trainable(step))
+
+
+def test_what_has_no_state_to_put_back_is_no_hindrance():
+    """Randomness of the operating system."""
+    safe = random.SystemRandom()
+
+    with as_before(DataLoader(Noise()), lambda batch: (batch, safe.random())):
+        pass
 
 
 def test_a_dataset_that_has_a_state_is_left_alone():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from planted import CLOCK, Numbers, Op, OtherOp, record, time_of
@@ -174,6 +175,36 @@ class Stream(IterableDataset):
             yield self.transform(index)
 
 
+class Again(Numbers):
+    """A dataset that asks itself once more, with more than an index."""
+
+    def __getitem__(self, index: int, *, tries: int = 0) -> Any:
+        return super().__getitem__(index) if tries else self.__getitem__(index, tries=1)
+
+
+def normalize(_: Any) -> Any:
+    """Has the name of a setting."""
+    raise AssertionError
+
+
+class WithSettings(Numbers):
+    """A dataset with settings in its class, of which one is as false as it is a function's name."""
+
+    MEAN = np.zeros(3)
+    normalize = False
+
+    def __getitem__(self, index: int) -> Any:
+        assert not self.MEAN.any()
+        return normalize(index) if self.normalize else super().__getitem__(index)
+
+
+class Inline(Numbers):
+    """A dataset that makes an op for each sample, of a class that it also keeps one of."""
+
+    def __getitem__(self, index: int) -> Any:
+        return Op(5)(super().__getitem__(index))
+
+
 class Late(Dataset):
     """A dataset that builds its pipeline when it is first used."""
 
@@ -267,6 +298,12 @@ CASES = {
     "random_split": (random_split(Numbers(Op(10)), [4, 4])[1], {"getitem": 1, "Op": 10}),
     "__getitems__ over __getitem__": (BulkBySample(Op(10)), {"getitem": 1, "Op": 10}),
     "__getitems__ at once": (Bulk(), {"getitem": 3}),
+    "a __getitem__ with more than an index": (
+        random_split(Again(Op(10)), [4, 4])[1],
+        {"getitem": 1, "Op": 10},
+    ),
+    "settings of the dataset's class": (WithSettings(Op(10)), {"getitem": 1, "Op": 10}),
+    "an op that is made for each sample": (Inline(Op(10)), {"getitem": 1, "Op": 15}),
     "an iterable dataset": (Stream(Op(10)), {"getitem": 2, "Op": 10}),
     "a pipeline that is built late": (Late(), {"Op": 11, "lambda (test_hooks.py:*)": 4}),
 }

@@ -144,7 +144,7 @@ class _Loop:
         self._pin_ns: dict[int, int] = {}
         self._pinned: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._pinning_for: dict[int, list[int]] = defaultdict(list)
-        self._began_ns: dict[int, int] = {}
+        self._asked_ns: dict[int, int] = {}
         self._collect_ns: int | None = None
 
     def read(self) -> None:
@@ -179,12 +179,12 @@ class _Loop:
         setattr(delivery, _TIMES[what], time_ns)
         if what == Mark.ASKED:
             delivery.worker = extra
+            self._asked_ns.setdefault(batch.key, time_ns)
         elif what == Mark.TAKEN:
             delivery.pid = self._page.pid
 
     def _iter(self, thread: int, key: int, _: int, __: int, time_ns: int) -> None:
         self._iter_ns[key] = thread, time_ns
-        self._began_ns[key] = time_ns
 
     def _iterated(self, thread: int, key: int, _: int, __: int, time_ns: int) -> None:
         if key in self._iter_ns:
@@ -249,14 +249,16 @@ class _Loop:
         """The batches of a thread that pins arrive in the order in which they were pinned.
 
         A thread pins for one epoch after the other: it may live on, or a later one has its number.
+        What is left of an epoch that was not used up comes before the next asks for a batch.
         """
         arrived: dict[int, list[tuple[int, Batch]]] = defaultdict(list)
         for batch, delivery in self._found.deliveries.items():
-            if delivery.arrived_ns is not None:
+            begin_ns = self._asked_ns.get(batch.key, 0)
+            if delivery.arrived_ns is not None and delivery.arrived_ns >= begin_ns:
                 arrived[batch.key].append((delivery.arrived_ns, batch))
         for thread, keys in self._pinning_for.items():
             pinned = self._pinned[thread]
-            begins = [bisect_left(pinned, (self._began_ns.get(key, 0), 0)) for key in keys]
+            begins = [bisect_left(pinned, (self._asked_ns.get(key, 0), 0)) for key in keys]
             for key, *places in zip(keys, begins, [*begins[1:], None], strict=True):
                 in_order = (batch for _, batch in sorted(arrived[key]))
                 self._pin_in_order(in_order, pinned[slice(*places)])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from stallscope.measure.reach import own
@@ -45,12 +45,17 @@ def attributes_of(thing: Any, without: Container[str] = ()) -> Callable[[], None
 
 
 def _content(value: Any) -> Any:
-    """A copy of what can be changed in place."""
-    if isinstance(value, (list, set, dict, bytearray, deque)):
-        return copy.copy(value)
+    """A copy of what can be changed in place; None for anything else."""
+    if isinstance(value, dict):
+        return [one for pair in dict.items(value) for one in pair]
+    if isinstance(value, (list, set, deque)):
+        return list(value)
+    if isinstance(value, bytearray):
+        return bytes(value)
     if isinstance(value, torch.Tensor):
-        return value.clone()
-    return value.copy() if type(value).__module__ == "numpy" and hasattr(value, "copy") else None
+        return None if value.is_inference() else (_version(value), value.detach().clone())
+    is_array = isinstance(value, np.ndarray) and not isinstance(value, np.memmap)
+    return value.copy() if is_array and value.flags.writeable else None
 
 
 def _put_back(
@@ -64,16 +69,36 @@ def _put_back(
             del attributes[name]
     attributes.update(before)
     for name, content in contents.items():
-        value = before[name]
-        if isinstance(value, (list, bytearray)):
-            value[:] = content
-        elif isinstance(value, (set, dict)):
-            value.clear()
+        if content is not None:
+            _refill(before[name], content)
+
+
+def _version(value: torch.Tensor) -> int:
+    """How often a tensor was changed in place."""
+    return value._version  # noqa: SLF001 - torch has no other name for it
+
+
+def _refill(value: Any, content: Any) -> None:
+    """Put the content back, where it has changed: a frozen mapping cannot be written to."""
+    if isinstance(value, torch.Tensor):
+        version, values = content
+        if _version(value) != version:
+            with torch.no_grad():
+                value.copy_(values)
+    elif isinstance(value, np.ndarray):
+        value[...] = content
+    elif isinstance(value, bytearray):
+        value[:] = content
+    elif _is_changed(_content(value), content):
+        value.clear()
+        if isinstance(value, dict):
+            value.update(zip(content[::2], content[1::2], strict=True))
+        elif isinstance(value, set):
             value.update(content)
-        elif isinstance(value, deque):
-            value.clear()
+        else:
             value.extend(content)
-        elif isinstance(value, torch.Tensor):
-            value.data.copy_(content)
-        elif content is not None and getattr(value, "ndim", None):
-            value[...] = content
+
+
+def _is_changed(now: list[Any], before: list[Any]) -> bool:
+    """Whether these are other objects; they are not asked whether they are equal."""
+    return list(map(id, now)) != list(map(id, before))

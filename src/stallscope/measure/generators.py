@@ -59,7 +59,7 @@ def state_of(thing: Any) -> Callable[[], None] | None:
     if isinstance(thing, torch.Generator):
         torch_state = thing.get_state()
         return functools.partial(_quietly, thing.set_state, torch_state)
-    if isinstance(thing, random.Random):
+    if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
         python_state = thing.getstate()
         return lambda: thing.setstate(python_state)
     numpy = sys.modules.get("numpy")

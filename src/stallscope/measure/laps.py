@@ -129,7 +129,7 @@ def started(loop: Loop, lap: Lap | None = None) -> Iterator[Iterator[Any]]:
         lap: is told when the loop waits for a batch.
     """
     lap = lap or Lap()
-    before = set(multiprocessing.active_children())
+    before = _children()
     with held_back():  # an interrupt while a worker is started would leave it behind
         source = iter(loop.batches)
     batches = _each(in_one_thread(source) if loop.in_one_thread else source, lap)
@@ -147,7 +147,7 @@ def started(loop: Loop, lap: Lap | None = None) -> Iterator[Iterator[Any]]:
                 source.close()
             del source
             gc.collect()  # whoever started workers holds them in a cycle, maybe
-            _wait_for_end(set(multiprocessing.active_children()) - before)
+            _wait_for_end(_children() - before)
 
 
 def _each(source: Iterator[Any], lap: Lap) -> Generator[Any, None, None]:
@@ -160,6 +160,12 @@ def _each(source: Iterator[Any], lap: Lap) -> Generator[Any, None, None]:
             return
         lap.in_loader = False
         yield batch
+
+
+def _children() -> set[Any]:
+    """Processes that may be workers of a loader: a pool or a manager is the user's."""
+    active = multiprocessing.active_children()
+    return {one for one in active if one.daemon and "PoolWorker" not in one.name}
 
 
 def _wait_for_end(processes: set[Any]) -> None:

@@ -50,7 +50,7 @@ def as_before(loader: Any, step: Any = None) -> Iterator[tuple[str, ...]]:
     Yields:
         Sentences on what was found in the step.
     """
-    reached = trainable(step)
+    reached = _outermost(trainable(step))
     lazy = [thing for thing in reached if _is_lazy(thing)]
     trained = [thing for thing in reached if not _is_lazy(thing)]
     drawn = filter(None, map(generators.state_of, walk(step, _reached)))
@@ -73,9 +73,14 @@ def trainable(step: Any) -> list[Any]:
 
 def modules_of(step: Any) -> list[nn.Module]:
     """The modules that a step can reach, without those inside of others."""
-    modules = [thing for thing in trainable(step) if isinstance(thing, nn.Module)]
+    return [thing for thing in _outermost(trainable(step)) if isinstance(thing, nn.Module)]
+
+
+def _outermost(things: list[Any]) -> list[Any]:
+    """Without the modules inside of others, whose state has theirs in it."""
+    modules = [thing for thing in things if isinstance(thing, nn.Module)]
     inner = {id(part) for module in modules for part in module.modules() if part is not module}
-    return [module for module in modules if id(module) not in inner]
+    return [thing for thing in things if id(thing) not in inner]
 
 
 def _trains(thing: Any) -> bool:

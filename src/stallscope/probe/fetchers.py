@@ -11,6 +11,7 @@ import functools
 import gc
 import sys
 import threading
+import weakref
 from math import ceil
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -96,6 +97,8 @@ class Hooks:
         self._adapters = known.Adapters(recorder, self._fetchers)
         self._modules_seen = 0
         self._datasets: dict[int, Any] = {}
+        self._asked: set[type] = set()
+        self._outermost: Any = None
         self._indices: Iterator[Any] = iter(())
         self._collected: Callable[[], None] | None = None
         self._batches = 0
@@ -222,7 +225,10 @@ class Hooks:
     def _begins(self, fetcher: Any) -> bool:
         """Count a batch; whether it is to be recorded."""
         header = self._recorder.log.header
-        if header[Header.STOP] or self._recorder.clock() - header[Header.BORN_NS] > LONGEST_NS:
+        is_late = self._recorder.clock() - header[Header.BORN_NS] > LONGEST_NS
+        if header[Header.STOP] or is_late:
+            if is_late:
+                self._recorder.note("a worker's clock was full: its later batches are not recorded")
             self.take_off()
             return False
         number, self._batches = self._batches, self._batches + 1
@@ -261,28 +267,35 @@ class Hooks:
 
     def _meet(self, dataset: Any) -> None:
         """Hook a dataset that was not seen before."""
-        self._datasets[id(dataset)] = dataset  # kept, so that the id stays its own
+        number, seen = id(dataset), self._datasets
+        try:  # its id is its own for as long as it lives; a training may make one for each loader
+            seen[number] = weakref.ref(dataset, lambda _: seen.pop(number, None))
+        except TypeError:  # a class with slots
+            seen[number] = dataset
         self._ops.hook(dataset)
         if getattr(dataset, "__getitems__", None):
-            for cls in {type(inner) for inner in asked_by_bulk(dataset)}:
+            for cls in {type(inner) for inner in asked_by_bulk(dataset)} - self._asked:
+                self._asked.add(cls)
                 if hasattr(cls, "__getitem__"):
                     with contextlib.suppress(Exception):  # made in C: its samples are not seen
-                        self._inside.put(cls, "__getitem__", self._getitem(cls, dataset))
+                        self._inside.put(cls, "__getitem__", self._getitem(cls))
 
     @unseen
-    def _getitem(self, cls: Any, outermost: Any) -> Callable[..., Any]:
-        """`__getitem__` of a dataset whose samples are made inside of `__getitems__`."""
-        original: Callable[[Any, Any], Any] = cls.__getitem__
-        recorder, subset = self._recorder, isinstance(outermost, Subset)
+    def _getitem(self, cls: Any) -> Callable[..., Any]:
+        """`__getitem__` of datasets whose samples are made inside of `__getitems__`."""
+        original: Callable[..., Any] = cls.__getitem__
+        recorder = self._recorder
 
         @functools.wraps(original)
-        def hook(dataset: Any, index: Any) -> Any:
-            if recorder.in_sample() or not is_one(index):  # an inner dataset's, a whole batch
-                return original(dataset, index)
+        def hook(dataset: Any, *args: Any, **named: Any) -> Any:
+            is_asked = len(args) == 1 and not named and is_one(args[0])
+            if not is_asked or recorder.in_sample():  # a whole batch, an inner dataset's
+                return original(dataset, *args, **named)
             # A Subset asks for its samples in order, by the inner dataset's own numbers.
-            known = next(self._indices, None) if subset and dataset is not outermost else index
-            get = functools.partial(original, dataset, index)
-            return recorder.sample(get, known, call=True)
+            outermost = self._outermost
+            is_inner = isinstance(outermost, Subset) and dataset is not outermost
+            known = next(self._indices, None) if is_inner else args[0]
+            return recorder.sample(functools.partial(original, dataset, *args), known, call=True)
 
         return hook
 
@@ -294,6 +307,7 @@ class Hooks:
             fetcher.dataset_iter = known.samples(recorder, fetcher)
         else:
             whole = not fetcher.auto_collation and not is_one(index)
+            self._outermost = fetcher.dataset
             fetcher.dataset = DatasetStandIn(fetcher.dataset, recorder, whole)
             # Only what can be read without being used up.
             self._indices = iter(index if isinstance(index, (list, tuple)) else ())

@@ -266,8 +266,7 @@ class Probe:
         """Torch's `pin_memory`, which calls itself for what is inside of a batch."""
 
         def pin_memory(batch: Any, *args: Any, **named: Any) -> Any:
-            # None is what workers say that live on, when an epoch begins
-            if batch is None or getattr(self._here, "pins", False):
+            if getattr(self._here, "pins", False):
                 return original(batch, *args, **named)
             self._here.pins = True
             self.marks.mark(Mark.PIN)

@@ -142,7 +142,8 @@ def _holders(functions: dict[int, tuple[Any, Any]]) -> list[tuple[ModuleType, st
         (module, name, value)
         for module in list(sys.modules.values())
         if isinstance(module, ModuleType)
-        for name, value in list(vars(module).items())
+        # Past any `__getattribute__`: a module that is imported lazily stays so
+        for name, value in list(object.__getattribute__(module, "__dict__").items())
         if id(value) in functions
     ]
 

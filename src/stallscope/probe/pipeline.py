@@ -157,10 +157,10 @@ def helpers(dataset: Any) -> Iterator[Slot]:
         home = code.__module__.partition(".")[0]
         for name in names_in(code.__code__):
             base = _owner(cls, name)
-            owner, function = (base, vars(base)[name]) if base else (code.__globals__, None)
-            function = function or code.__globals__.get(name)
+            owner = vars(base) if base else code.__globals__
+            function = owner.get(name)
             if _is_helper(function, home) and not name.startswith("__"):
-                yield Slot(owner, name, function, name)
+                yield Slot(base or code.__globals__, name, function, name)
 
 
 def stage_of(slot: Slot, *, gives_way: bool = False) -> Stage:

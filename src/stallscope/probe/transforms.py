@@ -105,14 +105,14 @@ class Ops:
         if pipeline.is_container(value):
             self._adopt(value)
         elif pipeline.is_op(value):
-            self._hook_op(value, pipeline.stage_of(slot))
+            self._hook_op(value, self._placed(pipeline.stage_of(slot)))
         elif pipeline.is_function(value):
             self._hook_function(slot, pipeline.stage_of(slot), quiet=quiet)
 
     def _hook_op(self, op: Any, stage: Stage) -> int:
         """Hook the class of an op; returns the key of the op's stage."""
         self._remember(op)
-        key = self._keys[id(op)] = self._recorder.key(self._placed(stage))
+        key = self._keys[id(op)] = self._recorder.key(stage)
         self._adopt(op)
         cls = type(op)
         if cls not in self._classes:
@@ -139,7 +139,7 @@ class Ops:
         self._recorder.note(f"{called} cannot be hooked: its time is part of its caller's")
 
     def _key_of(self, op: Any) -> int:
-        """The key of an op whose class is hooked; an op that is new gets its own stage."""
+        """The key of an op whose class is hooked; one that is new may be made for each sample."""
         key = self._keys.get(id(op))
         if key is None:
             key = self._hook_op(op, Stage(pipeline.name_of(op), "transform"))

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.views.findings import version
-from stallscope.views.redaction import known_paths, value_without_paths
+from stallscope.views.redaction import known_paths, redacted, value_without_paths
 
 if TYPE_CHECKING:
     from stallscope.diagnoses import Diagnosis
@@ -24,6 +24,8 @@ def as_json(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         diagnosis: what was found.
         redact: leave out paths.
     """
+    known = known_paths(diagnosis)
+    diagnosis = redacted(diagnosis) if redact else diagnosis
     told = diagnosis.circumstances
     values = {
         "schema_version": SCHEMA_VERSION,
@@ -41,7 +43,7 @@ def as_json(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         "circumstances": {name: getattr(told, name) for name in vars(told)},
         "notes": list(diagnosis.notes),
     }
-    values = value_without_paths(values, known_paths(diagnosis)) if redact else values
+    values = value_without_paths(values, known) if redact else values
     return json.dumps(_plain(values), indent=2, allow_nan=False)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from stallscope.diagnoses import Diagnosis
 
 LEFT_OUT: Final = "…"
+_OURS: Final = " (stallscope's "
 _SHORTEST: Final = 4
 """Characters of a known path; anything shorter would be found inside of words."""
 _PATH: Final = re.compile(
@@ -56,9 +57,9 @@ def known_paths(diagnosis: Diagnosis) -> tuple[str, ...]:
         paths |= {str(one) for one in read}
         paths |= {str(Path(one).parent) for one in read}
         paths |= {Path(one).name for one in read}
-    name, _, ours = diagnosis.circumstances.name.partition(" (")
-    if ours or {"/", "\\"} & set(name):  # what is a folder of images or shards is said to be ours
-        paths |= {diagnosis.circumstances.name, name}
+    name = diagnosis.circumstances.name
+    if {"/", "\\"} & set(name):
+        paths |= {name, name.partition(" (")[0]}
     return tuple(sorted(filter(_long_enough, paths), key=len, reverse=True))
 
 
@@ -82,7 +83,12 @@ def redacted(diagnosis: Diagnosis) -> Diagnosis:
             for found in diagnosis.findings
         ),
         spent=diagnosis.spent.with_columns(*texts),
-        circumstances=replace(told, name=plain(told.name), machine=plain(told.machine)),
+        # A folder may be given without a slash; what is made of one is said to be ours
+        circumstances=replace(
+            told,
+            name=LEFT_OUT if _OURS in told.name else plain(told.name),
+            machine=plain(told.machine),
+        ),
         notes=tuple(plain(diagnosis.notes)),
     )
 

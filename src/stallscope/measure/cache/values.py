@@ -63,24 +63,26 @@ def samples_in(batch: Any, usual: int | None = None) -> int:
         usual: the loader's batch size; of several lengths that a batch has, this one is meant.
     """
     lengths = list(_lengths(batch))
-    if usual in lengths:
-        return int(usual)
-    return lengths[-1] if lengths else 1
+    meant = next((length for length, is_last in lengths if is_last), 1)
+    if usual is None or meant > usual:
+        return meant
+    return max((length for length, _ in lengths if length <= usual), default=1)
 
 
-def _lengths(batch: Any, *, is_column: bool = False) -> Iterator[int]:
-    """The length of a batch, of the first thing in it, of the first in that: the last is meant.
+def _lengths(batch: Any, *, is_inside: bool = False) -> Iterator[tuple[int, bool]]:
+    """The length of a batch, of the first thing in it, of the first in that; and which is meant.
 
-    A list inside of a batch is a column of samples: those of a detector are images of any size.
+    A list of tensors inside of a batch may be a column of samples, as the images of a detector,
+    which are of any size, or some views of each.
     """
     if _is_tensor(batch):
-        yield from [len(batch)] if batch.ndim else []
+        yield from [(len(batch), True)] if batch.ndim else []
     elif isinstance(batch, (list, tuple)) and batch:
-        yield len(batch)
-        if not (is_column and _is_tensor(batch[0])):
-            yield from _lengths(batch[0], is_column=True)
+        deeper = list(_lengths(batch[0], is_inside=True))
+        yield len(batch), not deeper or (is_inside and _is_tensor(batch[0]))
+        yield from deeper
     elif inside := _inside(batch):
-        yield from _lengths(inside[0], is_column=True)
+        yield from _lengths(inside[0], is_inside=True)
 
 
 def _is_tensor(value: Any) -> bool:
