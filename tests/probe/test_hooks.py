@@ -21,6 +21,8 @@ from torch.utils.data import (
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+from stallscope.probe import transforms
+
 SAMPLES = 4  # two batches of two
 
 
@@ -323,6 +325,19 @@ def test_planted_cost_is_found_in_its_stage(case, tmp_path):
 def _without_line(stage: str) -> str:
     head, colon, _ = stage.partition(":")
     return f"{head}:*)" if colon else stage
+
+
+def test_functions_that_are_new_for_each_sample_are_no_leak(tmp_path, monkeypatch):
+    """A pipeline that `__getitem__` makes each time: after some of them the rest are its own."""
+    monkeypatch.setattr(transforms, "_MOST_FUNCTIONS", 3)
+
+    class Anew(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            return v1.Compose([lambda x: (CLOCK.spend(4), x)[1]])(super().__getitem__(index))
+
+    found = {_without_line(stage): ns for stage, ns in time_of(record(Anew(), tmp_path)).items()}
+
+    assert {"getitem": SAMPLES + 4, "lambda (test_hooks.py:*)": 4 * (SAMPLES - 1)} == found
 
 
 @pytest.mark.parametrize("case", CASES)

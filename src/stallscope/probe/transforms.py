@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _MOST_KEPT: Final = 1000
 """Objects that only a reference of ours can keep known."""
+_MOST_FUNCTIONS: Final = 1000
+"""Slots of plain functions that are hooked in a process; each is kept until its end."""
 
 
 class Ops:
@@ -42,6 +44,7 @@ class Ops:
         self._places: dict[str, int] = {}
         self._classes: set[type] = set()
         self._hooks: dict[int, Callable[..., Any]] = {}
+        self._functions = 0
 
     def hook(self, dataset: Any) -> None:
         """Hook all that can be found from a dataset, and every container for what comes late."""
@@ -158,6 +161,12 @@ class Ops:
                 self._cannot(stage.name)
             return
         if any(slot.value is hook for hook in self._hooks.values()):
+            return
+        self._functions += 1
+        if self._functions > _MOST_FUNCTIONS:  # a pipeline made for each sample has new ones
+            if self._functions == _MOST_FUNCTIONS + 1:
+                told = "a pipeline is made for each sample: its functions are stages no longer"
+                self._recorder.note(told)
             return
         hook = self._hooks.get(id(slot.value))
         if hook is None:
