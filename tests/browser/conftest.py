@@ -20,9 +20,9 @@ SETTINGS = {
 }
 APP = {"LabApp": {"expose_app_in_browser": True, "extension_manager": "readonly"}}
 SHORTER = {
-    r"\bBUDGET_S = \d+": "BUDGET_S = 8",
+    r"\bBUDGET_S = \d+": "BUDGET_S = 10",
     r"\bSTEP_S = [\d.]+": "STEP_S = 0.005",
-    r"\bbatches=50\b": "batches=16",
+    r"\bbatches=50\b": "batches=24",
     r"\bbatches=10\b": "batches=4",
     r"\brange\(40\)": "range(12)",
 }
