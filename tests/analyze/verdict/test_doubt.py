@@ -58,6 +58,7 @@ class TestDoubt:
         near = known(stalled=0.14, work=little)
 
         assert "healthy" == judge(near)[0].code
+        assert "healthy" == judge(replace(near, gain=Gain(1.15, 1.07, 1.2)))[0].code
         assert "decode" == judge(replace(near, gain=Gain(1.15, 1.13, 1.17)))[0].code
 
     def test_what_sending_always_takes_is_no_cause(self):

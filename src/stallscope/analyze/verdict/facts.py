@@ -58,6 +58,10 @@ class Gain:
         """Whether the loop is faster by less than this share (0 to 1), or by nothing for sure."""
         return self.is_none or self.factor < 1 + share
 
+    def is_above(self, share: float) -> bool:
+        """Whether the loop is faster by more than this share (0 to 1), for sure."""
+        return self.low is not None and self.low >= 1 + share
+
 
 @dataclass(frozen=True, eq=False)
 class Facts:

@@ -154,7 +154,8 @@ def _first(facts: Facts, found: Found) -> Finding:
         return healthy(facts)
     verdict = why_it_waits(facts, found)
     is_little = verdict is None or verdict.severity < limits.WORTH
-    if _is_near(facts) and facts.gain is None and is_little:
+    gains = facts.gain is not None and facts.gain.is_above(limits.HEALTHY)
+    if _is_near(facts) and is_little and not gains:
         return healthy(facts)  # what waits longest is next to nothing
     return verdict or no_cause(facts)
 
