@@ -13,6 +13,12 @@ import pytest
 import torch
 
 
+def pytest_addoption(parser):
+    """The goldens of `tests/surface` are written by the tests that compare with them."""
+    text = "write down anew what users see (tests/surface/golden)"
+    parser.addoption("--write-golden", action="store_true", help=text)
+
+
 def pytest_collection_modifyitems(items):
     """Skip what this machine cannot run, and say why; what takes long comes first."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

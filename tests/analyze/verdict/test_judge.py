@@ -5,51 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from known import IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of
+from known import CASES, IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of
 
 from stallscope.analyze.verdict.exposure import Exposure
 from stallscope.analyze.verdict.judge import judge
 from stallscope.analyze.verdict.starts import Starts
 from stallscope.diagnoses import CAUSES
-from stallscope.resources import MEMORY, SHM
-
-EVEN = {
-    ("fetch", "fetch"): 0.26,
-    ("decode", "decode"): 0.25,
-    ("Blur", "transform"): 0.24,
-    ("collate", "collate"): 0.25,
-}
-LOCKED = {("Lookup", "transform"): (0.9, 0.5), ("fetch", "fetch"): 0.1}
-USED_UP = {"mean_share": 0.97, "used_up": True}
-SENDS = {("send", "sending"): 0.9, ("Blur", "transform"): 0.1}
-
-CASES = {
-    "healthy": known(stalled=0.01, load=0.5),
-    "storage-latency": known(work=WAITS_IN_FETCH, use=IDLE, alone_waiting_s=0.36),
-    "storage-bandwidth": known(
-        work=WAITS_IN_FETCH, use=IDLE, alone_waiting_s=0.18, lock_frames=0.0
-    ),
-    "decode": known(work={("decode", "decode"): 0.7, ("Blur", "transform"): 0.3}),
-    "one-transform": known(work={("Blur", "transform"): 0.7, ("decode", "decode"): 0.3}),
-    "transforms": known(work={(name, "transform"): 0.2 for name in "ABCDE"}),
-    "collate": known(work={("collate", "collate"): 0.7, ("Blur", "transform"): 0.3}),
-    "sending": known(work=SENDS, load=0.4, use=IDLE),
-    "too-few-workers": known(setup={"num_workers": 1, "cores": 8.0}),
-    "cpu-saturated": known(work=EVEN),
-    "oversubscription": known(use={"threads": 17}, extra_threads_share=0.9),
-    "main-process": known(setup={"num_workers": 0}, use={"worker_cpu": None}),
-    "too-little-prefetch": known(load=0.6, use=IDLE),
-    "slow-samples": known(load=1.2, patterns={"slow_samples": 0.9}, spikes=SPIKES),
-    "slow-worker": known(
-        making={"by_worker_s": {0: 0.9, 1: 0.3}}, stalled_by_worker={0: 0.9, 1: 0.1}
-    ),
-    "start-up": known(stalled=0.1, load=0.5, starts=Starts(2.0, 2.0, 3, again=True)),
-    "copy": known(stalled=0.3, work={("pin", "pin"): 0.9, ("send", "sending"): 0.1}, load=0.4),
-    "memory-pressure": known(used_up=({"resource": MEMORY, **USED_UP},)),
-    "shm": known(used_up=({"resource": SHM, **USED_UP},)),
-    "lock": known(work=LOCKED, use={"worker_cpu": 0.5}, alone_waiting_s=0.0, lock_frames=0.7),
-    "inconclusive": known(work={("unattributed", "unattributed"): 0.4, ("A", "transform"): 0.6}),
-}
 
 
 class TestVerdict:

@@ -1,0 +1,35 @@
+"""What is found in results that are there, without measuring anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from stallscope.analyze.verdict.facts import Facts, facts, gain_of, with_stacks
+from stallscope.analyze.verdict.judge import judge
+from stallscope.analyze.verdict.setup import Setup
+
+if TYPE_CHECKING:
+    from stallscope import Flame, Ladder, Run
+    from stallscope.diagnoses import Finding
+
+
+def judged(
+    measured: Facts | Run, ladder: Ladder | None = None, flame: Flame | None = None, **setup: Any
+) -> tuple[Finding, ...]:
+    """The verdict first.
+
+    Args:
+        measured: the loop as it is, or what the rules know of it.
+        ladder: if one was measured.
+        flame: if stacks were taken.
+        setup: fields of `Setup`; without, two cores and the run's own workers.
+    """
+    if isinstance(measured, Facts):
+        return judge(measured)
+    workers = measured.settings.num_workers
+    usual = {"num_workers": workers, "cores": 2.0, "prefetch_factor": 2 if workers else None}
+    found = facts(measured, Setup(**{**usual, **setup}))
+    if ladder is not None:
+        found = replace(found, gain=gain_of(ladder))
+    return judge(found if flame is None else with_stacks(found, flame))

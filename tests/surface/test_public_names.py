@@ -1,0 +1,119 @@
+"""The names that programs use: of the package, of its results, of the command line."""
+
+from __future__ import annotations
+
+import inspect
+import runpy
+import sys
+from dataclasses import fields, is_dataclass
+
+import pytest
+import typer
+from surface.built import built
+
+import stallscope as ss
+
+CLASSES = [name for name in ss.__all__ if name[0].isupper()]
+VERBS = [name for name in ss.__all__ if name[0].islower()]
+PARTS = {
+    "run.settings": lambda: built("run").settings,
+    "ladder.circumstances": lambda: built("ladder").circumstances,
+    "ladder.rates": lambda: next(iter(built("ladder").rates.values())),
+    "flame.circumstances": lambda: built("flame").circumstances,
+    "difference": lambda: built("difference"),
+    "orders.circumstances": lambda: built("orders").circumstances,
+    "orders.rest": lambda: built("orders").rest,
+    "orders.counts": lambda: built("orders").counts,
+    "lines.circumstances": lambda: built("lines").circumstances,
+    "lines.cost": lambda: built("lines").cost(),
+    "diagnosis.circumstances": lambda: built("diagnosis").circumstances,
+    "diagnosis.verdict": lambda: built("diagnosis").verdict,
+    "diagnosis.verdict.cause": lambda: built("diagnosis").verdict.cause,
+}
+"""Values that results consist of."""
+
+
+def members(cls: type) -> dict[str, str]:
+    """Each public attribute of a class, and how it is called if it can be."""
+    names = {name for name in dir(cls) if not name.startswith("_")}
+    if is_dataclass(cls):
+        names |= {field.name for field in fields(cls)}
+    return {name: signature(getattr(cls, name, None)) for name in sorted(names)}
+
+
+def signature(member: object) -> str:
+    """The parameters of a function, with their types and defaults; "" for anything else."""
+    return str(inspect.signature(member)) if callable(member) else ""
+
+
+def test_verbs(golden):
+    """Each takes the same arguments by the same names, with the same defaults."""
+    golden.json("names/verbs.json", {name: signature(getattr(ss, name)) for name in VERBS})
+
+
+def test_classes(golden):
+    """Each result has the same attributes and methods."""
+    found = {name: members(getattr(ss, name)) for name in CLASSES if name != "StallscopeError"}
+
+    golden.json("names/classes.json", found)
+
+
+def test_parts_of_results(golden):
+    """What results consist of has the same attributes."""
+    golden.json("names/parts.json", {name: members(type(part())) for name, part in PARTS.items()})
+
+
+def test_results_are_made_by_the_same_fields(golden):
+    """A result is a value: its fields, in order, make another one."""
+    found = {name: [field.name for field in fields(getattr(ss, name))] for name in CLASSES[:-2]}
+
+    golden.json("names/fields.json", {**found, "Target": [one.name for one in fields(ss.Target)]})
+
+
+def test_what_instrumented_gives():
+    """After the block there is a run, and nothing else."""
+    with ss.instrumented() as watch:
+        assert not hasattr(watch, "run")
+
+    assert ["run"] == [name for name in dir(watch) if not name.startswith("_")]
+    assert isinstance(watch.run, ss.Run)
+
+
+class _FoundError(Exception):
+    """Carries the command line out of the program."""
+
+
+@pytest.fixture
+def command_line(monkeypatch):
+    """What `python -m stallscope` would run."""
+
+    def caught(app, *_, **__):
+        raise _FoundError(app)
+
+    monkeypatch.setattr(typer.Typer, "__call__", caught)
+    monkeypatch.setattr(sys, "argv", ["stallscope"])
+    with pytest.raises(_FoundError) as found:
+        runpy.run_module("stallscope", run_name="__main__")
+    return typer.main.get_command(found.value.args[0])
+
+
+def test_command_line(command_line, golden):
+    """The same commands take the same arguments and options, with the same defaults."""
+    found = {name: parameters(command) for name, command in command_line.commands.items()}
+
+    golden.json("names/command_line.json", {"": parameters(command_line), **found})
+
+
+def parameters(command) -> dict[str, dict[str, object]]:
+    """The arguments and options of a command."""
+    return {
+        " ".join([*one.opts, *one.secondary_opts]): {
+            "is": one.param_type_name,
+            "shown": one.metavar,
+            "default": None if one.default is None else str(one.default),
+            "required": one.required,
+            "values": one.nargs,
+            "flag": getattr(one, "is_flag", False),
+        }
+        for one in command.params
+    }

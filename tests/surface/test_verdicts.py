@@ -1,0 +1,143 @@
+"""What is found wrong where one thing is wrong, and how bad; from numbers, without a clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from builders import a_run, resources_of, steps_of
+from climbs import RUNGS, a_ladder
+from judged import judged
+from known import CASES
+from planted_stacks import a_flame
+from surface.built import LOOP, SAVED_RUNS, saved_run
+from virtual_loop import a_loop
+
+if TYPE_CHECKING:
+    import stallscope as ss
+
+EVEN = {"fetch": 20.0, "decode": 20.0, "Blur": 20.0, "collate": 20.0}
+FAST = {"decode": 9.0}
+
+
+def with_use(run: ss.Run, worker: float, queued: float, core: float = 0.5) -> ss.Run:
+    """What of its time each worker computes and wants a core, and how busy the cores are."""
+    pids = run.batches["pid"].unique().sort().to_list()
+    use = {
+        **{("worker_cpu_share", str(pid)): worker for pid in pids},
+        **{("queued_for_core_share", str(pid)): queued for pid in pids},
+        **{("core_busy_share", str(number)): core for number in range(2)},
+        ("loop_cpu_share", "1"): 0.1,
+    }
+    seconds = int(run.all_steps["end_ns"].max() / 1e9) + 1
+    return replace(run, all_resources=resources_of(use, seconds))
+
+
+def varying(step: int, worker: int) -> dict[str, float]:
+    """One batch in ten takes twenty times as long."""
+    return {"fetch": 1.0, "Blur": 400.0 if step % 10 == 9 else 20.0}
+
+
+def one_is_slow(step: int, worker: int) -> dict[str, float]:
+    """Worker 1 takes six times as long as the others."""
+    return {"fetch": 1.0, "Blur": 120.0 if worker == 1 else 20.0}
+
+
+LOOPS = {
+    "one transform": lambda: judged(a_loop(LOOP, workers=2)),
+    "one transform, computing": lambda: judged(with_use(a_loop(LOOP, workers=2), 0.98, 0.02, 0.97)),
+    "one transform, with stacks": lambda: judged(
+        a_loop({**LOOP, "RandomMask": 90.0}, workers=2), flame=a_flame()
+    ),
+    "decoding": lambda: judged(a_loop({"fetch": 2.0, "decode": 90.0, "Crop": 4.0}, workers=2)),
+    "reading": lambda: judged(a_loop({"fetch": 90.0, "decode": 4.0}, workers=2)),
+    "reading, waiting": lambda: judged(
+        with_use(a_loop({"fetch": 90.0, "decode": 4.0}, workers=2), 0.05, 0.01, 0.1)
+    ),
+    "many transforms": lambda: judged(a_loop(dict.fromkeys("ABCDE", 18.0), workers=2)),
+    "even work on full cores": lambda: judged(
+        with_use(a_loop(EVEN, workers=2), 0.98, 0.02, core=0.98)
+    ),
+    "one worker of eight cores": lambda: judged(a_loop(EVEN, workers=1), cores=8.0),
+    "collate": lambda: judged(a_loop({"decode": 5.0, "collate": 90.0}, workers=2)),
+    "sending": lambda: judged(a_loop({"decode": 5.0}, workers=2, send=60.0)),
+    "no workers": lambda: judged(a_loop(EVEN, workers=0), cores=4.0),
+    "own work of the loop": lambda: judged(
+        a_loop(FAST, using={"forward": 10.0, "logging": 60.0}), simulated=False
+    ),
+    "copies": lambda: judged(a_loop(FAST, h2d=60.0, using={"forward": 20.0})),
+    "slow batches": lambda: judged(a_loop(varying, workers=2, batches=120)),
+    "slow worker": lambda: judged(a_loop(one_is_slow, workers=3, batches=120)),
+    "little prefetch": lambda: judged(
+        a_loop(varying, workers=2, prefetch=1, batches=120, using={"forward": 40.0}),
+        prefetch_factor=1,
+    ),
+    "starting anew": lambda: judged(
+        a_loop(FAST, epochs=4, batches=12, restart=2000.0), epoch_batches=12
+    ),
+    "healthy": lambda: judged(a_loop(FAST, using={"forward": 40.0})),
+    "healthy, by the ladder": lambda: judged(
+        a_loop(FAST, using={"forward": 40.0}),
+        ladder=a_ladder(dict.fromkeys(RUNGS[:5], 0.1), noise=0.05),
+    ),
+    "no step": lambda: judged(a_loop(FAST, using={"forward": 40.0}), has_step=False),
+    "too short": lambda: judged(a_loop(LOOP, batches=6, workers=2)),
+    "nothing": lambda: judged(a_run([])),
+    "waits alone": lambda: judged(
+        a_run([{"fetch": 1.0}] * 160, steps=steps_of([0.2] * 40)), simulated=True
+    ),
+}
+
+
+@cache
+def of_loops() -> dict[str, tuple]:
+    """What is found in each of the loops."""
+    return {name: judge() for name, judge in LOOPS.items()}
+
+
+@cache
+def of_facts() -> dict[str, tuple]:
+    """What is found in the numbers of each cause."""
+    return {code: judged(facts) for code, facts in CASES.items()}
+
+
+def told(found) -> dict[str, list[list[object]]]:
+    """The verdict first: code, severity and confidence of each finding."""
+    return {
+        name: [[one.code, round(one.severity, 9), round(one.confidence, 9)] for one in findings]
+        for name, findings in found.items()
+    }
+
+
+def test_of_loops(golden):
+    """Loops whose every time is planted."""
+    golden.json("verdicts/loops.json", told(of_loops()), rel_tol=1e-6)
+
+
+def test_of_facts(golden):
+    """Numbers in which only one cause is."""
+    golden.json("verdicts/facts.json", told(of_facts()), rel_tol=1e-6)
+
+
+def test_of_saved_runs(golden):
+    """Recordings of real loops."""
+    names = [name for name in SAVED_RUNS if not name.endswith("ranks")]
+    found = {name: judged(saved_run(name)) for name in names}
+
+    golden.json("verdicts/saved.json", told(found), rel_tol=1e-6)
+
+
+def test_words_of_findings(golden):
+    """Title, next step and the names of the evidence of the first finding of each code."""
+    seen = {}
+    for findings in (*of_loops().values(), *of_facts().values()):
+        for one in findings:
+            seen.setdefault(one.code, one)
+    found = {
+        code: [one.title, one.next_step, one.tested, sorted(one.evidence)]
+        for code, one in sorted(seen.items())
+    }
+
+    assert set(CASES) == set(found)
+    golden.json("verdicts/words.json", found)
