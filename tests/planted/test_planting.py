@@ -11,13 +11,12 @@ import pytest
 import torch
 
 import stallscope as ss
+from planted import NOT_PLANTED, PAIRS, PLANTED, loader, plant, plant_pair
+from planted.planting import together
+from planted.recipe import slowdown
+from planted.sound import HEALTHY, Given, base
 from stallscope.diagnoses import CAUSES
 from stallscope.errors import ArgumentError, UnsupportedError
-from stallscope.planted import NOT_PLANTED, PAIRS, PLANTED, plant, plant_pair, yardsticks
-from stallscope.planted.arithmetic import slowdown
-from stallscope.planted.base import Given, base
-from stallscope.planted.planting import together
-from stallscope.planted.sound import HEALTHY
 
 MEASURED = {"sending", "oversubscription"}
 """What these take is nothing that arithmetic knows."""
@@ -50,8 +49,8 @@ CHANGES = {
 @pytest.fixture(autouse=True)
 def a_known_machine(monkeypatch):
     """Decoding takes 5 ms; threads and large batches take ten times what others do."""
-    monkeypatch.setattr(yardsticks, "decode_s", lambda: 0.005)
-    monkeypatch.setattr(yardsticks, "batch_s", _takes)
+    monkeypatch.setattr(loader, "decode_s", lambda: 0.005)
+    monkeypatch.setattr(loader, "batch_s", _takes)
 
 
 def _takes(recipe):
@@ -188,8 +187,8 @@ class TestPlant:
         assert {one.recipe.busy_step for one in computing} == {True, False}
 
     def test_is_a_target_by_its_name(self):
-        """`stallscope.planted:slow_worker` can be given wherever a target can."""
-        target = ss.target("stallscope.planted:slow_worker")
+        """`planted:slow_worker` can be given wherever a target can."""
+        target = ss.target("planted:slow_worker")
 
         assert target.loader.dataset.recipe.slow_worker_s > 0
         assert target.step is not None

@@ -6,8 +6,9 @@ the loop is real, and so are the numbers behind what is said of it.
 
 import pytest
 
+import planted
 import stallscope as ss
-from stallscope import diagnoses, planted
+from stallscope import diagnoses
 
 
 @pytest.mark.slow

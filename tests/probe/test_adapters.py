@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import third_party
 from library import called, library, same
-from planted import CLOCK, record, time_of
 from torch.utils.data import Subset
+from virtual_pipeline import CLOCK, record, time_of
 
 import stallscope as ss
 

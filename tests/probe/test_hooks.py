@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from planted import CLOCK, Numbers, Op, OtherOp, record, time_of
 from torch import nn
 from torch.utils.data import (
     ConcatDataset,
@@ -20,6 +19,7 @@ from torch.utils.data import (
 )
 from torchvision import transforms as v1
 from torchvision.transforms import v2
+from virtual_pipeline import CLOCK, Numbers, Op, OtherOp, record, time_of
 
 from stallscope.probe import transforms
 

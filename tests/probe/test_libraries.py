@@ -13,11 +13,11 @@ import h5py
 import numpy as np
 import pytest
 from PIL import Image
-from planted import record
 from torch.utils.data import Dataset
 from torchvision import io as vision_io
 from torchvision import transforms as v1
 from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
+from virtual_pipeline import record
 
 from stallscope.analyze.spans import decode
 from stallscope.eventlog import read_log

@@ -11,39 +11,38 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from planted import causes
+from planted.loader import build
+from planted.sound import HEALTHY, Given, Two, base
 from stallscope.errors import ArgumentError
 from stallscope.measure.machine import usable_cores
-from stallscope.planted import cores, loop, making, storage, waiting
-from stallscope.planted.base import Given, Two, base
-from stallscope.planted.building import build
-from stallscope.planted.sound import HEALTHY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch.utils.data import DataLoader
 
-    from stallscope.planted.recipe import Recipe
+    from planted.recipe import Recipe
 
 Plant: TypeAlias = "Callable[[Recipe, Given], Two]"
 
 PLANTED: Final[dict[str, Plant]] = {
-    "storage-latency": storage.storage_latency,
-    "storage-bandwidth": storage.storage_bandwidth,
-    "decode": making.decode,
-    "one-transform": making.one_transform,
-    "transforms": making.transforms,
-    "collate": making.collate,
-    "sending": making.sending,
-    "too-few-workers": cores.too_few_workers,
-    "cpu-saturated": cores.cpu_saturated,
-    "oversubscription": cores.oversubscription,
-    "main-process": loop.main_process,
-    "too-little-prefetch": waiting.too_little_prefetch,
-    "slow-samples": waiting.slow_samples,
-    "slow-worker": waiting.slow_worker,
-    "start-up": waiting.start_up,
-    "lock": making.lock,
+    "storage-latency": causes.storage_latency,
+    "storage-bandwidth": causes.storage_bandwidth,
+    "decode": causes.decode,
+    "one-transform": causes.one_transform,
+    "transforms": causes.transforms,
+    "collate": causes.collate,
+    "sending": causes.sending,
+    "too-few-workers": causes.too_few_workers,
+    "cpu-saturated": causes.cpu_saturated,
+    "oversubscription": causes.oversubscription,
+    "main-process": causes.main_process,
+    "too-little-prefetch": causes.too_little_prefetch,
+    "slow-samples": causes.slow_samples,
+    "slow-worker": causes.slow_worker,
+    "start-up": causes.start_up,
+    "lock": causes.lock,
 }
 """Each cause that can be planted here. What cannot: a copy to a device takes a device, and memory
 or `/dev/shm` that is used up is not safe on a machine that others use, too."""
@@ -181,7 +180,7 @@ def together(first: Plant, second: Plant, sound: Recipe, given: Given) -> Togeth
 def _begin(name: str, seed: int, strength: float, start_method: str | None) -> tuple[Given, Recipe]:
     if not strength > 1:  # false for nan, too
         raise ArgumentError(f"strength={strength!r}: give a number above 1")
-    given = Given(Random(f"{name} {seed}"), usable_cores(), strength)  # noqa: S311 - no secret
+    given = Given(Random(f"{name} {seed}"), usable_cores(), strength)
     return given, replace(base(given.draw, given.cores), start_method=start_method)
 
 

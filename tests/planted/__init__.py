@@ -1,8 +1,8 @@
 """Training loops with a planted cause: what a verdict is tried against.
 
 `plant("collate", seed=3)` gives a loader and a step that starve for one known reason, and the same
-without it. Each is also a target by its name: `stallscope.planted:slow_worker`,
-`stallscope.planted:healthy`. It works on any number of cores, see `planting.py`.
+without it. Each is also a target by its name, where this folder's parent is on Python's path:
+`PYTHONPATH=tests stallscope diagnose planted:slow_worker`. It works on any number of cores.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stallscope.planted.planting import (
+from planted.planting import (
     HEALTHY_CODE,
     NOT_PLANTED,
     PAIRS,
@@ -43,5 +43,5 @@ def _loop(code: str) -> tuple[Any, Callable[[Any], object]]:
 def __getattr__(name: str) -> Any:
     code = name.replace("_", "-")
     if code not in PLANTED and code != HEALTHY_CODE:
-        raise AttributeError(f"module 'stallscope.planted' has no attribute {name!r}")
+        raise AttributeError(f"module 'planted' has no attribute {name!r}")
     return partial(_loop, code)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from stallscope.planted.arithmetic import amount, slowdown
-from stallscope.planted.recipe import Op, Recipe
+from planted.recipe import Op, Recipe, amount, slowdown
 
 
 def a_loop(**numbers) -> Recipe:
