@@ -10,14 +10,14 @@ the outer clock's time no stage explains.
 
 from __future__ import annotations
 
-import argparse
-import functools
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from pairing import Estimate, ratio
+from benchkit.command import Option, arguments, table
+from benchkit.pairing import Estimate, in_turns, ratio
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 from torchvision import transforms as v1
@@ -193,7 +193,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: Plain(v1.Compose([rest(), v1.RandomChoice([Burn(), rest()], p=[1, 0])])), "Burn",
     ),
     "a function": (lambda: Plain(v1.Compose([rest(), burn])), "burn"),
-    "a partial": (lambda: Plain(v1.Compose([rest(), functools.partial(burn)])), "burn"),
+    "a partial": (lambda: Plain(v1.Compose([rest(), partial(burn)])), "burn"),
     "the same object twice": (lambda: Plain(v1.Compose([TWICE, rest(), TWICE])), "Burn"),
     "one op calling another": (lambda: Plain(Outer()), "Burn"),
     "an op that raises": (Catches, "Flaky"),
@@ -258,30 +258,30 @@ def decode_time(order: str, batches: int) -> float:
 
 def decode_ratio(pairs: int, batches: int) -> Estimate:
     """Decode time by what comes first in the pipeline, in turn: crop / conversion to a tensor."""
-    figures: dict[str, list[float]] = {"crop_first": [], "published": []}
-    for number in range(pairs):
-        for order in sorted(figures, reverse=bool(number % 2)):
-            figures[order].append(decode_time(order, batches))
-    return ratio(np.array(figures["crop_first"]), np.array(figures["published"]))
+    orders = ("crop_first", "published")
+    times = in_turns({order: partial(decode_time, order, batches) for order in orders}, pairs)
+    return ratio(*(np.array(times[order]) for order in orders))
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batches", type=int, default=12, help="batches a case")
-    batches = parser.parse_args().batches
+    given = arguments(
+        __doc__,
+        cases=Option(list(CASES), ["an op in a slot"], "these"),
+        batches=Option(12, 2, "batches a case"),
+        pairs=Option(8, 1, "recordings of each order of case B"),
+    )
     planned = PLANTED_S / (PLANTED_S + REST_S)
     rows = []
-    for name, (make, stage) in tqdm(CASES.items(), desc="cases", leave=False):
-        found, remainder = measure(make(), stage, batches)
+    for name in tqdm(given.cases, desc="cases", leave=False):
+        make, stage = CASES[name]
+        found, remainder = measure(make(), stage, given.batches)
         rows.append((name, stage, f"{planned:.1%}", f"{found:.1%}", f"{remainder:+.2%}"))
-    columns = ["planted in", "stage", "share planned", "share found", "unexplained"]
-    with pl.Config(tbl_rows=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True):
-        print(pl.DataFrame(rows, schema=columns, orient="row"))
-    lazy = decode_ratio(8, batches)
+    print(table(("planted in", "stage", "share planned", "share found", "unexplained"), rows))
+    lazy = decode_ratio(given.pairs, given.batches)
     print(
-        "lazy decode, time with RandomCrop first / with PILToTensor first: "
-        f"{lazy.centre:.3f} [{lazy.low:.3f}, {lazy.high:.3f}]"
+        "\nlazy decode, time with RandomCrop first / with PILToTensor first: "
+        f"{lazy.centre:.3f} {lazy.interval()}"
     )
 
 

@@ -15,18 +15,23 @@ ratio to the pipeline as it is, with its 95% interval.
 
 from __future__ import annotations
 
-import argparse
-import random
 import time
-from typing import Any
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 import torch
-from pairing import ratio, table
+from benchkit.command import Option, arguments, ms, table
+from benchkit.pairing import in_turns, ratio
 
 import stallscope as ss
 from stallscope.demo import FasterRandomMask, case_b_loader
+from stallscope.measure.machine import usable_cores
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CPU_BATCH = 8
 CPU_HEAD = ("change, same data", "CPU time of the original over its own", "95% interval")
@@ -35,13 +40,13 @@ HEAD = ("change", "data", "predicted", "measured", "95% interval", "speedup", "9
 
 def main() -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    given = arguments(
+        __doc__,
+        budget=Option(180.0, 4.0, "seconds"),
+        workers=Option(min(4, usable_cores()), 1, "of the loader"),
+        blocks=Option(40, 1, "paired batches"),
+        samples=Option(200, 4, "that are compared bit for bit"),
     )
-    parser.add_argument("--budget", type=float, default=180.0, help="seconds (180)")
-    parser.add_argument("--workers", type=int, default=None, help="of the loader (4, or the CPUs)")
-    parser.add_argument("--blocks", type=int, default=40, help="paired batches (40)")
-    given = parser.parse_args()
     loader = case_b_loader(num_workers=given.workers)
     orders = ss.orders(
         loader, alternatives={"RandomMask": FasterRandomMask()}, budget_s=given.budget
@@ -53,7 +58,7 @@ def main() -> None:
         print(f"- {note}")
     same = orders.table().filter(pl.col("equivalence") == "identical", pl.col("kind") != "cache")
     whole = same.filter(pl.col("kind") == "together")["trial"].to_list() or [0]
-    print(f"\n200 samples with all changes together {_same(orders, whole[0])}")
+    print(f"\nwith all changes together {_same(orders, whole[0], given.samples)}")
     print("\n" + table(CPU_HEAD, _cpu_rows(orders, same, given.blocks)))
 
 
@@ -71,9 +76,9 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         row["change"][:70],
         row["equivalence"],
-        _ms(row["predicted_s"]),
-        _ms(row["measured_s"]),
-        f"{_ms(row['measured_low_s'])} to {_ms(row['measured_high_s'])}",
+        ms(row["predicted_s"]),
+        ms(row["measured_s"]),
+        f"{ms(row['measured_low_s'])} to {ms(row['measured_high_s'])}",
         _times(row["speedup"]),
         f"{_times(row['speedup_low'])} to {_times(row['speedup_high'])}",
     )
@@ -106,42 +111,37 @@ def _cpu_rows(orders: Any, same: pl.DataFrame, blocks: int) -> list[tuple[str, .
     plain = case_b_loader(num_workers=0, batch_size=CPU_BATCH)
     names = dict(same.select("trial", "change").iter_rows())
     loaders = {trial: orders.apply(plain, trial) if trial else plain for trial in names}
-    times: dict[int, list[float]] = {trial: [] for trial in names}
     torch.set_num_threads(1)
-    for block in range(-1, blocks):  # the first block pays for what is done for the first time
-        for trial in random.sample(sorted(names), len(names)):
-            seconds = _cpu_s(loaders[trial], seed=block)
-            times[trial] += [seconds] if block >= 0 else []
+    for loader in loaders.values():  # which pays for what is done for the first time
+        _cpu_s(loader, count())
+    seeds = {trial: count(1) for trial in names}
+    timed = {trial: partial(_cpu_s, loaders[trial], seeds[trial]) for trial in names}
+    times = in_turns(timed, blocks)
     found = {trial: ratio(np.array(times[0]), np.array(times[trial])) for trial in names if trial}
     found = dict(sorted(found.items(), key=lambda one: -one[1].centre))
     return [
-        (names[trial], f"{one.centre:.2f}×", f"{one.low:.2f}× to {one.high:.2f}×")
-        for trial, one in found.items()
+        (names[trial], f"{one.centre:.2f}×", one.interval(".2f")) for trial, one in found.items()
     ]
 
 
-def _cpu_s(loader: Any, seed: int) -> float:
-    """CPU time of one batch."""
-    torch.manual_seed(seed + 1)
+def _cpu_s(loader: Any, seeds: Iterator[int]) -> float:
+    """CPU time of one batch; each block has a seed of its own, the same for all loaders."""
+    torch.manual_seed(next(seeds))
     began = time.process_time()
     loader.collate_fn([loader.dataset[index] for index in range(CPU_BATCH)])
     return time.process_time() - began
 
 
-def _same(orders: Any, trial: int) -> str:
-    """Whether a loader gives the same bits, over 200 samples of a seed."""
-    loader = case_b_loader(num_workers=0, batch_size=32, entries=200)
+def _same(orders: Any, trial: int, samples: int) -> str:
+    """Whether a loader gives the same bits, over so many samples of a seed."""
+    loader = case_b_loader(num_workers=0, batch_size=32, entries=samples)
     other = orders.apply(loader, trial)
     epochs = []
     for one in (loader, other):
         torch.manual_seed(0)
         epochs.append([image for images, _ in one for image in images])
     equal = sum(map(torch.equal, *epochs))
-    return f"are the same bits as those of the loader as it is: {equal} of {len(epochs[0])}"
-
-
-def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1e3:.2f} ms"
+    return f"{equal} of {samples} samples are the same bits as those of the loader as it is"
 
 
 def _times(factor: float | None) -> str:

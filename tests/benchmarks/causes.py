@@ -12,16 +12,17 @@ that of the step alone.
 
 from __future__ import annotations
 
-import argparse
-import math
-import random
 import time
 import warnings
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pairing import ratio, table
+from benchkit.command import Option, arguments, table
+from benchkit.pairing import in_turns, ratio
+from planted import PLANTED, Planted, plant
+from planted.recipe import slowdown
 from tqdm import tqdm
 
 from stallscope.errors import UnsupportedError
@@ -29,10 +30,9 @@ from stallscope.measure.devices.cpu import Cpu
 from stallscope.measure.inner import private
 from stallscope.measure.laps import Loop, started
 from stallscope.measure.machine import usable_cores
-from stallscope.planted import PLANTED, Planted, plant
-from stallscope.planted.arithmetic import slowdown
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Iterable
 
 HEAD = ("cause", "expected", "found", "95% interval", "of its step", "taken away")
@@ -40,13 +40,18 @@ MEASURED = ("sending", "oversubscription")
 """Nothing but measuring tells what these take."""
 HEALTHY = 1.25
 """A loop that takes less than so many times its step is called healthy again."""
-MOST = 1e6
-"""An interval that ends beyond this has no end: there were too few blocks."""
 
 
 def main() -> None:
     """Measure, and print the table."""
-    given = _arguments()
+    given = arguments(
+        __doc__,
+        causes=Option(list(PLANTED), ["collate"], "these"),
+        blocks=Option(7, 1, "pairs of each cause"),
+        steps=Option(60, 4, "in the steady state"),
+        seed=Option(0, 0, "of the planted numbers"),
+        strength=Option(2.0, 2.0, "planted slow-down"),
+    )
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     rows = []
     bar = tqdm(given.causes, unit="cause", leave=False)
@@ -64,40 +69,25 @@ def main() -> None:
     )
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--causes", nargs="+", default=list(PLANTED), help="these (all)")
-    parser.add_argument("--blocks", type=int, default=7, help="pairs of each cause (7)")
-    parser.add_argument("--steps", type=int, default=60, help="in the steady state (60)")
-    parser.add_argument("--seed", type=int, default=0, help="of the planted numbers (0)")
-    parser.add_argument("--strength", type=float, default=2.0, help="planted slow-down (2)")
-    return parser.parse_args()
-
-
-def _row(code: str, given: argparse.Namespace) -> tuple[str, ...]:
+def _row(code: str, given: Namespace) -> tuple[str, ...]:
     planted = plant(code, given.seed, given.strength)
-    order = random.Random(given.seed)
-    blocks = []
-    for _ in range(given.blocks):
-        pair = [(1, planted), (0, planted.taken_away)]
-        order.shuffle(pair)
-        took = {place: step_s(loop, given.steps) for place, loop in pair}
-        blocks.append((took[0], took[1]))
-    without_s, with_s = np.array(blocks).T
+    loops = {"without": planted.taken_away, "with": planted}
+    took = in_turns(
+        {name: partial(step_s, loop, given.steps) for name, loop in loops.items()}, given.blocks
+    )
+    without_s, with_s = np.array(took["without"]), np.array(took["with"])
     found = ratio(with_s, without_s)
     expected = slowdown(planted.recipe, usable_cores())
     healthy = float(np.median(without_s)) / planted.recipe.step_s
-    known = math.isfinite(found.high) and found.high < MOST
+    interval = found.interval(".2f")
     heals = "heals" if found.low > 1 and healthy < HEALTHY else "DOES NOT HEAL"
     return (
         code,
         "-" if code in MEASURED else f"{expected:.2f}",
         f"{found.centre:.2f}",
-        f"[{found.low:.2f}, {found.high:.2f}]" if known else "too few blocks",
+        interval,
         f"{healthy:.2f}",
-        heals if known else "",
+        heals if interval.startswith("[") else "",
     )
 
 

@@ -10,26 +10,23 @@ the bottleneck's: its step takes nothing, so that what py-spy costs the workers 
 
 from __future__ import annotations
 
-import argparse
-import random
-import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
+from benchkit.command import Option, arguments, met, table
+from benchkit.pairing import in_turns, ratio
 from flaming import Planted
-from pairing import ratio, table
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
 from stallscope.measure.machine import usable_cores
 from stallscope.measure.pyspy import How, Spy
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Iterator
 
 LEAST = 0.98
@@ -39,7 +36,12 @@ HEAD = ("workers", "with / without", "95% interval", "without, samples/s", "bloc
 
 def main() -> None:
     """Measure, and print the table."""
-    given = _arguments()
+    given = arguments(
+        __doc__,
+        blocks=Option(12, 1, "pairs"),
+        seconds=Option(3.0, 0.2, "of each side"),
+        workers=Option([1, 2], [1], "of each row"),
+    )
     rows = [_row(workers, given) for workers in given.workers]
     print(table(HEAD, rows))
     how = How()
@@ -49,37 +51,28 @@ def main() -> None:
     )
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--blocks", type=int, default=12, help="pairs (12)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each side (3)")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="of each row")
-    return parser.parse_args()
-
-
-def _row(workers: int, given: argparse.Namespace) -> tuple[str, ...]:
+def _row(workers: int, given: Namespace) -> tuple[str, ...]:
     loader = DataLoader(Planted(10_000_000), BATCH, num_workers=workers)
     batches = iter(loader)
     pids = [(number, process.pid) for number, process in enumerate(batches._workers)]
-    without, attached = [], []
     _drain(batches, 4 * workers)
     try:
-        for _ in tqdm(range(given.blocks), desc=f"{workers} workers", unit="block"):
-            for side in random.sample([without, attached], 2):
-                measure = _attached if side is attached else _plain
-                side.append(measure(batches, pids, given.seconds))
+        sides = {"without": _plain, "attached": _attached}
+        rates = in_turns(
+            {name: partial(side, batches, pids, given.seconds) for name, side in sides.items()},
+            given.blocks,
+            named=f"{workers} workers",
+        )
     finally:
         batches._shutdown_workers()
-    found = ratio(np.array(attached), np.array(without))
+    found = ratio(np.array(rates["attached"]), np.array(rates["without"]))
     return (
         str(workers),
         f"{found.centre:.3f}",
-        f"[{found.low:.3f}, {found.high:.3f}]",
-        f"{np.median(without):.1f}",
+        found.interval(),
+        f"{np.median(rates['without']):.1f}",
         str(given.blocks),
-        "met" if found.centre >= LEAST else "MISSED",
+        met(found.centre >= LEAST),
     )
 
 

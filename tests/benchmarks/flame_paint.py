@@ -1,29 +1,27 @@
 """How long 50,000 distinct stacks take to be seen: from Python to the first paint in a browser.
 
-    python tests/benchmarks/flame_paint.py [STACKS]
+    python tests/benchmarks/flame_paint.py
 
 Prints the steps in Python and, for five fresh pages, the time from opening the exported file to the
-frame after the one in which the viewer drew; then what a zoom and a search take. Needs Chromium.
+frame after the one in which the viewer drew; then what a zoom and a search take. Without Chromium
+and playwright these are left out.
 """
 
 from __future__ import annotations
 
 import shutil
 import statistics
-import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
+from benchkit.command import Option, arguments
 from planted_stacks import many_stacks
-from playwright.sync_api import sync_playwright
 
 from stallscope.views.flamedata import of_flame
 from stallscope.views.flamepage import page as page_of
 
-PAGES = 5
 PAINTED = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() =>
     done(performance.now()))))"""
 ZOOM = """async () => {
@@ -59,28 +57,42 @@ def opened(browser, path):
     return found
 
 
+def paint(text, chromium, pages):
+    """Open a page so often, each time anew; what `opened` gives."""
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        path = Path(folder) / "flame.html"
+        path.write_text(text, encoding="utf-8")
+        print(f"page: {path.stat().st_size / 1e6:.1f} MB")
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
+        found = [opened(browser, path) for _ in range(pages)]
+        browser.close()
+    return found
+
+
 def main():
     """Print all of it."""
-    number = int(sys.argv[1]) if len(sys.argv) > 1 else 50_000
-    flame = many_stacks(number)
+    given = arguments(
+        __doc__,
+        stacks=Option(50_000, 500, "distinct ones"),
+        pages=Option(5, 1, "fresh ones that are opened"),
+    )
+    flame = many_stacks(given.stacks)
     print(f"{flame.stacks()['stack'].n_unique():,} distinct stacks")
     timed("shares and their intervals", flame.table)
     data = timed("merged, cut and put into lists", lambda: of_flame(flame))
     print(f"{len(data['parents']):,} frames are given to the viewer; {data['notes'][-1]}")
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        path = Path(folder) / "flame.html"
-        path.write_text(page_of(data), encoding="utf-8")
-        print(f"page: {path.stat().st_size / 1e6:.1f} MB")
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
-        )
-        found = [opened(browser, path) for _ in range(PAGES)]
-        browser.close()
-    for name, times in zip(
-        ("first paint", "a zoom", "a search"), zip(*found, strict=True), strict=True
-    ):
+    chromium = shutil.which("chromium")
+    if not chromium or find_spec("playwright") is None:
+        print("Chromium or playwright is not installed: what the browser takes is left out")
+        return
+    painted = zip(*paint(page_of(data), chromium, given.pages), strict=True)
+    for name, times in zip(("first paint", "a zoom", "a search"), painted, strict=True):
         shown = ", ".join(f"{one:.0f}" for one in sorted(times))
-        print(f"{name}: median {statistics.median(times):.0f} ms of {PAGES} pages ({shown})")
+        print(f"{name}: median {statistics.median(times):.0f} ms of {given.pages} pages ({shown})")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Whether a flame tells the truth: shares that are known beforehand, and what it finds.
 
-A sample of 200 ms spends 60% in one named function and 25% in another. Both are looked for merged
+A sample spends 60% in one named function and 25% in another. Both are looked for merged
 and in each worker, with forked and with spawned workers, by py-spy and by the in-process sampler.
 "Found" is the share of the samples that have the function on their stack, of all that were taken:
 what torch does itself for each of them is in the whole, and takes under 1% of it. Below that,
@@ -11,15 +11,9 @@ the share of a stage stands beside the busy share that the recorder measures.
 
 from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import polars as pl
+from benchkit.command import Option, arguments, table
 from flaming import Planted
-from pairing import table
 from torch.utils.data import DataLoader
 
 import stallscope as ss
@@ -40,19 +34,26 @@ STAGES_HEAD = ("stage", "start", "by", "stage share", "recorder's busy share", "
 
 def main() -> None:
     """Measure, and print the tables."""
-    given = _arguments()
+    given = arguments(
+        __doc__,
+        seconds=Option(20.0, 0.4, "of each flame"),
+        rate=Option(50.0, 50.0, "samples a second"),
+        starts=Option(["fork", "spawn"], ["fork"], "of the workers"),
+        sample_s=Option(0.2, 0.02, "of a sample, seconds"),
+        batches=Option(24, 2, "that are recorded"),
+    )
     rows: list[tuple[str, ...]] = []
     stages: list[tuple[str, ...]] = []
     found_py_spy = spycall.executable
-    for start in ("fork", "spawn"):
+    for start in given.starts:
         loader = DataLoader(
-            Planted(1_000_000, sample_s=0.2),
+            Planted(1_000_000, sample_s=given.sample_s),
             4,
             num_workers=WORKERS,
             multiprocessing_context=start,
             prefetch_factor=2,
         )
-        busy = _busy(loader)
+        busy = _busy(loader, given.batches)
         for by in ("py-spy", "in-process sampler"):
             spycall.executable = found_py_spy if by == "py-spy" else lambda: None
             flame = ss.flame(loader, seconds=given.seconds, rate_hz=given.rate)
@@ -64,15 +65,6 @@ def main() -> None:
     print()
     print(table(STAGES_HEAD, stages))
     print(f"\n{given.seconds:g} s at {given.rate:g} Hz, {WORKERS} workers, {usable_cores()} cores")
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each flame (20)")
-    parser.add_argument("--rate", type=float, default=50.0, help="samples a second (50)")
-    return parser.parse_args()
 
 
 def _rows(flame: ss.Flame, start: str, by: str, worker: int | str) -> list[tuple[str, ...]]:
@@ -100,9 +92,9 @@ def _is(function: str) -> pl.Expr:
     return pl.col("function").str.ends_with(function.rpartition(".")[2])
 
 
-def _busy(loader: DataLoader) -> dict[str, float]:
+def _busy(loader: DataLoader, batches: int) -> dict[str, float]:
     """Of each stage: its share of the workers' busy time, as the recorder has it."""
-    found = ss.record(loader, batches=24).stages()
+    found = ss.record(loader, batches=batches).stages()
     return dict(zip(found["stage"], found["busy_share"], strict=True))
 
 

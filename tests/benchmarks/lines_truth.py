@@ -9,10 +9,9 @@ line is right if it is the hottest of all and its share within 10 points of the 
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING, Any
 
-from pairing import table
+from benchkit.command import Option, arguments, table
 from torch.utils.data import DataLoader, default_collate
 
 import stallscope as ss
@@ -79,12 +78,13 @@ def _loader(transform: Any, collate: Any = None) -> DataLoader[Any]:
 
 def main() -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    given = arguments(
+        __doc__,
+        planted=Option(list(loaders()), ["in __call__, busy"], "these"),
+        samples=Option(160, 16, "of each"),
     )
-    parser.add_argument("--samples", type=int, default=160)
-    samples = parser.parse_args().samples
-    rows = [_row(name, *one, samples) for name, one in loaders().items()]
+    samples = given.samples
+    rows = [_row(name, *loaders()[name], samples) for name in given.planted]
     print(f"{samples} samples each, {cores_available():g} cores; within {WITHIN * 100:.0f} points?")
     print(table(HEAD, rows))
 

@@ -19,21 +19,20 @@ of the figure: of so cheap ones only a few batches are, so it shows in the mean.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import itertools
-import random
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import peers
 import torch
-from pairing import Estimate, centre, table
+from benchkit import peers
+from benchkit.command import Option, arguments, met, table
+from benchkit.pairing import Estimate, centre, in_turns
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
 import stallscope as ss
 
@@ -65,27 +64,25 @@ class Case:
 
 def main() -> None:
     """Measure, and print the table."""
-    given = _arguments()
+    given = arguments(
+        __doc__,
+        blocks=Option(40, 1, "of each loop"),
+        steps=Option(200, 20, "in a block"),
+    )
     torch.set_num_threads(1)
     cases = _cases()
-    times: dict[str, Times] = {case.name: _none_yet() for case in cases}
     gc.collect()
     gc.freeze()
-    total = given.blocks * len(cases)
-    for _, case in tqdm(
-        itertools.product(range(given.blocks), cases), total=total, desc="comparing", unit="block"
-    ):
-        _block(case, given.steps, times[case.name])
+    conditions = (BARE, CONTROL, OURS, PEER)
+    times = {
+        case.name: in_turns(
+            {name: partial(_figures, case, name, given.steps) for name in conditions},
+            given.blocks,
+            named=case.name,
+        )
+        for case in cases
+    }
     print(_report(times, given))
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--blocks", type=int, default=40, help="of each loop (40)")
-    parser.add_argument("--steps", type=int, default=200, help="in a block (200)")
-    return parser.parse_args()
 
 
 def _cases() -> list[Case]:
@@ -125,22 +122,18 @@ def _training() -> Step:
     return step
 
 
-def _none_yet() -> Times:
-    return {name: [] for name in (BARE, CONTROL, OURS, PEER)}
-
-
-def _block(case: Case, steps: int, times: Times) -> None:
-    """The same steps under each condition, in random order."""
-    for name in random.sample(list(times), len(times)):
-        loader = DataLoader(
-            range(2 * (UNTIMED + steps + 1)), 2, False, num_workers=case.workers, collate_fn=list
-        )
-        watching = {OURS: ss.instrumented, PEER: lambda _: peers.torch_profiler()}
-        step = peers.labelled("step", case.step) if name == PEER else case.step
-        with watching.get(name, nullcontext)(loader):
-            times[name].append(_loop_us(loader, step, steps))
-        del loader
-        gc.collect()
+def _figures(case: Case, name: str, steps: int) -> tuple[float, ...]:
+    """The steps of a loop under a condition: its `FIGURES`."""
+    loader = DataLoader(
+        range(2 * (UNTIMED + steps + 1)), 2, False, num_workers=case.workers, collate_fn=list
+    )
+    watching = {OURS: ss.instrumented, PEER: lambda _: peers.torch_profiler()}
+    step = peers.labelled("step", case.step) if name == PEER else case.step
+    with watching.get(name, nullcontext)(loader):
+        figures = _loop_us(loader, step, steps)
+    del loader
+    gc.collect()
+    return figures
 
 
 def _loop_us(loader: DataLoader, step: Step, steps: int) -> tuple[float, ...]:
@@ -178,11 +171,11 @@ def _rows(loop: str, times: Times) -> list[tuple[str, ...]]:
 
 
 def _numbers(figure: Estimate, sign: str) -> tuple[str, str]:
-    return f"{figure.centre:{sign},.1f}", f"[{figure.low:{sign},.1f}, {figure.high:{sign},.1f}]"
+    return f"{figure.centre:{sign},.1f}", figure.interval(f"{sign},.1f")
 
 
 def _target(added: Estimate) -> str:
-    return "met" if added.high <= TARGET_US else "MISSED"
+    return met(added.high <= TARGET_US)
 
 
 if __name__ == "__main__":

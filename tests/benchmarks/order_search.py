@@ -14,21 +14,16 @@ timing the same order twice.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from pairing import ratio, table
-from torchvision.transforms import v2
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
+from benchkit.command import Option, arguments, ms, table
+from benchkit.pairing import ratio
 from pipelines import Tensors, workbench_of
+from torchvision.transforms import v2
 
 from stallscope.analyze.orders.search import Found, Order, cheapest, search
 from stallscope.measure.pipelines import trying
@@ -83,12 +78,11 @@ def mixed(n: int) -> list[Any]:
 
 def main() -> None:
     """Search, and print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    given = arguments(
+        __doc__,
+        most=Option(8, 3, "ops of the longest pipeline"),
+        budget=Option(60.0, 1.0, "of each search, seconds"),
     )
-    parser.add_argument("--most", type=int, default=8, help="ops of the longest pipeline (8)")
-    parser.add_argument("--budget", type=float, default=60.0, help="of each search, seconds (60)")
-    given = parser.parse_args()
     torch.set_num_threads(1)
     rows, errors, noise = [], [], []
     for n in range(3, given.most + 1):
@@ -111,7 +105,7 @@ def _row(name: str, ops: list[Any], budget_s: float, errors: list, noise: list) 
     tried = f"{found.measurements:,}" + (f" (+{found.unexplored} left)" if found.unexplored else "")
     row = (name, str(len(ops)), tried, f"{found.exhaustive:,}", f"{took_s:.1f}")
     if len(ops) > EXHAUSTED:
-        return (*row, "-", "-", _ms(same[0].seconds), "-")
+        return (*row, "-", "-", ms(same[0].seconds), "-")
     began = time.perf_counter()
     whole = _exhaustive(bench, found, last.state.digest, {order.positions for order in same})
     exhaustive_s = time.perf_counter() - began
@@ -170,21 +164,17 @@ def _winner(
     best = min(whole, key=lambda one: min(whole[one]))
     mine, theirs = min(whole[found.positions]), min(whole[best])
     if found.positions == best:
-        return "yes", _ms(mine), _ms(theirs)
+        return "yes", ms(mine), ms(theirs)
     pairs = [(_timed(bench, found.positions), _timed(bench, best)) for _ in range(_AGAIN)]
     more = ratio(*np.transpose(pairs))
     same = more.low <= 1 <= more.high or more.centre < _WITHIN
     said = "within noise" if same else "NO"
-    return f"{said} {more.centre:.2f} [{more.low:.2f}, {more.high:.2f}]", _ms(mine), _ms(theirs)
+    return f"{said} {more.centre:.2f} {more.interval('.2f')}", ms(mine), ms(theirs)
 
 
 def _spread(what: str, errors: list[float]) -> str:
     median, high = np.percentile(errors, (50, 90))
     return f"{what}: median {median:.1%}, 90th percentile {high:.1%}, over {len(errors)} orders"
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms"
 
 
 if __name__ == "__main__":

@@ -10,16 +10,10 @@ apart.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
-from pathlib import Path
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from pairing import table
+from benchkit.command import Option, arguments, table
 from pipelines import KNOWN, compared
 
 from stallscope.orderings import IDENTICAL
@@ -27,14 +21,15 @@ from stallscope.orderings import IDENTICAL
 
 def main() -> None:
     """Compare, and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    given = arguments(
+        __doc__,
+        seeds=Option(20, 1, "of data and draws, for each"),
+        pipelines=Option(len(KNOWN), 2, "of those that are known, from the first one on"),
     )
-    parser.add_argument("--seeds", type=int, default=20, help="of data and draws, for each (20)")
-    seeds = range(parser.parse_args().seeds)
+    seeds, pipelines = range(given.seeds), KNOWN[: given.pipelines]
     torch.set_num_threads(1)
     rows, right, wrongly_same = [], 0, 0
-    for known in KNOWN:
+    for known in pipelines:
         began = time.perf_counter()
         found = [compared(known, seed).equivalence for seed in seeds]
         right += found.count(known.truth)
@@ -43,7 +38,8 @@ def main() -> None:
         each = f"{(time.perf_counter() - began) / len(seeds):.2f} s"
         rows.append((known.name, known.truth, f"{found.count(known.truth)}", wrong, each))
     print(table(("pipeline", "truth", f"right of {len(seeds)}", "wrong", "each"), rows))
-    print(f"\n{right} of {len(KNOWN) * len(seeds)} right; wrongly called identical: {wrongly_same}")
+    number = len(pipelines) * len(seeds)
+    print(f"\n{right} of {number} right; wrongly called identical: {wrongly_same}")
 
 
 if __name__ == "__main__":

@@ -16,20 +16,22 @@ Blocks are added until the recorder's 95% interval is narrower than +-0.5%, or t
 
 from __future__ import annotations
 
-import argparse
 import gc
 import itertools
 import random
+import tempfile
 import time
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import peers
 import torch
-from pairing import Estimate, ratio, table
-from photographs import photographs
+from benchkit import peers
+from benchkit.command import Option, arguments, met, table
+from benchkit.pairing import Estimate, ratio
+from PIL import Image
 from torch.utils.data import default_collate
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torchvision import transforms
@@ -37,20 +39,22 @@ from torchvision.datasets import ImageFolder
 from tqdm import tqdm
 
 from stallscope.eventlog import Header
+from stallscope.measure.sample import sample_folder
 from stallscope.measure.workspace import log_capacity, workspace
 from stallscope.probe.fetchers import Hooks
-from stallscope.probe.install import MAIN, LogPlace
+from stallscope.probe.logplace import MAIN, LogPlace
 from stallscope.probe.recorder import Recorder
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 PLAIN, CONTROL, OURS = "nothing", "nothing, again", "stallscope's recorder"
 TARGET = 0.99
 WARM_UP = 2
-FEWEST_BLOCKS = 24
-"""Three for each of eight conditions; with fewer, no interval."""
+SHRINK = (0.96, 0.98, 1.0)
+"""A crop keeps one of these shares of the width and of the height: 533x800 at most."""
+QUALITIES = (75, 80, 85, 90)
 
 Pairs = dict[str, list[tuple[int, int]]]
 
@@ -68,28 +72,57 @@ class Condition:
 
 def main() -> None:
     """Measure, and print the table."""
-    given = _arguments()
+    given = arguments(
+        __doc__,
+        files=Option(2000, 12, "JPEG files to make"),
+        batch=Option(32, 2, "samples in a batch"),
+        blocks=Option(24, 8, "the fewest; with fewer than three for each peer, no interval"),
+        half_width=Option(0.005, 10.0, "aim"),
+        minutes=Option(5.0, 0.1, "stop after this time"),
+        seed=Option(random.randrange(1 << 30), 0, "of the draws; new each time"),
+    )
     torch.set_num_threads(1)
-    with photographs(given.files) as folder, workspace() as place, ExitStack() as undo:
+    with _photographs(given.files) as folder, workspace() as place, ExitStack() as undo:
         dataset = ImageFolder(str(folder), _pipeline())
         recorder = Recorder(LogPlace(place, log_capacity(place, 1)).open(MAIN))
         fetcher = _fetcher(dataset)
-        ours = Condition(OURS, fetcher, _our_hooks(recorder, fetcher, undo))
+        ours = Condition(OURS, fetcher, _our_hooks(recorder, undo))
         always = [Condition(PLAIN, fetcher), Condition(CONTROL, fetcher), ours]
         pairs = _measure(always, _peers(dataset, fetcher, folder / "lines.txt"), given)
         print(_report(pairs, recorder, given))
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--files", type=int, default=2000, help="JPEG files to make (2000)")
-    parser.add_argument("--batch", type=int, default=32, help="samples in a batch (32)")
-    parser.add_argument("--half-width", type=float, default=0.005, help="aim (0.005)")
-    parser.add_argument("--minutes", type=float, default=5.0, help="stop after this time (5)")
-    parser.add_argument("--seed", type=int, default=None, help="of the draws; new each time")
-    return parser.parse_args()
+@contextmanager
+def _photographs(count: int) -> Iterator[Path]:
+    """A temporary folder of two classes with so many JPEG files; deleted after the block.
+
+    They are crops of the sample photographs, each encoded anew, and differ in size and content as
+    a real folder's do; the recipe has no chance in it.
+    """
+    sources = sorted(sample_folder().glob("*/*.jpg"))
+    with tempfile.TemporaryDirectory(prefix="benchmark-photographs-") as name:
+        for number in tqdm(range(count), desc="making the files", unit="file", leave=False):
+            source = sources[number % len(sources)]
+            folder = Path(name, source.parent.name)
+            folder.mkdir(exist_ok=True)
+            variant = number // len(sources)
+            _crop(source, variant).save(folder / f"{number}.jpg", quality=_quality(variant))
+        yield Path(name)
+
+
+def _quality(variant: int) -> int:
+    return QUALITIES[variant % len(QUALITIES)]
+
+
+def _crop(source: Path, variant: int) -> Image.Image:
+    """Another part of the photograph for each variant, now and then mirrored."""
+    with Image.open(source) as image:
+        wide = round(image.width * SHRINK[variant % len(SHRINK)])
+        high = round(image.height * SHRINK[variant // len(SHRINK) % len(SHRINK)])
+        left = (image.width - wide) * (variant % 5) // 4
+        top = (image.height - high) * (variant % 7) // 6
+        part = image.crop((left, top, left + wide, top + high))
+    return part.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if variant % 2 else part
 
 
 def _pipeline() -> transforms.Compose:
@@ -107,9 +140,9 @@ def _fetcher(dataset: Any, collate: Any = default_collate) -> Any:
     return _MapDatasetFetcher(dataset, auto_collation=True, collate_fn=collate, drop_last=False)
 
 
-def _our_hooks(recorder: Recorder, mine: object, undo: ExitStack) -> Callable[[], Any]:
+def _our_hooks(recorder: Recorder, undo: ExitStack) -> Callable[[], Any]:
     """The real hooks, as `probe.install.Probe` puts them on; between batches they are off."""
-    hooks = Hooks(recorder, lambda fetcher: fetcher is mine)
+    hooks = Hooks(recorder)
     hooks.put_on()
     hooks._fetchers.suspend()
     undo.callback(hooks.take_off)
@@ -149,19 +182,11 @@ def _peers(dataset: ImageFolder, fetcher: Any, lines: Path) -> list[Condition]:
         Condition("a line of text per op", _fetcher(appending, appending.collate)),
         Condition("cProfile", fetcher, peers.cprofile),
     ]
-    installed = {name: _made(name, make) for name, make in makers.items()}
-    return found + [Condition(name, fetcher, on) for name, on in installed.items() if on]
+    switches = {name: peers.installed(name, make) for name, make in makers.items()}
+    return found + [Condition(name, fetcher, on) for name, on in switches.items() if on]
 
 
-def _made(name: str, make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except ModuleNotFoundError:
-        print(f"{name} is not installed: left out")
-        return None
-
-
-def _measure(always: list[Condition], others: list[Condition], given: Any) -> Pairs:
+def _measure(always: list[Condition], others: list[Condition], given: Namespace) -> Pairs:
     """CPU times in ns: without a tool and with it, by tool."""
     draw = random.Random(given.seed)
     pairs: Pairs = {condition.name: [] for condition in (*always[1:], *others)}
@@ -170,15 +195,17 @@ def _measure(always: list[Condition], others: list[Condition], given: Any) -> Pa
     turns = itertools.cycle(others)
     deadline = time.monotonic() + 60 * given.minutes
     with tqdm(desc="comparing", unit="block") as bar:
-        while not _enough(pairs, given.half_width) and time.monotonic() < deadline:
+        while not _enough(pairs, given) and time.monotonic() < deadline:
             _block([*always, *itertools.islice(turns, 1)], draw, given, pairs)
             bar.update()
-            bar.set_postfix_str(_so_far(pairs), refresh=False)
+            bar.set_postfix_str(_so_far(pairs, given), refresh=False)
     gc.unfreeze()
     return pairs
 
 
-def _block(conditions: list[Condition], draw: random.Random, given: Any, pairs: Pairs) -> None:
+def _block(
+    conditions: list[Condition], draw: random.Random, given: Namespace, pairs: Pairs
+) -> None:
     """The same batch under each condition, in random order."""
     index = draw.sample(range(given.files), given.batch)
     seed = draw.getrandbits(32)
@@ -205,25 +232,25 @@ def _estimate(pairs: Pairs, name: str) -> Estimate:
     return ratio(without, with_tool)
 
 
-def _enough(pairs: Pairs, half_width: float) -> bool:
-    enough = len(pairs[OURS]) >= FEWEST_BLOCKS
-    return enough and _estimate(pairs, OURS).half_width < half_width
+def _enough(pairs: Pairs, given: Namespace) -> bool:
+    enough = len(pairs[OURS]) >= given.blocks
+    return enough and _estimate(pairs, OURS).half_width < given.half_width
 
 
-def _so_far(pairs: Pairs) -> str:
-    if len(pairs[OURS]) < FEWEST_BLOCKS:
+def _so_far(pairs: Pairs, given: Namespace) -> str:
+    if len(pairs[OURS]) < given.blocks:
         return ""
     now = _estimate(pairs, OURS)
     return f"recorder {now.centre:.4f} +-{now.half_width:.4f}"
 
 
-def _report(pairs: Pairs, recorder: Recorder, given: Any) -> str:
+def _report(pairs: Pairs, recorder: Recorder, given: Namespace) -> str:
     estimates = {name: _estimate(pairs, name) for name in pairs if pairs[name]}
     rows = [
         (
             name,
             f"{e.centre:.4f}",
-            f"[{e.low:.4f}, {e.high:.4f}]",
+            e.interval(".4f"),
             f"{1 / e.centre - 1:+.1%}",
             f"{len(pairs[name]):,}",
         )
@@ -234,7 +261,7 @@ def _report(pairs: Pairs, recorder: Recorder, given: Any) -> str:
 
 
 def _sentences(
-    pairs: Pairs, estimates: dict[str, Estimate], recorder: Recorder, given: Any
+    pairs: Pairs, estimates: dict[str, Estimate], recorder: Recorder, given: Namespace
 ) -> Iterator[str]:
     ours = estimates[OURS]
     plain_ms = np.median(pairs[OURS], axis=0)[0] / 1e6 / given.batch
@@ -244,12 +271,8 @@ def _sentences(
     yield f"recorded: 1 batch in {every}; the CPU clock was read in 1 sample in {cpu}"
     if ours.half_width >= given.half_width:
         yield f"the time was up at +-{ours.half_width:.4f}; the aim was +-{given.half_width}"
-    yield f"target: from {TARGET} at the lower end -> {_met(ours.low >= TARGET)} ({ours.low:.4f})"
-    yield f"target: above every peer -> {_met(ours.low > best)} (the best peer: {best:.4f})"
-
-
-def _met(yes: bool) -> str:
-    return "met" if yes else "MISSED"
+    yield f"target: from {TARGET} at the lower end -> {met(ours.low >= TARGET)} ({ours.low:.4f})"
+    yield f"target: above every peer -> {met(ours.low > best)} (the best peer: {best:.4f})"
 
 
 if __name__ == "__main__":

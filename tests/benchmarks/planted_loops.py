@@ -10,17 +10,11 @@ is shown. What must be found stands in `tests/standing_still.py`.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import warnings
-from pathlib import Path
 
-from pairing import table
-from tqdm import tqdm
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
+from benchkit.command import Option, arguments, table
 from standing_still import PLANTS, Found, Plant, find, wrong
+from tqdm import tqdm
 
 HEAD = ("loop", "stalled", "longest parts", "unattributed", "pattern, period, chance", "right")
 SHOWN = 3
@@ -29,7 +23,11 @@ SHOWN = 3
 
 def main() -> None:
     """Run the loops, and print the table."""
-    given = _arguments()
+    given = arguments(
+        __doc__,
+        only=Option("", "collate slow", "those with this in their name"),
+        times=Option(1, 1, "run each so many times"),
+    )
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     plants = [plant for plant in PLANTS if given.only in plant.name]
     rows, faults = [], []
@@ -43,15 +41,6 @@ def main() -> None:
             faults += [f"{plant.name}: {error}" for error in errors]
     print(table(HEAD, rows))
     print("\n".join(["", *faults, f"{_right(rows)} of {len(rows)} are right"]))
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", default="", help="those with this in their name (all)")
-    parser.add_argument("--times", type=int, default=1, help="run each so many times (1)")
-    return parser.parse_args()
 
 
 def _row(plant: Plant, found: Found, *, right: bool) -> tuple[str, ...]:

@@ -15,28 +15,28 @@ came of it is in the last column.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import random
 import tempfile
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
-from pairing import centre, table
-from tqdm import tqdm
+from benchkit.command import Option, arguments, met, table
+from benchkit.pairing import centre, in_turns
 
 from stallscope.measure.resources.sampler import EVERY_NS, Sampler
 from stallscope.probe.logplace import LogPlace
 from stallscope.resources import SAMPLER
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Iterator
 
     Figures = tuple[float, float]
@@ -50,23 +50,15 @@ HEAD = ("sampler", "of one core", "95% interval", "samples a second", "")
 
 def main() -> None:
     """Measure, and print the table."""
-    given = _arguments()
-    figures: dict[str, list[Figures]] = {OURS: [], PEER: []}
-    with _workers():
-        for _ in tqdm(range(given.blocks), desc="sampling", unit="block"):
-            for name in random.sample(list(figures), len(figures)):
-                measure = _ours if name == OURS else _psutil
-                figures[name].append(measure(given.seconds))
-    print(_report(figures, given))
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    given = arguments(
+        __doc__,
+        blocks=Option(8, 1, "of each sampler"),
+        seconds=Option(3.0, 0.4, "of a block"),
     )
-    parser.add_argument("--blocks", type=int, default=8, help="of each sampler (8)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of a block (3)")
-    return parser.parse_args()
+    samplers = {OURS: partial(_ours, given.seconds), PEER: partial(_psutil, given.seconds)}
+    with _workers():
+        figures = in_turns(samplers, given.blocks)
+    print(_report(figures, given))
 
 
 @contextmanager
@@ -141,7 +133,7 @@ def _asked(me: psutil.Process) -> list[object]:
     ]
 
 
-def _report(figures: dict[str, list[Figures]], given: argparse.Namespace) -> str:
+def _report(figures: dict[str, list[Figures]], given: Namespace) -> str:
     rows = [_row(name, np.array(values)) for name, values in figures.items()]
     told = (
         f"{given.blocks} blocks of {given.seconds:g} s, {WORKERS} workers, "
@@ -153,9 +145,9 @@ def _report(figures: dict[str, list[Figures]], given: argparse.Namespace) -> str
 
 def _row(name: str, values: np.ndarray) -> tuple[str, ...]:
     found = centre(values[:, 0])
-    met = ("met" if found.high <= TARGET_SHARE else "MISSED") if name == OURS else ""
-    interval = f"[{found.low:.2%}, {found.high:.2%}]"
-    return name, f"{found.centre:.2%}", interval, f"{np.median(values[:, 1]):.1f}", met
+    samples = f"{np.median(values[:, 1]):.1f}"
+    is_met = met(found.high <= TARGET_SHARE) if name == OURS else ""
+    return name, f"{found.centre:.2%}", found.interval(".2%"), samples, is_met
 
 
 if __name__ == "__main__":

@@ -10,18 +10,17 @@ In a pipeline a span costs more, because the ops in between use the caches: see 
 
 from __future__ import annotations
 
-import argparse
 import gc
-import random
 import tempfile
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pairing import Estimate, centre, table
+from benchkit.command import Option, arguments, met, table
+from benchkit.pairing import Estimate, centre, in_turns
 from torch.profiler import record_function
-from tqdm import tqdm
 
 from stallscope.eventlog import LogWriter
 from stallscope.probe.patches import Patches
@@ -48,19 +47,14 @@ class Op:
 
 def main() -> None:
     """Measure, and print the table."""
-    given = _arguments()
+    given = arguments(
+        __doc__,
+        turns=Option(200, 3, "turns of each loop"),
+        length=Option(2000, 200, "spans in a turn"),
+    )
     with tempfile.TemporaryDirectory(prefix="benchmark-spans-") as folder:
         loops = _loops(Path(folder, "spans.events"))
-        print(_report(_measure(loops, given)))
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--turns", type=int, default=200, help="turns of each loop (200)")
-    parser.add_argument("--length", type=int, default=2000, help="spans in a turn (2000)")
-    return parser.parse_args()
+        print(_report(_measure(loops, given.turns, given.length)))
 
 
 def _loops(path: Path) -> dict[str, Loop]:
@@ -136,17 +130,19 @@ def _labels(length: int) -> int:
     return perf_counter_ns() - began
 
 
-def _measure(loops: dict[str, Loop], given: argparse.Namespace) -> dict[str, np.ndarray]:
+def _measure(loops: dict[str, Loop], turns: int, length: int) -> dict[str, np.ndarray]:
     """Each loop's ns a round, one number a turn."""
-    turns: dict[str, list[float]] = {name: [] for name in loops}
     gc.collect()
     gc.disable()
-    for _ in tqdm(range(given.turns), desc="taking turns", unit="turn", leave=False):
-        for name in random.sample(list(loops), len(loops)):
-            loops[name](given.length // 10)
-            turns[name].append(loops[name](given.length) / given.length)
+    taken = in_turns({name: partial(_turn, loop, length) for name, loop in loops.items()}, turns)
     gc.enable()
-    return {name: np.array(values) for name, values in turns.items()}
+    return {name: np.array(values) for name, values in taken.items()}
+
+
+def _turn(loop: Loop, length: int) -> float:
+    """The loop's ns a round, warmed up."""
+    loop(length // 10)
+    return loop(length) / length
 
 
 def _report(turns: dict[str, np.ndarray]) -> str:
@@ -155,20 +151,24 @@ def _report(turns: dict[str, np.ndarray]) -> str:
     for name, values in turns.items():
         base = None if name in (EMPTY, BARE) else BARE if name.startswith("hooked") else EMPTY
         estimate = centre(values if base is None else values - turns[base])
-        rows.append((name, base or "", *_numbers(estimate), _target(name, estimate)))
+        rows.append(
+            (
+                name,
+                base or "",
+                f"{estimate.centre:,.0f}",
+                estimate.interval(",.0f"),
+                _target(name, estimate),
+            )
+        )
     head = ("one round", "minus", "ns", "95% interval", "target, ns")
     return table(head, rows)
-
-
-def _numbers(estimate: Estimate) -> tuple[str, str]:
-    return f"{estimate.centre:,.0f}", f"[{estimate.low:,.0f}, {estimate.high:,.0f}]"
 
 
 def _target(name: str, estimate: Estimate) -> str:
     target = next((ns for start, ns in TARGETS_NS.items() if name.startswith(start)), None)
     if target is None:
         return ""
-    return f"{target} {'met' if estimate.high <= target else 'MISSED'}"
+    return f"{target} {met(estimate.high <= target)}"
 
 
 if __name__ == "__main__":

@@ -11,17 +11,17 @@ a reason. Ops of other libraries are not slowed: of those loaders the table show
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 import warnings
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("TQDM_DISABLE", "1")
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from pairing import table
+from benchkit.command import Option, arguments, table
 from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 HEAD = ("loader", "verdict", "what was found", "took", "as planted")
 _NO_OP = "any other iterable of batches"
@@ -30,14 +30,13 @@ PLANTED = ("Jitter", "Speckle", "Shift", "_web_image", "prepare", "speckle_examp
 
 def main() -> None:
     """Diagnose each, and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    given = arguments(
+        __doc__,
+        op=Option(0.01, 0.01, "seconds a sample"),
+        step=Option(0.01, 0.01, "seconds"),
+        budget=Option(20.0, 1.0, "of each, seconds"),
+        only=Option("", "random_split", "loaders whose name holds this"),
     )
-    parser.add_argument("--op", type=float, default=0.01, help="seconds a sample (0.01)")
-    parser.add_argument("--step", type=float, default=0.01, help="seconds (0.01)")
-    parser.add_argument("--budget", type=float, default=20.0, help="of each, seconds (20)")
-    parser.add_argument("--only", default="", help="loaders whose name holds this")
-    given = parser.parse_args()
     # before the loaders are imported, here and in workers
     os.environ |= {"SLOW_OP_S": str(given.op), "LONGER": "10"}  # epochs longer than their start
     warnings.filterwarnings("ignore")
@@ -53,7 +52,7 @@ def main() -> None:
     print(table(HEAD, rows))
 
 
-def _row(name: str, make, op: str, given: argparse.Namespace) -> tuple[str, ...]:
+def _row(name: str, make, op: str, given: Namespace) -> tuple[str, ...]:
     import stallscope as ss
     from stallscope.errors import StallscopeError
 
@@ -61,6 +60,8 @@ def _row(name: str, make, op: str, given: argparse.Namespace) -> tuple[str, ...]
         # Where a batch is one sample, the step has to be shorter for the op to be too slow
         step_s = given.step / 8 if "batch_size=None" in name else given.step
         found = ss.diagnose(make(), ss.simulated_step(step_s), budget_s=given.budget)
+    except ModuleNotFoundError as error:
+        return (name, "left out", f"{error.name} is not installed", "-", "-")
     except StallscopeError as error:
         return (name, "refused", str(error)[:90], "-", "-")
     verdict = found.verdict

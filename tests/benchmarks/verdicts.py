@@ -19,28 +19,32 @@ miss is printed, and what this machine cannot plant, which is no trial.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
+import tempfile
 import time
 import warnings
 from dataclasses import asdict, dataclass
 from hashlib import sha256
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # of the trials' own bars; before tqdm is imported
 
+from benchkit import TESTS
+from benchkit.command import Option, arguments
+from benchkit.verdict_tables import AWAY, FAILED, HEALTHY, NEAR, PAIR, SINGLE, Line, report
+from planted import HEALTHY_CODE, PAIRS, PLANTED, Planted, plant, plant_pair
 from tqdm import tqdm
-from verdict_tables import AWAY, FAILED, HEALTHY, NEAR, PAIR, SINGLE, Line, report
 
 import stallscope as ss
 from stallscope.errors import UnsupportedError
-from stallscope.planted import HEALTHY_CODE, PAIRS, PLANTED, Planted, plant, plant_pair
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from multiprocessing.connection import Connection
 
 STRENGTH = {
@@ -54,9 +58,9 @@ STRENGTH = {
 SHARES = {SINGLE: 0.62, NEAR: 0.23, PAIR: 0.15, HEALTHY: 0.5, AWAY: 0.5}
 """Of the planted trials, and of the others."""
 GRACE_S = 120.0
-RULES = ("analyze", "experiments", "planted")
-"""Folders whose code decides what a trial says."""
-PRELOADED = ["torchvision", "stallscope.experiments.diagnose", "stallscope.planted"]
+NO_RULES = {"cli", "views"}
+"""Folders of the package whose code does not decide what a trial says."""
+PRELOADED = ["torchvision", "stallscope.experiments.diagnose", "planted"]
 """What takes seconds to import, and would once more for each trial."""
 
 
@@ -84,8 +88,23 @@ class Trial:
 
 def main() -> None:
     """Run what is missing, and print the tables."""
-    given = _arguments()
-    file, rules = Path(given.file), rules_digest()
+    given = arguments(
+        __doc__,
+        trials=Option(212, 1, "with causes"),
+        healthy=Option(60, 0, "without"),
+        seed=Option(20_262, 20_262, "of the trials"),
+        causes=Option([HEALTHY_CODE, *PLANTED], ["storage-latency"], "only loops with these"),
+        budget=Option(60.0, 1.0, "of a diagnosis, seconds"),
+        file=Option("verdicts.jsonl", "", "a line for each trial"),
+        report=Option(False, False, "run nothing"),
+    )
+    with tempfile.TemporaryDirectory(prefix="benchmark-verdicts-") as folder:
+        run_and_report(given, Path(given.file or f"{folder}/verdicts.jsonl"))
+
+
+def run_and_report(given: Namespace, file: Path) -> None:
+    """Run what the file does not have, if that is asked for, and print the tables."""
+    rules = rules_digest()
     if not given.report:
         run(trials(given), file, rules, given.budget)
     lines, others = read(file, rules, given.budget)
@@ -94,21 +113,7 @@ def main() -> None:
         print(f"\n{others} lines of other rules or budgets are not counted")
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--trials", type=int, default=212, help="with causes (212)")
-    parser.add_argument("--healthy", type=int, default=60, help="without (60)")
-    parser.add_argument("--seed", type=int, default=20_262, help="of the trials (20262)")
-    parser.add_argument("--causes", nargs="+", help="only loops with these (all)")
-    parser.add_argument("--budget", type=float, default=60.0, help="of a diagnosis, seconds (60)")
-    parser.add_argument("--file", default="verdicts.jsonl", help="a line for each trial")
-    parser.add_argument("--report", action="store_true", help="run nothing")
-    return parser.parse_args()
-
-
-def trials(given: argparse.Namespace) -> list[Trial]:
+def trials(given: Namespace) -> list[Trial]:
     """All trials, in an order in which any beginning of them is a fair sample."""
     draw = random.Random(given.seed)
     drawn = [
@@ -119,8 +124,7 @@ def trials(given: argparse.Namespace) -> list[Trial]:
         *_draw(AWAY, [(code,) for code in PLANTED], given.healthy, draw),
     ]
     draw.shuffle(drawn)
-    wanted = given.causes or [HEALTHY_CODE, *PLANTED]
-    return [trial for trial in drawn if {*trial.causes} & {*wanted}]
+    return [trial for trial in drawn if {*trial.causes} & {*given.causes}]
 
 
 def _draw(
@@ -141,7 +145,15 @@ def _draw(
 
 def rules_digest() -> str:
     """Which rules and thresholds judge which loops: a digest of all their files."""
-    files = [file for room in RULES for file in (Path(ss.__file__).parent / room).rglob("*.py")]
+    package, loops = Path(ss.__file__).parent, Path(TESTS, "planted")
+    files = chain(
+        (
+            file
+            for file in package.rglob("*.py")
+            if not NO_RULES & {*file.relative_to(package).parts}
+        ),
+        (file for file in loops.glob("*.py") if not file.name.startswith("test_")),
+    )
     return sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
 
 

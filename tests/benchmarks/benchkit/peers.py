@@ -69,6 +69,15 @@ def appending(path: Path) -> Around:
     return around
 
 
+def installed(name: str, make: Callable[[], Any]) -> Any:
+    """What a peer's maker gives; None, and a sentence, where the peer is not installed."""
+    try:
+        return make()
+    except ModuleNotFoundError:
+        print(f"{name} is not installed: left out")
+        return None
+
+
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else it prints a line at each start and stop
 
 

@@ -1,4 +1,4 @@
-"""Paired comparisons on a machine that others use too, and how they are printed.
+"""Paired comparisons on a machine that others use too.
 
 Whatever is compared is measured side by side: in every block each condition does the same work
 once, in a new random order. A block gives one ratio per condition, so a slow spell of the machine
@@ -12,9 +12,17 @@ Hollander and Wolfe, "Nonparametric Statistical Methods", sections 3.1 to 3.3.
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
 
 NORMAL_95 = 1.959964
 """Standard deviations on either side that hold 95% of a normal distribution."""
@@ -32,6 +40,29 @@ class Estimate:
     def half_width(self) -> float:
         """Half the length of the interval."""
         return (self.high - self.low) / 2
+
+    def interval(self, form: str = ".3f") -> str:
+        """The interval as text, each end in a format."""
+        if not math.isfinite(self.high):
+            return "too few blocks"
+        return f"[{self.low:{form}}, {self.high:{form}}]"
+
+
+def in_turns(
+    measures: Mapping[str, Callable[[], T]], blocks: int, *, named: str = "comparing"
+) -> dict[str, list[T]]:
+    """Measure each under its name once a block, in a new random order.
+
+    Args:
+        measures: each gives one measurement.
+        blocks: how many there are.
+        named: the progress bar's text.
+    """
+    taken: dict[str, list[T]] = {name: [] for name in measures}
+    for _ in tqdm(range(blocks), desc=named, unit="block", leave=False):
+        for name in random.sample(list(measures), len(measures)):
+            taken[name].append(measures[name]())
+    return taken
 
 
 def centre(values: np.ndarray) -> Estimate:
@@ -53,16 +84,4 @@ def centre(values: np.ndarray) -> Estimate:
 def ratio(numerator: np.ndarray, denominator: np.ndarray) -> Estimate:
     """The typical ratio of paired measurements, both of shape (blocks,)."""
     logs = centre(np.log(np.asarray(numerator, float) / np.asarray(denominator, float)))
-    return Estimate(math.exp(logs.centre), math.exp(logs.low), math.exp(min(logs.high, 700)))
-
-
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Text columns: the first to the left, all others to the right."""
-    widths = [max(len(line[i]) for line in (head, *rows)) for i in range(len(head))]
-
-    def line(cells: tuple[str, ...]) -> str:
-        padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
-        return "  ".join([cells[0].ljust(widths[0]), *padded[1:]])
-
-    rule = "-" * len(line(head))
-    return "\n".join([line(head), rule, *(line(row) for row in rows)])
+    return Estimate(*(float(np.exp(log)) for log in (logs.centre, logs.low, logs.high)))

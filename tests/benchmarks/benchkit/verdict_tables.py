@@ -6,9 +6,10 @@ import statistics
 from collections import Counter
 from typing import Any
 
-from pairing import NORMAL_95, table
+from planted import HEALTHY_CODE
 
-from stallscope.planted import HEALTHY_CODE
+from benchkit.command import table
+from benchkit.pairing import NORMAL_95
 
 Line = dict[str, Any]
 """What is kept of a trial."""

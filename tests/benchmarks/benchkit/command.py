@@ -1,0 +1,72 @@
+"""A benchmark as a command: its options, `--smoke`, and how it prints what it found."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NamedTuple
+
+SMOKE = "smoke: too short to mean anything"
+
+
+class Option(NamedTuple):
+    """An option of the command line, `--its-name`."""
+
+    default: Any
+    """Its value; the type of this one is that of all; False: a flag."""
+    smoke: Any
+    """Its value under `--smoke`: the same code in a few seconds."""
+    help: str
+    """What it is; the default is added."""
+
+
+def arguments(doc: str, **options: Option) -> argparse.Namespace:
+    """Parse the command line; what it gives counts also under `--smoke`.
+
+    Args:
+        doc: of the benchmark's module.
+        options: by their names.
+    """
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--smoke", action="store_true", help="only see in seconds that it runs")
+    for name, option in options.items():
+        flag, default = f"--{name.replace('_', '-')}", option.default
+        said: dict[str, Any] = {"help": option.help, "default": argparse.SUPPRESS}
+        if default is False:
+            parser.add_argument(flag, action="store_true", **said)
+            continue
+        is_list = isinstance(default, list)
+        shown = "all" if is_list and len(default) > 3 else default
+        said["help"] += f" ({' '.join(map(str, shown)) if isinstance(shown, list) else shown})"
+        said["nargs"] = "+" if is_list else None
+        parser.add_argument(flag, type=type(default[0] if is_list else default), **said)
+    given = parser.parse_args()
+    for name, option in options.items():
+        if name not in given:
+            setattr(given, name, option.smoke if given.smoke else option.default)
+    if given.smoke:
+        print(SMOKE, flush=True)
+    return given
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Text columns: the first to the left, all others to the right."""
+    widths = [max(len(line[i]) for line in (head, *rows)) for i in range(len(head))]
+
+    def line(cells: tuple[str, ...]) -> str:
+        padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+        return "  ".join([cells[0].ljust(widths[0]), *padded[1:]])
+
+    rule = "-" * len(line(head))
+    return "\n".join([line(head), rule, *(line(row) for row in rows)])
+
+
+def met(yes: bool) -> str:
+    """Whether a target is met."""
+    return "met" if yes else "MISSED"
+
+
+def ms(seconds: float | None) -> str:
+    """Seconds as milliseconds."""
+    return "-" if seconds is None else f"{seconds * 1e3:.2f} ms"

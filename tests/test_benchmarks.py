@@ -1,0 +1,63 @@
+"""Every benchmark starts and comes to its end; what it measures is for a run of its own to say."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stallscope
+
+FOLDER = Path(__file__).parent / "benchmarks"
+COMMANDS = sorted(file.name for file in FOLDER.glob("*.py"))
+LAUNCHER = """
+import json, os, runpy, sys
+from pathlib import Path
+import torchvision.transforms.v2  # once for all of them: that alone takes seconds
+
+folder, out, *names = sys.argv[1:]
+codes = {}
+for name in names:
+    if pid := os.fork():
+        codes[name] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        continue
+    for number, ending in ((1, "out"), (2, "err")):
+        os.dup2(os.open(Path(out, f"{name}.{ending}"), os.O_CREAT | os.O_WRONLY), number)
+    sys.argv = [str(Path(folder, name)), "--smoke"]
+    sys.path[0] = folder  # as Python does for a script
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    sys.exit()
+print(json.dumps(codes))
+"""
+
+
+@pytest.mark.slow
+def test_every_benchmark_runs_to_its_end(tmp_path):
+    """With `--smoke` each ends well, says once that its numbers mean nothing, and prints them."""
+    pytest.importorskip("torchvision")
+    package = str(Path(stallscope.__file__).parents[1])
+    out, scratch, here = (tmp_path / name for name in ("out", "scratch", "here"))
+    for folder in (out, scratch, here):
+        folder.mkdir()
+    launched = subprocess.run(
+        [sys.executable, "-c", LAUNCHER, str(FOLDER), str(out), *COMMANDS],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": package, "TMPDIR": str(scratch)},
+        check=True,
+    )
+
+    failed = {
+        name: (out / f"{name}.err").read_text()[-2000:]
+        for name, code in json.loads(launched.stdout).items()
+        if code
+    }
+    assert not failed, "\n".join(f"{name}:\n{error}" for name, error in failed.items())
+    for name in COMMANDS:
+        said = (out / f"{name}.out").read_text().splitlines()
+        assert said.count("smoke: too short to mean anything") == 1, name
+        assert len(said) > 3, name
+    assert not [*here.iterdir()], "a benchmark left a file"
