@@ -15,6 +15,7 @@ from torch.utils.data import Subset
 
 import stallscope as ss
 
+pytestmark = pytest.mark.slow  # what only `.[ci]` installs
 BATCHES = 6
 MODULES = {
     "webdataset": ("webdataset.pipeline",),
