@@ -82,7 +82,8 @@ def hooks() -> list[str]:
         *(
             f"{name}._worker_loop"
             for name, module in list(sys.modules.items())
-            if _is_ours(getattr(module, "__dict__", {}).get("_worker_loop"))
+            if "_worker_loop" in getattr(module, "__dict__", ())
+            and _is_ours(vars(module)["_worker_loop"])
         ),
         *(f"gc.callbacks: {callback}" for callback in gc.callbacks if _is_ours(callback)),
         *(f"sys.meta_path: {finder}" for finder in sys.meta_path if _is_ours(finder)),
@@ -117,6 +118,8 @@ def since(before: set[str]) -> set[str]:
 
 
 def _children() -> set[str]:
+    if not _has_children():
+        return set()
     servants = {
         resource_tracker._resource_tracker._pid,
         forkserver._forkserver._forkserver_pid,
@@ -127,6 +130,15 @@ def _children() -> set[str]:
         for child in psutil.Process().children()
         if child.pid not in servants
     }
+
+
+def _has_children() -> bool:
+    """Ask the kernel, which is a hundred times quicker than going through all processes."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _threads() -> set[str]:

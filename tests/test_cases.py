@@ -35,6 +35,7 @@ class TestCaseA:
         assert all(74_000 <= size <= 776_000 for size in images)
         assert len(images) / 2 < sum(130_000 <= size <= 420_000 for size in images)
 
+    @pytest.mark.slow
     def test_the_loader_gives_batches_of_images(self, shards):
         """Read by webdataset, resized and cropped."""
         pytest.importorskip("webdataset")
@@ -53,6 +54,7 @@ class TestCaseA:
             name = one.getnames()[0]
             assert one.extractfile(name).read() == other.extractfile(name).read()
 
+    @pytest.mark.slow
     def test_temporary_shards_end_with_the_process(self, tmp_path):
         """What the target makes for itself is deleted."""
         code = (

@@ -130,6 +130,7 @@ class TestPlantedCosts:
 
         assert asked == [0.02]
 
+    @pytest.mark.slow
     def test_spawned_workers_find_the_demo(self):
         """Workers that are started by spawn can import the demo's datasets, ops and collate."""
         dataset = demo.SlowFetchDataset(2, transform=demo.BusyOp(0.0))

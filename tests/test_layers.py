@@ -1,12 +1,12 @@
-"""The house: imports go down only, also those inside functions and for types alone.
+"""The house: imports go down only, also those inside functions and those for types alone.
 
-Ground floor < probe < measure < analyze < experiments < views < door. Each storey also has its
-list of foreign packages. What is not Python's own and not listed is forbidden.
+A module may import its own layer and those above it in the table, and the packages of its layer.
 """
 
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,62 +14,58 @@ import pytest
 import stallscope
 
 ROOT = Path(stallscope.__file__).parent
-STOREYS = {
-    # storey: (storeys that it may use, packages that it may use)
-    "ground": ("ground", "numpy polars matplotlib:types"),
-    "probe": ("ground probe", "numpy torch typing_extensions:types"),
+LAYERS = {
+    # layer: (its folders and modules, layers below that it may use, packages that it may use)
+    "ground": (
+        """afterimport benches diagnoses errors eventlog flamefile flames interrupts ladders
+        listings mapped marks orderings packaged resources result run runfile stages tracefile
+        units""",
+        "",
+        "numpy polars matplotlib:types",
+    ),
+    "probe": ("probe", "ground", "numpy torch typing_extensions:types"),
     "measure": (
-        "ground probe measure",
+        "measure",
+        "ground probe",
         "cv2 line_profiler numpy torch torchvision PIL psutil pynvml tqdm typing_extensions:types",
     ),
-    "analyze": ("ground analyze", "numpy polars"),
-    "experiments": ("ground probe measure analyze experiments", "numpy polars psutil torch tqdm"),
+    "analyze": ("analyze", "ground", "numpy polars"),
+    "experiments": (
+        "experiments",
+        "ground probe measure analyze",
+        "numpy polars psutil torch tqdm",
+    ),
     "views": (
-        "ground analyze views",
+        "views",
+        "ground analyze",
         "jinja2 numpy polars matplotlib ipywidgets anywidget traitlets PIL",
     ),
     "door": (
-        "ground probe measure analyze experiments views door",
+        "*",
+        "ground probe measure analyze experiments views",
         "numpy torch PIL scipy torchvision nbformat typer jupyter_core webdataset",
     ),
 }
-GROUND = {
-    *("afterimport", "benches", "diagnoses", "errors", "eventlog", "flamefile", "flames"),
-    *("interrupts", "ladders", "listings", "mapped", "marks", "orderings", "packaged"),
-    *("resources", "result", "run", "runfile", "stages", "tracefile", "units"),
-}
-ROOMS = ("probe", "measure", "analyze", "experiments", "views")
-
-ALLOWED = {
-    ("run", "stallscope.analyze.tables"): "a run's tables; imported when they are asked for",
-    ("run", "stallscope.analyze.stalls.standing"): "a type",
-    ("ladders", "stallscope.analyze.headroom"): "a ladder's tables; imported when asked for",
-    ("listings", "stallscope.analyze.hotlines"): "a table of lines; imported when asked for",
-    ("flames", "stallscope.analyze.stacks"): "a flame's tables; imported when asked for",
-    ("orderings", "stallscope.analyze.orders.table"): "a table of orders; imported when asked for",
-    ("run", "stallscope.analyze.trace.timeline"): "its events; imported when they are written",
-    ("views.findings", "stallscope"): "the version, which a report names",
-    ("runfile", "stallscope.analyze.spans"): "the columns that a run's tables must have",
-}
-"""Each import upwards, with its reason."""
-BY_NAME = {"__init__", "result"}
-"""Modules that import upwards by name: the public names, and a result's view."""
-
-MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
-    for path in sorted(ROOT.rglob("*.py"))
-    if "_share" not in path.parts
-}
+STILL_UPWARDS = {
+    "run analyze.tables", "run analyze.stalls.standing", "run analyze.trace.timeline",
+    "runfile analyze.spans", "ladders analyze.headroom", "listings analyze.hotlines",
+    "flames analyze.stacks", "orderings analyze.orders.table", "views.findings __init__",
+}  # fmt: skip
+"""Importer and imported, until a result stands beside its analysis."""
+STILL_CIRCLES = {
+    "run runfile", "flames flamefile", "experiments.ordering.recipe experiments.candidates.memory",
+    "views.diagnosis views.diagnosispanel", "views.diagnosis views.report",
+    "views.ladder views.charts.climb", "views.ladder views.ladderpanel",
+    "views.lines views.charts.hotlines", "views.lines views.linespanel",
+    "views.orders views.charts.orderops", "views.orders views.charts.orders",
+    "views.orders views.orderspanel", "views.flame views.flamefiles",
+    "views.flamediff views.flamefiles",
+}  # fmt: skip
+"""Importer and imported, until the modules of a circle are one."""
 
 
-def storey(module):
-    """Where a module lives; `module` without the leading `stallscope.`."""
-    top = module.partition(".")[0]
-    return top if top in ROOMS else "ground" if top in GROUND else "door"
-
-
-def imports(path):
-    """Every imported module of a file, and whether it is for types alone."""
+def _imports(path):
+    """Each name that a file imports, with the line and whether it is for types alone."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     typed = {
         id(node)
@@ -81,88 +77,100 @@ def imports(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, id(node) in typed) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path.name} imports relatively"
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                name = full if full.removeprefix("stallscope.") in MODULES else node.module
-                yield name, id(node) in typed
+            assert not node.level, f"{path} imports relatively"
+            yield from ((f"{node.module}.{alias.name}", id(node) in typed) for alias in node.names)
 
 
-def forbidden(module):
-    """The imports of a module that its storey does not allow."""
-    rooms, packages = (set(words.split()) for words in STOREYS[storey(module)])
-    for name, typed in imports(MODULES[module]):
-        top, _, inside = name.partition(".")
-        if top == "stallscope":
-            allowed = (module, name) in ALLOWED or module == "__init__"
-            if not allowed and storey(inside or "__init__") not in rooms:
-                yield name
-        elif top not in sys.stdlib_module_names and top not in packages:
-            needed = not typed or f"{top}:types" not in packages
-            yield from [name] * needed
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+    if "_share" not in path.parts
+}
+IMPORTS = {module: list(_imports(path)) for module, path in FILES.items()}
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_go_down_only(module):
-    """A module imports its own storey, those below, and the packages of its storey."""
-    assert list(forbidden(module)) == []
+def _layer(module):
+    top = module.partition(".")[0]
+    return next((name for name, (homes, *_) in LAYERS.items() if top in homes.split()), "door")
 
 
-@pytest.mark.parametrize("module", sorted(set(MODULES) - BY_NAME))
-def test_nothing_is_imported_by_name(module):
-    """Outside of the two that must, a module is imported by name from the same room only."""
-    calls = [
-        ast.unparse(node)
-        for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module")
+def _ours(name):
+    """The module of ours that is imported by a name, or None."""
+    inside = name.removeprefix("stallscope").removeprefix(".")
+    if not name.startswith("stallscope"):
+        return None
+    return next((m for m in (inside, inside.rpartition(".")[0]) if m in FILES), "__init__")
+
+
+def _edges():
+    """Importer and imported, within the package; its front door names everything."""
+    for module, imports in IMPORTS.items():
+        for name, _ in imports:
+            other = _ours(name)
+            if other and module not in ("__init__", other):
+                yield module, other
+
+
+def test_imports_go_down_only():
+    """A module imports its own layer and those below."""
+    upwards = {
+        f"{module} {other}"
+        for module, other in _edges()
+        if _layer(other) not in (_layer(module), *LAYERS[_layer(module)][1].split())
+    }
+
+    assert upwards == STILL_UPWARDS
+
+
+def test_each_layer_has_its_packages():
+    """What is neither Python's own nor on the list of its layer is imported nowhere."""
+    foreign = [
+        f"{module}: {name}"
+        for module, imports in IMPORTS.items()
+        for name, typed in imports
+        if not _ours(name)
+        and (top := name.partition(".")[0]) not in sys.stdlib_module_names
+        and top not in (packages := LAYERS[_layer(module)][2].split())
+        and not (typed and f"{top}:types" in packages)
     ]
-    room = f"stallscope.{module.partition('.')[0]}."
-    assert not [call for call in calls if "stallscope" in call and room not in call]
+
+    assert not foreign
 
 
-@pytest.mark.parametrize(("module", "name"), ALLOWED)
-def test_exceptions_are_still_needed(module, name):
-    """An exception to the layers that nobody uses any more is deleted from the list."""
-    assert name in [imported for imported, _ in imports(MODULES[module])]
-
-
-@pytest.mark.parametrize(("module", "name"), ALLOWED)
-def test_exceptions_are_lazy(module, name):
-    """An import upwards stands inside a function, so that loading the module does not follow it."""
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    at_top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert name not in {getattr(node, "module", None) for node in at_top}
+def test_no_module_imports_itself_by_way_of_others():
+    """There is no circle of imports, not even of lazy ones."""
+    graph = {module: set() for module in FILES}
+    for module, other in _edges():
+        if f"{module} {other}" not in STILL_UPWARDS | STILL_CIRCLES:
+            graph[module].add(other)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
 HEAVY = {"torch", "polars", "matplotlib", "ipywidgets", "pandas", "nbformat", "stallscope.views"}
 
 
-def loaded_by(statement):
-    """Which heavy packages a fresh interpreter has loaded after a statement."""
-    code = f"import sys; {statement}; print(*sys.modules)"
-    environment = {"PYTHONPATH": str(ROOT.parent)}
-    out = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
-    )
-    return HEAVY & set(out.stdout.split())
-
-
 @pytest.mark.parametrize(
-    ("statement", "heavy"),
+    ("modules", "heavy"),
     [
-        ("import stallscope", set()),
-        ("import stallscope.cli", set()),
-        ("import stallscope.eventlog", set()),
-        ("import stallscope.probe.install", {"torch"}),
-        ("import stallscope.measure.target", {"torch"}),
-        ("import stallscope.analyze.summary", {"polars"}),
-        ("import stallscope.run", {"polars"}),
-        ("import stallscope.runfile", {"polars"}),
+        ("stallscope, stallscope.cli, stallscope.eventlog", set()),
+        ("stallscope.probe.install, stallscope.measure.target", {"torch"}),
+        ("stallscope.run, stallscope.runfile, stallscope.analyze.summary", {"polars"}),
     ],
 )
-def test_loads_no_more_than_it_needs(statement, heavy):
-    """Importing a storey loads its own packages and none of the storeys above.
+def test_loads_no_more_than_it_needs(modules, heavy):
+    """Importing a layer loads its own packages and none of the layers above.
 
     A worker that touches polars hangs, so what runs in workers must not load it.
     """
-    assert loaded_by(statement) == heavy
+    out = subprocess.run(
+        [sys.executable, "-c", f"import sys, {modules}; print(*sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT.parent)},
+    )
+
+    assert HEAVY & set(out.stdout.split()) == heavy

@@ -12,57 +12,38 @@ NAMES = [
     *("diagnose", "flame", "instrumented", "ladder", "lines"),
     *("load", "orders", "record", "simulated_step", "stage", "target"),
 ]
-METHODS = [
-    name
-    for name, member in vars(stallscope.Run).items()
-    if inspect.isfunction(member) and not name.startswith("_")
-]
-VERBS = [name for name in NAMES if name.islower()]
 
 
 def test_there_are_no_others():
-    """These names are public, and nothing else is."""
+    """These names are public, `dir` shows them and the version, and each is called that at home."""
     assert NAMES == stallscope.__all__
-
-
-def test_are_listed():
-    """`dir` shows the public names and the version."""
     assert sorted([*NAMES, "__version__"]) == dir(stallscope)
+    assert NAMES == [getattr(stallscope, name).__name__ for name in NAMES]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_can_be_imported(name):
-    """Each public name is there, and is called that at home."""
-    assert getattr(stallscope, name).__name__ == name
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_is_documented(name):
+def test_each_says_what_it_is():
     """Each public name has a docstring that says more than its name."""
-    first = inspect.getdoc(getattr(stallscope, name)).splitlines()[0]
+    for name in NAMES:
+        assert len(inspect.getdoc(getattr(stallscope, name)).splitlines()[0]) > len(name)
 
-    assert len(first) > len(name)
 
-
-@pytest.mark.parametrize("name", VERBS)
-def test_says_what_it_takes(name):
+def test_a_verb_says_what_it_takes():
     """The docstring of a verb explains each parameter and the errors."""
-    verb = getattr(stallscope, name)
-    text = inspect.getdoc(verb)
+    for name in filter(str.islower, NAMES):
+        verb = getattr(stallscope, name)
+        text = inspect.getdoc(verb)
+        assert "Raises:" in text, name
+        for parameter in inspect.signature(verb).parameters:
+            assert re.search(rf"^    {parameter}: ", text, re.MULTILINE), f"{name}: {parameter}"
 
-    assert "Raises:" in text
-    for parameter in inspect.signature(verb).parameters:
-        assert re.search(rf"^    {parameter}: ", text, re.MULTILINE), parameter
 
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_run_says_what_it_takes(name):
+def test_a_run_says_what_its_methods_take():
     """Each method of a run is documented, and its parameters with it."""
-    method = getattr(stallscope.Run, name)
-    text = inspect.getdoc(method)
-
-    taken = list(inspect.signature(method).parameters)[1:]
-    assert all(re.search(rf"(^    {p}: |`{p}`)", text, re.MULTILINE) for p in taken)
+    for name, method in vars(stallscope.Run).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            text = inspect.getdoc(method)
+            for taken in list(inspect.signature(method).parameters)[1:]:
+                assert re.search(rf"(^    {taken}: |`{taken}`)", text, re.MULTILINE), (name, taken)
 
 
 def test_an_unknown_name_is_said():

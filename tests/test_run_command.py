@@ -27,7 +27,7 @@ def ran(command, where):
     [
         pytest.param(None, marks=pytest.mark.thorough),
         "raise",
-        "kill",
+        pytest.param("kill", marks=pytest.mark.slow),
         pytest.param("fork", marks=pytest.mark.thorough),
     ],
 )
@@ -44,6 +44,7 @@ def test_a_script_does_as_ever(end, tmp_path):
     assert [12] == [other.all_steps.height for other in run.others]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 1])
 def test_warnings_name_the_same_lines(workers, tmp_path):
     """A `stacklevel` counts the frames that are there without us."""
@@ -57,6 +58,7 @@ def test_warnings_name_the_same_lines(workers, tmp_path):
     assert plain == ran([*WATCHED, *arguments], tmp_path)[2]
 
 
+@pytest.mark.slow
 def test_spawned_workers(tmp_path):
     """Workers that import the script again are seen, too."""
     arguments = [SCRIPT, "--epochs", "1", "--workers", "1", "--start", "spawn"]
@@ -67,6 +69,7 @@ def test_spawned_workers(tmp_path):
     assert {"getitem", "collate", "batch"} == set(ss.load(tmp_path / "out").all_spans["stage"])
 
 
+@pytest.mark.slow
 def test_two_ranks_are_one_table(tmp_path):
     """Under torchrun each rank leaves a run, and they are read together."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
@@ -95,6 +98,7 @@ def test_a_script_without_a_loader(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_what_a_script_has_written_is_left_alone(tmp_path):
     """Into the very folder that a run would have gone to."""
     (tmp_path / "empty.py").write_text("open('out/mine.txt', 'w').write('results')\n")

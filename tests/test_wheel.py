@@ -13,6 +13,7 @@ import pytest
 import stallscope
 
 pytest.importorskip("hatchling")
+pytestmark = pytest.mark.slow
 
 ROOT = Path(stallscope.__file__).parents[2]
 

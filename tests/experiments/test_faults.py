@@ -41,7 +41,9 @@ def impatient(monkeypatch):
     monkeypatch.setattr(torch_utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
 
 
-verbs = pytest.mark.parametrize("verb", VERBS)
+every_verb = pytest.mark.parametrize("verb", VERBS)
+verbs = pytest.mark.parametrize("verb", ["record", pytest.param("all", marks=pytest.mark.slow)])
+"""All three go through one probe."""
 workers = pytest.mark.parametrize("workers", [0, 2])
 
 
@@ -49,10 +51,10 @@ class TestWorkersThatFail:
     @verbs
     def test_one_that_hangs_under_a_timeout(self, verb, impatient):
         """Torch's own RuntimeError, with a note of where the worker is; the run until then."""
-        used = use(verb, DataLoader(Hangs(), 2, num_workers=2, timeout=4))
+        used = use(verb, DataLoader(Hangs(), 2, num_workers=2, timeout=2))
 
         assert RuntimeError is type(used.error)
-        assert "timed out after 4 seconds" in str(used.error)
+        assert "timed out after 2 seconds" in str(used.error)
         assert "'fetch' of batch 4" in used.notes
         assert "index 9 of the dataset" in used.notes
         assert 4 == used.run.all_steps.height
@@ -73,7 +75,12 @@ class TestWorkersThatFail:
         assert "'fetch' of batch 4" in used.notes
 
     @pytest.mark.parametrize(
-        ("verb", "method"), [*((verb, "fork") for verb in VERBS), ("record", "spawn")]
+        ("verb", "method"),
+        [
+            ("record", "fork"),
+            pytest.param("all", "fork", marks=pytest.mark.slow),
+            pytest.param("record", "spawn", marks=pytest.mark.slow),
+        ],
     )
     def test_one_that_is_killed_from_outside(self, verb, method, impatient):
         """Torch's error names the worker; what came before is kept."""
@@ -93,7 +100,7 @@ class TestWorkersThatFail:
         assert used.run.all_steps.height >= 2
         assert {0, 1} == set(used.run.all_spans["worker"])
 
-    @verbs
+    @every_verb
     def test_one_that_kills_itself_is_told_where_it_was(self, verb):
         """The op that a killed worker was inside of is named."""
         used = use(verb, DataLoader(Dies(), 4, num_workers=2))
@@ -104,7 +111,12 @@ class TestWorkersThatFail:
 
     @pytest.mark.parametrize(
         ("verb", "method"),
-        [("given", None), ("all", "fork"), ("record", "spawn"), ("all", "forkserver")],
+        [
+            ("given", None),
+            ("all", "fork"),
+            pytest.param("record", "spawn", marks=pytest.mark.slow),
+            pytest.param("all", "forkserver", marks=pytest.mark.slow),
+        ],
     )
     def test_a_dataset_that_raises(self, verb, method):
         """Its own exception, with sample and stage in a note; the run until then."""
@@ -170,6 +182,7 @@ def _recording(what: str, folder: Path) -> Iterator[Any]:
         process.join()
 
 
+@pytest.mark.slow
 class TestNoRoom:
     def test_in_shared_memory_or_for_the_logs(self):
         """Full /dev/shm: torch's error with a note. A full temporary folder: a run without spans.
@@ -202,6 +215,7 @@ class TestNoRoom:
         assert "TMPDIR" in said["no room at all"]["text"]
 
 
+@pytest.mark.slow
 class TestInterrupts:
     def test_at_any_moment_nothing_is_left(self):
         """Ctrl-C while starting, running or ending: every one of them leaves everything clean."""
@@ -229,7 +243,7 @@ class TestStepsThatFail:
         assert "" == used.notes
         assert 3 == used.run.all_steps.height
 
-    @verbs
+    @every_verb
     @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, GeneratorExit])
     def test_what_is_no_exception(self, verb, raised):
         """Whatever ends the loop passes, and the run is there."""
@@ -395,7 +409,9 @@ class TestProcessesOfTheirOwn:
         assert len(used.batches) == used.run.all_steps.height
         assert len(used.batches) <= used.run.batches.filter("complete").height
 
-    @pytest.mark.parametrize("verb", ["given", "all", "watch"])
+    @pytest.mark.parametrize(
+        "verb", [pytest.param("given", marks=pytest.mark.slow), "all", "watch"]
+    )
     @pytest.mark.parametrize("workers", [0, 1])
     def test_a_child_that_leaves_the_block(self, verb, workers, tmp_path):
         """It ends nothing that is its parent's: folder, logs, hooks, workers."""
@@ -532,7 +548,7 @@ class TestBlocks:
         assert second.run.all_spans.is_empty()
         assert any("lived already" in note for note in second.run.notes)
 
-    @verbs
+    @every_verb
     def test_those_who_look_after_garbage_themselves(self, verb):
         """`gc.disable` and `gc.freeze` stay what they were."""
         gc.disable()
@@ -565,7 +581,7 @@ class TestNamedParts:
         counted = used.run.all_spans.group_by("stage").len()
         assert dict(counted.rows())["down"] >= samples.height
 
-    @verbs
+    @every_verb
     def test_in_the_loop(self, verb):
         """Parts of the step, nested, as a decorator, recursive, and one that raises."""
 

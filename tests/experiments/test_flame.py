@@ -74,39 +74,48 @@ def notes(flame):
     return "\n".join(flame.notes)
 
 
+@pytest.fixture(scope="module")
+def recorded():
+    """What was seen in the workers of a real loader; the generators are where they were."""
+    before = torch.get_rng_state()
+    flame = ss.flame(DataLoader(Planted(), 2, num_workers=2), seconds=0.7)
+    assert torch.equal(before, torch.get_rng_state())
+    return flame
+
+
 class TestOfALoader:
-    def test_sees_every_worker(self, loader):
+    def test_sees_every_worker(self, recorded):
         """Each worker of the loader is in it, by its number and its process."""
-        flame = ss.flame(loader, seconds=0.7)
+        circumstances, samples = recorded.circumstances, recorded.samples
 
-        assert (PY_SPY, 2) == (flame.circumstances.how, flame.circumstances.num_workers)
-        assert [0, 1] == flame.samples["worker"].unique().sort().to_list()
-        assert 2 == flame.samples["pid"].n_unique()
-        assert SAMPLES == dict(flame.samples.schema)
+        assert (PY_SPY, 2) == (circumstances.how, circumstances.num_workers)
+        assert [0, 1] == samples["worker"].unique().sort().to_list()
+        assert 2 == samples["pid"].n_unique()
+        assert SAMPLES == dict(samples.schema)
 
-    def test_knows_the_stage(self, loader):
+    def test_knows_the_stage(self, recorded):
         """A sample inside of a transform is one of the stage that has the transform's name."""
-        flame = ss.flame(loader, seconds=0.7)
+        inside = recorded.samples.filter(pl.col("stack").str.contains(".sixty (", literal=True))
 
-        inside = flame.samples.filter(pl.col("stack").str.contains(".sixty (", literal=True))
         assert {"Sixty"} == set(inside["stage"])
-        assert {"Sixty", "TwentyFive", "getitem"} <= stages(flame)
+        assert {"Sixty", "TwentyFive", "getitem"} <= stages(recorded)
 
-    def test_shows_no_frame_of_ours(self, loader):
+    def test_shows_no_frame_of_ours(self, recorded):
         """The stacks begin at the worker's loop and hold what the user would see without us."""
-        stacks = ss.flame(loader, seconds=0.7).stacks()["stack"].to_list()
+        stacks = recorded.stacks()["stack"].to_list()
 
         assert not [stack for stack in stacks if OURS.search(stack)]
         assert any(stack.startswith("_worker_loop (torch/utils/data/_utils/") for stack in stacks)
         assert not [stack for stack in stacks if "<module>" in stack]
 
-    def test_leaves_the_generators_where_they_were(self, loader):
-        """And gives the same batches afterwards."""
-        before = torch.get_rng_state()
-        ss.flame(loader, ss.simulated_step(0.001), seconds=0.3)
+    def test_goes_through_a_file(self, recorded, tmp_path):
+        """What was saved is loaded."""
+        loaded = ss.Flame.load(recorded.save(tmp_path / "flame"))
 
-        assert torch.equal(before, torch.get_rng_state())
+        assert recorded.samples.equals(loaded.samples)
+        assert (recorded.circumstances, recorded.notes) == (loaded.circumstances, loaded.notes)
 
+    @pytest.mark.slow
     def test_counts_windows(self, loader):
         """Consecutive samples of a process share a window, of half a second."""
         windows = ss.flame(loader, seconds=1.2, rate_hz=100).samples["window"]
@@ -114,12 +123,14 @@ class TestOfALoader:
         assert windows.max() in range(1, 4)
         assert 0 == windows.min()
 
+    @pytest.mark.slow
     def test_workers_that_are_spawned(self):
         """They are looked into as well."""
         loader = DataLoader(Planted(), 2, num_workers=1, multiprocessing_context="spawn")
 
         assert "Sixty" in stages(ss.flame(loader, seconds=0.7))
 
+    @pytest.mark.slow
     def test_without_workers(self):
         """The main process is sampled, and it says so."""
         flame = ss.flame(DataLoader(Planted(), 2), seconds=0.5)
@@ -129,6 +140,7 @@ class TestOfALoader:
         assert [None] == flame.samples["worker"].unique().to_list()
         assert "Sixty" in stages(flame), flame.notes
 
+    @pytest.mark.slow
     def test_waiting_threads_are_shown_when_asked_for(self):
         """A worker that waits for tasks is seen with `idle` alone."""
         loader = DataLoader(Noise(), 4, num_workers=1)
@@ -137,21 +149,13 @@ class TestOfALoader:
 
         assert flame.samples["stack"].str.contains("_worker_loop").any()
 
+    @pytest.mark.slow
     def test_compiled_code_is_shown_when_asked_for(self, loader):
         """At a rate that a process can bear, and with a warning."""
         flame = ss.flame(loader, seconds=0.5, native=True)
 
         assert "stopped for each sample" in notes(flame)
         assert 29 == flame.circumstances.rate_hz
-
-    def test_goes_through_a_file(self, loader, tmp_path):
-        """What was saved is loaded."""
-        flame = ss.flame(loader, seconds=0.3)
-
-        loaded = ss.Flame.load(flame.save(tmp_path / "flame"))
-
-        assert flame.samples.equals(loaded.samples)
-        assert (flame.circumstances, flame.notes) == (loaded.circumstances, loaded.notes)
 
     def test_a_folder_that_holds_none(self, tmp_path):
         """One sentence."""
@@ -160,6 +164,7 @@ class TestOfALoader:
 
 
 class TestShortLoaders:
+    @pytest.mark.slow
     def test_begins_again(self):
         """A stream that ends before the time does is started again, and that is said."""
         loader = DataLoader(PlantedStream(30), 2, num_workers=1)
@@ -169,6 +174,7 @@ class TestShortLoaders:
         assert "the loader is short: it was started" in notes(flame)
         assert flame.samples.height
 
+    @pytest.mark.slow
     def test_shorter_than_its_warm_up(self):
         """Its start is in it, and that is said."""
         flame = ss.flame(DataLoader(PlantedStream(2), 2, num_workers=2), seconds=0.5)
@@ -182,7 +188,7 @@ class TestShortLoaders:
 
 
 class TestRefused:
-    @pytest.mark.parametrize("workers", [0, 2])
+    @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
     def test_py_spy_is_missing(self, monkeypatch, workers):
         """The processes sample themselves; it says so and how to get py-spy."""
         no_py_spy(monkeypatch)
@@ -194,6 +200,7 @@ class TestRefused:
         assert {"Sixty", "TwentyFive"} <= stages(flame)
         assert not any(map(OURS.search, flame.samples["stack"]))
 
+    @pytest.mark.slow
     def test_the_kernel_refuses(self, monkeypatch, tmp_path):
         """An undumpable worker, and a py-spy without the right to look into those."""
         program = flaming.plain_py_spy(tmp_path)
@@ -207,6 +214,7 @@ class TestRefused:
         assert "ptrace" in notes(flame).lower()
         assert "Sixty" in stages(flame), flame.notes
 
+    @pytest.mark.slow
     def test_py_spy_hangs(self, monkeypatch, tmp_path):
         """It is ended after its time, and the processes sample themselves."""
         program = flaming.script(tmp_path, "#!/bin/sh\nexec sleep 600\n")
@@ -229,6 +237,7 @@ class TestRefused:
         assert "Unsupported version of Python: 3.99.0" in notes(flame)
         assert "pip install --upgrade py-spy" in notes(flame)
 
+    @pytest.mark.slow
     def test_what_is_not_there_is_said(self, monkeypatch):
         """The sampler in the process has no native frames, and no eye for the lock."""
         no_py_spy(monkeypatch)
@@ -238,6 +247,7 @@ class TestRefused:
         assert f"the {IN_PROCESS} has no gil" in notes(flame)
         assert not flame.circumstances.gil
 
+    @pytest.mark.slow
     def test_a_training_that_may_not_be_looked_into(self, monkeypatch, tmp_path, training):
         """One sentence with the setting."""
         text = "#!/bin/sh\necho 'Permission Denied: Try running again with elevated' >&2\nexit 1\n"
@@ -263,6 +273,7 @@ class TestOfATrainingThatRuns:
         assert process.poll() is None
         assert process.stdout.readline()
 
+    @pytest.mark.slow
     def test_without_workers(self, training):
         """The process itself is sampled, and it says so."""
         process, _ = training(0)
@@ -272,6 +283,7 @@ class TestOfATrainingThatRuns:
         assert "has no DataLoader workers now" in notes(flame)
         assert {process.pid} == set(flame.samples["pid"])
 
+    @pytest.mark.slow
     def test_one_of_its_workers(self, training):
         """It is sampled alone."""
         _, workers = training(2)
@@ -280,6 +292,7 @@ class TestOfATrainingThatRuns:
 
         assert {(1, workers[1])} == set(flame.samples.select("worker", "pid").iter_rows())
 
+    @pytest.mark.slow
     def test_whose_stack_changes_while_it_is_read(self, monkeypatch, tmp_path, training):
         """It is read again: py-spy does not stop the process, and may lose its way once."""
         _, workers = training(1)
@@ -296,6 +309,7 @@ class TestOfATrainingThatRuns:
         assert lost.exists()
         assert {workers[0]} == set(flame.samples["pid"])
 
+    @pytest.mark.slow
     def test_its_own_process(self):
         """The workers of a loader that this process iterates itself."""
         batches = iter(DataLoader(Planted(), 2, num_workers=1))
@@ -329,6 +343,7 @@ class TestOfATrainingThatRuns:
                 ss.flame(pid=other.pid)
             other.kill()
 
+    @pytest.mark.slow
     def test_that_is_not_ours(self, monkeypatch, training):
         """One sentence that says as whom to run."""
         process, _ = training(0)
@@ -337,6 +352,7 @@ class TestOfATrainingThatRuns:
         with pytest.raises(ss.StallscopeError, match="belongs to another user"):
             ss.flame(pid=process.pid)
 
+    @pytest.mark.slow
     def test_py_spy_is_missing(self, monkeypatch, training):
         """One sentence with what to install."""
         process, _ = training(0)
@@ -345,6 +361,7 @@ class TestOfATrainingThatRuns:
         with pytest.raises(ss.StallscopeError, match="pip install py-spy"):
             ss.flame(pid=process.pid)
 
+    @pytest.mark.slow
     def test_workers_that_end_between_probe_and_record(self, monkeypatch, training):
         """One sentence that says when to call again."""
         process, workers = training(1)
@@ -363,6 +380,7 @@ class TestOfATrainingThatRuns:
 
 
 class TestFaults:
+    @pytest.mark.slow
     def test_a_worker_is_killed(self):
         """Torch's own error, with what was seen before, or why nothing was on a busy machine."""
         with pytest.raises(RuntimeError, match="DataLoader worker") as caught:
@@ -378,6 +396,7 @@ class TestFaults:
 
         assert any("attribute `flame`" in note for note in caught.value.__notes__)
 
+    @pytest.mark.slow
     def test_an_interrupt_of_the_step(self, loader):
         """It comes out as it is."""
         steps = []
@@ -392,6 +411,7 @@ class TestFaults:
 
         assert caught.value.flame.samples.height or "no stack" in notes(caught.value.flame)
 
+    @pytest.mark.slow
     def test_interrupts_at_random_moments(self):
         """No py-spy, no worker, no hook is left."""
         assert 5 == flaming.interrupts(5, seed=1)[0]

@@ -121,6 +121,7 @@ def check(kind: str, workers: int, number: int, *, given: bool, **how: Any) -> N
 
 
 class TestInstrumented:
+    @pytest.mark.slow
     @FEW
     @given(
         st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 1000), st.booleans(),
@@ -134,6 +135,7 @@ class TestInstrumented:
 
         check(kind, workers, number, given=given, **how)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("method", "kind", "given"),
         [
@@ -179,6 +181,7 @@ class TestInstrumented:
         assert plain == inside
 
 
+@pytest.mark.slow
 class TestRecord:
     @FEW
     @given(

@@ -25,11 +25,13 @@ from stallscope.measure.cgroup import memory_available_bytes
 IN_WORKERS = (AS_IT_IS.name, WARM.name, FETCHED.name, TRANSFORMED.name)
 
 
-@pytest.fixture(autouse=True)
-def short_laps(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def short_laps():
     """These tests look at what is measured, and not at how well."""
-    monkeypatch.setattr(ladder_module, "_LAP_S", 0.03)
-    monkeypatch.setattr(ladder_module, "_MOST_SWEEPS", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ladder_module, "_LAP_S", 0.03)
+        patch.setattr(ladder_module, "_MOST_SWEEPS", 1)
+        yield
 
 
 def quick(target: Any, step: Any = None, **named: Any) -> ss.Ladder:
@@ -92,8 +94,19 @@ class Trainer:
         return found.hexdigest()
 
 
+MORE_CHANGES = ("past torch", "a list")
+MORE_BATCHES = (
+    {"batch_size": 4, "collate_fn": Page},
+    {"batch_size": 4, "collate_fn": of_all_lengths},
+    {"batch_sampler": [[1, 2, 3], [4], [5, 6]]},
+    {"batch_size": 4, "num_workers": 2, "in_order": False},
+    {"batch_size": 4, "num_workers": 1, "persistent_workers": True, "timeout": 30},
+    {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "spawn"},
+)
+
+
 class TestWhichRungsThereAre:
-    @pytest.mark.parametrize("workers", [0, 2])
+    @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
     def test_of_a_dataset_with_a_transform(self, workers):
         """All that need no GPU."""
         dataset = SlowFetchDataset(64, 0.001, BusyOp(0.001))
@@ -104,6 +117,7 @@ class TestWhichRungsThereAre:
         assert "no device with a memory of its own" in why_not(ladder, PINNED)
         assert "no device with a memory of its own" in why_not(ladder, ON_DEVICE)
 
+    @pytest.mark.slow
     def test_of_a_dataset_without_a_transform(self):
         """There is no place before a transform."""
         ladder = quick(DataLoader(Noise(64), 4, num_workers=1))
@@ -111,6 +125,7 @@ class TestWhichRungsThereAre:
         assert FETCHED.name not in measured(ladder)
         assert "holds no transform" in why_not(ladder, FETCHED)
 
+    @pytest.mark.slow
     def test_of_a_dataset_that_does_more_after_its_transform(self):
         """The transform alone would not give its samples."""
         ladder = quick(DataLoader(Doubling(64, 0.0, BusyOp(0.0001)), 4))
@@ -118,13 +133,14 @@ class TestWhichRungsThereAre:
         assert "does more with what comes out" in why_not(ladder, FETCHED)
         assert TRANSFORMED.name in measured(ladder)
 
-    @pytest.mark.parametrize("workers", [0, 2])
+    @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
     def test_of_a_stream(self, workers):
         """It cannot be asked for the same samples again, but its samples can be kept."""
         ladder = quick(DataLoader(NoiseStream(400), 4, num_workers=workers))
 
         assert [AS_IT_IS.name, TRANSFORMED.name, BATCHES.name] == measured(ladder)
 
+    @pytest.mark.slow
     def test_of_a_loader_without_an_end(self):
         """Nothing asks for its length."""
         assert BATCHES.name in measured(quick(DataLoader(Endless(), 4, num_workers=1)))
@@ -140,16 +156,8 @@ class TestWhichRungsThereAre:
         "settings",
         [
             {"batch_size": 4, "collate_fn": as_dict},
-            {"batch_size": 4, "collate_fn": Page},
-            {"batch_size": 4, "collate_fn": of_all_lengths},
             {"batch_size": None},
-            {"batch_sampler": [[1, 2, 3], [4], [5, 6]]},
-            {"batch_size": 4, "num_workers": 2, "in_order": False},
-            {"batch_size": 4, "num_workers": 1, "persistent_workers": True, "timeout": 30},
-            pytest.param(
-                {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "spawn"},
-                marks=pytest.mark.thorough,
-            ),
+            *(pytest.param(settings, marks=pytest.mark.slow) for settings in MORE_BATCHES),
         ],
         ids="-".join,
     )
@@ -176,6 +184,7 @@ class TestWhichRungsThereAre:
         assert [AS_IT_IS.name, WARM.name] == measured(ladder)
         assert "one batch needs more than the 100 B allowed" == why_not(ladder, BATCHES)
 
+    @pytest.mark.slow
     def test_take_no_more_memory_than_allowed(self):
         """Bytes are stated, and stay below the limit."""
         dataset = SlowFetchDataset(64, 0.0, BusyOp(0.0))
@@ -185,12 +194,14 @@ class TestWhichRungsThereAre:
         assert 0 < ladder.table()["cached_bytes"].sum() <= 20_000
         assert BATCHES.name in measured(ladder)
 
+    @pytest.mark.slow
     def test_that_give_no_more_batches(self):
         """A generator is used up by the lap as it is: that is said, and nothing of memory."""
         ladder = quick(torch.rand(4) for _ in range(12))
 
         assert "the loader gave no more batches" == why_not(ladder, BATCHES)
 
+    @pytest.mark.slow
     def test_that_have_no_limit(self):
         """An infinite budget ends when the answer is clear."""
         ladder = quick(DataLoader(Noise(64), 4), budget_s=math.inf)
@@ -204,6 +215,7 @@ class TestWhichRungsThereAre:
         assert "the loader ended after 2 batches" in why_not(ladder, AS_IT_IS)
         assert "was not measured" in str(ladder)
 
+    @pytest.mark.slow
     def test_of_a_short_dataset_go_on(self):
         """The restart of an epoch is no part of the steady state."""
         ladder = quick(DataLoader(Noise(8), 4, num_workers=2))
@@ -260,7 +272,9 @@ class TestNothingIsChanged:
         np.random.seed(1)
         assert all(torch.equal(ours, its) for ours, its in zip(given, plain, strict=True))
 
-    @pytest.mark.parametrize("how", ["in place", "past torch", "a list"])
+    @pytest.mark.parametrize(
+        "how", ["in place", *(pytest.param(x, marks=pytest.mark.slow) for x in MORE_CHANGES)]
+    )
     def test_a_step_that_changes_its_batch_meets_it_once(self, how):
         """What it changes never reaches the next use of a cached batch."""
         spoilt = []
@@ -280,7 +294,9 @@ class TestNothingIsChanged:
         assert BATCHES.name in measured(ladder)
         assert not any(spoilt)
 
-    @pytest.mark.parametrize("settings", [{}, {"persistent_workers": True}])
+    @pytest.mark.parametrize(
+        "settings", [{}, pytest.param({"persistent_workers": True}, marks=pytest.mark.slow)]
+    )
     def test_no_worker_of_one_lap_lives_in_another(self, settings):
         """At each step, only the workers of this lap are there."""
         seen = []
@@ -296,6 +312,7 @@ class TestNothingIsChanged:
         assert len(workers) == len(set(workers))
         assert sum(map(len, workers)) == len(frozenset().union(*workers))
 
+    @pytest.mark.slow
     def test_a_living_worker_of_the_users(self):
         """Persistent workers that live already go on living."""
         loader = DataLoader(Noise(64), 4, num_workers=1, persistent_workers=True)
@@ -324,6 +341,7 @@ class TestBadInput:
         assert isinstance(caught.value.ladder, ss.Ladder)
         assert any("'as it is'" in note for note in caught.value.__notes__)
 
+    @pytest.mark.slow
     def test_a_step_that_raises_while_batches_come_from_memory(self):
         """It is not taken for a fault of the cached loader."""
 
@@ -336,12 +354,13 @@ class TestBadInput:
 
         assert AS_IT_IS.name in measured(caught.value.ladder)
 
-    @pytest.mark.parametrize("workers", [0, 2])
+    @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
     def test_a_dataset_that_raises(self, workers):
         """Its own exception."""
         with pytest.raises(KeyError, match="no sample 17"):
             quick(DataLoader(Fails(), 4, num_workers=workers))
 
+    @pytest.mark.slow
     def test_an_init_function_that_wants_its_dataset(self):
         """Also the workers of a cached rung find the dataset's attributes."""
         ladder = quick(DataLoader(Noise(64), 4, num_workers=1, worker_init_fn=asks_its_dataset))
@@ -367,6 +386,7 @@ class TestBadInput:
         with pytest.raises(ss.StallscopeError, match="one of 2 ranks"):
             ss.ladder(DataLoader(Noise(8), 4))
 
+    @pytest.mark.slow
     def test_a_budget_that_is_over_at_once(self):
         """What it did not come to is said."""
         ladder = ss.ladder(
@@ -376,6 +396,7 @@ class TestBadInput:
         assert AS_IT_IS.name in measured(ladder)
         assert "budget" in (why_not(ladder, WARM) or "budget")
 
+    @pytest.mark.slow
     def test_a_step_that_keeps_too_much(self, monkeypatch):
         """The ladder ends before the memory does, and says why."""
         monkeypatch.setattr(ladder_module, "memory_available_bytes", lambda: 40_000_000)
@@ -404,7 +425,7 @@ def asks_its_dataset(_: int) -> None:
 
 
 class TestWhatItSays:
-    @pytest.fixture
+    @pytest.fixture(scope="class")
     def ladder(self):
         dataset = SlowFetchDataset(256, 0.002, BusyOp(0.0005))
         return quick(DataLoader(dataset, 4, num_workers=2))
@@ -423,6 +444,7 @@ class TestWhatItSays:
 
         assert rows["device_busy_share"].to_list() == rows["step_share"].to_list()
 
+    @pytest.mark.slow
     def test_a_processor_is_no_device(self):
         """It has a share of the loop, and no share of a device."""
         ladder = quick(DataLoader(Noise(64), 4), lambda _: sum(range(20_000)))
@@ -474,6 +496,7 @@ class Around:
         yield from self.loader
 
 
+@pytest.mark.slow
 def test_a_held_loader_with_persistent_workers_can_start_again():
     """Workers of one start are gone, and the next start does not ask them."""
     ladder = quick(Around(), budget_s=10)

@@ -116,9 +116,19 @@ def same(one: list[Any], other: list[Any]) -> bool:
     return all(all(map(torch.equal, mine, theirs)) for mine, theirs in pairs)
 
 
-@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
+@pytest.mark.parametrize(
+    "known",
+    [
+        pytest.param(
+            known, id=known.name, marks=[pytest.mark.slow] * (known.name == "albumentations")
+        )
+        for known in KNOWN
+    ],
+)
 def test_equivalence_is_right_where_the_truth_is_known(known):
     """On pipelines that commute, that do not, that draw, convert, change in place, and fail."""
+    if known.name == "albumentations":
+        pytest.importorskip("albumentations")
     torch_state = torch.get_rng_state()
 
     found = compared(known)
@@ -203,6 +213,7 @@ class TestInWorkers:
         assert "identical" == comparison.equivalence
         assert (24, 24, 3) == comparison.pictures[0][1].shape
 
+    @pytest.mark.slow
     def test_an_order_can_be_measured_by_itself(self, orders, monkeypatch):
         """Against the original, in workers, with progress from 0 to 1; generators stay."""
         monkeypatch.setattr("stallscope.experiments.ordering.live._MEASURED_S", 2.0)
@@ -281,6 +292,7 @@ def test_a_rewrite_that_does_something_else_is_not_recommended():
     assert ("different", False) == (row["equivalence"], row["recommended"])
 
 
+@pytest.mark.slow
 def test_decoding_is_nobodys_but_its_own():
     """A lazy image is decoded by the first op; its time stands apart, and other ways are tried."""
     loader = loader_of(v2.Resize(32), v2.PILToTensor(), dataset=Jpegs)
@@ -295,6 +307,7 @@ def test_decoding_is_nobodys_but_its_own():
     assert any("torchvision.io" in change for change in changes)
 
 
+@pytest.mark.slow
 def test_ops_on_the_batch_give_the_same_batch():
     """The last op works once for a batch, in the collate function."""
     loader = loader_of(middle, halve)
@@ -308,6 +321,7 @@ def test_ops_on_the_batch_give_the_same_batch():
     assert [middle] == other.dataset.transform.transforms
 
 
+@pytest.mark.slow
 def test_the_part_that_is_always_the_same_can_be_kept():
     """Up to the first op that draws; the samples are the same, the second time from memory."""
     loader = loader_of(halve, middle, v2.RandomHorizontalFlip())
@@ -322,6 +336,7 @@ def test_the_part_that_is_always_the_same_can_be_kept():
         assert same(batches(loader), batches(other))
 
 
+@pytest.mark.slow
 def test_two_hundred_samples_of_a_changed_order_are_the_same():
     """The crop before the conversion, over 200 samples of a seed, bit for bit."""
     pipeline = v2.Compose([v2.PILToTensor(), v2.RandomCrop(24), floats])

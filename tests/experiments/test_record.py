@@ -89,7 +89,7 @@ KINDS = [
 
 class TestTheDataIsNeverChanged:
     @settings(
-        max_examples=12, deadline=None, derandomize=True,
+        max_examples=6, deadline=None, derandomize=True,
         suppress_health_check=[HealthCheck.too_slow],
     )  # fmt: skip
     @given(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000))
@@ -114,7 +114,7 @@ class TestTheDataIsNeverChanged:
             assert len(seen) == watch.run.batches.filter("complete").height
 
     @settings(
-        max_examples=10, deadline=None, derandomize=True,
+        max_examples=4, deadline=None, derandomize=True,
         suppress_health_check=[HealthCheck.too_slow],
     )  # fmt: skip
     @given(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000))
@@ -234,6 +234,7 @@ class TestRun:
 
         assert 12 == run.batches.filter("steady").height
 
+    @pytest.mark.slow
     def test_the_start_method_can_still_be_chosen_afterwards(self):
         """Asking how workers are started does not fix Python's default for the process."""
         code = (
@@ -335,7 +336,10 @@ class TestBadInput:
 
         assert 5 == caught.value.run.steps(steady=False).height
 
-    @pytest.mark.parametrize("moment", range(12))
+    @pytest.mark.parametrize(
+        "moment",
+        [pytest.param(moment, marks=[pytest.mark.slow] * (moment % 3 > 0)) for moment in range(12)],
+    )
     @pytest.mark.usefixtures("no_foreign_gc_callbacks")
     def test_an_interrupt_at_any_moment_leaves_nothing(self, moment):
         """Ctrl-C while starting, running or ending: generators are put back (and see conftest)."""

@@ -11,7 +11,6 @@ import tarfile
 import numpy as np
 import pytest
 import torch
-import webdataset
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
@@ -144,8 +143,10 @@ class TestLoaders:
         assert "measured once" in target(batches).notes[0]
         assert list(batches) == [1, 2]
 
+    @pytest.mark.slow
     def test_a_webdataset_loader_is_a_loader(self):
         """A loader of webdataset is taken, although its class is an iterable dataset."""
+        webdataset = pytest.importorskip("webdataset")
         loader = webdataset.WebLoader([1, 2, 3], batch_size=2)
 
         assert target(loader).loader is loader

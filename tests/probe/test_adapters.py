@@ -15,6 +15,7 @@ from virtual_pipeline import CLOCK, record, time_of
 
 import stallscope as ss
 
+pytestmark = pytest.mark.slow  # what only `.[ci]` installs
 BATCHES = 6
 MODULES = {
     "webdataset": ("webdataset.pipeline",),

@@ -72,6 +72,7 @@ def outside_of_inner(run):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_loop_waits_for_the_outermost_iterator(name):
     """What a library does after its loader is part of the wait, and its batches stay the same."""
@@ -92,6 +93,7 @@ def test_the_loop_waits_for_the_outermost_iterator(name):
     assert outside_of_inner(watch.run)
 
 
+@pytest.mark.slow
 def test_a_prepared_loader_of_accelerate_is_known_by_itself():
     """It is a DataLoader that iterates another one."""
     pytest.importorskip("accelerate")

@@ -16,6 +16,7 @@ from stallscope.errors import StallscopeError
 from stallscope.run import Settings
 from stallscope.stages import STALL_COLOUR
 from stallscope.units import seconds
+from stallscope.views.charts import style
 from stallscope.views.charts.stall import parts_of, picture
 from stallscope.views.panels import EMPTY
 from stallscope.views.stallpanel import LONGEST, NOT_RECORDED, Stalls
@@ -24,6 +25,12 @@ from stallscope.views.timepanel import Moments
 
 ATTACK = "<script>alert(1)</script>"
 LOUD = to_rgba(STALL_COLOUR)
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch):
+    """Pictures of few pixels: what stands in them is what counts here."""
+    monkeypatch.setattr(style, "SHARP", 0.25)
 
 
 def controls(panel):
@@ -162,11 +169,13 @@ class TestStallPanel:
         panel = STALLING["stalls"].panel("stalls")
         _order, slider, _of = controls(panel)
         seen = set()
-        for number in range(1, slider.max + 1):
+        shown = (1, 2, slider.max // 2, slider.max)
+        for number in shown:
             slider.value = number
             seen.add((panel.children[1].value, panel.children[2].value))
 
-        assert STALLING["stalls"].stalls().height == slider.max == len(seen)
+        assert STALLING["stalls"].stalls().height == slider.max
+        assert len(shown) == len(seen)
 
     def test_keeps_the_stall_in_another_order(self):
         """In the order in which they came, the same stall is shown, and its neighbours are near."""
@@ -217,12 +226,12 @@ class TestTimelinePanel:
         many, slider = controls(panel)
         many.value = 6
         seen = set()
-        for step in range(slider.min, slider.max + 1, 5):
+        for step in (slider.min, 20, slider.max):
             slider.value = step
             seen.add(panel.children[1].value)
             assert f"Steps {step} to {step + 5}: the loop stands still" in panel.children[1].value
 
-        assert (4, 42, 8) == (slider.min, slider.max, len(seen))
+        assert (4, 42, 3) == (slider.min, slider.max, len(seen))
 
     def test_keeps_the_step_when_more_are_shown(self):
         """As far as there are so many after it."""
