@@ -42,7 +42,7 @@ def main() -> None:
     """Measure, and print the table."""
     given = arguments(
         __doc__,
-        budget=Option(180.0, 4.0, "seconds"),
+        budget=Option(180.0, 2.5, "seconds"),
         workers=Option(min(4, usable_cores()), 1, "of the loader"),
         blocks=Option(40, 1, "paired batches"),
         samples=Option(200, 4, "that are compared bit for bit"),

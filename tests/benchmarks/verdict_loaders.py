@@ -34,7 +34,7 @@ def main() -> None:
         __doc__,
         op=Option(0.01, 0.01, "seconds a sample"),
         step=Option(0.01, 0.01, "seconds"),
-        budget=Option(20.0, 1.0, "of each, seconds"),
+        budget=Option(20.0, 0.5, "of each, seconds"),
         only=Option("", "random_split", "loaders whose name holds this"),
     )
     # before the loaders are imported, here and in workers
