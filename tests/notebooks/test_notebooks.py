@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -81,6 +82,7 @@ def test_keeps_its_form(path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is not None, reason="a browser runs them twice")
 @by_notebook
 def test_runs_twice_in_one_kernel(path, tmp_path, monkeypatch):
     """Running all cells works, also a second time, and every picture is a picture."""
