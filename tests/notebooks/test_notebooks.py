@@ -86,11 +86,13 @@ def test_keeps_its_form(path):
 @by_notebook
 def test_runs_twice_in_one_kernel(path, tmp_path, monkeypatch):
     """Running all cells works, also a second time, and every picture is a picture."""
-    from nbclient import NotebookClient
+    nbclient = pytest.importorskip("nbclient")
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     notebook = shortened(path, TARGET="sample", BUDGET_S=2)
-    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": tmp_path}})
+    client = nbclient.NotebookClient(
+        notebook, timeout=120, resources={"metadata": {"path": tmp_path}}
+    )
 
     with client.setup_kernel():
         for _ in range(2):
@@ -109,10 +111,12 @@ def test_runs_twice_in_one_kernel(path, tmp_path, monkeypatch):
 @by_notebook
 def test_runs_with_a_target_that_knows_no_files(path, tmp_path, monkeypatch):
     """A target without files, images or indices in its samples works as well."""
-    from nbclient import NotebookClient
+    nbclient = pytest.importorskip("nbclient")
 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(tmp_path)]))
     (tmp_path / "mine.py").write_text(MINE)
     notebook = with_parameters(read(path), TARGET="mine:loader", BUDGET_S=2)
 
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": tmp_path}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=120, resources={"metadata": {"path": tmp_path}}
+    ).execute()
