@@ -20,8 +20,8 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
-    """Skip what this machine cannot run, and say why; what takes long comes first."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Skip what this machine cannot run, and say why; the browser's, which last, come first."""
+    items.sort(key=lambda item: item.get_closest_marker("browser") is None)
     reasons = {"gpu": _no_gpu(), "browser": _no_browser()}
     for item in items:
         for name, reason in reasons.items():

