@@ -8,9 +8,9 @@ from pathlib import Path
 
 import polars as pl
 
-from stallscope.analyze.spans import BATCHES, SAMPLES, SPANS
-from stallscope.resources import CORE
-from stallscope.run import DELIVERIES, RESOURCES, STARTUP, STEPS, WAITS, Run, Settings
+from stallscope.run.decode import BATCHES, SAMPLES, SPANS
+from stallscope.run.result import DELIVERIES, RESOURCES, STARTUP, STEPS, WAITS, Run, Settings
+from stallscope.stages import CORE
 
 KINDS = {
     **{kind: kind for kind in ("fetch", "decode", "collate", "send", "pin", "h2d", "step")},

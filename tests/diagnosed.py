@@ -9,8 +9,8 @@ from climbs import a_ladder
 from planted_stacks import a_flame
 from virtual_loop import a_loop
 
-from stallscope.diagnoses import SPENT, Circumstances, Diagnosis, Finding
-from stallscope.ladders import AS_IT_IS, BATCHES, FETCHED, TRANSFORMED
+from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions, Finding
+from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED, TRANSFORMED
 
 DECODE = Finding(
     "decode",
@@ -47,7 +47,7 @@ def a_diagnosis(*findings: Finding, parts: bool = True, spent=PHASES, notes=(), 
     return Diagnosis(
         findings or (DECODE, LOCK, COPY),
         spent=pl.DataFrame(list(spent), SPENT, orient="row"),
-        circumstances=Circumstances(**{**usual, **told}),
+        circumstances=DiagnosisConditions(**{**usual, **told}),
         notes=tuple(notes),
         **measured,
     )

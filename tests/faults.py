@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import _utils as torch_utils
 
 import stallscope as ss
-from stallscope.experiments.watch import watching
+from stallscope.run.script import watching
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import stallscope as ss
-from stallscope.measure import spycall
+from stallscope.flame import pyspy
 
 SAMPLED_S = 1.0
 _PR_SET_DUMPABLE = 4
@@ -133,7 +133,7 @@ def plain_py_spy(folder: Path) -> Path:
 
 def program() -> str:
     """The real py-spy."""
-    return str(spycall.executable())
+    return str(pyspy.executable())
 
 
 def script(folder: Path, text: str) -> Path:
@@ -203,7 +203,7 @@ def refused(folder: Path) -> None:
         ("a py-spy that never answers", script(hangs, "#!/bin/sh\nexec sleep 600\n"), None),
     )
     for name, path, init in cases:
-        spycall.executable = partial(Path, path)
+        pyspy.executable = partial(Path, path)
         loader = DataLoader(Planted(), 2, num_workers=2, worker_init_fn=init)
         began = time.perf_counter()
         flame = ss.flame(loader, seconds=SAMPLED_S)

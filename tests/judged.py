@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from stallscope.analyze.verdict.facts import Facts, facts, gain_of, with_stacks
-from stallscope.analyze.verdict.judge import judge
-from stallscope.analyze.verdict.setup import Setup
+from stallscope.diagnose.batch_times import Setup
+from stallscope.diagnose.facts import Facts, facts, gain_of, with_stacks
+from stallscope.diagnose.ranking import judge
 
 if TYPE_CHECKING:
     from stallscope import Flame, Ladder, Run
-    from stallscope.diagnoses import Finding
+    from stallscope.diagnose.result import Finding
 
 
 def judged(

@@ -5,16 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stallscope.analyze.looptime import LoopTime
-from stallscope.analyze.verdict.exposure import Exposure, Part
-from stallscope.analyze.verdict.facts import Facts
-from stallscope.analyze.verdict.making import Making
-from stallscope.analyze.verdict.samples import Spikes
-from stallscope.analyze.verdict.setup import Setup
-from stallscope.analyze.verdict.starts import Starts
-from stallscope.analyze.verdict.use import Use
-from stallscope.resources import MEMORY, SHM
-from stallscope.stages import FETCH
+from stallscope.diagnose.batch_times import BatchTimes, Setup, Spikes, Starts
+from stallscope.diagnose.exposure import Exposure, MachineUse, StagePart
+from stallscope.diagnose.facts import Facts
+from stallscope.stages import FETCH, MEMORY, SHM
+from stallscope.stalls.loop_time import LoopBreakdown
 
 STEP_S = 0.1
 WORKERS = 2
@@ -41,12 +36,16 @@ def known(
     )
     workers = max(setup.num_workers, 1)
     batch_s = load * workers * STEP_S
-    making = Making(batch_s, batch_s, STEP_S, period_s, workers)
-    busy = Use(worker_cpu=0.98, loop_cpu=0.02, queued_share=0.02, loop_queued_share=0.0, threads=4)
+    making = BatchTimes(batch_s, batch_s, STEP_S, period_s, workers)
+    busy = MachineUse(
+        worker_cpu=0.98, loop_cpu=0.02, queued_share=0.02, loop_queued_share=0.0, threads=4
+    )
     parts = parts_of(work or {("decode", "decode"): 0.5, ("Blur", "transform"): 0.5})
     facts = Facts(
         setup=setup,
-        time=LoopTime(steps, 1, steps, stalled * steps * period_s, 0, 0, steps * STEP_S, 0, 1.0),
+        time=LoopBreakdown(
+            steps, 1, steps, stalled * steps * period_s, 0, 0, steps * STEP_S, 0, 1.0
+        ),
         stall_low=stalled * 0.9,
         stall_high=stalled * 1.1,
         exposure=Exposure(parts),
@@ -59,10 +58,10 @@ def known(
     return replace(facts, **more)
 
 
-def parts_of(work: Work) -> tuple[Part, ...]:
+def parts_of(work: Work) -> tuple[StagePart, ...]:
     """The parts of the stalls, the longest first."""
     pairs = {key: one if isinstance(one, tuple) else (one, 0.0) for key, one in work.items()}
-    parts = [Part(*key, share, waiting) for key, (share, waiting) in pairs.items()]
+    parts = [StagePart(*key, share, waiting) for key, (share, waiting) in pairs.items()]
     return tuple(sorted(parts, key=lambda part: -part.share))
 
 

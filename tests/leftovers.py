@@ -26,7 +26,7 @@ from torch.optim import optimizer
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import fetch, pin_memory, worker
 
-from stallscope.probe import named, patches
+from stallscope.hooks import patches, training_step
 
 try:
     from torchvision import transforms as transforms_v1
@@ -87,7 +87,7 @@ def hooks() -> list[str]:
         ),
         *(f"gc.callbacks: {callback}" for callback in gc.callbacks if _is_ours(callback)),
         *(f"sys.meta_path: {finder}" for finder in sys.meta_path if _is_ours(finder)),
-        *(f"listener: {listener}" for listener in named.listeners),
+        *(f"listener: {listener}" for listener in training_step.listeners),
         *(f"layer: {place}" for place in patches._layers),
         *(f"before optimizers: {hook}" for hook in optimizer._global_optimizer_pre_hooks.values()),
         *(f"after optimizers: {hook}" for hook in optimizer._global_optimizer_post_hooks.values()),

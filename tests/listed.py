@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from stallscope.listings import CALLS, FUNCTIONS, PAIRS, SOURCES, TIMES, Circumstances, Lines
+from stallscope.lines.result import CALLS, FUNCTIONS, PAIRS, SOURCES, TIMES, Lines, LinesConditions
 
 PLANTED = {
     "Items.__getitem__": [("def __getitem__(self, index):", None), ("return self.t(index)", 0.9)],
@@ -57,6 +57,6 @@ def some_lines(
         pl.DataFrame([(*call, 1.0) for call in calls], CALLS, orient="row"),
         pl.DataFrame([] if why_not else [row[:3] for row in rows], SOURCES, orient="row"),
         pl.DataFrame(list(pairs), PAIRS, orient="row"),
-        Circumstances(**told),
+        LinesConditions(**told),
         notes,
     )

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from stallscope.benches import Comparison, Measured, NoSuchOrderError, Part, Prediction
-from stallscope.orderings import (
+from stallscope.orders.bench import Comparison, CostPart, Measured, NoSuchOrderError, Prediction
+from stallscope.orders.result import (
     CLOSE,
     COSTS,
     DIFFERENT,
@@ -21,10 +21,10 @@ from stallscope.orderings import (
     LAPS,
     OPS,
     TRIALS,
-    Circumstances,
     Counts,
+    FixedCosts,
     Orders,
-    Rest,
+    OrdersConditions,
 )
 
 NAMES = ("PILToTensor", "RandomCrop", "RandomMask", "ConvertColor", "Scale")
@@ -33,7 +33,7 @@ WIDE_MS = {TO_TENSOR: 0.6, CROP: 0.1, MASK: 3.0, COLOUR: 4.0, SCALE: 0.8}
 """On the whole image."""
 SMALL_MS = {TO_TENSOR: 0.15, CROP: 0.1, MASK: 3.0, COLOUR: 0.8, SCALE: 0.15}
 """On the crop."""
-REST = Rest(fetch_s=0.0002, decode_s=0.0024, batch_s=0.0003)
+REST = FixedCosts(fetch_s=0.0002, decode_s=0.0024, batch_s=0.0003)
 MASK_FAILS = "RuntimeError: the mask is 256 by 256, the image 533 by 800"
 TYPE_FAILS = "TypeError: expected a tensor, got a PIL image"
 
@@ -63,12 +63,12 @@ def equivalence(positions) -> str:
     return CLOSE if place[SCALE] < place[COLOUR] else IDENTICAL
 
 
-def parts(positions) -> tuple[Part, ...]:
+def parts(positions) -> tuple[CostPart, ...]:
     failed = failure(positions)
     works = list(positions[: failed[0]] if failed else positions)
-    ops = [Part(NAMES[op], cost_s(op, tuple(works[:place]))) for place, op in enumerate(works)]
-    rest = (Part("fetch", REST.fetch_s), Part("decode", REST.decode_s))
-    return (*rest, *ops, *([] if failed else [Part("collate and send", REST.batch_s)]))
+    ops = [CostPart(NAMES[op], cost_s(op, tuple(works[:place]))) for place, op in enumerate(works)]
+    rest = (CostPart("fetch", REST.fetch_s), CostPart("decode", REST.decode_s))
+    return (*rest, *ops, *([] if failed else [CostPart("collate and send", REST.batch_s)]))
 
 
 def predicted_s(positions) -> float | None:
@@ -278,7 +278,7 @@ def some_orders(
         costs=_costs(search_took),
         rest=REST,
         counts=Counts(measurements=31, states=23, exhaustive=600, unexplored=0),
-        circumstances=Circumstances(
+        circumstances=OrdersConditions(
             **{
                 "name": "case B",
                 "pipeline": "dataset.transform, a torchvision Compose",

@@ -18,17 +18,16 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from stallscope.experiments.ordering.judge import Judge
-from stallscope.experiments.ordering.recipe import Recipe
-from stallscope.experiments.ordering.survey import survey
-from stallscope.experiments.ordering.workbench import Workbench
-from stallscope.measure.pipelines import draws
-from stallscope.orderings import CLOSE, DIFFERENT, FAILS, IDENTICAL, NOT_DISTINGUISHED
+from stallscope.orders import random_streams
+from stallscope.orders.evaluator import EquivalenceJudge, PipelineRunner
+from stallscope.orders.recipe import Recipe
+from stallscope.orders.result import CLOSE, DIFFERENT, FAILS, IDENTICAL, NOT_DISTINGUISHED
+from stallscope.orders.survey import survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stallscope.benches import Comparison
+    from stallscope.orders.bench import Comparison
 
 WIDTH, HEIGHT = 36, 32
 _STREAMS = 1000
@@ -362,17 +361,17 @@ KNOWN = (
 """Each: the ops, another order of them, and how its data compares with the original's."""
 
 
-def workbench(known: Known, seed: int = 0, samples: int = 16) -> Workbench:
+def workbench(known: Known, seed: int = 0, samples: int = 16) -> PipelineRunner:
     """The pipeline at work, with data of its own for each seed."""
     ops = known.ops()
     transform = v2.Compose(ops) if isinstance(ops, list) else ops
     return workbench_of(known.dataset(transform, seed), samples)
 
 
-def workbench_of(dataset: Any, samples: int = 16) -> Workbench:
+def workbench_of(dataset: Any, samples: int = 16) -> PipelineRunner:
     """The pipeline of a dataset at work."""
     loader = DataLoader(dataset, batch_size=4)
-    bench = Workbench(survey(loader, samples, ROOM), 4)
+    bench = PipelineRunner(survey(loader, samples, ROOM), 4)
     bench.begin(lambda: False)
     return bench
 
@@ -380,9 +379,9 @@ def workbench_of(dataset: Any, samples: int = 16) -> Workbench:
 def compared(known: Known, seed: int = 0) -> Comparison:
     """How the other order compares, as the kit says; each seed has other data and other draws."""
 
-    def other(number: int, draw: draws.Draw) -> int:
+    def other(number: int, draw: random_streams.Draw) -> int:
         return usual(number + _STREAMS * seed, draw)
 
-    usual = draws._seed
-    with patch.object(draws, "_seed", other):
-        return Judge(workbench(known, seed)).compare(Recipe(known.order))
+    usual = random_streams._seed
+    with patch.object(random_streams, "_seed", other):
+        return EquivalenceJudge(workbench(known, seed)).compare(Recipe(known.order))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stallscope.flames import SAMPLES, Circumstances, Flame
+from stallscope.flame.result import SAMPLES, Flame, FlameConditions
 
 SITE = "/opt/venv/lib/python3.12/site-packages"
 LOOP = (
@@ -54,7 +54,7 @@ def a_flame(
                 for stack, hits in zip(shares, drawn, strict=True)
                 if hits
             ]
-    told = Circumstances(
+    told = FlameConditions(
         **{"name": "planted", "seconds": 5.0, "num_workers": workers, **circumstances}
     )
     return Flame(pl.DataFrame(rows, SAMPLES, orient="row"), told)
@@ -71,7 +71,7 @@ def many_stacks(number: int, depth: int = 24, seed: int = 0) -> Flame:
             for level, choice in enumerate(path)
         ]
         rows.append((place % 4, place % 4, 0, None, ";".join(names), 1))
-    told = Circumstances(name="many", seconds=5.0, num_workers=4)
+    told = FlameConditions(name="many", seconds=5.0, num_workers=4)
     return Flame(pl.DataFrame(rows, SAMPLES, orient="row"), told)
 
 

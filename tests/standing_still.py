@@ -32,12 +32,12 @@ from torch.utils.data import (
 )
 
 import stallscope as ss
-from stallscope.analyze.looptime import loop_time
+from stallscope.stalls.loop_time import loop_breakdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stallscope.run import Run
+    from stallscope.run.result import Run
 
 HARDLY = 0.1
 """A loop that is not planted to stand still does so for less than this share of its time."""
@@ -114,7 +114,7 @@ def find(plant: Plant) -> Found:
         (pl.col("stall_s") - pl.col("exposed_s").fill_null(0.0)).abs()
     )
     return Found(
-        stalled_share=loop_time(run.steps(), stalls).stall_share,
+        stalled_share=loop_breakdown(run.steps(), stalls).stall_share,
         parts=run.exposed(),
         difference_s=differences_s.to_series().max() or 0.0,
         use=_use(run),

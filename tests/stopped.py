@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stallscope.analyze.patterns.evidence import Evidence
-from stallscope.analyze.spans import SPANS
-from stallscope.analyze.stalls.exposed import PARTS, stalls
-from stallscope.run import DELIVERIES, STEPS
+from stallscope.run.decode import SPANS
+from stallscope.run.result import DELIVERIES, STEPS
+from stallscope.stalls.attribution import PARTS, find_stalls
+from stallscope.stalls.step_series import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,7 +99,7 @@ def steps_of(loop: Stopped) -> pl.DataFrame:
 
 
 def _parts(loop: Stopped, steps: pl.DataFrame) -> pl.DataFrame:
-    found = stalls(steps).select("rank", "step", "stall_s")
+    found = find_stalls(steps).select("rank", "step", "stall_s")
     garbage = pl.Series([loop.exposed.get(step, 0.0) / 1e3 for step in found["step"]], dtype=float)
     rest = found.select("rank", "step", part=pl.lit("decode"), kind=pl.lit("decode"))
     rest = rest.with_columns(exposed_s=found["stall_s"] - garbage)

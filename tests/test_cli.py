@@ -15,7 +15,7 @@ from virtual_loop import a_loop
 
 import stallscope
 from stallscope import cli, packaged
-from stallscope.cli import ordering
+from stallscope.cli import measure
 
 COMMANDS = (
     *("diagnose", "flame", "lab", "lines", "notebooks", "orders", "record", "run", "show"),
@@ -179,7 +179,7 @@ class TestNotebooks:
         """`lab` copies, then opens the first notebook with what was asked for."""
         asked = {}
         monkeypatch.setattr(
-            "stallscope.jupyter.open_lab", lambda *args, **named: asked.update(named, args=args)
+            "stallscope.lab.server.open_lab", lambda *args, **named: asked.update(named, args=args)
         )
 
         CliRunner().invoke(cli.app, ["lab", "--dir", "y", "--no-browser", "--port", "8890"])
@@ -199,7 +199,7 @@ class TestDiagnose:
                 asked.update(named, target=target)
                 return a_diagnosis(verdict, parts=False, name=str(here / "mine.py"))
 
-            monkeypatch.setattr("stallscope.experiments.diagnose.diagnose", diagnose)
+            monkeypatch.setattr("stallscope.diagnose.diagnose.diagnose", diagnose)
             return asked
 
         return answer
@@ -311,7 +311,7 @@ class TestOrders:
         monkeypatch.syspath_prepend(here)
         given = [f"Slow=ops:{name}" for name in ("Fast", "Slow")]
 
-        found = ordering._alternatives(given)
+        found = measure._alternatives(given)
 
         assert {"Slow": ["Fast", "Slow"]} == {
             name: [type(op).__name__ for op in ops] for name, ops in found.items()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stallscope.errors import RunFormatError
-from stallscope.eventlog import Header, LogWriter, Tag, read_log
+from stallscope.hooks.stage_log import Header, LogWriter, Tag, read_log
 from stallscope.stages import Stage
 
 

@@ -10,7 +10,7 @@ from nbformat import v4
 
 from stallscope import packaged
 from stallscope.errors import StallscopeError
-from stallscope.lab import copy_notebooks, notebooks_folder
+from stallscope.lab.notebooks import copy_notebooks, notebooks_folder
 
 
 @pytest.fixture

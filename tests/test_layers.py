@@ -155,9 +155,9 @@ HEAVY = {"torch", "polars", "matplotlib", "ipywidgets", "pandas", "nbformat", "s
 @pytest.mark.parametrize(
     ("modules", "heavy"),
     [
-        ("stallscope, stallscope.cli, stallscope.eventlog", set()),
-        ("stallscope.probe.install, stallscope.measure.target", {"torch"}),
-        ("stallscope.run, stallscope.runfile, stallscope.analyze.summary", {"polars"}),
+        ("stallscope, stallscope.cli, stallscope.hooks.stage_log", set()),
+        ("stallscope.hooks.probe, stallscope.targets.target", {"torch"}),
+        ("stallscope.run, stallscope.run.files, stallscope.run.summary", {"polars"}),
     ],
 )
 def test_loads_no_more_than_it_needs(modules, heavy):

@@ -10,8 +10,8 @@ from loaders import Noise
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope import runfile
 from stallscope.errors import RunFormatError
+from stallscope.run import files
 from stallscope.views.run import KINDS
 
 
@@ -164,7 +164,7 @@ def test_a_foreign_table_is_refused(saved, name, change):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", runfile._TABLES)
+@pytest.mark.parametrize("name", files._TABLES)
 def test_a_damaged_table_is_refused(saved, name):
     """A file that is not Parquet, or only half of one, is one sentence."""
     file = saved / f"{name}.parquet"
@@ -179,7 +179,7 @@ def test_a_damaged_table_is_refused(saved, name):
 def test_other_types_of_the_same_values_are_taken(saved):
     """Wider numbers, text for names and columns that nobody asked for load as what they were."""
     before = ss.load(saved)
-    for name in runfile._TABLES:
+    for name in files._TABLES:
         file = saved / f"{name}.parquet"
         wider = pl.read_parquet(file).with_columns(
             pl.col(pl.Int16, pl.Int32).cast(pl.Int64),
@@ -195,7 +195,7 @@ def test_other_types_of_the_same_values_are_taken(saved):
     assert after.batches.schema == before.batches.schema
 
 
-@pytest.mark.parametrize("name", runfile._TABLES)
+@pytest.mark.parametrize("name", files._TABLES)
 def test_an_empty_table_does_not_break_the_faces(saved, name):
     """A run of which one table holds no row is printed and drawn."""
     file = saved / f"{name}.parquet"

@@ -11,10 +11,10 @@ import pytest
 
 import stallscope
 from stallscope.errors import ArgumentError, RunFormatError
-from stallscope.runfolder import out_folder
+from stallscope.run.script import out_folder
 
 SOURCE = str(Path(stallscope.__file__).parents[1])
-SAYS = "from stallscope.runfolder import out_folder; print(out_folder('a/train.py', None))"
+SAYS = "from stallscope.run.script import out_folder; print(out_folder('a/train.py', None))"
 LAUNCHES = f"""
 import os, subprocess, sys
 for rank in "01":

@@ -20,7 +20,7 @@ import sys
 from contextlib import contextmanager
 
 from stallscope.errors import StallscopeError
-from stallscope.script import end_with, run_script
+from stallscope.run.script import end_with, run_script
 
 def say(word):
     with open(os.environ["WATCHED"], "a") as log:

@@ -8,8 +8,8 @@ import pytest
 import traces
 from builders import a_run
 
-from stallscope import tracefile
 from stallscope.errors import StallscopeError, TraceFileError
+from stallscope.views import trace
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ class TestWriting:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            tracefile.write(path, broken(), {})
+            trace.write(path, broken(), {})
         assert ([path], before) == (list(tmp_path.iterdir()), path.read_bytes())
 
 

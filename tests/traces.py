@@ -7,7 +7,7 @@ import json
 from collections import Counter, defaultdict
 from itertools import pairwise
 
-from stallscope.analyze.trace.timeline import about, events
+from stallscope.views.trace import about, events
 
 KEYS = {
     "X": {"name", "cat", "cname", "pid", "tid", "ts", "dur", "args"},

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 from builders import deliveries_of, kind_of, spans_of, waits_of
 
-from stallscope.analyze.spans import BATCHES, SAMPLES
-from stallscope.run import STARTUP, STEPS, Run, Settings
+from stallscope.run.decode import BATCHES, SAMPLES
+from stallscope.run.result import STARTUP, STEPS, Run, Settings
 
 Times = Mapping[str, float]
 """Milliseconds of each stage."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset, default_collate, default_convert
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
-from stallscope.analyze.spans import Decoded, decode
-from stallscope.eventlog import LogWriter, read_log
-from stallscope.probe.fetchers import Hooks
-from stallscope.probe.recorder import Recorder
+from stallscope.hooks.fetchers import Hooks
+from stallscope.hooks.recorder import Recorder
+from stallscope.hooks.stage_log import LogWriter, read_log
+from stallscope.run.decode import Decoded, decode
 
 if TYPE_CHECKING:
     from pathlib import Path

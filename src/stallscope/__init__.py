@@ -6,31 +6,53 @@ imports this module again.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stallscope.diagnose.diagnose import diagnose
+    from stallscope.diagnose.result import Diagnosis
+    from stallscope.errors import StallscopeError
+    from stallscope.flame.flame import flame
+    from stallscope.flame.result import Flame
+    from stallscope.hooks.training_step import stage
+    from stallscope.ladder.ladder import ladder
+    from stallscope.ladder.result import Ladder
+    from stallscope.lines.lines import lines
+    from stallscope.lines.result import Lines
+    from stallscope.loops.simulated import simulated_step
+    from stallscope.orders.orders import orders
+    from stallscope.orders.result import Orders
+    from stallscope.run.record import instrumented, record
+    from stallscope.run.result import Run
+    from stallscope.saved import load
+    from stallscope.targets.target import Target, target
+
 
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
-    "Diagnosis": "stallscope.diagnoses",
-    "Flame": "stallscope.flames",
-    "Ladder": "stallscope.ladders",
-    "Lines": "stallscope.listings",
-    "Orders": "stallscope.orderings",
-    "Run": "stallscope.run",
+    "Diagnosis": "stallscope.diagnose.result",
+    "Flame": "stallscope.flame.result",
+    "Ladder": "stallscope.ladder.result",
+    "Lines": "stallscope.lines.result",
+    "Orders": "stallscope.orders.result",
+    "Run": "stallscope.run.result",
     "StallscopeError": "stallscope.errors",
-    "Target": "stallscope.measure.target",
-    "diagnose": "stallscope.experiments.diagnose",
-    "flame": "stallscope.experiments.flame",
-    "instrumented": "stallscope.experiments.instrumented",
-    "ladder": "stallscope.experiments.ladder",
-    "lines": "stallscope.experiments.lines",
-    "load": "stallscope.experiments.load",
-    "orders": "stallscope.experiments.orders",
-    "record": "stallscope.experiments.record",
-    "simulated_step": "stallscope.measure.simulated",
-    "stage": "stallscope.probe.named",
-    "target": "stallscope.measure.target",
+    "Target": "stallscope.targets.target",
+    "diagnose": "stallscope.diagnose.diagnose",
+    "flame": "stallscope.flame.flame",
+    "instrumented": "stallscope.run.record",
+    "ladder": "stallscope.ladder.ladder",
+    "lines": "stallscope.lines.lines",
+    "load": "stallscope.saved",
+    "orders": "stallscope.orders.orders",
+    "record": "stallscope.run.record",
+    "simulated_step": "stallscope.loops.simulated",
+    "stage": "stallscope.hooks.training_step",
+    "target": "stallscope.targets.target",
 }
 
 __all__ = [
@@ -55,31 +77,25 @@ __all__ = [
     "target",
 ]
 
-if TYPE_CHECKING:
-    from stallscope.diagnoses import Diagnosis
-    from stallscope.errors import StallscopeError
-    from stallscope.experiments.diagnose import diagnose
-    from stallscope.experiments.flame import flame
-    from stallscope.experiments.instrumented import instrumented
-    from stallscope.experiments.ladder import ladder
-    from stallscope.experiments.lines import lines
-    from stallscope.experiments.load import load
-    from stallscope.experiments.orders import orders
-    from stallscope.experiments.record import record
-    from stallscope.flames import Flame
-    from stallscope.ladders import Ladder
-    from stallscope.listings import Lines
-    from stallscope.measure.simulated import simulated_step
-    from stallscope.measure.target import Target, target
-    from stallscope.orderings import Orders
-    from stallscope.probe.named import stage
-    from stallscope.run import Run
-
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'stallscope' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+class _Package(ModuleType):
+    """This package, in which `stallscope.ladder` stays the verb, though its folder has that name.
+
+    Python sets a subpackage as an attribute of its parent as soon as it is imported.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:

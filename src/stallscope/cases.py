@@ -22,17 +22,17 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from stallscope.demo import RandomMask, case_b_loader
 from stallscope.errors import TargetError
-from stallscope.measure.folder import evaluation_pipeline, worker_settings
-from stallscope.measure.machine import usable_cores
-from stallscope.measure.onethread import in_one_thread
-from stallscope.measure.sample import photographs
-from stallscope.measure.simulated import simulated_step
-from stallscope.measure.target import Target
-from stallscope.measure.workspace import workspace
+from stallscope.isolation.snapshot import in_one_thread
+from stallscope.isolation.workspace import workspace
+from stallscope.loops.simulated import simulated_step
+from stallscope.machine import usable_cores
+from stallscope.targets.images import evaluation_pipeline, photographs, worker_settings
+from stallscope.targets.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
 
 STEP_SHARE_A: Final = 0.369
 """Of the loop's time: the published profile has 63.1% of it in waiting for the next batch."""

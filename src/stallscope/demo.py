@@ -17,12 +17,12 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from stallscope.errors import TargetError
-from stallscope.measure.folder import torchvision_v2, worker_settings
-from stallscope.measure.machine import usable_cores
-from stallscope.measure.sample import photographs
+from stallscope.machine import usable_cores
+from stallscope.targets.images import photographs, torchvision_v2, worker_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
 
 # --- case B: "Solving Bottlenecks on the Data Input Pipeline with PyTorch Profiler" (2023) ------
 

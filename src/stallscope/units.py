@@ -60,3 +60,8 @@ def words_of(told: str) -> list[str]:
     """The words of a sentence, between which a line may end: a value and its unit are one word."""
     spaced = " ".join(told.split())
     return _BETWEEN_WORDS.split(spaced) if spaced else []
+
+
+def times(factor: float) -> str:
+    """A factor as a person reads it: `times(2.04)` is '2.0×'."""
+    return f"{factor:.0f}×" if factor >= 9.95 else f"{factor:.1f}×"  # noqa: PLR2004 - two digits

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from builders import a_run
 
-from stallscope.analyze.headline import NOTHING, headline, remarks
-from stallscope.analyze.profile import profile
+from stallscope.run.summary import NOTHING, headline, profile, remarks
 
 
 def said(sample, **made):

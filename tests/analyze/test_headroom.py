@@ -7,9 +7,18 @@ import polars as pl
 import pytest
 from climbs import a_ladder
 
-from stallscope.analyze.climb import sentence, times
-from stallscope.analyze.headroom import compare, is_clear, lap_rates
-from stallscope.ladders import AS_IT_IS, BATCHES, FETCHED, TRANSFORMED, WARM
+from stallscope.ladder.result import (
+    AS_IT_IS,
+    BATCHES,
+    FETCHED,
+    TRANSFORMED,
+    WARM,
+    compare,
+    is_clear,
+    lap_rates,
+)
+from stallscope.ladder.text import sentence
+from stallscope.units import times
 
 FULL = {AS_IT_IS: 0.4, WARM: 0.4, FETCHED: 0.2, TRANSFORMED: 0.15, BATCHES: 0.1}
 

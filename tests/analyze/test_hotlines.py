@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from listed import some_lines
 
-from stallscope.analyze.hotlines import TABLE, cost, cost_sentence, in_order, sentence
+from stallscope.lines.result import TABLE, cost, cost_sentence, in_order, sentence
 
 if TYPE_CHECKING:
-    from stallscope.listings import Lines
+    from stallscope.lines.result import Lines
 
 
 def of_function(lines: Lines, name: str, line: int) -> dict:

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from builders import a_run
 
-from stallscope.analyze.lanes import lanes
+from stallscope.run.timeline import lanes
 
 
 class TestLanes:

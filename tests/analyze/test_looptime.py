@@ -6,12 +6,12 @@ import polars as pl
 import pytest
 from builders import steps_of
 
-from stallscope.analyze.looptime import NO_LOOP, loop_time, sentence
-from stallscope.analyze.stalls.exposed import EXPOSED, stalls
+from stallscope.stalls.attribution import EXPOSED, find_stalls
+from stallscope.stalls.loop_time import NO_LOOP, loop_breakdown, sentence
 
 
 def time_of(steps):
-    return loop_time(steps, stalls(steps))
+    return loop_breakdown(steps, find_stalls(steps))
 
 
 def exposed(*parts):
@@ -50,7 +50,7 @@ class TestLoopTime:
         """Null is not zero."""
         unknown = steps_of([0.1]).with_columns(start_ns=None, end_ns=None)
 
-        assert loop_time(unknown, stalls(unknown)) is None
+        assert loop_breakdown(unknown, find_stalls(unknown)) is None
 
 
 class TestSentence:

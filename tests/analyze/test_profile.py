@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders import a_run
 
-from stallscope.analyze.profile import profile
+from stallscope.run.summary import profile
 
 
 def profile_of(samples, **made):

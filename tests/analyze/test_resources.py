@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stallscope import resources as names
-from stallscope.analyze.resources import notes, table
-from stallscope.run import RESOURCES
+from stallscope import stages
+from stallscope.run.decode import notes, table
+from stallscope.run.result import RESOURCES
 
 SECOND = 1_000_000_000
 
@@ -23,23 +23,23 @@ def made(entries, **columns):
 
 def test_a_counter_becomes_a_rate_over_the_time_between_two_samples():
     """1 s, then 1.25 s of CPU time: a quarter of a core, from the first sample to the second."""
-    frame = made(sampled({names.WORKER: {"7": 1.0}}, {names.WORKER: {"7": 1.25}}))
+    frame = made(sampled({stages.WORKER: {"7": 1.0}}, {stages.WORKER: {"7": 1.25}}))
 
-    row = (0, SECOND, 2 * SECOND, names.WORKER, "7", 0.25, None)
+    row = (0, SECOND, 2 * SECOND, stages.WORKER, "7", 0.25, None)
     assert [row] == frame.rows()
     assert list(RESOURCES) == frame.columns
 
 
 def test_what_is_no_counter_stays_as_it_is():
     """Bytes in use at the end of the interval."""
-    frame = made(sampled({names.MEMORY: {"machine": 5}}, {names.MEMORY: {"machine": 3}}))
+    frame = made(sampled({stages.MEMORY: {"machine": 5}}, {stages.MEMORY: {"machine": 3}}))
 
     assert [3.0] == frame["value"].to_list()
 
 
 def test_what_is_read_seldom_lasts_from_one_reading_to_the_next():
     """A sample without it is passed over."""
-    read = {names.SHM: {"/dev/shm": 1}}
+    read = {stages.SHM: {"/dev/shm": 1}}
     frame = made(sampled(read, {}, {}, read))
 
     assert [(SECOND, 4 * SECOND)] == frame.select("start_ns", "end_ns").rows()
@@ -47,29 +47,31 @@ def test_what_is_read_seldom_lasts_from_one_reading_to_the_next():
 
 def test_a_limit_stands_beside_each_value():
     """That of the resource on the device; others have none."""
-    read = {names.DISK_BUSY: {"a": 0.0, "b": 0.0}}
-    frame = made(sampled(read, read, limits={names.DISK_BUSY: {"a": 1.0}}))
+    read = {stages.DISK_BUSY: {"a": 0.0, "b": 0.0}}
+    frame = made(sampled(read, read, limits={stages.DISK_BUSY: {"a": 1.0}}))
 
     assert {"a": 1.0, "b": None} == dict(frame.select("device", "limit").iter_rows())
 
 
 def test_what_is_missing_is_null():
     """One row without a value, never a 0."""
-    frame = made(sampled(missing=[names.GPU, names.GPU_MEMORY]))
+    frame = made(sampled(missing=[stages.GPU, stages.GPU_MEMORY]))
 
-    assert [(names.GPU, None), (names.GPU_MEMORY, None)] == frame.select("resource", "value").rows()
+    assert [(stages.GPU, None), (stages.GPU_MEMORY, None)] == frame.select(
+        "resource", "value"
+    ).rows()
 
 
 def test_samples_too_close_to_each_other_are_one():
     """CPU time is counted in steps of 10 ms: over 1 ms it would be ten cores."""
-    read = [{names.WORKER: {"7": value}} for value in (1.0, 1.01, 1.5)]
+    read = [{stages.WORKER: {"7": value}} for value in (1.0, 1.01, 1.5)]
     lines = sampled(*read)
     lines[1]["time_ns"] = lines[0]["time_ns"] + SECOND // 1000
 
     assert [0.25] == made(lines)["value"].to_list()
 
 
-@pytest.mark.parametrize(("resource", "value"), [(names.CORE, 1.0), (names.LOOP, 1.02)])
+@pytest.mark.parametrize(("resource", "value"), [(stages.CORE, 1.0), (stages.LOOP, 1.02)])
 def test_a_core_is_never_busier_than_all_the_time(resource, value):
     """Counted in steps it may seem so; a process of several threads really is."""
     frame = made(sampled({resource: {"0": 0.0}}, {resource: {"0": 1.02}}))
@@ -79,7 +81,7 @@ def test_a_core_is_never_busier_than_all_the_time(resource, value):
 
 def test_a_counter_that_starts_again_is_no_negative_rate():
     """A disk that was taken out and put in."""
-    frame = made(sampled({names.DISK_READ: {"a": 9.0}}, {names.DISK_READ: {"a": 1.0}}))
+    frame = made(sampled({stages.DISK_READ: {"a": 9.0}}, {stages.DISK_READ: {"a": 1.0}}))
 
     assert [0.0] == frame["value"].to_list()
 

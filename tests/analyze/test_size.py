@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stallscope.analyze.size import explain, spearman
+from stallscope.charts.size import explain, spearman
 
 
 class TestSpearman:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 from builders import a_run
 
-from stallscope.analyze.profile import unit_times
-from stallscope.analyze.slow import slowest
+from stallscope.charts.samples import slowest
+from stallscope.run.summary import unit_times
 
 
 class TestSlowest:

@@ -15,12 +15,18 @@ from planted_stacks import (
     many_stacks,
 )
 
-from stallscope.analyze.stacks import CHANGES, TABLE, diff, table
-from stallscope.analyze.stacks.answer import difference_sentence, sentence
-from stallscope.analyze.stacks.frames import YOURS, Frame, frame, frames, kind
-from stallscope.analyze.stacks.shares import kind_shares
-from stallscope.analyze.stacks.tree import pruned, tree
-from stallscope.flames import SAMPLES, Flame
+from stallscope.flame.classify import (
+    TABLE,
+    YOURS,
+    StackFunction,
+    frame,
+    frames,
+    kind,
+    kind_shares,
+    table,
+)
+from stallscope.flame.result import CHANGES, SAMPLES, Flame, diff, difference_sentence, sentence
+from stallscope.flame.tree import pruned, tree
 
 PYTHON = "/usr/lib/python3.12"
 KINDS = {
@@ -30,7 +36,7 @@ KINDS = {
     "<module> (/tmp/ipykernel_12/345.py:1)": YOURS,
     "dilate (/x/stallscope/src/stallscope/demo.py:50)": YOURS,
     "dilate (stallscope/demo.py:50)": YOURS,
-    "run (/x/src/stallscope/probe/hotpath.py:50)": "other",
+    "run (/x/src/stallscope/hooks/hot_path.py:50)": "other",
     f"load ({SITE}/PIL/ImageFile.py:300)": "decode",
     "load (PIL/ImageFile.py:300)": "decode",
     f"open ({SITE}/PIL/Image.py:3500)": "io",
@@ -62,7 +68,7 @@ def test_a_frame_tells_its_kind(text, expected):
 
 def test_lines_and_the_code_that_started_the_workers_are_no_difference():
     """One function is one frame; a forked worker's stack begins with its own work."""
-    assert frame("f (a.py:1)") == frame("f (a.py:20)") == Frame("f", "a.py")
+    assert frame("f (a.py:1)") == frame("f (a.py:20)") == StackFunction("f", "a.py")
     assert "fetch" == frames(CONV)[0].function
     assert "_feed" == frames(FEED)[0].function
     assert "f" == frames("f (a.py:1)")[0].function

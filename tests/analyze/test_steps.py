@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from stallscope.analyze.events import events
-from stallscope.analyze.loop import Who, loop
-from stallscope.analyze.steps import loaders
-from stallscope.marks import AROUND, OUTER, Mark, MarkPages, epoch_key
+from stallscope.hooks.loop_log import AROUND, OUTER, Mark, MarkPages, epoch_key
+from stallscope.run.loop_events import events
+from stallscope.run.steps import Who, loaders, loop
 from stallscope.stages import BACKWARD, FORWARD, H2D, OPTIMIZER, STEP, Stage
 
 LOOP, ELSEWHERE = 1, 2

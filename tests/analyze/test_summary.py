@@ -6,8 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stallscope.analyze import spans as logs
-from stallscope.analyze import summary
+from stallscope.run import decode, summary
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def spans() -> pl.DataFrame:
                         (0, 10 + worker, worker, 0, batch, sample, name, kind, now, end, cpu)
                     )
                     now = end
-    return pl.DataFrame(rows, schema=logs.SPANS, orient="row")
+    return pl.DataFrame(rows, schema=decode.SPANS, orient="row")
 
 
 def test_stages_are_the_sums_of_their_spans(spans):
@@ -62,9 +61,9 @@ def test_samples_add_up(spans):
         .select("epoch", "batch", "sample", "worker").unique()
         .with_columns(
             pl.lit(None, dtype=kind).alias(name)
-            for name, kind in logs.SAMPLES.items()
+            for name, kind in decode.SAMPLES.items()
             if name not in ("epoch", "batch", "sample", "worker")
-        ).select(*logs.SAMPLES)
+        ).select(*decode.SAMPLES)
     )  # fmt: skip
 
     table = summary.samples(spans, known)
@@ -79,10 +78,10 @@ def test_samples_add_up(spans):
 
 def test_no_spans_make_empty_tables():
     """An empty run has tables with all their columns and no row."""
-    empty = pl.DataFrame(schema=logs.SPANS)
+    empty = pl.DataFrame(schema=decode.SPANS)
 
     assert list(summary.STAGES) == summary.stages(empty).columns
-    assert summary.samples(empty, pl.DataFrame(schema=logs.SAMPLES)).is_empty()
+    assert summary.samples(empty, pl.DataFrame(schema=decode.SAMPLES)).is_empty()
 
 
 def test_what_the_loop_stood_still_for_is_told_once(spans):

@@ -7,9 +7,8 @@ import pytest
 from builders import a_run, steps_of
 from virtual_loop import a_loop, together
 
-from stallscope.analyze.stalls.exposed import stalls
-from stallscope.analyze.timeline import timeline
-from stallscope.analyze.window import MOST_STEPS, steps_from, steps_in, window
+from stallscope.run.timeline import MOST_STEPS, steps_from, steps_in, timeline, window
+from stallscope.stalls.attribution import find_stalls
 
 MAKING = {"fetch": 5.0, "decode": 40.0, "Mask": 70.0, "collate": 5.0}
 QUICK = {"forward": 5.0, "logging": 1.0}
@@ -17,7 +16,7 @@ QUICK = {"forward": 5.0, "logging": 1.0}
 
 def shown(steps, many=10, **more):
     """Numbers of the steps in the window."""
-    return window(steps, stalls(steps), many=many, **more).steps["step"].to_list()
+    return window(steps, find_stalls(steps), many=many, **more).steps["step"].to_list()
 
 
 class TestWindow:
@@ -71,7 +70,7 @@ class TestWindow:
 
     def test_begins_with_making_the_iterator(self):
         """The time of `iter(loader)` before an epoch's first step is in the window."""
-        found = window(steps_of([0.1], restart_s=[0.5]), stalls(steps_of([0.1])), many=1)
+        found = window(steps_of([0.1], restart_s=[0.5]), find_stalls(steps_of([0.1])), many=1)
 
         assert (0, 700_000_000) == (found.begin_ns, found.end_ns)
 

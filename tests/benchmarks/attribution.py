@@ -25,13 +25,8 @@ from torchvision.transforms import v2
 from tqdm import tqdm
 
 import stallscope as ss
-from stallscope.demo import (
-    FasterRandomMask,
-    OneImageManyTimes,
-    busy,
-    case_b_pipeline,
-)
-from stallscope.measure.sample import sample_folder
+from stallscope.demo import FasterRandomMask, OneImageManyTimes, busy, case_b_pipeline
+from stallscope.targets.images import sample_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

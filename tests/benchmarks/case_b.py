@@ -28,7 +28,7 @@ from benchkit.pairing import in_turns, ratio
 
 import stallscope as ss
 from stallscope.demo import FasterRandomMask, case_b_loader
-from stallscope.measure.machine import usable_cores
+from stallscope.machine import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

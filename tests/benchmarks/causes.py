@@ -26,10 +26,10 @@ from planted.recipe import slowdown
 from tqdm import tqdm
 
 from stallscope.errors import UnsupportedError
-from stallscope.measure.devices.cpu import Cpu
-from stallscope.measure.inner import private
-from stallscope.measure.laps import Loop, started
-from stallscope.measure.machine import usable_cores
+from stallscope.loops.devices import Cpu
+from stallscope.loops.timed_loop import TimedLoop, started
+from stallscope.machine import usable_cores
+from stallscope.targets.object_graph import private_copy
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -99,7 +99,7 @@ def step_s(planted: Planted, steps: int) -> float:
     recipe = planted.recipe
     is_short = recipe.epoch <= steps
     warmup = recipe.epoch if is_short else 2 * recipe.workers * recipe.prefetch
-    with private(planted.loader) as loader, started(Loop(loader, Cpu())) as batches:
+    with private_copy(planted.loader) as loader, started(TimedLoop(loader, Cpu())) as batches:
         _use(planted, islice(batches, warmup))
         began, used = time.perf_counter(), 0
         while used < steps:

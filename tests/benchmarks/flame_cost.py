@@ -22,8 +22,8 @@ from benchkit.pairing import in_turns, ratio
 from flaming import Planted
 from torch.utils.data import DataLoader
 
-from stallscope.measure.machine import usable_cores
-from stallscope.measure.pyspy import How, Spy
+from stallscope.flame.pyspy import How, Spy
+from stallscope.machine import usable_cores
 
 if TYPE_CHECKING:
     from argparse import Namespace

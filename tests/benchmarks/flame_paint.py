@@ -19,8 +19,8 @@ from pathlib import Path
 from benchkit.command import Option, arguments
 from planted_stacks import many_stacks
 
-from stallscope.views.flamedata import of_flame
-from stallscope.views.flamepage import page as page_of
+from stallscope.flame.tree import of_flame
+from stallscope.views.flame_viewer import page
 
 PAINTED = """() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() =>
     done(performance.now()))))"""
@@ -89,7 +89,7 @@ def main():
     if not chromium or find_spec("playwright") is None:
         print("Chromium or playwright is not installed: what the browser takes is left out")
         return
-    painted = zip(*paint(page_of(data), chromium, given.pages), strict=True)
+    painted = zip(*paint(page(data), chromium, given.pages), strict=True)
     for name, times in zip(("first paint", "a zoom", "a search"), painted, strict=True):
         shown = ", ".join(f"{one:.0f}" for one in sorted(times))
         print(f"{name}: median {statistics.median(times):.0f} ms of {given.pages} pages ({shown})")

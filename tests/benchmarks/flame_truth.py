@@ -17,9 +17,9 @@ from flaming import Planted
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.analyze.stacks import table as shares
-from stallscope.measure import spycall
-from stallscope.measure.machine import usable_cores
+from stallscope.flame import pyspy
+from stallscope.flame.classify import table as shares
+from stallscope.machine import usable_cores
 
 PLANTED = {"Sixty.sixty": ("Sixty", 0.60), "TwentyFive.twenty_five": ("TwentyFive", 0.25)}
 WIDEST = 0.05
@@ -44,7 +44,7 @@ def main() -> None:
     )
     rows: list[tuple[str, ...]] = []
     stages: list[tuple[str, ...]] = []
-    found_py_spy = spycall.executable
+    found_py_spy = pyspy.executable
     for start in given.starts:
         loader = DataLoader(
             Planted(1_000_000, sample_s=given.sample_s),
@@ -55,7 +55,7 @@ def main() -> None:
         )
         busy = _busy(loader, given.batches)
         for by in ("py-spy", "in-process sampler"):
-            spycall.executable = found_py_spy if by == "py-spy" else lambda: None
+            pyspy.executable = found_py_spy if by == "py-spy" else lambda: None
             flame = ss.flame(loader, seconds=given.seconds, rate_hz=given.rate)
             assert flame.circumstances.how == by, flame.notes
             for worker in (ALL, *range(WORKERS)):

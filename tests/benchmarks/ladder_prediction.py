@@ -19,15 +19,15 @@ from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope.demo import BusyCollate, BusyOp, SlowFetchDataset
-from stallscope.ladders import AS_IT_IS, FETCHED, TRANSFORMED, WARM
-from stallscope.measure.cgroup import cores_available
+from stallscope.ladder.result import AS_IT_IS, FETCHED, TRANSFORMED, WARM
+from stallscope.machine import cores_available
 from stallscope.stages import BATCH as BATCH_STAGE
 from stallscope.stages import SEND
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from stallscope.run import Run
+    from stallscope.run.result import Run
 
 BATCH = 8
 WITHIN = 0.1

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, default_collate
 
 import stallscope as ss
 from stallscope.demo import SlowFetchDataset, busy, case_b_loader, waiting
-from stallscope.measure.cgroup import cores_available
+from stallscope.machine import cores_available
 
 if TYPE_CHECKING:
     import torch

@@ -25,8 +25,8 @@ from benchkit.pairing import ratio
 from pipelines import Tensors, workbench_of
 from torchvision.transforms import v2
 
-from stallscope.analyze.orders.search import Found, Order, cheapest, search
-from stallscope.measure.pipelines import trying
+from stallscope.orders import run_ops
+from stallscope.orders.search import Order, SearchResult, cheapest, search
 
 SAMPLES = 4
 EXHAUSTED = 6
@@ -118,7 +118,7 @@ def _row(name: str, ops: list[Any], budget_s: float, errors: list, noise: list) 
 
 
 def _exhaustive(
-    bench: Any, found: Found, digest: str, searched: set[tuple[int, ...]]
+    bench: Any, found: SearchResult, digest: str, searched: set[tuple[int, ...]]
 ) -> dict[tuple[int, ...], tuple[float, float]]:
     """Every order that gives the original's data, timed twice as a whole, seconds per sample.
 
@@ -133,10 +133,10 @@ def _exhaustive(
         try:
             made = bench.givens[: bench.searched]
             for position in positions:
-                made = trying.run(bench.ops[position], bench.stream(position), made)
+                made = run_ops.run(bench.ops[position], bench.stream(position), made)
         except (RuntimeError, TypeError):  # an order that raises is no winner
             made = []
-        if trying.digest_of(made) == digest:
+        if run_ops.digest_of(made) == digest:
             times[positions] = (_timed(bench, positions), _timed(bench, positions))
         elif positions in searched:
             print(f"WRONG: {positions} was said to give the original's data")

@@ -16,7 +16,7 @@ import torch
 from benchkit.command import Option, arguments, table
 from pipelines import KNOWN, compared
 
-from stallscope.orderings import IDENTICAL
+from stallscope.orders.result import IDENTICAL
 
 
 def main() -> None:

@@ -38,12 +38,12 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from tqdm import tqdm
 
-from stallscope.eventlog import Header
-from stallscope.measure.sample import sample_folder
-from stallscope.measure.workspace import log_capacity, workspace
-from stallscope.probe.fetchers import Hooks
-from stallscope.probe.logplace import MAIN, LogPlace
-from stallscope.probe.recorder import Recorder
+from stallscope.hooks.fetchers import Hooks
+from stallscope.hooks.loop_log import MAIN, LogPlace
+from stallscope.hooks.recorder import Recorder
+from stallscope.hooks.stage_log import Header
+from stallscope.isolation.workspace import log_capacity, workspace
+from stallscope.targets.images import sample_folder
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -31,9 +31,9 @@ import psutil
 from benchkit.command import Option, arguments, met, table
 from benchkit.pairing import centre, in_turns
 
-from stallscope.measure.resources.sampler import EVERY_NS, Sampler
-from stallscope.probe.logplace import LogPlace
-from stallscope.resources import SAMPLER
+from stallscope.hooks.loop_log import LogPlace
+from stallscope.run.resource_sampler import EVERY_NS, Sampler
+from stallscope.stages import SAMPLER
 
 if TYPE_CHECKING:
     from argparse import Namespace

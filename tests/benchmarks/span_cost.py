@@ -22,10 +22,10 @@ from benchkit.command import Option, arguments, met, table
 from benchkit.pairing import Estimate, centre, in_turns
 from torch.profiler import record_function
 
-from stallscope.eventlog import LogWriter
-from stallscope.probe.patches import Patches
-from stallscope.probe.recorder import Recorder
-from stallscope.probe.transforms import Ops
+from stallscope.hooks.ops import Ops
+from stallscope.hooks.patches import Patches
+from stallscope.hooks.recorder import Recorder
+from stallscope.hooks.stage_log import LogWriter
 from stallscope.stages import Stage
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from tqdm import tqdm
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stallscope.run import Run
+    from stallscope.run.result import Run
 
 TARGET_S, TARGET_GB = 2.0, 1.5
 WARM_UP_BATCHES = 4
@@ -72,7 +72,7 @@ def _write(folder: Path, spans: int) -> dict[str, Figures]:
 
 
 def _decode_and_save(folder: Path, _: int) -> dict[str, Figures]:
-    import stallscope.analyze.spans  # noqa: F401 - imported before the clock runs
+    import stallscope.run.decode  # noqa: F401 - imported before the clock runs
 
     run, decoding = _timed(lambda: _decoded(folder))
     _, saving = _timed(lambda: run.save(folder / "run"))
@@ -80,14 +80,14 @@ def _decode_and_save(folder: Path, _: int) -> dict[str, Figures]:
 
 
 def _load(folder: Path, _: int) -> dict[str, Figures]:
-    from stallscope.runfile import read
+    from stallscope.run.files import read
 
     return {"load": _timed(lambda: read(folder / "run"))[1]}
 
 
 def _tables(folder: Path, _: int) -> dict[str, Figures]:
-    import stallscope.analyze.summary  # noqa: F401 - imported before the clock runs
-    from stallscope.runfile import read
+    import stallscope.run.summary  # noqa: F401 - imported before the clock runs
+    from stallscope.run.files import read
 
     run = read(folder / "run")
     given = {"s": 0.0, "gb": _peak_gb()}
@@ -114,9 +114,9 @@ def _decoded(folder: Path) -> Run:
     """A run out of the logs, as `experiments.collect` puts one together."""
     import polars as pl
 
-    from stallscope.analyze.spans import SPANS, decode
-    from stallscope.eventlog import read_log
-    from stallscope.run import DELIVERIES, STARTUP, STEPS, WAITS, Run
+    from stallscope.hooks.stage_log import read_log
+    from stallscope.run.decode import SPANS, decode
+    from stallscope.run.result import DELIVERIES, STARTUP, STEPS, WAITS, Run
 
     parts = [decode(read_log(log), origin_ns=0) for log in sorted(folder.glob("*.events"))]
     late = pl.col("batch") >= WARM_UP_BATCHES

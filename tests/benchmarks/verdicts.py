@@ -58,9 +58,9 @@ STRENGTH = {
 SHARES = {SINGLE: 0.62, NEAR: 0.23, PAIR: 0.15, HEALTHY: 0.5, AWAY: 0.5}
 """Of the planted trials, and of the others."""
 GRACE_S = 120.0
-NO_RULES = {"cli", "views"}
+NO_RULES = {"cli", "lab", "charts", "views"}
 """Folders of the package whose code does not decide what a trial says."""
-PRELOADED = ["torchvision", "stallscope.experiments.diagnose", "planted"]
+PRELOADED = ["torchvision", "stallscope.diagnose.diagnose", "planted"]
 """What takes seconds to import, and would once more for each trial."""
 
 

@@ -7,7 +7,7 @@ from browser.page import SCREENSHOTS
 from diagnosed import DECODE, a_diagnosis
 from planted_stacks import HOSTILE, named
 
-from stallscope.diagnoses import Finding
+from stallscope.diagnose.result import Finding
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -13,10 +13,9 @@ from torch import nn
 from torch.utils.data import DataLoader, get_worker_info
 
 import stallscope as ss
-from stallscope.analyze.verdict import questions
 from stallscope.demo import SlowFetchDataset
-from stallscope.diagnoses import CAUSES, SPENT, TABLE
-from stallscope.experiments import examination as examining
+from stallscope.diagnose import diagnose, next_measurement
+from stallscope.diagnose.result import CAUSES, SPENT, TABLE
 
 SLOW = 0.01
 """Seconds that a sample waits for storage."""
@@ -25,11 +24,11 @@ SLOW = 0.01
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """These tests look at what is measured, and not at how well."""
-    monkeypatch.setattr(examining, "_STEADY_S", 0.2)
-    monkeypatch.setattr(examining, "_BATCHES", 14)
-    monkeypatch.setattr(examining, "_LADDER_S", 1.5)
-    monkeypatch.setattr(examining, "_STACKS_S", 0.5)
-    monkeypatch.setattr(examining, "_ALONE_S", 0.2)
+    monkeypatch.setattr(diagnose, "_STEADY_S", 0.2)
+    monkeypatch.setattr(diagnose, "_BATCHES", 14)
+    monkeypatch.setattr(diagnose, "_LADDER_S", 1.5)
+    monkeypatch.setattr(diagnose, "_STACKS_S", 0.5)
+    monkeypatch.setattr(diagnose, "_ALONE_S", 0.2)
 
 
 def slow_storage(workers: int = 2, entries: int = 4000) -> DataLoader[Any]:
@@ -42,18 +41,20 @@ def phases(diagnosis: ss.Diagnosis) -> list[str]:
     return diagnosis.spent["phase"].to_list()
 
 
-def one_worker_is_open(_, asked) -> questions.Question | None:
+def one_worker_is_open(_, asked) -> next_measurement.Question | None:
     """What is asked, whatever a busy machine makes of the loop; the rules have their own tests."""
-    if questions.ONE_WORKER in asked:
+    if next_measurement.ONE_WORKER in asked:
         return None
-    return questions.Question(questions.ONE_WORKER, "do the workers share what they wait for?")
+    return next_measurement.Question(
+        next_measurement.ONE_WORKER, "do the workers share what they wait for?"
+    )
 
 
 @pytest.fixture
 def only_the_loop(monkeypatch):
     """Nothing else fits into what is left of the budget."""
-    monkeypatch.setattr(examining.Examination, "next_question", one_worker_is_open)
-    monkeypatch.setattr(examining.Examination, "wanted_s", lambda *_: 1e9)
+    monkeypatch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
+    monkeypatch.setattr(diagnose.Examination, "wanted_s", lambda *_: 1e9)
 
 
 class SizedStream(NoiseStream):
@@ -75,11 +76,11 @@ LOADER = slow_storage()
 def storage() -> ss.Diagnosis:
     """The verdict on storage that every sample waits for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(examining, "_STEADY_S", 0.2)
-        patch.setattr(examining, "_BATCHES", 14)
-        patch.setattr(examining, "_LADDER_S", 1.5)
-        patch.setattr(examining, "_ALONE_S", 0.2)
-        patch.setattr(examining.Examination, "next_question", one_worker_is_open)
+        patch.setattr(diagnose, "_STEADY_S", 0.2)
+        patch.setattr(diagnose, "_BATCHES", 14)
+        patch.setattr(diagnose, "_LADDER_S", 1.5)
+        patch.setattr(diagnose, "_ALONE_S", 0.2)
+        patch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
         return ss.diagnose(LOADER, ss.simulated_step(0.005))
 
 
@@ -102,7 +103,7 @@ class TestResult:
         spent = storage.spent
 
         assert SPENT == dict(spent.schema)
-        assert ["target", "loop", questions.ONE_WORKER] == phases(storage)[:3]
+        assert ["target", "loop", next_measurement.ONE_WORKER] == phases(storage)[:3]
         assert "stop" == phases(storage)[-1]
         assert spent["seconds"].sum() <= storage.circumstances.wall_s
 
@@ -187,7 +188,7 @@ class TestLeftAlone:
 
     def test_one_worker_is_tried_on_a_copy(self, storage):
         """The user's loader keeps its number of workers."""
-        assert questions.ONE_WORKER in phases(storage)
+        assert next_measurement.ONE_WORKER in phases(storage)
         assert 2 == LOADER.num_workers
 
     def test_a_stream_is_not_asked_for_its_length(self, only_the_loop):
@@ -206,7 +207,7 @@ class TestLeftAlone:
 
 def test_a_loader_that_cannot_do_with_one_worker_is_said(monkeypatch):
     """The copy is ours: what it raises is a note, and the verdict stands."""
-    monkeypatch.setattr(examining.Examination, "next_question", one_worker_is_open)
+    monkeypatch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
     loader = slow_storage()
     loader.worker_init_fn = needs_two
 
@@ -218,7 +219,7 @@ def test_a_loader_that_cannot_do_with_one_worker_is_said(monkeypatch):
 
 def test_an_iterator_says_why_no_more_was_measured(monkeypatch):
     """Not for want of time: its batches are there once."""
-    monkeypatch.setattr(examining.Examination, "next_question", one_worker_is_open)
+    monkeypatch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
 
     found = ss.diagnose(iter(slow_storage()), ss.simulated_step(0.005))
 

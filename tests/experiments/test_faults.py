@@ -26,8 +26,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data import _utils as torch_utils
 
 import stallscope as ss
-from stallscope.experiments.watch import watching
-from stallscope.measure.workspace import workspace
+from stallscope.isolation.workspace import workspace
+from stallscope.run.script import watching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,10 +19,12 @@ from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope.errors import RunFormatError
-from stallscope.flames import IN_PROCESS, PY_SPY, SAMPLES
-from stallscope.measure import attaching, pyspy, spycall
+from stallscope.flame import pyspy
+from stallscope.flame.result import IN_PROCESS, PY_SPY, SAMPLES
 
-OURS = re.compile(r"stallscope/(probe|measure|experiments)/|passed over by warnings")
+OURS = re.compile(
+    r"stallscope/(hooks|targets|isolation|loops|run|flame|ladder)/|passed over by warnings"
+)
 TESTS = Path(flaming.__file__).parent
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attaching needs root there")
 
@@ -61,7 +63,7 @@ def training():
 
 def no_py_spy(monkeypatch):
     """As where it is not installed."""
-    monkeypatch.setattr(spycall, "executable", lambda: None)
+    monkeypatch.setattr(pyspy, "executable", lambda: None)
 
 
 def stages(flame):
@@ -204,7 +206,7 @@ class TestRefused:
     def test_the_kernel_refuses(self, monkeypatch, tmp_path):
         """An undumpable worker, and a py-spy without the right to look into those."""
         program = flaming.plain_py_spy(tmp_path)
-        monkeypatch.setattr(spycall, "executable", lambda: program)
+        monkeypatch.setattr(pyspy, "executable", lambda: program)
         loader = DataLoader(Planted(), 2, num_workers=2, worker_init_fn=flaming.undumpable)
 
         flame = ss.flame(loader, seconds=0.7)
@@ -218,8 +220,8 @@ class TestRefused:
     def test_py_spy_hangs(self, monkeypatch, tmp_path):
         """It is ended after its time, and the processes sample themselves."""
         program = flaming.script(tmp_path, "#!/bin/sh\nexec sleep 600\n")
-        monkeypatch.setattr(spycall, "executable", lambda: program)
-        monkeypatch.setattr(spycall, "DUMP_S", 0.3)
+        monkeypatch.setattr(pyspy, "executable", lambda: program)
+        monkeypatch.setattr(pyspy, "DUMP_S", 0.3)
 
         flame = ss.flame(DataLoader(Planted(), 2, num_workers=1), seconds=0.5)
 
@@ -230,7 +232,7 @@ class TestRefused:
         """It says that a newer one may."""
         text = "#!/bin/sh\necho 'Error: Unsupported version of Python: 3.99.0' >&2\nexit 1\n"
         program = flaming.script(tmp_path, text)
-        monkeypatch.setattr(spycall, "executable", lambda: program)
+        monkeypatch.setattr(pyspy, "executable", lambda: program)
 
         flame = ss.flame(DataLoader(Planted(), 2, num_workers=1), seconds=0.5)
 
@@ -253,8 +255,8 @@ class TestRefused:
         text = "#!/bin/sh\necho 'Permission Denied: Try running again with elevated' >&2\nexit 1\n"
         process, _ = training(1)
         program = flaming.script(tmp_path, text)
-        monkeypatch.setattr(spycall, "executable", lambda: program)
-        monkeypatch.setattr(attaching, "_ptrace_scope", lambda: 1)
+        monkeypatch.setattr(pyspy, "executable", lambda: program)
+        monkeypatch.setattr(pyspy, "_ptrace_scope", lambda: 1)
 
         with pytest.raises(ss.StallscopeError, match=r"sysctl kernel\.yama\.ptrace_scope=0"):
             ss.flame(pid=process.pid, seconds=0.3)
@@ -296,13 +298,13 @@ class TestOfATrainingThatRuns:
     def test_whose_stack_changes_while_it_is_read(self, monkeypatch, tmp_path, training):
         """It is read again: py-spy does not stop the process, and may lose its way once."""
         _, workers = training(1)
-        real, lost = spycall.executable(), tmp_path / "lost"
+        real, lost = pyspy.executable(), tmp_path / "lost"
         text = (
             f"#!/bin/sh\nif [ ! -e {lost} ]; then\n  touch {lost}\n"
             f"  echo 'Error: Failed to get stack traces' >&2\n  exit 1\nfi\nexec {real} \"$@\"\n"
         )
         program = flaming.script(tmp_path, text)
-        monkeypatch.setattr(spycall, "executable", lambda: program)
+        monkeypatch.setattr(pyspy, "executable", lambda: program)
 
         flame = ss.flame(pid=workers[0], seconds=0.3)
 

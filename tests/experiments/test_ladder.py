@@ -18,9 +18,17 @@ from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope.demo import BusyOp, SlowFetchDataset
-from stallscope.experiments import ladder as ladder_module
-from stallscope.ladders import AS_IT_IS, BATCHES, FETCHED, ON_DEVICE, PINNED, TRANSFORMED, WARM
-from stallscope.measure.cgroup import memory_available_bytes
+from stallscope.ladder import ladder as ladder_module
+from stallscope.ladder.result import (
+    AS_IT_IS,
+    BATCHES,
+    FETCHED,
+    ON_DEVICE,
+    PINNED,
+    TRANSFORMED,
+    WARM,
+)
+from stallscope.machine import memory_available_bytes
 
 IN_WORKERS = (AS_IT_IS.name, WARM.name, FETCHED.name, TRANSFORMED.name)
 
@@ -462,18 +470,18 @@ class TestWhatItSays:
 
 def test_the_cached_samples_are_those_of_the_dataset():
     """Finishing what went into the transforms gives the samples, bit for bit."""
-    from stallscope.measure.cache import loaders as caching
-    from stallscope.measure.cache.samples import unpacked
+    from stallscope.loops import cached_loaders
+    from stallscope.loops.cached_loaders import unpacked
 
     loader = DataLoader(SlowFetchDataset(64, 0.0, Halve()), 4, num_workers=1)
-    indices = caching.next_indices(loader, 3)
-    kept = [unpacked(batch) for batch in caching.capturing(loader, indices)]
+    indices = cached_loaders.next_indices(loader, 3)
+    kept = [unpacked(batch) for batch in cached_loaders.capturing(loader, indices)]
     finished = [[whole for whole, _ in batch] for batch in kept]
     halves = [half for batch in kept for _, half in batch]
 
     counts = [4, 4, 4]
-    transforming = caching.transforming(loader, halves, counts)
-    collating = caching.collating(loader, list(chain(*finished)), counts)
+    transforming = cached_loaders.transforming(loader, halves, counts)
+    collating = cached_loaders.collating(loader, list(chain(*finished)), counts)
     plain = list(islice(loader, 3)) * 2
 
     for cached in (transforming, collating):

@@ -33,8 +33,8 @@ from slow_lines import (
 from torch.utils.data import DataLoader, Subset
 
 import stallscope as ss
-from stallscope.analyze.hotlines import sentence
-from stallscope.measure.callables import Parts
+from stallscope.lines.result import sentence
+from stallscope.targets.object_graph import LoaderCallables
 
 Transform = Any
 
@@ -184,7 +184,7 @@ class TestFunctions:
         dataset = Items(Holder())
         dataset.also = dataset.transform.mean
 
-        stages = Parts(DataLoader(dataset, 2)).stages.values()
+        stages = LoaderCallables(DataLoader(dataset, 2)).stages.values()
 
         assert {"Holder", "mean", "getitem", "collate"} >= {stage.name for stage in stages}
         assert "mean" in {stage.name for stage in stages}

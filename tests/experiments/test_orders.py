@@ -34,9 +34,9 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import stallscope as ss
-from stallscope.benches import NoSuchOrderError
 from stallscope.demo import BusyOp, FasterRandomMask, RandomMask, case_b_loader
-from stallscope.experiments.ordering import pace, race, trials
+from stallscope.orders import benchmark, trials
+from stallscope.orders.bench import NoSuchOrderError
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 
@@ -44,9 +44,9 @@ FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 @pytest.fixture(autouse=True)
 def short_laps(monkeypatch):
     """These tests look at what is measured, and not at how well."""
-    monkeypatch.setattr(race, "LAP_S", 0.03)
-    monkeypatch.setattr(race, "_MOST_SWEEPS", 1)
-    monkeypatch.setattr(pace, "_MOST_RACED", 1)
+    monkeypatch.setattr(benchmark, "LAP_S", 0.03)
+    monkeypatch.setattr(benchmark, "_MOST_SWEEPS", 1)
+    monkeypatch.setattr(benchmark, "_MOST_RACED", 1)
 
 
 def quick(target: Any, **named: Any) -> ss.Orders:
@@ -147,9 +147,9 @@ def loader():
 def orders(loader):
     """What was found."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(race, "LAP_S", 0.05)
-        patch.setattr(race, "_MOST_SWEEPS", 2)
-        patch.setattr(pace, "_MOST_RACED", 2)
+        patch.setattr(benchmark, "LAP_S", 0.05)
+        patch.setattr(benchmark, "_MOST_SWEEPS", 2)
+        patch.setattr(benchmark, "_MOST_RACED", 2)
         return quick(loader, budget_s=10)
 
 
@@ -216,7 +216,7 @@ class TestInWorkers:
     @pytest.mark.slow
     def test_an_order_can_be_measured_by_itself(self, orders, monkeypatch):
         """Against the original, in workers, with progress from 0 to 1; generators stay."""
-        monkeypatch.setattr("stallscope.experiments.ordering.live._MEASURED_S", 2.0)
+        monkeypatch.setattr("stallscope.orders.live._MEASURED_S", 2.0)
         seen: list[float] = []
         before = generators()
 

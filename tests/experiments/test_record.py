@@ -402,7 +402,7 @@ class TestBadInput:
 
     def test_no_room_for_the_logs(self, monkeypatch):
         """A full temporary folder is one sentence that names it, before anything is started."""
-        from stallscope.measure import workspace
+        from stallscope.isolation import workspace
 
         monkeypatch.setattr(workspace.shutil, "disk_usage", lambda _: _Usage(free=1000))
         with pytest.raises(WorkspaceError, match="TMPDIR"):

@@ -7,7 +7,7 @@ import os
 import psutil
 import pytest
 
-from stallscope.measure.cgroup import (
+from stallscope.machine import (
     cores_available,
     cpu_quota_cores,
     memory_available_bytes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stallscope.measure.files import sizes
+from stallscope.isolation.workspace import sizes
 
 
 def test_only_regular_files_have_a_size(tmp_path):

@@ -8,23 +8,23 @@ import pytest
 import torch
 
 import stallscope
-from stallscope.measure.frames import Frame, collapsed, short, shown
+from stallscope.flame.pyspy import StackFrame, collapsed, short, shown
 from stallscope.stages import DECODE, GETITEM, Stage, frame_name, of_frame
 
 TORCH = Path(torch.__file__).parent
 OURS = Path(stallscope.__file__).parent
-MINE = Frame("Mine.__getitem__", "/home/me/datasets/mine.py", 7)
-LOOP = Frame("_worker_loop", str(TORCH / "utils/data/_utils/worker.py"), 300)
+MINE = StackFrame("Mine.__getitem__", "/home/me/datasets/mine.py", 7)
+LOOP = StackFrame("_worker_loop", str(TORCH / "utils/data/_utils/worker.py"), 300)
 START = [
-    Frame("<module>", "/home/me/train.py", 90),
-    Frame("BaseProcess._bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314),
+    StackFrame("<module>", "/home/me/train.py", 90),
+    StackFrame("BaseProcess._bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314),
 ]
-THREAD = Frame("Thread._bootstrap", "/usr/lib/python3.11/threading.py", 1002)
+THREAD = StackFrame("Thread._bootstrap", "/usr/lib/python3.11/threading.py", 1002)
 
 
-def hook(stage: Stage) -> Frame:
+def hook(stage: Stage) -> StackFrame:
     """The recorder's frame around a stage."""
-    return Frame(frame_name(stage), str(OURS / "probe/hotpath.py (passed over by …)"), 200)
+    return StackFrame(frame_name(stage), str(OURS / "probe/hotpath.py (passed over by …)"), 200)
 
 
 def test_begins_at_the_workers_loop():
@@ -67,7 +67,7 @@ def test_what_gives_way():
 
 def test_a_frame_of_the_users_that_only_looks_like_a_stage():
     """The file decides."""
-    fake = Frame("stage transform: Fake", "/home/me/mine.py", 1)
+    fake = StackFrame("stage transform: Fake", "/home/me/mine.py", 1)
 
     assert collapsed([LOOP, fake])[0] is None
 
@@ -82,13 +82,13 @@ def test_a_frame_of_the_users_that_only_looks_like_a_stage():
 )
 def test_what_well_known_code_tells(name, file, stage):
     """Also in a process that was not instrumented."""
-    assert stage == collapsed([LOOP, Frame(name, file, 1)])[0]
+    assert stage == collapsed([LOOP, StackFrame(name, file, 1)])[0]
 
 
 def test_nobody_who_watches_is_in_it():
     """Our own threads and our own loop are no part of what is measured."""
-    watching = Frame("sample", str(OURS / "probe/standby.py"), 1)
-    ours = Frame("Session.run", str(OURS / "experiments/session.py"), 1)
+    watching = StackFrame("sample", str(OURS / "probe/standby.py"), 1)
+    ours = StackFrame("Session.run", str(OURS / "experiments/session.py"), 1)
 
     assert collapsed([THREAD, watching]) is None
     assert collapsed([START[0], ours]) is None
@@ -96,7 +96,7 @@ def test_nobody_who_watches_is_in_it():
 
 def test_a_name_cannot_break_the_form():
     """A semicolon would end a frame."""
-    assert "a: b (/x/c: d.py:1)" == str(Frame("a; b", "/x/c; d.py", 1))
+    assert "a: b (/x/c: d.py:1)" == str(StackFrame("a; b", "/x/c; d.py", 1))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope.errors import ArgumentError
-from stallscope.measure.replay import Enough, Limits, Replay
+from stallscope.loops.training_loop import Enough, Limits, Replay
 
 
 class TestLimits:

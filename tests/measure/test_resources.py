@@ -17,14 +17,13 @@ from loaders import Noise
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope import resources as names
-from stallscope.mapped import read_lines
-from stallscope.measure.resources import sampler as sampling
-from stallscope.measure.resources.gpu import gpus
-from stallscope.measure.resources.portable import Portable
-from stallscope.measure.resources.sampler import Sampler
-from stallscope.measure.workspace import workspace
-from stallscope.probe.logplace import LogPlace
+from stallscope import stages
+from stallscope.hooks.loop_log import LogPlace
+from stallscope.hooks.stage_log import read_lines
+from stallscope.isolation.workspace import workspace
+from stallscope.run import resource_sampler
+from stallscope.run.resource_sampler import Sampler
+from stallscope.run.resource_sources import Portable, gpus
 
 NEEDS_PROC = pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="no /proc")  # noqa: PTH110
 
@@ -57,12 +56,12 @@ class TestSamples:
             wait_for_samples(place)
 
         read = samples(place)[0]["read"]
-        assert {str(core) for core in os.sched_getaffinity(0)} == set(read[names.CORE])
-        assert {str(os.getpid())} == set(read[names.LOOP])
-        assert 0 < read[names.MEMORY]["machine"] < psutil.virtual_memory().total
+        assert {str(core) for core in os.sched_getaffinity(0)} == set(read[stages.CORE])
+        assert {str(os.getpid())} == set(read[stages.LOOP])
+        assert 0 < read[stages.MEMORY]["machine"] < psutil.virtual_memory().total
         used = sum(psutil.Process().cpu_times()[:2])
-        assert 0 < read[names.LOOP][str(os.getpid())] <= used + 0.001
-        assert sum(read[names.CORE].values()) <= sum(
+        assert 0 < read[stages.LOOP][str(os.getpid())] <= used + 0.001
+        assert sum(read[stages.CORE].values()) <= sum(
             sum(times) for times in psutil.cpu_times(percpu=True)
         )
 
@@ -71,7 +70,7 @@ class TestSamples:
         with Sampler(place):
             wait_for_samples(place, 3)
 
-        spent = [sample["read"][names.SAMPLER][""] for sample in samples(place)]
+        spent = [sample["read"][stages.SAMPLER][""] for sample in samples(place)]
         assert 0.0 < spent[-1]
         assert sorted(spent) == spent
 
@@ -79,8 +78,8 @@ class TestSamples:
         """What was sampled lies in the file, whole lines of it."""
         code = (
             "import os, pathlib, signal, sys, time\n"
-            "from stallscope.measure.resources.sampler import Sampler\n"
-            "from stallscope.probe.logplace import LogPlace\n"
+            "from stallscope.run.resource_sampler import Sampler\n"
+            "from stallscope.hooks.loop_log import LogPlace\n"
             "with Sampler(LogPlace(pathlib.Path(sys.argv[1]), 9)) as sampler:\n"
             "    while sampler._samples < 3: time.sleep(0.01)\n"
             "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -94,7 +93,7 @@ class TestSamples:
     @NEEDS_PROC
     def test_of_a_source_that_fails_end_with_a_note(self, place, monkeypatch):
         """The others go on, and nothing is raised."""
-        from stallscope.measure.resources.system import Disks
+        from stallscope.run.resource_sources import Disks
 
         monkeypatch.setattr(Disks, "read", lambda _: {}["no such disk"])
         with Sampler(place):
@@ -102,7 +101,7 @@ class TestSamples:
 
         told = [entry["note"] for entry in read_lines(place.resources()) if "note" in entry]
         assert [True] == ["Disks could not be sampled" in note for note in told]
-        assert names.CORE in samples(place)[-1]["read"]
+        assert stages.CORE in samples(place)[-1]["read"]
 
     def test_through_psutil_name_the_same_resources(self, place):
         """Where there is no /proc; what it does not know is missing, and nothing else differs."""
@@ -114,8 +113,8 @@ class TestSamples:
         asked = found.read()
 
         assert set(asked) <= set(read)
-        assert read[names.LOOP].keys() == asked[names.LOOP].keys()
-        memory, total = asked[names.MEMORY]["machine"], found.limits[names.MEMORY]["machine"]
+        assert read[stages.LOOP].keys() == asked[stages.LOOP].keys()
+        memory, total = asked[stages.MEMORY]["machine"], found.limits[stages.MEMORY]["machine"]
         assert 0 < memory < total
 
     @NEEDS_PROC
@@ -124,7 +123,7 @@ class TestSamples:
         with Sampler(place):
             wait_for_samples(place)
 
-        waited = samples(place)[-1]["read"][names.QUEUED][str(os.getpid())]
+        waited = samples(place)[-1]["read"][stages.QUEUED][str(os.getpid())]
         assert 0 <= waited <= int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 
@@ -147,9 +146,9 @@ class TestThread:
     def test_is_gone_while_a_process_is_forked(self, place):
         """So a worker never has half of it, and Python 3.12 has no reason to warn."""
         with Sampler(place):
-            sampling._before_fork()
+            resource_sampler._before_fork()
             assert [] == ours()
-            sampling._after_fork()
+            resource_sampler._after_fork()
             assert 1 == len(ours())
 
     def test_comes_back_after_a_fork(self, place):
@@ -183,15 +182,15 @@ class TestThread:
         with pytest.raises(KeyboardInterrupt), Sampler(place):
             with monkeypatch.context() as patched:
                 patched.setattr(Sampler, "_stop", interrupted)
-                sampling._before_fork()
-            sampling._after_fork()
+                resource_sampler._before_fork()
+            resource_sampler._after_fork()
             time.sleep(60)
 
         assert [] == ours()
 
     def test_slows_down_where_a_sample_costs_much(self, place, monkeypatch):
         """The pause follows what the sample before it took."""
-        monkeypatch.setattr(sampling, "MOST_SHARE", 1e-9)
+        monkeypatch.setattr(resource_sampler, "MOST_SHARE", 1e-9)
         with Sampler(place) as sampler:
             while not sampler._samples:
                 time.sleep(0.01)
@@ -207,9 +206,9 @@ class TestRecording:
         run = ss.record(loader, ss.simulated_step(0.02), batches=60, warmup=2)
 
         used = run.resources()
-        workers = used.filter(used["resource"] == names.WORKER)["device"].unique().to_list()
+        workers = used.filter(used["resource"] == stages.WORKER)["device"].unique().to_list()
         assert {str(pid) for pid in run.deliveries["pid"].drop_nulls()} >= set(workers) > set()
-        assert {names.CORE, names.MEMORY, names.LOOP} <= set(used["resource"])
+        assert {stages.CORE, stages.MEMORY, stages.LOOP} <= set(used["resource"])
         assert (used["end_ns"] <= run.all_steps["end_ns"].max() + 1e9).all()
 
     def test_keeps_its_resources_when_it_is_saved(self, tmp_path):
@@ -247,7 +246,7 @@ class TestGpu:
         """Its rows have no value, and there is nothing to say."""
         run = ss.record(DataLoader(Noise(16), 2), batches=4)
 
-        rows = run.all_resources.filter(run.all_resources["resource"] == names.GPU)
+        rows = run.all_resources.filter(run.all_resources["resource"] == stages.GPU)
         assert [None] == rows["value"].to_list()
         assert not [note for note in run.notes if "GPU" in note]
 
@@ -258,7 +257,7 @@ class TestGpu:
 
         missing = gpus(place)
 
-        assert (names.GPU, names.GPU_MEMORY) == missing.resources
+        assert (stages.GPU, stages.GPU_MEMORY) == missing.resources
         assert "nvidia-ml-py" in missing.why
 
     @pytest.mark.gpu
@@ -269,9 +268,9 @@ class TestGpu:
 
         read = found.read()
         found.close()
-        assert all(0 <= busy <= 1 for busy in read[names.GPU].values())
-        for gpu, used in read[names.GPU_MEMORY].items():
-            assert 0 < used <= found.limits[names.GPU_MEMORY][gpu]
+        assert all(0 <= busy <= 1 for busy in read[stages.GPU].values())
+        for gpu, used in read[stages.GPU_MEMORY].items():
+            assert 0 < used <= found.limits[stages.GPU_MEMORY][gpu]
 
 
 def test_no_room_for_samples_is_no_error(tmp_path):

@@ -8,7 +8,7 @@ import torch
 
 from stallscope import packaged
 from stallscope.errors import StallscopeError, TargetError
-from stallscope.measure import sample
+from stallscope.targets import images as sample
 
 
 class TestSample:

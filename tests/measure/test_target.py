@@ -16,10 +16,10 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
 from stallscope import demo
 from stallscope.errors import TargetError
-from stallscope.measure import folder
-from stallscope.measure.folder import MEAN, OURS, STD
-from stallscope.measure.spawn import check_spawnable
-from stallscope.measure.target import Target, target
+from stallscope.targets import images
+from stallscope.targets.factory import check_spawnable
+from stallscope.targets.images import MEAN, OURS, STD
+from stallscope.targets.target import Target, target
 
 
 class Numbers(Dataset):
@@ -261,7 +261,7 @@ class TestFolders:
 
     def test_a_whole_disk_is_not_searched(self, tmp_path, monkeypatch):
         """A folder that goes on and on without images is given up, and the way out is said."""
-        monkeypatch.setattr(folder, "MOST_OTHERS", 100)
+        monkeypatch.setattr(images, "MOST_OTHERS", 100)
         a_jpeg(tmp_path / "a" / "a.jpg")
         (tmp_path / "a" / "loop").symlink_to(tmp_path)
         for number in range(20):
@@ -274,7 +274,7 @@ class TestFolders:
 
     def test_many_images_are_no_disk(self, tmp_path, monkeypatch):
         """A large folder of images is taken, also with a file of something else beside each."""
-        monkeypatch.setattr(folder, "MOST_OTHERS", 10)
+        monkeypatch.setattr(images, "MOST_OTHERS", 10)
         a_jpeg(tmp_path / "a.jpg")
         for number in range(30):
             (tmp_path / f"{number}.jpg").hardlink_to(tmp_path / "a.jpg")
@@ -326,7 +326,7 @@ class TestShards:
 
     def test_workers_share_the_shards(self, tmp_path, monkeypatch):
         """With several workers each image comes exactly once."""
-        monkeypatch.setattr("stallscope.measure.shards.usable_cores", lambda: 2)
+        monkeypatch.setattr("stallscope.targets.images.usable_cores", lambda: 2)
         for number in range(3):
             a_shard(tmp_path / f"{number}.tar", [("a.jpg", 10 * number), ("b.jpg", 30)])
 

@@ -27,12 +27,11 @@ from torch.utils.data import (
 )
 
 from stallscope.demo import BusyOp, busy, waiting
-from stallscope.measure.devices.cpu import Cpu
-from stallscope.measure.folder import torchvision_v2, worker_settings
-from stallscope.measure.laps import Loop, started
-from stallscope.measure.sample import photographs
-from stallscope.measure.simulated import SimulatedStep, simulated_step
-from stallscope.probe.named import stage
+from stallscope.hooks.training_step import stage
+from stallscope.loops.devices import Cpu
+from stallscope.loops.simulated import SimulatedStep, simulated_step
+from stallscope.loops.timed_loop import TimedLoop, started
+from stallscope.targets.images import photographs, torchvision_v2, worker_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -380,5 +379,5 @@ def batch_s(recipe: Recipe) -> float:
 @contextmanager
 def _batches(recipe: Recipe) -> Iterator[Any]:
     loader, _ = build(recipe)
-    with started(Loop(loader, Cpu())) as batches:
+    with started(TimedLoop(loader, Cpu())) as batches:
         yield batches

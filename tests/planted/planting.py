@@ -15,7 +15,7 @@ from planted import causes
 from planted.loader import build
 from planted.sound import HEALTHY, Given, Two, base
 from stallscope.errors import ArgumentError
-from stallscope.measure.machine import usable_cores
+from stallscope.machine import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable

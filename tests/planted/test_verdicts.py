@@ -8,7 +8,7 @@ import pytest
 
 import planted
 import stallscope as ss
-from stallscope import diagnoses
+from stallscope.diagnose import result
 
 
 @pytest.mark.slow
@@ -22,7 +22,7 @@ def test_a_real_loop_gets_a_verdict_with_its_numbers(code):
 
     found = ss.diagnose(loop.loader, loop.step, budget_s=20.0)
 
-    assert found.verdict.code in diagnoses.CAUSES
+    assert found.verdict.code in result.CAUSES
     assert found.verdict.evidence
     assert found.circumstances.simulated_step_s == loop.step.seconds
     assert loop.loader.num_workers == workers

@@ -21,7 +21,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 from virtual_pipeline import CLOCK, Numbers, Op, OtherOp, record, time_of
 
-from stallscope.probe import transforms
+from stallscope.hooks import ops
 
 SAMPLES = 4  # two batches of two
 
@@ -329,7 +329,7 @@ def _without_line(stage: str) -> str:
 
 def test_functions_that_are_new_for_each_sample_are_no_leak(tmp_path, monkeypatch):
     """A pipeline that `__getitem__` makes each time: after some of them the rest are its own."""
-    monkeypatch.setattr(transforms, "_MOST_FUNCTIONS", 3)
+    monkeypatch.setattr(ops, "_MOST_FUNCTIONS", 3)
 
     class Anew(Numbers):
         def __getitem__(self, index: int) -> Any:
@@ -446,8 +446,8 @@ def test_the_innermost_failing_stage_is_named(tmp_path):
     with pytest.raises(KeyError):
         record(Numbers(v1.Compose([Op(10), Outer(bad)])), tmp_path)
 
-    from stallscope.analyze.spans import decode
-    from stallscope.eventlog import read_log
+    from stallscope.hooks.stage_log import read_log
+    from stallscope.run.decode import decode
 
     raised = decode(read_log(tmp_path / "log.events"), origin_ns=0).raised
     assert raised is not None

@@ -19,8 +19,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
 from virtual_pipeline import record
 
-from stallscope.analyze.spans import decode
-from stallscope.eventlog import read_log
+from stallscope.hooks.stage_log import read_log
+from stallscope.run.decode import decode
 
 
 class Files(Dataset):

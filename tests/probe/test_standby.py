@@ -8,8 +8,8 @@ import time
 
 import flaming
 
-from stallscope.probe import standby
-from stallscope.probe.standby import Request
+from stallscope.hooks import self_sampler
+from stallscope.hooks.self_sampler import Request
 
 
 def deep(depth: int, done: threading.Event) -> None:
@@ -22,7 +22,7 @@ def deep(depth: int, done: threading.Event) -> None:
 
 def sampled(seconds=0.3, rate_hz=100.0, *, idle=False):
     """What this process shows of itself."""
-    return standby.sample(Request(0, rate_hz, seconds, idle), lambda: True)
+    return self_sampler.sample(Request(0, rate_hz, seconds, idle), lambda: True)
 
 
 def names(seen):
@@ -93,8 +93,8 @@ def test_the_switch_interval_is_put_back():
 
 def test_a_request_is_answered_once(tmp_path):
     """Also when it lies there for longer."""
-    end = standby.stand_by(tmp_path)
-    standby.request(tmp_path, Request(7, 100.0, 0.05))
+    end = self_sampler.serve_requests(tmp_path)
+    self_sampler.request(tmp_path, Request(7, 100.0, 0.05))
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("*-7.sampled")) and time.monotonic() < deadline:
         time.sleep(0.01)

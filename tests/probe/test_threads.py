@@ -11,8 +11,8 @@ from loaders import Noise
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.probe import patches
-from stallscope.probe.patches import Patches
+from stallscope.hooks import patches
+from stallscope.hooks.patches import Patches
 
 TIMES = 20
 

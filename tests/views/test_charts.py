@@ -12,10 +12,11 @@ from builders import a_run
 from pictures import boxes, texts
 from PIL import Image
 
-from stallscope.views.charts import size, slowest, stages
-from stallscope.views.charts.spread import MOST_DOTS, thinned
-from stallscope.views.charts.style import DOTS, WIDTH
-from stallscope.views.kinds import NoSuchPictureError
+from stallscope.charts import samples as slowest
+from stallscope.charts import size, stages
+from stallscope.charts.sheet import DOTS, WIDTH
+from stallscope.charts.stages import MOST_DOTS, thinned
+from stallscope.result import NoSuchPictureError
 from stallscope.views.run import KINDS, plot
 
 USUAL = {"fetch": 0.4, "decode": 4.0, "Crop": 1.0, "Flip": 0.1, "ToTensor": 0.3, "Mask": 6.0}

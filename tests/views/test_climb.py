@@ -7,7 +7,7 @@ from climbs import a_ladder
 from pictures import check_texts
 
 import stallscope as ss
-from stallscope.ladders import AS_IT_IS, BATCHES, FETCHED, RUNGS, TRANSFORMED, WARM
+from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED, RUNGS, TRANSFORMED, WARM
 
 FULL = {AS_IT_IS: 0.4, WARM: 0.4, FETCHED: 0.2, TRANSFORMED: 0.15, BATCHES: 0.1}
 LADDERS = {

@@ -9,9 +9,9 @@ from diagnosed import COPY, DECODE, HEALTHY, LOCK, UNKNOWN, a_diagnosis
 from pictures import check_texts
 
 import stallscope as ss
-from stallscope.diagnoses import CAUSES, Finding
+from stallscope.diagnose.result import CAUSES, Finding
+from stallscope.diagnose.text import HOW_SURE, NOT_TESTED, SHARES, all_words
 from stallscope.views import diagnosis as face
-from stallscope.views.findings import HOW_SURE, NOT_TESTED, SHARES, all_words
 
 HOSTILE = "<img src=x onerror=window.broken=1>"
 LONG = Finding("one-transform", "VeryLongName" * 30, 1.0, {"x_share": 1.0}, 1.0, "do " * 60)
@@ -207,10 +207,10 @@ def test_lines_of_a_terminal_are_not_too_long():
     assert max(map(len, lines)) <= face.WIDTH
 
 
-@pytest.mark.parametrize("kind", face.SOURCES)
+@pytest.mark.parametrize("kind", face.PICTURE_SOURCES)
 def test_other_pictures_are_those_of_its_parts(kind):
     """The run's, the ladder's and the flame's own; a sheet says when it was not measured."""
-    diagnosis, source = DIAGNOSES["three findings"], face.SOURCES[kind]
+    diagnosis, source = DIAGNOSES["three findings"], face.PICTURE_SOURCES[kind]
     own = getattr(diagnosis, source.part).plot(source.kind)
 
     assert own.title == diagnosis.plot(kind).title

@@ -21,9 +21,9 @@ from planted_stacks import (
 )
 
 import stallscope as ss
-from stallscope.flames import IN_PROCESS, SAMPLES, Flame
-from stallscope.views.charts.flame import change_colour
-from stallscope.views.flamedata import COLOURS, of_difference, of_flame
+from stallscope.charts.flame import change_colour
+from stallscope.flame.result import IN_PROCESS, SAMPLES, Flame
+from stallscope.flame.tree import COLOURS, of_difference, of_flame
 
 AFTER = {JPEG: 0.5, CROP: 0.2, COLLATE: 0.3}
 FLAMES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from itertools import combinations
 
-from stallscope.views.charts.labels import place
+from stallscope.charts.sheet import place
 
 
 class TestPlace:

@@ -7,7 +7,7 @@ from listed import PLANTED, some_lines
 from pictures import check_texts
 
 import stallscope as ss
-from stallscope.analyze.hotlines import in_order
+from stallscope.lines.result import in_order
 from stallscope.views.listing import listing
 
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -11,11 +11,11 @@ from matplotlib.colors import to_rgba
 from pictures import check_texts, texts
 from virtual_loop import a_loop, together
 
-from stallscope.analyze.timeline import timeline as prepared
+from stallscope.charts import exposed, timeline, waits
+from stallscope.charts.timeline import LOOP
+from stallscope.charts.waits import MARKERS
+from stallscope.run.timeline import timeline as prepared
 from stallscope.stages import STALL_COLOUR
-from stallscope.views.charts import exposed, timeline, waits
-from stallscope.views.charts.patternrows import MARKERS
-from stallscope.views.charts.timelanes import LOOP
 from stallscope.views.run import plot
 
 KINDS = ("timeline", "exposed", "waits")

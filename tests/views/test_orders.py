@@ -21,11 +21,10 @@ from orderings_built import (
 from pictures import check_texts, texts
 
 import stallscope as ss
-from stallscope.analyze.orders.answer import costliest, fit, floor, on_top, sentence, verdict
-from stallscope.analyze.orders.parts import parts_of, pieces
-from stallscope.benches import Part
-from stallscope.orderings import CLOSE, COSTS, Counts
-from stallscope.views.charts.orderpictures import amplification, of
+from stallscope.charts.order_pictures import amplification, of
+from stallscope.orders.bench import CostPart
+from stallscope.orders.result import CLOSE, COSTS, Counts, parts_of, pieces
+from stallscope.orders.text import costliest, fit, floor, on_top, sentence, verdict
 from stallscope.views.orders import KINDS
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -264,9 +263,9 @@ class TestParts:
 
     def test_an_op_may_be_called_as_something_else(self):
         """A kind goes by the place: an op by the name of `decode` is an op."""
-        parts = [Part(name, 1.0) for name in ("fetch", "decode", "Crop", "decode", "fetch")]
+        parts = [CostPart(name, 1.0) for name in ("fetch", "decode", "Crop", "decode", "fetch")]
 
-        kinds = [piece.kind for piece in pieces([*parts, Part("collate and send", 1.0)])]
+        kinds = [piece.kind for piece in pieces([*parts, CostPart("collate and send", 1.0)])]
 
         assert ["fetch", "decode", *["transform"] * 3, "collate"] == kinds
 

@@ -15,10 +15,9 @@ from orderings_built import (
 )
 from pictures import check_texts
 
-from stallscope.orderings import FAILS
-from stallscope.views.charts import style
-from stallscope.views.orderspanel import HINT, NO_BENCH, Board
-from stallscope.views.ordertries import Tries
+from stallscope.charts import sheet
+from stallscope.orders.result import FAILS
+from stallscope.views.orders_panel import HINT, NO_BENCH, Board, Tries
 
 AS_IT_IS = (TO_TENSOR, CROP, MASK, COLOUR, SCALE)
 CROP_FIRST = (CROP, TO_TENSOR, MASK, COLOUR, SCALE)
@@ -29,7 +28,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch):
     """Pictures of few pixels: what stands in them is what counts here."""
-    monkeypatch.setattr(style, "SHARP", 0.25)
+    monkeypatch.setattr(sheet, "SHARP", 0.25)
 
 
 def a_board(bench=None, **orders):

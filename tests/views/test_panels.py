@@ -11,17 +11,15 @@ from matplotlib.colors import to_rgba
 from pictures import check_texts, texts
 from virtual_loop import a_loop, together
 
-from stallscope.analyze.looptime import NO_LOOP
+from stallscope.charts import sheet
+from stallscope.charts.exposed import parts_of, picture
 from stallscope.errors import StallscopeError
-from stallscope.run import Settings
+from stallscope.run.result import Settings
 from stallscope.stages import STALL_COLOUR
+from stallscope.stalls.loop_time import NO_LOOP
 from stallscope.units import seconds
-from stallscope.views.charts import style
-from stallscope.views.charts.stall import parts_of, picture
 from stallscope.views.panels import EMPTY
-from stallscope.views.stallpanel import LONGEST, NOT_RECORDED, Stalls
-from stallscope.views.tails import ALL, Tails
-from stallscope.views.timepanel import Moments
+from stallscope.views.run_panels import ALL, LONGEST, NOT_RECORDED, Moments, Stalls, Tails
 
 ATTACK = "<script>alert(1)</script>"
 LOUD = to_rgba(STALL_COLOUR)
@@ -30,7 +28,7 @@ LOUD = to_rgba(STALL_COLOUR)
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch):
     """Pictures of few pixels: what stands in them is what counts here."""
-    monkeypatch.setattr(style, "SHARP", 0.25)
+    monkeypatch.setattr(sheet, "SHARP", 0.25)
 
 
 def controls(panel):

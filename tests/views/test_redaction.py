@@ -7,13 +7,8 @@ import re
 import pytest
 from diagnosed import a_diagnosis
 
-from stallscope.diagnoses import Finding
-from stallscope.views.redaction import (
-    html_without_paths,
-    redacted,
-    value_without_paths,
-    without_paths,
-)
+from stallscope.diagnose.result import Finding
+from stallscope.views.redact import html_without_paths, redacted, value_without_paths, without_paths
 
 
 @pytest.mark.parametrize(

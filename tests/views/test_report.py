@@ -11,10 +11,10 @@ import pytest
 from diagnosed import COPY, DECODE, HEALTHY, LOCK, a_diagnosis
 from planted_stacks import HOSTILE, named
 
-from stallscope.diagnoses import Finding
+from stallscope.diagnose.result import Finding
+from stallscope.diagnose.text import NOT_TESTED
 from stallscope.views import report
-from stallscope.views.exports import ExportError
-from stallscope.views.findings import NOT_TESTED
+from stallscope.views.document import ExportError
 
 PATH = "/home/me/secret/photos"
 WITH_PATHS = {

@@ -10,38 +10,37 @@ from builders import a_run, resources_of, steps_of
 from matplotlib.colors import to_rgba
 from pictures import check_texts, texts
 
-from stallscope import resources as names
+from stallscope import stages
+from stallscope.charts.resources import NOT_SAMPLED
 from stallscope.stages import STALL_COLOUR
-from stallscope.views.charts.resources import NOT_SAMPLED
-from stallscope.views.run import plot
-from stallscope.views.text import html, text
+from stallscope.views.run import html, plot, text
 
 LENGTH_S = 20
 WAITS = [0.4, 0.0] * 20
 CALM = {
-    **{(names.CORE, str(core)): 0.2 + core / 100 for core in range(4)},
-    **{(names.WORKER, str(pid)): 0.3 for pid in range(100, 104)},
-    **{(names.QUEUED, str(pid)): 0.4 for pid in range(100, 104)},
-    (names.LOOP, "99"): 0.1,
-    (names.MEMORY, "machine"): (8e9, 32e9),
-    (names.SHM, "/dev/shm"): (2e6, 16e9),
-    (names.DISK_BUSY, "vda"): (0.1, 1.0),
-    (names.DISK_READ, "vda"): 5e6,
-    (names.DISK_WRITE, "vda"): 5e4,
-    (names.DISK_OPERATIONS, "vda"): 120.0,
-    (names.RECEIVED, "eth0"): 2e3,
-    (names.SENT, "eth0"): 1e3,
-    (names.SAMPLER, ""): 0.003,
+    **{(stages.CORE, str(core)): 0.2 + core / 100 for core in range(4)},
+    **{(stages.WORKER, str(pid)): 0.3 for pid in range(100, 104)},
+    **{(stages.QUEUED, str(pid)): 0.4 for pid in range(100, 104)},
+    (stages.LOOP, "99"): 0.1,
+    (stages.MEMORY, "machine"): (8e9, 32e9),
+    (stages.SHM, "/dev/shm"): (2e6, 16e9),
+    (stages.DISK_BUSY, "vda"): (0.1, 1.0),
+    (stages.DISK_READ, "vda"): 5e6,
+    (stages.DISK_WRITE, "vda"): 5e4,
+    (stages.DISK_OPERATIONS, "vda"): 120.0,
+    (stages.RECEIVED, "eth0"): 2e3,
+    (stages.SENT, "eth0"): 1e3,
+    (stages.SAMPLER, ""): 0.003,
 }
-BUSY = CALM | {(names.CORE, str(core)): 0.99 for core in range(4)}
+BUSY = CALM | {(stages.CORE, str(core)): 0.99 for core in range(4)}
 FULL = CALM | {
-    **{(names.DISK_BUSY, f"a_very_long_name_of_a_disk$\x1b{n}"): (0.5, 1.0) for n in range(9)},
-    **{(names.GPU, str(gpu)): (0.9, 1.0) for gpu in range(8)},
-    **{(names.GPU_MEMORY, str(gpu)): (70e9, 80e9) for gpu in range(8)},
-    (names.MEMORY, "container"): (31e9, 32e9),
-    (names.QUOTA, "container"): (1.2, 1.5),
-    (names.RECEIVED, "eth0"): (1.2e8, 1.25e8),
-    (names.DISK_READ, "vda"): [0.0, 3e9] * 10,
+    **{(stages.DISK_BUSY, f"a_very_long_name_of_a_disk$\x1b{n}"): (0.5, 1.0) for n in range(9)},
+    **{(stages.GPU, str(gpu)): (0.9, 1.0) for gpu in range(8)},
+    **{(stages.GPU_MEMORY, str(gpu)): (70e9, 80e9) for gpu in range(8)},
+    (stages.MEMORY, "container"): (31e9, 32e9),
+    (stages.QUOTA, "container"): (1.2, 1.5),
+    (stages.RECEIVED, "eth0"): (1.2e8, 1.25e8),
+    (stages.DISK_READ, "vda"): [0.0, 3e9] * 10,
 }
 
 
@@ -56,7 +55,7 @@ RUNS = {
     "busy": sampled(BUSY),
     "everything": sampled(FULL),
     "no stall": sampled(CALM, waits=[0.0] * 60),
-    "a core alone": sampled({(names.CORE, "0"): 0.5}),
+    "a core alone": sampled({(stages.CORE, "0"): 0.5}),
     "nothing used": sampled(dict.fromkeys(CALM, 0.0)),
     "a moment": sampled(CALM, waits=[0.1]),
 }
@@ -97,7 +96,7 @@ def test_says_what_is_missing():
     """A GPU that is not there has no row, and is no zero."""
     run = RUNS["calm"]
     nothing = run.all_resources.head(1).with_columns(
-        resource=pl.lit(names.GPU), device=None, value=None
+        resource=pl.lit(stages.GPU), device=None, value=None
     )
     rows = pl.concat([nothing.cast(run.all_resources.schema), run.all_resources])
 

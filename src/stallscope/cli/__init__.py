@@ -3,19 +3,16 @@
 A command is a function; the rooms beside this one hold them by what they are for.
 """
 
-# `Annotated` is read while the program runs: no `from __future__ import annotations` here.
+from __future__ import annotations
+
 import sys
 from typing import Annotated
 
 import typer
 
-from stallscope.cli.flaming import flame
-from stallscope.cli.guided import lab, notebooks
-from stallscope.cli.judging import diagnose
-from stallscope.cli.measuring import Script, lines, record, run
-from stallscope.cli.ordering import orders
-from stallscope.cli.output import plainly, say
-from stallscope.cli.saved import show, trace
+from stallscope.cli.files import lab, notebooks, show, trace
+from stallscope.cli.measure import Script, diagnose, flame, lines, orders, record, run
+from stallscope.cli.output import print_result, report_errors
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,9 +30,9 @@ def main() -> None:
     except Script as script:
         start = script.start
     sys.excepthook = hook  # typer has put in its own
-    from stallscope.script import end_with
+    from stallscope.run.script import end_with
 
-    with plainly():
+    with report_errors():
         ended = start()
     end_with(ended)
 
@@ -44,7 +41,7 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's way to call it
     if wanted:
         from stallscope import __version__
 
-        say(f"stallscope {__version__}")
+        print_result(f"stallscope {__version__}")
         raise typer.Exit
 
 

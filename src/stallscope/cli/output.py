@@ -15,7 +15,7 @@ FORMS: Final = "'sample', a folder of images, tar shards, or 'package.module:fac
 
 
 @contextmanager
-def plainly() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Show an error as what it is; click would hide a user's EOFError or broken pipe.
 
     A mistake that the user can mend is one line, anything else is a traceback with its notes.
@@ -24,14 +24,14 @@ def plainly() -> Iterator[None]:
         _check_here()
         yield
     except StallscopeError as error:
-        hint(str(error))
+        print_note(str(error))
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except Exception as error:  # noqa: BLE001 - shown whole
         traceback.print_exc()
         if sys.version_info < (3, 11):  # where tracebacks do not show notes yet
-            hint(*getattr(error, "__notes__", ()))
+            print_note(*getattr(error, "__notes__", ()))
         raise SystemExit(1) from None
 
 
@@ -43,13 +43,13 @@ def _check_here() -> None:
         raise StallscopeError("the current folder is gone: cd to one that exists") from error
 
 
-def say(*lines: object) -> None:
+def print_result(*lines: object) -> None:
     """What was asked for, on stdout."""
     for line in lines:
         print(line, flush=True)  # noqa: T201
 
 
-def hint(*lines: str) -> None:
+def print_note(*lines: str) -> None:
     """What else there is to know, on stderr."""
     for line in lines:
         print(f"stallscope: {line.removeprefix('stallscope: ')}", file=sys.stderr, flush=True)  # noqa: T201

@@ -1,1 +1,1 @@
-"""A result becomes something to look at; matplotlib and ipywidgets are used nowhere else."""
+"""Results as text, HTML and widgets."""

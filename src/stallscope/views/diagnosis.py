@@ -7,11 +7,13 @@ are those of what it was made from: its run, its ladder, its flamegraph.
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.views import kinds
-from stallscope.views.findings import (
+from stallscope import result
+from stallscope.diagnose.text import (
     NOT_TESTED,
+    PICTURE_SOURCES,
+    PICTURES,
     all_words,
     ended,
     headline,
@@ -25,41 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from stallscope.diagnoses import Diagnosis
-    from stallscope.views.charts.style import Sheet
-    from stallscope.views.findings import Words
+    from stallscope.charts.sheet import Sheet
+    from stallscope.diagnose.result import Diagnosis
+    from stallscope.diagnose.text import FindingText
+
 
 WIDTH: Final = 100
 """Columns of a line in a terminal."""
-
-
-class Source(NamedTuple):
-    """Whose picture it is."""
-
-    part: str
-    """Field of the diagnosis."""
-    kind: str | None
-    """The picture's name there."""
-
-
-KINDS: Final = {
-    "findings": "the verdict, and what else was found, by what it costs (the default)",
-    "exposed": "what the loop stood still for",
-    "stages": "where a sample's time goes",
-    "timeline": "workers and loop over a few seconds: who was waited for",
-    "waits": "every step's wait, and the patterns in them",
-    "resources": "what the machine did meanwhile",
-    "ladder": "how fast the loop is without each of the loader's costs",
-    "flame": "the merged stacks of the workers",
-}
-"""Every picture of a diagnosis."""
-SOURCES: Final = {
-    "ladder": Source("ladder", None),
-    "flame": Source("flame", None),
-    **{kind: Source("run", kind) for kind in ("exposed", "stages", "timeline", "waits")},
-    "resources": Source("run", "resources"),
-}
-"""Those that are of a part of it."""
 
 
 def plot(diagnosis: Diagnosis, kind: str | None = None) -> Sheet:
@@ -72,12 +46,12 @@ def plot(diagnosis: Diagnosis, kind: str | None = None) -> Sheet:
     Raises:
         NoSuchPictureError: there is no such kind.
     """
-    name = kinds.picture(kind, KINDS, "a diagnosis")
-    from stallscope.views.charts import findings
+    name = result.resolve_kind(kind, PICTURES, "a diagnosis")
+    from stallscope.charts import findings
 
-    if name not in SOURCES:
+    if name not in PICTURE_SOURCES:
         return findings.figure(diagnosis)
-    source = SOURCES[name]
+    source = PICTURE_SOURCES[name]
     part: Any = getattr(diagnosis, source.part)
     if part is None:
         return findings.missing(diagnosis, source.part)
@@ -87,16 +61,16 @@ def plot(diagnosis: Diagnosis, kind: str | None = None) -> Sheet:
 
 def panel(diagnosis: Diagnosis, kind: str | None = None) -> Any:
     """Widgets: the pictures behind the verdict, one at a time; see `views.diagnosispanel`."""
-    from stallscope.views import diagnosispanel
+    from stallscope.views import result_panels
 
-    return diagnosispanel.panel(diagnosis, kind)
+    return result_panels.diagnosis_panel(diagnosis, kind)
 
 
 def html(diagnosis: Diagnosis) -> str:
     """The verdict as a compact page for a notebook; see `stallscope.views.verdictpage`."""
-    from stallscope.views import verdictpage
+    from stallscope.views import verdict_page
 
-    return verdictpage.html(diagnosis)
+    return verdict_page.html(diagnosis)
 
 
 def export(diagnosis: Diagnosis, path: str | Path, *, redact: bool = False) -> Path:
@@ -119,7 +93,7 @@ def text(diagnosis: Diagnosis) -> str:
     return "\n".join(lines)
 
 
-def _about(found: Words, indent: str = "") -> Iterator[str]:
+def _about(found: FindingText, indent: str = "") -> Iterator[str]:
     """What stands under a finding's sentence."""
     head = [f"verdict: {found.code}"] if not indent else [found.code]
     head += [found.costs] if found.costs else []

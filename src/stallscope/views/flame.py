@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.analyze.stacks.answer import sentence
-from stallscope.analyze.stacks.frames import Frame
-from stallscope.analyze.stacks.shares import kind_shares
+from stallscope import result
+from stallscope.flame.classify import StackFunction, kind_shares
+from stallscope.flame.result import sentence
+from stallscope.flame.tree import COLOURS, notes_of, of_flame
+from stallscope.names import printable
 from stallscope.units import share
-from stallscope.views import kinds
-from stallscope.views.flamedata import COLOURS, notes_of, of_flame
-from stallscope.views.names import shown
-from stallscope.views.tables import Bar, aligned, html_note, html_table, html_title
+from stallscope.views.document import CellBar, aligned, html_note, html_table, html_title
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stallscope.flames import Flame
-    from stallscope.views.charts.style import Sheet
+    from stallscope.charts.sheet import Sheet
+    from stallscope.flame.result import Flame
+
 
 KINDS: Final = {"flame": "the merged stacks of all workers (the default)"}
 """Every picture of a flamegraph, and every panel."""
@@ -38,8 +38,8 @@ def plot(flame: Flame, kind: str | None = None) -> Sheet:
     Raises:
         NoSuchPictureError: there is no such kind.
     """
-    kinds.picture(kind, KINDS, "a flame")
-    from stallscope.views.charts import flame as chart
+    result.resolve_kind(kind, KINDS, "a flame")
+    from stallscope.charts import flame as chart
 
     return chart.figure(flame)
 
@@ -50,45 +50,45 @@ def panel(flame: Flame, kind: str | None = None) -> Any:
     Raises:
         NoSuchPanelError: there is no such kind.
     """
-    kinds.panel(kind, KINDS, "a flame")
-    from stallscope.views.flamepanel import FlamePanel
+    result.resolve_panel(kind, KINDS, "a flame")
+    from stallscope.views.flame_viewer import FlamePanel
 
     return FlamePanel(of_flame(flame), plot(flame), html(flame))
 
 
 def export(flame: Flame, path: str | Path) -> Path:
     """Write a file, see `stallscope.views.flamefiles`."""
-    from stallscope.views import flamefiles
+    from stallscope.views import flame_files
 
-    return flamefiles.export(flame, path)
+    return flame_files.export(flame, path)
 
 
 def text(flame: Flame) -> str:
     """The user's functions as a table for a terminal."""
     rows = _rows(flame)
     table = [*aligned([HEADS, *rows]), ""] if rows else []
-    return "\n".join([shown(sentence(flame), 300), "", *table, *_notes(flame)])
+    return "\n".join([printable(sentence(flame), 300), "", *table, *_notes(flame)])
 
 
 def html(flame: Flame) -> str:
     """The user's functions as a table for a notebook; readable on a light and on a dark ground."""
     rows = _rows(flame)
     shares = flame.table()["self_share"].head(MOST_ROWS)
-    bars = [Bar(float(one), COLOURS["yours"]) for one in shares]
+    bars = [CellBar(float(one), COLOURS["yours"]) for one in shares]
     table = html_table(HEADS, rows, bars) if rows else ""
     notes = "".join(html_note(note) for note in _notes(flame))
-    title = html_title(shown(sentence(flame), 300))
+    title = html_title(printable(sentence(flame), 300))
     return f"<div class='stallscope-flames'>{title}{table}{notes}</div>"
 
 
 def _rows(flame: Flame) -> list[tuple[str, ...]]:
     return [
         (
-            shown(row["function"], 40),
+            printable(row["function"], 40),
             share(row["self_share"]),
             f"{row['self_share_low']:.1%} to {row['self_share_high']:.1%}",
             share(row["total_share"]),
-            shown(Frame(row["function"], row["file"]).place, 40),
+            printable(StackFunction(row["function"], row["file"]).place, 40),
         )
         for row in flame.table().head(MOST_ROWS).iter_rows(named=True)
     ]
@@ -96,10 +96,10 @@ def _rows(flame: Flame) -> list[tuple[str, ...]]:
 
 def _notes(flame: Flame) -> list[str]:
     """What the shares are of, how their intervals were made, and what was left out."""
-    from stallscope.analyze.stacks.frames import KINDS as NAMES
+    from stallscope.flame.classify import KINDS as NAMES
 
     if flame.samples.is_empty():
-        return [shown(note, 1000) for note in flame.notes]
+        return [printable(note, 1000) for note in flame.notes]
     rows = flame.table()
     kinds = kind_shares(flame.samples)
     parts = ", ".join(f"{NAMES[name]} {share(one)}" for name, one in kinds.items())

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import polars as pl
-
-from stallscope.analyze.climb import sentence, times
-from stallscope.units import seconds, share, size
-from stallscope.views import kinds
-from stallscope.views.names import shown
-from stallscope.views.tables import aligned, html_note, html_table, html_title
+from stallscope import result
+from stallscope.ladder.text import notes_of, sentence
+from stallscope.names import printable
+from stallscope.units import share, size, times
+from stallscope.views.document import aligned, html_note, html_table, html_title
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stallscope.ladders import Ladder
-    from stallscope.views.charts.style import Sheet
+    from stallscope.charts.sheet import Sheet
+    from stallscope.ladder.result import Ladder
+
 
 KINDS: Final = {"ladder": "how fast the loop is without each of the loader's costs (the default)"}
 """Every picture of a ladder."""
@@ -44,15 +43,15 @@ def plot(ladder: Ladder, kind: str | None = None) -> Sheet:
     Raises:
         NoSuchPictureError: there is no such kind.
     """
-    kinds.picture(kind, KINDS, "a ladder")
-    from stallscope.views.charts import climb
+    result.resolve_kind(kind, KINDS, "a ladder")
+    from stallscope.charts import ladder as climb
 
     return climb.figure(ladder)
 
 
 def text(ladder: Ladder) -> str:
     """The ladder as a table for a terminal."""
-    notes = [shown(note, 1000) for note in notes_of(ladder)]
+    notes = [printable(note, 1000) for note in notes_of(ladder)]
     return "\n".join([sentence(ladder), "", *aligned([HEADS, *_rows(ladder)]), "", *notes])
 
 
@@ -65,24 +64,9 @@ def html(ladder: Ladder) -> str:
 
 def panel(ladder: Ladder, kind: str | None = None) -> Any:
     """Widgets: any two rungs against each other; see `stallscope.views.ladderpanel`."""
-    from stallscope.views import ladderpanel
+    from stallscope.views import result_panels
 
-    return ladderpanel.panel(ladder, kind)
-
-
-def notes_of(ladder: Ladder) -> list[str]:
-    """What a reader has to know, a sentence each."""
-    told = ladder.circumstances
-    said = [f"computed by: {told.device}"]
-    if told.simulated_step_s is not None:
-        said = [f"the step is simulated: a timer of {seconds(told.simulated_step_s)}, no device"]
-    elif not told.has_step:
-        said = ["no step was given: how busy a device could be cannot be told"]
-    missing = ladder.table().filter(pl.col("why_not").is_not_null())
-    for why in missing["why_not"].unique(maintain_order=True):
-        names = missing.filter(pl.col("why_not") == why)["rung"]
-        said.append(f"not measured: {', '.join(names)} ({why})")
-    return [*said, *ladder.notes]
+    return result_panels.ladder_panel(ladder, kind)
 
 
 def _rows(ladder: Ladder) -> Iterator[tuple[str, ...]]:

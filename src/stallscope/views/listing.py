@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope.units import count
+from stallscope.names import file_name, printable
+from stallscope.stages import COLOURS
+from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:
-    from stallscope.listings import Lines
+    from stallscope.lines.result import Lines
+
+
+HEADS: Final = ("line", "hits", "time", "share", "own", "source")
+_LONGEST: Final = 100
+_TABLE: Final = (
+    "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.3em 0;"
+    "color:inherit;font-size:inherit"  # which a page without a doctype does not do by itself
+)
+_CELL: Final = "padding:0 8px;text-align:right;border:none;white-space:nowrap"
+_SOURCE: Final = "padding:0 8px;text-align:left;border:none;white-space:pre;font-family:monospace"
+_HEAT: Final = "80"
+"""Half transparent, so that a light and a dark ground both leave the text readable."""
 
 LONG: Final = 30
 """Lines; a function that has no more is shown as it is."""
@@ -88,3 +103,70 @@ def _gap(gap: list[Shown]) -> list[Shown | str]:
     if len(gap) < _SHORTEST_GAP:
         return list(gap)
     return [f"… {count(len(gap), 'line')} not shown"]
+
+
+def html_listing(lines: Lines, function: dict[str, Any], *, is_open: bool = True) -> str:
+    """One function, which opens and closes.
+
+    Args:
+        lines: what was measured.
+        function: a row of `analyze.hotlines.in_order`.
+        is_open: whether its listing is to be seen at once.
+    """
+    heads = "".join(
+        f"<th scope='col' style='{_SOURCE if name == 'source' else _CELL}'>{name}</th>"
+        for name in HEADS
+    )
+    found = listing(lines, function)
+    hottest = max((one.own_share for one in found if isinstance(one, Shown)), default=0.0)
+    colour = COLOURS.get(function["kind"] or "other", COLOURS["other"]) + _HEAT
+    body = "".join(_html_row(one, hottest, colour) for one in found)
+    return (
+        f"<details{' open' if is_open else ''} style='margin:.5em 0'>"
+        f"<summary>{escape(printable(head(function, lines), 300))}</summary>"
+        "<div style='overflow-x:auto'>"
+        f"<table style='{_TABLE}'>"
+        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div></details>"
+    )
+
+
+def head(function: dict[str, Any], lines: Lines) -> str:
+    """What stands over a listing: the function, its share, its stage, its place."""
+    own = f"{share(function['own_share'] or 0.0)} of a {lines.circumstances.unit}'s time is its own"
+    part = [f"{function['function']}: {own}"]
+    if function["stage"] and function["stage"] != function["function"]:
+        part.append(f"stage {function['stage']}")
+    part.append(f"{file_name(function['file'], 60)}:{function['line']}")
+    if function["why_not"]:
+        part.append(f"its source is not shown: {function['why_not']}")
+    return " · ".join(part)
+
+
+def _cells(one: Shown) -> tuple[str, ...]:
+    if one.hits is None:
+        return (str(one.line), "", "", "", "", one.source)
+    return (
+        str(one.line),
+        f"{one.hits:,}",
+        seconds(one.time_s),
+        share(one.share),
+        share(one.own_share),
+        one.source,
+    )
+
+
+def _html_row(one: Shown | str, hottest: float, colour: str) -> str:
+    if isinstance(one, str):
+        return (
+            f"<tr style='background:none'><td colspan='{len(HEADS) - 1}' style='{_CELL}'></td>"
+            f"<td style='{_SOURCE};opacity:.7'>{escape(one)}</td></tr>"
+        )
+    *cells, source = _cells(one)
+    wide = 100 * one.own_share / hottest if hottest else 0.0
+    heat = f"background:linear-gradient(to right,{colour} {wide:.1f}%,transparent {wide:.1f}%)"
+    weight = ";font-weight:bold" if hottest and one.own_share == hottest else ""
+    return (
+        "<tr style='background:none'>"
+        + "".join(f"<td style='{_CELL}'>{escape(cell)}</td>" for cell in cells)
+        + f"<td style='{_SOURCE};{heat}{weight}'>{escape(printable(source, 200))}</td></tr>"
+    )

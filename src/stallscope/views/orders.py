@@ -8,29 +8,26 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.analyze.orders.answer import (
-    costliest,
+from stallscope import result
+from stallscope.names import printable
+from stallscope.orders.result import DIFFERENT, FAILS
+from stallscope.orders.text import (
+    TITLE,
     factor_text,
-    floor,
-    on_top,
-    search,
+    notes_of,
     sentence,
-    summary,
     verdict,
-    whole,
 )
-from stallscope.orderings import DIFFERENT, FAILS
 from stallscope.stages import COLOURS
 from stallscope.units import count, seconds
-from stallscope.views import kinds
-from stallscope.views.names import shown
-from stallscope.views.tables import Bar, aligned, html_note, html_table, html_title
+from stallscope.views.document import CellBar, aligned, html_note, html_table, html_title
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from stallscope.orderings import Orders
-    from stallscope.views.charts.style import Sheet
+    from stallscope.charts.sheet import Sheet
+    from stallscope.orders.result import Orders
+
 
 KINDS: Final = {
     "orders": "the best pipelines, part by part, beside the one as it is (the default)",
@@ -52,8 +49,6 @@ MOST: Final = 12
 """Rows of a table that is looked at; `Orders.table` has all."""
 BRACKETS: Final = "speed-up in brackets: predicted, not measured"
 MOST_REASONS: Final = 30
-TITLE: Final = 200
-PIPELINE: Final = 80
 _NAME: Final = 70
 
 
@@ -67,36 +62,36 @@ def plot(orders: Orders, kind: str | None = None) -> Sheet:
     Raises:
         NoSuchPictureError: there is no such kind.
     """
-    name = kinds.picture(kind, KINDS, "orders")
+    name = result.resolve_kind(kind, KINDS, "orders")
     if name == "ops":
-        from stallscope.views.charts import orderops
+        from stallscope.charts import order_ops
 
-        return orderops.figure(orders)
+        return order_ops.figure(orders)
     if name == "predicted":
-        from stallscope.views.charts import orderfit
+        from stallscope.charts import order_fit
 
-        return orderfit.figure(orders)
+        return order_fit.figure(orders)
     if name == "pictures":
-        from stallscope.views.charts import orderpictures
+        from stallscope.charts import order_pictures
 
-        return orderpictures.figure(orders)
-    from stallscope.views.charts import orders as best
+        return order_pictures.figure(orders)
+    from stallscope.charts import orders as best
 
     return best.figure(orders)
 
 
 def panel(orders: Orders, kind: str | None = None) -> Any:
     """Widgets: put the ops into any order; see `stallscope.views.orderspanel`."""
-    from stallscope.views import orderspanel
+    from stallscope.views import orders_panel
 
-    return orderspanel.panel(orders, kind)
+    return orders_panel.panel(orders, kind)
 
 
 def text(orders: Orders) -> str:
     """The orders as a table for a terminal."""
-    notes = [shown(note, 1000) for note in notes_of(orders)]
+    notes = [printable(note, 1000) for note in notes_of(orders)]
     rows = [cells(row) for row in _looked_at(orders)]
-    title = shown(sentence(orders), TITLE)
+    title = printable(sentence(orders), TITLE)
     table = aligned([HEADS, *rows]) if rows else []
     return "\n".join([title, "", *table, "", *_hidden(orders), *notes]).rstrip()
 
@@ -104,10 +99,10 @@ def text(orders: Orders) -> str:
 def html(orders: Orders) -> str:
     """The orders as a table for a notebook; readable on a light and on a dark ground."""
     found = _looked_at(orders)
-    bars = [Bar(row["predicted_s"] or 0.0, COLOURS["transform"]) for row in found]
+    bars = [CellBar(row["predicted_s"] or 0.0, COLOURS["transform"]) for row in found]
     table = html_table(HEADS, [cells(row) for row in found], bars) if found else ""
     notes = "".join(html_note(note) for note in (*_hidden(orders), *notes_of(orders)))
-    title = html_title(shown(sentence(orders), TITLE))
+    title = html_title(printable(sentence(orders), TITLE))
     return f"<div class='stallscope-orders'>{title}{table}{notes}{_reasons(orders)}</div>"
 
 
@@ -118,7 +113,7 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     fast = "—" if factor is None or row["trial"] == 0 else factor_text(factor)
     guess = row["speedup"] is None and fast != "—"
     return (
-        shown(row["change"] if row["trial"] else "as it is", _NAME),
+        printable(row["change"] if row["trial"] else "as it is", _NAME),
         seconds(row["predicted_s"]),
         seconds(row["measured_s"]),
         "—" if low is None else interval(low, high),
@@ -133,23 +128,6 @@ def interval(low: float, high: float) -> str:
     first, last = seconds(low), seconds(high)
     number, _, unit = first.partition(" ")
     return f"{number if last.endswith(f' {unit}') else first} to {last}"
-
-
-def notes_of(orders: Orders) -> list[str]:
-    """What a reader has to know, a sentence each."""
-    told = orders.circumstances
-    where = f" of {shown(told.pipeline, PIPELINE)}" if told.pipeline else ""
-    workers = count(told.num_workers, "worker") if told.num_workers else "the main process"
-    of = f"compared on {count(told.samples, 'sample')}{where} · measured in {workers}"
-    changes = [
-        f"{row['change']}: {row['changes']}"
-        for row in orders.table().to_dicts()
-        if row["changes"] and (row["recommended"] or row["kind"] == "cache")
-    ]
-    top = " · ".join(part for part in (costliest(orders), whole(orders)) if part)
-    tried = " · ".join(part for part in (summary(orders), search(orders)) if part)
-    said = [top, floor(orders), of, tried, on_top(orders), *changes, *orders.notes]
-    return [shown(note, 600) for note in said if note]
 
 
 def _looked_at(orders: Orders) -> list[dict[str, Any]]:
@@ -179,4 +157,4 @@ def _reasons(orders: Orders) -> str:
 
 def _lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     for row in rows:
-        yield shown(f"{row['order']}: {verdict(row)}", 400)
+        yield printable(f"{row['order']}: {verdict(row)}", 400)

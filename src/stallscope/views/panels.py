@@ -2,27 +2,32 @@
 
 A panel is given what it calls. It draws into an image of its own, so nothing of it depends on the
 cell that shows it, and a cell that runs twice just makes a second, equal panel.
+
+A button that puts a text on the clipboard: ipywidgets has none.
 """
 
 from __future__ import annotations
 
 import base64
 from html import escape
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
+import anywidget
 import ipywidgets
+import traitlets
 
-from stallscope.views import kinds
+from stallscope import result
+from stallscope.views.flame_viewer import static
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stallscope.run import Run
-    from stallscope.views.charts.style import Sheet
-    from stallscope.views.stallpanel import Stalls
-    from stallscope.views.timepanel import Moments
+    from stallscope.charts.sheet import Sheet
+    from stallscope.run.result import Run
+    from stallscope.views.run_panels import Moments, Stalls
 
-KINDS: Final = {
+
+RUN_PANELS: Final = {
     "tail": "one stage's distribution, and what lies in its slow end (the default)",
     "stalls": "the stalls one by one: what happened around each, and its parts",
     "timeline": "workers and loop from any step on, as many steps as you like",
@@ -99,16 +104,16 @@ def panel(run: Run, kind: str | None = None) -> Any:
     Raises:
         NoSuchPanelError: there is no such kind.
     """
-    name = kinds.panel(kind, KINDS, "a run")
+    name = result.resolve_panel(kind, RUN_PANELS, "a run")
     if name == "tail":
-        from stallscope.views.tails import Tails
+        from stallscope.views.run_panels import Tails
 
         return tail_panel(Tails(run))
     if name == "stalls":
-        from stallscope.views.stallpanel import Stalls
+        from stallscope.views.run_panels import Stalls
 
         return stall_panel(Stalls(run))
-    from stallscope.views.timepanel import Moments
+    from stallscope.views.run_panels import Moments
 
     return timeline_panel(Moments(run))
 
@@ -218,3 +223,20 @@ def image(sheet: Sheet | None) -> str:
         f"<img alt='{escape(sheet.title)}' src='data:image/png;base64,{data}' "
         f"style='width:{width}px;max-width:100%'>"
     )
+
+
+class CopyButton(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywidgets, has no types
+    """Copies `text` when it is pressed, and says so beside it; disabled while there is none.
+
+    Args:
+        label: what stands on it.
+    """
+
+    _esm: ClassVar[str] = static("copy.js")
+    text = traitlets.Unicode().tag(sync=True)
+    """What is copied."""
+    label = traitlets.Unicode().tag(sync=True)
+    """What stands on it."""
+
+    def __init__(self, label: str, **kwargs: Any) -> None:
+        super().__init__(label=label, **kwargs)

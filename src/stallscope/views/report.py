@@ -3,6 +3,8 @@
 Every text goes through the template's escaping. The page also forbids itself every request and
 every script but its own, which it names by its digest, so that a name that got through would still
 not run. With `redact`, there are no pictures, no flamegraph and no paths.
+
+A diagnosis as JSON, for programs; it loads nothing that draws.
 """
 
 from __future__ import annotations
@@ -13,16 +15,16 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from math import isfinite
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
 
-from stallscope.units import seconds
-from stallscope.views import diagnosis as face
-from stallscope.views.exports import write
-from stallscope.views.findings import (
+from stallscope.diagnose.text import (
     NOT_TESTED,
+    PICTURE_SOURCES,
     TWICE,
     all_words,
     ended,
@@ -30,14 +32,65 @@ from stallscope.views.findings import (
     phases,
     version,
 )
-from stallscope.views.findingsjson import as_json
-from stallscope.views.flamedata import of_flame
-from stallscope.views.flamepage import script, static
-from stallscope.views.names import shown
-from stallscope.views.redaction import html_without_paths, known_paths, redacted
+from stallscope.flame.tree import of_flame
+from stallscope.names import printable
+from stallscope.units import seconds
+from stallscope.views.document import write
+from stallscope.views.flame_viewer import script, static
+from stallscope.views.redact import html_without_paths, known_paths, redacted, value_without_paths
 
 if TYPE_CHECKING:
-    from stallscope.diagnoses import Circumstances, Diagnosis
+    from stallscope.diagnose.result import Diagnosis, DiagnosisConditions
+
+
+SCHEMA_VERSION: Final = 1
+"""A number or a name that changes its meaning gets another one."""
+
+
+def as_json(diagnosis: Diagnosis, *, redact: bool = False) -> str:
+    """The findings and what they stand on, for programs.
+
+    Args:
+        diagnosis: what was found.
+        redact: leave out paths.
+    """
+    known = known_paths(diagnosis)
+    diagnosis = redacted(diagnosis) if redact else diagnosis
+    told = diagnosis.circumstances
+    values = {
+        "schema_version": SCHEMA_VERSION,
+        "stallscope": version(),
+        "verdict": diagnosis.verdict.code,
+        "findings": [
+            {
+                **{name: getattr(found, name) for name in ("code", "title", "severity")},
+                "evidence": dict(found.evidence),
+                **{name: getattr(found, name) for name in ("confidence", "next_step", "tested")},
+            }
+            for found in diagnosis.findings
+        ],
+        "spent": diagnosis.spent.to_dicts(),
+        "circumstances": {name: getattr(told, name) for name in vars(told)},
+        "notes": list(diagnosis.notes),
+    }
+    values = value_without_paths(values, known) if redact else values
+    return json.dumps(_plain(values), indent=2, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: numbers of numpy are numbers, and infinity and nan are null."""
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if isfinite(value) else None
+    return str(value)
+
 
 _MOUNT: Final = """
 mountFlame(document.getElementById("flame"),
@@ -160,14 +213,14 @@ def _sections(diagnosis: Diagnosis, *, redact: bool) -> list[Section]:
 
 
 def _part(diagnosis: Diagnosis, name: str) -> Any:
-    return getattr(diagnosis, face.SOURCES[name].part)
+    return getattr(diagnosis, PICTURE_SOURCES[name].part)
 
 
 def _section(diagnosis: Diagnosis, name: str, *, redact: bool) -> Section:
     table, is_viewer = _table(diagnosis, name), name == "flame"
     if redact:
         return Section(name, TITLES[name], table=table)
-    sheet = face.plot(diagnosis, name)
+    sheet: Any = diagnosis.plot(name)
     picture = base64.b64encode(sheet.png()).decode("ascii")
     return Section(name, TITLES[name], sheet.title, picture, table, is_viewer)
 
@@ -195,10 +248,10 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         **{_MACHINE.get(name, name): _said(value) for name, value in _machine(told)},
         "budget": f"{told.budget_s:.0f} s, of which {told.wall_s:.1f} s were used",
     }
-    return [(shown(name), shown(value, 300)) for name, value in facts.items() if value]
+    return [(printable(name), printable(value, 300)) for name, value in facts.items() if value]
 
 
-def _machine(told: Circumstances) -> list[tuple[str, Any]]:
+def _machine(told: DiagnosisConditions) -> list[tuple[str, Any]]:
     return [(str(name), value) for name, value in told.machine.items() if value is not None]
 
 

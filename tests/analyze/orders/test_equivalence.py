@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stallscope.analyze.orders.equivalence import Leaf, compared
+from stallscope.orders.equivalence import Leaf, compared
 
 IMAGE = np.linspace(0, 1, 300, dtype=np.float32).reshape(3, 10, 10)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stallscope.analyze.orders.search import State, Tried, cheapest, failures, search
+from stallscope.orders.search import State, TriedOp, cheapest, failures, search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,14 +26,14 @@ class Numbers:
         self.cost = cost or (lambda position, value: 1.0)
         self.tried: list[tuple[int, tuple[int, ...]]] = []
 
-    def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> Tried:
+    def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
         """Apply an op."""
         self.tried.append((position, tuple(applied)))
         try:
             made = self.ops[position](value)
         except ValueError as error:
-            return Tried(None, None, why_not=str(error))
-        return Tried(self.cost(position, value), State(str(made)), made)
+            return TriedOp(None, None, why_not=str(error))
+        return TriedOp(self.cost(position, value), State(str(made)), made)
 
     def found(self, value: int = 7, is_over: Any = None) -> Any:
         """Search from a number on."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from stallscope.analyze.orders.table import TABLE
-from stallscope.benches import NoSuchOrderError
-from stallscope.orderings import COSTS, LAPS, OPS, TRIALS, Orders
+from stallscope.orders.bench import NoSuchOrderError
+from stallscope.orders.result import COSTS, LAPS, OPS, TABLE, TRIALS, Orders
 
 FIRST = ["order", "change", "predicted_s", "measured_s", "measured_low_s", "measured_high_s"]
 FIRST += ["speedup", "equivalence"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stallscope.analyze.orders import twosample
+from stallscope.orders import equivalence
 
 
 def drawn(shift: float = 0.0, seed: int = 0, samples: int = 16, draws: int = 4) -> np.ndarray:
     """Statistics of noise images, whose mean is shifted."""
     rng = np.random.default_rng(seed)
     values = rng.normal(shift, 1, (samples, draws, 1, 12, 12))
-    return np.stack([[twosample.statistics(one) for one in sample] for sample in values])
+    return np.stack([[equivalence.statistics(one) for one in sample] for sample in values])
 
 
 @pytest.mark.slow
@@ -20,12 +20,12 @@ def test_equal_distributions_are_rarely_told_apart():
     """Over 60 pairs of samples from one distribution, no more than two are told apart."""
     pairs = [(drawn(seed=2 * n), drawn(seed=2 * n + 1)) for n in range(60)]
 
-    assert sum(twosample.compare(*pair).distinguished for pair in pairs) <= 2
+    assert sum(equivalence.compare(*pair).distinguished for pair in pairs) <= 2
 
 
 def test_a_shift_is_seen():
     """A shift that is four times the smallest one is seen, and by its mean."""
-    verdict = twosample.compare(drawn(), drawn(shift=0.4, seed=1))
+    verdict = equivalence.compare(drawn(), drawn(shift=0.4, seed=1))
 
     assert verdict.distinguished
     assert "mean" == verdict.statistic
@@ -33,7 +33,7 @@ def test_a_shift_is_seen():
 
 def test_says_how_small_a_shift_it_would_have_seen():
     """With a standard error of 1/24 in each mean of 4 draws, it is a few tenths of the spread."""
-    verdict = twosample.compare(drawn(), drawn(seed=1))
+    verdict = equivalence.compare(drawn(), drawn(seed=1))
 
     assert 0.05 < verdict.smallest_share < 0.5
     assert 16 == verdict.pairs
@@ -41,9 +41,9 @@ def test_says_how_small_a_shift_it_would_have_seen():
 
 def test_the_smallest_shift_is_mostly_seen():
     """A shift of the size that is said to be seen four times of five is seen in most of 20."""
-    smallest = twosample.compare(drawn(), drawn(seed=1)).smallest_share
+    smallest = equivalence.compare(drawn(), drawn(seed=1)).smallest_share
     seen = [
-        twosample.compare(drawn(seed=2 * n), drawn(smallest, 2 * n + 1)).distinguished
+        equivalence.compare(drawn(seed=2 * n), drawn(smallest, 2 * n + 1)).distinguished
         for n in range(20)
     ]
 
@@ -56,22 +56,22 @@ def test_sharpness_is_seen():
     noise = rng.normal(0, 1, (16, 4, 1, 12, 12))
     smooth = (noise + np.roll(noise, 1, axis=-1)) / np.sqrt(2)
     original, other = (
-        np.stack([[twosample.statistics(one) for one in sample] for sample in values])
+        np.stack([[equivalence.statistics(one) for one in sample] for sample in values])
         for values in (rng.permuted(noise, axis=0), smooth)
     )
 
-    assert twosample.compare(original, other).distinguished
+    assert equivalence.compare(original, other).distinguished
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 9), (8, 9, 3), (8, 9), (7,), (2, 3, 4, 5), (1, 1)])
 def test_any_array_has_statistics(shape):
     """Images with channels first or last, planes, and anything else."""
-    found = twosample.statistics(np.ones(shape))
+    found = equivalence.statistics(np.ones(shape))
 
-    assert len(twosample.STATISTICS) == found.size
+    assert len(equivalence.STATISTICS) == found.size
     assert np.isfinite(found).all()
 
 
 def test_no_difference_at_all():
     """Pipelines that give the same statistics are not told apart."""
-    assert not twosample.compare(drawn(), drawn()).distinguished
+    assert not equivalence.compare(drawn(), drawn()).distinguished

@@ -7,12 +7,7 @@ from math import comb
 
 import numpy as np
 
-from stallscope.analyze.patterns.chance import (
-    LEAST,
-    hypergeometric_tail,
-    log_binomial_bound,
-    rank_sum_tail,
-)
+from stallscope.stats import LEAST, hypergeometric_tail, log_binomial_bound, rank_sum_tail
 
 
 def binomial_tail(hits, tries, share):

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from stopped import looped, stopped, together
 
-from stallscope.analyze.patterns.find import PATTERNS, patterns
+from stallscope.stalls.patterns import PATTERNS, patterns
 
 STEPS = 200
 

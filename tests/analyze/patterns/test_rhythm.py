@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stallscope.analyze.patterns.rhythm import rhythm
+from stallscope.stalls.periodicity import rhythm
 
 
 def every(period, size, first=1):

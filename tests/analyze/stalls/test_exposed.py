@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallscope.analyze.spans import SPANS
-from stallscope.analyze.stalls.exposed import (
+from stallscope.run.decode import SPANS
+from stallscope.run.result import DELIVERIES, STEPS
+from stallscope.stages import KINDS
+from stallscope.stalls.attribution import (
     EXPOSED,
     PARTS,
     STALLS,
+    find_stalls,
     not_recorded_share,
-    parts,
     spread,
-    stalls,
+    stall_parts,
     table,
 )
-from stallscope.analyze.stalls.milestones import way
-from stallscope.run import DELIVERIES, STEPS
-from stallscope.stages import KINDS
+from stallscope.stalls.lifecycle import lifecycle_of
 
 MAIN, WORKER = 1, 100
 """Process ids."""
@@ -67,7 +67,7 @@ def frame(rows, schema):
 
 def cut(waits, deliveries=(), spans=(), side_spans=()):
     """The parts of these stalls."""
-    return parts(
+    return stall_parts(
         frame(waits, STALLS),
         frame(deliveries, DELIVERIES),
         frame(spans, SPANS),
@@ -332,7 +332,7 @@ class TestExactSums:
         """Each section begins where the one before ends, within the window of the stall."""
         deliveries = [(0, WORKER, 0, 0, number, *row[:6]) for number, row in enumerate(rows)]
         waits = [(0, step, 0, step, 0, *sorted(window), 0.0) for step, window in enumerate(windows)]
-        found = way(frame(waits, STALLS), frame(deliveries, DELIVERIES), frame([], SPANS))
+        found = lifecycle_of(frame(waits, STALLS), frame(deliveries, DELIVERIES), frame([], SPANS))
 
         assert (np.diff(found.moments_ns, axis=1) >= 0).all()
         assert found.moments_ns[:, [0, -1]].tolist() == [list(row[5:7]) for row in waits]
@@ -349,7 +349,9 @@ def step(wait_ms, *, start_ms=0, restart_ms=None, step_ms=10.0, number=0):
 class TestStalls:
     def test_leaves_out_waits_of_up_to_a_millisecond(self):
         """Where steps are short, a millisecond decides."""
-        found = stalls(frame([step(ms, number=i) for i, ms in enumerate([0.5, 1.0, 1.1])], STEPS))
+        found = find_stalls(
+            frame([step(ms, number=i) for i, ms in enumerate([0.5, 1.0, 1.1])], STEPS)
+        )
 
         assert [2] == found["step"].to_list()
 
@@ -357,11 +359,11 @@ class TestStalls:
         """Where steps are long, the median step decides; its period includes the wait."""
         rows = [step(ms, number=i, step_ms=500.0) for i, ms in enumerate([4.0, 4.0, 5.0, 5.2, 9.0])]
 
-        assert [3, 4] == stalls(frame(rows, STEPS))["step"].to_list()
+        assert [3, 4] == find_stalls(frame(rows, STEPS))["step"].to_list()
 
     def test_begins_with_the_restart(self):
         """The loop stands still in `iter(loader)` too."""
-        found = stalls(frame([step(5.0, start_ms=100, restart_ms=40.0)], STEPS))
+        found = find_stalls(frame([step(5.0, start_ms=100, restart_ms=40.0)], STEPS))
 
         assert [(ns(60), ns(105), 0.045)] == found.select("start_ns", "end_ns", "stall_s").rows()
         assert found.schema == pl.Schema(STALLS)
@@ -370,7 +372,7 @@ class TestStalls:
         """Steps whose waits were not timed have no stalls."""
         rows = [(0, 0, 0, 0, *[None] * 5, 0, None, None, None, True)]
 
-        assert stalls(frame(rows, STEPS)).is_empty()
+        assert find_stalls(frame(rows, STEPS)).is_empty()
 
 
 def part(name, seconds, *, step=0, kind="other"):
@@ -438,7 +440,7 @@ class TestNothing:
         """A loop that never waited has no parts, and the tables keep their columns."""
         none = cut([])
 
-        assert stalls(frame([], STEPS)).schema == pl.Schema(STALLS)
+        assert find_stalls(frame([], STEPS)).schema == pl.Schema(STALLS)
         assert none.is_empty()
         assert none.schema == pl.Schema(PARTS)
         assert table(none).schema == pl.Schema(EXPOSED)

@@ -17,10 +17,9 @@ from traces import faults, ns, slices, trace_of
 from virtual_loop import a_loop, together
 
 import stallscope as ss
-from stallscope.analyze.trace.phases import CHROME_COLOURS, us
-from stallscope.resources import LOOP, SAMPLER
-from stallscope.run import Settings
-from stallscope.stages import KINDS
+from stallscope.run.result import Settings
+from stallscope.stages import KINDS, LOOP, SAMPLER
+from stallscope.views.trace import CHROME_COLOURS, us
 
 MAKING = {"fetch": 5.0, "decode": 40.0, "RandomMask": 70.0, "collate": 5.0}
 USING = {"forward": 20.0, "backward": 11.0, "logging": 2.0, "garbage collection": 1.0}

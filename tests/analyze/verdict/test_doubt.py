@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from known import IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of
 
-from stallscope.analyze.verdict import limits
-from stallscope.analyze.verdict.exposure import Exposure
-from stallscope.analyze.verdict.facts import Gain
-from stallscope.analyze.verdict.judge import judge
+from stallscope.diagnose import thresholds
+from stallscope.diagnose.exposure import Exposure
+from stallscope.diagnose.facts import Gain
+from stallscope.diagnose.ranking import judge
 
 DECODE = known(work={("decode", "decode"): 0.7, ("Blur", "transform"): 0.3})
 HEALTHY = known(stalled=0.01, load=0.5)
@@ -87,7 +87,7 @@ class TestDoubt:
 
         assert ["storage-latency"] == [one.code for one in found]
         assert found[0].title.startswith("__getitem__ itself waits")
-        assert found[0].confidence <= limits.UNSEEN
+        assert found[0].confidence <= thresholds.UNSEEN
         assert "06_line_by_line" in found[0].next_step
 
     def test_what_waits_unseen_is_not_counted_as_a_transform(self):
@@ -141,7 +141,7 @@ class TestDoubt:
         just = replace(
             DECODE,
             exposure=Exposure(
-                parts_of({("decode", "decode"): limits.DOMINATES, ("A", "transform"): 0.25})
+                parts_of({("decode", "decode"): thresholds.DOMINATES, ("A", "transform"): 0.25})
             ),
         )
 

@@ -10,16 +10,12 @@ import pytest
 from builders import a_run, deliveries_of, resources_of, spans_of, steps_of
 from climbs import a_ladder
 
-from stallscope.analyze.verdict.exposure import CROWDED, exposure, waiting_s
-from stallscope.analyze.verdict.facts import facts, gain_of
-from stallscope.analyze.verdict.interval import stall_interval
-from stallscope.analyze.verdict.making import making
-from stallscope.analyze.verdict.samples import reading, spikes
-from stallscope.analyze.verdict.setup import Setup
-from stallscope.analyze.verdict.starts import starts
-from stallscope.analyze.verdict.use import Use, use
-from stallscope.ladders import AS_IT_IS, BATCHES, FETCHED
-from stallscope.resources import LOOP, QUEUED, THREADS, WORKER
+from stallscope.diagnose.batch_times import Setup, making, reading, spikes, starts
+from stallscope.diagnose.exposure import CROWDED, MachineUse, exposure, use, waiting_s
+from stallscope.diagnose.facts import facts, gain_of
+from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED
+from stallscope.stages import LOOP, QUEUED, THREADS, WORKER
+from stallscope.stats import stall_interval
 
 MANY = 12
 BATCH_MS = 40
@@ -47,7 +43,7 @@ def starving(samples=None, **made):
 class TestExposure:
     def test_stalls_are_divided_into_groups_of_work(self):
         """A loop that waits for the whole of each batch waits for its stages as they are."""
-        found = exposure(starving(), Use()).groups()
+        found = exposure(starving(), MachineUse()).groups()
 
         assert found == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
 
@@ -55,9 +51,9 @@ class TestExposure:
         """Stalls that fall upon what is done last are given to every stage by its work."""
         late = starving(steps=steps_of([0.003] * MANY, start_s=0.037, step_s=0.037))
 
-        found = exposure(late, Use(), all_alike=True).groups()
+        found = exposure(late, MachineUse(), all_alike=True).groups()
 
-        assert {"transform": 1.0} == pytest.approx(exposure(late, Use()).groups())
+        assert {"transform": 1.0} == pytest.approx(exposure(late, MachineUse()).groups())
         assert found == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
 
     def test_a_stage_in_samples_and_beside_them_is_one(self):
@@ -69,7 +65,7 @@ class TestExposure:
             pl.col("stage").replace("collate", "parse"), kind=pl.lit("transform")
         ).cast(run.all_spans.schema)
 
-        (part,) = exposure(replace(run, all_spans=renamed), Use(), all_alike=True).parts
+        (part,) = exposure(replace(run, all_spans=renamed), MachineUse(), all_alike=True).parts
 
         assert "parse" == part.stage
         assert 0.8 == pytest.approx(part.waiting)
@@ -78,7 +74,7 @@ class TestExposure:
         """Reading that uses no CPU time is waiting; decoding that does is not."""
         run = starving(cpu_share={"fetch": 0.0, "decode": 1.0, "Blur": 1.0})
 
-        found = exposure(run, Use(worker_cpu=0.8, queued_share=0.0))
+        found = exposure(run, MachineUse(worker_cpu=0.8, queued_share=0.0))
 
         assert 0.2 == pytest.approx(found.waiting("fetch"))
         assert 0.0 == found.waiting("decode", "transform")
@@ -87,7 +83,7 @@ class TestExposure:
         """Half of the time computing and half in the queue for a core: nothing is waited for."""
         run = starving(cpu_share={"fetch": 0.5, "decode": 0.5, "Blur": 0.5})
 
-        found = exposure(run, Use(worker_cpu=0.5, queued_share=0.5))
+        found = exposure(run, MachineUse(worker_cpu=0.5, queued_share=0.5))
 
         assert 0.0 == pytest.approx(found.waiting("fetch", "decode", "transform"))
 
@@ -95,7 +91,7 @@ class TestExposure:
         """Four samples that wait 2 ms each are 8 ms a batch."""
         run = starving(cpu_share={"fetch": 0.0, "decode": 1.0, "Blur": 1.0})
 
-        assert 0.008 == pytest.approx(waiting_s(run, Use(worker_cpu=0.8, queued_share=0.0)))
+        assert 0.008 == pytest.approx(waiting_s(run, MachineUse(worker_cpu=0.8, queued_share=0.0)))
 
     def test_sending_that_mostly_waits_for_a_core_is_no_sending(self):
         """One batch is sent at once, the others late: the delay is a matter of cores."""
@@ -122,7 +118,7 @@ class TestExposure:
             side_spans=spans_of(*spans),
         )
 
-        found = exposure(run, Use()).groups()
+        found = exposure(run, MachineUse()).groups()
 
         assert found[CROWDED] > found["sending"] > 0
 
@@ -130,7 +126,7 @@ class TestExposure:
         """A loop that never waits has nothing to be divided."""
         run = a_run([SAMPLE] * 8, steps=steps_of([0.0, 0.0]))
 
-        assert () == exposure(run, Use()).parts
+        assert () == exposure(run, MachineUse()).parts
 
 
 class TestMaking:
@@ -210,7 +206,7 @@ class TestUse:
 
     def test_what_was_not_read_is_none(self):
         """A machine without these counters gives None."""
-        assert Use() == use(a_run([SAMPLE] * 8, steps=steps_of([0.1, 0.1])), 1)
+        assert MachineUse() == use(a_run([SAMPLE] * 8, steps=steps_of([0.1, 0.1])), 1)
 
 
 class TestStarts:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from known import CASES, IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of
 
-from stallscope.analyze.verdict.exposure import Exposure
-from stallscope.analyze.verdict.judge import judge
-from stallscope.analyze.verdict.starts import Starts
-from stallscope.diagnoses import CAUSES
+from stallscope.diagnose.batch_times import Starts
+from stallscope.diagnose.exposure import Exposure
+from stallscope.diagnose.ranking import judge
+from stallscope.diagnose.result import CAUSES
 
 
 class TestVerdict:

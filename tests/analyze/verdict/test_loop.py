@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from known import known
 
-from stallscope.analyze.verdict.judge import judge
-from stallscope.analyze.verdict.loop import computes_in_python, copies, idle_device, own_parts
+from stallscope.diagnose.ranking import judge
+from stallscope.diagnose.rules import computes_in_python, copies, idle_device, own_parts
 
 CALM = {"stalled": 0.01, "load": 0.4}
 

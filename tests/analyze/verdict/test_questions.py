@@ -7,10 +7,10 @@ from dataclasses import replace
 import polars as pl
 from known import IDLE, WAITS_IN_FETCH, known
 
-from stallscope.analyze.verdict import questions
-from stallscope.analyze.verdict.judge import judge
-from stallscope.analyze.verdict.stacks import line_of, lock_frames
-from stallscope.flames import SAMPLES, Circumstances, Flame
+from stallscope.diagnose import next_measurement
+from stallscope.diagnose.facts import line_of, lock_frames
+from stallscope.diagnose.ranking import judge
+from stallscope.flame.result import SAMPLES, Flame, FlameConditions
 
 WAITING = known(work=WAITS_IN_FETCH, use=IDLE)
 SURE = known(work={("decode", "decode"): 0.9, ("Blur", "transform"): 0.1})
@@ -18,14 +18,14 @@ SURE = known(work={("decode", "decode"): 0.9, ("Blur", "transform"): 0.1})
 
 def asked(facts, *before):
     """The phase that is asked for next."""
-    found = questions.next_question(facts, judge(facts), before)
+    found = next_measurement.next_question(facts, judge(facts), before)
     return found.phase if found else None
 
 
 def a_flame(*rows, idle=False):
     """Stacks with their stage and how often each was seen."""
     full = [(0, 100, 0, stage, stack, hits) for stage, stack, hits in rows]
-    return Flame(pl.DataFrame(full, SAMPLES, orient="row"), Circumstances(idle=idle))
+    return Flame(pl.DataFrame(full, SAMPLES, orient="row"), FlameConditions(idle=idle))
 
 
 class TestQuestions:
@@ -35,35 +35,35 @@ class TestQuestions:
 
     def test_waiting_asks_whether_it_is_shared(self):
         """Storage, a lock and a full pipe look alike until one worker runs alone."""
-        assert questions.ONE_WORKER == asked(WAITING)
+        assert next_measurement.ONE_WORKER == asked(WAITING)
 
     def test_one_worker_shares_with_nobody(self):
         """A loader with one worker is not measured with one worker again."""
         alone = known(work=WAITS_IN_FETCH, use=IDLE, setup={"num_workers": 1})
 
-        assert questions.ONE_WORKER != asked(alone)
+        assert next_measurement.ONE_WORKER != asked(alone)
 
     def test_what_is_shared_asks_for_stacks_of_those_that_wait(self):
         """A lock shows in the stacks of workers that wait."""
         shared = replace(WAITING, alone_waiting_s=0.1)
 
-        assert questions.WAITING_STACKS == asked(shared, questions.ONE_WORKER)
+        assert next_measurement.WAITING_STACKS == asked(shared, next_measurement.ONE_WORKER)
 
     def test_what_is_not_shared_does_not(self):
         """Where one worker waits as long, there is no lock to look for."""
         not_shared = replace(WAITING, alone_waiting_s=0.36)
 
-        assert questions.WAITING_STACKS != asked(not_shared, questions.ONE_WORKER)
+        assert next_measurement.WAITING_STACKS != asked(not_shared, next_measurement.ONE_WORKER)
 
     def test_doubt_asks_for_a_ladder(self):
         """A cause that is not sure is tried by taking costs away."""
-        assert questions.LADDER == asked(replace(SURE, others_share=0.8))
+        assert next_measurement.LADDER == asked(replace(SURE, others_share=0.8))
 
     def test_without_a_step_no_ladder_is_asked_for(self):
         """It would cache everything but the batches, which decides nothing."""
         unsure = replace(SURE, others_share=0.8)
 
-        assert questions.LADDER != asked(
+        assert next_measurement.LADDER != asked(
             replace(unsure, setup=replace(unsure.setup, has_step=False))
         )
 
@@ -71,11 +71,11 @@ class TestQuestions:
         """What lies in the user's code is looked for in stacks."""
         transform = known(work={("Blur", "transform"): 0.9, ("decode", "decode"): 0.1})
 
-        assert questions.STACKS == asked(transform)
+        assert next_measurement.STACKS == asked(transform)
 
     def test_nothing_is_asked_twice(self):
         """A measurement that was tried is not asked for again."""
-        assert questions.ONE_WORKER != asked(WAITING, questions.ONE_WORKER)
+        assert next_measurement.ONE_WORKER != asked(WAITING, next_measurement.ONE_WORKER)
 
 
 class TestStacks:

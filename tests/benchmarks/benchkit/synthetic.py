@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stallscope.eventlog import (
+from stallscope.hooks.stage_log import (
     CODE_SHIFT,
     HEADER_WORDS,
     INDEX_OFFSET,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from stallscope.experiments.ordering.race import Race, same_batches
-from stallscope.measure.pipelines.heads import CachedHead
+from stallscope.orders.benchmark import Race, same_batches
+from stallscope.orders.recipe import CachedPrefix
 
 
 class Bulk:
@@ -32,7 +32,7 @@ def test_a_batch_may_be_one_index():
 def test_what_a_list_asks_for_is_kept():
     """The dataset is asked once."""
     bulk = Bulk()
-    head = CachedHead(bulk, None, ())
+    head = CachedPrefix(bulk, None, ())
 
     assert [[1, 2], [1, 2]] == [head[[1, 2]].tolist() for _ in range(2)]
     assert 1 == bulk.asked

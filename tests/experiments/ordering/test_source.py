@@ -8,10 +8,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from stallscope.experiments.ordering.recipe import Recipe, Site
-from stallscope.experiments.ordering.source import change_of, code_of, random_order_changed
-from stallscope.measure.pipelines.chain import Chain, Op
-from stallscope.measure.pipelines.place import places
+from stallscope.orders.pipeline import Chain, Op, places
+from stallscope.orders.recipe import Recipe, Site, change_of, code_of, random_order_changed
 
 OPS = [Op(position, name, None) for position, name in enumerate("ABCDE")]
 

@@ -7,7 +7,7 @@ from pipelines import ROOM, Listed, Tensors, halve, middle, triple
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from stallscope.experiments.ordering.survey import NoPipelineError, survey
+from stallscope.orders.survey import NoPipelineError, survey
 
 
 def surveyed(dataset, samples=4):

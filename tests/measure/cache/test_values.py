@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from stallscope.measure.cache.batches import CachedBatches
-from stallscope.measure.cache.values import (
+from stallscope.loops.cached_loaders import CachedBatches
+from stallscope.loops.cached_values import (
     bytes_of,
     compact,
     fresh,

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from pipelines import Smooth, Tensors, TwiceInPlace, floats
 
-from stallscope.measure.pipelines.decoders import Cv2Decoder, Draft, TorchvisionDecoder
-from stallscope.measure.pipelines.heads import CachedHead
+from stallscope.orders.candidates import Cv2Decoder, Draft, TorchvisionDecoder
+from stallscope.orders.recipe import CachedPrefix
 
 
 def jpeg(mode="RGB"):
@@ -58,7 +58,7 @@ class Counted(Tensors):
 def test_a_kept_sample_is_made_once():
     """And an op behind it that changes its input does not change what is kept."""
     dataset = Counted(floats)
-    kept = CachedHead(dataset, TwiceInPlace(), (0,))
+    kept = CachedPrefix(dataset, TwiceInPlace(), (0,))
 
     first, second = kept[3], kept[3]
 

@@ -7,7 +7,7 @@ from pipelines import Listed, Tensors, halve, middle
 from torch.utils.data import ConcatDataset, Subset
 from torchvision.datasets.vision import StandardTransform
 
-from stallscope.measure.pipelines.place import places
+from stallscope.orders.pipeline import places
 
 
 def both(dataset):

@@ -23,22 +23,22 @@ from pipelines import (
     no_return,
 )
 
-from stallscope.measure.pipelines import trying
-from stallscope.measure.pipelines.calls import Given, OpResultError
-from stallscope.measure.pipelines.chain import Chain
-from stallscope.measure.pipelines.draws import Draw, Stream, named_by, restored
+from stallscope.orders import run_ops
+from stallscope.orders.captured import OpInput, OpResultError
+from stallscope.orders.pipeline import Chain
+from stallscope.orders.random_streams import Draw, Stream, named_by, restored
 
 
 def givens(samples=12):
     """What an op is called with."""
     data = Tensors(None)
-    return [Given((floats(data.image(index)),), {}) for index in range(samples)]
+    return [OpInput((floats(data.image(index)),), {}) for index in range(samples)]
 
 
 def tried(op, samples=12):
     """An op tried on images."""
     (one,) = Chain(op).ops
-    return trying.attempt(one, Stream(op, 0), givens(samples))
+    return run_ops.measure_op(one, Stream(op, 0), givens(samples))
 
 
 def states():
@@ -71,12 +71,12 @@ def test_an_op_that_draws_nothing_is_not_random():
 def test_an_op_that_changes_its_input_gets_copies(op):
     """It is said, and the samples are as before; also where torch cannot know."""
     given = givens()
-    before = trying.digest_of(given)
+    before = run_ops.digest_of(given)
 
-    outcome = trying.attempt(Chain(op).ops[0], Stream(op, 0), given)
+    outcome = run_ops.measure_op(Chain(op).ops[0], Stream(op, 0), given)
 
     assert outcome.changes_input
-    assert before == trying.digest_of(given)
+    assert before == run_ops.digest_of(given)
     assert torch.equal(outcome.givens[0].args[0], 2 * given[0].args[0])
 
 
@@ -103,7 +103,7 @@ def test_an_op_that_cannot_be_copied_is_put_back():
     stream = Stream(op, 0)
 
     with restored(lambda: [stream]):
-        trying.attempt(Chain(op).ops[0], stream, givens())
+        run_ops.measure_op(Chain(op).ops[0], stream, givens())
         moved = op.calls
 
     assert not stream.copied
@@ -117,7 +117,7 @@ def test_a_generator_of_a_functions_module_is_found_and_put_back():
     stream = Stream(named_noise, 0)
 
     with restored(lambda: [stream]):
-        outcome = trying.attempt(Chain(named_noise).ops[0], stream, givens())
+        outcome = run_ops.measure_op(Chain(named_noise).ops[0], stream, givens())
 
     assert "" == outcome.unsteady
     assert before == str(generator.bit_generator.state)
@@ -128,9 +128,9 @@ def test_an_op_that_rarely_acts_is_compared_where_it_does():
     op = RareHole()
     stream, (one,) = Stream(op, 0), Chain(op).ops
 
-    acting = trying.tell(one, stream, givens(), trying.run(one, stream, givens()), lambda: False)
+    acting = run_ops.tell(one, stream, givens(), run_ops.run(one, stream, givens()), lambda: False)
 
-    made = trying.run(one, stream, givens())
+    made = run_ops.run(one, stream, givens())
     holes = sum(bool((given.args[0][..., :8, :8] == 0).all()) for given in made)
     assert holes == acting >= 6
 
@@ -138,16 +138,16 @@ def test_an_op_that_rarely_acts_is_compared_where_it_does():
 def test_without_time_the_first_draws_are_looked_at_all_the_same():
     """An op that acts on its first draws is not called idle because the budget is over."""
     stream, (one,) = Stream(Noise(), 0), Chain(Noise()).ops
-    first = trying.run(one, stream, givens())
+    first = run_ops.run(one, stream, givens())
 
-    assert len(first) == trying.tell(one, stream, givens(), first, lambda: True)
+    assert len(first) == run_ops.tell(one, stream, givens(), first, lambda: True)
     assert not stream.telling
 
 
 def test_another_turn_gives_other_draws():
     """Independent ones, for statistics."""
     stream, (one,) = Stream(Noise(), 0), Chain(Noise()).ops
-    turns = [trying.digest_of(trying.run(one, stream, givens(3), turn)) for turn in (0, 1, 2, 1)]
+    turns = [run_ops.digest_of(run_ops.run(one, stream, givens(3), turn)) for turn in (0, 1, 2, 1)]
 
     assert turns[1] == turns[3]
     assert 3 == len(set(turns))

@@ -1,1 +1,0 @@
-"""What the trials of `ss.orders` say: the search, whether data is the same, and the table."""

@@ -1,1 +1,0 @@
-"""When and why a loop stands still: patterns in time, causes, and the chance of being wrong."""

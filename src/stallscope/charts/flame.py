@@ -1,0 +1,188 @@
+"""The flamegraph as a picture: the workers' stacks merged, wide is what takes long.
+
+Root on top, and below each frame what it called. A frame is named where its name fits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from matplotlib.collections import PatchCollection
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import PercentFormatter
+
+from stallscope.charts.sheet import (
+    INK,
+    PAPER,
+    SMALL_SIZE,
+    Entry,
+    SheetPart,
+    draw_key,
+    sheet,
+    styled,
+    text_width,
+)
+from stallscope.flame.classify import KINDS
+from stallscope.flame.result import difference_sentence, sentence
+from stallscope.flame.tree import COLOURS as TREE_COLOURS
+from stallscope.flame.tree import difference_notes, notes_of, tree
+from stallscope.names import printable
+from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.units import count, share
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from stallscope.charts.sheet import Sheet
+    from stallscope.flame.result import Flame, FlameDifference
+    from stallscope.flame.tree import Tree
+
+
+MOST_FRAMES: Final = 300
+"""In the picture: more would be too narrow to tell apart."""
+MOST_ROWS: Final = 22
+"""Deeper frames are left out, and counted."""
+_ROW: Final = 0.21
+_PAD: Final = 0.04
+_LEFT: Final = 0.25
+_RIGHT: Final = 0.25
+_NARROWEST: Final = 0.002
+_DARK: Final = 120
+_ALIKE: Final = (232, 232, 232)
+_CLEAR: Final = 0.02
+"""A change of so much of all of the time has its full colour."""
+
+
+@dataclass(frozen=True)
+class _Box:
+    """A frame in the picture."""
+
+    name: str
+    row: int
+    left: float
+    width: float
+    """Both as shares of the whole."""
+    colour: str
+
+
+def figure(flame: Flame) -> Sheet:
+    """The flamegraph as a picture."""
+    if flame.samples.is_empty():
+        return sheet(sentence(flame), notes_of(flame), [])[0]
+    whole = tree(flame.samples)
+    (totals,) = whole.totals()
+    boxes, hidden = _boxes(
+        whole, totals / totals[0], [TREE_COLOURS[kind] for kind in whole.kinds()]
+    )
+    seen = {box.colour for box in boxes}
+    entries = [
+        (told, TREE_COLOURS[kind]) for kind, told in KINDS.items() if TREE_COLOURS[kind] in seen
+    ]
+    axis = "share of the samples; below each function what it called"
+    return _picture(sentence(flame), notes_of(flame), (boxes, hidden), entries, axis)
+
+
+def difference_figure(found: FlameDifference) -> Sheet:
+    """Two recordings in one picture."""
+    title, notes = difference_sentence(found), difference_notes(found)
+    if found.after.samples.is_empty() or found.before.samples.is_empty():
+        return sheet(title, notes, [])[0]
+    merged = tree(found.after.samples, found.before.samples)
+    after, before = (totals / totals[0] for totals in merged.totals())
+    colours = [change_colour(*pair) for pair in zip(after, before, strict=True)]
+    boxes = _boxes(merged, (after + before) / 2, colours)
+    entries = [("grew", STALL_COLOUR), ("shrank", COLOURS["fetch"]), ("alike", "#E8E8E8")]
+    axis = "mean of the shares before and after; below each function what it called"
+    return _picture(title, notes, boxes, entries, axis)
+
+
+def change_colour(after: float, before: float) -> str:
+    """Orange for what grew and blue for what shrank, pale where that is little of all the time."""
+    change = (after - before) / max(after, before, 1e-9)
+    strength = abs(change) * min(1.0, abs(after - before) / _CLEAR)
+    full = STALL_COLOUR if change > 0 else COLOURS["fetch"]
+    ends = [int(full[at : at + 2], 16) for at in (1, 3, 5)]
+    mixed = [round(low + (high - low) * strength) for low, high in zip(_ALIKE, ends, strict=True)]
+    return "#" + "".join(f"{one:02X}" for one in mixed)
+
+
+def _boxes(
+    whole: Tree, widths: np.ndarray[tuple[int], np.dtype[np.float64]], colours: list[str]
+) -> tuple[list[_Box], int]:
+    """The widest frames, and how many are not among them."""
+    wide = np.flatnonzero((widths >= _NARROWEST) & (whole.depth <= MOST_ROWS))[1:]
+    wide = np.sort(wide[np.argsort(-widths[wide], kind="stable")][:MOST_FRAMES])
+    lefts, ends, boxes = {0: 0.0}, {0: 0.0}, []
+    for place in wide.tolist():  # without the narrow ones between them, which leave no gap
+        parent = int(whole.parents[place])
+        lefts[place] = ends[place] = ends[parent]
+        ends[parent] += float(widths[place])
+        one = whole.names[whole.name[place]]
+        if one:
+            name = f"{one.function} ({one.place})"
+            row = int(whole.depth[place]) - 1
+            boxes.append(_Box(name, row, lefts[place], float(widths[place]), colours[place]))
+    return boxes, int((widths[1:] > 0).sum()) - len(boxes)
+
+
+def _picture(
+    title: str,
+    notes: list[str],
+    drawn: tuple[list[_Box], int],
+    entries: list[tuple[str, str]],
+    axis: str,
+) -> Sheet:
+    boxes, hidden = drawn
+    if hidden:
+        least = share(_NARROWEST) if _NARROWEST >= 0.01 else f"{_NARROWEST:.1%}"  # noqa: PLR2004
+        left = f"not drawn: {count(hidden, 'frame')} narrower than {least}, deeper than {MOST_ROWS}"
+        notes = [*notes, f"{left} rows, or beyond the {MOST_FRAMES} widest"]
+    height = _ROW * (1 + max((box.row for box in boxes), default=0))
+    part = SheetPart(height, above=0.42, axis=axis, left=_LEFT, right=_RIGHT)
+    made, (ax,) = sheet(printable(title, 300), notes, [part])
+    with styled():
+        _draw(ax, boxes, part)
+        key = [
+            Entry(name, {"facecolor": colour, "edgecolor": INK, "lw": 0.3})
+            for name, colour in entries
+        ]
+        draw_key(ax, key, width=part.width, height=part.height)
+    return made
+
+
+def _draw(ax: Axes, boxes: list[_Box], part: SheetPart) -> None:
+    rows = max((box.row for box in boxes), default=0) + 1
+    ax.set_xlim(0, 1)
+    ax.set_ylim(rows, 0)
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)
+    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    patches = [Rectangle((box.left, box.row), box.width, 0.96) for box in boxes]
+    ax.add_collection(
+        PatchCollection(
+            patches, facecolors=[box.colour for box in boxes], edgecolors=PAPER, linewidths=0.6
+        )
+    )
+    for box in boxes:
+        _name(ax, box, box.width * part.width - 2 * _PAD, _PAD / part.width)
+
+
+def _name(ax: Axes, box: _Box, room: float, pad: float) -> None:
+    """Write as much of a name as there is room for: the function alone if need be."""
+    text = printable(box.name, 120)
+    function = printable(box.name.rpartition(" (")[0], 120)
+    if text_width(text, SMALL_SIZE) > room:
+        text = function
+    while text and text_width(text, SMALL_SIZE) > room:
+        text = f"{text[:-2]}…" if len(text) > 4 else ""  # noqa: PLR2004 - three letters tell little
+    if text:
+        colour = PAPER if _is_dark(box.colour) else INK
+        at = (box.left + pad, box.row + 0.5)
+        ax.text(*at, text, size=SMALL_SIZE, color=colour, va="center_baseline")
+
+
+def _is_dark(colour: str) -> bool:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return red * 0.299 + green * 0.587 + blue * 0.114 < _DARK

@@ -1,0 +1,404 @@
+"""What was used on the time axis of the loop: a row a resource, bands where the loop stands still.
+
+The first row is the loop's own. A resource that was used up while the loop stood still has its name
+in the stall's colour.
+
+The rows of the picture of the resources: what each shows, and on which scale.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+from matplotlib.colors import to_rgb
+
+from stallscope.charts.sheet import (
+    FAINT,
+    INK,
+    RULE,
+    SMALL_SIZE,
+    TEXT_SIZE,
+    SheetPart,
+    linear_time,
+    sheet,
+    styled,
+)
+from stallscope.names import printable
+from stallscope.run.saturation import OWN, THRESHOLDS, sentence, usage
+from stallscope.run.stall_text import nothing, small_print
+from stallscope.stages import (
+    CORE,
+    DISK_BUSY,
+    DISK_OPERATIONS,
+    DISK_READ,
+    DISK_WRITE,
+    GPU,
+    GPU_MEMORY,
+    LOOP,
+    MEMORY,
+    NAMES,
+    QUEUED,
+    QUOTA,
+    RECEIVED,
+    SENT,
+    SHM,
+    STALL_COLOUR,
+    WORKER,
+)
+from stallscope.stalls.loop_time import NO_LOOP
+from stallscope.units import count, seconds, share, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from matplotlib.axes import Axes
+
+    from stallscope.charts.sheet import Sheet
+    from stallscope.run.result import Run
+    from stallscope.run.saturation import Usage
+
+
+HARDLY_BYTES: Final = 1e5
+"""A network that carries fewer bytes a second has no row: it is somebody's notebook."""
+HEADROOM: Final = 1.25
+LONGEST: Final = 16
+"""Characters of a device's name."""
+FAR: Final = 0.5
+"""Where less than this share of a limit is used, the axis does not reach up to it."""
+
+
+@dataclass(frozen=True)
+class ResourceLine:
+    """One line of a row."""
+
+    name: str
+    values: pl.DataFrame
+    """`at_s, value, limit`."""
+    thin: bool = False
+    """One of many, behind the others."""
+    dashed: bool = False
+
+    @property
+    def mean(self) -> float:
+        """Over the whole time."""
+        return float(self.values["value"].to_numpy().mean())
+
+    @property
+    def limit(self) -> float | None:
+        """The largest; None where none is known."""
+        known = self.values["limit"].drop_nulls().to_numpy()
+        return float(known.max()) if known.size else None
+
+
+@dataclass(frozen=True)
+class ResourceRow:
+    """One small chart."""
+
+    name: str
+    lines: tuple[ResourceLine, ...]
+    told: Callable[[float], str]
+    """A value with its unit."""
+    used_up: bool = False
+    threshold: float | None = None
+    """From here on it counts as used up, in the unit of the values; None: that is not known."""
+
+    def tick(self, value: float) -> str:
+        """A round value, without a decimal that says nothing."""
+        return re.sub(r"\.0+(?!\d)", "", self.told(value))
+
+    def label(self, line: ResourceLine) -> str:
+        """A line's mean, and how much there is."""
+        mean = self.told(line.mean)
+        if line.limit and line.limit != 1 and len(self.lines) == 1:
+            return f"{mean} of {self.told(line.limit)}"
+        return f"{mean} {printable(line.name, LONGEST)}"
+
+    @property
+    def top(self) -> float:
+        """Upper end of its axis: the limit, unless that is far away."""
+        most = max(float(line.values["value"].to_numpy().max()) for line in self.lines)
+        limit = max((line.limit or 0.0 for line in self.lines), default=0.0)
+        if self.told is share:
+            return 1.0
+        near = limit if limit and (most >= FAR * limit or limit <= 1) else 0.0
+        return max(near, most if near else most * HEADROOM) or 1.0
+
+
+def rows(found: Usage) -> list[ResourceRow]:
+    """Every row that there is something to show in."""
+    makers = (
+        _cores,
+        _quota,
+        _processes,
+        _queued,
+        _memory,
+        _shm,
+        _disk_busy,
+        _disk_bytes,
+        _operations,
+    )
+    made = [make(found) for make in (*makers, _network, _gpu, _gpu_memory)]
+    return [row for row in made if row and row.lines]
+
+
+def _cores(found: Usage) -> ResourceRow:
+    each = _lines(found, CORE, thin=True)
+    if not each:
+        return ResourceRow("cores", (), share)
+    together = _mean(each)
+    name = "of the core" if len(each) == 1 else f"of {len(each)} cores"
+    return _row(found, "cores", (CORE,), [*each, ResourceLine(name, together)], share)
+
+
+def _quota(found: Usage) -> ResourceRow:
+    return _row(found, "CPU quota", (QUOTA,), _lines(found, QUOTA), _cores_told)
+
+
+def _processes(found: Usage) -> ResourceRow:
+    workers = _lines(found, WORKER, thin=True)
+    lines = [*workers]
+    if workers:
+        lines.append(ResourceLine("a worker", _mean(workers)))
+    main = _lines(found, LOOP, name="main", dashed=bool(workers))
+    return _row(found, "CPU of processes", OWN, [*lines, *main], _cores_told)
+
+
+def _queued(found: Usage) -> ResourceRow:
+    """Of those who make the batches: the workers, or the main process where there are none."""
+    each = _lines(found, QUEUED, thin=True)
+    pids = {line.name for line in _lines(found, WORKER)}
+    makers = [line for line in each if line.name in pids] or each
+    name = "a worker" if pids else "main"
+    lines = [*makers, ResourceLine(name, _mean(makers))] if makers else []
+    return _row(found, NAMES[QUEUED], (), lines, share)
+
+
+def _memory(found: Usage) -> ResourceRow:
+    return _row(found, "memory", (MEMORY,), _lines(found, MEMORY), size)
+
+
+def _shm(found: Usage) -> ResourceRow:
+    return _row(found, "/dev/shm", (SHM,), _lines(found, SHM, name="there"), size)  # noqa: S108
+
+
+def _disk_busy(found: Usage) -> ResourceRow:
+    return _row(found, "disk busy", (DISK_BUSY,), _lines(found, DISK_BUSY), share)
+
+
+def _disk_bytes(found: Usage) -> ResourceRow:
+    lines = [
+        *_sum(found, DISK_READ, "read"),
+        *_sum(found, DISK_WRITE, "written", dashed=True),
+    ]
+    return _row(found, "disk bytes", (), lines, _per_second)
+
+
+def _operations(found: Usage) -> ResourceRow:
+    lines = _sum(found, DISK_OPERATIONS, "reads and writes")
+    return _row(found, "disk operations", (), lines, _operations_told)
+
+
+def _network(found: Usage) -> ResourceRow | None:
+    lines = [*_sum(found, RECEIVED, "in"), *_sum(found, SENT, "out", dashed=True)]
+    if all(line.mean < HARDLY_BYTES for line in lines):
+        return None
+    return _row(found, "network", (RECEIVED, SENT), lines, _per_second)
+
+
+def _gpu(found: Usage) -> ResourceRow:
+    return _row(found, "GPU busy", (GPU,), _lines(found, GPU), share)
+
+
+def _gpu_memory(found: Usage) -> ResourceRow:
+    return _row(found, "GPU memory", (), _lines(found, GPU_MEMORY), size)
+
+
+def _row(
+    found: Usage,
+    name: str,
+    resources: tuple[str, ...],
+    lines: list[ResourceLine],
+    told: Callable[[float], str],
+) -> ResourceRow:
+    used_up = any(use["resource"] in resources for use in found.judged.used_up)
+    limits = [line.limit or (1.0 if resources == OWN else 0.0) for line in lines]
+    limit = max(limits, default=0.0)
+    threshold = limit * THRESHOLDS[resources[0]] if resources and limit else None
+    return ResourceRow(name, tuple(lines), told, used_up, threshold)
+
+
+def _lines(found: Usage, resource: str, *, name: str = "", **look: Any) -> list[ResourceLine]:
+    """A line for each device."""
+    mine = found.values.filter(pl.col("resource") == resource)
+    return [
+        ResourceLine(name or _device(resource, str(device[0])), part.sort("at_s"), **look)
+        for device, part in mine.group_by("device", maintain_order=True)
+    ]
+
+
+def _device(resource: str, name: str) -> str:
+    """A GPU has nothing but a number."""
+    return f"GPU {name}" if resource in (GPU, GPU_MEMORY) else name
+
+
+def _sum(found: Usage, resource: str, name: str, **look: Any) -> list[ResourceLine]:
+    """All devices together."""
+    mine = found.values.filter(pl.col("resource") == resource)
+    together = mine.group_by("at_s").agg(pl.col("value", "limit").sum()).sort("at_s")
+    values = together.with_columns(limit=pl.when(pl.col("limit") > 0).then("limit"))
+    return [ResourceLine(name, values, **look)] if values.height else []
+
+
+def _mean(lines: list[ResourceLine]) -> pl.DataFrame:
+    both = pl.concat([line.values for line in lines])
+    means = both.group_by("at_s").agg(pl.col("value").mean(), pl.col("limit").max())
+    return means.sort("at_s")
+
+
+def _cores_told(value: float) -> str:
+    return "1 core" if value == 1 else f"{value:.2f} cores"
+
+
+def _operations_told(value: float) -> str:
+    return f"{value:,.0f}/s"
+
+
+def _per_second(value: float) -> str:
+    return f"{size(value)}/s"
+
+
+NOT_SAMPLED: Final = "Nothing was sampled: it is not known what was used"
+MOST_LABELS: Final = 2
+"""Lines of a row that are named; the largest."""
+BAND: Final = 0.2
+"""Opacity of the band behind the rows where the loop stands still all the time."""
+_LEFT, _RIGHT = 1.95, 1.75
+_HEIGHT, _GAP, _LOOP_HEIGHT = 0.42, 0.12, 0.3
+_LABEL: Final = 0.16
+_LINE: Final = "#444444"
+_THIN: Final = "#9A9A9A"
+
+
+def figure(run: Run) -> Sheet:
+    """The resources as a picture."""
+    found = usage(run)
+    if found is None:
+        looped = run.steps()["start_ns"].drop_nulls().len()
+        return sheet(NOT_SAMPLED if looped else NO_LOOP, nothing(run), [])[0]
+    shown_rows = rows(found)
+    made, axes = sheet(sentence(found.judged), _notes(run, found), list(_parts(shown_rows)))
+    with styled():
+        _draw_loop(axes[0], found)
+        for ax, row in zip(axes[1:], shown_rows, strict=True):
+            _draw_row(ax, row, found)
+        for ax in axes[:-1]:
+            ax.tick_params(axis="x", length=0, labelbottom=False)
+    return made
+
+
+def _parts(shown_rows: Sequence[ResourceRow]) -> Iterator[SheetPart]:
+    """The rows; the last one carries the axis."""
+    axis = "time since the start of the run"
+    for place, height in enumerate([_LOOP_HEIGHT, *(_HEIGHT for _ in shown_rows)]):
+        last = place == len(shown_rows)
+        yield SheetPart(height, _GAP, axis if last else "", left=_LEFT, right=_RIGHT)
+
+
+def _notes(run: Run, found: Usage) -> list[str]:
+    length_s = found.end_s - found.begin_s
+    rate = found.samples / length_s if length_s else 0.0
+    cost = f" · sampling took {found.cost_share:.1%} of one core" if found.cost_share else ""
+    sampled = f"{count(found.samples, 'sample')} ({rate:.2g} a second){cost}"
+    key = "bands: the loop stands still · dotted: from here on a resource counts as used up"
+    lines = [
+        f"{seconds(length_s)} of the steady state, {sampled}",
+        f"{key} · numbers at the right: means",
+    ]
+    if found.missing:
+        absent = ", ".join(NAMES.get(name, printable(name)) for name in found.missing)
+        lines.append(f"not there, or not read: {absent}")
+    if any(use["resource"] == DISK_BUSY for use in found.judged.used_up):
+        lines.append("a disk that serves requests side by side (SSD) may do more than when 'busy'")
+    ranks = run.all_steps["rank"].n_unique()
+    if ranks > 1 and found.judged.stood:
+        lines.append(f"shown: rank {found.judged.stood.rank} of {ranks}, which stands still most")
+    return [*lines, *small_print(run)]
+
+
+def _draw_loop(ax: Axes, found: Usage) -> None:
+    """When the loop stands still, as a share of each bin."""
+    edges = found.begin_s + np.arange(len(found.stalled) + 1) * found.bin_s
+    ax.stairs(found.stalled, edges, fill=True, color=STALL_COLOUR, lw=0)
+    stood = found.judged.stood
+    label = [f"{share(stood.share)} of the time"] if stood else []
+    _frame(ax, found, "loop stands still", top=1.0, tick="100%", colour=STALL_COLOUR)
+    _label(ax, label, _LOOP_HEIGHT)
+
+
+def _draw_row(ax: Axes, row: ResourceRow, found: Usage) -> None:
+    band = np.zeros((1, len(found.stalled), 4))
+    band[..., :3] = to_rgb(STALL_COLOUR)
+    band[..., 3] = BAND * found.stalled
+    ends = (found.begin_s, found.end_s, 0.0, row.top * 1.05)
+    ax.imshow(band, aspect="auto", extent=ends, zorder=0, interpolation="nearest")
+    for line in row.lines:
+        _draw_line(ax, line)
+    if row.threshold is not None and row.threshold <= row.top:
+        ax.axhline(row.threshold, color=FAINT, linewidth=0.8, linestyle=":", zorder=1)
+    tick = _round_below(row.top)
+    colour = STALL_COLOUR if row.used_up else INK
+    _frame(ax, found, row.name, top=row.top, at=tick, tick=row.tick(tick), colour=colour)
+    _label(ax, list(_named(row)), _HEIGHT)
+
+
+def _draw_line(ax: Axes, line: ResourceLine) -> None:
+    look: dict[str, Any] = {"color": _LINE, "linewidth": 1.4, "zorder": 3}
+    if line.thin:
+        look = {"color": _THIN, "linewidth": 0.7, "zorder": 2}
+    if line.dashed:
+        look["linestyle"] = (0, (3, 1.5))
+    at_s, values = line.values["at_s"].to_numpy(), line.values["value"].to_numpy()
+    look |= {"marker": "o", "markersize": 3.0} if len(at_s) == 1 else {}
+    ax.plot(at_s, values, **look)
+
+
+def _named(row: ResourceRow) -> Iterator[str]:
+    """The lines' names and means, the largest first."""
+    lines = sorted((one for one in row.lines if not one.thin), key=lambda one: -one.mean)
+    for line in lines[: MOST_LABELS if len(lines) <= MOST_LABELS else MOST_LABELS - 1]:
+        dashes = " (dashed)" if line.dashed else ""
+        yield f"{row.label(line)}{dashes}"
+    if len(lines) > MOST_LABELS:
+        yield f"and {len(lines) - MOST_LABELS + 1} more"
+
+
+def _frame(  # noqa: PLR0913 - one row's outside
+    ax: Axes, found: Usage, name: str, *, top: float, tick: str, colour: str, at: float = 1.0
+) -> None:
+    linear_time(ax, found.end_s, found.begin_s)
+    ax.set_ylim(0, top * 1.05)
+    ax.set_yticks([0, at], ["0", tick], size=SMALL_SIZE, color=FAINT)
+    ax.spines["bottom"].set_color(RULE)
+    weight = "bold" if colour == STALL_COLOUR else "normal"
+    inches = ax.get_figure().get_figwidth() * ax.get_position().width  # type: ignore[union-attr]
+    look: dict[str, Any] = {"size": TEXT_SIZE, "color": colour, "weight": weight}
+    place = (-_LEFT / inches, 0.5)
+    ax.text(*place, name, transform=ax.transAxes, ha="left", va="center", **look)
+
+
+def _label(ax: Axes, told: list[str], height: float) -> None:
+    """Lines of text at the right of a row."""
+    step = _LABEL / height
+    for place, text in enumerate(told):
+        up = 0.5 + step * ((len(told) - 1) / 2 - place)
+        ax.text(1.015, up, text, transform=ax.transAxes, size=SMALL_SIZE, color=INK, va="center")
+
+
+def _round_below(top: float) -> float:
+    """The largest of 1, 2, 5, 10, 20 and so on that is not above."""
+    decade = 10.0 ** np.floor(np.log10(top))
+    return float(max(step * decade for step in (1, 2, 5) if step * decade <= top * (1 + 1e-9)))

@@ -1,0 +1,221 @@
+"""The slowest samples as a small gallery: what they are, and which stage made each of them slow.
+
+Small pictures of the samples' files.
+
+A run may be somebody else's, so its paths are opened with care: regular files only, none that are
+huge, and only by decoders of plain image formats.
+
+The slowest samples, and the stage that made each of them slow.
+
+That is not the longest stage, which may be as long in every sample, but the one that took the most
+beyond its own median.
+"""
+
+from __future__ import annotations
+
+import stat
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+from matplotlib.patches import Rectangle
+
+from stallscope.charts.sheet import (
+    FAINT,
+    INK,
+    MARGIN,
+    RULE,
+    SMALL_SIZE,
+    WIDTH,
+    SheetPart,
+    sheet,
+    styled,
+)
+from stallscope.names import file_name, printable
+from stallscope.run.stall_text import nothing, population
+from stallscope.run.summary import NOTHING, profile, unit_times
+from stallscope.units import seconds, size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from stallscope.charts.sheet import Sheet
+    from stallscope.run.result import Run
+
+
+LARGEST_BYTES: Final = 50_000_000
+LARGEST_PIXELS: Final = 100_000_000
+FORMATS: Final = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Formats that PIL decodes by itself; others start programs (EPS)."""
+
+
+def thumbnail(path: str | None, most: int) -> np.ndarray | None:
+    """A small picture, uint8 of shape (height, width, 3); None where the file gives none.
+
+    Args:
+        path: of an image file.
+        most: pixels of its longer side.
+    """
+    try:
+        about = Path(path or "").stat()
+        plain = stat.S_ISREG(about.st_mode) and about.st_size <= LARGEST_BYTES
+        return _opened(str(path), most) if plain else None
+    except Exception:  # noqa: BLE001 - a picture that cannot be opened is shown as a plain tile
+        return None
+
+
+def _opened(path: str, most: int) -> np.ndarray | None:
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(path, formats=FORMATS) as image:
+            if image.width * image.height > LARGEST_PIXELS:
+                return None
+            image.draft("RGB", (most, most))  # lets the JPEG decoder do less
+            small = image.convert("RGB")
+            small.thumbnail((most, most))
+            return np.asarray(small)
+
+
+_SAMPLE = ["rank", "epoch", "batch", "sample"]
+
+
+def slowest(samples: pl.DataFrame, times: pl.DataFrame, most: int) -> pl.DataFrame:
+    """The slowest samples, the slowest first.
+
+    Args:
+        samples: as `Run.samples` gives them.
+        times: as `analyze.profile.unit_times` gives them, of the same samples.
+        most: how many.
+
+    Returns:
+        The rows of `samples`, with `cause` (a stage) and `excess_s` (what that stage took beyond
+        its median over all samples).
+    """
+    excess = (
+        times.filter(pl.col("sample").is_not_null())
+        .with_columns(excess_s=pl.col("wall_s") - pl.col("wall_s").median().over("stage", "kind"))
+        .sort("excess_s", descending=True, maintain_order=True)
+        .unique(_SAMPLE, keep="first", maintain_order=True)
+        .select(*_SAMPLE, pl.col("stage").alias("cause"), "excess_s")
+    )
+    top = samples.sort("total_s", descending=True, maintain_order=True).head(most)
+    return top.join(excess, on=_SAMPLE, how="left", maintain_order="left")
+
+
+COLUMNS: Final = 4
+MOST: Final = 8
+EVEN: Final = 1.5
+"""Below this many times the median, no sample is slow."""
+_PICTURE: Final = 1.25
+_LINE: Final = 0.165
+_TILE: Final = _PICTURE + 4 * _LINE + 0.25
+_LETTERS: Final = 27
+_SHARP: Final = 260
+"""Pixels of a thumbnail's longer side."""
+
+
+def figure(run: Run) -> Sheet:
+    """The gallery as a picture."""
+    samples, found = run.samples(), profile(run.work)
+    if samples.is_empty():
+        told = "Samples cannot be told apart in this loader: there is no slowest one"
+        return sheet(told if found.stages else NOTHING, nothing(run), [])[0]
+    top = slowest(samples, unit_times(run.work), MOST)
+    rows = -(-top.height // COLUMNS)
+    body = SheetPart(rows * _TILE, above=0.12, left=0.0, right=0.0)
+    median_s = float(samples["total_s"].median())  # type: ignore[arg-type]  # a float column
+    made, (ax,) = sheet(title(top, median_s), (_note(top, population(run, found)),), [body])
+    with styled():
+        draw(ax, top, median_s)
+    return made
+
+
+def title(top: pl.DataFrame, median_s: float) -> str:
+    """How slow the slowest are, and the stage that is behind most of them."""
+    times = top["total_s"].to_list()
+    if times[0] < EVEN * median_s:
+        return f"Even the slowest sample takes only {_times(times[0], median_s)} the median"
+    lead = (
+        f"The {len(times)} slowest samples take {_times(times[-1], median_s)} to "
+        f"{_times(times[0], median_s)} the median"
+    )
+    causes = Counter(cause for cause in top["cause"] if cause).most_common(1)
+    if not causes or 2 * causes[0][1] < len(times):
+        return f"{lead}; no single stage is behind it"
+    cause, number = causes[0]
+    return f"{lead}; {printable(cause)} slowed {number if number < len(times) else 'all'} of them"
+
+
+def _times(value: float, median_s: float) -> str:
+    ratio = value / median_s if median_s else 0.0
+    return f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"  # noqa: PLR2004 - two digits
+
+
+def _note(top: pl.DataFrame, of: str) -> str:
+    batches = top.select("epoch", "batch").n_unique()
+    together = (
+        f" · they come from only {batches} {'batch' if batches == 1 else 'batches'}, so the moment "
+        "may be to blame rather than the samples"
+        if top.height > 2 * batches
+        else ""
+    )
+    return f"second line: the stage that took the most beyond its own median · {of}{together}"
+
+
+def draw(ax: Axes, top: pl.DataFrame, median_s: float) -> Axes:
+    """Draw the tiles, one inch being one unit of both axes."""
+    width, rows = WIDTH - 2 * MARGIN, -(-top.height // COLUMNS)
+    ax.set_xlim(0, width)
+    ax.set_ylim(rows * _TILE, 0)
+    ax.set_axis_off()
+    for number, row in enumerate(top.iter_rows(named=True)):
+        corner = (number % COLUMNS * width / COLUMNS, number // COLUMNS * _TILE)
+        _draw_picture(ax, row["path"], corner, there=row["bytes"] is not None)
+        _write(ax, corner, _lines(row, median_s))
+    return ax
+
+
+def _draw_picture(ax: Axes, path: str | None, corner: tuple[float, float], *, there: bool) -> None:
+    x, y = corner
+    picture = thumbnail(path, _SHARP)
+    if picture is None:
+        width = _PICTURE * 1.4
+        ax.add_patch(Rectangle(corner, width, _PICTURE, facecolor="#F2F2F2", edgecolor=RULE))
+        text = "no picture" if there else "no file"
+        at = (x + width / 2, y + _PICTURE / 2)
+        ax.text(*at, text, ha="center", va="center", color=FAINT, size=SMALL_SIZE)
+        return
+    height, width = picture.shape[:2]
+    inch = min(_PICTURE / height, _PICTURE * 1.6 / width)
+    box = (x, x + width * inch, y + _PICTURE, y + _PICTURE - height * inch)
+    ax.imshow(picture, extent=box, aspect="auto", origin="upper", interpolation="antialiased")
+
+
+def _lines(row: dict[str, Any], median_s: float) -> list[str]:
+    name = file_name(row["path"], _LETTERS) if row["path"] else _place(row)
+    pixels = f"{row['width']} × {row['height']} px" if row["width"] else ""
+    about = " · ".join(
+        part for part in (pixels, size(row["bytes"]) if row["bytes"] else "") if part
+    )
+    slow = f"{seconds(row['total_s'])}, {_times(row['total_s'], median_s)} the median"
+    cause = f"{printable(row['cause'], 17)} +{seconds(row['excess_s'])}" if row["cause"] else ""
+    return [slow, cause, name, about]
+
+
+def _place(row: dict[str, Any]) -> str:
+    if row["index"] is not None:
+        return f"index {row['index']}"
+    return f"batch {row['batch']}, sample {row['sample']}"
+
+
+def _write(ax: Axes, corner: tuple[float, float], lines: list[str]) -> None:
+    x, y = corner
+    for number, line in enumerate(lines):
+        down = y + _PICTURE + 0.06 + number * _LINE
+        weight, colour = ("bold", INK) if number == 0 else ("normal", INK if number == 1 else FAINT)
+        ax.text(x, down, line, size=SMALL_SIZE, va="top", weight=weight, color=colour)

@@ -1,0 +1,132 @@
+"""The commands that open the guided notebooks: `lab` and `notebooks`.
+
+The commands that look at a saved run: `show` and `trace`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stallscope.cli.output import FORMS, print_note, print_result, report_errors
+
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace notebooks that you changed, too; yours are put aside."),
+]
+
+
+def lab(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET", help=f"{FORMS}. By default the one of the last time, else 'sample'."
+        ),
+    ] = None,
+    *,
+    folder: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Folder for your copies of the notebooks.")
+    ] = Path("stallscope-notebooks"),
+    force: Force = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Only print the address.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=65535, help="By default the first free one from 8888."
+        ),
+    ] = None,
+) -> None:
+    """Copy the guided notebooks and open them in JupyterLab.
+
+    JupyterLab listens on 127.0.0.1 only and asks for the token that its address carries. Ctrl-C
+    ends it and its kernels. Notebooks that you changed are never replaced without --force.
+
+    \b
+    Examples:
+      stallscope lab
+      stallscope lab ~/photos --dir photos-check
+      stallscope lab train:make_loader --no-browser --port 8890
+    """  # noqa: D301
+    with report_errors():
+        from stallscope.lab.notebooks import copy_notebooks
+        from stallscope.lab.server import open_lab
+
+        copies = copy_notebooks(folder, target, force=force)
+        print_note(f"notebooks in {copies.folder}", *copies.notes)
+        first = copies.notebooks[0]
+        open_lab(copies.folder, first, browser=not no_browser, port=port, announce=_announce)
+
+
+def notebooks(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made where it does not exist.")],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET", help=f"{FORMS}. By default the one of the last time, else 'sample'."
+        ),
+    ] = None,
+    *,
+    force: Force = False,
+) -> None:
+    """Copy the guided notebooks into a folder.
+
+    Open them in your own Jupyter or VS Code, with this Python as the kernel.
+
+    \b
+    Examples:
+      stallscope notebooks check
+      stallscope notebooks check --target ~/photos
+    """  # noqa: D301
+    with report_errors():
+        from stallscope.lab.notebooks import copy_notebooks
+
+        copies = copy_notebooks(folder, target, force=force)
+        print_note(*copies.notes)
+        print_result(*copies.notebooks)
+
+
+def _announce(address: str) -> None:
+    print_note("JupyterLab is running; Ctrl-C ends it")
+    print_result(address)
+
+
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
+) -> None:
+    """Print a saved run: where the time goes, and what the loop waits for.
+
+    \b
+    Examples:
+      stallscope show stallscope-runs/train-20261120-101500
+    """  # noqa: D301
+    with report_errors():
+        from stallscope.saved import load
+
+        print_result(load(folder))
+
+
+def trace(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A new .json, or a smaller .json.gz.")
+    ],
+) -> None:
+    """Write a saved run as a timeline that Perfetto opens.
+
+    It shows the steps of the loop with their waits, what each worker did in every sample, and an
+    arrow from each batch to the step that used it; see https://ui.perfetto.dev or chrome://tracing.
+
+    \b
+    Examples:
+      stallscope trace stallscope-runs/train-20261120-101500 train.json.gz
+    """  # noqa: D301
+    with report_errors():
+        from stallscope.saved import load
+
+        written = load(folder).trace(out)
+        print_note("open it in https://ui.perfetto.dev or chrome://tracing")
+        print_result(written)

@@ -1,0 +1,391 @@
+"""The commands that measure: `record` a loader, its `lines`, `run` a script.
+
+The command that names the cause: `diagnose`.
+
+The command that looks for a faster pipeline with the same data: `orders`.
+
+The command that looks into a training which runs already: `flame`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Annotated, Any, Final
+
+import typer
+
+from stallscope.cli.output import FORMS, check_file, print_note, print_result, report_errors
+from stallscope.errors import StallscopeError
+from stallscope.units import count
+
+
+class Script(BaseException):
+    """Carries a script out of typer, which has a use of its own for some exceptions."""
+
+    def __init__(self, start: Callable[[], BaseException | None]) -> None:
+        self.start = start
+
+
+def record(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{FORMS}.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Save the run in a new folder, for stallscope.load."),
+    ] = None,
+    batches: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Batches in the steady state.")
+    ] = 50,
+    warmup: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Batches before that, kept apart.")
+    ] = 4,
+    budget: Annotated[
+        float, typer.Option(metavar="S", min=0, help="Stop after so many seconds.")
+    ] = 60.0,
+) -> None:
+    """Record a loader, and print where the time goes.
+
+    What the workers do with every sample is measured; the table shows the steady state.
+
+    Modules of the current folder can be imported, as with python -m.
+
+    \b
+    Examples:
+      stallscope record sample
+      stallscope record train:make_loader --batches 200 --out runs/before
+    """  # noqa: D301
+    with report_errors():
+        _check_out(out)
+        sys.path.insert(0, str(Path.cwd()))  # also for what the user's module imports later
+        from stallscope.run.record import record as record_run
+
+        try:
+            run = record_run(target, batches=batches, warmup=warmup, budget_s=budget)
+        except BaseException as error:
+            try:
+                _save(getattr(error, "run", None), out, "what was recorded until then is")
+            except StallscopeError as failed:  # the user's own exception says more
+                print_note(str(failed))
+            raise
+        _save(run, out, "saved")
+        print_result(run)
+
+
+def lines(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{FORMS}.")],
+    function: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A class, a method or a function, such as MyTransform; may be given again. By "
+            "default your own that take the most time.",
+        ),
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Samples whose lines are timed.")
+    ] = 32,
+) -> None:
+    """Time the lines of a dataset, its transforms and its collate function.
+
+    Samples are made in this process, one after the other. The listing shows each line's share.
+
+    Modules of the current folder can be imported, as with python -m.
+
+    \b
+    Examples:
+      stallscope lines sample
+      stallscope lines train:make_loader --function RandomMask --samples 64
+    """  # noqa: D301
+    with report_errors():
+        sys.path.insert(0, str(Path.cwd()))  # also for what the user's module imports later
+        from stallscope.lines.lines import lines as time_lines
+
+        print_result(time_lines(target, functions=function or None, samples=samples))
+
+
+def run(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python script.")],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
+    ] = None,
+    *,
+    module: Annotated[
+        bool, typer.Option("-m", help="SCRIPT is the name of a module, as with python -m.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Save the run there, by default in stallscope-runs."),
+    ] = None,
+    warmup: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Steps at the start, kept apart.")
+    ] = 4,
+) -> None:
+    """Run a script as it is, and record every DataLoader that it iterates.
+
+    The script behaves, prints and ends as ever. What was recorded can be looked at while it runs,
+    and also after it was killed. Under torchrun there is one run folder a rank.
+
+    \b
+    Examples:
+      stallscope run train.py --epochs 1
+      stallscope run --out before -m package.train --lr 0.1
+      torchrun --nproc-per-node 8 -m stallscope run train.py
+      stallscope show before
+    """  # noqa: D301
+    with report_errors():
+        from stallscope.run.script import out_folder, run_script, watching
+
+        def watch() -> AbstractContextManager[None]:
+            folder = out_folder(script, out)  # not before it is known that there is a script
+            _check_out(folder)
+            return watching(
+                folder, name=Path(script).name, warmup=warmup, done=partial(_recorded, folder)
+            )
+
+        raise Script(partial(run_script, script, args or [], module=module, watching=watch))
+
+
+def _recorded(folder: Path, found: Any) -> None:
+    if found is None:
+        print_note("the script iterated no DataLoader: nothing was recorded")
+    else:
+        print_note(f"{count(found.all_steps.height, 'step')} recorded: stallscope show {folder}")
+
+
+def _check_out(out: Path | None) -> None:
+    """Say now, not after the recording, that it cannot be saved there."""
+    if out is None:
+        return
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise StallscopeError(f"--out {out} holds something already: give a new folder")
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise StallscopeError(
+            f"--out {out} cannot be written ({error.strerror or error}): give another folder"
+        ) from error
+
+
+def _save(run: Any, out: Path | None, what: str) -> None:
+    if run is not None and out is not None:
+        print_note(f"{what} in {run.save(out)}")
+
+
+HEALTHY, CAUSE, INCONCLUSIVE = 0, 3, 4
+"""How the command ends; 1 is an exception of the user's code, 2 an input that cannot be used."""
+_ENDS: Final = {"healthy": HEALTHY, "inconclusive": INCONCLUSIVE}
+_ENDINGS: Final = (".html",)
+
+
+def diagnose(  # noqa: PLR0913 - the command's options
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{FORMS}.")],
+    *,
+    step: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            help="A simulated training step of so many seconds, for a target without one of its "
+            "own: a timer in place of a device.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Move each batch there, such as cuda:0.")
+    ] = None,
+    budget: Annotated[
+        float, typer.Option(metavar="S", min=0, help="Take no longer than so many seconds.")
+    ] = 60.0,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a report: one file, which asks no network."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of text, for programs.")
+    ] = False,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Leave out paths and pictures, for others to read.")
+    ] = False,
+) -> None:
+    """Say what keeps a training loop from its data, with the numbers behind it.
+
+    Ends with 0 where nothing is wrong, 3 where a cause was found, 4 where none can be told, and 2
+    for an input that cannot be used. A function that returns (loader, step) brings its own step.
+
+    Modules of the current folder can be imported, as with python -m.
+
+    \b
+    Examples:
+      stallscope diagnose ~/photos --step 0.1
+      stallscope diagnose train:make_loader_and_step --html report.html
+      stallscope diagnose train:make_loader_and_step --json --redact > verdict.json
+    """  # noqa: D301
+    with report_errors():
+        check_file("--html", html, _ENDINGS)
+        sys.path.insert(0, str(Path.cwd()))  # also for what the user's module imports later
+        from stallscope.diagnose.diagnose import diagnose as find
+
+        found = find(_target(target, step), device=device, budget_s=budget)
+        print_result(_json(found, redact=redact) if as_json else _text(found, redact=redact))
+        if html is not None:
+            print_note(f"written to {found.export(html, redact=redact)}")
+        sys.exit(_ENDS.get(found.verdict.code, CAUSE))
+
+
+def _target(spec: str, step_s: float | None) -> object:
+    """The target, with a simulated step where one is asked for."""
+    from stallscope.loops.simulated import simulated_step
+    from stallscope.targets.target import target
+
+    if step_s is None:
+        return target(spec)
+    found = target(spec)
+    if found.step is not None:
+        raise StallscopeError(f"--step {step_s}: {spec!r} brings a step of its own; leave it out")
+    return target(found, step=simulated_step(step_s))
+
+
+def _json(found: Any, *, redact: bool) -> str:
+    from stallscope.views.report import as_json
+
+    return as_json(found, redact=redact)
+
+
+def _text(found: Any, *, redact: bool) -> str:
+    if not redact:
+        return str(found)
+    from stallscope.views.redact import redacted
+
+    return str(redacted(found))
+
+
+def orders(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{FORMS}.")],
+    *,
+    alternative: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FACTORY",
+            help="A rewrite of an op, such as RandomMask=train:FasterMask: a class or a function "
+            "that makes it, called without arguments. May be given again.",
+        ),
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Samples on which orders are compared.")
+    ] = 16,
+    budget: Annotated[
+        float, typer.Option(metavar="S", min=0, help="Stop after so many seconds.")
+    ] = 60.0,
+    code: Annotated[
+        bool, typer.Option("--code", help="Print the code of the best pipeline, and only that.")
+    ] = False,
+) -> None:
+    """Look for an order of the transforms that gives the same data in less time.
+
+    Every order's data is compared with that of the pipeline as it is, on the same random numbers.
+    The fastest ones are measured in the loader's workers.
+
+    Modules of the current folder can be imported, as with python -m.
+
+    \b
+    Examples:
+      stallscope orders sample
+      stallscope orders train:make_loader --alternative RandomMask=train:FasterMask
+      stallscope orders train:make_loader --code
+    """  # noqa: D301
+    with report_errors():
+        sys.path.insert(0, str(Path.cwd()))  # also for what the user's module imports later
+        from stallscope.orders.orders import orders as compare
+
+        found = compare(
+            target,
+            alternatives=_alternatives(alternative or []) or None,
+            samples=samples,
+            budget_s=budget,
+        )
+        if code:
+            _say_code(found)
+        else:
+            print_result(found)
+
+
+def _say_code(found: Any) -> None:
+    """The code of the best pipeline; a hint where there is none."""
+    if found.best is None:
+        print_note(str(found).splitlines()[0])
+        return
+    codes = dict(found.trials.select("trial", "code").iter_rows())
+    if codes[found.best["trial"]]:
+        print_result(codes[found.best["trial"]])
+    else:
+        print_note(
+            f"no code for: {found.best['change']}. In Python, .apply(loader) makes this loader"
+        )
+
+
+def _alternatives(given: list[str]) -> dict[str, list[Any]]:
+    """What replaces each op; several may be given for one."""
+    found: dict[str, list[Any]] = {}
+    for name, op in map(_alternative, given):
+        found.setdefault(name, []).append(op)
+    return found
+
+
+def _alternative(given: str) -> tuple[str, Any]:
+    """The op that is replaced, and what replaces it."""
+    from stallscope.targets import factory
+
+    name, equals, text = given.partition("=")
+    if not (name and equals and factory.is_factory(text)):
+        raise StallscopeError(
+            f"--alternative {given}: give NAME=package.module:factory, such as "
+            "RandomMask=train:FasterMask"
+        )
+    return name, factory.call(factory.find(text), text)
+
+
+_FLAME_ENDINGS: Final = (".html", ".svg", ".json")
+
+
+def flame(  # noqa: PLR0913 - the command's options
+    pid: Annotated[int, typer.Argument(metavar="PID", help="Of the training.")],
+    *,
+    seconds: Annotated[float, typer.Option(metavar="S", help="How long to sample.")] = 5.0,
+    rate: Annotated[
+        float, typer.Option(metavar="HZ", help="Samples a second, of each process.")
+    ] = 50.0,
+    native: Annotated[
+        bool, typer.Option("--native", help="Frames of compiled code, too; slows it down.")
+    ] = False,
+    idle: Annotated[bool, typer.Option("--idle", help="Threads that wait, too.")] = False,
+    gil: Annotated[
+        bool, typer.Option("--gil", help="Only threads that hold Python's lock.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the flamegraph: .html, .svg, or .json for speedscope."
+        ),
+    ] = None,
+) -> None:
+    """Sample the DataLoader workers of a training that runs, and print where their time goes.
+
+    The training is left running as it is. Without workers the process itself is sampled.
+
+    \b
+    Examples:
+      stallscope flame 4711
+      stallscope flame 4711 --seconds 20 --out workers.html
+    """  # noqa: D301
+    with report_errors():
+        check_file("--out", out, _FLAME_ENDINGS)
+        from stallscope.flame.flame import flame as sampled
+
+        seen = sampled(pid=pid, seconds=seconds, rate_hz=rate, native=native, idle=idle, gil=gil)
+        if out is not None:
+            print_note(f"written to {seen.export(out)}")
+        print_result(seen)

@@ -1,0 +1,1 @@
+"""`ss.diagnose`: the verdict, from a run, a ladder, stacks and resources."""

@@ -1,0 +1,310 @@
+"""What the stalls consist of, by group of stages, and which of it computes and which waits.
+
+A worker that wants to compute and has no core is not waiting for anything but a core. What a worker
+waited for a core is shared out over its stages as their CPU time is, so what is left as waiting is
+storage, a lock, a sleep.
+
+What the loop and its workers used of the machine, as means over the steady state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from stallscope.stages import (
+    BATCH,
+    DISK_BUSY,
+    GETITEM,
+    GPU,
+    LOOP,
+    QUEUED,
+    THREADS,
+    WORK_KINDS,
+    WORKER,
+)
+from stallscope.stalls import lifecycle
+from stallscope.stalls.loop_time import is_own
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from stallscope.run.result import Run
+
+
+FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE, SENDING = (
+    *("fetch", "decode", "transform", "getitem", "collate", "sending"),
+)
+"""Groups of work."""
+WORK = (FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE)
+"""Those that make a batch."""
+PIN, MAIN, START, UNATTRIBUTED = "pin", "main", "start", "unattributed"
+CROWDED = "waiting for a core"
+"""Groups of what is no work on samples."""
+_QUICK: Final = 0.1
+"""Quantile of what threads beside the workers' own take: most of them had to wait for a core."""
+_GROUP_OF_PART: Final = {
+    lifecycle.QUEUED: SENDING,
+    lifecycle.SEND: SENDING,
+    lifecycle.UNPICKLE: SENDING,
+    lifecycle.PIN: PIN,
+    lifecycle.MAIN: MAIN,
+    lifecycle.GARBAGE: MAIN,
+    lifecycle.START: START,
+    lifecycle.NOT_RECORDED: UNATTRIBUTED,
+    lifecycle.UNATTRIBUTED: UNATTRIBUTED,
+}
+_GROUP_OF_STAGE: Final = {BATCH.name: COLLATE, GETITEM.name: GETITEM_}
+"""Of stages of the kind `other`; any other is code of the user's, as a transform is."""
+
+
+@dataclass(frozen=True)
+class StagePart:
+    """One stage of the work, as far as the loop stood still for it."""
+
+    stage: str
+    """Its name."""
+    group: str
+    """What it belongs to."""
+    share: float
+    """Share (0 to 1) of the stalls, as if each worker had a core for itself."""
+    waiting: float
+    """Share (0 to 1) of its own time in which it neither computed nor wanted a core."""
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What all stalls consist of; the parts add up to 1."""
+
+    parts: tuple[StagePart, ...] = ()
+    """The longest first."""
+    free: float = 1.0
+    """Share (0 to 1) of the stalls that would be left if nobody ever waited for a core."""
+
+    def of(self, *groups: str) -> float:
+        """Share (0 to 1) of the stalls that lies in these groups."""
+        return sum(part.share for part in self.parts if part.group in groups)
+
+    def waiting(self, *groups: str) -> float:
+        """Share (0 to 1) of the stalls that lies in these groups and is waiting."""
+        return sum(part.share * part.waiting for part in self.parts if part.group in groups)
+
+    def longest(self, group: str) -> StagePart | None:
+        """The longest stage of a group."""
+        return next((part for part in self.parts if part.group == group), None)
+
+    def groups(self) -> dict[str, float]:
+        """Share of each group, the largest first."""
+        names = dict.fromkeys(part.group for part in self.parts)
+        return dict(sorted(((name, self.of(name)) for name in names), key=lambda one: -one[1]))
+
+
+def exposure(run: Run, used: MachineUse, *, all_alike: bool = False) -> Exposure:
+    """What the stalls of a run consist of.
+
+    A worker that was still on an earlier batch did what it does for every batch: that time is given
+    to the stages in the proportion of all their work.
+
+    Args:
+        run: the loop as it is.
+        used: what it used of the machine.
+        all_alike: give all work on samples in a stall to the stages in that proportion. Workers
+            that never pause would be as much faster without any of it, also where the stalls fall
+            upon what they do last for each batch.
+    """
+    stages = _stages(run)
+    works = {
+        key: row["busy_share"]
+        for key, row in stages.items()
+        if row["busy_share"] and key[1] in WORK_KINDS
+    }
+    exposed_s: dict[tuple[str, str | None], float] = {}
+    for row in run.exposed().iter_rows(named=True):
+        key = row["part"], row["kind"]
+        is_any = is_own(*key) and key[0] == lifecycle.EARLIER
+        spread = works if is_any or (all_alike and key in works) else {key: 1.0}
+        whole = sum(spread.values())
+        for name, weight in (spread if whole else {key: 1.0}).items():
+            more_s = row["exposed_s"] * (weight / whole if whole else 1.0)
+            exposed_s[name] = exposed_s.get(name, 0.0) + more_s
+    parts = [_part(key, part_s, stages.get(key), used) for key, part_s in exposed_s.items()]
+    parts = list(_uncrowded(parts, _quickness(run), _of_computing(used)))
+    whole_s = sum(part.share for part in parts)
+    free_s = sum(part.share for part in parts if part.group != CROWDED)
+    stalled_s = sum(exposed_s.values())
+    if not whole_s:
+        return Exposure()
+    found = [replace(part, share=part.share / whole_s) for part in parts]
+    return Exposure(tuple(sorted(found, key=lambda part: -part.share)), free_s / stalled_s)
+
+
+def _stages(run: Run) -> dict[tuple[str, str | None], dict[str, Any]]:
+    """What is known of each stage; one that lies in samples and beside them, too, is one."""
+    seen = pl.col("cpu_share").is_not_null()
+    busy_s = pl.col("busy_s").filter(seen)
+    rows = run.stages().group_by("stage", "kind", maintain_order=True)
+    summed = rows.agg(
+        busy_share=pl.col("busy_share").sum(),
+        cpu_share=(pl.col("cpu_share").filter(seen) * busy_s).sum() / busy_s.sum(),
+    )
+    told = summed.with_columns(pl.col("cpu_share").fill_nan(None))
+    return {(row["stage"], row["kind"]): row for row in told.iter_rows(named=True)}
+
+
+def _part(
+    key: tuple[str, str | None], part_s: float, row: dict[str, Any] | None, used: MachineUse
+) -> StagePart:
+    """One part with its own time, that is without what it waited for a core."""
+    group = group_of(*key)
+    cpu = row["cpu_share"] if row else None
+    if not isinstance(cpu, float) or group not in WORK:
+        return StagePart(key[0], group, part_s, 0.0)
+    waits = waiting_share(cpu, used)
+    own = min(cpu, 1.0) + waits
+    return StagePart(key[0], group, part_s * own, waits / own if own else 0.0)
+
+
+def waiting_share(cpu_share: float, used: MachineUse) -> float:
+    """Share (0 to 1) of a stage's time in which it neither computes nor wants a core."""
+    return 1 - min(min(cpu_share, 1.0) * _crowding(used), 1.0)
+
+
+def waiting_s(run: Run, used: MachineUse) -> float:
+    """What a worker waits for something that is no core, for each batch; mean, seconds."""
+    batches = run.batches.filter("steady").height
+    rows = run.stages().filter(pl.col("kind").is_in(WORK_KINDS), pl.col("cpu_share").is_not_null())
+    pairs = rows.select("busy_s", "cpu_share").iter_rows()
+    waited_s: float = sum(busy_s * waiting_share(cpu, used) for busy_s, cpu in pairs)
+    return waited_s / max(batches, 1)
+
+
+def _crowding(used: MachineUse) -> float:
+    """How many times as long computing takes a worker as it would with a core for itself."""
+    cpu, queued = used.worker_cpu, used.queued_share
+    if cpu is None:
+        cpu = used.loop_cpu
+    if not cpu or queued is None:
+        return 1.0
+    return 1 + queued / min(cpu, 1.0)
+
+
+def group_of(stage: str, kind: str | None) -> str:
+    """The group of a part of a stall."""
+    if is_own(stage, kind):
+        return _GROUP_OF_PART.get(stage, UNATTRIBUTED)
+    if kind == "other":
+        return _GROUP_OF_STAGE.get(stage, TRANSFORM)
+    return {"send": SENDING, "pin": PIN, "h2d": MAIN, "step": MAIN}.get(str(kind), str(kind))
+
+
+def _quickness(run: Run) -> dict[str, float]:
+    """How much of what sending and receiving take they would take with a core for each thread."""
+    sends = run.side_spans.filter(pl.col("kind") == "send")
+    took_s = ((sends["end_ns"] - sends["start_ns"]) / 1e9).to_numpy()
+    received = run.parts().filter(pl.col("part") == lifecycle.UNPICKLE)["exposed_s"].to_numpy()
+    sending, receiving = _quick_share(took_s), _quick_share(received)
+    return {
+        lifecycle.SEND: sending,
+        lifecycle.QUEUED: sending,  # until the same thread comes to it
+        lifecycle.UNPICKLE: receiving,
+    }
+
+
+def _quick_share(took_s: np.ndarray) -> float:
+    """The quick ones over the mean; 1 where there are none."""
+    return float(np.quantile(took_s, _QUICK) / took_s.mean()) if took_s.size else 1.0
+
+
+def _of_computing(used: MachineUse) -> float:
+    """How much of what the loop's process wants to compute it does not wait for a core for."""
+    cpu, queued = used.loop_cpu or 0.0, used.loop_queued_share or 0.0
+    return cpu / (cpu + queued) if cpu else 1.0
+
+
+def _uncrowded(
+    parts: list[StagePart], quickness: dict[str, float], computing: float
+) -> Iterator[StagePart]:
+    """Parts of sending and of the loop without what they waited for a core, and that by itself."""
+    crowded_s = 0.0
+    for part in parts:
+        kept = 1.0
+        if part.group == SENDING:
+            kept = min(quickness.get(part.stage, 1.0), 1.0)
+        elif part.group == MAIN:
+            kept = computing
+        crowded_s += part.share * (1 - kept)
+        yield replace(part, share=part.share * kept)
+    if crowded_s:
+        yield StagePart(CROWDED, CROWDED, crowded_s, 0.0)
+
+
+@dataclass(frozen=True)
+class MachineUse:
+    """Means over the steady state; None where it was not read."""
+
+    worker_cpu: float | None = None
+    """Cores that one worker keeps busy, all its threads together."""
+    loop_cpu: float | None = None
+    """The same of the process that trains."""
+    loop_queued_share: float | None = None
+    """Share (0 to 1) of its time in which the process that trains could run and had no core."""
+    queued_share: float | None = None
+    """Share (0 to 1) of its time in which a worker could run and had no core."""
+    threads: float | None = None
+    """Threads of one worker."""
+    disk_busy_share: float | None = None
+    """Of the busiest disk."""
+    gpu_busy_share: float | None = None
+    """Of the busiest GPU, as its driver has it."""
+
+    def own_cores(self, workers: int) -> float | None:
+        """Cores that workers and loop keep busy together."""
+        if self.loop_cpu is None or (workers and self.worker_cpu is None):
+            return None
+        return self.loop_cpu + workers * (self.worker_cpu or 0.0)
+
+
+def use(run: Run, workers: int) -> MachineUse:
+    """What a run used.
+
+    Args:
+        run: the loop as it is.
+        workers: worker processes of the loader; 0: the main process loads.
+    """
+    named = pl.col("resource", "device").cast(pl.String)
+    known = run.resources().drop_nulls("value").with_columns(named)
+    length = (pl.col("end_ns") - pl.col("start_ns")).clip(1)
+    mean = (pl.col("value") * length).sum() / length.sum()
+    each = known.group_by("resource", "device").agg(value=mean)
+    makers = each.filter(pl.col("resource") == (WORKER if workers else LOOP))["device"]
+
+    def values(name: str) -> np.ndarray | None:
+        rows = each.filter(pl.col("resource") == name)
+        if name == QUEUED:  # the loop's own queueing is another matter
+            rows = rows.filter(pl.col("device").is_in(makers.implode()))
+        return rows["value"].to_numpy() if rows.height else None
+
+    def of(name: str, how: Callable[[np.ndarray], float]) -> float | None:
+        found = values(name)
+        return None if found is None else float(how(found))
+
+    return MachineUse(
+        worker_cpu=of(WORKER, np.mean),
+        loop_cpu=of(LOOP, np.mean),
+        loop_queued_share=_of_loop(each),
+        queued_share=of(QUEUED, np.mean),
+        threads=of(THREADS, np.mean),
+        disk_busy_share=of(DISK_BUSY, np.max),
+        gpu_busy_share=of(GPU, np.max),
+    )
+
+
+def _of_loop(each: pl.DataFrame) -> float | None:
+    """What the process that trains waited for a core."""
+    loops = each.filter(pl.col("resource") == LOOP)["device"]
+    mine = pl.col("device").is_in(loops.implode())
+    found = each.filter(pl.col("resource") == QUEUED, mine)["value"]
+    return float(found.to_numpy().mean()) if found.len() else None

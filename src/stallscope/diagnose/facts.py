@@ -1,0 +1,305 @@
+"""The numbers that the rules ask for, taken from a run once.
+
+Times of a worker are wall times; what of them it spent waiting for a core is known of the worker as
+a whole, and is shared out over what computes. So a machine that is busy with something else makes
+times longer, but not waiting out of computing.
+
+What stacks of the workers add: which line it is, and whether workers wait at a lock.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from stallscope.diagnose import thresholds
+from stallscope.diagnose.batch_times import (
+    BatchTimes,
+    FetchSpeed,
+    Spikes,
+    Starts,
+    making,
+    reading,
+    spikes,
+    starts,
+)
+from stallscope.diagnose.exposure import Exposure, MachineUse, exposure, use, waiting_s
+from stallscope.flame.classify import YOURS, frame, kind
+from stallscope.ladder.result import AS_IT_IS
+from stallscope.ladder.text import WHOLE
+from stallscope.run.saturation import find_saturated
+from stallscope.stages import BACKWARD, END_OF_EPOCH, FORWARD, OPTIMIZER, SEND, WORK_KINDS
+from stallscope.stalls.loop_time import LoopBreakdown, loop_breakdown
+from stallscope.stats import stall_interval
+
+if TYPE_CHECKING:
+    from stallscope.diagnose.batch_times import Setup
+    from stallscope.flame.result import Flame
+    from stallscope.ladder.result import Ladder
+    from stallscope.run.result import Run
+
+
+_LOCKS: Final = re.compile(
+    r"(__enter__|acquire|_acquire\w*|wait|flock|lockf) "
+    r"\(.*(multiprocessing/synchronize|filelock/\w+|portalocker/\w+|fasteners/\w+)\.py"
+)
+"""Innermost frames of a process that waits for another one to let go of something; threads wait for
+those of their own process."""
+_FEWEST: Final = 10
+"""Samples below which nothing is said."""
+
+
+def lock_frames(flame: Flame) -> float | None:
+    """Share (0 to 1) of the samples inside of a stage that wait at a lock; None: too few samples.
+
+    The thread that sends is left out: between two batches it waits for the next one.
+
+    Args:
+        flame: of the workers, with the threads that wait.
+    """
+    inside = flame.samples.filter(pl.col("stage") != SEND.name)
+    many = int(inside["hits"].sum())
+    if many < _FEWEST:
+        return None
+    leaves = [stack.rpartition(";")[2] for stack in inside["stack"]]
+    waits = [bool(_LOCKS.search(leaf)) for leaf in leaves]
+    return float(inside.filter(pl.Series(waits, dtype=pl.Boolean))["hits"].sum()) / many
+
+
+def line_of(flame: Flame, stage: str) -> str:
+    """The user's innermost frame that was seen most in a stage: `function (file:line)`; or ''.
+
+    Args:
+        flame: of the workers.
+        stage: its name; '' takes all stages.
+    """
+    inside = flame.samples.filter(pl.col("stage").is_not_null())
+    if stage:
+        inside = inside.filter(pl.col("stage") == stage)
+    hits: dict[str, int] = {}
+    for stack, many in inside.select("stack", "hits").iter_rows():
+        mine = [text for text in reversed(stack.split(";")) if kind(frame(text)) == YOURS]
+        if mine:
+            hits[mine[0]] = hits.get(mine[0], 0) + many
+    return max(hits, key=lambda text: hits[text]) if hits else ""
+
+
+_MODEL: Final = (FORWARD.name, BACKWARD.name, OPTIMIZER.name)
+_NOT_OWN: Final = (*_MODEL, END_OF_EPOCH.name)
+"""The end of an epoch is where workers end: it belongs to their starting anew."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a ladder says that the loader costs."""
+
+    factor: float
+    """How many times as fast the loop is with everything cached."""
+    low: float | None
+    """Lower end of the 95% interval; None where there is none ..."""
+    high: float | None
+    """... and its upper end."""
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the loop is not distinguishably faster."""
+        return self.low is not None and self.low <= 1
+
+    def is_below(self, share: float) -> bool:
+        """Whether the loop is faster by less than this share (0 to 1), or by nothing for sure."""
+        return self.is_none or self.factor < 1 + share
+
+    def is_above(self, share: float) -> bool:
+        """Whether the loop is faster by more than this share (0 to 1), for sure."""
+        return self.low is not None and self.low >= 1 + share
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What the rules know."""
+
+    setup: Setup
+    time: LoopBreakdown | None = None
+    """What the loop's time consists of; None where no wait was recorded."""
+    stall_low: float = 0.0
+    """Lower end of the 95% interval of the share of the loop's time that is stalls ..."""
+    stall_high: float = 1.0
+    """... and its upper end."""
+    exposure: Exposure = field(default_factory=Exposure)
+    """What the stalls consist of."""
+    making: BatchTimes | None = None
+    """None where no batch was seen on its way."""
+    use: MachineUse = field(default_factory=MachineUse)
+    """What was used of the machine."""
+    starts: Starts = field(default_factory=Starts)
+    """What starting workers costs."""
+    used_up: tuple[dict[str, Any], ...] = ()
+    """Rows of `analyze.saturation.USES`: what was used up while the loop stood still."""
+    others_share: float = 0.0
+    """Share (0 to 1) of the cores that other processes had; 0 where that is not known."""
+    patterns: dict[str, float] = field(default_factory=dict)
+    """Share (0 to 1) of the time of standing still that each pattern of waits explains."""
+    titles: dict[str, str] = field(default_factory=dict)
+    """What each of these patterns says."""
+    own_parts: dict[str, float] = field(default_factory=dict)
+    """Share (0 to 1) of the loop's time in each of its parts that are neither waiting nor model."""
+    model_share: float = 0.0
+    """The same of `forward`, `backward` and the optimizer."""
+    stage_s: dict[str, float] = field(default_factory=dict)
+    """Median time of each stage, a sample or a batch; seconds."""
+    stalled_by_worker: dict[int, float] = field(default_factory=dict)
+    """Share (0 to 1) of the stalls that waited for a batch of each worker."""
+    spikes: Spikes = field(default_factory=Spikes)
+    """Samples that stand out."""
+    reading: FetchSpeed = field(default_factory=FetchSpeed)
+    """What fetching takes."""
+    extra_threads_share: float | None = None
+    """Share (0 to 1) of a worker's CPU time that threads beside its main one took."""
+    alone_s: float | None = None
+    """Median time for a batch of one worker alone, seconds; None where that was not tried."""
+    waiting_s: float = 0.0
+    """What a worker waits for a batch, for no core but for something else; mean, seconds."""
+    alone_waiting_s: float | None = None
+    """The same of one worker alone; None where that was not tried."""
+    lock_frames: float | None = None
+    """Share (0 to 1) of the workers' samples that wait at a lock; None where none were taken."""
+    gain: Gain | None = None
+    """What the ladder says; None without one."""
+    flame: Flame | None = None
+    """Stacks of the workers, to find lines by."""
+
+    @property
+    def stall_share(self) -> float:
+        """Share (0 to 1) of its time in which the loop stands still."""
+        return self.time.stall_share if self.time else 0.0
+
+    @property
+    def steps(self) -> int:
+        """In the steady state."""
+        return self.time.steps if self.time else 0
+
+    @property
+    def queue_free(self) -> float:
+        """Share of a worker's busy time that is left when it never has to wait for a core."""
+        queued, busy = self.use.queued_share, self.making.busy_share if self.making else 0.0
+        return 1 - min(queued / busy, 0.95) if queued and busy else 1.0
+
+    @property
+    def free_load(self) -> float:
+        """As `Making.load`, if each worker had a core for itself."""
+        return self.making.load * self.queue_free if self.making else float("inf")
+
+    @property
+    def cpu_load(self) -> float:
+        """CPU time that workers and loop need for a batch over what the cores give in a step.
+
+        Above 1 no number of workers keeps up, whatever else the machine does; infinite without a
+        step, 0 where it was not read.
+        """
+        made, workers = self.making, self.setup.num_workers
+        own = self.use.own_cores(workers)
+        if made is None or own is None:
+            return 0.0
+        step_s = made.use_s * (1 - min(self.use.loop_queued_share or 0.0, 0.9))
+        return own * made.period_s / (self.setup.cores * step_s) if step_s else float("inf")
+
+    @property
+    def is_shared(self) -> bool | None:
+        """Whether workers are slower because there are several; None where it was not tried."""
+        if self.alone_waiting_s is None or self.making is None:
+            return None
+        more_s = self.waiting_s - self.alone_waiting_s
+        noted = more_s >= thresholds.SHARED_NOTED * self.making.usual_s
+        return noted and self.waiting_s >= thresholds.SHARED * self.alone_waiting_s
+
+    def line_of(self, stage: str) -> str:
+        """The user's line that a stage's time goes into; '' where it is not known."""
+        return line_of(self.flame, stage) if self.flame and stage in self.stage_s else ""
+
+
+def facts(run: Run, setup: Setup) -> Facts:
+    """Everything that the rules ask for, as far as a run tells it.
+
+    Args:
+        run: the loop as it is.
+        setup: what is known of the loader.
+    """
+    steps, stalls = run.steps(), run.stalls()
+    time = loop_breakdown(steps, stalls)
+    low, high = stall_interval(steps, stalls, max(setup.num_workers, 1))
+    used = use(run, setup.num_workers)
+    made = making(run, run.settings.num_workers or setup.num_workers)
+    waits = run.patterns().filter(pl.col("side") == "wait", pl.col("chance").is_not_null())
+    named = waits.unique("pattern", keep="first", maintain_order=True)
+    own = _parts_of_step(run, time)
+    resources = find_saturated(run)
+    return Facts(
+        setup=setup,
+        time=time,
+        stall_low=low,
+        stall_high=high,
+        exposure=exposure(
+            run, used, all_alike=made is not None and made.load > thresholds.KEEPS_UP
+        ),
+        making=made,
+        use=used,
+        starts=starts(run, setup),
+        used_up=tuple(resources.used_up),
+        others_share=resources.others_share or 0.0,
+        patterns=dict(waits.group_by("pattern").agg(pl.col("share").sum()).iter_rows()),
+        titles=dict(named.select("pattern", "title").iter_rows()),
+        own_parts={name: part for name, part in own.items() if name not in _NOT_OWN},
+        model_share=sum(own.get(name, 0.0) for name in _MODEL),
+        stage_s=dict(run.stages().reverse().select("stage", "p50_s").iter_rows()),
+        stalled_by_worker=_by_worker(stalls),
+        spikes=spikes(run),
+        reading=reading(run),
+        extra_threads_share=_extra_threads(run, used, made),
+        waiting_s=waiting_s(run, used),
+    )
+
+
+def with_stacks(known: Facts, flame: Flame) -> Facts:
+    """What stacks of the workers add."""
+    from dataclasses import replace
+
+    waits = lock_frames(flame) if flame.circumstances.idle else known.lock_frames
+    return replace(known, flame=flame, lock_frames=waits)
+
+
+def gain_of(ladder: Ladder) -> Gain | None:
+    """What a ladder says that the loader costs; None where it does not go all the way."""
+    if AS_IT_IS.name not in ladder.rates or next(reversed(ladder.rates)) not in WHOLE:
+        return None
+    row = ladder.headroom().row(0, named=True)
+    return Gain(row["factor"], row["factor_low"], row["factor_high"])
+
+
+def _parts_of_step(run: Run, time: LoopBreakdown | None) -> dict[str, float]:
+    """Shares of the loop's time in its parts, the model's too."""
+    if time is None:
+        return {}
+    in_loop = pl.col("busy_share").is_null() & pl.col("kind").is_in(["step", "other"])
+    rows = run.stages().filter(in_loop).select("stage", "busy_s")
+    return {stage: time.share(busy_s) for stage, busy_s in rows.iter_rows()}
+
+
+def _by_worker(stalls: pl.DataFrame) -> dict[int, float]:
+    each = stalls.drop_nulls("worker").group_by("worker").agg(pl.col("stall_s").sum())
+    whole_s = float(stalls["stall_s"].sum())
+    return {worker: took_s / whole_s for worker, took_s in each.iter_rows() if whole_s}
+
+
+def _extra_threads(run: Run, used: MachineUse, made: BatchTimes | None) -> float | None:
+    """Share of a worker's CPU time that its main thread's spans and sending do not explain."""
+    rows = run.stages().filter(pl.col("kind").is_in(WORK_KINDS), pl.col("cpu_share").is_not_null())
+    busy_s = float(rows["busy_s"].sum())
+    if not busy_s or made is None or not used.worker_cpu:
+        return None
+    computed = float((rows["busy_s"] * rows["cpu_share"]).sum()) / busy_s * made.busy_share
+    sends_s = run.stages().filter(pl.col("kind") == "send")["p50_s"].sum()
+    sends = float(sends_s) / (made.period_s * made.workers) if made.period_s else 0.0
+    return max(1 - (computed + sends) / used.worker_cpu, 0.0)

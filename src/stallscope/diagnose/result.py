@@ -1,0 +1,219 @@
+"""The verdict as a value: what keeps the loop from its data, with the numbers behind it.
+
+Everything before makes it, everything after reads it. The causes that can be named are listed here
+and nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+import polars as pl
+
+from stallscope.result import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from polars._typing import PolarsDataType
+
+    from stallscope.flame.result import Flame
+    from stallscope.ladder.result import Ladder
+    from stallscope.run.result import Run
+
+
+if TYPE_CHECKING:
+    Schema = dict[str, PolarsDataType]
+
+
+class Cause(NamedTuple):
+    """Something that can be wrong with a loader, or with the loop around it."""
+
+    code: str
+    """Its name for programs, in kebab-case."""
+    title: str
+    """What is said of it: a sentence in whose braces words and numbers are put."""
+    tested: bool = True
+    """Whether the rule was tried against loaders in which this is what is wrong."""
+
+
+HEALTHY: Final = Cause("healthy", "The loop hardly waits for data: {what}")
+STORAGE_LATENCY: Final = Cause(
+    "storage-latency", "Reading waits for storage, not for the CPU: {what}"
+)
+STORAGE_BANDWIDTH: Final = Cause(
+    "storage-bandwidth", "Storage gives no more bytes a second: {what}"
+)
+DECODE: Final = Cause("decode", "Decoding is what the loop waits for: {what}")
+ONE_TRANSFORM: Final = Cause("one-transform", "One transform is what the loop waits for: {what}")
+TRANSFORMS: Final = Cause("transforms", "The transforms in sum are too much: {what}")
+COLLATE: Final = Cause("collate", "Making batches out of samples is what takes long: {what}")
+SENDING: Final = Cause("sending", "Sending batches between processes is what takes long: {what}")
+TOO_FEW_WORKERS: Final = Cause(
+    "too-few-workers", "There are too few workers, while cores are idle: {what}"
+)
+CPU_SATURATED: Final = Cause("cpu-saturated", "The cores are used up: {what}")
+OVERSUBSCRIPTION: Final = Cause(
+    "oversubscription", "The workers' threads are in each other's way: {what}"
+)
+MAIN_PROCESS: Final = Cause("main-process", "The main process is what is slow: {what}")
+TOO_LITTLE_PREFETCH: Final = Cause(
+    "too-little-prefetch", "The workers are fast enough, but too little is made ahead: {what}"
+)
+SLOW_SAMPLES: Final = Cause("slow-samples", "Single slow samples hold up all others: {what}")
+SLOW_WORKER: Final = Cause("slow-worker", "One worker holds up all others: {what}")
+START_UP: Final = Cause("start-up", "Starting workers takes long, at every epoch: {what}")
+COPY: Final = Cause(
+    "copy", "Copying batches to the device is what takes long: {what}", tested=False
+)
+MEMORY_PRESSURE: Final = Cause("memory-pressure", "Memory is used up: {what}", tested=False)
+SHM: Final = Cause("shm", "Shared memory is used up: {what}", tested=False)
+LOCK: Final = Cause("lock", "The workers wait for each other: {what}")
+INCONCLUSIVE: Final = Cause("inconclusive", "The cause cannot be told: {what}")
+
+CAUSES: Final[Mapping[str, Cause]] = {
+    cause.code: cause
+    for cause in (
+        *(HEALTHY, STORAGE_LATENCY, STORAGE_BANDWIDTH, DECODE, ONE_TRANSFORM, TRANSFORMS, COLLATE),
+        *(SENDING, TOO_FEW_WORKERS, CPU_SATURATED, OVERSUBSCRIPTION, MAIN_PROCESS),
+        *(TOO_LITTLE_PREFETCH, SLOW_SAMPLES, SLOW_WORKER, START_UP, COPY, MEMORY_PRESSURE, SHM),
+        *(LOCK, INCONCLUSIVE),
+    )
+}
+"""Everything that a verdict can be, by code."""
+
+TABLE: Schema = {
+    "code": pl.String,
+    "title": pl.String,
+    "severity": pl.Float64,
+    "evidence": pl.String,
+    "confidence": pl.Float64,
+    "next_step": pl.String,
+    "tested": pl.Boolean,
+}
+"""One row a finding, the verdict first; the fields of a `Finding`, its evidence as text."""
+
+SPENT: Schema = {"phase": pl.String, "seconds": pl.Float64, "why": pl.String}
+"""One row a phase of the measurement, in order: what it took, and why it was needed. The last row,
+`stop`, says why it ended."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A named cause and its evidence."""
+
+    code: str
+    """One of `CAUSES`."""
+    title: str
+    """A sentence with numbers."""
+    severity: float = 0.0
+    """Share (0 to 1) of the loop's time, over its steady state, that it costs; 0 for `healthy`.
+    For `start-up`: of the time of an epoch. For `inconclusive`: what is left without a cause.
+    Without a step: share of the time in which batches are made."""
+    evidence: Mapping[str, float] = field(default_factory=dict)
+    """The numbers behind it; each name ends in its unit, as columns of tables do."""
+    confidence: float = 0.0
+    """How sure (0 to 1) that this is a cause and not an accident or something else: the least of
+    how clearly its rule is met, of the share of the stalls that is explained at all, and of how
+    steady the measurement was. Made of limits that were set by hand: it orders findings, it is no
+    probability."""
+    next_step: str = ""
+    """Which notebook, which setting or which line of the user's code (`file:line`)."""
+
+    @property
+    def cause(self) -> Cause:
+        """What it is called, and whether its rule was tested."""
+        return CAUSES[self.code]
+
+    @property
+    def tested(self) -> bool:
+        """Whether the rule was tried against loaders in which this is what is wrong."""
+        return self.cause.tested
+
+
+@dataclass(frozen=True)
+class DiagnosisConditions:
+    """What was measured, and on what."""
+
+    name: str = ""
+    """What the user pointed at, in the user's words."""
+    device: str = "CPU"
+    """What computes the steps, in words."""
+    simulated_step_s: float | None = None
+    """How long the step was simulated to take, seconds; None where nothing was simulated."""
+    has_step: bool = True
+    """Whether there was a step at all."""
+    num_workers: int = 0
+    """Worker processes of the loader; 0: the main process loads."""
+    machine: dict[str, Any] = field(default_factory=dict)
+    """Where it was measured."""
+    budget_s: float = 60.0
+    """What it was allowed to take, seconds."""
+    wall_s: float = 0.0
+    """What it took, seconds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis(Result):
+    """Why the loop starves for data, or that it does not; and what was measured to tell."""
+
+    _view: ClassVar[str] = "stallscope.views.diagnosis"
+
+    findings: tuple[Finding, ...]
+    """The verdict, then whatever else was found, what costs most first; never empty."""
+    run: Run | None = None
+    """The loop and its samples, as it is."""
+    ladder: Ladder | None = None
+    """The loop without each of the loader's costs; None where it was not needed."""
+    flame: Flame | None = None
+    """Stacks of the workers; None where they were not needed."""
+    spent: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SPENT))
+    """Columns of `SPENT`: what the budget went to."""
+    circumstances: DiagnosisConditions = field(default_factory=DiagnosisConditions)
+    """What was measured, and on what."""
+    notes: tuple[str, ...] = ()
+    """What was left out or has to be known, in sentences."""
+
+    @property
+    def verdict(self) -> Finding:
+        """The first finding."""
+        return self.findings[0]
+
+    @cached_property
+    def _table(self) -> pl.DataFrame:
+        rows = [
+            (
+                *(found.code, found.title, found.severity, evidence_text(found.evidence)),
+                *(found.confidence, found.next_step, found.tested),
+            )
+            for found in self.findings
+        ]
+        return pl.DataFrame(rows, TABLE, orient="row")
+
+    def table(self) -> pl.DataFrame:
+        """One row a finding, the verdict first; columns of `TABLE`."""
+        return self._table
+
+    def export(self, path: str | Path, *, redact: bool = False) -> Path:
+        """Write it as a file for others; an older one is written over.
+
+        Args:
+            path: `.html`, a report that needs no network and can be printed; or `.json`.
+            redact: leave out paths and pictures.
+
+        Returns:
+            The path.
+
+        Raises:
+            StallscopeError: another ending, or it cannot be written there.
+        """
+        written: Path = self._face().export(self, path, redact=redact)
+        return written
+
+
+def evidence_text(evidence: Mapping[str, float]) -> str:
+    """Numbers with their names, as in "stall_share 0.46, fetch_p50_s 0.012"."""
+    return ", ".join(f"{name} {value:.3g}" for name, value in evidence.items())

@@ -1,0 +1,328 @@
+"""A diagnosis in words: terminal, notebook, picture, report and JSON all tell the same.
+
+Nothing here draws: a verdict in a terminal loads no matplotlib.
+
+The numbers behind a finding as words: what a name ends in is its unit.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import isnan
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stallscope.diagnose.result import HEALTHY, INCONCLUSIVE, START_UP
+from stallscope.names import printable
+from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.units import count, seconds, share, size, times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from stallscope.diagnose.result import Diagnosis, Finding
+
+
+LONGEST_NAME: Final = 120
+NOT_MEASURED: Final = "not measured"
+_UNITS: Final[tuple[tuple[str, Callable[[float], str]], ...]] = (
+    ("_bytes_per_s", lambda value: f"{size(value)}/s"),
+    ("_per_s", lambda value: f"{value:,.3g}/s"),
+    ("_share", share),
+    ("_bytes", size),
+    ("_ns", lambda value: seconds(value / 1e9)),
+    ("_s", seconds),
+    ("_count", lambda value: f"{value:,.3g}"),
+    ("_factor", times),
+)
+"""The longer ends come first."""
+_ENDS: Final = ("_low", "_high")
+"""Of an interval: they stand beside their number."""
+
+
+class Number(NamedTuple):
+    """A number behind a finding."""
+
+    name: str
+    """In words."""
+    value: str
+    """With its unit, and with its interval where there is one."""
+
+
+def numbers_of(evidence: Mapping[str, float]) -> Iterator[Number]:
+    """The numbers in their order, each with its interval.
+
+    Args:
+        evidence: of a finding; a name ends in its unit, as columns of tables do.
+    """
+    for name, value in evidence.items():
+        if name.removesuffix(_ENDS[0]).removesuffix(_ENDS[1]) in evidence and name.endswith(_ENDS):
+            continue
+        end, form = _unit(name)
+        told = _told(value, form) + _interval(evidence, name, form)
+        yield Number(printable(name.removesuffix(end).replace("_", " "), LONGEST_NAME), told)
+
+
+def _unit(name: str) -> tuple[str, Callable[[float], str]]:
+    """What a name ends in, and how its number is written."""
+    for end, form in _UNITS:
+        if name.endswith(end) and name != end:
+            return end, form
+    return "", lambda value: f"{value:,.3g}"
+
+
+def _told(value: float | None, form: Callable[[float], str]) -> str:
+    return NOT_MEASURED if value is None or isnan(value) else form(value)
+
+
+def _interval(evidence: Mapping[str, float], name: str, form: Callable[[float], str]) -> str:
+    low, high = (evidence.get(f"{name}{end}") for end in _ENDS)
+    return "" if low is None or high is None else f" ({form(low)} to {form(high)})"
+
+
+class PictureSource(NamedTuple):
+    """Whose picture it is."""
+
+    part: str
+    """Field of the diagnosis."""
+    kind: str | None
+    """The picture's name there."""
+
+
+PICTURES: Final = {
+    "findings": "the verdict, and what else was found, by what it costs (the default)",
+    "exposed": "what the loop stood still for",
+    "stages": "where a sample's time goes",
+    "timeline": "workers and loop over a few seconds: who was waited for",
+    "waits": "every step's wait, and the patterns in them",
+    "resources": "what the machine did meanwhile",
+    "ladder": "how fast the loop is without each of the loader's costs",
+    "flame": "the merged stacks of the workers",
+}
+"""Every picture of a diagnosis."""
+PICTURE_SOURCES: Final = {
+    "ladder": PictureSource("ladder", None),
+    "flame": PictureSource("flame", None),
+    **{kind: PictureSource("run", kind) for kind in ("exposed", "stages", "timeline", "waits")},
+    "resources": PictureSource("run", "resources"),
+}
+"""Those that are of a part of it."""
+
+LONGEST_TITLE: Final = 400
+"""Characters of a sentence: it holds names of the user's files and transforms."""
+LONGEST_WORD: Final = 60
+SMALL: Final = 0.01
+"""A share of the loop's time below this is no bar."""
+STOP: Final = "stop"
+"""The phase that says why the measurement ended."""
+SIMULATED: Final = "the step is simulated"
+TWICE: Final = (
+    "two findings can name the same seconds; the first is what to mend first, also where another "
+    "costs more: look again afterwards"
+)
+OPENS: Final = "names like 02_fetch_vs_transform are guided notebooks: `stallscope lab` opens them"
+NOT_TESTED: Final = "this rule is not tested: such a loader was not planted"
+HOW_SURE: Final = (
+    "how sure: 0 to 1, from limits that were set by hand: how clearly the rule is met, how much of "
+    "the stalls is explained at all, how steady the measurement was; it is no probability"
+)
+SHARES: Final = (
+    "shares of the stalls are those that would be left if no worker waited for a core; pictures of "
+    "the stalls show what was, with that in it"
+)
+_OF_STALLS: Final = "_exposed_share"
+"""How evidence ends that is such a share."""
+
+GUIDED: Final = re.compile(r"(?<![\w/])\d\d_[a-z_]+(?:\.ipynb)?")
+"""How a guided notebook is named in a sentence."""
+
+_KIND: Final = {
+    "healthy": "step",
+    "storage-latency": "fetch",
+    "storage-bandwidth": "fetch",
+    "decode": "decode",
+    "one-transform": "transform",
+    "transforms": "transform",
+    "collate": "collate",
+    "sending": "send",
+    "copy": "h2d",
+    "inconclusive": "other",
+}
+"""Whose colour a cause has; the others are a stall's."""
+_CLEAR, _LIKELY = 0.7, 0.4
+
+
+class Phase(NamedTuple):
+    """A part of the budget."""
+
+    name: str
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True)
+class FindingText:
+    """A finding as text; nothing of it is escaped yet."""
+
+    code: str
+    title: str
+    costs: str
+    """How much of the loop's time it costs."""
+    severity: float
+    """The same as a share (0 to 1)."""
+    sure: str
+    """How sure, as a word and a number; empty for a loop that cannot be judged."""
+    numbers: tuple[Number, ...]
+    """Its evidence."""
+    steps: tuple[str, ...]
+    """What to do next, one thing each."""
+    tested: bool
+    colour: str
+    """Of its kind."""
+
+    @property
+    def because(self) -> str:
+        """Its evidence in one line; empty without any."""
+        return " · ".join(f"{one.name} {one.value}" for one in self.numbers)
+
+
+def words(found: Finding, diagnosis: Diagnosis) -> FindingText:
+    """A finding of a diagnosis as text."""
+    return FindingText(
+        code=found.code,
+        title=sentence(found.title),
+        costs=_costs(found, diagnosis),
+        severity=min(found.severity, 1.0) if found.severity >= SMALL else 0.0,
+        sure=_sure(found),
+        numbers=tuple(numbers_of(found.evidence)),
+        steps=tuple(_steps(printable(found.next_step, LONGEST_TITLE))),
+        tested=found.tested,
+        colour=COLOURS.get(_KIND.get(found.code, ""), STALL_COLOUR),
+    )
+
+
+def all_words(diagnosis: Diagnosis) -> list[FindingText]:
+    """Every finding, the verdict first."""
+    return [words(found, diagnosis) for found in diagnosis.findings]
+
+
+def _steps(told: str) -> Iterator[str]:
+    """The parts of a next step; a notebook that is only named is opened."""
+    for part in (one.removeprefix("and ") for one in told.split("; ") if one):
+        yield f"open {part}" if GUIDED.fullmatch(part) else part
+
+
+def _costs(found: Finding, diagnosis: Diagnosis) -> str:
+    """What its severity is a share of depends on the cause."""
+    part = share(found.severity)
+    simulated = diagnosis.circumstances.simulated_step_s is not None
+    step = ", with a simulated step" if simulated else ""
+    if found.code == HEALTHY.code:
+        return f"next to nothing to gain in the loader{step}"
+    if found.code == INCONCLUSIVE.code:
+        return f"the loop stands still {part} of the time" if found.severity >= SMALL else ""
+    if found.code == START_UP.code:
+        return f"costs {part} of an epoch's time{step}"
+    if not diagnosis.circumstances.has_step:
+        return f"{part} of the time in which batches are made"
+    return f"costs {part} of the loop's time{step}"
+
+
+def _sure(found: Finding) -> str:
+    sure = found.confidence
+    word = "clear" if sure >= _CLEAR else "likely" if sure >= _LIKELY else "weak"
+    if found.code == INCONCLUSIVE.code:
+        return ""
+    return f"{word} ({sure:.2f})"
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """The verdict's sentence: the answer."""
+    return sentence(diagnosis.verdict.title)
+
+
+def sentence(told: str) -> str:
+    """A sentence that can be broken into lines: names of the user's may be as long as they like."""
+    return " ".join(
+        printable(word, LONGEST_WORD) for word in printable(told, LONGEST_TITLE).split(" ")
+    )
+
+
+def measured(diagnosis: Diagnosis) -> str:
+    """What was measured, on which machine and for how long, in one line."""
+    told = diagnosis.circumstances
+    parts = [printable(told.name, LONGEST_NAME)] if told.name else []
+    parts.append(count(told.num_workers, "worker") if told.num_workers else "no workers")
+    parts.append(_step(diagnosis))
+    if machine := machine_line(diagnosis):
+        parts.append(machine)
+    return " · ".join([*parts, took(diagnosis)])
+
+
+def _step(diagnosis: Diagnosis) -> str:
+    told = diagnosis.circumstances
+    if told.simulated_step_s is not None:
+        return f"{SIMULATED}: a timer of {seconds(told.simulated_step_s)}, no device"
+    if not told.has_step:
+        return "no step was given: the loader alone"
+    return f"your step, on {printable(told.device)}"
+
+
+def machine_line(diagnosis: Diagnosis) -> str:
+    """Where it was measured."""
+    told = dict(diagnosis.circumstances.machine)
+    cores = told.get("cores")
+    parts = [count(cores, "core")] if cores else []
+    parts += [printable(str(told[name])) for name in ("system",) if told.get(name)]
+    for name in ("python", "torch"):
+        parts += [f"{name} {printable(str(told[name]))}"] if told.get(name) else []
+    return ", ".join(parts)
+
+
+def took(diagnosis: Diagnosis) -> str:
+    """How much of the budget was used."""
+    told = diagnosis.circumstances
+    return f"{told.wall_s:.0f} s of at most {told.budget_s:.0f} s"
+
+
+def phases(diagnosis: Diagnosis) -> list[Phase]:
+    """What the budget went to, in order, without the reason why it ended."""
+    rows = diagnosis.spent.iter_rows(named=True)
+    return [
+        Phase(
+            printable(row["phase"]),
+            row["seconds"] or 0.0,
+            printable(row["why"] or "", LONGEST_TITLE),
+        )
+        for row in rows
+        if row["phase"] != STOP
+    ]
+
+
+def ended(diagnosis: Diagnosis) -> str:
+    """Why the measurement ended; empty where that is not known."""
+    for row in diagnosis.spent.iter_rows(named=True):
+        if row["phase"] == STOP:
+            return printable(row["why"] or "", LONGEST_TITLE)
+    return ""
+
+
+def notes_of(diagnosis: Diagnosis) -> list[str]:
+    """What a reader has to know, a sentence each; what `measured` says is not said again."""
+    notes = (printable(note, 1000) for note in diagnosis.notes)
+    named = (name for found in diagnosis.findings for name in found.evidence)
+    shares = [SHARES] if any(name.endswith(_OF_STALLS) for name in named) else []
+    return [*(note for note in notes if not note.startswith(SIMULATED)), *shares, HOW_SURE]
+
+
+def outside_notes(diagnosis: Diagnosis) -> list[str]:
+    """The same where a guided notebook is no link."""
+    named = any(GUIDED.search(found.next_step) for found in diagnosis.findings)
+    return [*notes_of(diagnosis), *([OPENS] if named else [])]
+
+
+def version() -> str:
+    """Which stallscope says this."""
+    from stallscope import __version__
+
+    return __version__

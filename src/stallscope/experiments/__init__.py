@@ -1,1 +1,0 @@
-"""One verb, one file: where measuring and judging meet."""

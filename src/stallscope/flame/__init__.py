@@ -1,0 +1,1 @@
+"""`ss.flame`: the workers' stacks, sampled and merged."""

@@ -1,0 +1,308 @@
+"""What a frame of a stack is: a function of a file, of the user's or of one of the libraries.
+
+Pure text: no file is opened, so that a recording of another machine reads the same.
+
+Which of the user's own functions the time goes into.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stallscope.stats import intervals
+
+if TYPE_CHECKING:
+    from stallscope.flame.result import Flame, Schema
+
+
+YOURS: Final = "yours"
+KINDS: Final = {
+    YOURS: "your code",
+    "transform": "transforms",
+    "decode": "decode",
+    "io": "I/O",
+    "collate": "collate and sending",
+    "torch": "torch internals",
+    "idle": "idle",
+    "other": "Python and other libraries",
+}
+"""Every kind of frame, and what it is called."""
+
+STAGE_KINDS: Final = {"decode": "decode", "fetch": "io", "collate": "collate", "send": "collate"}
+"""What a library's frame is that occurs in one stage only and does not tell by its name."""
+
+
+class StackFunction(NamedTuple):
+    """A function, whichever of its lines was running."""
+
+    function: str
+    file: str
+    """As it was recorded: a path, or what stands for one."""
+
+    @property
+    def place(self) -> str:
+        """The file from its package or its last folder on: short, and alike on all machines."""
+        return "/".join(_inside(self.file)[-3:] if is_library(self) else _parts(self.file)[-2:])
+
+
+_FRAME: Final = re.compile(r"(?P<function>.*) \((?P<file>.*?)(?::\d+)?\)", re.DOTALL)
+_LIBRARIES: Final = ("site-packages", "dist-packages")
+_PYTHON: Final = re.compile(r"lib\d*/python3(\.\d+)?t?|\w+/Lib", re.ASCII)
+_KNOWN: Final = {
+    *("IPython", "PIL", "albucore", "albumentations", "accelerate", "av", "cv2"),
+    *("datasets", "fastai", "fsspec", "h5py", "imageio", "ipykernel", "kornia"),
+    *("lightning", "lightning_fabric", "lmdb", "monai", "nibabel", "numpy", "pandas"),
+    *("polars", "pyarrow", "pytorch_lightning", "s3fs", "scipy", "skimage", "soundfile"),
+    *("stallscope", "streaming", "tifffile", "timm", "tokenizers", "torch", "torchaudio"),
+    *("torchdata", "torchio", "torchvision", "tornado", "traitlets", "transformers", "webdataset"),
+    *("zarr"),
+}
+"""Top packages of libraries, where a recording has files relative to Python's path."""
+_DEMO: Final = ("stallscope", "demo.py")
+"""Stands for a user's code: the notebooks and tests look for its slow function."""
+_FEEDS: Final = {"_bootstrap_inner", "_worker_loop", "thread_main"}
+_RULES: Final = (
+    ("idle", r"(selectors|queue)\.py", r"select|get|_get"),
+    ("idle", r"threading\.py", r"wait|_wait_for_tstate_lock|join|acquire"),
+    ("idle", r"multiprocessing/queues\.py", r"get|empty"),
+    ("idle", r"multiprocessing/(connection|popen_\w+)\.py", r"_?poll|wait|_?recv\w*"),
+    ("collate", r"torch/utils/data/_utils/(collate|pin_memory)\.py", r".*"),
+    ("collate", r"(torch/)?multiprocessing/(queues?|reductions?|connection)\.py", r".*"),
+    ("collate", r"(pickle|_?compat_pickle|torch/storage)\.py", r".*"),
+    ("decode", r"PIL/(\w+ImagePlugin|ImageFile|GifImage\w*)\.py", r".*"),
+    ("decode", r"(torchvision/io|av|imageio|tifffile|soundfile|nibabel|torchcodec)/.*", r".*"),
+    ("decode", r".*(libjpeg|libturbojpeg|libpng|libwebp|libav\w+|libtiff|nvjpeg).*", r".*"),
+    ("io", r"PIL/Image\.py", r"open|preinit|init"),
+    ("transform", r"PIL/.*", r".*"),
+    ("transform", r"(torchvision|torchaudio|monai|torchio)/transforms/.*", r".*"),
+    ("transform", r"(albumentations|albucore|kornia|skimage|cv2|timm/data)/.*", r".*"),
+    ("transform", r"(scipy/ndimage|fastai/vision/augment)\b.*", r".*"),
+    ("io", r"(fsspec|s3fs|h5py|lmdb|pyarrow|zarr|webdataset|streaming|datasets)/.*", r".*"),
+    ("io", r"(tarfile|zipfile|gzip|shutil|socket|ssl|pathlib|posixpath|_pyio|tempfile)\b.*", r".*"),
+    ("io", r"(http|urllib|urllib3|requests|botocore|boto3|aiohttp|pathlib)/.*", r".*"),
+    ("torch", r"(torch|torchdata)/.*|.*lib(torch|c10|gomp|omp|mkl)\w*.*", r".*"),
+)
+"""Kind, and what the file (from its package on) and the function have to be; the first one wins."""
+
+
+@lru_cache(maxsize=100_000)
+def frame(text: str) -> StackFunction:
+    """A frame as py-spy's raw format writes it, `function (file:line)`; the line is left out."""
+    found = _FRAME.fullmatch(text)
+    return StackFunction(found["function"], found["file"]) if found else StackFunction(text, "")
+
+
+@lru_cache(maxsize=100_000)
+def frames(stack: str) -> tuple[StackFunction, ...]:
+    """The frames of a stack from where a worker begins its own work.
+
+    What is above is the same for all workers and, with fork, the code that started them.
+    """
+    found = [frame(text) for text in stack.split(";")]
+    begins = [place for place, one in enumerate(found[:-1]) if _starts_work(one)]
+    return tuple(found[begins[-1] + 1 :] if begins else found)
+
+
+def _starts_work(one: StackFunction) -> bool:
+    if one.function not in _FEEDS:
+        return False
+    return one.file.endswith(("threading.py", "_utils/worker.py", "multiprocessing/process.py"))
+
+
+@lru_cache(maxsize=100_000)
+def is_library(one: StackFunction) -> bool:
+    """Whether it is in an installed package, in Python's own library, or in no file of Python."""
+    parts = _parts(one.file)
+    if tuple(parts[-2:]) == _DEMO:
+        return False
+    if not one.file or one.file.startswith("<frozen") or ".so" in parts[-1]:
+        return True
+    if not parts[-1].endswith(".py"):  # a notebook's cell, or code that was made while running
+        return one.file == "<string>"
+    if _library_at(parts) is not None or ("src", "stallscope") in pairwise(parts):
+        return True
+    top = parts[0].removesuffix(".py")
+    return not _is_absolute(one.file) and (top in _KNOWN or top in sys.stdlib_module_names)
+
+
+@lru_cache(maxsize=100_000)
+def kind(one: StackFunction) -> str:
+    """One of `KINDS`, by file and function."""
+    if not is_library(one):
+        return YOURS
+    inside = "/".join(_inside(one.file))
+    for name, file, function in _RULES:
+        if re.fullmatch(file, inside) and re.fullmatch(function, one.function):
+            return name
+    return "other"
+
+
+_TELLS_LITTLE: Final = ("torch", "other")
+
+
+def owner(stack: str) -> StackFunction:
+    """The frame to which a sample belongs: the innermost that tells what is being done.
+
+    What torch, numpy and others compute for a function of the user's, or for a library's transform,
+    is that function's; decoding, reading and sending are their own.
+    """
+    found = frames(stack)
+    tells = (one for one in reversed(found) if kind(one) not in _TELLS_LITTLE)
+    return next(tells, found[-1])
+
+
+def _parts(file: str) -> list[str]:
+    return [part for part in re.split(r"[/\\]", file) if part] or [""]
+
+
+def _is_absolute(file: str) -> bool:
+    return file.startswith(("/", "\\")) or file[1:2] == ":"
+
+
+def _library_at(parts: list[str]) -> int | None:
+    """Where a library's package begins in a path; None in a path of no library."""
+    for place in range(len(parts) - 2, -1, -1):
+        if parts[place] in _LIBRARIES or _PYTHON.fullmatch("/".join(parts[place - 1 : place + 1])):
+            return place + 1
+    return None
+
+
+def _inside(file: str) -> list[str]:
+    """The parts of a library's path from its package on."""
+    parts = _parts(file)
+    begins = _library_at(parts)
+    if begins is not None:
+        return parts[begins:]
+    known = [place for place, part in enumerate(parts[:-1]) if part in _KNOWN]
+    return parts[known[0] :] if known else parts
+
+
+TABLE: Schema = {
+    "function": pl.String,
+    "file": pl.String,
+    "self_share": pl.Float64,
+    "self_share_low": pl.Float64,
+    "self_share_high": pl.Float64,
+    "total_share": pl.Float64,
+    "total_share_low": pl.Float64,
+    "total_share_high": pl.Float64,
+    "hits": pl.Int64,
+    "samples": pl.Int64,
+    "interval": pl.String,
+}
+"""One row a function of the user's own: none of an installed package, of Python's library or of
+stallscope. Shares are of all samples that were chosen. `self_share`: the sample belongs to it, with
+what torch, numpy and others compute for it, but not with what is a kind of its own (decode, a
+library's transform, reading, sending), see `frames.owner`; `total_share`: it was anywhere on the
+stack; `hits`: samples with it on the stack, `samples`: all of them. The ends are those of 95%
+intervals, `interval` says how they were made: by resampling "windows" of consecutive samples, or
+"Wilson", which takes samples as independent."""
+
+ALL: Final = "all"
+"""Workers, or stages, together."""
+
+
+def chosen(
+    samples: pl.DataFrame, worker: int | str | None = ALL, stage: str | None = ALL
+) -> pl.DataFrame:
+    """The samples of one worker (None: the main process), in one stage (None: not known)."""
+    if worker != ALL:
+        samples = samples.filter(pl.col("worker").eq_missing(pl.lit(worker)))
+    if stage != ALL:
+        samples = samples.filter(pl.col("stage").eq_missing(pl.lit(stage)))
+    return samples
+
+
+def table(flame: Flame, worker: int | str | None = ALL, stage: str | None = ALL) -> pl.DataFrame:
+    """The share of each of the user's own functions, the largest share of its own first.
+
+    Args:
+        flame: what was sampled.
+        worker: a worker's number, or None for the main process.
+        stage: a stage's name, or None for samples whose stage is not known.
+
+    Returns:
+        Columns of `TABLE`.
+    """
+    samples = chosen(flame.samples, worker, stage)
+    if samples.is_empty():
+        return pl.DataFrame(schema=TABLE)
+    units, counts, processes = _windows(samples)
+    own, anywhere = _pairs(samples["stack"].unique(maintain_order=True).to_list())
+    names = list(dict.fromkeys(anywhere["frame"].to_list()))
+    if not names:
+        return pl.DataFrame(schema=TABLE)
+    inner, outer = (_matrix(units, pairs, names, len(counts)) for pairs in (own, anywhere))
+    self_low, self_high, how = intervals(inner, counts, processes)
+    total_low, total_high, _ = intervals(outer, counts, processes)
+    count = counts.sum()
+    found = [StackFunction(*name.split("\0")) for name in names]
+    return pl.DataFrame(
+        {
+            "function": [one.function for one in found],
+            "file": [one.file for one in found],
+            "self_share": inner.sum(axis=0) / count,
+            "self_share_low": self_low,
+            "self_share_high": self_high,
+            "total_share": outer.sum(axis=0) / count,
+            "total_share_low": total_low,
+            "total_share_high": total_high,
+            "hits": outer.sum(axis=0).astype(np.int64),
+            "samples": int(count),
+            "interval": how,
+        },
+        TABLE,
+    ).sort(["self_share", "total_share", "function"], descending=[True, True, False])
+
+
+def kind_shares(samples: pl.DataFrame) -> dict[str, float]:
+    """The share of samples that belong to each kind of frame, the largest first."""
+    hits: dict[str, int] = {}
+    for stack, many in samples.group_by("stack").agg(pl.col("hits").sum()).iter_rows():
+        name = kind(owner(stack))
+        hits[name] = hits.get(name, 0) + many
+    count = sum(hits.values())
+    return {name: hits[name] / count for name in sorted(hits, key=lambda name: -hits[name])}
+
+
+def _windows(
+    samples: pl.DataFrame,
+) -> tuple[pl.DataFrame, np.ndarray[tuple[int], np.dtype[np.float64]], list[int]]:
+    """Hits of each window and stack, samples of each window, and its process."""
+    keys = ["pid", "window"] if "window" in samples.columns else ["pid"]
+    count = samples.group_by(keys, maintain_order=True).agg(samples=pl.col("hits").sum())
+    numbered = count.with_row_index("unit")
+    units = samples.join(numbered, on=keys).select("unit", "stack", "hits")
+    found: np.ndarray[tuple[int], np.dtype[np.float64]] = count["samples"].to_numpy().astype(float)
+    return units, found, count["pid"].to_list()
+
+
+def _pairs(stacks: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """For each stack its owner, if that is the user's, and all of the user's functions in it."""
+    own, anywhere = [], []
+    for stack in stacks:
+        mine = ["\0".join(one) for one in frames(stack) if kind(one) == YOURS]
+        whose = owner(stack)
+        own += [(stack, "\0".join(whose))] if kind(whose) == YOURS else []
+        anywhere += [(stack, one) for one in dict.fromkeys(mine)]
+    schema = {"stack": pl.String, "frame": pl.String}
+    return tuple(pl.DataFrame(rows, schema, orient="row") for rows in (own, anywhere))  # type: ignore[return-value]
+
+
+def _matrix(
+    units: pl.DataFrame, pairs: pl.DataFrame, names: list[str], windows: int
+) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Hits of each window and function, shape (windows, functions)."""
+    found = np.zeros((windows, len(names)))
+    hits = units.join(pairs, on="stack").group_by("unit", "frame").agg(pl.col("hits").sum())
+    places = {name: number for number, name in enumerate(names)}
+    columns = [places[name] for name in hits["frame"]]
+    found[hits["unit"].to_numpy(), columns] = hits["hits"].to_numpy()
+    return found

@@ -1,0 +1,541 @@
+"""py-spy as a guest in several processes: asked first with `dump`, and never left behind.
+
+Nothing here waits: the training loop goes on, and whoever records looks in now and then. A refused
+`record` can hang, so it is only made where a `dump` under a timeout has worked.
+
+One call of py-spy: bounded, ended with whoever made it, and what its words mean.
+
+What keeps py-spy from attaching here, and the exact setting that would let it.
+
+Raw stacks made readable: what is torch's way into a worker and what is ours is left out.
+
+A forked worker's stack begins with everything that its parent was inside of. What remains begins
+at the worker's loop, at a thread's function, or in the main process at the user's own program.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from stallscope.interrupts import held_back
+from stallscope.stages import COLLATE, DECODE, GETITEM, PIN, SEND, Stage, of_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from typing_extensions import Self
+
+
+DUMP_S: Final = 3.0
+"""So long a `dump` may take; it takes a quarter of a second."""
+_MORE_DUMPS: Final = 5
+"""So often it is made again: it reads stacks that change meanwhile, and may fail by that."""
+_END_S: Final = 2.0
+"""So long it may take where it is told to end."""
+
+
+class PySpyCall:
+    """One run of py-spy, with an end. Hold interrupts back until it is kept where it gets killed.
+
+    Args:
+        arguments: of py-spy.
+        folder: for its output.
+        name: of its files.
+        bound_s: it is killed after so long.
+        more: so often it is made again, within that time, where it fails without being refused.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], folder: Path, name: str, bound_s: float, more: int = 0
+    ) -> None:
+        self._arguments = arguments
+        self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
+        self._deadline = time.monotonic() + bound_s
+        self._more = more
+        self.timed_out = False
+        self._make()
+
+    def _make(self) -> None:
+        with held_back(), self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(  # noqa: S603 - py-spy, and numbers
+                self._arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,  # a Ctrl-C at the terminal is ours to pass on
+            )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended; ends it where its time is over."""
+        if self._process.poll() is not None:
+            if self._more and not self.worked and not is_refused(self):
+                self._more -= 1
+                self._make()
+                return False
+            return True
+        if time.monotonic() < self._deadline:
+            return False
+        self.timed_out = True
+        self.kill()
+        return True
+
+    @property
+    def worked(self) -> bool:
+        """Whether it ended well."""
+        return self._process.poll() == 0 and not self.timed_out
+
+    @property
+    def out(self) -> str:
+        """What it printed."""
+        return self._out.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def said(self) -> str:
+        """What it has to say, without the trace of its own stack."""
+        text = self._err.read_text(encoding="utf-8", errors="replace")
+        return text.partition("Stack backtrace:")[0].strip()
+
+    def tell_to_end(self) -> None:
+        """As Ctrl-C does: it writes down what it has."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            self._deadline = min(self._deadline, time.monotonic() + _END_S)
+
+    def kill(self) -> None:
+        """End it now."""
+        self._more = 0
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+
+def executable() -> Path | None:
+    """The py-spy that belongs to this Python, else the one on the PATH; None: there is none."""
+    beside = Path(sys.executable).parent
+    for folder in (beside, beside / "Scripts"):
+        for name in ("py-spy", "py-spy.exe"):
+            if (folder / name).is_file():
+                return folder / name
+    found = shutil.which("py-spy")
+    return None if found is None else Path(found)
+
+
+def dump(program: Path, pid: int, folder: Path, *, with_locals: bool = False) -> PySpyCall:
+    """Ask for the stacks of a process, once."""
+    arguments = [str(program), "dump", "--nonblocking", "--json", "--pid", str(pid)]
+    arguments += ["--locals"] * with_locals
+    return PySpyCall(arguments, folder, f"dump-{pid}", DUMP_S, _MORE_DUMPS)
+
+
+def is_refused(call: PySpyCall) -> bool:
+    """Whether py-spy was not allowed to look."""
+    said = call.said.lower()
+    return any(word in said for word in ("permission denied", "not permitted", "elevated", "sudo"))
+
+
+def why_not(call: PySpyCall) -> str:
+    """Why a call came to nothing, in words."""
+    if call.timed_out:
+        return f"py-spy got no answer within {DUMP_S:.0f} s"
+    if is_refused(call):
+        return "py-spy may not attach"
+    said = call.said
+    first = said.removeprefix("Error: ").partition("\n")[0].rstrip(". ")
+    with suppress(ValueError):
+        first = first[: first.index(" Check that the process is running")].rstrip(". ")
+    return f"py-spy could not read it ({first or 'it ended without a word'})"
+
+
+_SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
+_CONTAINER_MARKS: Final = ("/.dockerenv", "/run/.containerenv")
+_SUDO_SCOPE: Final = 2
+_NEVER_SCOPE: Final = 3
+
+
+def what_would_allow() -> str:
+    """The setting to change, as a sentence without its full stop."""
+    if sys.platform == "darwin":
+        return "macOS lets only root attach: start this Python with sudo to use py-spy"
+    if sys.platform == "win32":
+        return "start this Python as administrator to use py-spy"
+    said = []
+    scope = _ptrace_scope()
+    if scope == _NEVER_SCOPE:
+        said.append(
+            "kernel.yama.ptrace_scope is 3, which forbids attaching until the machine starts anew "
+            "with a lower value"
+        )
+    elif scope:
+        root = " (2 allows root alone)" if scope == _SUDO_SCOPE else ""
+        said.append(
+            f"kernel.yama.ptrace_scope is {scope}{root}: `sudo sysctl kernel.yama.ptrace_scope=0` "
+            "lets py-spy attach"
+        )
+    if _in_container():
+        said.append(
+            "this is a container: start it with `--cap-add SYS_PTRACE` (Kubernetes: "
+            'securityContext.capabilities.add: ["SYS_PTRACE"]) to let py-spy attach'
+        )
+    return "; ".join(said) or (
+        "neither kernel.yama.ptrace_scope nor a container is in the way that could be seen: run as "
+        "the user of that process or with sudo, or allow SYS_PTRACE"
+    )
+
+
+def _ptrace_scope() -> int:
+    with suppress(OSError, ValueError):
+        return int(_SCOPE.read_text())
+    return 0
+
+
+def _in_container() -> bool:
+    return any(map(os.path.exists, _CONTAINER_MARKS)) or "KUBERNETES_SERVICE_HOST" in os.environ
+
+
+WORKER_LOOP: Final = "torch/utils/data/_utils/worker.py"
+"""The file of torch's worker loop, as `short` has it."""
+
+_OURS: Final = tuple(
+    f"stallscope/{folder}/"
+    for folder in (
+        *("hooks", "targets", "isolation", "loops", "run"),
+        *("ladder", "flame", "orders", "lines", "diagnose"),
+    )
+)
+_PIPELINES: Final = ("stallscope/targets/images.py", "stallscope/loops/simulated.py")
+"""Datasets and steps of ours stand for the user's."""
+_WATCHING: Final = (
+    *("stallscope/hooks/self_sampler.py", "stallscope/flame/pyspy.py"),
+    *("stallscope/flame/fallback.py", "stallscope/run/resource_"),
+)
+"""Whoever is inside of these is no part of what is measured."""
+_STARTS_THREADS: Final = "threading.py"
+_KNOWN: Final = {
+    "torch/utils/data/_utils/collate.py": COLLATE,
+    "torch/utils/data/_utils/pin_memory.py": PIN,
+    "PIL/ImageFile.py": DECODE,
+    "torchvision/io/image.py": DECODE,
+    "multiprocessing/resource_sharer.py": SEND,  # hands the batch's memory over
+}
+"""Stages that are told by whose code it is, where no frame of the recorder's says better."""
+_FEEDER: Final = ("multiprocessing/queues.py", "_feed")
+_LIBRARY: Final = re.compile(
+    r".*[/\\](?:(?:site|dist)-packages|lib\d*[/\\]python3[^/\\]*)[/\\](.*)", re.DOTALL
+)
+_FROM_SOURCE: Final = {"stallscope", "torch", "torchvision"}
+"""Libraries that may be run from their sources."""
+_UNSAFE: Final = str.maketrans({";": ":", "\n": " ", "\r": " "})
+"""What has a meaning in the collapsed form."""
+
+
+class StackFrame(NamedTuple):
+    """One function that was being run."""
+
+    name: str
+    """Of the function, with that of its class where Python has it (3.11)."""
+    file: str
+    """Full path, or the name of a compiled library."""
+    line: int
+    """0 where there is none."""
+
+    def __str__(self) -> str:
+        file = shown(self.file)
+        place = f"{file}:{self.line}" if self.line else file
+        return f"{self.name} ({place})".translate(_UNSAFE)
+
+
+@functools.cache
+def short(file: str) -> str:
+    """A path from its outermost package on, as py-spy has it: `torch/serialization.py`."""
+    inside = _LIBRARY.fullmatch(file)
+    if inside:
+        return inside[1]
+    folder = os.path.dirname(file)  # noqa: PTH120 - as text: it may be no path at all
+    while os.path.exists(f"{folder}/__init__.py") and len(folder) > 1:  # noqa: PTH110
+        folder = os.path.dirname(folder)  # noqa: PTH120
+    return file[len(folder) :].lstrip("/\\") if folder else file
+
+
+@functools.cache
+def shown(file: str) -> str:
+    """Library code from its package on; the whole path of anything else.
+
+    A user's package may be called `datasets`, as a library is: its path tells them apart.
+    """
+    inside = short(file)
+    known = _LIBRARY.fullmatch(file) or inside.partition("/")[0] in _FROM_SOURCE
+    return inside if known else file
+
+
+def collapsed(stack: Sequence[StackFrame]) -> tuple[str | None, str] | None:
+    """The stage and the readable frames of a stack, joined by `;`.
+
+    Args:
+        stack: the outermost frame first.
+
+    Returns:
+        None where nothing of interest is left.
+    """
+    files = [short(frame.file) for frame in stack]
+    if any(file.startswith(_WATCHING) for file in files):
+        return None
+    begin = max(
+        (place for place, file in enumerate(files) if _is_entry(stack[place], file)),
+        default=_after_threads(files),
+    )
+    kept = [
+        frame
+        for frame, file in zip(stack[begin:], files[begin:], strict=True)
+        if not _is_ours(file)
+    ]
+    stage = _stage(stack) or _known_stage(kept)
+    if not kept or (stage is None and _is_ours(files[-1])):  # our own loop, at work
+        return None
+    return stage, ";".join(map(str, kept))
+
+
+def _is_entry(frame: StackFrame, file: str) -> bool:
+    return file == WORKER_LOOP and frame.name == "_worker_loop"
+
+
+def _after_threads(files: list[str]) -> int:
+    """Where a thread's own function begins; 0 in the main thread."""
+    begin = 0
+    while begin < len(files) - 1 and files[begin] == _STARTS_THREADS:
+        begin += 1
+    return begin
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_OURS) and not file.startswith(_PIPELINES)
+
+
+def _stage(stack: Iterable[StackFrame]) -> str | None:
+    """The innermost stage, as the recorder sees it."""
+    stages = [of_frame(frame.name) for frame in stack if "stallscope" in frame.file]
+    name, in_transform, in_sample = None, False, False
+    for stage in filter(None, stages):
+        if (stage.gives_way and in_transform) or (in_sample and _is_sample(stage)):
+            continue
+        in_sample = in_sample or _is_sample(stage)
+        name, in_transform = stage.name, stage.kind == "transform"
+    return name
+
+
+def _is_sample(stage: Stage) -> bool:
+    return stage.name == GETITEM.name
+
+
+def _known_stage(stack: Sequence[StackFrame]) -> str | None:
+    """What is told by well-known code alone; None where nothing is."""
+    for frame in reversed(stack):
+        file = short(frame.file)
+        if file in _KNOWN:
+            return _KNOWN[file].name
+        if file == _FEEDER[0] and frame.name.endswith(_FEEDER[1]):
+            return SEND.name
+    return None
+
+
+_GRACE_S: Final = 5.0
+"""So long after its time a recording may take to write down what it saw."""
+
+
+@dataclass(frozen=True)
+class How:
+    """How to sample."""
+
+    rate_hz: float = 50.0
+    """Samples a second, of each process."""
+    seconds: float = 5.0
+    """For how long."""
+    native: bool = False
+    """Frames of compiled code, too: stops the process for each sample."""
+    idle: bool = False
+    """Threads that wait, too."""
+    gil: bool = False
+    """Only threads that hold Python's lock."""
+
+
+@dataclass
+class Seen:
+    """What was seen in one process."""
+
+    worker: int | None
+    """Its number in its loader; None: no worker."""
+    pid: int
+    threads: list[list[list[StackFrame]]] = field(default_factory=list)
+    """Of each thread its stacks, in the order in which they were taken; outermost frame first."""
+    why_not: str = ""
+    """Why there is nothing, in words; empty where there is."""
+
+
+class Spy:
+    """Looks into several processes at once.
+
+    Args:
+        processes: number of each worker (None for another process) and its process id.
+        how: how to sample.
+        folder: private, for what py-spy writes.
+    """
+
+    name = "py-spy"
+
+    def __init__(self, processes: Sequence[tuple[int | None, int]], how: How, folder: Path) -> None:
+        self.seen = [Seen(worker, pid) for worker, pid in processes]
+        self.refused = ""
+        """Why no process at all could be looked into."""
+        self.remedy = ""
+        """What would help, where it was refused."""
+        self.seconds = 0.0
+        """How long was sampled."""
+        self.notes: list[str] = []
+        self._how = how
+        self._folder = folder
+        self._program = executable()
+        self._dumps: dict[int, PySpyCall] = {}
+        self._records: dict[int, PySpyCall] = {}
+        self._began: float | None = None
+        self._told = False
+
+    def __enter__(self) -> Self:
+        try:
+            self._ask()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with held_back():
+            for call in (*self._dumps.values(), *self._records.values()):
+                call.kill()
+
+    # ---- meanwhile ------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more to wait for; looks in, and goes on to the next step."""
+        if self.refused:
+            return True
+        if self._began is None:
+            if not all(call.is_over for call in self._dumps.values()):
+                return False
+            self._learn()
+            if self.refused:
+                return True
+            self._record()
+        elif time.monotonic() > self._began + self._how.seconds:
+            self._tell_to_end()
+        return all(call.is_over for call in self._records.values())
+
+    def stop(self) -> None:
+        """Take what there is by now; waits a moment for it."""
+        with held_back():
+            for call in self._dumps.values():
+                call.kill()
+            self._tell_to_end()
+            while not all(call.is_over for call in self._records.values()):
+                time.sleep(0.01)
+
+    def read(self) -> list[Seen]:
+        """What was seen, of every process that was asked for."""
+        for seen in self.seen:
+            call = self._records.get(seen.pid)
+            if call is not None:
+                self._read(seen, call)
+        return self.seen
+
+    # ---- py-spy's own words ---------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        if self._program is None:
+            self.refused = "py-spy is not installed beside this Python"
+            self.remedy = "pip install py-spy"
+            return
+        for seen in self.seen:
+            with held_back():
+                self._dumps[seen.pid] = dump(self._program, seen.pid, self._folder)
+
+    def _learn(self) -> None:
+        """From the dumps: who can be looked into."""
+        for seen in self.seen:
+            call = self._dumps[seen.pid]
+            if not call.worked:
+                seen.why_not = why_not(call)
+        if all(seen.why_not for seen in self.seen):
+            self.refused = self.seen[0].why_not if self.seen else "there is no process"
+            self.remedy = (
+                what_would_allow()
+                if any(is_refused(call) or call.timed_out for call in self._dumps.values())
+                else "a newer one may know this Python: pip install --upgrade py-spy"
+            )
+
+    def _record(self) -> None:
+        self._began = time.monotonic()
+        how = self._how
+        flags = [
+            "--native" if how.native else "--nonblocking",
+            *["--idle"] * how.idle,
+            *["--gil"] * how.gil,
+        ]
+        for seen in self.seen:
+            if not seen.why_not:
+                path = self._folder / f"{seen.pid}.speedscope"
+                arguments = [
+                    *(str(self._program), "record", "--pid", str(seen.pid)),
+                    *("--rate", str(max(round(how.rate_hz), 1))),
+                    *("--duration", str(math.ceil(how.seconds))),
+                    *("--format", "speedscope", "--full-filenames", "--output", str(path), *flags),
+                ]
+                bound_s = math.ceil(how.seconds) + _GRACE_S
+                with held_back():
+                    self._records[seen.pid] = PySpyCall(
+                        arguments, self._folder, f"record-{seen.pid}", bound_s
+                    )
+
+    def _tell_to_end(self) -> None:
+        if not self._told:
+            self._told = True
+            if self._began is not None:
+                self.seconds = min(time.monotonic() - self._began, self._how.seconds)
+            for call in self._records.values():
+                call.tell_to_end()
+
+    def _read(self, seen: Seen, call: PySpyCall) -> None:
+        path = self._folder / f"{seen.pid}.speedscope"
+        try:
+            seen.threads = _threads(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            seen.why_not = "it ended, or py-spy lost it: " + (call.said or "no word")
+            return
+        finally:
+            path.unlink(missing_ok=True)  # another recording of the same process may follow
+        if "behind in sampling" in call.said:
+            self.notes.append(f"py-spy came late to pid {seen.pid}: its shares may be inaccurate")
+
+
+def _threads(speedscope: Any) -> list[list[list[StackFrame]]]:
+    """Of each thread its stacks. Format: https://www.speedscope.app/file-format-schema.json."""
+    frames = [
+        StackFrame(str(one["name"]), str(one.get("file") or "?"), int(one.get("line") or 0))
+        for one in speedscope["shared"]["frames"]
+    ]
+    return [
+        [[frames[number] for number in stack] for stack in profile["samples"]]
+        for profile in speedscope["profiles"]
+    ]

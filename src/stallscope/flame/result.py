@@ -1,0 +1,298 @@
+"""The stacks of the workers as a value: where in the code their time went.
+
+Everything before makes it, everything after reads it.
+
+Two recordings against each other: what grew, and what shrank.
+
+Functions are matched by name and file, without lines: between two recordings the file is often
+edited. The interval of a change is made from those of both shares (Zou and Donner, "Construction of
+confidence limits about effect measures", Statistics in Medicine 27, 2008).
+
+Sampled stacks: what they are made of, and which of the user's functions they lie in.
+
+What a flamegraph says, in a sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import hypot
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import polars as pl
+
+from stallscope.flame import classify
+from stallscope.flame.classify import KINDS, YOURS, kind_shares
+from stallscope.result import Result
+from stallscope.units import share
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from polars._typing import PolarsDataType
+
+
+if TYPE_CHECKING:
+    Schema = dict[str, PolarsDataType]
+
+SAMPLES: Schema = {
+    "worker": pl.Int16,
+    "pid": pl.Int32,
+    "window": pl.Int32,
+    "stage": pl.String,
+    "stack": pl.String,
+    "hits": pl.Int64,
+}
+"""One row a process, window and stack. `worker` is null in the main process. `stack`: the frames,
+root first, `;` between them, each `function (file:line)` as py-spy's raw format writes it; frames
+of stallscope's own are left out. `stage`: the stage of the sample or batch in which it was taken,
+null where that is not known. `hits`: how often it was seen.
+
+Neighbouring samples look alike (an op takes longer than from one sample to the next), so they are
+no independent draws. `window` counts blocks of consecutive samples of a process, of about
+`WINDOW_S` each: intervals are made over blocks."""
+
+WINDOW_S: Final = 0.5
+"""Busy time that one window covers, about, seconds."""
+
+PY_SPY: Final = "py-spy"
+IN_PROCESS: Final = "in-process sampler"
+
+
+@dataclass(frozen=True)
+class FlameConditions:
+    """What was sampled, how and where."""
+
+    name: str = ""
+    """What the user pointed at, in the user's words."""
+    how: str = PY_SPY
+    """Who took the samples: `PY_SPY` from outside, or `IN_PROCESS`, a thread of the worker."""
+    rate_hz: float = 50.0
+    """Samples a second that were asked for, of each process."""
+    seconds: float = 0.0
+    """How long was sampled, seconds."""
+    native: bool = False
+    """Whether frames of compiled code are in the stacks."""
+    idle: bool = False
+    """Whether samples of waiting threads are in it."""
+    gil: bool = False
+    """Whether only threads that hold Python's lock were sampled."""
+    num_workers: int = 0
+    """Worker processes that were sampled; 0: the main process was."""
+    machine: dict[str, Any] = field(default_factory=dict)
+    """Where it was measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class Flame(Result):
+    """Where in the code the workers' time goes: sampled stacks of all of them."""
+
+    _view: ClassVar[str] = "stallscope.views.flame"
+
+    samples: pl.DataFrame
+    """Columns of `SAMPLES`."""
+    circumstances: FlameConditions = field(default_factory=FlameConditions)
+    """What was sampled, how and where."""
+    notes: tuple[str, ...] = ()
+    """What was left out or has to be known, in sentences."""
+
+    @cached_property
+    def _stacks(self) -> pl.DataFrame:
+        keys = ["worker", "pid", "stage", "stack"]
+        return (
+            self.samples.group_by(keys, maintain_order=True)
+            .agg(pl.col("hits").sum())
+            .sort("hits", descending=True, maintain_order=True)
+        )
+
+    def stacks(self) -> pl.DataFrame:
+        """One row a process, stage and stack, the most frequent first.
+
+        Returns:
+            The columns `worker, pid, stage, stack, hits`, as in `SAMPLES`.
+        """
+        return self._stacks
+
+    @cached_property
+    def _table(self) -> pl.DataFrame:
+        from stallscope.flame.classify import table
+
+        return table(self)
+
+    def table(self) -> pl.DataFrame:
+        """The share of each of the user's own functions, with an interval, the largest first.
+
+        Returns:
+            Columns of `analyze.stacks.TABLE`.
+        """
+        return self._table
+
+    def diff(self, before: Flame) -> Any:
+        """What grew and what shrank since another recording.
+
+        Args:
+            before: the one to compare with.
+
+        Returns:
+            The difference, see `analyze.stacks.diff`; it has a `table()` and shows itself.
+        """
+        return diff(self, before)
+
+    def export(self, path: str | Path) -> Path:
+        """Write the flamegraph as a file that needs nothing else.
+
+        Args:
+            path: `.html` (zooms and searches in a browser), `.svg` (a picture) or `.json`
+                (speedscope); an older file is written over.
+
+        Returns:
+            The path.
+
+        Raises:
+            StallscopeError: another ending, or it cannot be written there.
+        """
+        written: Path = self._face().export(self, path)
+        return written
+
+    def save(self, folder: str | Path) -> Path:
+        """Write it as JSON and Parquet; `Flame.load` reads it back.
+
+        Args:
+            folder: a new or empty folder, or one with an older flame to write over.
+
+        Returns:
+            The folder.
+
+        Raises:
+            RunFormatError: the folder holds something else, or cannot be written.
+        """
+        from stallscope.flame import files
+
+        return files.save(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Flame:
+        """Read what `save` wrote. Runs nothing that the folder says.
+
+        Args:
+            folder: the folder.
+
+        Raises:
+            RunFormatError: there is none, a damaged one, or one of another version.
+        """
+        from stallscope.flame import files
+
+        return files.read(folder)
+
+
+CHANGES: Schema = {
+    "function": pl.String,
+    "file": pl.String,
+    "before_share": pl.Float64,
+    "after_share": pl.Float64,
+    "change": pl.Float64,
+    "change_low": pl.Float64,
+    "change_high": pl.Float64,
+    "distinguishable": pl.Boolean,
+}
+"""One row a function of the user's own. Shares as `self_share` in `shares.TABLE`; `change`: after
+minus before, in shares of 1, with the ends of its 95% interval; `distinguishable`: 0 lies outside
+of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class FlameDifference(Result):
+    """What grew and what shrank from one recording to another."""
+
+    _view: ClassVar[str] = "stallscope.views.flame_difference"
+
+    after: Flame
+    before: Flame
+
+    @cached_property
+    def _table(self) -> pl.DataFrame:
+        return changes(self.after, self.before)
+
+    def table(self) -> pl.DataFrame:
+        """The change of each of the user's own functions, the largest first.
+
+        Returns:
+            Columns of `CHANGES`.
+        """
+        return self._table
+
+    def export(self, path: str | Path) -> Path:
+        """Write it as a file that needs nothing else: `.html` zooms in a browser, `.svg` does not.
+
+        Raises:
+            StallscopeError: another ending, or it cannot be written there.
+        """
+        written: Path = self._face().export(self, path)
+        return written
+
+
+def diff(after: Flame, before: Flame) -> FlameDifference:
+    """What grew and what shrank since another recording."""
+    return FlameDifference(after, before)
+
+
+def changes(after: Flame, before: Flame) -> pl.DataFrame:
+    """The change of each of the user's own functions, the largest first; columns of `CHANGES`."""
+    now, then = (
+        {(row["function"], row["file"]): row for row in classify.table(one).iter_rows(named=True)}
+        for one in (after, before)
+    )
+    counts = [int(one.samples["hits"].sum()) for one in (after, before)]
+    rows = []
+    for name in dict.fromkeys([*then, *now]):
+        one, other = (_ends(rows.get(name), n) for rows, n in zip((now, then), counts, strict=True))
+        change = one[0] - other[0]
+        low = change - hypot(one[0] - one[1], other[2] - other[0])
+        high = change + hypot(one[2] - one[0], other[0] - other[1])
+        rows.append((*name, other[0], one[0], change, low, high, not low <= 0 <= high))
+    made = pl.DataFrame(rows, CHANGES, orient="row")
+    return made.sort(pl.col("change").abs(), descending=True, maintain_order=True)
+
+
+def _ends(row: dict[str, Any] | None, count: int) -> tuple[float, float, float]:
+    """A share and the ends of its interval; of a function that was never seen, near 0."""
+    if row is None:
+        import numpy as np
+
+        from stallscope.stats import wilson
+
+        return 0.0, 0.0, float(wilson(np.zeros(1), max(count, 1))[1][0])
+    return row["self_share"], row["self_share_low"], row["self_share_high"]
+
+
+_LITTLE: Final = 0.05
+"""A share below which no function of the user's is worth the title."""
+
+
+def sentence(flame: Flame) -> str:
+    """The user's function that takes most, and what takes even more that is not the user's."""
+    whose = "the workers' time" if flame.circumstances.num_workers else "the process's time"
+    if flame.samples.is_empty():
+        return "No sample was taken: there is nothing to see"
+    rows, kinds = flame.table(), kind_shares(flame.samples)
+    first = next((name for name in kinds if name != YOURS), YOURS)
+    what = KINDS[first][0].upper() + KINDS[first][1:]
+    if rows.is_empty() or rows["self_share"][0] < _LITTLE:
+        takes = f"{what}: {share(kinds[first])} of {whose}"
+        return f"{takes}; none of your own functions takes {share(_LITTLE)}"
+    top = rows.row(0, named=True)
+    told = f"`{top['function']}` (yours) takes {share(top['self_share'])} of {whose}"
+    more = kinds[first] > top["self_share"] and first != YOURS
+    return f"{told}; {KINDS[first]}: {share(kinds[first])}" if more else told
+
+
+def difference_sentence(found: FlameDifference) -> str:
+    """The change that is largest among those that can be told from chance."""
+    clear = found.table().filter(pl.col("distinguishable"))
+    if clear.is_empty():
+        return "Before and after are not distinguishable in any of your functions"
+    top = clear.row(0, named=True)
+    word = "shrank" if top["change"] < 0 else "grew"
+    ends = f"{share(top['before_share'])} to {share(top['after_share'])}"
+    return f"`{top['function']}` (yours) {word} from {ends} of the time"

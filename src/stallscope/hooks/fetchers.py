@@ -1,0 +1,394 @@
+"""Hooking the fetchers: where torch makes a batch, in a worker and in the main process alike.
+
+Around the original `fetch`, the dataset, its iterator and the collate function are replaced by
+recording stand-ins and put back in a `finally`; nothing outside of torch's fetcher sees them.
+
+What stands in for a dataset while one of its batches is recorded.
+
+Where an exception came from in a batch that was not recorded.
+
+Recorded batches say so themselves. In the others no hook is on, but the traceback knows: the
+frame of the dataset's `__getitem__` holds the index, and the innermost hooked code is the stage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import sys
+import threading
+import weakref
+from contextlib import contextmanager
+from math import ceil
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from torch.utils.data import Subset
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+
+from stallscope.hooks import libraries
+from stallscope.hooks.library_calls import Libraries
+from stallscope.hooks.loop_log import Mark
+from stallscope.hooks.ops import Ops
+from stallscope.hooks.patches import Patches
+from stallscope.hooks.stage_log import LONGEST_NS, Header, Tag
+from stallscope.hooks.training_step import listeners
+from stallscope.hooks.weak import under, unseen
+from stallscope.stages import BATCH, GARBAGE, GETITEM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType, TracebackType
+
+    from stallscope.hooks.loop_log import MarkWriter
+    from stallscope.hooks.recorder import Recorder
+    from stallscope.stages import Stage
+
+
+def asked_by_bulk(dataset: Any) -> Iterator[Any]:
+    """The datasets whose `__getitem__` a `__getitems__` calls: itself, or that of its subset."""
+    yield dataset
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+        yield dataset
+
+
+class DatasetStandIn:
+    """A dataset whose every sample is recorded, or every batch where it gives whole batches."""
+
+    def __init__(self, dataset: Any, recorder: Recorder, whole: bool) -> None:  # noqa: FBT001
+        self._dataset = dataset
+        self._recorder = recorder
+        self._whole = whole
+
+    @unseen
+    def __getitem__(self, index: Any) -> Any:
+        if self._whole:
+            return self._recorder.call(self._dataset.__getitem__, self._key())(index)
+        return self._recorder.sample(self._dataset.__getitem__, index)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._dataset, name)
+        if name == "__getitems__" and value:
+            return self._recorder.call(value, self._key())
+        return value
+
+    def _key(self) -> int:
+        return self._recorder.key(GETITEM)
+
+
+def is_one(index: Any) -> bool:
+    """Whether a sampler's index names one sample and not a list of them."""
+    if isinstance(index, (list, tuple, slice)):
+        return False
+    return not getattr(index, "ndim", 0)
+
+
+@contextmanager
+def located(recorder: Recorder, fetcher: Any) -> Iterator[None]:
+    """Write into the log which sample of an unrecorded batch failed, and in which stage."""
+    try:
+        yield
+    except StopIteration:  # the end of an iterable dataset
+        raise
+    except BaseException as error:
+        getitem = getattr(type(fetcher.dataset), "__getitem__", None)
+        recorder.failed(*_locate(recorder, error.__traceback__, getattr(getitem, "__code__", None)))
+        raise
+
+
+def _locate(
+    recorder: Recorder, traceback: TracebackType | None, getitem: object
+) -> tuple[Any, int]:
+    """The index that the dataset was asked for, and the key of the innermost stage."""
+    index, key = None, recorder.key(GETITEM)
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code is getitem:
+            index = _second_argument(frame)
+        key = recorder.names.key_of_code.get(frame.f_code, key)
+        traceback = traceback.tb_next
+    return index, key
+
+
+def _second_argument(frame: FrameType) -> Any:
+    names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+    return frame.f_locals.get(names[1]) if len(names) > 1 else None
+
+
+_OLDEST: Final = 2
+"""Collections of younger generations are too many and too short to be told."""
+_COST_SHARE: Final = 0.004
+"""Recording may cost this share of the batches' time; else only every k-th batch is recorded. Less
+than half of the promised 1%: a word's cost is an estimate, and going on and off costs, too."""
+_WORD_NS: Final = (200, 1400)
+"""What a word costs with the hook around it: in a row (`tests/benchmarks/span_cost.py`), and
+between ops that use the caches (`tests/benchmarks/overhead.py`)."""
+_CROWDING: Final = 80
+"""Time between two words over the time by which that makes a word dearer."""
+_FIRST_BATCHES: Final = 8
+"""The first batches of a process are always recorded: they tell what recording costs."""
+
+
+class Task(Protocol):
+    """What a fetcher in this process is to make."""
+
+    @property
+    def key(self) -> int:
+        """Loader and epoch, see `marks.epoch_key`."""
+
+    @property
+    def given(self) -> int:
+        """Number of the batch in its epoch."""
+
+
+class Hooks:
+    """All hooks of one process.
+
+    Args:
+        recorder: writes the log of this thread.
+        task: what a fetcher is to make now, None for one that is not measured; without this
+            function, who calls sets `number` and begins the epochs.
+        marks: where begin and end of each batch are written, where nobody else does.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        task: Callable[[Any], Task | None] | None = None,
+        marks: MarkWriter | None = None,
+    ) -> None:
+        self.number = -1
+        """Number of the batch at work in its epoch."""
+        self._recorder = recorder
+        self._task = task
+        self._marks = marks
+        self._epoch = 0
+        self._busy = False
+        self._retired = False
+        self._switch = threading.RLock()
+        self._fetchers = Patches()
+        self._inside = Patches()
+        self._libraries = Libraries(recorder, self._inside)
+        self._ops = Ops(recorder, self._inside)
+        self._adapters = libraries.Adapters(recorder, self._fetchers)
+        self._modules_seen = 0
+        self._datasets: dict[int, Any] = {}
+        self._asked: set[type] = set()
+        self._outermost: Any = None
+        self._indices: Iterator[Any] = iter(())
+        self._collected: Callable[[], None] | None = None
+        self._batches = 0
+        self._costs: list[float] = []
+        self._every = 1
+
+    def put_on(self) -> None:
+        """Hook torch's fetchers; the rest follows at the first batch, when the dataset is known."""
+        for cls in (_MapDatasetFetcher, _IterableDatasetFetcher):
+            self._fetchers.put(cls, "fetch", self._fetch(cls.fetch))
+        self._adapters.hook()  # before the dataset's iterator is made
+        listeners.append(self)
+        gc.callbacks.append(self._collects)
+
+    def take_off(self) -> None:
+        """Leave everything as it was before `put_on`."""
+        if self in listeners:
+            listeners.remove(self)
+        if self._collects in gc.callbacks:
+            gc.callbacks.remove(self._collects)
+        self._fetchers.undo()
+        self._inside.undo()
+
+    def retire(self, *, close: bool = True) -> None:
+        """Take everything off and stop writing, see `Recorder.retire`."""
+        self.take_off()
+        if not close:  # in a forked child, where a thread that is no more may hold the lock
+            self._recorder.retire(close=False)
+            return
+        with self._switch:
+            self._retired = True
+        # Another thread may be making a batch: it goes on writing, and closes the log then.
+        self._recorder.retire(close=not self._busy)
+
+    def begin_epoch(self, key: int) -> None:
+        """All later batches belong to this epoch, see `marks.epoch_key`."""
+        self.number, self._epoch = -1, key
+        self._recorder.mark(Tag.EPOCH, key)
+
+    def begin(self, stage: Stage) -> Callable[[], None] | None:
+        """The user names a part of what is at work here; returns what to call at its end."""
+        return self._recorder.begin(stage)
+
+    def _collects(self, phase: str, about: dict[str, int]) -> None:
+        """Python collects garbage while a batch is at work."""
+        if about["generation"] < _OLDEST:
+            return
+        if phase == "start":
+            self._collected = self._recorder.begin(GARBAGE)
+        elif self._collected is not None:
+            self._collected()
+            self._collected = None
+
+    # ---- one batch ------------------------------------------------------------------------------
+
+    @unseen
+    def _fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Record torch's `fetch` of one batch."""
+
+        @functools.wraps(original)
+        def fetch(fetcher: Any, index: Any) -> Any:
+            if not self._takes(fetcher):
+                return original(fetcher, index)
+            try:
+                self._mark(Mark.TAKEN)
+                return recorded(fetcher, index)
+            finally:
+                self._mark(Mark.MADE)
+                self._busy = False
+                if self._retired:  # meanwhile, by another thread
+                    self._recorder.retire()
+
+        def recorded(fetcher: Any, index: Any) -> Any:
+            if not self._begins(fetcher):
+                with located(self._recorder, fetcher):
+                    return original(fetcher, index)
+            before = dict(vars(fetcher))
+            self._stand_in(fetcher, index)
+            samples, began = self._recorder.pace.samples, self._recorder.clock()
+            first_word = self._recorder.enter_batch(self.number)
+            made = False
+            try:
+                batch = original(fetcher, index)
+                made = True
+                return batch
+            finally:
+                for name in _REPLACED & before.keys():
+                    setattr(fetcher, name, before[name])
+                words = self._recorder.leave_batch(first_word, made=made)
+                samples = self._recorder.pace.samples - samples
+                self._weigh(words, samples, self._recorder.clock() - began)
+
+        under(BATCH, recorded)
+        return fetch
+
+    def _takes(self, fetcher: Any) -> bool:
+        """Whether a batch is to be recorded; then none other is until it is made.
+
+        A loader inside of a dataset makes its batches while one of ours is at work. One in another
+        thread would write into the same log.
+        """
+        with self._switch:
+            if self._busy or self._retired or not self._finds_task(fetcher):
+                return False
+            self._busy = True
+            return True
+
+    def _finds_task(self, fetcher: Any) -> bool:
+        """Learn which batch is to be made; whether it is one that is measured."""
+        if self._task is None:
+            return True
+        task = self._task(fetcher)
+        if task is None:
+            return False
+        if task.key != self._epoch:
+            self.begin_epoch(task.key)
+        self.number = task.given
+        return True
+
+    def _mark(self, what: Mark) -> None:
+        if self._marks is not None:
+            self._marks.mark(what, self._epoch, self.number)
+
+    def _begins(self, fetcher: Any) -> bool:
+        """Count a batch; whether it is to be recorded."""
+        header = self._recorder.log.header
+        is_late = self._recorder.clock() - header[Header.BORN_NS] > LONGEST_NS
+        if header[Header.STOP] or is_late:
+            if is_late:
+                self._recorder.note("a worker's clock was full: its later batches are not recorded")
+            self.take_off()
+            return False
+        number, self._batches = self._batches, self._batches + 1
+        if number >= _FIRST_BATCHES and number % self._every:
+            self._inside.suspend()
+            self._recorder.mark(Tag.SKIPPED, max(self.number, 0))
+            return False
+        self._inside.resume()
+        self._hook_imported()
+        if id(fetcher.dataset) not in self._datasets:
+            self._meet(fetcher.dataset)
+        return True
+
+    def _hook_imported(self) -> None:
+        """Hook what has been imported by now; costs nothing when nothing has been since."""
+        if len(sys.modules) == self._modules_seen:
+            return
+        self._libraries.hook()
+        self._ops.hook_containers()
+        self._adapters.hook()
+        self._modules_seen = len(sys.modules)
+
+    def _weigh(self, words: int, samples: int, batch_ns: int) -> None:
+        """Learn from a batch what recording costs, and how often to record."""
+        if samples:
+            self._recorder.choose_cpu_every(words / samples, batch_ns / samples)
+        if self._batches <= _FIRST_BATCHES:
+            fastest, slowest = _WORD_NS
+            word_ns = min(slowest, fastest + batch_ns / words / _CROWDING)
+            self._costs.append(words * word_ns / max(batch_ns, 1))
+        if self._batches == _FIRST_BATCHES:
+            self._every = max(1, ceil(median(self._costs) / _COST_SHARE))
+            self._recorder.log.header[Header.EVERY] = self._every
+
+    # ---- the dataset ----------------------------------------------------------------------------
+
+    def _meet(self, dataset: Any) -> None:
+        """Hook a dataset that was not seen before."""
+        number, seen = id(dataset), self._datasets
+        try:  # its id is its own for as long as it lives; a training may make one for each loader
+            seen[number] = weakref.ref(dataset, lambda _: seen.pop(number, None))
+        except TypeError:  # a class with slots
+            seen[number] = dataset
+        self._ops.hook(dataset)
+        if getattr(dataset, "__getitems__", None):
+            for cls in {type(inner) for inner in asked_by_bulk(dataset)} - self._asked:
+                self._asked.add(cls)
+                if hasattr(cls, "__getitem__"):
+                    with contextlib.suppress(Exception):  # made in C: its samples are not seen
+                        self._inside.put(cls, "__getitem__", self._getitem(cls))
+
+    @unseen
+    def _getitem(self, cls: Any) -> Callable[..., Any]:
+        """`__getitem__` of datasets whose samples are made inside of `__getitems__`."""
+        original: Callable[..., Any] = cls.__getitem__
+        recorder = self._recorder
+
+        @functools.wraps(original)
+        def hook(dataset: Any, *args: Any, **named: Any) -> Any:
+            is_asked = len(args) == 1 and not named and is_one(args[0])
+            if not is_asked or recorder.in_sample():  # a whole batch, an inner dataset's
+                return original(dataset, *args, **named)
+            # A Subset asks for its samples in order, by the inner dataset's own numbers.
+            outermost = self._outermost
+            is_inner = isinstance(outermost, Subset) and dataset is not outermost
+            known = next(self._indices, None) if is_inner else args[0]
+            return recorder.sample(functools.partial(original, dataset, *args), known, call=True)
+
+        return hook
+
+    def _stand_in(self, fetcher: Any, index: Any) -> None:
+        """Put recording stand-ins where the fetcher finds its dataset and its collate function."""
+        recorder = self._recorder
+        fetcher.collate_fn = recorder.collate(fetcher.collate_fn)
+        if hasattr(fetcher, "dataset_iter"):
+            fetcher.dataset_iter = libraries.samples(recorder, fetcher)
+        else:
+            whole = not fetcher.auto_collation and not is_one(index)
+            self._outermost = fetcher.dataset
+            fetcher.dataset = DatasetStandIn(fetcher.dataset, recorder, whole)
+            # Only what can be read without being used up.
+            self._indices = iter(index if isinstance(index, (list, tuple)) else ())
+
+
+_REPLACED: Final = frozenset({"dataset", "dataset_iter", "collate_fn"})

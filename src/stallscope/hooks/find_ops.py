@@ -1,0 +1,262 @@
+"""Finding the ops of a user's pipeline: what a dataset holds, and what its own code calls.
+
+Only looks; changes nothing. An op is any callable object that a dataset, a container or another
+op holds; a container (`Compose`, `RandomApply`, `nn.Sequential`) is not a stage but the place
+where ops stand.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+import types
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from torch import nn
+from torch.utils.data import Dataset
+
+from stallscope.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+CONTAINERS: Final = frozenset(
+    {
+        ("torchvision.transforms.transforms", "Compose"),
+        ("torchvision.transforms.transforms", "RandomApply"),
+        ("torchvision.transforms.transforms", "RandomChoice"),
+        ("torchvision.transforms.transforms", "RandomOrder"),
+        ("torchvision.transforms.v2._container", "Compose"),
+        ("torchvision.transforms.v2._container", "RandomApply"),
+        ("torchvision.transforms.v2._container", "RandomChoice"),
+        ("torchvision.transforms.v2._container", "RandomOrder"),
+        ("torchvision.datasets.vision", "StandardTransform"),
+        ("torch.nn.modules.container", "Sequential"),
+        ("torch.nn.modules.container", "ModuleList"),
+        ("torch.nn.modules.container", "ModuleDict"),
+        ("albumentations.core.composition", "BaseCompose"),
+        ("albumentations.core.composition", "Compose"),
+        ("monai.transforms.compose", "Compose"),
+    }
+)
+"""Module and class of the containers; a subclass counts as its base."""
+
+_KIND_OF_NAME: Final = (
+    ("decode", re.compile(r"decod")),
+    ("fetch", re.compile(r"^_*(load|read|fetch|open|download|get_(image|img|file|bytes|data))")),
+    ("transform", re.compile(r"transform|augment|aug\b|preproc|crop|resiz|normali[sz]e|tokeni")),
+)
+_PLAIN_CODE: Final = (types.FunctionType, types.MethodType, functools.partial)
+
+
+class Slot(NamedTuple):
+    """A place that holds something callable: `owner.name`, or `owner[name]`."""
+
+    owner: Any
+    name: Any
+    value: Any
+    hint: str
+    """Name under which the user knows it: the attribute, the function."""
+
+
+def kind_of_name(name: str) -> str:
+    """The kind of stage that a function's name promises; 'other' where it promises nothing."""
+    lower = name.lower()
+    return next((kind for kind, pattern in _KIND_OF_NAME if pattern.search(lower)), "other")
+
+
+def is_container(value: Any) -> bool:
+    """Whether this is one of the known containers of ops."""
+    return any((cls.__module__, cls.__name__) in CONTAINERS for cls in type(value).__mro__)
+
+
+def is_function(value: Any) -> bool:
+    """Whether this is code without a class of its own: it can only be hooked where it stands."""
+    return isinstance(value, (*_PLAIN_CODE, types.BuiltinFunctionType))
+
+
+def is_op(value: Any) -> bool:
+    """Whether this is a callable object with a class of its own."""
+    return (
+        callable(value)
+        and not is_function(value)
+        and not isinstance(value, (type, Dataset, types.ModuleType))
+        and not (isinstance(value, nn.Module) and is_container(value))
+    )
+
+
+def is_inner_op(slot: Slot) -> bool:
+    """Whether what an op holds is an op again, rather than a function or a layer it is made of."""
+    if type(slot.value).__module__.startswith("torch.nn.modules"):
+        return is_container(slot.value)
+    listed = isinstance(slot.owner, (list, tuple, dict)) and not isinstance(slot.value, nn.Module)
+    return listed or is_container(slot.value) or is_op(slot.value)
+
+
+def is_own_part(holder: Any, value: Any) -> bool:
+    """Whether a callable is no op but part of its holder: a method, or a library's own piece."""
+    if getattr(value, "__self__", None) is holder:
+        return True
+    home = _package(type(holder))
+    return home in _WHOLE and _package(value if is_function(value) else type(value)) == home
+
+
+_WHOLE: Final = frozenset({"webdataset"})
+"""Packages whose stages have an adapter: what these are made of stays in them."""
+
+
+def _package(named: Any) -> str:
+    return str(getattr(named, "__module__", "")).partition(".")[0]
+
+
+def datasets(dataset: Any) -> list[Any]:
+    """The dataset and every dataset inside it (Subset, ConcatDataset, a wrapper of the user's)."""
+    found: dict[int, Any] = {}
+    todo = [dataset]
+    while todo:
+        current = todo.pop()
+        if id(current) in found:
+            continue
+        found[id(current)] = current
+        attributes = _attributes(current)
+        todo.extend(value for value in attributes.values() if isinstance(value, Dataset))
+        todo.extend(value for name, value in attributes.items() if name == "dataset")
+        for name, value in attributes.items():
+            if name == "datasets" and isinstance(value, (list, tuple)):
+                todo.extend(value)
+    return list(found.values())
+
+
+def slots(holder: Any) -> Iterator[Slot]:
+    """Every place of an object that holds something callable, lists and dicts included."""
+    for name, value in _attributes(holder).items():
+        if name.startswith("__") or (isinstance(holder, nn.Module) and name in _MODULE_FIELDS):
+            continue
+        yield from _expand(holder, name, value, str(name))
+    if isinstance(holder, nn.Module):
+        for name, value in holder._modules.items():
+            yield Slot(holder._modules, name, value, name)
+
+
+_MODULE_FIELDS: Final = frozenset(vars(nn.Module()))
+
+
+def helpers(dataset: Any) -> Iterator[Slot]:
+    """Functions and methods of the user's own that the dataset's `__getitem__` names.
+
+    Only those whose own name says that they read, decode or transform; the others stay what they
+    are, a part of `__getitem__`. What they call in turn is not followed.
+    """
+    cls = type(dataset)
+    for entry in ("__getitem__", "__getitems__", "__iter__"):
+        code = inspect.unwrap(getattr(cls, entry, None) or _nothing)
+        if not isinstance(code, types.FunctionType) or _is_foreign(code, ""):
+            continue
+        home = code.__module__.partition(".")[0]
+        for name in names_in(code.__code__):
+            base = _owner(cls, name)
+            owner = vars(base) if base else code.__globals__
+            function = owner.get(name)
+            if _is_helper(function, home) and not name.startswith("__"):
+                yield Slot(base or code.__globals__, name, function, name)
+
+
+def stage_of(slot: Slot, *, gives_way: bool = False) -> Stage:
+    """Name and kind of what stands in a slot, by the name that the user gave the slot.
+
+    Args:
+        slot: where it stands. A name that promises nothing is a transform's.
+        gives_way: whether it is part of a transform around it.
+    """
+    kind = kind_of_name(slot.hint)
+    if kind in ("fetch", "decode"):
+        return Stage(kind, kind)
+    return Stage(name_of(slot.value), "transform", gives_way)
+
+
+def name_of(value: Any) -> str:
+    """The name that a person recognises: a class's, a function's, where a lambda stands."""
+    if isinstance(value, functools.partial):
+        return name_of(value.func)
+    if not is_function(value):
+        inner = _attributes(value).get("lambd")  # torchvision's Lambda
+        name = type(value).__name__
+        return f"{name}({name_of(inner)})" if is_function(inner) else name
+    name = getattr(value, "__name__", type(value).__name__)
+    code = getattr(value, "__code__", None)
+    if name == "<lambda>" and code is not None:
+        file = code.co_filename.replace("\\", "/").rpartition("/")[2]
+        return f"lambda ({file}:{code.co_firstlineno})"
+    return str(name)
+
+
+def _nothing() -> None:
+    """Stands in for a method that a dataset does not have."""
+
+
+def _attributes(holder: Any) -> dict[str, Any]:
+    """What an object holds itself; nothing of the user's runs to find that out."""
+    try:
+        own = object.__getattribute__(holder, "__dict__")
+    except AttributeError:  # a list, a tuple, a class with slots
+        return {}
+    return dict(own) if isinstance(own, dict) else {}
+
+
+def _expand(owner: Any, name: Any, value: Any, hint: str, depth: int = 0) -> Iterator[Slot]:
+    most, deepest = 2000, 3  # a dataset may hold a million paths: nobody's pipeline is so long
+    if isinstance(value, (list, tuple)) and len(value) <= most and depth < deepest:
+        for place, inner in enumerate(value):
+            yield from _expand(value, place, inner, hint, depth + 1)
+    elif isinstance(value, dict) and len(value) <= most and depth < deepest:
+        for key, inner in value.items():
+            yield from _expand(value, key, inner, hint, depth + 1)
+    elif callable(value) and not isinstance(value, type):
+        yield Slot(owner, name, value, hint)
+
+
+def _owner(cls: type, name: str) -> type | None:
+    return next((base for base in cls.__mro__ if name in vars(base)), None)
+
+
+def names_in(code: types.CodeType) -> list[str]:
+    """Names that a function and the functions inside it (comprehensions) look up."""
+    nested = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return [*code.co_names, *(name for inner in nested for name in names_in(inner))]
+
+
+def _is_helper(function: Any, home: str) -> bool:
+    """Whether this is a function of the user's own that does its work when it is called."""
+    return (
+        isinstance(function, types.FunctionType)
+        and not inspect.isgeneratorfunction(function)
+        and not inspect.iscoroutinefunction(function)
+        and kind_of_name(function.__name__) != "other"
+        and not _is_foreign(function, home)
+    )
+
+
+def _is_foreign(function: types.FunctionType, home: str) -> bool:
+    """Whether a function is a library's: those that matter are in `libraries.py`.
+
+    Args:
+        function: a Python function.
+        home: top-level package of the dataset; what lives there is the user's.
+    """
+    return is_librarys(function.__module__ or "", function.__code__.co_filename, home)
+
+
+def is_librarys(module: str, file: str, home: str) -> bool:
+    """Whether code is a library's rather than the user's.
+
+    Args:
+        module: where it lives.
+        file: likewise.
+        home: a top-level package that is the user's, wherever it is installed.
+    """
+    package = module.partition(".")[0]
+    installed = re.search(r"[\\/](site|dist)-packages[\\/]", file)
+    return package != home and (bool(installed) or package in sys.stdlib_module_names)

@@ -1,0 +1,191 @@
+"""Putting something in somebody's place for a while, and taking it off without a trace.
+
+Everything that the probe changes, it changes through here: attributes of classes and modules,
+slots of objects, items of lists and dicts. A place is only touched while it holds what was left
+there: what the user has put there in the meantime stays. Two recordings may share a place, and end
+in either order. Threads of the user's may make iterators, and so change places, meanwhile: each
+change is made under one lock, and one that comes after the end is none.
+
+A process that is forked while something records must not write into its parent's logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+from weakref import WeakSet
+
+_ABSENT: Final = object()
+
+
+@dataclass(eq=False)
+class _Layer:
+    """One replacement in one place."""
+
+    owner: Any
+    name: Any
+    old: Any
+    new: Any
+    on: bool = True
+
+    @property
+    def place(self) -> tuple[int, Any]:
+        """The same for all layers of one place. A list's items are known by themselves."""
+        return id(self.owner), None if isinstance(self.owner, list) else self.name
+
+
+_layers: dict[tuple[int, Any], list[_Layer]] = {}
+"""All layers that are on, by place, the lowest first; over all recordings of this process."""
+_lock = threading.RLock()
+
+
+def unlock_in_child() -> None:
+    """In a forked process: the thread that held the lock is no more."""
+    global _lock  # noqa: PLW0603 - a lock cannot be released by another thread
+    _lock = threading.RLock()
+
+
+class Patches:
+    """A pile of replacements that go on and come off together."""
+
+    def __init__(self) -> None:
+        self._pile: list[_Layer] = []
+        self._undone = False
+
+    def put(self, owner: Any, name: Any, new: Any) -> None:
+        """Replace `owner.name`, or `owner[name]` where the owner is a list or a dict.
+
+        After `undo` it does nothing: a thread may come late.
+
+        Raises:
+            Exception: the owner cannot be changed (a class made in C, a metaclass that forbids it).
+        """
+        with _lock:
+            if self._undone:
+                return
+            layer = _Layer(owner, name, _own(owner, name), new)
+            _put(owner, name, new)
+            _layers.setdefault(layer.place, []).append(layer)
+            self._pile.append(layer)
+
+    def put_everywhere(self, functions: dict[int, tuple[Any, Any]]) -> None:
+        """Replace functions of modules, also where `from module import name` has taken them.
+
+        Args:
+            functions: old and new function by the `id` of the old one.
+        """
+        for owner, name, old in _holders(functions):
+            self.put(owner, name, functions[id(old)][1])
+
+    def suspend(self) -> None:
+        """Take everything off for now; `resume` puts it back."""
+        with _lock:
+            for layer in reversed(self._pile):
+                _take_off(layer)
+
+    def resume(self) -> None:
+        """Put everything back that `suspend` took off, where nobody has changed the place."""
+        with _lock:
+            for layer in self._pile:
+                if not layer.on and _replace(layer, layer.old, layer.new):
+                    layer.on = True
+                    _layers.setdefault(layer.place, []).append(layer)
+
+    def undo(self) -> None:
+        """Take everything off for good, also where it was imported from in the meantime."""
+        with _lock:
+            self._undone = True
+            self.suspend()
+            shared = {
+                id(layer.new): (layer.new, layer.old)
+                for layer in self._pile
+                if isinstance(layer.owner, ModuleType)
+            }
+            for owner, name, new in _holders(shared) if shared else ():
+                _put(owner, name, shared[id(new)][1])
+            self._pile.clear()
+
+
+def _take_off(layer: _Layer) -> None:
+    """Take one layer off; one that lies beneath another is taken out from under it."""
+    if not layer.on:
+        return
+    layer.on = False
+    layers = _layers[layer.place]
+    above = next((other for other in layers if other.old is layer.new), None)
+    layers.remove(layer)
+    if not layers:
+        del _layers[layer.place]
+    if above is not None:
+        above.old = layer.old
+    else:
+        _replace(layer, layer.new, layer.old)
+
+
+def _replace(layer: _Layer, expected: Any, value: Any) -> bool:
+    """Put a value where the expected one is; leave the place alone where it is not."""
+    owner, name = layer.owner, layer.name
+    # Whatever goes wrong in one place must not keep the others from being put back.
+    with contextlib.suppress(Exception):
+        if isinstance(owner, list):
+            name = next((i for i, item in enumerate(owner) if item is expected), None)
+        if name is not None and _own(owner, name) is expected:
+            _put(owner, name, value)
+            return True
+    return False
+
+
+def _holders(functions: dict[int, tuple[Any, Any]]) -> list[tuple[ModuleType, str, Any]]:
+    """Every module and name under which one of these very objects can be reached."""
+    return [
+        (module, name, value)
+        for module in list(sys.modules.values())
+        if isinstance(module, ModuleType)
+        # Past any `__getattribute__`: a module that is imported lazily stays so
+        for name, value in list(object.__getattribute__(module, "__dict__").items())
+        if id(value) in functions
+    ]
+
+
+def _own(owner: Any, name: Any) -> Any:
+    """What the owner itself holds, not what it inherits."""
+    if isinstance(owner, dict):
+        return owner.get(name, _ABSENT)
+    if isinstance(owner, list):
+        return owner[name]
+    return vars(owner).get(name, _ABSENT)
+
+
+def _put(owner: Any, name: Any, value: Any) -> None:
+    if isinstance(owner, (type, ModuleType)):
+        if value is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, value)
+    elif isinstance(owner, list):
+        owner[name] = value
+    else:  # past any __setattr__ of the user's, such as a frozen dataclass's
+        slots = owner if isinstance(owner, dict) else vars(owner)
+        if value is _ABSENT:
+            slots.pop(name, None)
+        else:
+            slots[name] = value
+
+
+in_this_process: WeakSet[Any] = WeakSet()
+"""Everything that writes logs in this process; has a method `retire(close=...)`."""
+
+
+def _take_off_in_child() -> None:
+    unlock_in_child()
+    for writer in list(in_this_process):
+        writer.retire(close=False)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_take_off_in_child)

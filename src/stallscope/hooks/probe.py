@@ -1,0 +1,303 @@
+"""Getting the recorder into the processes that make the batches, and beside the loop.
+
+For workers, torch's worker loop is replaced by an entry of ours; with `num_workers=0` the same
+hooks go on in this process. The loop's own side is hooked at torch's iterators. Everything comes
+off again at the end of the `with` block.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+from itertools import count
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import pin_memory as torch_pin
+from torch.utils.data._utils import worker as torch_worker
+
+from stallscope.errors import UnsupportedError, WorkspaceError
+from stallscope.hooks.fetchers import Hooks
+from stallscope.hooks.iterators import Iteration, Iterations
+from stallscope.hooks.loader_wrappers import Wrappers
+from stallscope.hooks.loop_log import MAIN, OUTER, Mark, epoch_key
+from stallscope.hooks.patches import Patches, in_this_process
+from stallscope.hooks.recorder import Recorder
+from stallscope.hooks.training_step import StepParts
+from stallscope.hooks.weak import unseen
+from stallscope.hooks.worker import WorkerEntry
+from stallscope.interrupts import held_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from torch import nn
+    from typing_extensions import Self
+
+    from stallscope.hooks.loop_log import LogPlace, MarkWriter
+    from stallscope.stages import Stage
+
+
+_watched: list[Any] = []
+"""Loaders that are being recorded; known by themselves, because a user's class may define `==`."""
+
+
+class Probe:
+    """Hooks loaders of this process for the length of a `with` block.
+
+    Args:
+        place: where the logs go.
+        loaders: the ones to measure; None: all, also those that are made later.
+        scoped: measure also what is iterated inside of this probe's own `waiting`: the loaders
+            inside of one that is none of torch's.
+        modules: their forward passes are marked, too.
+    """
+
+    def __init__(
+        self,
+        place: LogPlace,
+        loaders: Iterable[Any] | None,
+        *,
+        scoped: bool = False,
+        modules: Iterable[nn.Module] = (),
+    ) -> None:
+        self._place = place
+        self._loaders = None if loaders is None else list(loaders)
+        self._scoped = scoped
+        self._modules = list(modules)
+        self._patches = Patches()
+        self._here = threading.local()
+        self._hooks: Hooks | None = None
+        self._epoch = -1
+        self._threads = WeakSet(threading.enumerate())
+        self._pid = os.getpid()
+        self._switch = threading.RLock()
+        self._ended = False
+
+    def __enter__(self) -> Self:
+        self._watches = [loader for loader in self._loaders or () if isinstance(loader, DataLoader)]
+        for loader in self._watches:
+            if _is_among(loader, _watched):
+                raise UnsupportedError(
+                    "this loader is being recorded already; end that recording before the next one"
+                )
+        self.marks = self._open_marks()
+        self._iterations = Iterations(
+            self.marks, self._wants, self._starts, self._patches, adopts=self._loaders is None
+        )
+        self._wrappers = Wrappers(self.marks, self._iterations.is_waiting, self._patches)
+        self._parts = StepParts(self.marks, self._wrappers.is_waiting, self._patches)
+        try:
+            with held_back():
+                self._put_on()
+        except BaseException:  # an interrupt that was held back, say
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with held_back():
+            if self in in_this_process:  # and not in a forked child that has come here, too
+                self.retire()
+                self._place.stop()
+
+    def _open_marks(self) -> MarkWriter:
+        try:
+            return self._place.open_marks(MAIN)
+        except OSError as error:
+            raise WorkspaceError(
+                f"no room for the marks of the loop in {self._place.folder} "
+                f"({error.strerror or error}): free some space, or set TMPDIR to a folder on a "
+                "local disk"
+            ) from error
+
+    def _put_on(self) -> None:
+        in_this_process.add(self)
+        _watched.extend(self._watches)
+        self._iterations.put_on()
+        self._parts.put_on(self._modules)
+        if not self._scoped:  # else the recording's own loop waits for the outermost iterator
+            self._wrappers.put_on()
+        self._put_entry(torch_worker)
+        self._patches.put(torch_pin, "pin_memory", self._pinning(torch_pin.pin_memory))
+
+    def retire(self, *, close: bool = True) -> None:
+        """Take everything off and write nothing from now on.
+
+        Args:
+            close: also give the logs back; a forked child leaves them to its parent.
+        """
+        if close:
+            with self._switch:  # a thread may be hooking this process
+                self._ended = True
+        _watched[:] = [loader for loader in _watched if not _is_among(loader, self._watches)]
+        self._parts.take_off()
+        self._wrappers.take_off()
+        if close:
+            self._patches.undo()
+        else:
+            self._patches.suspend()  # quick: a worker is waiting to begin
+        if self._hooks is not None:
+            self._hooks.retire(close=close)
+        self.marks.retire(close=close)
+        in_this_process.discard(self)
+
+    # ---- the recording's own loop -----------------------------------------------------------
+
+    def begin(self, target: Any) -> Iterator[Any]:
+        """An iterator of the target; what is iterated inside of it is measured, too."""
+        self._epoch += 1
+        key = epoch_key(OUTER, self._epoch)
+        self.marks.mark(Mark.ITER, key)
+        # An interrupt while a worker is started would leave it behind, or get lost in the fork.
+        with held_back():
+            iterator: Iterator[Any] = self._inside(iter, target)
+        self.marks.mark(Mark.ITERATED, key)
+        return iterator
+
+    def batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        """The batches of the iterator that was begun last, each with its wait."""
+        key = epoch_key(OUTER, self._epoch)
+        for number in count():
+            self.marks.mark(Mark.WAIT, key)
+            try:
+                batch = self._inside(next, iterator)
+            except StopIteration:
+                self.marks.mark(Mark.ENDED, key)
+                return
+            except BaseException:
+                self.marks.mark(Mark.ENDED, key)
+                raise
+            self.marks.mark(Mark.GOT, key, number)
+            yield batch
+
+    def _inside(self, call: Callable[[Any], Any], argument: Any) -> Any:
+        self._here.inside = True
+        try:
+            return call(argument)
+        finally:
+            self._here.inside = False
+
+    def part(self, stage: Stage) -> Callable[[], None]:
+        """A part of the recording's own step begins; returns what to call at its end."""
+        return self._parts.begin(stage) or _nothing
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that records, which polars would hang in."""
+        return os.getpid() != self._pid
+
+    def raised(self, error: BaseException) -> bool:
+        """Whether this exception came out of a wait for a batch."""
+        return hasattr(self, "_iterations") and self._iterations.raised(error)
+
+    def workers(self) -> list[tuple[int, int]]:
+        """Number in its loader and process id of each worker of the iterators that live."""
+        iterators = self._iterations.living()
+        return [
+            (number, process.pid)
+            for iterator in iterators
+            for number, process in enumerate(getattr(iterator, "_workers", None) or ())
+            if process.pid is not None and process.is_alive()
+        ]
+
+    def shut_down(self) -> None:
+        """End the workers of all iterators that were made meanwhile, whoever still holds them."""
+        if self in in_this_process:  # and not in a forked child: they are its parent's
+            for iterator in self._iterations.living():
+                shut_down(iterator)
+
+    # ---- what is measured -------------------------------------------------------------------
+
+    def _wants(self, loader: Any) -> bool:
+        """Whether the loader whose iterator is being made is measured."""
+        if self._loaders is None or _is_among(loader, self._loaders):
+            return True
+        # A thread that is new was started by the target, most likely.
+        elsewhere = threading.current_thread() not in self._threads
+        return self._scoped and (elsewhere or getattr(self._here, "inside", False))
+
+    def _starts(self, iterator: Any, iteration: Iteration | None) -> None:
+        """An iterator starts: its workers are the next processes of this thread."""
+        self._here.starting = None if iteration is None else iteration.key
+        if iteration is None:
+            return
+        module = sys.modules.get(type(iterator).__module__)
+        if module is not None and hasattr(module, "_worker_loop"):
+            self._put_entry(module)
+        if not iteration.workers and self._hooks is None:
+            with self._switch:
+                self._hook_this_process()
+
+    def _hook_this_process(self) -> None:
+        if self._hooks is not None or self._ended:  # by another thread, just now
+            return
+        try:
+            log = self._place.open(MAIN)
+        except OSError as error:
+            self.marks.say(note=f"samples made in the main process were not recorded ({error})")
+            return
+        self._hooks = Hooks(Recorder(log), self._task, self.marks)
+        self._hooks.put_on()
+        in_this_process.add(self._hooks)
+
+    def _put_entry(self, module: Any) -> None:
+        """Stand in for a module's worker loop."""
+        original = module._worker_loop
+        if not (isinstance(original, WorkerEntry) and original.belongs_to(self._place)):
+            entry = WorkerEntry(self._place, original, self._starting)
+            self._patches.put(module, "_worker_loop", entry)
+
+    def _starting(self) -> int | None:
+        """Loader and epoch of the workers that start in this thread."""
+        return getattr(self._here, "starting", None)
+
+    def _task(self, fetcher: Any) -> Iteration | None:
+        """What a fetcher in this process makes: a batch of the iteration that is waited for."""
+        return self._iterations.waiting_for(fetcher)
+
+    @unseen
+    def _pinning(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Torch's `pin_memory`, which calls itself for what is inside of a batch."""
+
+        def pin_memory(batch: Any, *args: Any, **named: Any) -> Any:
+            if getattr(self._here, "pins", False):
+                return original(batch, *args, **named)
+            self._here.pins = True
+            self.marks.mark(Mark.PIN)
+            try:
+                return original(batch, *args, **named)
+            finally:
+                self._here.pins = False
+                self.marks.mark(Mark.PINNED)
+
+        return pin_memory
+
+
+def _is_among(loader: Any, loaders: list[Any]) -> bool:
+    return any(loader is other for other in loaders)
+
+
+def _nothing() -> None:
+    """The end of a part that nobody sees."""
+
+
+def start_method(loader: Any) -> str:
+    """How the loader starts its workers: fork, spawn or forkserver.
+
+    Asking leaves Python's own default unset, so that it can still be chosen afterwards.
+    """
+    if getattr(loader, "multiprocessing_context", None) is not None:
+        return str(loader.multiprocessing_context.get_start_method())
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    return chosen or multiprocessing.get_all_start_methods()[0]
+
+
+def shut_down(iterator: Any) -> None:
+    """End the workers of an iterator now, whoever still holds a reference to it."""
+    if hasattr(iterator, "_shutdown_workers"):
+        with held_back():
+            iterator._shutdown_workers()

@@ -1,0 +1,175 @@
+"""What stands in for torch's worker loop: it hooks the worker, then runs the original.
+
+It can be pickled, so that spawned workers get it, too; it gets the original by module and name. The
+user's loader and its `worker_init_fn` are left alone. Both queues are in hand here: the one that
+brings the tasks, and the one whose feeder thread sends the batches.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import multiprocessing.queues
+import multiprocessing.util
+import os
+import threading
+from importlib import import_module
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from stallscope.hooks.fetchers import Hooks
+from stallscope.hooks.loop_log import Mark, loader_and_epoch
+from stallscope.hooks.patches import in_this_process
+from stallscope.hooks.recorder import Recorder
+from stallscope.hooks.self_sampler import serve_requests
+from stallscope.hooks.stage_log import Header
+from stallscope.hooks.weak import let_creator_attach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stallscope.hooks.loop_log import LogPlace, MarkWriter
+    from stallscope.hooks.stage_log import LogWriter
+
+
+_queues: Any = multiprocessing.queues
+
+
+class WorkerEntry:
+    """Stands in for a worker loop.
+
+    Args:
+        place: where the worker's logs go.
+        original: the loop; another recording's entry, where two run at once.
+        starting: loader and epoch of the worker that starts, None where it is not measured.
+    """
+
+    def __init__(
+        self, place: LogPlace, original: Callable[..., None], starting: Callable[[], int | None]
+    ) -> None:
+        self._place = place
+        self._original = original
+        self._starting = starting
+        self._pid: int | None = os.getpid()
+
+    def belongs_to(self, place: LogPlace) -> bool:
+        """Whether this entry, or one beneath it, writes there."""
+        inner = self._original
+        return self._place == place or (isinstance(inner, WorkerEntry) and inner.belongs_to(place))
+
+    def __getstate__(self) -> dict[str, Any]:
+        original = self._original
+        state: dict[str, Any] = {"place": self._place, "key": self._starting()}
+        if isinstance(original, WorkerEntry):
+            return {**state, "original": original, "home": None}
+        # The function cannot be pickled while something else stands under its name.
+        return {**state, "original": None, "home": (original.__module__, original.__qualname__)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        key, home, self._pid = state["key"], state["home"], None
+        self._place, self._starting = state["place"], lambda: key
+        self._original = state["original"] or getattr(import_module(home[0]), home[1])
+
+    def __call__(self, *args: Any) -> None:
+        """Run as the target of the worker's process, with torch's arguments."""
+        key, original = self._starting(), self._original
+        if key is None or self._pid == os.getpid():  # not measured, or a thread for a process
+            original(*args)
+            return
+        loop = original
+        while isinstance(loop, WorkerEntry):
+            loop = loop._original
+        let_creator_attach()
+        given = inspect.signature(loop).bind(*args).arguments
+        worker, loader = given["worker_id"], loader_and_epoch(key)[0]
+        end_standing_by = serve_requests(self._place.folder) if self._place.stands_by else None
+        try:
+            marks = self._place.open_marks(worker)
+            log = self._place.open(worker, loader)
+        except OSError:  # no room: the user's batches matter more, and the run says so
+            original(*args)
+            return
+        # The thread that sends is joined at the end of the process: only then is there no mark left
+        multiprocessing.util.Finalize(None, marks.retire, exitpriority=-100)
+        hooks = Hooks(Recorder(log), marks=marks)
+        in_this_process.add(hooks)
+        tasks = Tasks(hooks, marks, log, key)
+        hooks.begin_epoch(key)
+        hooks.put_on()
+        hooks._libraries.hook()  # takes long: it belongs to the worker's start, to no batch
+        tasks.watch(given["index_queue"], given["data_queue"])
+        try:
+            original(*args)
+        finally:
+            if end_standing_by is not None:
+                end_standing_by()
+            hooks.retire()
+
+
+class Tasks:
+    """Reads a worker's queues over torch's shoulder: which batch comes and goes, and when."""
+
+    def __init__(self, hooks: Hooks, marks: MarkWriter, log: LogWriter, key: int) -> None:
+        self._hooks = hooks
+        self._marks = marks
+        self._header = log.header
+        self._key = key
+        self._sending = threading.local()
+
+    def watch(self, index_queue: Any, data_queue: Any) -> None:
+        """Hook both queues; they are this process's own objects."""
+        index_queue.get = functools.partial(self._take, index_queue.get)
+        data_queue.put = functools.partial(self._put, data_queue.put)
+        if hasattr(data_queue, "_send_bytes"):  # read when the feeder thread starts
+            data_queue._send_bytes = functools.partial(self._send, data_queue._send_bytes)
+            _queues._ForkingPickler = self._pickler(data_queue)
+
+    def _take(self, get: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """The next task, as torch's queue gives it."""
+        if not self._header[Header.READY_NS]:
+            self._header[Header.READY_NS] = perf_counter_ns()
+        task = get(*args, **named)
+        number = _number(task)
+        if number is not None:
+            self._hooks.number = number
+            self._marks.mark(Mark.TAKEN, self._key, number)
+        elif type(task).__name__ == "_ResumeIteration":  # the next epoch of persistent workers
+            self._key += 1
+            self._hooks.begin_epoch(self._key)
+        return task
+
+    def _put(self, put: Callable[..., Any], made: Any, *args: Any, **named: Any) -> Any:
+        """The batch is made."""
+        number = _number(made)
+        if number is not None:
+            self._marks.mark(Mark.MADE, self._key, number)
+        return put(made, *args, **named)
+
+    def _pickler(self, data_queue: Any) -> type:
+        """Python's pickler of what goes through queues, that tells when it begins with a batch."""
+        tasks, original = self, _queues._ForkingPickler
+
+        class Pickler(original):  # type: ignore[misc, valid-type]
+            @classmethod
+            def dumps(cls, sent: Any, protocol: Any = None) -> Any:
+                ours = threading.current_thread() is data_queue._thread  # not a queue of the user's
+                number = _number(sent) if ours else None
+                tasks._sending.number = number
+                if number is not None:
+                    tasks._marks.mark(Mark.PICKLE, tasks._key, number)
+                return original.dumps(sent, protocol)
+
+        return Pickler
+
+    def _send(self, send: Callable[..., Any], *args: Any) -> Any:
+        result = send(*args)
+        number = getattr(self._sending, "number", None)
+        if number is not None:
+            self._marks.mark(Mark.SENT, self._key, number)
+        return result
+
+
+def _number(message: Any) -> int | None:
+    """Number of the batch that a message is about."""
+    is_task = isinstance(message, tuple) and message and type(message[0]) is int
+    return message[0] if is_task else None

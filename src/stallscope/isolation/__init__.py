@@ -1,0 +1,1 @@
+"""The user's objects, generators and processes stay as they were."""

@@ -1,0 +1,304 @@
+"""Putting back what an active experiment moves: generators, samplers, modules, optimizers.
+
+An experiment iterates the user's loader and may run the user's training step. Afterwards all
+random generators stand where they stood, and everything that trains and can be reached from the
+step is as it was. What was found is named, and so is that nothing was found.
+
+Putting random generators and samplers back to where they were.
+
+Every global generator, and every one that the loader, its samplers, its dataset or its transforms
+hold, of every make.
+
+Batches that are made in this process, made as in a worker: with one torch thread.
+
+Moving a batch to the device that the step computes on.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import random
+import sys
+from collections.abc import Mapping, MutableMapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Dataset
+
+from stallscope.hooks.find_ops import names_in
+from stallscope.interrupts import held_back
+from stallscope.targets.object_graph import (
+    attributes_of,
+    children,
+    find_loaders,
+    own_attributes,
+    walk,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def restore_generators(loader: Any) -> Iterator[Callable[[], None]]:
+    """What to call to put everything back.
+
+    Args:
+        loader: a DataLoader, or something around some.
+    """
+    yield from _global_generators()
+    yield from _generators(loader)
+    for inner in find_loaders(loader):
+        yield from _sampler_state(inner)
+
+
+def _global_generators() -> Iterator[Callable[[], None]]:
+    torch_state = torch.get_rng_state()
+    yield lambda: torch.set_rng_state(torch_state)
+    python_state = random.getstate()
+    yield lambda: random.setstate(python_state)
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        cuda_states = torch.cuda.get_rng_state_all()
+        yield lambda: torch.cuda.set_rng_state_all(cuda_states)
+    if "numpy" in sys.modules:
+        numpy_random = sys.modules["numpy"].random
+        numpy_state = numpy_random.get_state()
+        yield lambda: numpy_random.set_state(numpy_state)
+
+
+def _generators(loader: Any) -> Iterator[Callable[[], None]]:
+    """Every generator that the loader, its samplers, its dataset or its transforms hold."""
+    restores = (state_of(thing) for thing in walk(loader, children))
+    return (restore for restore in restores if restore is not None)
+
+
+def state_of(thing: Any) -> Callable[[], None] | None:
+    """What to call to put a generator back to where it is; None for anything else."""
+    if isinstance(thing, torch.Generator):
+        torch_state = thing.get_state()
+        return functools.partial(_quietly, thing.set_state, torch_state)
+    if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
+        python_state = thing.getstate()
+        return lambda: thing.setstate(python_state)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(thing, numpy.random.Generator):
+        numpy_state = copy.deepcopy(thing.bit_generator.state)
+        return lambda: setattr(thing.bit_generator, "state", numpy_state)
+    if numpy is not None and isinstance(thing, numpy.random.RandomState):
+        legacy_state = thing.get_state()
+        return lambda: thing.set_state(legacy_state)
+    return None
+
+
+def _quietly(put_back: Callable[[Any], object], state: Any) -> None:
+    put_back(state)
+
+
+def _sampler_state(loader: Any) -> Iterator[Callable[[], None]]:
+    """A sampler of the user's may count its epochs or shuffle its list: all that is put back."""
+    batch_sampler = own_attributes(loader).get("batch_sampler")
+    for sampler in (
+        own_attributes(loader).get("sampler"),
+        batch_sampler,
+        own_attributes(batch_sampler).get("sampler"),
+    ):
+        yield attributes_of(sampler)
+
+
+_OF_TORCH: Final = frozenset(vars(nn.Module()))
+"""Attributes of every module: its state covers what is in them."""
+_BESIDE: Final = (
+    *(torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler),
+    *(torch.Generator, random.Random, np.random.Generator, np.random.RandomState),
+)
+"""What a module may keep that trains it or draws for it, and is no part of its state."""
+
+
+@contextmanager
+def as_before(loader: Any, step: Any = None) -> Iterator[tuple[str, ...]]:
+    """Put everything back after the block, also when it fails.
+
+    Args:
+        loader: a DataLoader; its generators and its samplers' state are put back.
+        step: the training step; what trains or draws and can be reached from it is put back.
+
+    Yields:
+        Sentences on what was found in the step.
+    """
+    reached = _outermost(trainable(step))
+    lazy = [thing for thing in reached if _is_lazy(thing)]
+    trained = [thing for thing in reached if not _is_lazy(thing)]
+    drawn = filter(None, map(state_of, walk(step, _reached)))
+    restores = [*restore_generators(loader), *drawn, *map(_training_state, trained)]
+    try:
+        yield _say(step, trained, lazy)
+    finally:
+        with held_back(), ExitStack() as rest:
+            for restore in restores:
+                rest.callback(restore)  # one that fails does not keep the others from it
+
+
+def trainable(step: Any) -> list[Any]:
+    """Modules, optimizers, schedulers and scalers that a step can reach.
+
+    Looks at its bound object, its closure, the arguments of a partial, and the globals it names.
+    """
+    return [thing for thing in walk(step, _reached) if _trains(thing)]
+
+
+def modules_of(step: Any) -> list[nn.Module]:
+    """The modules that a step can reach, without those inside of others."""
+    return [thing for thing in _outermost(trainable(step)) if isinstance(thing, nn.Module)]
+
+
+def _outermost(things: list[Any]) -> list[Any]:
+    """Without the modules inside of others, whose state has theirs in it."""
+    modules = [thing for thing in things if isinstance(thing, nn.Module)]
+    inner = {id(part) for module in modules for part in module.modules() if part is not module}
+    return [thing for thing in things if id(thing) not in inner]
+
+
+def _trains(thing: Any) -> bool:
+    kind = type(thing)  # an object may answer to any name
+    stateful = all(
+        callable(getattr(kind, name, None)) for name in ("state_dict", "load_state_dict")
+    )
+    return stateful and not isinstance(thing, (type, DataLoader, Dataset))
+
+
+def _is_lazy(thing: Any) -> bool:
+    return isinstance(thing, nn.Module) and any(map(is_lazy, thing.parameters()))
+
+
+def _reached(thing: Any) -> list[Any]:
+    if isinstance(thing, functools.partial):
+        return [thing.func, *thing.args, *thing.keywords.values()]
+    if inspect.ismethod(thing):
+        return [thing.__self__, thing.__func__]
+    if inspect.isfunction(thing):
+        cells = [cell.cell_contents for cell in thing.__closure__ or () if _is_set(cell)]
+        names = [thing.__globals__.get(name) for name in names_in(thing.__code__)]
+        usual = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
+        return [*cells, *usual, *names]
+    if isinstance(thing, nn.Module):  # its own state covers what else is inside of it
+        return [one for part in thing.modules() for one in _beside(part)]
+    return children(thing)
+
+
+def _beside(module: nn.Module) -> list[Any]:
+    """What a module keeps of that, also in a list or a mapping of its own."""
+    named = [(name, one) for name, one in own_attributes(module).items() if name not in _OF_TORCH]
+    return [
+        one
+        for name, one in named
+        if isinstance(one, _BESIDE)
+        or (isinstance(one, (list, tuple, dict)) and not name.startswith("_"))
+    ]
+
+
+def _is_set(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - an empty cell raises
+    except ValueError:
+        return False
+    return True
+
+
+def _training_state(thing: Any) -> Callable[[], None]:
+    state = copy.deepcopy(thing.state_dict())
+    modules = list(thing.modules()) if isinstance(thing, nn.Module) else []
+    parameters = list(thing.parameters()) if modules else []
+    grads = [None if p.grad is None else p.grad.clone() for p in parameters]
+    modes = [(module, module.training) for module in modules]
+    # A state_dict leaves out the buffers that are not saved with the model.
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in modules
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    # Nor is the rest of it in there, such as the sums of a metric.
+    attributes = [attributes_of(module, _OF_TORCH) for module in modules]
+
+    def restore() -> None:
+        for module, name, buffer, before in buffers:
+            buffer.data.copy_(before)
+            setattr(module, name, buffer)
+        thing.load_state_dict(state)
+        for parameter, grad in zip(parameters, grads, strict=True):
+            parameter.grad = grad
+        for module, training in modes:
+            module.training = training
+        for put_back in attributes:
+            put_back()
+
+    return restore
+
+
+def _say(step: Any, trained: list[Any], lazy: list[Any]) -> tuple[str, ...]:
+    if step is None:
+        return ()
+    if not trained and not lazy:
+        return ("the step reaches no model and no optimizer that could be put back afterwards",)
+    said = (f"put back after the measurement: {_names(trained)}",) if trained else ()
+    not_yet = (f"not put back, because it had no weights yet: {_names(lazy)}",) if lazy else ()
+    return said + not_yet
+
+
+def _names(things: list[Any]) -> str:
+    return ", ".join(sorted({type(thing).__name__ for thing in things}))
+
+
+def in_one_thread(batches: Iterator[Any]) -> Iterator[Any]:
+    """The batches; whoever uses them has as many torch threads as ever."""
+    threads = torch.get_num_threads()
+    while True:
+        try:
+            torch.set_num_threads(1)
+            batch = next(batches)
+        except StopIteration:
+            return
+        finally:
+            torch.set_num_threads(threads)
+        yield batch
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread, as in a worker."""
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def to_device(batch: Any, device: Any) -> Any:
+    """The batch with every tensor in it on the device; everything else as it is.
+
+    Args:
+        batch: a tensor, or lists, tuples and mappings of such, or anything with a `to` method,
+            which may return what was moved or move what it belongs to.
+        device: as `torch.Tensor.to` takes it.
+    """
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if callable(getattr(batch, "to", None)):
+        moved = batch.to(device)
+        return batch if moved is None else moved
+    if isinstance(batch, MutableMapping):  # a class of the user's may hold more than its items
+        moved = copy.copy(batch)
+        moved.update({key: to_device(value, device) for key, value in batch.items()})
+        return moved
+    if isinstance(batch, Mapping):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        values = [to_device(value, device) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+    return batch

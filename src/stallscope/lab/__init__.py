@@ -1,0 +1,1 @@
+"""Copies the guided notebooks and opens them in JupyterLab."""

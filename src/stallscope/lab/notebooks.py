@@ -1,0 +1,261 @@
+"""The guided notebooks in a folder of the user's.
+
+The user works in copies, and a copy is the user's: what they changed is not written over, and
+outputs that would be lost are put aside first. Only a changed cell counts as a change, because
+running a notebook and saving it is what it is for. A small file beside the copies remembers what
+was written.
+
+Pointing a notebook at a target: the value of TARGET in its cell tagged `parameters`.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import nbformat
+
+from stallscope.errors import StallscopeError
+from stallscope.packaged import packaged
+from stallscope.targets.factory import is_factory
+
+_NAME: Final = "TARGET"
+_GLOB: Final = frozenset("*?[{")
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A target in words that hold wherever the notebook lies."""
+
+    target: str
+    """As for `ss.target`; paths are absolute."""
+    import_from: str | None = None
+    """Folder that holds the module of a `package.module:factory`; None where it is installed."""
+
+    @classmethod
+    def of(cls, target: str) -> Aim:
+        """What a user typed in the current folder.
+
+        Raises:
+            StallscopeError: it is a path, and there is nothing.
+        """
+        if target == "sample":
+            return cls(target)
+        path = plain_path(target)
+        try:
+            is_there = path.exists()
+        except PermissionError as error:
+            raise StallscopeError(f"{error.filename!r} cannot be read") from error
+        if is_factory(target) and not is_there:
+            return cls(target, _holder(target))
+        if not target or not (_GLOB & set(target) or is_there):
+            raise StallscopeError(
+                f"there is no {target!r} (looked in {str(Path.cwd())!r}): a target is 'sample', a "
+                "folder of images, tar shards, or 'package.module:factory'",
+            )
+        return cls(str(path))
+
+
+def plain_path(path: str | Path) -> Path:
+    """An absolute path without `~` and `..`; symbolic links stay what they are."""
+    return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - resolve follows links
+
+
+def set_target(notebook: Any, aim: Aim, name: str) -> Any:
+    """A copy of a notebook, pointed at a target.
+
+    Args:
+        notebook: as nbformat reads it.
+        aim: what to point it at.
+        name: the notebook's, for the error.
+
+    Raises:
+        StallscopeError: no cell is tagged `parameters`, or it does not set TARGET.
+    """
+    pointed = copy.deepcopy(notebook)
+    cell = _parameters(pointed)
+    if cell is None:
+        raise StallscopeError(f"{name} has no code cell tagged 'parameters' to put {_NAME} into")
+    value = _value(cell.source)
+    if value is None:
+        raise StallscopeError(f"{name}: the cell tagged 'parameters' has no line {_NAME} = ...")
+    if ast.unparse(value) != repr(aim.target):  # else the notebook keeps its own quotes
+        cell.source = _replaced(cell.source, value, repr(aim.target))
+    cell.source = _importing(aim) + cell.source
+    return pointed
+
+
+def target_of(notebook: Any) -> str:
+    """The line that sets the target, such as `TARGET = 'sample'`; for a sentence."""
+    cell = _parameters(notebook)
+    value = None if cell is None else _value(cell.source)
+    text = None if value is None else ast.get_source_segment(cell.source, value)
+    return f"no {_NAME}" if text is None else f"{_NAME} = {text}"
+
+
+def _parameters(notebook: Any) -> Any:
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and "parameters" in cell.metadata.get("tags", ()):
+            return cell
+    return None
+
+
+def _value(source: str) -> ast.expr | None:
+    """The expression that TARGET is set to."""
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:  # a magic, or a cell that somebody is in the middle of writing
+        return None
+    for statement in statements:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == _NAME:
+            return statement.value
+    return None
+
+
+def _replaced(source: str, old: ast.expr, new: str) -> str:
+    """The source with one expression replaced; what stands around it, comments too, stays."""
+    lines = source.encode().splitlines(keepends=True)  # ast counts columns in bytes
+    last = (old.end_lineno or old.lineno) - 1
+    before = b"".join(lines[: old.lineno - 1]) + lines[old.lineno - 1][: old.col_offset]
+    after = lines[last][old.end_col_offset :] + b"".join(lines[last + 1 :])
+    return before.decode() + new + after.decode()
+
+
+def _importing(aim: Aim) -> str:
+    """Lines that make the user's module importable from wherever the notebook runs."""
+    if aim.import_from is None:
+        return ""
+    return f"import sys\n\nsys.path.insert(0, {aim.import_from!r})  # your module is here\n"
+
+
+def _holder(target: str) -> str | None:
+    top = target.partition(":")[0].partition(".")[0]
+    here = Path.cwd()
+    return str(here) if (here / top).is_dir() or (here / f"{top}.py").is_file() else None
+
+
+_MEMORY: Final = ".stallscope.json"
+_ASIDE: Final = "earlier"
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The user's folder of notebooks, and what was done there."""
+
+    folder: Path
+    """Where they are."""
+    notebooks: tuple[Path, ...]
+    """All guided notebooks in it, in name order."""
+    notes: tuple[str, ...]
+    """What was kept, replaced or put aside, in sentences."""
+
+
+def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = False) -> Copies:
+    """Copy the guided notebooks into a folder, pointed at a target.
+
+    Args:
+        folder: made where it does not exist.
+        target: a string as for `ss.target`; None takes the one of the last time, else "sample".
+        force: replace notebooks that the user changed, too; they are put aside.
+
+    Raises:
+        StallscopeError: the folder cannot be written, the target is not there, or a notebook has
+            no TARGET to set.
+    """
+    folder, source = plain_path(folder), notebooks_folder()
+    if folder.resolve() == source.resolve():
+        raise StallscopeError(f"{folder} holds stallscope's own notebooks: give another folder")
+    memory = _recall(folder)
+    aim = Aim(memory.get("target", "sample"), memory.get("import_from"))
+    aim = aim if target is None else Aim.of(target)
+    wanted = {path.name: set_target(_read(path), aim, path.name) for path in _guided(source)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        notes = [_place(folder / name, new, memory, force=force) for name, new in wanted.items()]
+        memory.update(target=aim.target, import_from=aim.import_from)
+        _write(folder / _MEMORY, json.dumps(memory, indent=2))
+    except OSError as error:
+        raise StallscopeError(
+            f"the notebooks cannot be copied into {folder}: {error.strerror or error}",
+        ) from error
+    return Copies(folder, tuple(folder / name for name in wanted), tuple(filter(None, notes)))
+
+
+def notebooks_folder() -> Path:
+    """The folder of the guided notebooks, see `packaged`."""
+    return packaged("notebooks")
+
+
+def _guided(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[0-9]*.ipynb"))
+
+
+def _place(path: Path, new: Any, memory: dict[str, Any], *, force: bool) -> str:
+    """Write a notebook where that loses nothing; a sentence where there was another."""
+    written, old, note = memory["notebooks"], _read_copy(path), ""
+    same = old is not None and _digest(old) == _digest(new)
+    changed = path.exists() and (old is None or _digest(old) != written.get(path.name))
+    if changed and not same and not force:
+        at = "" if old is None else f", with {target_of(old)}"
+        return f"{path.name} is kept as you changed it{at}; --force puts it aside"
+    if not same:
+        if changed or _has_outputs(old):
+            note = f"{path.name} is new; the one before is {_put_aside(path)}"
+        _write(path, nbformat.writes(new))
+    written[path.name] = _digest(new)
+    return note
+
+
+def _put_aside(path: Path) -> Path:
+    folder = path.parent / _ASIDE
+    folder.mkdir(exist_ok=True)
+    number = 1
+    while (aside := folder / f"{path.stem}.{number}.ipynb").exists():
+        number += 1
+    path.rename(aside)
+    return aside.relative_to(path.parent)
+
+
+def _read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call,unused-ignore]
+
+
+def _read_copy(path: Path) -> Any:
+    """The user's copy; None where there is none, or no notebook any more."""
+    try:
+        return _read(path)
+    except (OSError, ValueError, AttributeError, nbformat.ValidationError):
+        return None
+
+
+def _digest(notebook: Any) -> str:
+    """What a notebook says, without what running it adds."""
+    cells = [(cell.cell_type, cell.source) for cell in notebook.cells]
+    return hashlib.sha256(json.dumps(cells).encode()).hexdigest()
+
+
+def _has_outputs(notebook: Any) -> bool:
+    return notebook is not None and any(cell.get("outputs") for cell in notebook.cells)
+
+
+def _recall(folder: Path) -> dict[str, Any]:
+    """What was written into the folder before; where that is unreadable, nothing was."""
+    try:
+        memory = json.loads((folder / _MEMORY).read_text(encoding="utf-8"))
+        known = isinstance(memory["notebooks"], dict) and isinstance(memory["target"], str)
+    except (OSError, ValueError, KeyError, TypeError):
+        known = False
+    return memory if known else {"schema_version": 1, "notebooks": {}}
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a whole file or none."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,158 @@
+"""JupyterLab as a child of this process: on this machine only, behind a token, and gone at the end.
+
+What is on the command line can be read by every user of the machine, so the token is not there: it
+comes in a private settings file, which also outranks a user's settings that turn the token off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from stallscope.errors import StallscopeError
+from stallscope.isolation.workspace import workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+_START_S: Final = 60.0
+_STOP_S: Final = 15.0
+"""JupyterLab ends its kernels first, which can take some seconds."""
+_ENDINGS: Final = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""A polite kill, and a terminal that was closed; Windows has no SIGHUP."""
+
+
+def open_lab(
+    folder: Path,
+    notebook: Path,
+    *,
+    browser: bool = True,
+    port: int | None = None,
+    announce: Callable[[str], object] = lambda _: None,
+) -> None:
+    """Start JupyterLab with a notebook, and stay until it ends or this process is interrupted.
+
+    Ctrl-C, SIGTERM and SIGHUP end JupyterLab and its kernels before they end this.
+
+    Args:
+        folder: what JupyterLab can see.
+        notebook: the one to open, in that folder.
+        browser: let JupyterLab open the user's browser.
+        port: this one or none; None takes the first free one from 8888.
+        announce: is given the address, which holds the token, once it answers.
+
+    Raises:
+        StallscopeError: JupyterLab does not start; it says itself why.
+    """
+    with workspace() as private, _raising(*_ENDINGS):
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter, no shell
+            _command(folder, notebook, browser=browser, port=port),
+            env=_environment(private),
+            stdin=subprocess.DEVNULL,  # else it asks "shut down? (y/n)"
+            start_new_session=True,  # the terminal's Ctrl-C reaches this process alone
+        )
+        try:
+            announce(_address(process, notebook.relative_to(folder)))
+            process.wait()
+        finally:
+            _stop(process)
+
+
+def _command(folder: Path, notebook: Path, *, browser: bool, port: int | None) -> list[str]:
+    fixed = [] if port is None else [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
+    return [
+        *(sys.executable, "-m", "jupyterlab", "--log-level=WARN", "--LabApp.log_level=WARN"),
+        "--ServerApp.ip=127.0.0.1",
+        "--ServerApp.allow_root=True",  # root is the usual user of a container
+        f"--ServerApp.open_browser={browser}",
+        f"--ServerApp.root_dir={folder}",
+        *fixed,
+        str(notebook),
+    ]
+
+
+def _environment(private: Path) -> dict[str, str]:
+    """The user's, with the token, without news, and this interpreter's kernel before theirs."""
+    settings = json.dumps(
+        {
+            "IdentityProvider": {"token": secrets.token_hex(24)},
+            "LabApp": {"news_url": None},  # else it asks, over the answer, whether to fetch news
+        }
+    )
+    for name in ("jupyter_server_config.json", "jupyter_lab_config.json"):
+        (private / name).write_text(settings, encoding="utf-8")
+    theirs = os.environ.get("JUPYTER_CONFIG_PATH")
+    path = os.pathsep.join([str(private), *([theirs] if theirs else [])])
+    return {**os.environ, "JUPYTER_CONFIG_PATH": path, "JUPYTER_PREFER_ENV_PATH": "1"}
+
+
+def _address(process: subprocess.Popen[Any], notebook: Path) -> str:
+    """Where the notebook is, as soon as JupyterLab can be reached there."""
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    place = Path(jupyter_runtime_dir()) / f"jpserver-{process.pid}.json"
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        found = _written(place)
+        if found and _listens(found["port"]):
+            return f"{found['url']}lab/tree/{quote(notebook.as_posix())}?token={found['token']}"
+        time.sleep(0.05)
+    code = process.returncode
+    why = f"not within {_START_S:.0f} s" if code is None else f"exit code {code}, its words above"
+    raise StallscopeError(f"JupyterLab did not start ({why}); the copied notebooks are there")
+
+
+def _written(place: Path) -> dict[str, Any]:
+    """What a server has written down about itself; empty until it has written all."""
+    try:
+        return dict(json.loads(place.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def _listens(port: int) -> bool:
+    """Whether a port can be reached; JupyterLab writes itself down shortly before that."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _stop(process: subprocess.Popen[Any]) -> None:
+    """End JupyterLab, which ends its kernels; the hard way when it takes too long."""
+    try:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:  # also after a second Ctrl-C
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def _raising(*signals: signal.Signals) -> Iterator[None]:
+    """Let these signals end the block as Ctrl-C does, instead of ending the process at once."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

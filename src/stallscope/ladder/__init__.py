@@ -1,0 +1,1 @@
+"""`ss.ladder`: the loop with one more cost removed on each rung."""

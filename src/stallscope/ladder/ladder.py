@@ -1,0 +1,267 @@
+"""`ss.ladder`: how fast the loop would be without each of the loader's costs.
+
+Every rung is a loop of its own. The lowest is the loader as it is. Then come, with the loader's own
+workers, loops whose samples are in memory at some point of their way, and on top loops over whole
+batches in memory. Laps run up and down the ladder in turn, so that a machine that grows slower
+meanwhile does so for all rungs.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+import psutil
+
+from stallscope.errors import ArgumentError
+from stallscope.isolation.snapshot import as_before
+from stallscope.ladder.result import (
+    AS_IT_IS,
+    FACTS,
+    LAPS,
+    RUNGS,
+    Ladder,
+    LadderConditions,
+    is_clear,
+)
+from stallscope.ladder.rungs import Rungs
+from stallscope.loops.devices import device_of
+from stallscope.loops.simulated import SimulatedStep
+from stallscope.loops.timed_loop import Span, TimedPass
+from stallscope.loops.training_loop import ProgressBar, check_budget
+from stallscope.machine import machine, memory_available_bytes, require_single_rank
+from stallscope.run.failures import note
+from stallscope.targets import target as targets
+from stallscope.targets.object_graph import find_loaders, private_copy
+from stallscope.units import count, seconds, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from stallscope.ladder.result import Rung
+
+
+_LAP_S: Final = 0.45
+"""The steady state of one lap: so long, where the budget allows it."""
+_SHORTEST_LAP_S: Final = 0.25
+_MOST_SWEEPS: Final = 3
+"""Down, up, down: an interval over fewer laps than this is a wide one."""
+_LONGEST_SHARE: Final = 0.2
+"""Of the budget: no single lap and no capture takes more."""
+_MEMORY_SHARE: Final = 0.25
+"""Of the memory that is left."""
+
+
+def ladder(
+    target: Any,
+    step: Callable[[Any], object] | None = None,
+    *,
+    device: Any = None,
+    budget_s: float = 60.0,
+    max_bytes: int | None = None,
+) -> Ladder:
+    """Measure the loop as it is, and with more and more of the loader's work cached in memory.
+
+    Iterates shallow copies of the loader. Afterwards all random generators, the samplers and what
+    `step` trains are as they were, and the workers are gone. An exception of the dataset's or of
+    the step's passes unchanged; its attribute `ladder` holds what was measured before.
+
+    Args:
+        target: a DataLoader, a `Target`, or a string as for `ss.target`.
+        step: uses one batch; the target's by default. Without one only the loader is measured.
+        device: where batches are moved before `step`; the target's by default.
+        budget_s: it is over after this time, seconds, and the batch that is under way then.
+        max_bytes: memory for samples and batches; by default a quarter of what is left to this
+            process.
+
+    Raises:
+        ArgumentError: `budget_s` or `max_bytes` is no number that can be used.
+        TargetError: the target is nothing that can be iterated.
+        UnsupportedError: a loader that keeps an iterator of its own, or more than one rank.
+    """
+    began_ns = time.perf_counter_ns()
+    allowed_s = check_budget(budget_s)
+    _check_bytes(max_bytes)
+    require_single_rank()
+    aim = targets.target(target, step=step, device=device)
+    room = int(memory_available_bytes() * _MEMORY_SHARE if max_bytes is None else max_bytes)
+    simulated = isinstance(aim.step, SimulatedStep)
+    with (
+        private_copy(aim.loader) as loader,
+        as_before(loader, None if simulated else aim.step) as said,
+    ):
+        rungs = Rungs(loader, device_of(aim.step, aim.device), aim.step, room)
+        climb = _Climb(rungs, aim, (*aim.notes, *said), began_ns, allowed_s)
+        try:
+            climb.run()
+        except BaseException as error:
+            climb.leave_with(error)
+            raise
+        return climb.result()
+
+
+def _check_bytes(max_bytes: object) -> None:
+    is_number = isinstance(max_bytes, (int, float)) and 0 <= max_bytes < math.inf
+    if max_bytes is not None and not is_number:
+        raise ArgumentError(f"max_bytes={max_bytes!r}: give a number of bytes, 0 or more")
+
+
+class _Climb:
+    """One measurement of a ladder.
+
+    Args:
+        rungs: the loops.
+        aim: what the user points at.
+        notes: sentences that the result is to carry.
+        began_ns: when the budget began (`perf_counter_ns`).
+        budget_s: seconds.
+    """
+
+    def __init__(
+        self,
+        rungs: Rungs,
+        aim: targets.Target,
+        notes: tuple[str, ...],
+        began_ns: int,
+        budget_s: float,
+    ) -> None:
+        self._rungs = rungs
+        self._aim = aim
+        self._notes = list(notes)
+        self._budget_s = budget_s
+        self._room = int(memory_available_bytes() * _MEMORY_SHARE)
+        self._deadline_ns = began_ns + int(budget_s * 1e9)
+        self._laps: dict[Rung, list[TimedPass]] = {}
+        self._took_s: dict[Rung, float] = {}
+        self._why_not: dict[Rung, str] = {}
+        self._now = AS_IT_IS
+
+    def run(self) -> None:
+        """Lap after lap, until the answer is clear or the time is over."""
+        bar = ProgressBar(desc=f"ladder of {self._aim.name}", unit="lap", leave=False, delay=0.5)
+        with closing(bar):
+            self._lap(AS_IT_IS, bar)
+            bar.set_postfix_str("keeping samples in memory")
+            self._rungs.capture(self._until(self._budget_s * _LONGEST_SHARE))
+            rungs = [AS_IT_IS, *self._rungs.cached]
+            bar.total = _MOST_SWEEPS * len(rungs)
+            before = self._held_bytes()
+            for sweep in range(_MOST_SWEEPS):
+                for rung in rungs if sweep % 2 else rungs[::-1]:
+                    if self._grew_by(self._held_bytes() - before):
+                        return
+                    self._lap(rung, bar)
+                if sweep and is_clear(self.result()):
+                    break
+
+    def _held_bytes(self) -> int:
+        """What this process holds, in memory and on the device."""
+        return int(psutil.Process().memory_info().rss) + self._rungs.device.held_bytes()
+
+    def _grew_by(self, more: int) -> bool:
+        """Whether the step keeps so much that the rest of the ladder might take all memory."""
+        if more <= self._room:
+            return False
+        self._notes.append(
+            f"stopped early: this process grew by {size(more)}, as if the step kept something of "
+            "each batch (a loss with its graph, say; `.item()` or `.detach()` keeps less)"
+        )
+        return True
+
+    def leave_with(self, error: BaseException) -> None:
+        """Tell an exception of the user's where it came from, and what was measured before it."""
+        vars(error)["ladder"] = self.result()  # past any __setattr__ of a frozen exception
+        note(
+            error,
+            [
+                f"stallscope: raised while '{self._now.name}' was measured",
+                "stallscope: what was measured before is this exception's attribute `ladder`",
+            ],
+        )
+
+    def _lap(self, rung: Rung, bar: Any) -> None:
+        left_s = self._left_s()
+        expected_s = self._took_s.get(rung, 0.0)
+        if rung in self._why_not or (rung in self._laps and expected_s > left_s):
+            return
+        if left_s <= 0:
+            self._why_not.setdefault(rung, f"the budget of {seconds(self._budget_s)} was over")
+            return
+        self._now = rung
+        bar.set_postfix_str(rung.name)
+        began_ns, lap = time.perf_counter_ns(), TimedPass()
+        laps = self._laps.setdefault(rung, [])
+        laps.append(lap)
+        span = Span(
+            self._lap_s(left_s),
+            self._until(self._budget_s * _LONGEST_SHARE),
+            watches_device=self._rungs.device.counts_kernels and len(laps) == 1,
+        )
+        failure = self._rungs.run(rung, lap, span)
+        if failure or not lap.seconds:
+            laps.pop()
+            self._why_not.setdefault(rung, failure or _too_short(lap))
+        self._took_s[rung] = (time.perf_counter_ns() - began_ns) / 1e9
+        bar.update()
+
+    def _lap_s(self, left_s: float) -> float:
+        """So long that all laps of all rungs fit into the time that is left, start-up included."""
+        planned = _MOST_SWEEPS * (1 + len(self._rungs.cached))
+        return min(_LAP_S, max(left_s / planned / 2, _SHORTEST_LAP_S))
+
+    def _left_s(self) -> float:
+        return (self._deadline_ns - time.perf_counter_ns()) / 1e9
+
+    def _until(self, most_s: float) -> int:
+        return min(self._deadline_ns, time.perf_counter_ns() + int(most_s * 1e9))
+
+    def result(self) -> Ladder:
+        """What is known by now."""
+        rungs, aim = self._rungs, self._aim
+        step = aim.step
+        return Ladder(
+            laps=pl.DataFrame(list(self._rows()), LAPS, orient="row"),
+            facts=pl.DataFrame([self._fact(rung) for rung in RUNGS], FACTS, orient="row"),
+            circumstances=LadderConditions(
+                name=aim.name,
+                device=rungs.device.name,
+                simulated_step_s=step.seconds if isinstance(step, SimulatedStep) else None,
+                has_step=step is not None,
+                num_workers=sum(one.num_workers for one in find_loaders(rungs.loader)),
+                machine=machine(),
+            ),
+            notes=(*self._notes, *rungs.notes),
+        )
+
+    def _rows(self) -> Iterator[tuple[Any, ...]]:
+        has_step = self._aim.step is not None
+        for rung, laps in self._laps.items():
+            # The very first lap also pays what this process does for the first time.
+            counted = laps[1:] if rung is AS_IT_IS and len(laps) > 1 else laps
+            for number, lap in enumerate(counted):
+                for whole, step_s, samples in zip(
+                    lap.seconds, lap.step_s, lap.samples, strict=False
+                ):
+                    yield rung.name, number, whole, step_s if has_step else None, samples
+
+    def _fact(self, rung: Rung) -> tuple[Any, ...]:
+        laps = self._laps.get(rung, [])
+        busy = next((lap.busy_share for lap in laps if lap.busy_share is not None), None)
+        reported = [lap.reported_share for lap in laps if lap.reported_share is not None]
+        why = self._why_not.get(rung) or self._rungs.why_not.get(rung)
+        return (
+            rung.name,
+            self._rungs.bytes_of(rung),
+            busy,
+            sum(reported) / len(reported) if reported else None,
+            None if laps else why or "not reached",
+        )
+
+
+def _too_short(lap: TimedPass) -> str:
+    if lap.exhausted:
+        return f"the loader ended after {count(lap.used, 'batch', 'es')}, before its steady state"
+    return f"in its time it made {count(lap.used, 'batch', 'es')}, too few for a steady state"

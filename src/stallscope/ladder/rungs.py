@@ -1,0 +1,259 @@
+"""The loops of a ladder: which there are for a loader, what they keep, why one is missing."""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from stallscope.ladder.result import (
+    AS_IT_IS,
+    BATCHES,
+    FETCHED,
+    ON_DEVICE,
+    PINNED,
+    RUNGS,
+    TRANSFORMED,
+    WARM,
+)
+from stallscope.loops import cached_loaders
+from stallscope.loops.cached_loaders import CachedBatches, unpacked
+from stallscope.loops.cached_values import bytes_of, mapped
+from stallscope.loops.timed_loop import TimedLoop, run_timed_pass, started
+from stallscope.targets.object_graph import batch_size_of, find_loaders, loads_in_main_process
+from stallscope.units import size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from stallscope.ladder.result import Rung
+    from stallscope.loops.devices import Device
+    from stallscope.loops.split_samples import Unfinished
+    from stallscope.loops.timed_loop import Span, TimedPass
+
+
+_NO_MORE: Final = "the loader gave no more batches"
+_MOST_BATCHES: Final = 4
+"""Kept in memory: enough that samples of all sizes are among them."""
+_COPIES: Final = 2
+"""A batch is kept once for each kind of memory at most: pageable, pinned."""
+
+
+class Rungs:
+    """The loops over one loader.
+
+    Args:
+        loader: iterated as it is by the lowest rung, and copied by the others.
+        device: computes the steps.
+        step: uses one batch; None: the loader alone is measured.
+        max_bytes: what samples and batches may need in memory.
+    """
+
+    def __init__(
+        self, loader: Any, device: Device, step: Callable[[Any], object] | None, max_bytes: int
+    ) -> None:
+        self.loader = loader
+        self.device = device
+        self.why_not: dict[Rung, str] = {}
+        self.notes: list[str] = []
+        self._step = step
+        self._max_bytes = max_bytes
+        self._inner = find_loaders(loader)
+        self._workers = sum(one.num_workers for one in self._inner)
+        self._plain = cached_loaders.is_plain(loader)
+        self._bytes: dict[Rung, int] = {}
+        self._loops: dict[Rung, TimedLoop] = {}
+        self._loops[AS_IT_IS] = self._loop(
+            cached_loaders.going_on(loader) if self._plain else loader
+        )
+
+    @property
+    def cached(self) -> list[Rung]:
+        """Those above the lowest that can be measured, from the bottom to the top."""
+        return [rung for rung in RUNGS if rung in self._loops and rung is not AS_IT_IS]
+
+    def bytes_of(self, rung: Rung) -> int | None:
+        """What a rung keeps in memory; None for one that is not measured."""
+        return self._bytes.get(rung, 0) if rung in self._loops else None
+
+    def run(self, rung: Rung, lap: TimedPass, span: Span) -> str:
+        """Run a lap; returns why it failed, empty where it did not.
+
+        Only a loader that we made can fail here: an exception of the user's own passes.
+        """
+        if rung in (AS_IT_IS, WARM):
+            run_timed_pass(self._loops[rung], lap, span)
+            return ""
+        try:
+            run_timed_pass(self._loops[rung], lap, span)
+        except Exception as error:
+            if not lap.in_loader:
+                raise
+            return f"with cached samples the loader raised {error!r:.200}"
+        return ""
+
+    # ---- what is kept in memory -------------------------------------------------------------
+
+    def capture(self, deadline_ns: int) -> None:
+        """Keep samples and batches in memory, and make the loops that use them.
+
+        Args:
+            deadline_ns: the last batch that is kept is the first that comes after this.
+        """
+        if self._plain:
+            self._capture_samples(deadline_ns)
+        else:
+            what = type(self.loader).__name__
+            why = f"a {what} is not torch's own way of iterating: its samples cannot be replaced"
+            self.why_not.update(dict.fromkeys((WARM, FETCHED, TRANSFORMED), why))
+            self._capture_batches(deadline_ns)
+        if any(self._bytes.values()):
+            self.notes.append(
+                "the cached rungs repeat the same samples, with what is random in them drawn once, "
+                "and leave the CPU to the step: the top is an upper bound"
+            )
+
+    def _capture_samples(self, deadline_ns: int) -> None:
+        """Samples, before their transforms and after, made by the loader's own workers."""
+        stream = cached_loaders.is_stream(self.loader)
+        indices = [] if stream else cached_loaders.next_indices(self.loader, _MOST_BATCHES)
+        if stream:
+            self.why_not[WARM] = "a stream cannot be asked for the same samples again"
+        else:
+            self._loops[WARM] = self._loop(cached_loaders.warm(self.loader, indices))
+        finished: list[list[Any]] = []
+        halves: list[list[Unfinished | None]] = []
+        held, why = 0, _NO_MORE
+        try:
+            for whole, before in self._captured(indices, deadline_ns):
+                why = self._too_large
+                more = bytes_of(whole) * (1 + _COPIES) + bytes_of(before)
+                if held + more > self._max_bytes:
+                    break
+                held += more
+                finished.append(whole)
+                halves.append(before)
+        except Exception as error:  # noqa: BLE001 - the lowest rung has shown that it works as it is
+            self._no_samples(f"its samples cannot be kept: {error!r:.200}")
+            return self._capture_batches(deadline_ns)
+        if not finished:
+            self._no_samples(why)
+            self._no_batches(self.why_not[TRANSFORMED])
+            return None
+        if not stream:
+            self._loops[WARM] = self._loop(
+                cached_loaders.warm(self.loader, indices[: len(finished)])
+            )
+        self._keep_halves(halves, stream=stream)
+        self._keep_finished(finished)
+        return None
+
+    def _captured(
+        self, indices: list[Any], deadline_ns: int
+    ) -> Iterable[tuple[list[Any], list[Unfinished | None]]]:
+        stream = cached_loaders.is_stream(self.loader)
+        loop = self._loop(cached_loaders.capturing(self.loader, indices))
+        with started(loop) as batches:
+            for number, batch in enumerate(batches, 1):
+                samples = unpacked(batch)
+                samples = samples if self._collates else [samples]
+                pairs = [(sample, None) for sample in samples] if stream else samples
+                yield [whole for whole, _ in pairs], [half for _, half in pairs]
+                if number >= _MOST_BATCHES or time.perf_counter_ns() > deadline_ns:
+                    return
+
+    @property
+    def _collates(self) -> bool:
+        return self.loader.batch_sampler is not None
+
+    def _keep_halves(self, halves: list[list[Unfinished | None]], *, stream: bool) -> None:
+        flat = [half for batch in halves for half in batch]
+        kept = [half for half in flat if half is not None]
+        if stream:
+            self.why_not[FETCHED] = "a stream offers no place before its transforms"
+        elif len(kept) < len(flat):
+            self.why_not[FETCHED] = (
+                "the dataset holds no transform, or does more with what comes out of it"
+            )
+        else:
+            counts = [len(batch) for batch in halves]
+            self._loops[FETCHED] = self._loop(
+                cached_loaders.transforming(self.loader, kept, counts)
+            )
+            self._bytes[FETCHED] = bytes_of([(half.calls, half.sample) for half in kept])
+
+    def _keep_finished(self, finished: list[list[Any]]) -> None:
+        flat = [sample for batch in finished for sample in batch]
+        counts = [len(batch) for batch in finished]
+        self._loops[TRANSFORMED] = self._loop(cached_loaders.collating(self.loader, flat, counts))
+        self._bytes[TRANSFORMED] = bytes_of(flat)
+        collate = self.loader.collate_fn
+        try:
+            made = [collate(batch if self._collates else batch[0]) for batch in finished]
+        except Exception as error:  # noqa: BLE001 - it may rely on a worker around it
+            self._no_batches(f"its batches cannot be made here: {error!r:.200}")
+            return
+        self._keep_batches(made)
+
+    def _capture_batches(self, deadline_ns: int) -> None:
+        """Whole batches, as they come."""
+        kept: list[Any] = []
+        why = _NO_MORE
+        with started(self._loops[AS_IT_IS]) as batches:
+            for batch in batches:
+                why = self._too_large
+                if (len(kept) + 1) * _COPIES * bytes_of(batch) > self._max_bytes:
+                    break
+                kept.append(batch)
+                if len(kept) >= _MOST_BATCHES or time.perf_counter_ns() > deadline_ns:
+                    break
+        if kept:
+            self._keep_batches(kept)
+        else:
+            self._no_batches(why)
+
+    @property
+    def _too_large(self) -> str:
+        return f"one batch needs more than the {size(self._max_bytes)} allowed"
+
+    def _keep_batches(self, made: list[Any]) -> None:
+        if self._step is None:
+            self._no_batches("no step was given: taking a batch from memory takes no time")
+            return
+        self._keep(BATCHES, made)
+        if self.device.has_memory:
+            self._keep(PINNED, [mapped(batch, _pinned) for batch in made])
+            self._keep(ON_DEVICE, [self.device.put(batch) for batch in made])
+        else:
+            why = "there is no device with a memory of its own"
+            self.why_not.update(dict.fromkeys((PINNED, ON_DEVICE), why))
+
+    def _keep(self, rung: Rung, made: list[Any]) -> None:
+        batches = CachedBatches(made)
+        self._loops[rung] = TimedLoop(batches, self.device, self._step, self._batch_size)
+        self._bytes[rung] = batches.bytes
+
+    def _no_samples(self, why: str) -> None:
+        self.why_not.update(dict.fromkeys((FETCHED, TRANSFORMED), why))
+
+    def _no_batches(self, why: str) -> None:
+        self.why_not.update(dict.fromkeys((BATCHES, PINNED, ON_DEVICE), why))
+
+    def _loop(self, loader: Any) -> TimedLoop:
+        return TimedLoop(
+            loader,
+            self.device,
+            self._step,
+            self._batch_size,
+            self._workers,
+            in_one_thread=loads_in_main_process(loader),
+        )
+
+    @cached_property
+    def _batch_size(self) -> int | None:
+        return batch_size_of(self._inner[0]) if self._inner else None
+
+
+def _pinned(leaf: Any) -> Any:
+    pin = getattr(leaf, "pin_memory", None)
+    return pin() if callable(pin) else leaf

@@ -1,0 +1,1 @@
+"""`ss.lines`: the slow lines of datasets, transforms and collate functions."""

@@ -1,0 +1,244 @@
+"""The lines of a pipeline as a value: how often each ran, how long it took, what it says.
+
+Everything before makes it, everything after reads it. (Not `lines.py`: `ss.lines` is the verb.)
+
+What the times of lines say: which line is the hottest, and what timing them costs.
+
+A line's time holds everything that the line calls, so the line that calls the transforms is always
+the longest. The time that is a line's own is without what other listed functions took that it
+called; these times add up, also in a function that calls itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import exp, log, sqrt
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+import polars as pl
+
+from stallscope.names import printable
+from stallscope.result import Result
+from stallscope.units import count, seconds, share
+
+if TYPE_CHECKING:
+    from polars._typing import PolarsDataType
+
+
+if TYPE_CHECKING:
+    Schema = dict[str, PolarsDataType]
+
+FUNCTIONS: Schema = {
+    "function": pl.String,
+    "file": pl.String,
+    "line": pl.Int32,
+    "stage": pl.String,
+    "kind": pl.String,
+    "why_not": pl.String,
+}
+"""One row a function whose lines were timed: its name, where it begins, the stage that it is part
+of and the stage's kind (null: of none), and why its source cannot be shown, if it cannot."""
+
+TIMES: Schema = {"function": pl.String, "line": pl.Int32, "hits": pl.Int64, "time_s": pl.Float64}
+"""One row a line that ran: how often, and how long in all, with everything that it called."""
+
+CALLS: Schema = {
+    "caller": pl.String,
+    "line": pl.Int32,
+    "function": pl.String,
+    "share": pl.Float64,
+}
+"""One row for each line that calls a function of `FUNCTIONS`, itself or through others that are not
+among them: the share (0 to 1) of that function's time that is spent in calls from this line."""
+
+SOURCES: Schema = {"function": pl.String, "line": pl.Int32, "source": pl.String}
+"""Every line of the functions, from the first to the last, without its line break."""
+
+PAIRS: Schema = {"with_s": pl.Float64, "without_s": pl.Float64}
+"""One row for each piece of samples that was made twice: with the lines timed, and without."""
+
+
+@dataclass(frozen=True)
+class LinesConditions:
+    """What was measured, and where."""
+
+    name: str = ""
+    """What the user pointed at, in the user's words."""
+    unit: str = "sample"
+    """What was counted: "sample", or "batch" where one index stands for a whole one."""
+    samples: int = 0
+    """How many of them were made while their lines were timed."""
+    wall_s: float = 0.0
+    """How long these took, collate included, seconds: what all shares are shares of."""
+    machine: dict[str, Any] = field(default_factory=dict)
+    """Where it was measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lines(Result):
+    """How long each line of a dataset, its transforms and its collate function takes."""
+
+    _view: ClassVar[str] = "stallscope.views.lines"
+
+    functions: pl.DataFrame
+    """Columns of `FUNCTIONS`."""
+    times: pl.DataFrame
+    """Columns of `TIMES`."""
+    calls: pl.DataFrame
+    """Columns of `CALLS`."""
+    sources: pl.DataFrame
+    """Columns of `SOURCES`."""
+    pairs: pl.DataFrame
+    """Columns of `PAIRS`."""
+    circumstances: LinesConditions = field(default_factory=LinesConditions)
+    """What was measured."""
+    notes: tuple[str, ...] = ()
+    """What was left out or has to be known, in sentences."""
+
+    @cached_property
+    def _table(self) -> pl.DataFrame:
+
+        return table(self)
+
+    def table(self) -> pl.DataFrame:
+        """One row a line that ran, the hottest first; columns of `analyze.hotlines.TABLE`."""
+        return self._table
+
+    def cost(self) -> Cost | None:
+        """How many times as long the same samples take while their lines are timed."""
+        return cost(self.pairs)
+
+
+KEY: Final = (
+    "share: of a sample's time, with all that the line calls · own: without the other functions "
+    "that are listed · heat: own"
+)
+_TITLE: Final = 200
+
+TABLE: Schema = {
+    "function": pl.String,
+    "file": pl.String,
+    "line": pl.Int32,
+    "hits": pl.Int64,
+    "time_s": pl.Float64,
+    "share": pl.Float64,
+    "source": pl.String,
+    "own_s": pl.Float64,
+    "own_share": pl.Float64,
+    "stage": pl.String,
+    "kind": pl.String,
+}
+"""One row a line that ran, the one with most time of its own first. `time_s` and `share` hold what
+the line calls, `own_s` and `own_share` leave out the functions that have a listing of their own;
+shares are of the time in which the samples were made; `source` is null where there is none."""
+
+STANDS_OUT: Final = 0.05
+"""A line with a smaller share of a sample's time is none that anybody has to look at."""
+_T: Final = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
+_T_OF_MANY: Final = 2.13
+"""The 97.5% quantiles of Student's t with 1, 2, 3 and so on degrees of freedom."""
+_KEYS: Final = ("function", "line")
+
+
+class Cost(NamedTuple):
+    """How many times as long samples take while their lines are timed: a 95% interval."""
+
+    factor: float
+    """The geometric mean over the pairs."""
+    low: float | None
+    """None where there is one pair only."""
+    high: float | None
+
+
+def table(lines: Lines) -> pl.DataFrame:
+    """One row a line that ran, columns of `TABLE`."""
+    wall_s = lines.circumstances.wall_s or None
+    whole = lines.times.group_by("function").agg(whole_s=pl.col("time_s").sum())
+    called = (
+        lines.calls.join(whole, on="function")
+        .group_by(function="caller", line="line")
+        .agg(called_s=(pl.col("share") * pl.col("whole_s")).sum())
+    )
+    about = lines.functions.select("function", "file", "stage", "kind")
+    own_s = (pl.col("time_s") - pl.col("called_s").fill_null(0.0)).clip(lower_bound=0.0)
+    return (
+        lines.times.join(about, on="function")
+        .join(lines.sources, on=_KEYS, how="left")
+        .join(called, on=_KEYS, how="left")
+        .with_columns(own_s=own_s)
+        .with_columns(share=pl.col("time_s") / wall_s, own_share=pl.col("own_s") / wall_s)
+        .sort("own_s", "time_s", descending=True, maintain_order=True)
+        .select([pl.col(name).cast(kind) for name, kind in TABLE.items()])
+    )
+
+
+def in_order(lines: Lines) -> list[dict[str, Any]]:
+    """The functions, rows of `FUNCTIONS` with `own_share`, the one with the hottest line first."""
+    own = pl.col("own_share")
+    found = lines.table().group_by("function").agg(own.sum(), hottest=own.max())
+    rows = lines.functions.join(found, on="function", how="left", maintain_order="left")
+    return rows.sort("hottest", descending=True, nulls_last=True, maintain_order=True).to_dicts()
+
+
+def sentence(lines: Lines) -> str:
+    """The answer: the hottest line."""
+    rows = lines.table()
+    if rows.is_empty():
+        return "No line was measured"
+    first = rows.row(0, named=True)
+    where = f"line {first['line']} of `{first['function']}`"
+    said = f": `{first['source'].strip()}`" if first["source"] else ""
+    taken = f"{share(first['own_share'])} of a {lines.circumstances.unit}'s time"
+    if first["own_share"] < STANDS_OUT:
+        return f"No line stands out: the hottest, {where}, takes {taken}{said}"
+    return f"{where[0].upper()}{where[1:]} takes {taken}{said}"
+
+
+def cost(pairs: pl.DataFrame) -> Cost | None:
+    """What timing lines costs, from samples made with and without; None without any.
+
+    A Student's t interval of the logarithms of the pairs' ratios, which are few.
+
+    Args:
+        pairs: columns of `listings.PAIRS`.
+    """
+    ratios = [log(one / other) for one, other in pairs.iter_rows() if one > 0 and other > 0]
+    if not ratios:
+        return None
+    mean = fmean(ratios)
+    if len(ratios) == 1:
+        return Cost(exp(mean), None, None)
+    quantile = _T[len(ratios) - 2] if len(ratios) - 2 < len(_T) else _T_OF_MANY
+    half = quantile * stdev(ratios) / sqrt(len(ratios))
+    return Cost(exp(mean), exp(mean - half), exp(mean + half))
+
+
+def cost_sentence(found: Cost | None) -> str:
+    """What timing lines costs, said beside every figure."""
+    if found is None:
+        return "what timing lines costs was not measured"
+    if found.low is None or found.high is None:
+        return (
+            f"timed line by line, samples take {found.factor:.2f}× as long (one pair: no interval)"
+        )
+    ends = f"95% interval {found.low:.2f} to {found.high:.2f}, with and without in turn"
+    if found.low <= 1 <= found.high:
+        return f"what line_profiler costs is not distinguishable from nothing ({ends})"
+    return f"line_profiler makes the same samples take {found.factor:.2f}× as long ({ends})"
+
+
+def title(lines: Lines) -> str:
+    """The answer, in letters that can be shown."""
+    return printable(sentence(lines), _TITLE)
+
+
+def notes_of(lines: Lines) -> list[str]:
+    """What a reader has to know, a sentence each."""
+    told = lines.circumstances
+    made = count(told.samples, told.unit, "es" if told.unit == "batch" else "s")
+    population = f"{made} made in one process with one thread, {seconds(told.wall_s)} in all"
+    if lines.times.is_empty():
+        return [f"{made} made while lines were timed", *lines.notes]
+    return [f"{population} · {cost_sentence(lines.cost())}", KEY, *lines.notes]

@@ -1,0 +1,331 @@
+"""Copies of a loader with one more of its costs taken away; the user's own stays as it is.
+
+All share its workers' settings, its collate function and its batch size. They go on without an end,
+so that no lap ends in the restart of an epoch.
+
+Samples from memory instead of a dataset's, and how they get there.
+
+They are made by the loader's own workers and come back pickled, in one piece a batch: as tensors,
+each would need a file descriptor.
+
+Whole batches from memory, over and over.
+
+A step may change its batch in place; what it changes never reaches the next use of that batch. So
+the first time, the step gets a copy, which is compared with the original afterwards. If they are
+the same, later uses share the tensors, whose version numbers are looked at after each use.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from stallscope.errors import UnsupportedError
+from stallscope.loops.cached_values import bytes_of, compact, fresh, same, shell, versions
+from stallscope.loops.split_samples import Cut
+from stallscope.targets.object_graph import find_loaders
+from stallscope.units import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from stallscope.loops.split_samples import Unfinished
+
+
+class _InPlaceOf:
+    """Stands in for a dataset: a `worker_init_fn` finds the dataset's attributes on it.
+
+    Args:
+        dataset: the user's.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_dataset":
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+
+class Capturing(_InPlaceOf):
+    """Gives each sample twice: finished, and before its transforms (None where it has no cut).
+
+    Args:
+        dataset: map-style.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(dataset)
+        self._cut = Cut(dataset)
+
+    def __getitem__(self, index: Any) -> tuple[Any, Unfinished | None]:
+        if not self._cut:
+            return self._dataset[index], None
+        return self._cut.make(lambda: self._dataset[index])
+
+    def __getitems__(self, indices: list[Any]) -> list[tuple[Any, Unfinished | None]]:
+        if not self._cut and callable(getattr(self._dataset, "__getitems__", None)):
+            return [(sample, None) for sample in self._dataset.__getitems__(indices)]
+        return [self[index] for index in indices]
+
+
+def packed(samples: Any) -> bytes:
+    """The samples of a batch in one piece; a collate function."""
+    return pickle.dumps(compact(samples), pickle.HIGHEST_PROTOCOL)
+
+
+def unpacked(batch: bytes) -> Any:
+    """What `packed` packed, in this same recording."""
+    return pickle.loads(batch)  # noqa: S301 - our own workers made it a moment ago
+
+
+class Finished(_InPlaceOf):
+    """A map-style dataset of finished samples, by their number.
+
+    Args:
+        dataset: the user's.
+        samples: what to give.
+    """
+
+    def __init__(self, dataset: Any, samples: list[Any]) -> None:
+        super().__init__(dataset)
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, number: int) -> Any:
+        return shell(self._samples[number])
+
+
+class Unfinishing(_InPlaceOf):
+    """A map-style dataset that does the transforms alone, on what went into them.
+
+    Args:
+        dataset: the user's.
+        halves: the samples before their transforms.
+    """
+
+    def __init__(self, dataset: Any, halves: list[Unfinished]) -> None:
+        super().__init__(dataset)
+        self._cut = Cut(dataset)
+        self._halves = halves
+        self._copies = any(half.changed for half in halves)
+
+    def __len__(self) -> int:
+        return len(self._halves)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._cut.finish(self._halves[number], copies=self._copies)
+
+
+class FinishedStream(_InPlaceOf, IterableDataset[Any]):
+    """A stream of finished samples without an end; each worker begins at another place.
+
+    Args:
+        dataset: the user's.
+        samples: what to give.
+    """
+
+    def __init__(self, dataset: Any, samples: list[Any]) -> None:
+        super().__init__(dataset)
+        self._samples = samples
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        first = worker.id * len(self._samples) // worker.num_workers if worker else 0
+        while True:
+            for sample in self._samples[first:]:
+                yield shell(sample)
+            first = 0
+
+
+def is_plain(loader: Any) -> bool:
+    """Whether this is a DataLoader that torch's own code iterates, so that it can be rebuilt."""
+    return isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
+
+
+def check_plain(target: Any, so: str) -> None:
+    """Make sure that there is one DataLoader, of which torch makes the samples.
+
+    Args:
+        target: what the user points at.
+        so: what cannot be done otherwise, in words.
+
+    Raises:
+        UnsupportedError: there is none, or one that iterates itself.
+    """
+    found = find_loaders(target)
+    if len(found) == 1 and is_plain(found[0]):
+        return
+    kind = f"{type(target).__module__}.{type(target).__qualname__}"
+    why = "iterates its dataset with code of its own"
+    if len(found) != 1:
+        why = f"holds {count(len(found), 'torch.utils.data.DataLoader')}"
+    raise UnsupportedError(
+        f"this {kind} {why}, so {so}: give a plain DataLoader over the same dataset"
+    )
+
+
+def is_stream(loader: DataLoader[Any]) -> bool:
+    """Whether the dataset is iterable, so that nobody can ask it for an index."""
+    return isinstance(loader.dataset, IterableDataset)
+
+
+class GoingOn:
+    """A sampler's epochs one after the other, also over several iterators.
+
+    Args:
+        sampler: of indices, or of lists of such.
+    """
+
+    def __init__(self, sampler: Iterable[Any]) -> None:
+        self._sampler = sampler
+        self._going = self._epochs()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._going
+
+    def _epochs(self) -> Iterator[Any]:
+        empty = False
+        while not empty:
+            empty = True
+            for one in self._sampler:
+                empty = False
+                yield one
+
+
+class OverAndOver:
+    """The same indices, or lists of such, over and over; anew for each iterator.
+
+    Args:
+        parts: at least one.
+    """
+
+    def __init__(self, parts: list[Any]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self._parts for _ in iter(int, 1))
+
+
+def going_on(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """The loader without an end: its next epochs follow; a stream keeps its own end."""
+    if is_stream(loader):
+        return _copy(loader)
+    return _copy(loader, sampler=GoingOn(_sampler(loader)))
+
+
+def next_indices(loader: DataLoader[Any], batches: int) -> list[Any]:
+    """Which samples the next batches would be made of: for each, its list of indices."""
+    return list(islice(iter(GoingOn(_sampler(loader))), batches))
+
+
+def warm(loader: DataLoader[Any], indices: list[Any]) -> DataLoader[Any]:
+    """The loader over the same few batches again and again."""
+    return _copy(loader, sampler=OverAndOver(indices))
+
+
+def capturing(loader: DataLoader[Any], indices: list[Any]) -> DataLoader[Any]:
+    """Gives the samples of each batch, pickled: see `measure.cache.samples`."""
+    if is_stream(loader):
+        return _copy(loader, collate_fn=packed, pin_memory=False)
+    dataset = Capturing(loader.dataset)
+    return _copy(loader, dataset=dataset, sampler=indices, collate_fn=packed, pin_memory=False)
+
+
+def transforming(
+    loader: DataLoader[Any], halves: list[Unfinished], counts: list[int]
+) -> DataLoader[Any]:
+    """Does the transforms, collates and sends; what went into the transforms is in memory.
+
+    Args:
+        loader: the user's.
+        halves: the samples before their transforms.
+        counts: how many samples each batch has.
+    """
+    dataset = Unfinishing(loader.dataset, halves)
+    return _copy(loader, dataset=dataset, sampler=OverAndOver(_numbered(loader, counts)))
+
+
+def collating(loader: DataLoader[Any], samples: list[Any], counts: list[int]) -> DataLoader[Any]:
+    """Collates and sends finished samples from memory.
+
+    Args:
+        loader: the user's.
+        samples: finished.
+        counts: how many samples each batch has.
+    """
+    if is_stream(loader):
+        return _copy(loader, dataset=FinishedStream(loader.dataset, samples))
+    dataset = Finished(loader.dataset, samples)
+    return _copy(loader, dataset=dataset, sampler=OverAndOver(_numbered(loader, counts)))
+
+
+def _numbered(loader: DataLoader[Any], counts: list[int]) -> list[Any]:
+    """For each batch the numbers of its samples, in the form that the loader's sampler gives."""
+    if not _collates(loader):
+        return list(range(len(counts)))
+    ends = [sum(counts[: place + 1]) for place in range(len(counts))]
+    return [list(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]
+
+
+def _collates(loader: DataLoader[Any]) -> bool:
+    """Whether a batch is made of several samples; otherwise an index stands for a whole one."""
+    return loader.batch_sampler is not None
+
+
+def _sampler(loader: DataLoader[Any]) -> Any:
+    return loader.batch_sampler if _collates(loader) else loader.sampler
+
+
+def _copy(loader: DataLoader[Any], *, sampler: Any = None, **changed: Any) -> DataLoader[Any]:
+    clone = copy.copy(loader)
+    attributes = vars(clone)  # torch forbids to set some of them
+    attributes.update(changed, _iterator=None, persistent_workers=False)
+    if sampler is not None:
+        attributes["batch_sampler" if _collates(loader) else "sampler"] = sampler
+    return clone
+
+
+class CachedBatches:
+    """Batches that are given again and again.
+
+    Args:
+        batches: at least one; nobody else may hold them.
+    """
+
+    def __init__(self, batches: list[Any]) -> None:
+        self._batches = list(batches)
+        self._tried = False
+        self.copies = False
+        """Whether every use gets a copy, because the step changes its batch in place."""
+        self.bytes = bytes_of(self._batches)
+        """What they need."""
+
+    def __iter__(self) -> Iterator[Any]:
+        while self._batches:
+            for batch in list(self._batches):
+                if self.copies:
+                    yield fresh(batch)
+                elif self._tried:
+                    yield from self._shared(batch)
+                else:
+                    yield from self._trial(batch)
+
+    def _trial(self, batch: Any) -> Iterator[Any]:
+        given = fresh(batch)
+        yield given
+        self._tried, self.copies = True, not same(given, batch)
+
+    def _shared(self, batch: Any) -> Iterator[Any]:
+        before = versions(batch)
+        yield shell(batch)
+        if versions(batch) != before:  # this one is spoilt, and not used again
+            self._batches = [one for one in self._batches if one is not batch]
+            self.copies = True

@@ -1,0 +1,236 @@
+"""Timing a loop: so many steps in the steady state, each from the end of the one before.
+
+A lap is one start of a loop. Its first batches are used and not timed: workers start, and what they
+made beforehand is used up. Where the batches end before a lap does, the loop starts again.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import multiprocessing
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from stallscope.hooks.probe import shut_down
+from stallscope.interrupts import held_back
+from stallscope.isolation.snapshot import in_one_thread
+from stallscope.loops.cached_values import samples_in
+from stallscope.targets.object_graph import find_loaders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+    from stallscope.loops.devices import Device
+
+
+_GRACE_S: Final = 5.0
+"""So long a worker that was told to end may take."""
+
+
+@dataclass(frozen=True)
+class TimedLoop:
+    """Batches, and what is done with each."""
+
+    batches: Iterable[Any]
+    """Asked for an iterator by each start; it may end."""
+    device: Device
+    """Computes the steps, and times them."""
+    step: Callable[[Any], object] | None = None
+    """Uses one batch; None just takes it."""
+    batch_size: int | None = None
+    """The loader's own; None where it has none."""
+    workers: int = 0
+    """Worker processes; 0: none, or the batches come from memory."""
+    in_one_thread: bool = False
+    """Whether batches that are made in this process are made with one torch thread."""
+
+    @property
+    def warmup(self) -> int:
+        """Batches before the steady state: the first of each worker, and the one after."""
+        return self.workers + 1
+
+    @property
+    def block(self) -> int:
+        """Workers that began together send together: so many steps are one measurement."""
+        return max(self.workers, 1)
+
+
+@dataclass
+class TimedPass:
+    """What one start of a loop showed; filled while it runs."""
+
+    seconds: list[float] = field(default_factory=list)
+    """Of each step of the steady state, from the end of the one before."""
+    step_s: list[float] = field(default_factory=list)
+    """The part of it in the step itself."""
+    samples: list[int] = field(default_factory=list)
+    """In its batch."""
+    used: int = 0
+    """Batches, those before the steady state included."""
+    busy_share: float | None = None
+    """How busy the device was; None where that cannot be told."""
+    reported_share: float | None = None
+    """What the device's driver calls its utilisation."""
+    exhausted: bool = False
+    """Whether the batches came to an end before there was a steady state."""
+    in_loader: bool = False
+    """Whether the loop waits for a batch."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """How long a lap lasts."""
+
+    least_s: float
+    """Of the steady state; it ends with the first whole block after this."""
+    deadline_ns: int
+    """It ends after the first batch that comes later than this (`perf_counter_ns`)."""
+    watches_device: bool = False
+    """Whether to look, after the timed steps, how busy the device is."""
+
+
+def run_timed_pass(loop: TimedLoop, lap: TimedPass, span: Span) -> None:
+    """Run a loop for a while; its workers are gone afterwards.
+
+    Args:
+        loop: what to run.
+        lap: is filled.
+        span: when to stop.
+    """
+    began_ns = time.perf_counter_ns()
+    halfway_ns = (began_ns + span.deadline_ns) // 2
+    timed_s = 0.0
+    while timed_s < span.least_s and time.perf_counter_ns() < span.deadline_ns:
+        before = lap.used
+        with started(loop, lap) as batches:
+            _warm_up(loop, batches, lap, halfway_ns)
+            timed_s += _timed(loop, batches, lap, Span(span.least_s - timed_s, span.deadline_ns))
+            if span.watches_device and lap.seconds and lap.busy_share is None:
+                lap.busy_share = _busy(loop, batches)
+        if lap.used == before or (not lap.seconds and not _may_go_on(loop, lap)):
+            break
+    lap.exhausted = not lap.seconds and time.perf_counter_ns() < span.deadline_ns
+
+
+def _may_go_on(loop: TimedLoop, lap: TimedPass) -> bool:
+    """A loop that ends within its warm-up would do so every time."""
+    return lap.used > loop.warmup
+
+
+@contextmanager
+def started(loop: TimedLoop, lap: TimedPass | None = None) -> Iterator[Iterator[Any]]:
+    """The batches of one start; afterwards nothing of it lives.
+
+    Args:
+        loop: what to start.
+        lap: is told when the loop waits for a batch.
+    """
+    lap = lap or TimedPass()
+    before = _children()
+    with held_back():  # an interrupt while a worker is started would leave it behind
+        source = iter(loop.batches)
+    batches = _each(in_one_thread(source) if loop.in_one_thread else source, lap)
+    try:
+        yield batches
+    finally:
+        with held_back():
+            for inner in find_loaders(loop.batches):
+                if inner._iterator is not None:  # noqa: SLF001 - persistent workers, inside of it
+                    shut_down(inner._iterator)  # noqa: SLF001
+                    vars(inner)["_iterator"] = None  # the next start would go on with it
+            batches.close()
+            shut_down(source)
+            if inspect.isgenerator(source):
+                source.close()
+            del source
+            gc.collect()  # whoever started workers holds them in a cycle, maybe
+            _wait_for_end(_children() - before)
+
+
+def _each(source: Iterator[Any], lap: TimedPass) -> Generator[Any, None, None]:
+    """The batches; the lap knows when one is waited for."""
+    while True:
+        lap.in_loader = True
+        try:
+            batch = next(source)
+        except StopIteration:
+            return
+        lap.in_loader = False
+        yield batch
+
+
+def _children() -> set[Any]:
+    """Processes that may be workers of a loader: a pool or a manager is the user's."""
+    active = multiprocessing.active_children()
+    return {one for one in active if one.daemon and "PoolWorker" not in one.name}
+
+
+def _wait_for_end(processes: set[Any]) -> None:
+    deadline = time.monotonic() + _GRACE_S
+    for process in processes:
+        process.join(max(deadline - time.monotonic(), 0))
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _warm_up(loop: TimedLoop, batches: Iterator[Any], lap: TimedPass, until_ns: int) -> None:
+    """Use batches that are not timed."""
+    for number, batch in enumerate(batches, 1):
+        _use(loop, batch)
+        lap.used += 1
+        if number >= loop.warmup or time.perf_counter_ns() > until_ns:
+            return
+
+
+def _timed(loop: TimedLoop, batches: Iterator[Any], lap: TimedPass, span: Span) -> float:
+    """Use batches in the steady state; returns how long, seconds."""
+    clock, samples = loop.device.clock(), []
+    ends_ns = time.perf_counter_ns() + int(span.least_s * 1e9)
+    clock.begin()
+    for number, batch in enumerate(batches, 1):
+        samples.append(samples_in(batch, loop.batch_size))
+        batch = loop.device.move(batch)  # noqa: PLW2901 - the same batch elsewhere
+        clock.step_begins()
+        if loop.step is not None:
+            loop.step(batch)
+        clock.step_ends()
+        lap.used += 1
+        now_ns = time.perf_counter_ns()
+        if now_ns > span.deadline_ns or (now_ns > ends_ns and number % loop.block == 0):
+            break
+    lap.reported_share = loop.device.reported_share()
+    times = clock.read()
+    lap.seconds += [whole for whole, _ in times]
+    lap.step_s += [step for _, step in times]
+    lap.samples += samples
+    return sum(whole for whole, _ in times)
+
+
+def _busy(loop: TimedLoop, batches: Iterator[Any]) -> float | None:
+    """How busy the device is in a few more steps.
+
+    While a profiler starts, nobody takes batches, and they pile up: they are used first.
+    """
+    if loop.step is None:
+        return None
+    some = max(2 * loop.block, 4)
+
+    def use() -> None:
+        for batch in islice(batches, some):
+            _use(loop, batch)
+
+    loop.device.busy_share(lambda: None)  # the profiler's first start is a long one
+    for batch in islice(batches, loop.warmup + loop.block):
+        _use(loop, batch)
+    return loop.device.busy_share(use)
+
+
+def _use(loop: TimedLoop, batch: Any) -> None:
+    moved = loop.device.move(batch)
+    if loop.step is not None:
+        loop.step(moved)

@@ -1,0 +1,278 @@
+"""Driving a loader: so many batches, no longer than the budget, with a bar that shows life.
+
+The bar reads the workers' logs while they work, so it moves also while the loop waits for the
+first batch of a slow loader.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from tqdm.auto import tqdm
+
+from stallscope.errors import ArgumentError
+from stallscope.hooks.stage_log import Header
+from stallscope.isolation.snapshot import in_one_thread, to_device
+from stallscope.stages import H2D, STEP
+from stallscope.targets.object_graph import loads_in_main_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from stallscope.hooks.loop_log import LogPlace
+    from stallscope.hooks.probe import Probe
+
+
+_FOREVER_S: Final = 1e6
+_LOOK_EVERY_S: Final = 0.2
+_UNDER_WAY: Final = 2
+"""Batches that are not waited for where there is hardly time for them."""
+
+
+@dataclass(frozen=True)
+class Enough:
+    """How long a steady state is that needs no more."""
+
+    after: int
+    """Batches before it."""
+    batches: int
+    """So many, at least ..."""
+    seconds: float
+    """... and for so long."""
+    few: int = 0
+    """After `late_s`, so many batches will do."""
+    late_s: float = float("inf")
+    """Since the loop began, seconds."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a loop over a loader stops.
+
+    Raises:
+        ArgumentError: a number that cannot be a limit.
+    """
+
+    batches: int
+    """After so many batches."""
+    budget_s: float
+    """After the batch that comes after this time, seconds; `inf`: never for that."""
+    enough: Enough | None = None
+    """After a steady state that is long enough; None: not for that."""
+
+    def __post_init__(self) -> None:
+        _check_whole("batches", self.batches, 1)
+        check_budget(self.budget_s)
+
+    @classmethod
+    def of(cls, batches: int, *, warmup: int, processes: int, budget_s: float) -> Limits:
+        """Room for the steady state, and before it for the warm-up and each process's first batch.
+
+        Args:
+            batches: in the steady state.
+            warmup: batches before that.
+            processes: how many load; 0 and 1: one.
+            budget_s: as the field.
+        """
+        _check_whole("batches", batches, 1)
+        _check_whole("warmup", warmup, 0)
+        return cls(batches + max(warmup, processes, 1), budget_s)
+
+    def deadline_ns(self, began_ns: int) -> float:
+        """When the budget of a loop that began then is used up; `inf` where there is none."""
+        return began_ns + float(self.budget_s) * 1e9
+
+
+def check_budget(budget_s: object) -> float:
+    """Make sure that it is a number of seconds above 0, `inf` included.
+
+    Returns:
+        It, and in the place of `inf` more than anybody waits for.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    if not (isinstance(budget_s, Real) and budget_s > 0):  # type: ignore[operator]  # false for nan, too
+        raise ArgumentError(f"budget_s={budget_s!r}: give a number of seconds above 0")
+    return min(float(budget_s), _FOREVER_S)
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise ArgumentError(f"{name}={value!r}: give a whole number, {least} or more")
+
+
+@dataclass
+class Replay:
+    """How far the loop has come. Filled while it runs, so that an interrupt loses nothing."""
+
+    steps: int = 0
+    """Batches that were used."""
+    epochs: int = 0
+    """Epochs that were begun."""
+    exhausted: bool = False
+    """Whether the loader had no more to give."""
+    out_of_time: bool = False
+    """Whether the budget ended the loop."""
+    began_ns: int = field(default_factory=perf_counter_ns)
+    """When the loop began (`perf_counter_ns`)."""
+    steady_ns: int | None = None
+    """When the steady state of `Limits.enough` began (`perf_counter_ns`)."""
+
+    def is_over(self, limits: Limits) -> bool:
+        """Whether the loop has to stop, or has nothing more to go through."""
+        return (
+            self.steps >= limits.batches
+            or self.out_of_time
+            or self.exhausted
+            or self._is_long_enough(limits.enough)
+        )
+
+    def ahead_ns(self, limits: Limits) -> float:
+        """How much before its budget is over the loop stops, ns.
+
+        A loop that ends when it is long enough is a part of something longer, which has a budget,
+        too: the next batch, and those that workers finish before they end, take as long as those
+        before.
+        """
+        if limits.enough is None:
+            return 0.0
+        return _UNDER_WAY * (perf_counter_ns() - self.began_ns) / max(self.steps, 1)
+
+    def _is_long_enough(self, enough: Enough | None) -> bool:
+        if enough is None or self.steps < enough.after:
+            return False
+        now_ns = perf_counter_ns()
+        self.steady_ns = self.steady_ns or now_ns
+        steady = self.steps - enough.after
+        if now_ns - self.began_ns >= enough.late_s * 1e9:
+            return steady >= enough.few
+        return now_ns - self.steady_ns >= enough.seconds * 1e9 and steady >= enough.batches
+
+
+@dataclass(frozen=True)
+class Using:
+    """What is done with each batch."""
+
+    step: Callable[[Any], object] | None = None
+    """Uses one batch; None just takes it."""
+    device: Any = None
+    """Where the batch goes before; None: it stays as the loader yields it."""
+
+
+def replay(probe: Probe, target: Any, using: Using, limits: Limits, bar: Progress) -> None:
+    """Use so many batches, over as many epochs as that takes; the workers are gone afterwards.
+
+    Args:
+        probe: measures the loop.
+        target: what is iterated, see `measure.inner.private`.
+        using: what is done with each batch.
+        limits: when to stop.
+        bar: shows how far it is; its `seen` is filled.
+    """
+    seen, deadline_ns = bar.seen, limits.deadline_ns(perf_counter_ns())
+    one_thread = loads_in_main_process(target)
+    try:
+        while not seen.is_over(limits):
+            before = seen.steps
+            seen.epochs += 1
+            batches = probe.batches(probe.begin(target))
+            with bar.moving():  # no worker is forked inside
+                for batch in in_one_thread(batches) if one_thread else batches:
+                    _use(probe, using, batch)
+                    seen.steps += 1
+                    seen.out_of_time = perf_counter_ns() + seen.ahead_ns(limits) > deadline_ns
+                    if seen.is_over(limits):
+                        break
+            seen.exhausted = seen.steps == before
+    finally:
+        probe.shut_down()
+
+
+def _use(probe: Probe, using: Using, batch: Any) -> None:
+    """One step."""
+    if using.device is not None and using.step is not None:
+        done = probe.part(H2D)
+        batch = to_device(batch, using.device)
+        done()
+    if using.step is not None:
+        done = probe.part(STEP)
+        using.step(batch)
+        done()  # one that raises has no end, and is no step
+
+
+class ProgressBar(tqdm):  # type: ignore[misc]
+    """A bar without tqdm's monitor thread, which would live while workers are forked."""
+
+    monitor_interval = 0
+
+    def close(self) -> None:
+        """Take the bar away; what ends before its time has not failed, and is not shown in red."""
+        if self.total:  # type: ignore[has-type]
+            self.total = self.n
+        super().close()
+
+
+ProgressBar.set_lock(
+    threading.RLock()
+)  # tqdm's own would fix the start method of the user's processes
+
+
+class Progress:
+    """A bar over the batches that also tells how many samples the workers have made.
+
+    Args:
+        place: where the workers' logs are.
+        seen: what the loop fills.
+        batches: how many batches are wanted; None where that is not known beforehand.
+        title: what is measured.
+    """
+
+    def __init__(self, place: LogPlace, seen: Replay, *, batches: int | None, title: str) -> None:
+        self.seen = seen
+        self._place = place
+        self._bar = ProgressBar(total=batches, desc=title, unit="batch", leave=False, delay=0.5)
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Move the bar while the block runs, by a thread: no worker may be forked inside."""
+        done = threading.Event()
+        thread = threading.Thread(target=self._move, args=(done,), daemon=True)
+        try:
+            thread.start()
+            yield
+        finally:
+            done.set()
+            if thread.ident is not None:  # an interrupt may have come before it was started
+                thread.join()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.close()
+
+    def _move(self, done: threading.Event) -> None:
+        while not done.wait(_LOOK_EVERY_S) and self._place.folder.exists():
+            made = _samples_made(self._place)
+            self._bar.set_postfix_str(f"{made:,} samples made", refresh=False)
+            self._bar.update(self.seen.steps - self._bar.n)
+
+
+def _samples_made(place: LogPlace) -> int:
+    return sum(map(_samples_of, place.logs()))
+
+
+def _samples_of(log: Path) -> int:
+    descriptor = os.open(log, os.O_RDONLY)  # not `open`, which is hooked
+    try:
+        read = os.pread(descriptor, 8, Header.SAMPLES * 8)
+    finally:
+        os.close(descriptor)
+    return int.from_bytes(read, sys.byteorder)

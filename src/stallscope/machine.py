@@ -1,0 +1,260 @@
+"""Where a measurement was made: what a reader must know before comparing numbers.
+
+What this process may use of the machine: its cores and its memory, not those of the host.
+
+A container's limits are those of its control groups: every group from the process's own up to the
+one that is mounted limits it, and the tightest counts. Both versions are read:
+docs.kernel.org/admin-guide/cgroup-v2.html and docs.kernel.org/admin-guide/cgroup-v1/memory.html.
+What cannot be read limits nothing.
+
+Which rank this process is, and that active experiments leave distributed training alone.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+import torch
+import torch.distributed
+
+from stallscope.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_ROOT: Final = Path("/")
+_V2: Final = ""
+"""How /proc/self/cgroup names the controllers of a version 2 hierarchy."""
+
+
+@dataclass(frozen=True)
+class MemoryGroup:
+    """A control group that limits memory."""
+
+    folder: Path
+    limit_bytes: int
+
+    def used_bytes(self) -> int | None:
+        """What counts against the limit and cannot be dropped at once; None if unknown.
+
+        Cached file pages that nobody used lately are left out, as in the working set of Kubernetes
+        (kubernetes.io/docs/reference/instrumentation/node-metrics).
+        """
+        used = _number(self.folder / "memory.current", self.folder / "memory.usage_in_bytes")
+        return None if used is None else max(used - self._idle_bytes(), 0)
+
+    def _idle_bytes(self) -> int:
+        counts = dict(_pairs(self.folder / "memory.stat"))
+        # version 1 counts the groups inside only in its totals, version 2 always
+        return counts.get("total_inactive_file", counts.get("inactive_file", 0))
+
+
+@dataclass(frozen=True)
+class CpuGroup:
+    """A control group that limits CPU."""
+
+    folder: Path
+    quota_cores: float
+
+    def used_s(self) -> float | None:
+        """CPU time of the group's processes since it was made, seconds; None if unknown."""
+        used_us = dict(_pairs(self.folder / "cpu.stat")).get("usage_usec")
+        if used_us is not None:
+            return used_us / 1e6
+        used_ns = _number(self.folder / "cpuacct.usage")
+        return None if used_ns is None else used_ns / 1e9
+
+
+def cores_available(root: Path = _ROOT) -> float:
+    """Cores that this process may keep busy; a CPU quota may be a fraction of one.
+
+    The fewest of: the cores that it may run on, and the CPU quota of each of its control groups.
+
+    Args:
+        root: where `proc` and `sys` are.
+    """
+    may_run_on = getattr(os, "sched_getaffinity", None)
+    cores = len(may_run_on(0)) if may_run_on else os.cpu_count() or 1
+    return min(float(cores), cpu_quota_cores(root) or float(cores))
+
+
+def cpu_quota_cores(root: Path = _ROOT) -> float | None:
+    """The tightest CPU quota of this process's control groups, in cores; None without one.
+
+    Args:
+        root: where `proc` and `sys` are.
+    """
+    return next((group.quota_cores for group in cpu_groups(root)), None)
+
+
+def cpu_groups(root: Path = _ROOT) -> list[CpuGroup]:
+    """The control groups of this process that limit its CPU, the tightest quota first.
+
+    Args:
+        root: where `proc` and `sys` are.
+    """
+    quotas = [(_quota_cores(folder), folder) for folder in _folders("cpu", root)]
+    found = [CpuGroup(folder, cores) for cores, folder in quotas if cores]
+    return sorted(found, key=lambda group: group.quota_cores)
+
+
+def memory_available_bytes(root: Path = _ROOT) -> int:
+    """Memory that this process can still take without swapping or being killed, bytes.
+
+    The least of: what the machine has left, and what each control group has left under its limit.
+
+    Args:
+        root: where `proc` and `sys` are.
+    """
+    left = [_left_in_machine(root)]
+    for group in memory_groups(root):
+        used = group.used_bytes()
+        if used is not None:
+            left.append(max(group.limit_bytes - used, 0))
+    return min(left)
+
+
+def memory_groups(root: Path = _ROOT) -> list[MemoryGroup]:
+    """The control groups of this process that limit its memory, the tightest limit first.
+
+    Args:
+        root: where `proc` and `sys` are.
+    """
+    folders = _folders("memory", root)
+    limits = [(_number(f / "memory.max", f / "memory.limit_in_bytes"), f) for f in folders]
+    # Version 1 has a number near 2^63 for "no limit"
+    found = [MemoryGroup(folder, limit) for limit, folder in limits if limit and limit < 1 << 60]
+    return sorted(found, key=lambda group: group.limit_bytes)
+
+
+def _left_in_machine(root: Path) -> int:
+    known = dict(_pairs(root / "proc/meminfo"))
+    if "MemAvailable:" in known:
+        return known["MemAvailable:"] * 1024
+    return int(psutil.virtual_memory().available)  # macOS, Windows
+
+
+def _quota_cores(folder: Path) -> float | None:
+    """A group's CPU quota: microseconds of CPU in a period, or "max" or -1 for no limit."""
+    quota, _, period = _text(folder / "cpu.max").partition(" ")
+    if not quota:
+        quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+    both = quota.isdecimal() and period.isdecimal() and int(period)
+    return int(quota) / int(period) if both else None
+
+
+def _folders(controller: str, root: Path) -> list[Path]:
+    """The folders of the groups that this process is in, its own first; none off Linux."""
+    member: dict[str, str] = {}
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, group = line.split(":", 2)
+        member.update(dict.fromkeys(controllers.split(","), group))
+    found: list[Path] = []
+    for named, at, inside in _mounts(controller, root):
+        path = member.get(named)
+        if path is not None:
+            # What lies outside of the mounted group (as "/..") cannot be seen
+            below = path[len(inside) :] if path.startswith(inside) else ""
+            own = at / below.lstrip("/")
+            found += [folder for folder in (own, *own.parents) if folder.is_relative_to(at)]
+    return found
+
+
+def _mounts(controller: str, root: Path) -> Iterator[tuple[str, Path, str]]:
+    """Hierarchies with a controller: its name there, where it is mounted, which group that is.
+
+    See proc_pid_mountinfo(5) for the fields of a line.
+    """
+    for line in _text(root / "proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        _, _, _, inside, at = before.split(" ")[:5]
+        if kind == "cgroup2":
+            yield _V2, root / at.lstrip("/"), inside
+        elif kind == "cgroup" and controller in options.split(","):
+            yield controller, root / at.lstrip("/"), inside
+
+
+def _pairs(path: Path) -> Iterator[tuple[str, int]]:
+    """The lines of a file that hold a name and a number."""
+    for line in _text(path).splitlines():
+        name, number, *_ = [*line.split(), "", ""]
+        if number.isdecimal():
+            yield name, int(number)
+
+
+def _number(*paths: Path) -> int | None:
+    """The number in the first of these files that holds one."""
+    texts = (_text(path) for path in paths)
+    return next((int(text) for text in texts if text.isdecimal()), None)
+
+
+def _text(path: Path) -> str:
+    """What is in a file; nothing where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def machine() -> dict[str, Any]:
+    """Processor cores that this process may use, versions, device. Names no host and no user."""
+    return {
+        "cores": usable_cores(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": _version("torchvision"),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def usable_cores() -> int:
+    """Whole cores that this process may keep busy, at least one; see `cores_available`."""
+    return max(1, int(cores_available()))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def rank() -> int:
+    """Rank of this process, 0 where there is only one."""
+    if _is_initialized():
+        return torch.distributed.get_rank()
+    return int(os.environ.get("RANK") or 0)
+
+
+def require_single_rank() -> None:
+    """Make sure that this process trains alone.
+
+    Raises:
+        UnsupportedError: it is one of several ranks, which would wait for each other.
+    """
+    ranks = _ranks()
+    if ranks > 1:
+        raise UnsupportedError(
+            f"this process is one of {ranks} ranks, and an experiment of its own would make the "
+            "others wait. Use ss.instrumented, which only watches, or run it in one process"
+        )
+
+
+def _ranks() -> int:
+    """How many ranks train together, also before they have met (torchrun sets the variable)."""
+    if _is_initialized():
+        return torch.distributed.get_world_size()
+    return int(os.environ.get("WORLD_SIZE") or 1)
+
+
+def _is_initialized() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

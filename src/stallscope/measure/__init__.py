@@ -1,1 +1,0 @@
-"""Starts and times things: no judgement, no drawing."""

@@ -1,1 +1,0 @@
-"""What the rungs of the ladder keep in memory: samples on their way, and whole batches."""

@@ -1,1 +1,0 @@
-"""Sampling what the machine and the processes of a recording use, while it records."""

@@ -1,0 +1,1 @@
+"""`ss.orders`: transform orders that give the same data in less time."""

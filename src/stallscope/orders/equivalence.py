@@ -1,0 +1,241 @@
+"""Whether two pipelines give the same data: on the same draws, value by value.
+
+The order of the questions matters. Equal digests are identical. Else the values are compared: other
+types, dtypes or shapes are different, whatever the values. Nearly equal values are close. Where the
+values are far apart but the pipelines draw random numbers, `twosample` asks whether both draw from
+distributions that simple statistics cannot tell apart.
+
+Can simple statistics tell two random pipelines apart? A test over samples, both drawn anew.
+
+A flip and a random crop give other data in the other order on the same draws, and yet the same
+distribution. For each sample both pipelines are drawn several times; statistics of each draw are
+averaged, and the two averages of one sample make a pair. If the pipelines draw from the same
+distribution, the sign of each pair's difference is a toss of a coin: the test turns the signs of
+all statistics of a sample together, and compares the largest of the statistics' t values with what
+it is then (Westfall and Young, "Resampling-Based Multiple Testing", 1993, chapter 2). Passing is no
+proof of equality, so the smallest shift that the test would probably have seen is given with it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from stallscope.orders.result import CLOSE, DIFFERENT, IDENTICAL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+
+if TYPE_CHECKING:
+    Array = NDArray[np.generic]
+
+CLOSE_PSNR_DB: Final = 40.0
+"""What differs less is hard to see; lossy image codecs are called transparent from about here on
+(Salomon, "Data Compression", 2007, section 4.2)."""
+CLOSE_SHARE: Final = 0.1
+"""Of the values' range: where a single value differs by more, samples are not close."""
+_BYTE: Final = 255.0
+
+
+class Leaf(NamedTuple):
+    """One tensor, array, image or plain value of a sample."""
+
+    kind: str
+    """Type, dtype and shape, in words."""
+    values: Array | None
+    """None for what is no array of numbers."""
+    plain: str = ""
+    """What it is, where it has no values."""
+
+
+class SampleDifference(NamedTuple):
+    """How far apart two pipelines' samples are."""
+
+    equivalence: str
+    """`identical`, `close` or `different`."""
+    largest: float | None = None
+    """Largest difference of two values at the same place; None where there is none to tell."""
+    psnr_db: float | None = None
+    """Of the sample that differs most; None: equal values, or none to compare."""
+    why: str = ""
+    """What differs, in words."""
+
+
+def compared(
+    original: Sequence[Sequence[Leaf]], other: Sequence[Sequence[Leaf]]
+) -> SampleDifference:
+    """Compare samples, each a list of leaves.
+
+    Args:
+        original: of the pipeline as it is.
+        other: of the new one, of the same samples on the same draws.
+    """
+    for mine, theirs in zip(original, other, strict=True):
+        why = _unlike(mine, theirs)
+        if why:
+            return SampleDifference(DIFFERENT, why=why)
+    pairs = [
+        [(a.values, b.values) for a, b in zip(mine, theirs, strict=True) if a.values is not None]
+        for mine, theirs in zip(original, other, strict=True)
+    ]
+    return _of_values([[(a, b) for a, b in sample if b is not None] for sample in pairs])
+
+
+def _unlike(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> str:
+    """What is not of one kind, in words; "" where all is."""
+    if len(mine) != len(theirs):
+        return f"a sample holds {len(theirs)} values instead of {len(mine)}"
+    for a, b in zip(mine, theirs, strict=True):
+        if a.kind != b.kind:
+            return f"{b.kind} instead of {a.kind}"
+        if a.plain != b.plain:
+            return f"{b.plain:.40} instead of {a.plain:.40}"
+    return ""
+
+
+def _of_values(samples: list[list[tuple[Array, Array]]]) -> SampleDifference:
+    largest, lowest, share = 0.0, math.inf, 0.0
+    for sample in samples:
+        for a, b in sample:
+            gap = _gap(a, b)
+            peak = _range(a)
+            here = float(gap.max(initial=0.0))
+            largest = max(largest, here)
+            if not math.isfinite(largest):
+                return SampleDifference(
+                    DIFFERENT, why="a value is not a number in one of them only"
+                )
+            mean_square = float(np.mean(gap**2)) if gap.size else 0.0
+            if mean_square > 0:
+                lowest = min(lowest, 10 * math.log10(peak**2 / mean_square) if peak else -math.inf)
+            share = max(share, here / peak if peak else math.inf if here else 0.0)
+    if lowest == math.inf:
+        return SampleDifference(IDENTICAL) if not largest else SampleDifference(CLOSE, largest)
+    is_close = lowest >= CLOSE_PSNR_DB and share <= CLOSE_SHARE
+    psnr = lowest if math.isfinite(lowest) else None
+    return SampleDifference(CLOSE if is_close else DIFFERENT, largest, psnr)
+
+
+def _gap(a: Array, b: Array) -> NDArray[np.float64]:
+    """Differences at each place; infinite where one is no number and the other is."""
+    one, other = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        gap: NDArray[np.float64] = np.abs(one - other)
+    gap[(one == other) | (np.isnan(one) & np.isnan(other))] = 0.0
+    return np.nan_to_num(gap, nan=np.inf)
+
+
+def _range(a: Array) -> float:
+    """What the largest possible difference is: 255 for bytes, else what the values span."""
+    if a.dtype == np.uint8:
+        return _BYTE
+    finite = a.astype(np.float64)
+    finite = finite[np.isfinite(finite)]
+    return float(finite.max() - finite.min()) if finite.size else 0.0
+
+
+if TYPE_CHECKING:
+    Floats = NDArray[np.float64]
+
+STATISTICS: Final = (
+    "mean",
+    "spread",
+    "lowest",
+    "highest",
+    "detail",
+    "left minus right",
+    "top minus bottom",
+    "middle minus edge",
+)
+"""Of one draw; detail is the mean difference between neighbours, which resizing changes."""
+LEVEL: Final = 0.002
+"""So often equal distributions are told apart by mistake: a verdict is given for many orders."""
+FEWEST_PAIRS: Final = 11
+"""Of fewer the signs can be turned in so few ways that no result is below the level."""
+_TURNS: Final = 8_000
+_SEED: Final = 20_240_229
+_POWER: Final = 0.84
+"""Normal quantile of a power of 80%."""
+
+
+class Verdict(NamedTuple):
+    """What the test has shown."""
+
+    distinguished: bool
+    statistic: str
+    """The one with the largest t value."""
+    pairs: int
+    """Samples that were compared."""
+    smallest_share: float
+    """The smallest shift of the mean that it would have seen four times of five, as a share (0 to
+    1) of the values' spread."""
+
+
+def statistics(values: NDArray[np.generic]) -> Floats:
+    """The statistics of one draw, shape (len(STATISTICS),).
+
+    Args:
+        values: an image with its two spatial axes last or first, or an array of any shape.
+    """
+    x = values.astype(np.float64)
+    plane = _plane(x)
+    height, width = plane.shape
+    detail = np.abs(np.diff(plane, axis=0)).mean() if height > 1 else 0.0
+    detail += np.abs(np.diff(plane, axis=1)).mean() if width > 1 else 0.0
+    half_w, half_h = width // 2, height // 2
+    sides = plane[:, :half_w].mean() - plane[:, -half_w:].mean() if half_w else 0.0
+    ends = plane[:half_h].mean() - plane[-half_h:].mean() if half_h else 0.0
+    inner = plane[height // 4 : -(height // 4) or None, width // 4 : -(width // 4) or None]
+    found = (x.mean(), x.std(), x.min(), x.max(), detail, sides, ends, inner.mean() - plane.mean())
+    return np.asarray(found, dtype=np.float64)
+
+
+def compare(original: Floats, other: Floats) -> Verdict:
+    """Test whether the statistics of two pipelines differ.
+
+    Args:
+        original: of the pipeline as it is, shape (samples, draws, statistics).
+        other: of the new one, likewise, drawn independently.
+    """
+    gaps = other.mean(axis=1) - original.mean(axis=1)
+    pairs = len(gaps)
+    moving = np.abs(gaps).max(axis=0) > 1e-12 * (1 + np.abs(original).max(axis=(0, 1)))
+    spread = float(original[..., 1].mean()) or 1.0
+    error = float(gaps[:, 0].std(ddof=1)) / math.sqrt(pairs) if pairs > 1 else math.inf
+    if not moving.any():
+        return Verdict(False, STATISTICS[0], pairs, 0.0)  # noqa: FBT003 - a value
+    seen = _t_values(gaps[None][..., moving])[0]
+    rng = np.random.default_rng(_SEED)
+    signs = rng.choice([-1.0, 1.0], size=(_TURNS, pairs))
+    turned = _t_values((signs[:, :, None] * gaps[None])[..., moving]).max(axis=1)
+    limit = float(np.quantile(turned, 1 - LEVEL))
+    which = np.flatnonzero(moving)[int(seen.argmax())]
+    smallest = (limit + _POWER) * error / spread
+    return Verdict(bool(seen.max() > limit), STATISTICS[int(which)], pairs, smallest)
+
+
+def _t_values(gaps: Floats) -> Floats:
+    """Absolute t values, shape (turns, statistics), of gaps of shape (turns, pairs, statistics)."""
+    mean, spread = gaps.mean(axis=1), gaps.std(axis=1, ddof=1)
+    floor = 1e-12 + 1e-9 * np.abs(gaps).max(axis=1)
+    result: Floats = np.abs(mean) / np.maximum(spread, floor) * math.sqrt(gaps.shape[1])
+    return result
+
+
+def _plane(x: Floats) -> Floats:
+    """The values as one plane: channels averaged, anything else as a single row."""
+    most_channels = 4
+    if x.ndim == 3 and x.shape[0] <= most_channels:  # noqa: PLR2004 - channels first
+        plane: Floats = x.mean(axis=0)
+    elif x.ndim == 3 and x.shape[-1] <= most_channels:  # noqa: PLR2004 - channels last
+        plane = x.mean(axis=-1)
+    elif x.ndim == 2:  # noqa: PLR2004 - a plane
+        plane = x
+    else:
+        plane = x.reshape(1, -1)
+    return plane

@@ -1,0 +1,363 @@
+"""A pipeline as a row of ops: nested composes flattened, and put together again in any order.
+
+Which objects are composes is known for torchvision's, torch's, albumentations' and MONAI's, and
+guessed for an object that holds one list of callables. A guess is only believed if calling the ops
+in turn gives the data that the pipeline itself gives (see `experiments.ordering.survey`).
+
+Where a dataset holds what may be its pipeline, and datasets with something else in that place.
+
+A dataset is never changed: what stands on the way from it to the place is copied shallowly, and
+the copies lead to the new value.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from torch import nn
+from torch.utils.data import Dataset
+
+from stallscope.hooks import find_ops
+from stallscope.targets.object_graph import functions_of, own_attributes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+_DEEPEST: Final = 6
+_MOST_ITEMS: Final = 200
+"""Ops in a list, or datasets in another: a million paths are neither."""
+
+
+class PathStep(NamedTuple):
+    """One step on the way from a dataset to what it holds."""
+
+    name: Any
+    """An attribute's name, an item's number or key."""
+    is_item: bool = False
+
+    def __str__(self) -> str:
+        return f"[{self.name!r}]" if self.is_item else f".{self.name}"
+
+
+Path = tuple[PathStep, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Something that a dataset may call on its samples."""
+
+    paths: tuple[Path, ...]
+    """The ways to it; several where datasets inside of one share it."""
+    value: Any
+    """A callable, or a list of such."""
+
+    @property
+    def text(self) -> str:
+        """The place as one would write it: "dataset.transform"."""
+        return "dataset" + "".join(map(str, self.paths[0]))
+
+    def found_in(self, dataset: Any) -> Any:
+        """What another dataset holds here; None where it has no such place."""
+        value = dataset
+        try:
+            for step in self.paths[0]:
+                value = value[step.name] if step.is_item else own_attributes(value)[step.name]
+        except (KeyError, IndexError, TypeError):
+            return None
+        return value
+
+    def filled(self, dataset: Any, value: Any) -> Any:
+        """A dataset with another value here; the one that is given stays as it is."""
+        for path in self.paths:
+            dataset = _with(dataset, path, value)
+        return dataset
+
+
+def places(dataset: Any) -> list[Place]:
+    """All places of a dataset and of the datasets inside of it, each value once."""
+    return _each_once(_places(dataset, ()))
+
+
+def readers(dataset: Any) -> list[Place]:
+    """Where datasets hold the function that makes an image of a path: `loader`, as torchvision's.
+
+    (`torchvision.datasets.DatasetFolder`: "A function to load a sample given its path".)
+    """
+    prefixes = [()] + [path[:-1] for place in places(dataset) for path in place.paths]
+    found = []
+    for prefix in dict.fromkeys(prefixes):
+        holder = Place((prefix,), None).found_in(dataset) if prefix else dataset
+        reader = own_attributes(holder).get("loader")
+        if find_ops.is_function(reader):
+            found.append(((*prefix, PathStep("loader")), reader))
+    return _each_once(iter(found))
+
+
+def _each_once(pairs: Iterator[tuple[Path, Any]]) -> list[Place]:
+    """Places that hold the same value as one."""
+    found: dict[int, Place] = {}
+    for path, value in pairs:
+        before = found.get(id(value))
+        paths = (*before.paths, path) if before else (path,)
+        found[id(value)] = Place(paths, value)
+    return list(found.values())
+
+
+def _places(thing: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    for name, value in own_attributes(thing).items():
+        here = (*path, PathStep(name))
+        if isinstance(value, Dataset) or name == "dataset":
+            if len(here) < _DEEPEST:
+                yield from _places(value, here)
+        elif name == "datasets" and isinstance(value, (list, tuple)):
+            for number, inner in enumerate(value[:_MOST_ITEMS]):
+                yield from _places(inner, (*here, PathStep(number, is_item=True)))
+        elif type(value).__name__ == "StandardTransform":  # torchvision's: for image and label
+            inner = own_attributes(value).get("transform")
+            if inner is not None:
+                yield (*here, PathStep("transform")), inner
+        elif _may_transform(thing, name, value):
+            yield here, value
+
+
+def _may_transform(holder: Any, name: str, value: Any) -> bool:
+    """Whether this is a callable or a list of callables, by whose name a sample is transformed."""
+    if name == "target_transform" or name.startswith("__"):
+        return False
+    if isinstance(value, (list, tuple)):
+        return 0 < len(value) <= _MOST_ITEMS and all(map(_is_op, value))
+    slot = find_ops.Slot(holder, name, value, name)
+    is_transform = _is_op(value) and not find_ops.is_own_part(holder, value)
+    return is_transform and find_ops.stage_of(slot).kind == "transform"
+
+
+def _is_op(value: Any) -> bool:
+    return callable(value) and not isinstance(value, type)
+
+
+def shallow(thing: Any) -> Any:
+    """A copy that shares everything with the original; no `__getstate__` of the user's runs."""
+    if isinstance(thing, (list, tuple, dict)):
+        return copy.copy(thing)
+    try:
+        clone = object.__new__(type(thing))
+        vars(clone).update(vars(thing))
+    except TypeError:  # slots, or a base that is made in C
+        return copy.copy(thing)
+    return clone
+
+
+def _with(thing: Any, path: Path, value: Any) -> Any:
+    """A copy of a thing with another value at the end of the path."""
+    if not path:
+        return value
+    step, rest = path[0], path[1:]
+    if step.is_item:
+        inner = _with(thing[step.name], rest, value)
+        if isinstance(thing, tuple):
+            return (*thing[: step.name], inner, *thing[step.name + 1 :])
+        clone = copy.copy(thing)
+        clone[step.name] = inner
+        return clone
+    clone = shallow(thing)
+    vars(clone)[step.name] = _with(own_attributes(thing)[step.name], rest, value)
+    return clone
+
+
+_COMPOSES: Final = {
+    ("torchvision.transforms.transforms", "Compose"): "a torchvision Compose",
+    ("torchvision.transforms.v2._container", "Compose"): "a torchvision v2 Compose",
+    ("torch.nn.modules.container", "Sequential"): "an nn.Sequential",
+    ("albumentations.core.composition", "Compose"): "an albumentations Compose",
+    ("monai.transforms.compose", "Compose"): "a MONAI Compose",
+}
+"""Module and class; a subclass may do anything, and is looked at as an object of the user's."""
+_LONGEST: Final = 200
+"""Characters of an op's settings."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One op of a pipeline."""
+
+    position: int
+    """Its place in the pipeline as it is, from 0."""
+    name: str
+    """As a person knows it; with its number where there are two of a class."""
+    call: Any = field(repr=False)
+    """The user's own object."""
+    code: str = ""
+    """An expression for it, where `old` is the pipeline as it is."""
+    maps_items: bool = False
+    """Whether it is called for each item of a list, as MONAI's Compose does."""
+
+    @property
+    def settings(self) -> str:
+        """How it is set up, in one line."""
+        text = " ".join(repr(self.call).split())
+        plain = " object at 0x" in text or text.startswith("<")
+        if plain:
+            public = {k: v for k, v in own_attributes(self.call).items() if not k.startswith("_")}
+            text = ", ".join(f"{name}={_short(value)}" for name, value in public.items())
+        return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+    @property
+    def source(self) -> tuple[str | None, int | None]:
+        """File and line of its code; None where it is not written in Python."""
+        function = next(iter(functions_of(self.call)), None)
+        if function is None:
+            return None, None
+        return function.__code__.co_filename, function.__code__.co_firstlineno
+
+
+class Chained:
+    """Ops one after the other, where the pipeline was a single op.
+
+    Args:
+        ops: each gets what the one before it gives.
+    """
+
+    def __init__(self, ops: Sequence[Any]) -> None:
+        self.transforms = list(ops)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """The result of the last op."""
+        result = self.transforms[0](*args, **named) if self.transforms else args[0]
+        for op in self.transforms[1:]:
+            result = op(result)
+        return result
+
+    def __repr__(self) -> str:
+        return f"Chained({self.transforms!r})"
+
+
+class Chain:
+    """A pipeline and its ops.
+
+    Args:
+        value: what stands in the place.
+        whole: whether to take it as one op.
+    """
+
+    def __init__(self, value: Any, *, whole: bool = False) -> None:
+        self.value = value
+        self.kind = "one op" if whole else _kind(value)
+        flat = [(value, "old", False)] if whole else list(_flattened(value, "old", 0))
+        names = _numbered([find_ops.name_of(op) for op, _, _ in flat])
+        self.ops = tuple(
+            Op(position, name, op, code, maps)
+            for position, (name, (op, code, maps)) in enumerate(zip(names, flat, strict=True))
+        )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its ops are called in turn for sure: a list, or a library's own compose."""
+        return isinstance(self.value, (list, tuple)) or _is_known(self.value)
+
+    @property
+    def holder(self) -> str:
+        """The attribute of a compose that holds its ops; "" where it is no compose."""
+        return "" if self.kind == "one op" else _holder(self.value) or ""
+
+    def put_together(self, ops: Sequence[Any]) -> Any:
+        """A pipeline of the same kind from other ops; the original stays as it is."""
+        value = self.value
+        if len(ops) == 1 and ops[0] is value:
+            return value
+        if isinstance(value, (list, tuple)):
+            return type(value)(ops)
+        holder = _holder(value)
+        if self.kind == "one op" or holder is None:
+            return Chained(ops)
+        clone = shallow(value)
+        if isinstance(value, nn.Sequential):
+            vars(clone)["_modules"] = {str(number): op for number, op in enumerate(ops)}
+            return clone
+        inner = own_attributes(value)[holder]
+        vars(clone)[holder] = tuple(ops) if isinstance(inner, tuple) else list(ops)
+        return clone
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return "a list of ops"
+    known = _COMPOSES.get((type(value).__module__, type(value).__name__))
+    if known:
+        return known
+    return f"a {type(value).__name__}" if _holder(value) else "one op"
+
+
+def _holder(value: Any) -> str | None:
+    """The attribute that holds a compose's ops; None for what is no compose."""
+    if isinstance(value, nn.Sequential):
+        return "_modules" if type(value) is nn.Sequential else None
+    if find_ops.is_function(value) or not callable(value) or _is_special(value):
+        return None
+    known = (type(value).__module__, type(value).__name__) in _COMPOSES
+    listed = [
+        name
+        for name, inner in own_attributes(value).items()
+        if isinstance(inner, (list, tuple)) and inner and all(map(callable, inner))
+    ]
+    if known:
+        return "transforms" if "transforms" in listed else None
+    return listed[0] if len(listed) == 1 and _is_users(value) else None
+
+
+def _is_special(value: Any) -> bool:
+    """Whether a compose does more than to call its ops in turn."""
+    attributes = own_attributes(value)
+    does_boxes = bool(attributes.get("processors"))  # albumentations: boxes and key points
+    is_lazy = bool(attributes.get("_lazy"))  # MONAI
+    return does_boxes or is_lazy or attributes.get("p", 1) != 1
+
+
+def _is_users(value: Any) -> bool:
+    """Whether a class is the user's own; a library's RandomApply or OneOf is one op."""
+    package = type(value).__module__.partition(".")[0]
+    return package not in {"torch", "torchvision", "albumentations", "monai", "kornia", "torchio"}
+
+
+def _flattened(value: Any, code: str, depth: int) -> list[tuple[Any, str, bool]]:
+    """The ops inside of a value, an expression for each, and whether it maps items."""
+    deepest = 5
+    if isinstance(value, (list, tuple)):
+        items, attribute = list(value), ""
+    else:
+        holder = _holder(value) if depth <= deepest else None
+        if holder is None or (depth and not _is_known(value)):
+            return [(value, code, False)]
+        items = (
+            list(value) if isinstance(value, nn.Sequential) else list(own_attributes(value)[holder])
+        )
+        attribute = "" if isinstance(value, nn.Sequential) else f".{holder}"
+    maps = type(value).__module__ == "monai.transforms.compose" and bool(
+        own_attributes(value)["map_items"]
+    )
+    return [
+        (op, text, inner or maps)
+        for number, item in enumerate(items)
+        for op, text, inner in _flattened(item, f"{code}{attribute}[{number}]", depth + 1)
+    ]
+
+
+def _is_known(value: Any) -> bool:
+    return (type(value).__module__, type(value).__name__) in _COMPOSES
+
+
+def _numbered(names: list[str]) -> list[str]:
+    """The names, with a number behind the second one of a name."""
+    seen: dict[str, int] = {}
+    numbered = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        numbered.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
+    return numbered
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 40 else f"a {type(value).__name__}"  # noqa: PLR2004 - one line

@@ -1,0 +1,552 @@
+"""The orders of a pipeline as a value: do they give the same data, and how long do they take.
+
+Everything before makes it, everything after reads it. What can still run the pipeline is a `Bench`
+(see `stallscope.benches`), which may be missing. (Not `orders.py`: `ss.orders` is the verb.)
+
+The table of a pipeline's orders: predicted beside measured, and what may be used.
+
+Intervals come from resampling starts of the loader, and groups of batches inside of each, as in
+`analyze.headroom`.
+
+Which parts a trial's predicted time has, from what was measured on the way.
+
+The parts of a trial add up to its prediction. What a change does is the difference that it makes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stallscope.ladder.result import Rates
+from stallscope.orders.bench import NoSuchOrderError, OrderBench
+from stallscope.result import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from polars._typing import PolarsDataType
+
+    from stallscope.orders.bench import CostPart
+
+
+if TYPE_CHECKING:
+    Schema = dict[str, PolarsDataType]
+
+IDENTICAL: Final = "identical"
+CLOSE: Final = "close"
+NOT_DISTINGUISHED: Final = "not-distinguished"
+DIFFERENT: Final = "different"
+FAILS: Final = "fails"
+EQUIVALENCES: Final = (IDENTICAL, CLOSE, NOT_DISTINGUISHED, DIFFERENT, FAILS)
+"""How a pipeline's data compares with the original's on the same draws, the best first: the same
+bits; nearly the same values; other values that simple statistics cannot tell apart; other values;
+no values, because it raises."""
+
+KINDS: Final = ("order", "alternative", "batch", "decode", "cache", "together")
+"""What a pipeline changes: the order; an op for the user's rewrite; where an op works; how an image
+is decoded; what is kept in memory; several of these."""
+
+OPS: Schema = {
+    "position": pl.Int32,
+    "name": pl.String,
+    "random": pl.Boolean,
+    "settings": pl.String,
+    "takes": pl.String,
+    "gives": pl.String,
+    "cost_s": pl.Float64,
+    "cost_low_s": pl.Float64,
+    "cost_high_s": pl.Float64,
+    "file": pl.String,
+    "line": pl.Int32,
+}
+"""One row an op of the pipeline as it is, in its order, and before them a row "decode" (position
+-1) where a lazy image is decoded by the first op that touches it: that time is no op's. `random`:
+it drew random numbers (null for decoding); `takes`, `gives`: type, dtype and shape in words; the
+cost for its own input, seconds per sample, with the 2.5% and 97.5% points of the mean over
+resampled samples (null where there was one); where its code is (null: not written in Python)."""
+
+TRIALS: Schema = {
+    "trial": pl.Int32,
+    "kind": pl.String,
+    "positions": pl.List(pl.Int32),
+    "order": pl.String,
+    "change": pl.String,
+    "changes": pl.String,
+    "predicted_s": pl.Float64,
+    "equivalence": pl.String,
+    "largest_difference": pl.Float64,
+    "psnr_db": pl.Float64,
+    "compared": pl.Int32,
+    "why": pl.String,
+    "recommended": pl.Boolean,
+    "code": pl.String,
+}
+"""One row a pipeline that was looked at; trial 0 is the pipeline as it is. `positions`: the ops in
+its order, by their position as it is; `change`: what it changes, in words; `changes`: what that
+means for the model, "" for nothing; `predicted_s`: per sample, null where it fails; the largest
+difference in the values' own unit and the lowest PSNR of a sample (null: identical, or not
+comparable); `compared`: how many samples; `why`: the reason, where there is one; `code`: Python
+source that makes the new pipeline from a `loader`, "" where there is none."""
+
+LAPS: Schema = {
+    "trial": pl.Int32,
+    "block": pl.Int32,
+    "seconds": pl.Float64,
+    "samples": pl.Int32,
+    "place": pl.String,
+}
+"""One row for each few batches of the steady state: seconds of one worker per sample (the wall
+clock times the workers, divided by the samples), how many samples, and whether they were made in
+"workers" or in this "process". A block is one start of the loader; starts are interleaved."""
+
+COSTS: Schema = {
+    "op": pl.Int32,
+    "before": pl.List(pl.Int32),
+    "state": pl.String,
+    "seconds": pl.Float64,
+    "why_not": pl.String,
+}
+"""One row for each op in a state in which it was tried: its position, the positions applied before
+it, the digest of its inputs, seconds per sample, and the error, if it raised one (seconds null)."""
+
+
+@dataclass(frozen=True)
+class FixedCosts:
+    """What a sample costs outside of its ops, seconds per sample, in one process."""
+
+    fetch_s: float = 0.0
+    """The dataset's own code: reading, and whatever else it does around the pipeline."""
+    decode_s: float = 0.0
+    """Decoding a lazy image, which happens in the first op that touches its pixels; 0: none was
+    lazy."""
+    batch_s: float = 0.0
+    """Its share of collating the batch and copying it to shared memory."""
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.fetch_s + self.decode_s + self.batch_s
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How much of all orders was looked at."""
+
+    measurements: int = 0
+    """Ops that were timed in a state."""
+    states: int = 0
+    """Different (set of ops applied, data) that were reached."""
+    exhaustive: int = 0
+    """Ops that timing every order by itself would have needed: n times n!."""
+    unexplored: int = 0
+    """Ops in a state that the budget left untried; more may lie behind each."""
+
+
+@dataclass(frozen=True)
+class OrdersConditions:
+    """What was measured, and on what."""
+
+    name: str = ""
+    """What the user pointed at, in the user's words."""
+    pipeline: str = ""
+    """Where the pipeline was found ("dataset.transform, a torchvision Compose")."""
+    samples: int = 0
+    """Samples on which orders were compared and ops timed."""
+    num_workers: int = 0
+    """Worker processes of the loader; 0: the main process loads."""
+    batch_size: int | None = None
+    """The loader's own; None where it has none."""
+    budget_s: float = 0.0
+    """What was allowed, seconds."""
+    took_s: float = 0.0
+    """What was used."""
+    machine: dict[str, Any] = field(default_factory=dict)
+    """Where it was measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class Orders(Result):
+    """The orders of a pipeline, and other changes to it: the same data or not, and how fast."""
+
+    _view: ClassVar[str] = "stallscope.views.orders"
+
+    ops: pl.DataFrame
+    """Columns of `OPS`."""
+    trials: pl.DataFrame
+    """Columns of `TRIALS`."""
+    laps: pl.DataFrame
+    """Columns of `LAPS`."""
+    costs: pl.DataFrame
+    """Columns of `COSTS`."""
+    rest: FixedCosts = field(default_factory=FixedCosts)
+    """What a sample costs outside of its ops."""
+    counts: Counts = field(default_factory=Counts)
+    """How much of all orders was looked at."""
+    circumstances: OrdersConditions = field(default_factory=OrdersConditions)
+    """What was measured, and on what."""
+    notes: tuple[str, ...] = ()
+    """What was left out or has to be known, in sentences."""
+    bench: OrderBench | None = field(default=None, repr=False)
+    """The pipeline, still at hand; None where there is only this data."""
+
+    @cached_property
+    def _table(self) -> pl.DataFrame:
+
+        return orders_table(self)
+
+    def table(self) -> pl.DataFrame:
+        """One row a trial: the recommended ones first, the fastest first, the original always.
+
+        Returns:
+            Columns of `analyze.orders.table.TABLE`; times are seconds of one worker per sample.
+        """
+        return self._table
+
+    @cached_property
+    def best(self) -> dict[str, Any] | None:
+        """The fastest recommended trial, a row of `table`; None where nothing is recommended."""
+        rows = self.table().filter(pl.col("recommended"))
+        return rows.row(0, named=True) if rows.height else None
+
+    def apply(self, loader: Any, trial: int | Sequence[int] | None = None) -> Any:
+        """A new loader with a chosen pipeline; the given one stays as it is.
+
+        Args:
+            loader: the one that was measured, or one with the same pipeline at the same place.
+            trial: the number of a trial, or the positions of an order; the best by default.
+
+        Raises:
+            NoSuchOrderError: there is no such trial, nothing to recommend, or no pipeline at hand.
+        """
+        if self.bench is None:
+            raise NoSuchOrderError(
+                "only the figures of these orders are here, not the pipeline: call ss.orders in "
+                "this process, and apply what it returns"
+            )
+        if trial is None and self.best is None:
+            raise NoSuchOrderError(
+                "no other pipeline was found that gives the same data faster: keep the loader as "
+                "it is, or name a trial of .table()"
+            )
+        chosen = trial if trial is not None or self.best is None else int(self.best["trial"])
+        return self.bench.apply(loader, chosen)  # type: ignore[arg-type]  # None is gone by now
+
+
+TABLE: Schema = {
+    "order": pl.String,
+    "change": pl.String,
+    "predicted_s": pl.Float64,
+    "measured_s": pl.Float64,
+    "measured_low_s": pl.Float64,
+    "measured_high_s": pl.Float64,
+    "speedup": pl.Float64,
+    "equivalence": pl.String,
+    "speedup_low": pl.Float64,
+    "speedup_high": pl.Float64,
+    "predicted_speedup": pl.Float64,
+    "trial": pl.Int32,
+    "kind": pl.String,
+    "changes": pl.String,
+    "recommended": pl.Boolean,
+    "place": pl.String,
+    "largest_difference": pl.Float64,
+    "psnr_db": pl.Float64,
+    "compared": pl.Int32,
+    "why": pl.String,
+}
+"""One row a trial; times in seconds of one worker per sample. `speedup`: the original's measured
+time over the trial's, with a 95% interval; null where the trial was not measured, and then
+`predicted_speedup` is all there is."""
+
+_PROMISING: Final = 1.05
+"""What is only predicted to be faster by less than this is not recommended."""
+_SEED: Final = 20_240_229
+_ENDS: Final = (2.5, 97.5)
+
+
+def orders_table(orders: Orders) -> pl.DataFrame:
+    """One row a trial, columns of `TABLE`: recommended first, then the original, then the rest."""
+    rates = rates_of(orders.laps)
+    original = orders.trials.row(0, named=True) if orders.trials.height else {}
+    rows = []
+    for trial in orders.trials.iter_rows(named=True):
+        measured = _measured(rates, trial["trial"])
+        predicted = trial["predicted_s"]
+        whole = original["predicted_s"]
+        rows.append(
+            {
+                **trial,
+                **measured,
+                "place": _place(orders.laps, trial["trial"]),
+                "predicted_speedup": whole / predicted if whole and predicted else None,
+                "recommended": is_recommended(trial, measured, whole),
+            }
+        )
+    rows.sort(key=_rank)
+    return pl.DataFrame([[row[name] for name in TABLE] for row in rows], TABLE, orient="row")
+
+
+def is_recommended(trial: dict[str, Any], measured: dict[str, Any], whole_s: float | None) -> bool:
+    """Whether a trial gives the same bits, and is faster.
+
+    Args:
+        trial: a row of `TRIALS`.
+        measured: its `speedup_low`, null where it was not measured, or too little for an interval:
+            then the prediction has to promise more than its own noise.
+        whole_s: what the original should cost.
+    """
+    if not trial["recommended"] or trial["equivalence"] != IDENTICAL:
+        return False
+    if measured["speedup_low"] is not None:
+        return bool(measured["speedup_low"] > 1.0)
+    if measured["speedup"] is not None and measured["speedup"] <= 1.0:
+        return False
+    return bool(whole_s and trial["predicted_s"] and whole_s / trial["predicted_s"] > _PROMISING)
+
+
+def rates_of(laps: pl.DataFrame) -> dict[int, Rates]:
+    """For each trial that was measured, how many samples one worker makes in a second."""
+    found = {}
+    for trial in laps["trial"].unique(maintain_order=True):
+        blocks = laps.filter(pl.col("trial") == trial).partition_by("block", maintain_order=True)
+        pairs = [
+            np.column_stack([block["samples"], block["samples"] * block["seconds"]]).astype(float)
+            for block in blocks
+        ]
+        found[int(trial)] = Rates(str(trial), pairs)
+    return found
+
+
+def speedup(original: Rates, other: Rates) -> tuple[float, float | None, float | None]:
+    """How many times as fast the other one is, with the ends of a 95% interval (None: too few)."""
+    factor = other.rate / original.rate
+    if not (original.draws.size and other.draws.size):
+        return factor, None, None
+    # Drawn independently: the starts of two trials are not the same.
+    ratios = other.draws / np.random.default_rng(_SEED).permutation(original.draws)
+    low, high = (float(end) for end in np.percentile(ratios, _ENDS))
+    return factor, low, high
+
+
+def _measured(rates: dict[int, Rates], trial: int) -> dict[str, Any]:
+    """The measured columns of a trial; null where it was not measured."""
+    names: tuple[str, ...] = ("measured_s", "measured_low_s", "measured_high_s")
+    names += ("speedup", "speedup_low", "speedup_high")
+    mine, original = rates.get(trial), rates.get(0)
+    if mine is None or original is None:
+        return dict.fromkeys(names)
+    low, high = mine.interval()
+    seconds = (1 / mine.rate, 1 / high if high else None, 1 / low if low else None)
+    factors = (1.0, None, None) if trial == 0 else speedup(original, mine)
+    return dict(zip(names, (*seconds, *factors), strict=True))
+
+
+def _place(laps: pl.DataFrame, trial: int) -> str | None:
+    rows = laps.filter(pl.col("trial") == trial)
+    return str(rows["place"][0]) if rows.height else None
+
+
+def _rank(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Recommended first (measured before predicted), the original next; fast before slow."""
+    group = 0 if row["recommended"] else 1 if row["trial"] == 0 else 2
+    is_measured = row["speedup_low"] is not None
+    speed = row["speedup"] or row["predicted_speedup"]
+    order = ("identical", "close", "not-distinguished", "different", "fails")
+    return (
+        group,
+        order.index(row["equivalence"]) if group else not is_measured,
+        -(speed or 0.0),
+        row["trial"],
+    )
+
+
+FETCH: Final = "fetch"
+DECODE: Final = "decode"
+BATCH: Final = "collate and send"
+ON_BATCH: Final = " (on the batch)"
+"""Ends the name of an op that works on whole batches, in the order of a trial."""
+BETWEEN: Final = " → "
+"""Stands between the names of an order."""
+_KINDS: Final = {FETCH: "fetch", DECODE: "decode", BATCH: "collate"}
+_FIRST: Final = (FETCH, DECODE)
+"""What comes before the ops, each at its place; an image may be decoded somewhere else."""
+_ROUNDING: Final = 1e-9
+"""Seconds."""
+_NEAR: Final = 1e-3
+
+
+class SampleCost(NamedTuple):
+    """One part of what a sample costs."""
+
+    name: str
+    """An op's name, or what it is else."""
+    seconds: float
+    """Per sample."""
+    kind: str
+    """Whose colour it has: one of `stages.KINDS`."""
+
+
+def pieces(parts: Iterable[CostPart]) -> tuple[SampleCost, ...]:
+    """What a bench predicts, with its kinds; an op may be called as one of the others."""
+    found = []
+    for place, part in enumerate(parts):
+        first = place < len(_FIRST) and part.name == _FIRST[place]
+        kind = _KINDS[part.name] if first or part.name == BATCH else "transform"
+        found.append(SampleCost(part.name, part.seconds, kind))
+    return tuple(found)
+
+
+def as_it_is(orders: Orders) -> tuple[SampleCost, ...]:
+    """The parts of the pipeline as it is."""
+    return parts_of(orders, orders.trials.row(0, named=True)) if orders.trials.height else ()
+
+
+def parts_of(orders: Orders, trial: dict[str, Any]) -> tuple[SampleCost, ...]:
+    """The parts of a trial's predicted time, in the order in which they happen.
+
+    Args:
+        orders: what was measured.
+        trial: a row of `TRIALS`.
+
+    Returns:
+        Nothing where they are not known: it fails, or what it changes cannot be told apart.
+    """
+    if trial["equivalence"] == FAILS or trial["predicted_s"] is None or trial["kind"] == "cache":
+        return ()
+    ops = _known_ops(orders, trial)
+    if ops is None:
+        return ()
+    rest = orders.rest
+    left_s = trial["predicted_s"] - rest.fetch_s - rest.batch_s - sum(op.seconds for op in ops)
+    moved = [name for name in _shown(trial) if name.endswith(ON_BATCH)]
+    # beside the ops either decoding is another one, or ops are somewhere else
+    decode_s, batch_s = (rest.decode_s, left_s - rest.decode_s) if moved else (left_s, 0.0)
+    if min(decode_s, batch_s) < -_ROUNDING or (
+        trial["kind"] == "order" and not _is_near(decode_s, rest.decode_s)
+    ):
+        return ()
+    together = f"{', '.join(name.removesuffix(ON_BATCH) for name in moved)} on the batch"
+    found = [
+        SampleCost(FETCH, rest.fetch_s, "fetch"),
+        SampleCost(DECODE, decode_s, "decode"),
+        *ops,
+        SampleCost(together, batch_s, "collate"),
+        SampleCost(BATCH, rest.batch_s, "collate"),
+    ]
+    return tuple(piece for piece in found if piece.seconds > _ROUNDING)
+
+
+def _is_near(one: float, other: float) -> bool:
+    return abs(one - other) <= _ROUNDING + _NEAR * max(abs(one), abs(other))
+
+
+def _shown(trial: dict[str, Any]) -> list[str]:
+    """What the trial's ops are called there: rewrites and ops on the batch have names of theirs."""
+    return str(trial["order"]).split(BETWEEN)
+
+
+def _known_ops(orders: Orders, trial: dict[str, Any]) -> list[SampleCost] | None:
+    """The ops that work on samples, with their costs; None where one cannot be told."""
+    positions, shown = trial["positions"], _shown(trial)
+    costs = _costs_in(orders, tuple(positions))
+    if costs is None or len(shown) != len(positions):
+        return None
+    names = op_names(orders)
+    found = []
+    for op, name in zip(positions, shown, strict=True):
+        if name == names[op]:
+            found.append(SampleCost(name, costs[op], "transform"))
+        elif not name.endswith(ON_BATCH):
+            seconds = _cost_of_rewrite(orders, op, name)
+            if seconds is None:
+                return None
+            found.append(SampleCost(name, seconds, "transform"))
+    return found
+
+
+def _cost_of_rewrite(orders: Orders, op: int, name: str) -> float | None:
+    """What a rewrite takes: the op's own time, less what the rewrite alone saves."""
+    alone = [name if one == op else plain for one, plain in op_names(orders).items()]
+    rows = orders.trials.filter(
+        (pl.col("kind") == "alternative") & (pl.col("order") == BETWEEN.join(alone))
+    )
+    original, old = orders.trials["predicted_s"][0], _own_costs(orders).get(op)
+    seconds = rows["predicted_s"][0] if rows.height else None
+    if seconds is None or original is None or old is None:
+        return None
+    return max(float(old - original + seconds), 0.0)
+
+
+def _costs_in(orders: Orders, positions: tuple[int, ...]) -> dict[int, float] | None:
+    """What each op costs in an order; None where a cost cannot be told from the table.
+
+    The search may have used fewer samples than the pipeline as it is was timed on. Then it is the
+    ratio of both orders that counts, as it is in a trial's prediction their difference.
+    """
+    own = _own_costs(orders)
+    first = tuple(own)
+    if positions == first:
+        return own
+    there = _searched(orders, positions) or _asked(orders, positions)
+    before = _searched(orders, first)
+    if there is None or before is None:
+        return None
+    shift = sum(own.values()) - sum(before.values())
+    total = sum(there.values())
+    scale = (total + shift) / total if total else 1.0
+    return {op: seconds * scale for op, seconds in there.items()} if scale > 0 else None
+
+
+def _own_costs(orders: Orders) -> dict[int, float]:
+    """What each op costs in the pipeline as it is, in its order."""
+    rows = orders.ops.filter(pl.col("position") >= 0).sort("position")
+    return {row["position"]: row["cost_s"] or 0.0 for row in rows.iter_rows(named=True)}
+
+
+def _searched(orders: Orders, positions: Sequence[int]) -> dict[int, float] | None:
+    """What each op cost in an order while it was searched."""
+    found: dict[int, float] = {}
+    way: tuple[int, ...] | None = ()
+    for op in positions:
+        rows = orders.costs.filter(pl.col("op") == op).iter_rows(named=True)
+        costs = {tuple(row["before"]): row["seconds"] for row in rows}
+        if way is None or costs.get(way) is None:
+            return None
+        found[op] = float(costs[way])
+        way = _measured_way(orders, (*way, op))
+    return found
+
+
+def _asked(orders: Orders, positions: Sequence[int]) -> dict[int, float] | None:
+    """The same from the bench, which knows which ways led to the same data; it times nothing."""
+    if orders.bench is None:
+        return None
+    prediction = orders.bench.predict(positions)
+    if prediction.seconds is None:
+        return None
+    ops = prediction.parts[-len(positions) - 1 : -1]  # before them the rest, behind them the batch
+    return {op: part.seconds for op, part in zip(positions, ops, strict=True)}
+
+
+def _measured_way(orders: Orders, way: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The way to the same data that was gone on with; None where that cannot be told.
+
+    Ways that led to the same data were put together and one of them was gone on with, so a way that
+    the table does not have is the only other one there, if there is only one of these ops.
+    """
+    rows = orders.costs.select("before", "state").iter_rows()
+    ways = {tuple(before): state for before, state in rows if set(before) == set(way)}
+    if way in ways or len(way) == len(op_names(orders)):
+        return way
+    return next(iter(ways)) if len(set(ways.values())) == 1 else None
+
+
+def op_names(orders: Orders) -> dict[int, str]:
+    """What each op is called, by its position, in the order of the pipeline as it is."""
+    rows = orders.ops.filter(pl.col("position") >= 0).sort("position")
+    return dict(rows.select("position", "name").iter_rows())

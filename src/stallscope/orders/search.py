@@ -1,0 +1,244 @@
+"""The search for orders: which sets of ops can be applied, to which data, at which cost.
+
+A node is (the set of ops applied, the state of the samples). Orders that come to the same node
+merge, because whatever follows costs the same and gives the same; orders that come to other data
+stay apart. An op in a node is tried once: n times 2^(n-1) trials where all ops commute, instead of
+n times n!. The walk goes deep first, so that only the samples along one order are in memory, and
+the order as it is comes first.
+
+(Bellman, "Dynamic Programming Treatment of the Travelling Salesman Problem", 1962, and Held and
+Karp, 1962, for sets instead of orders; the state of the data is what is added here.)
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from math import factorial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+class State(NamedTuple):
+    """The samples at some point of their way."""
+
+    digest: str
+    """Equal for equal data."""
+    layout: str = ""
+    """Equal for data that lies alike in memory, which the next op's cost depends on."""
+
+
+class TriedOp(NamedTuple):
+    """What an op did in a node."""
+
+    seconds: float | None
+    """Per sample; None where it raised."""
+    state: State | None
+    """What it made; None where it raised."""
+    value: Any = None
+    """The samples themselves; only the walk holds them."""
+    why_not: str = ""
+    """Why it cannot be applied here."""
+
+
+class OpRunner(Protocol):
+    """What can try an op."""
+
+    def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
+        """Try an op on samples.
+
+        Args:
+            position: of the op.
+            applied: the positions that were applied before, in their order.
+            value: the samples.
+            state: what they are.
+        """
+
+
+class SearchNode(NamedTuple):
+    """A point that orders can come to."""
+
+    applied: frozenset[int]
+    state: State
+
+
+@dataclass
+class SearchResult:
+    """All that a search has tried."""
+
+    n: int
+    """How many ops there are."""
+    start: SearchNode
+    edges: dict[SearchNode, dict[int, TriedOp]] = field(default_factory=dict)
+    """For each node the ops that were tried there; their `value` is gone."""
+    reached_by: dict[SearchNode, tuple[int, ...]] = field(default_factory=dict)
+    """For each node the first order that came to it."""
+    unexplored: int = 0
+    """Ops that the time was over for, in nodes that were reached."""
+
+    @property
+    def measurements(self) -> int:
+        """Ops that were tried in a node."""
+        return sum(map(len, self.edges.values()))
+
+    @property
+    def exhaustive(self) -> int:
+        """Ops that would be tried, if each order were tried by itself."""
+        return self.n * factorial(self.n)
+
+    def after(self, positions: Sequence[int]) -> Iterator[tuple[int, TriedOp | None]]:
+        """What was found along an order: each op, and None from where nothing was tried."""
+        node: SearchNode | None = self.start
+        for position in positions:
+            tried = self.edges.get(node, {}).get(position) if node else None
+            yield position, tried
+            node = None
+            if tried and tried.state:
+                node = SearchNode(self._applied(positions, position), tried.state)
+
+    @staticmethod
+    def _applied(positions: Sequence[int], until: int) -> frozenset[int]:
+        return frozenset(positions[: list(positions).index(until) + 1])
+
+
+class Order(NamedTuple):
+    """An order that was found."""
+
+    seconds: float
+    """Of all its ops, per sample."""
+    positions: tuple[int, ...]
+    digest: str
+    """Of the data that it gives."""
+
+
+def search(
+    n: int, start: tuple[State, Any], bench: OpRunner, is_over: Callable[[], bool]
+) -> SearchResult:
+    """Try the ops in all orders that differ, until the time is over.
+
+    Args:
+        n: how many ops there are, known by 0 to n - 1.
+        start: the samples before any op, and what they are.
+        bench: tries an op.
+        is_over: asked before each trial but those of the order as it is.
+    """
+    state, value = start
+    found = SearchResult(n, SearchNode(frozenset(), state))
+    walk = _Walk(found, bench, is_over)
+    walk.original(value)
+    walk.visit(found.start, (), value)
+    return found
+
+
+class _Walk:
+    """One walk through the orders.
+
+    Args:
+        found: is filled.
+        bench: tries an op.
+        is_over: whether the time is.
+    """
+
+    def __init__(self, found: SearchResult, bench: OpRunner, is_over: Callable[[], bool]) -> None:
+        self._found, self._bench, self._is_over = found, bench, is_over
+        self._visited: set[SearchNode] = set()
+        self._kept: dict[tuple[SearchNode, int], Any] = {}
+        """Samples along the order as it is, so that none of its ops is tried a second time."""
+
+    def original(self, value: Any) -> None:
+        """Try the order as it is."""
+        node = self._found.start
+        applied: tuple[int, ...] = ()
+        for position in range(self._found.n):
+            tried = self._try(node, applied, position, value)
+            if tried.state is None:
+                return
+            self._kept[node, position] = value = tried.value
+            applied = (*applied, position)
+            node = SearchNode(node.applied | {position}, tried.state)
+
+    def visit(self, node: SearchNode, applied: tuple[int, ...], value: Any) -> None:
+        """Try every op that is not yet applied, and go on from what it makes."""
+        self._visited.add(node)
+        self._found.reached_by.setdefault(node, applied)
+        for position in self._sorted(node):
+            if position in node.applied:
+                continue
+            known = self._found.edges.get(node, {}).get(position)
+            if known is None and self._is_over():
+                self._found.unexplored += 1
+                continue
+            tried = known or self._try(node, applied, position, value)
+            if tried.state is None:
+                continue
+            after = SearchNode(node.applied | {position}, tried.state)
+            made = self._kept.pop((node, position), None) if known else tried.value
+            if after not in self._visited and made is not None:
+                self.visit(after, (*applied, position), made)
+
+    def _sorted(self, node: SearchNode) -> list[int]:
+        """The ops; behind the one that comes next as it is, the cheapest first.
+
+        An op that makes samples small is found early this way: it makes all behind it cheap.
+        """
+        as_it_is = next((p for p in range(self._found.n) if p not in node.applied), 0)
+        cost = {p: t.seconds or 0.0 for e in self._found.edges.values() for p, t in e.items()}
+        return sorted(range(self._found.n), key=lambda p: (p != as_it_is, cost.get(p, 0.0)))
+
+    def _try(
+        self, node: SearchNode, applied: tuple[int, ...], position: int, value: Any
+    ) -> TriedOp:
+        tried = self._bench.attempt(position, applied, value, node.state)
+        self._found.edges.setdefault(node, {})[position] = tried._replace(value=None)
+        return tried
+
+
+def cheapest(found: SearchResult, most: int) -> dict[str, list[Order]]:
+    """For each data that comes out at the end, the cheapest orders that give it.
+
+    Args:
+        found: by a search.
+        most: orders of one digest.
+
+    Returns:
+        By the digest of the final data; the cheapest first.
+    """
+    memory: dict[SearchNode, dict[str, list[tuple[float, tuple[int, ...]]]]] = {}
+
+    def to_go(node: SearchNode) -> dict[str, list[tuple[float, tuple[int, ...]]]]:
+        """For each final digest the cheapest ways from here on."""
+        if node in memory:
+            return memory[node]
+        if len(node.applied) == found.n:
+            return {node.state.digest: [(0.0, ())]}
+        ways: dict[str, list[tuple[float, tuple[int, ...]]]] = {}
+        for position, tried in found.edges.get(node, {}).items():
+            if tried.state is None or tried.seconds is None:
+                continue
+            after = SearchNode(node.applied | {position}, tried.state)
+            for digest, rest in to_go(after).items():
+                ways.setdefault(digest, []).extend(
+                    (tried.seconds + seconds, (position, *order)) for seconds, order in rest
+                )
+        memory[node] = {digest: heapq.nsmallest(most, all_) for digest, all_ in ways.items()}
+        return memory[node]
+
+    return {
+        digest: [Order(seconds, positions, digest) for seconds, positions in orders]
+        for digest, orders in to_go(found.start).items()
+    }
+
+
+def failures(found: SearchResult) -> list[tuple[tuple[int, ...], str]]:
+    """Beginnings of orders that cannot be gone on with, the shortest of each reason, and why."""
+    shortest: dict[tuple[int, str], tuple[int, ...]] = {}
+    for node, edges in found.edges.items():
+        for position, tried in edges.items():
+            if tried.state is None:
+                order = (*found.reached_by.get(node, ()), position)
+                key = (position, tried.why_not)
+                if key not in shortest or len(order) < len(shortest[key]):
+                    shortest[key] = order
+    return [(order, why) for (_, why), order in sorted(shortest.items(), key=lambda one: one[1])]

@@ -1,0 +1,256 @@
+"""The sentences about a pipeline's orders: what is faster and gives the same data, if anything is.
+
+They stand over the table, the pictures and the panel, so they are written in one place.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from stallscope.names import printable
+from stallscope.orders.result import (
+    CLOSE,
+    DIFFERENT,
+    EQUIVALENCES,
+    FAILS,
+    IDENTICAL,
+    NOT_DISTINGUISHED,
+    as_it_is,
+    parts_of,
+)
+from stallscope.units import count, seconds, share, times
+
+if TYPE_CHECKING:
+    from stallscope.orders.result import Orders
+
+
+TITLE: Final = 200
+PIPELINE: Final = 80
+
+_FINE: Final = 1.1
+"""Below this, a factor with one decimal would say too little."""
+
+
+def factor_text(factor: float) -> str:
+    """How many times as fast: '1.8×', '1.04×'."""
+    return times(factor) if factor >= _FINE else f"{factor:.2f}×"
+
+
+def sentence(orders: Orders) -> str:
+    """What is faster and gives the same data, measured where it was measured."""
+    best = orders.best
+    if best is None:
+        return _nothing(orders)
+    data = "the same data"  # the best one is always identical
+    should = f"should come {factor_text(best['predicted_speedup'] or 1.0)} as fast"
+    if best["speedup"] is None:
+        return f"With {best['change']}, {data} {should}: predicted, not measured"
+    if best["speedup_low"] is None:
+        first = factor_text(best["speedup"])
+        return (
+            f"With {best['change']}, {data} {should}; measured once it is {first}, too little for "
+            "an interval"
+        )
+    return (
+        f"With {best['change']}, {data} comes {factor_text(best['speedup'])} as fast"
+        f"{_ends(best['speedup_low'], best['speedup_high'])}"
+    )
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f" (95% interval {low:.2f} to {high:.2f})"
+
+
+def _nothing(orders: Orders) -> str:
+    names = orders.ops.filter(pl.col("position") >= 0)["name"].to_list()
+    others = orders.trials.height - 1
+    if len(names) == 1 and others <= 0:
+        return f"The pipeline has one op, {names[0]}: there is nothing to put into another order"
+    if others <= 0 and orders.counts.unexplored:
+        return "The time was over before another pipeline was tried: allow more of it (budget_s)"
+    if others <= 0:
+        return "No other pipeline was tried: keep the one as it is"
+    unsure = _unsure(orders)
+    if unsure:
+        return unsure
+    what = "pipeline that was" if others == 1 else "pipelines that were"
+    return (
+        f"Keep the pipeline as it is: of {others:,} other {what} tried, none is known to give the "
+        f"same data in less time{_nearest(orders)}"
+    )
+
+
+def _unsure(orders: Orders) -> str:
+    """What should be faster, where every measurement is too short to contradict that."""
+    same = (
+        (pl.col("equivalence") == IDENTICAL) & (pl.col("trial") > 0) & (pl.col("kind") != "cache")
+    )
+    rows = orders.table().filter(same).drop_nulls("speedup")
+    rows = rows.filter(pl.col("predicted_speedup") > _FINE).sort("predicted_speedup")
+    if rows.is_empty() or rows["speedup_low"].is_not_null().any():
+        return ""
+    last = rows.row(-1, named=True)
+    factor = factor_text(last["predicted_speedup"])
+    return (
+        f"Too little was measured to tell: with {last['change']}, the same data should come "
+        f"{factor} as fast. Allow more time (budget_s), on a machine that does nothing else"
+    )
+
+
+def _nearest(orders: Orders) -> str:
+    """Which one may be faster, but was not told from the original."""
+    same = (pl.col("equivalence") == IDENTICAL) & (pl.col("trial") > 0) & (pl.col("speedup") > 1)
+    rows = orders.table().filter(same, pl.col("kind") != "cache")  # what memory to spend is no gain
+    rows = rows.sort("speedup", descending=True)
+    if rows.is_empty():
+        return ""
+    first = rows.row(0, named=True)
+    return f"; nearest: {first['change']}, {factor_text(first['speedup'])} and not sure"
+
+
+def costliest(orders: Orders) -> str:
+    """The op that takes most of a sample's time; "" where no op was timed."""
+    parts = as_it_is(orders)
+    ops = [part for part in parts if part.kind == "transform"]
+    whole = sum(part.seconds for part in parts)
+    if not ops or not whole:
+        return ""
+    first = max(ops, key=lambda part: part.seconds)
+    told = f"{first.name} is the costliest op: {share(first.seconds / whole)} of a sample's time"
+    decode = sum(part.seconds for part in parts if part.kind == "decode")
+    return told + (f"; decoding the image takes {share(decode / whole)}" if decode else "")
+
+
+def floor(orders: Orders) -> str:
+    """What of the best pipeline no order takes away; "" where that is not known."""
+    if orders.best is None:
+        return ""
+    row = orders.trials.row(by_predicate=pl.col("trial") == orders.best["trial"], named=True)
+    parts = parts_of(orders, row)
+    decode = sum(part.seconds for part in parts if part.kind == "decode")
+    if not decode:
+        return ""
+    took = share(decode / sum(part.seconds for part in parts))
+    return f"of the best pipeline, {took} is decoding the image, which no order takes away"
+
+
+def summary(orders: Orders) -> str:
+    """How many pipelines were tried, and how their data compares with the original's."""
+    others = orders.trials.filter(pl.col("trial") > 0)
+    if others.is_empty():
+        return ""
+    found = [(others.filter(pl.col("equivalence") == one).height, one) for one in EQUIVALENCES]
+    said = ", ".join(f"{number:,} {_adjective(one)}" for number, one in found if number)
+    return f"{count(others.height, 'other pipeline')} tried: {said}"
+
+
+def _adjective(equivalence: str) -> str:
+    return "not told apart" if equivalence == NOT_DISTINGUISHED else equivalence
+
+
+def search(orders: Orders) -> str:
+    """How much of all orders was looked at."""
+    told = orders.counts
+    if not told.measurements:
+        return ""
+    said = f"{count(told.measurements, 'op')} timed in {count(told.states, 'state')}"
+    if told.exhaustive > told.measurements:
+        said += f", where timing every order by itself takes {told.exhaustive:,}"
+    return said
+
+
+def on_top(orders: Orders) -> str:
+    """What the fastest pipeline with nearly the same data would add; "" where none would."""
+    rows = orders.table().filter(pl.col("equivalence") == CLOSE).to_dicts()
+    reached = (orders.best and _factor(orders.best)) or 1.0
+    faster = [row for row in rows if (_factor(row) or 0.0) > reached]
+    if not faster:
+        return ""
+    first = max(faster, key=lambda row: _factor(row) or 0.0)
+    how = "measured" if first["speedup"] is not None else "predicted"
+    means = f" ({first['changes']})" if first["changes"] else ""
+    return (
+        f"not the same, but close: {first['change']}, {factor_text(_factor(first) or 1.0)} as fast "
+        f"({how}), {difference(first)}{means}"
+    )
+
+
+def _factor(row: dict[str, Any]) -> float | None:
+    factor = row["speedup"] if row["speedup"] is not None else row["predicted_speedup"]
+    return None if factor is None else float(factor)
+
+
+def difference(row: dict[str, Any]) -> str:
+    """How far the data lies from the original's, in words; a row with the columns of `TRIALS`."""
+    parts = []
+    if row["largest_difference"] is not None:
+        parts.append(f"values differ by at most {row['largest_difference']:.3g}")
+    if row["psnr_db"] is not None:
+        parts.append(f"PSNR {row['psnr_db']:.0f} dB or more")
+    return ", ".join(parts)
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """Whether the data is the original's, in words; a row with the columns of `TRIALS`."""
+    on = f"on {count(row['compared'], 'sample')}" if row["compared"] else ""
+    said = {
+        IDENTICAL: "identical: the same bits",
+        CLOSE: f"close: {difference(row) or 'nearly the same values'}",
+        NOT_DISTINGUISHED: "not distinguished: other values, which simple statistics do not tell "
+        "apart",
+        DIFFERENT: "different data",
+        FAILS: "fails",
+    }[row["equivalence"]]
+    told = said if row["equivalence"] == FAILS else f"{said} {on}".rstrip()
+    return f"{told} ({row['why']})" if row["why"] else told
+
+
+def fit(orders: Orders) -> str:
+    """How well the speed-ups of the measured pipelines were predicted."""
+    errors = prediction_errors(orders)
+    if not errors:
+        return "No other pipeline was measured often enough to put the prediction to the test"
+    if len(errors) == 1:
+        return f"The predicted speed-up of the one measured pipeline is {share(errors[0])} off"
+    return (
+        f"Predicted speed-ups are {share(median(errors))} off in the median, {share(errors[-1])} "
+        f"at most, over {count(len(errors), 'measured pipeline')}"
+    )
+
+
+def prediction_errors(orders: Orders) -> list[float]:
+    """How far each predicted speed-up lies from the measured one, as a share of it; ascending.
+
+    Of those that were measured often enough for an interval.
+    """
+    rows = orders.table().filter(pl.col("trial") > 0)
+    rows = rows.drop_nulls(["speedup", "speedup_low", "predicted_speedup"])
+    return sorted(
+        abs(row["predicted_speedup"] / row["speedup"] - 1) for row in rows.iter_rows(named=True)
+    )
+
+
+def whole(orders: Orders) -> str:
+    """What a sample costs as it is; "" where that is not known."""
+    took = orders.trials["predicted_s"][0] if orders.trials.height else None
+    return "" if took is None else f"{seconds(took)} a sample as it is"
+
+
+def notes_of(orders: Orders) -> list[str]:
+    """What a reader has to know, a sentence each."""
+    told = orders.circumstances
+    where = f" of {printable(told.pipeline, PIPELINE)}" if told.pipeline else ""
+    workers = count(told.num_workers, "worker") if told.num_workers else "the main process"
+    of = f"compared on {count(told.samples, 'sample')}{where} · measured in {workers}"
+    changes = [
+        f"{row['change']}: {row['changes']}"
+        for row in orders.table().to_dicts()
+        if row["changes"] and (row["recommended"] or row["kind"] == "cache")
+    ]
+    top = " · ".join(part for part in (costliest(orders), whole(orders)) if part)
+    tried = " · ".join(part for part in (summary(orders), search(orders)) if part)
+    said = [top, floor(orders), of, tried, on_top(orders), *changes, *orders.notes]
+    return [printable(note, 600) for note in said if note]

@@ -1,0 +1,1 @@
+"""`ss.record`, `ss.instrumented` and the Run: from logs to tables."""

@@ -1,0 +1,453 @@
+"""From the words of a log to spans: which stage was at work in which sample, from when to when.
+
+Spans are exclusive: they never overlap within a thread. A stage that is interrupted by one inside
+of it (a transform that triggers a decode) is two spans. So durations add up, to the sample's time
+and to a worker's.
+
+The words of a log, taken apart: which batch, sample and stage each of them belongs to.
+
+Everything is done on whole arrays, in time linear in the number of words (and one stable sort by
+depth), because a log may hold tens of millions.
+
+Where a process was when something went wrong: from its log, also when it was killed.
+
+From the samples of a recording to the table of its resources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from stallscope.hooks.stage_log import (
+    CODE_SHIFT,
+    INDEX_OFFSET,
+    MOST_CODES,
+    PAYLOAD,
+    TAG_SHIFT,
+    Tag,
+    event_times,
+)
+from stallscope.run.result import RESOURCES
+from stallscope.stages import GAUGES, KINDS, SHARES, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from polars._typing import PolarsDataType
+
+    from stallscope.hooks.stage_log import LogPages
+
+
+UNKNOWN = Stage("unnamed", "other")
+"""A code whose name was lost with its process."""
+
+
+class DecodedWords:
+    """The words of a log, taken apart. Arrays over all words, and over the events among them."""
+
+    def __init__(self, log: LogPages) -> None:
+        self.log = log
+        self.tags = log.words >> TAG_SHIFT
+        self.payload = log.words & PAYLOAD
+        batches = (self.tags == Tag.BATCH) | (self.tags == Tag.SKIPPED)
+        self.batch_at = np.flatnonzero(batches)
+        begins = (self.tags == Tag.SAMPLE) | (self.tags == Tag.UNINDEXED)
+        self.sample_at = np.flatnonzero(begins)
+        self.batch_of_word = np.cumsum(batches) - 1
+        edge = begins | batches | np.isin(self.tags, (Tag.SAMPLE_END, Tag.BATCH_END))
+        last_edge = last_at(edge)
+        in_sample = (last_edge >= 0) & begins[np.maximum(last_edge, 0)]
+        self.sample_of_word = np.where(in_sample, np.cumsum(begins) - 1, -1)
+        self.void = np.zeros(self.sample_at.size + 1, dtype=bool)  # the last one: no sample
+        self.void[self.sample_of_word[self.tags == Tag.EXHAUSTED]] = True
+        self.void[-1] = False
+        is_event = ((self.tags == Tag.ENTER) | (self.tags == 0)) & (self.batch_of_word >= 0)
+        self.event_at = np.flatnonzero(is_event)
+        self.enters = self.tags[self.event_at] == Tag.ENTER
+        # Python may collect garbage, and record it, just after an event has read the clock
+        self.time_ns = np.maximum.accumulate(event_times(log.words, log.born_ns)[self.event_at])
+        self.batch = self.batch_of_word[self.event_at]
+        self.depth = self._depths()
+        self.top = self._tops()
+        self.stages = [log.stages.get(code, UNKNOWN) for code in range(MOST_CODES)]
+        """Stage of each code."""
+        self.code = ((log.words[self.event_at] & PAYLOAD) >> CODE_SHIFT)[self.top]
+        """For each event, the code of the stage that is at work after it."""
+
+    def _depths(self) -> np.ndarray:
+        """How many stages are open after each event; every batch begins with none."""
+        steps = np.where(self.enters, 1, -1)
+        height = np.cumsum(steps)
+        first = np.flatnonzero(np.diff(self.batch, prepend=-1))
+        floor = height[first] - steps[first]
+        lengths = np.diff(np.append(first, self.batch.size))
+        depths: np.ndarray = height - np.repeat(floor, lengths)
+        return depths
+
+    def _tops(self) -> np.ndarray:
+        """For each event, the enter event of the stage that is innermost after it.
+
+        That is the last enter at the same depth, so one stable sort by depth finds all.
+        """
+        order = np.argsort(self.depth.astype(np.int32), kind="stable")
+        last = last_at(self.enters[order])
+        tops = np.empty(order.size, dtype=np.int64)
+        tops[order] = order[np.maximum(last, 0)] if order.size else order
+        return tops
+
+    def sample_place(self, sample: np.ndarray) -> np.ndarray:
+        """Place in its batch of each sample, given by its number in the log."""
+        batch = self.batch_of_word[self.sample_at]
+        first = np.searchsorted(batch, batch, side="left")
+        places: np.ndarray = (np.arange(batch.size) - first)[sample]
+        return places
+
+    def epoch(self, place: np.ndarray) -> np.ndarray:
+        """Epoch at each of these words."""
+        last = last_at(self.tags == Tag.EPOCH)[place]
+        return np.where(last >= 0, self.payload[np.maximum(last, 0)], 0)
+
+    @property
+    def worker(self) -> int | None:
+        """Worker id; None for the main process."""
+        return self.log.worker if self.log.worker >= 0 else None
+
+
+def last_at(here: np.ndarray) -> np.ndarray:
+    """For each position, the last position at or before it where `here` is true; -1 before."""
+    last: np.ndarray = np.maximum.accumulate(np.where(here, np.arange(here.size), -1))
+    return last
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """The stage that a process was inside of when its log ended, or that an exception left."""
+
+    worker: int | None
+    """Worker id; None for the main process."""
+    pid: int
+    batch: int
+    sample: int | None
+    """Place in the batch, from 0; None outside of samples."""
+    index: int | None
+    """Index in the dataset, where there is one."""
+    stage: str
+
+
+def inside_of(words: DecodedWords) -> Interrupted | None:
+    """The stage that was open when the log ended; None between two batches."""
+    if not words.depth.size or words.depth[-1] < 1 or words.tags[-1] == Tag.BATCH_END:
+        return None
+    return _interrupted(words, int(words.event_at[-1]), int(words.code[-1]))
+
+
+def raised_in(words: DecodedWords) -> Interrupted | None:
+    """Each stage that an exception leaves says so, innermost first."""
+    at = np.flatnonzero(words.tags == Tag.RAISED)
+    if not at.size:
+        return None
+    same = (words.batch_of_word[at] == words.batch_of_word[at[-1]]) & (
+        words.sample_of_word[at] == words.sample_of_word[at[-1]]
+    )
+    first = int(at[same][0])
+    return _interrupted(words, first, int(words.payload[first]))
+
+
+def _interrupted(words: DecodedWords, at: int, code: int) -> Interrupted:
+    number = int(words.sample_of_word[at])
+    word = int(words.sample_at[number]) if number >= 0 else -1
+    indexed = number >= 0 and words.tags[word] == Tag.SAMPLE
+    return Interrupted(
+        worker=words.worker,
+        pid=words.log.pid,
+        batch=int(words.payload[words.batch_at[words.batch_of_word[at]]]),
+        sample=int(words.sample_place(np.array([number]))[0]) if number >= 0 else None,
+        index=int(words.payload[word]) - INDEX_OFFSET if indexed else None,
+        stage=words.stages[code].name,
+    )
+
+
+if TYPE_CHECKING:
+    Schema = dict[str, PolarsDataType]
+
+
+SPANS: Schema = {
+    "rank": pl.Int16,
+    "pid": pl.Int32,
+    "worker": pl.Int16,
+    "epoch": pl.Int32,
+    "batch": pl.Int32,
+    "sample": pl.Int32,
+    "stage": pl.Categorical,
+    "kind": pl.Enum(KINDS),
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "cpu_ns": pl.Int64,
+}
+"""One row a span. `worker` is null in the main process, `sample` (its place in the batch, from 0)
+is null for what belongs to the batch, `cpu_ns` is null where it was not read. Times count from the
+start of the run."""
+
+BATCHES: Schema = {
+    "rank": pl.Int16,
+    "pid": pl.Int32,
+    "worker": pl.Int16,
+    "epoch": pl.Int32,
+    "batch": pl.Int32,
+    "complete": pl.Boolean,
+}
+"""One row a recorded batch; `complete` when its end was recorded."""
+
+SAMPLES: Schema = {
+    "epoch": pl.Int32,
+    "batch": pl.Int32,
+    "sample": pl.Int32,
+    "worker": pl.Int16,
+    "index": pl.Int64,
+    "path": pl.String,
+    "width": pl.Int32,
+    "height": pl.Int32,
+    "bytes": pl.Int64,
+    "rank": pl.Int16,
+}
+"""One row a sample: what it was. From `index` on, null is what is unknown: the index in the
+dataset, the file, the image's width and height in pixels, the file's size."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What one log says."""
+
+    spans: pl.DataFrame
+    """Columns of `SPANS`."""
+    batches: pl.DataFrame
+    """Columns of `BATCHES`."""
+    samples: pl.DataFrame
+    """Columns of `SAMPLES`."""
+    skipped: int = 0
+    """Batches that were not recorded, because recording would have cost too much."""
+    inside: Interrupted | None = None
+    """Where the process was when its log ended; None between two batches."""
+    raised: Interrupted | None = None
+    """The innermost stage that the last failing sample's exception came from."""
+    notes: tuple[str, ...] = field(default=())
+
+
+def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:
+    """Turn a log into spans.
+
+    Args:
+        log: the words and the names of one process.
+        origin_ns: `perf_counter_ns()` at the start of the run; times count from here.
+        rank: rank of the process in a distributed run.
+    """
+    words = DecodedWords(log)
+    return Decoded(
+        spans=_spans(words, origin_ns, rank),
+        batches=_batches(words, rank),
+        samples=_samples(words, rank),
+        skipped=int(np.count_nonzero(words.tags == Tag.SKIPPED)),
+        inside=inside_of(words),
+        raised=raised_in(words),
+        notes=log.notes,
+    )
+
+
+def _spans(words: DecodedWords, origin_ns: int, rank: int) -> pl.DataFrame:
+    begins, ends = _stretches(words)
+    place = words.event_at[begins]
+    sample = words.sample_of_word[place]
+    known = sample >= 0
+    in_batch = np.where(known, words.sample_place(sample) if words.sample_at.size else 0, 0)
+    code = words.code[begins]
+    frame = pl.DataFrame(
+        {
+            "epoch": words.epoch(place),
+            "batch": words.payload[words.batch_at[words.batch[begins]]],
+            "sample": in_batch,
+            "code": code,
+            "start_ns": words.time_ns[begins] - origin_ns,
+            "end_ns": words.time_ns[ends] - origin_ns,
+            "cpu_ns": _cpu(words, begins, ends),
+        }
+    )
+    names = pl.Series([stage.name for stage in words.stages], dtype=pl.Categorical)
+    kinds = pl.Series([stage.kind for stage in words.stages], dtype=SPANS["kind"])
+    return frame.with_columns(
+        *_who(words, rank),
+        sample=pl.when(pl.Series(known)).then("sample"),
+        stage=names.gather(frame["code"]),
+        kind=kinds.gather(frame["code"]),
+        cpu_ns=pl.when(pl.col("cpu_ns") >= 0).then("cpu_ns"),
+    ).select(pl.col(name).cast(kind) for name, kind in SPANS.items())
+
+
+def _stretches(words: DecodedWords) -> tuple[np.ndarray, np.ndarray]:
+    """First and last event of each span: from one event to the next, as long as nothing changes."""
+    open_here = (words.batch[1:] == words.batch[:-1]) & (words.depth[:-1] > 0)
+    of_none = words.void[words.sample_of_word[words.event_at[:-1]]]
+    begins = np.flatnonzero(open_here & ~of_none)
+    sample = words.sample_of_word[words.event_at[begins]]
+    code = words.code[begins]
+    goes_on = np.zeros(begins.size, dtype=bool)
+    goes_on[1:] = (
+        (begins[1:] == begins[:-1] + 1) & (sample[1:] == sample[:-1]) & (code[1:] == code[:-1])
+    )
+    last = np.append(np.flatnonzero(~goes_on)[1:] - 1, begins.size - 1) if begins.size else begins
+    return begins[~goes_on], begins[last] + 1
+
+
+def _cpu(words: DecodedWords, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """CPU time of each span in ns, -1 where it was not read at both ends."""
+    before = np.maximum(words.event_at - 1, 0)
+    read = words.tags[before] == Tag.CPU
+    cpu = words.payload[before]
+    both = read[begins] & read[ends]
+    return np.where(both, cpu[ends] - cpu[begins], -1)
+
+
+def _who(words: DecodedWords, rank: int) -> list[pl.Expr]:
+    return [
+        pl.lit(rank).alias("rank"),
+        pl.lit(words.log.pid).alias("pid"),
+        pl.lit(words.worker, dtype=pl.Int16).alias("worker"),
+    ]
+
+
+def _batches(words: DecodedWords, rank: int) -> pl.DataFrame:
+    recorded = words.tags[words.batch_at] == Tag.BATCH
+    ended = np.zeros(words.batch_at.size, dtype=bool)
+    ends = np.flatnonzero(words.tags == Tag.BATCH_END)
+    ended[words.batch_of_word[ends]] = True
+    frame = pl.DataFrame(
+        {
+            "epoch": words.epoch(words.batch_at),
+            "batch": words.payload[words.batch_at],
+            "complete": ended,
+        }
+    )
+    return (
+        frame.filter(recorded)
+        .with_columns(*_who(words, rank))
+        .select(pl.col(name).cast(kind) for name, kind in BATCHES.items())
+    )
+
+
+def _samples(words: DecodedWords, rank: int) -> pl.DataFrame:
+    at = words.sample_at
+    numbers = np.arange(at.size)
+    pixels = _first_in_sample(words, words.tags == Tag.PIXELS)
+    file = _file_of_sample(words, pixels)
+    paths = [None, *(_readable(words.log, i + 1) for i in range(max(words.log.files, default=0)))]
+    size = np.where(pixels >= 0, words.payload[np.maximum(pixels, 0)], 0) if at.size else numbers
+    batch = words.batch_at[words.batch_of_word[at]]
+    frame = pl.DataFrame(
+        {
+            "epoch": words.epoch(at),
+            "batch": words.payload[batch],
+            "sample": words.sample_place(numbers),
+            "index": words.payload[at] - INDEX_OFFSET,
+            # A killed process may not have named the files of its last batch.
+            "file": np.where(file < len(paths), file, 0),
+            "width": size >> 24,
+            "height": size & ((1 << 24) - 1),
+            "indexed": words.tags[at] == Tag.SAMPLE,
+        }
+    )
+    known = frame.filter(~words.void[:-1])
+    return known.with_columns(
+        rank=pl.lit(rank),
+        worker=pl.lit(words.worker, dtype=pl.Int16),
+        index=pl.when("indexed").then("index"),
+        path=pl.Series(paths, dtype=pl.String).gather(known["file"]),
+        width=pl.when(pl.col("width") > 0).then("width"),
+        height=pl.when(pl.col("height") > 0).then("height"),
+        bytes=pl.lit(None),  # asked later: no process waits for it while it loads
+    ).select(pl.col(name).cast(kind) for name, kind in SAMPLES.items())
+
+
+def _readable(log: LogPages, number: int) -> str | None:
+    """A file's path, with the bytes of its name that are no text written out."""
+    path = log.files.get(number)
+    return path and path.encode("utf-8", "backslashreplace").decode()
+
+
+def _first_in_sample(words: DecodedWords, here: np.ndarray) -> np.ndarray:
+    """For each sample, the first word in it where `here` is true; -1 where there is none."""
+    found = np.full(words.sample_at.size, -1)
+    at = np.flatnonzero(here & (words.sample_of_word >= 0))[::-1]
+    found[words.sample_of_word[at]] = at  # the first one is written last
+    return found
+
+
+def _file_of_sample(words: DecodedWords, pixels: np.ndarray) -> np.ndarray:
+    """Number of each sample's file, 0 where unknown: the image's, else the first one opened."""
+    is_file = words.tags == Tag.FILE
+    at = _first_in_sample(words, is_file)
+    before_image = last_at(is_file)[np.maximum(pixels, 0)] if pixels.size else pixels
+    at = np.where((pixels >= 0) & (at >= 0) & (before_image >= at), before_image, at)
+    return np.where(at >= 0, words.payload[np.maximum(at, 0)], 0) if at.size else at
+
+
+SHORTEST_NS: Final = 20_000_000
+"""A rate over less time is noise: the kernel counts CPU time in steps of 10 ms."""
+
+_Row = tuple[Any, ...]
+
+
+def table(entries: Iterable[dict[str, Any]], *, origin_ns: int, rank: int) -> pl.DataFrame:
+    """What was used, columns of `run.RESOURCES`.
+
+    Args:
+        entries: what a sampler wrote, line by line.
+        origin_ns: the start of the run, from which times count.
+        rank: of the process that sampled.
+    """
+    known = list(entries)
+    limits: dict[str, dict[str, float]] = {}
+    for entry in known:
+        limits |= entry.get("limits", {})
+    rows = [*_missing(known), *_rates(known, origin_ns)]
+    full = [
+        (rank, start_ns, end_ns, resource, device, value, limits.get(resource, {}).get(device))
+        for start_ns, end_ns, resource, device, value in rows
+    ]
+    return pl.DataFrame(full, RESOURCES, orient="row", strict=False)
+
+
+def notes(entries: Iterable[dict[str, Any]]) -> list[str]:
+    """What the sampler had to say, in sentences."""
+    return [str(entry["note"]) for entry in entries if "note" in entry]
+
+
+def _missing(entries: list[dict[str, Any]]) -> Iterator[_Row]:
+    for entry in entries:
+        for resource in entry.get("missing", ()):
+            yield 0, 0, resource, None, None
+
+
+def _rates(entries: list[dict[str, Any]], origin_ns: int) -> Iterator[_Row]:
+    """Each reading with the one before it: counters become rates, others stay as they are."""
+    before: dict[tuple[str, str], tuple[int, float]] = {}
+    for entry in entries:
+        now_ns = entry.get("time_ns", 0) - origin_ns
+        for resource, devices in entry.get("read", {}).items():
+            for device, value in devices.items():
+                then_ns, counted = before.get((resource, device), (None, 0.0))
+                if then_ns is not None and now_ns - then_ns < SHORTEST_NS:
+                    continue
+                before[resource, device] = now_ns, value
+                if then_ns is not None:
+                    used = _used(resource, value, counted, (now_ns - then_ns) / 1e9)
+                    yield then_ns, now_ns, resource, device, used
+
+
+def _used(resource: str, value: float, before: float, seconds: float) -> float:
+    if resource in GAUGES:
+        return value
+    rate = max(value - before, 0.0) / seconds  # a counter that wrapped says nothing
+    return min(rate, 1.0) if resource in SHARES else rate

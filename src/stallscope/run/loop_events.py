@@ -1,0 +1,273 @@
+"""From marks to what happened: waits, iterators, parts, deliveries. One pass over the rows."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from stallscope.hooks.loop_log import Mark, loader_and_epoch
+from stallscope.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stallscope.hooks.loop_log import MarkPages
+
+
+_UNNAMED = Stage("unnamed", "other")
+"""A part whose name was lost with its process."""
+
+
+class Batch(NamedTuple):
+    """A batch of a loader."""
+
+    key: int
+    """Loader and epoch, see `marks.epoch_key`."""
+    number: int
+    """In the epoch, from 0."""
+
+    @property
+    def loader(self) -> int:
+        """Number of its loader."""
+        return loader_and_epoch(self.key)[0]
+
+    @property
+    def epoch(self) -> int:
+        """Its epoch."""
+        return loader_and_epoch(self.key)[1]
+
+
+@dataclass
+class Wait:
+    """One `next` of an iterator."""
+
+    thread: int
+    key: int
+    start_ns: int
+    depth: int
+    """0 for the loop's own; more for one inside of another."""
+    end_ns: int = 0
+    number: int | None = None
+    """Of the batch in its epoch; None where there was none."""
+    inside: list[Wait] = field(default_factory=list)
+    """Those that came right inside of it."""
+
+    @property
+    def batch(self) -> Batch | None:
+        """The batch that came; None where there was none."""
+        return None if self.number is None else Batch(self.key, self.number)
+
+
+class NamedPart(NamedTuple):
+    """Something that has a name, in a thread."""
+
+    thread: int
+    stage: Stage
+    start_ns: int
+    end_ns: int
+
+
+@dataclass
+class Delivery:
+    """The way of one batch; None is what was not seen."""
+
+    worker: int | None = None
+    pid: int | None = None
+    asked_ns: int | None = None
+    taken_ns: int | None = None
+    made_ns: int | None = None
+    pickle_ns: int | None = None
+    sent_ns: int | None = None
+    arrived_ns: int | None = None
+
+
+_TIMES = {
+    Mark.ASKED: "asked_ns",
+    Mark.TAKEN: "taken_ns",
+    Mark.MADE: "made_ns",
+    Mark.PICKLE: "pickle_ns",
+    Mark.SENT: "sent_ns",
+    Mark.ARRIVED: "arrived_ns",
+}
+
+
+@dataclass
+class Events:
+    """What happened in a recording, of all loaders. Times are `perf_counter_ns()`."""
+
+    waits: list[Wait] = field(default_factory=list)
+    """The loop's own, in the order in which they began; others are inside of them."""
+    iterators: list[NamedPart] = field(default_factory=list)
+    """The making of each iterator; `iterator_keys` has their epochs."""
+    iterator_keys: list[int] = field(default_factory=list)
+    parts: list[NamedPart] = field(default_factory=list)
+    """Named parts of the loop; those of one thread are nested, and inner ones end first."""
+    unfinished: list[NamedPart] = field(default_factory=list)
+    """Those that something raised out of, or that the end of the process cut off."""
+    collections: list[tuple[int, int]] = field(default_factory=list)
+    """Garbage collections: begin and end."""
+    deliveries: dict[Batch, Delivery] = field(default_factory=lambda: defaultdict(Delivery))
+    pins: dict[Batch, tuple[int, int]] = field(default_factory=dict)
+    """Copying of a batch into pinned memory: begin and end."""
+    last_ns: dict[int, int] = field(default_factory=dict)
+    """When each thread of the loop was last heard of."""
+
+
+def events(pages: Iterable[MarkPages]) -> Events:
+    """What the marks of all processes of a recording say."""
+    found = Events()
+    for page in pages:
+        if page.worker >= 0:
+            _read_worker(page, found)
+        else:
+            _Loop(page, found).read()
+    return found
+
+
+def _read_worker(page: MarkPages, found: Events) -> None:
+    for what, _, key, number, _, time_ns in page.rows.tolist():
+        delivery = found.deliveries[Batch(key, number)]
+        delivery.worker, delivery.pid = page.worker, page.pid
+        setattr(delivery, _TIMES[Mark(what)], time_ns)
+
+
+class _Loop:
+    """Reads the marks of a process that trains."""
+
+    def __init__(self, page: MarkPages, found: Events) -> None:
+        self._page = page
+        self._found = found
+        self._waits: dict[int, list[Wait]] = defaultdict(list)
+        self._parts: dict[int, list[tuple[Stage, int]]] = defaultdict(list)
+        self._iter_ns: dict[int, tuple[int, int]] = {}
+        self._pin_ns: dict[int, int] = {}
+        self._pinned: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._pinning_for: dict[int, list[int]] = defaultdict(list)
+        self._asked_ns: dict[int, int] = {}
+        self._collect_ns: int | None = None
+
+    def read(self) -> None:
+        """Fill what was found."""
+        reads = {
+            Mark.ITER: self._iter,
+            Mark.ITERATED: self._iterated,
+            Mark.WAIT: self._wait,
+            Mark.GOT: self._got,
+            Mark.ENDED: self._ended,
+            Mark.BEGIN: self._begin,
+            Mark.END: self._end,
+            Mark.PIN: self._pin,
+            Mark.PINNED: self._pin_end,
+            Mark.PINS: self._pins,
+            Mark.COLLECT: self._collect,
+            Mark.COLLECTED: self._collected,
+        }
+        for what, thread, key, number, extra, time_ns in self._page.rows.tolist():
+            read = reads.get(what)
+            if read is not None:
+                read(thread, key, number, extra, time_ns)
+                self._found.last_ns[thread] = time_ns
+            else:
+                self._deliver(Mark(what), Batch(key, number), extra, time_ns)
+        self._match_pins()
+        for thread, begun in self._parts.items():
+            self._found.unfinished += [
+                NamedPart(thread, stage, start, start) for stage, start in begun
+            ]
+
+    def _deliver(self, what: Mark, batch: Batch, extra: int, time_ns: int) -> None:
+        delivery = self._found.deliveries[batch]
+        setattr(delivery, _TIMES[what], time_ns)
+        if what == Mark.ASKED:
+            delivery.worker = extra
+            self._asked_ns.setdefault(batch.key, time_ns)
+        elif what == Mark.TAKEN:
+            delivery.pid = self._page.pid
+
+    def _iter(self, thread: int, key: int, _: int, __: int, time_ns: int) -> None:
+        self._iter_ns[key] = thread, time_ns
+
+    def _iterated(self, thread: int, key: int, _: int, __: int, time_ns: int) -> None:
+        if key in self._iter_ns:
+            begun = self._iter_ns.pop(key)[1]
+            self._found.iterators.append(NamedPart(thread, _UNNAMED, begun, time_ns))
+            self._found.iterator_keys.append(key)
+
+    def _wait(self, thread: int, key: int, _: int, __: int, time_ns: int) -> None:
+        open_here = self._waits[thread]
+        wait = Wait(thread, key, time_ns, depth=len(open_here))
+        (open_here[-1].inside if open_here else self._found.waits).append(wait)
+        open_here.append(wait)
+
+    def _got(self, thread: int, key: int, number: int, _: int, time_ns: int) -> None:
+        self._close(thread, key, time_ns, number)
+
+    def _ended(self, thread: int, key: int, _: int, __: int, time_ns: int) -> None:
+        self._close(thread, key, time_ns, None)
+
+    def _close(self, thread: int, key: int, time_ns: int, number: int | None) -> None:
+        open_here = self._waits[thread]
+        while open_here:
+            wait = open_here.pop()
+            wait.end_ns = time_ns
+            if wait.key == key:
+                wait.number = number
+                return
+
+    def _begin(self, thread: int, _: int, __: int, code: int, time_ns: int) -> None:
+        stage = self._page.parts.get(code, _UNNAMED)
+        self._parts[thread].append((stage, time_ns))
+
+    def _end(self, thread: int, _: int, __: int, code: int, time_ns: int) -> None:
+        stage, open_here = self._page.parts.get(code, _UNNAMED), self._parts[thread]
+        if not any(stage == begun for begun, _ in open_here):
+            return
+        while open_here:  # one that raised has no end of its own
+            begun, start_ns = open_here.pop()
+            self._found.parts.append(NamedPart(thread, begun, start_ns, time_ns))
+            if begun == stage:
+                return
+
+    def _pin(self, thread: int, _: int, __: int, ___: int, time_ns: int) -> None:
+        self._pin_ns[thread] = time_ns
+
+    def _pin_end(self, thread: int, _: int, __: int, ___: int, time_ns: int) -> None:
+        if thread in self._pin_ns:
+            self._pinned[thread].append((self._pin_ns.pop(thread), time_ns))
+
+    def _pins(self, _: int, key: int, __: int, thread: int, ___: int) -> None:
+        self._pinning_for[thread].append(key)
+
+    def _collect(self, _: int, __: int, ___: int, ____: int, time_ns: int) -> None:
+        self._collect_ns = time_ns
+
+    def _collected(self, _: int, __: int, ___: int, ____: int, time_ns: int) -> None:
+        if self._collect_ns is not None:
+            self._found.collections.append((self._collect_ns, time_ns))
+            self._collect_ns = None
+
+    def _match_pins(self) -> None:
+        """The batches of a thread that pins arrive in the order in which they were pinned.
+
+        A thread pins for one epoch after the other: it may live on, or a later one has its number.
+        What is left of an epoch that was not used up comes before the next asks for a batch.
+        """
+        arrived: dict[int, list[tuple[int, Batch]]] = defaultdict(list)
+        for batch, delivery in self._found.deliveries.items():
+            begin_ns = self._asked_ns.get(batch.key, 0)
+            if delivery.arrived_ns is not None and delivery.arrived_ns >= begin_ns:
+                arrived[batch.key].append((delivery.arrived_ns, batch))
+        for thread, keys in self._pinning_for.items():
+            pinned = self._pinned[thread]
+            begins = [bisect_left(pinned, (self._asked_ns.get(key, 0), 0)) for key in keys]
+            for key, *places in zip(keys, begins, [*begins[1:], None], strict=True):
+                in_order = (batch for _, batch in sorted(arrived[key]))
+                self._pin_in_order(in_order, pinned[slice(*places)])
+
+    def _pin_in_order(self, batches: Iterable[Batch], pinned: list[tuple[int, int]]) -> None:
+        for batch, (begin_ns, end_ns) in zip(batches, pinned, strict=False):
+            self._found.pins[batch] = begin_ns, end_ns
+            # The loop gets it later; the thread had unpickled it before it pinned.
+            self._found.deliveries[batch].arrived_ns = begin_ns

@@ -1,0 +1,246 @@
+"""From what the processes of a recording wrote to runs: one for each loader."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import polars as pl
+
+from stallscope.errors import RunFormatError
+from stallscope.hooks.loop_log import MarkPages, epoch_key, loader_and_epoch, read_marks
+from stallscope.hooks.stage_log import LogPages, read_lines, read_log
+from stallscope.isolation.workspace import sizes
+from stallscope.run import decode
+from stallscope.run import steps as loops
+from stallscope.run.loop_events import Events, events
+from stallscope.run.recording_info import RecordingInfo
+from stallscope.run.result import STARTUP, Run, Settings
+from stallscope.run.steps import Owners, loaders, mark_steady
+from stallscope.units import count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from stallscope.hooks.loop_log import LogPlace
+    from stallscope.run.decode import Decoded, Interrupted
+
+
+_Page = TypeVar("_Page", MarkPages, LogPages)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a recording leaves behind before it is a run."""
+
+    run: Run
+    inside: tuple[Interrupted, ...]
+    """Where each process was when its log ended, if that was inside of a batch."""
+    raised: tuple[Interrupted, ...]
+    """Where the last exception of each process came from."""
+
+
+@dataclass(frozen=True)
+class _Written:
+    """All that was written, read."""
+
+    about: RecordingInfo
+    events: Events
+    marks: list[MarkPages]
+    logs: list[LogPages]
+    decoded: list[Decoded]
+    who: loops.Who
+    resources: pl.DataFrame
+    """Of all processes of the recording, so the same for each loader."""
+    said: list[str]
+    """What the sampler of the resources had to say."""
+
+    def loader(self, number: int) -> dict[str, Any]:
+        """What is known of a loader."""
+        known = (page.loaders[number] for page in self.marks if number in page.loaders)
+        return next(known, {})
+
+
+def collect(place: LogPlace, about: RecordingInfo | None = None) -> Recording:
+    """Read all that was written in a recording.
+
+    Args:
+        place: where the logs are.
+        about: what the run is to say of itself; what lies with the logs by default.
+    """
+    written = _read(place, about)
+    order = loaders(written.events)
+    known = {number for page in written.marks for number in page.loaders}
+    numbers = [*order, *sorted(known - set(order))] or [0]
+    runs = [_run(written, number) for number in numbers]
+    inside = tuple(d.inside for d in written.decoded if d.inside)
+    raised = tuple(d.raised for d in written.decoded if d.raised)
+    return Recording(replace(runs[0], others=tuple(runs[1:])), inside, raised)
+
+
+def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
+    marks = _whole(read_marks, place.marks())
+    pages = _whole(read_log, place.logs())
+    pages.sort(key=lambda page: (page.born_ns, page.worker))
+    main = next((page for page in marks if page.worker < 0), None)
+    if about is None:
+        said = main.about if main else {}
+        about = RecordingInfo(**{**said, "notes": tuple(said.get("notes", ()))})
+    began = [page.began_ns for page in marks] + [page.born_ns for page in pages]
+    who = loops.Who(about.rank, main.pid if main else 0, min(began, default=0))
+    decoded = [decode.decode(page, origin_ns=who.origin_ns, rank=who.rank) for page in pages]
+    sampled = list(read_lines(place.resources()))
+    used = decode.table(sampled, origin_ns=who.origin_ns, rank=who.rank)
+    told = decode.notes(sampled)
+    return _Written(about, events(marks), marks, pages, decoded, who, used, told)
+
+
+def _whole(read: Callable[[Path], _Page], paths: list[Path]) -> list[_Page]:
+    """What was in these files, without those whose process was killed while it made them."""
+    pages = []
+    for path in paths:
+        with suppress(RunFormatError):
+            pages.append(read(path))
+    return pages
+
+
+def _run(written: _Written, number: int) -> Run:
+    """The run of one loader."""
+    about, known = written.about, written.loader(number)
+    loop = loops.loop(written.events, number, written.who)
+    pages, decoded = _of_loader(written, number)
+    made = _stack([d.batches for d in decoded], decode.BATCHES, number)
+    batches, steps = mark_steady(made, loop.steps, loop.deliveries, about.warmup)
+    settings = Settings(
+        name=about.name or known.get("dataset", ""),
+        num_workers=known.get("num_workers", 0),
+        batch_size=known.get("batch_size"),
+        warmup=about.warmup,
+        simulated_step_s=about.simulated_step_s,
+    )
+    return Run(
+        all_spans=_stack([d.spans for d in decoded], decode.SPANS, number),
+        all_samples=_with_sizes(_stack([d.samples for d in decoded], decode.SAMPLES, number)),
+        batches=batches.drop("first"),
+        all_steps=steps,
+        waits=loop.waits,
+        deliveries=loop.deliveries,
+        side_spans=loop.side_spans,
+        startup=_startup(written, number, pages, decoded),
+        settings=settings,
+        all_resources=written.resources,
+        first_batch_s=_first_batch_s(written, number),
+        machine=about.machine,
+        notes=tuple(dict.fromkeys(_notes(written, number, pages, batches))),
+    )
+
+
+def _of_loader(written: _Written, number: int) -> tuple[list[LogPages], list[Decoded]]:
+    """The logs of the processes that worked for a loader, also those that worked for several."""
+    pairs = zip(written.logs, written.decoded, strict=True)
+    mine = [(page, one) for page, one in pairs if page.loader in (0, number)]
+    return [page for page, _ in mine], [one for _, one in mine]
+
+
+def _stack(frames: list[pl.DataFrame], schema: dict[str, Any], number: int) -> pl.DataFrame:
+    """The rows of a loader, whose epochs carry its number until here."""
+    if not frames:
+        return pl.DataFrame(schema=schema)
+    rows = pl.concat(frames, how="vertical")
+    first, after = epoch_key(number, 0), epoch_key(number + 1, 0)
+    mine = rows.filter(pl.col("epoch").is_between(first, after, closed="left"))
+    return mine.with_columns(epoch=pl.col("epoch") - first)
+
+
+def _notes(
+    written: _Written,
+    number: int,
+    pages: list[LogPages],
+    batches: pl.DataFrame,
+) -> Iterator[str]:
+    known = written.loader(number)
+    yield from written.about.notes
+    yield from (note for page in written.marks for note in page.notes)
+    if any(page.full for page in written.marks):
+        yield "the marks of the loop were full: the oldest were overwritten"
+    yield from written.said
+    if known.get("whole"):
+        yield "batch_size=None: a row is one item of the dataset, which may hold a batch"
+    yield from (note for page in pages for note in page.notes)
+    every = max((page.every for page in pages), default=1)
+    if every > 1:
+        kept = f"1 batch in {every} was recorded after the first ones"
+        yield f"{kept}, to hold the cost of recording down"
+    dropped = sum(page.dropped for page in pages)
+    if dropped:
+        yield f"the logs were full: the oldest {dropped:,} events were overwritten"
+    others = sum(page.other_threads for page in pages)
+    if others:
+        yield f"{others:,} calls in other threads of the workers were not recorded"
+    there = {page.worker for page in pages if page.worker >= 0}
+    missing = known.get("num_workers", 0) - len(there)
+    came = (b.loader == number and way.arrived_ns for b, way in written.events.deliveries.items())
+    if missing > 0 and any(came) and not known.get("lived"):
+        yield f"{count(missing, 'worker')} left no log (no room for it, or a thread)"
+    steady = batches.filter("steady")
+    if steady.is_empty():
+        yield "no batch was recorded from beginning to end: there is nothing to show"
+    elif steady["first"].any():
+        yield "the recording is so short that start-up could not be kept apart"
+
+
+def _with_sizes(samples: pl.DataFrame) -> pl.DataFrame:
+    paths = samples["path"].drop_nulls().unique(maintain_order=True)
+    known = sizes(paths)
+    size = pl.col("path").replace_strict(known, default=None, return_dtype=pl.Int64)
+    return samples.with_columns(bytes=size) if known else samples
+
+
+def _began_ns(written: _Written, number: int) -> dict[int, int]:
+    """When the loop asked for the iterator of each epoch."""
+    found = zip(written.events.iterators, written.events.iterator_keys, strict=True)
+    pairs = ((loader_and_epoch(key), part.start_ns) for part, key in found)
+    return {epoch: start for (loader, epoch), start in pairs if loader == number}
+
+
+def _first_batch_s(written: _Written, number: int) -> float | None:
+    owners = Owners(written.events)
+    arrived = [
+        wait.end_ns
+        for wait in written.events.waits
+        if wait.number is not None and owners.of(wait.key) == number
+    ]
+    began = min(_began_ns(written, number).values(), default=None)
+    began = min(_began_ns(written, 0).values(), default=began)
+    return (min(arrived) - began) / 1e9 if arrived and began else None
+
+
+def _startup(
+    written: _Written, number: int, pages: list[LogPages], decoded: list[Decoded]
+) -> pl.DataFrame:
+    began, of_loader, rows = _began_ns(written, number), partial(_stack, number=number), []
+    for page, one in zip(pages, decoded, strict=True):
+        spans = of_loader([one.spans], decode.SPANS)
+        samples = (
+            spans.filter(pl.col("sample").is_not_null())
+            .group_by("epoch", "batch", "sample", maintain_order=True)
+            .agg((pl.col("end_ns") - pl.col("start_ns")).sum() / 1e9)
+            .get_column("end_ns")
+        )
+        epochs = of_loader([one.batches], decode.BATCHES)["epoch"]
+        epoch = int(epochs[0]) if epochs.len() else 0
+        began_ns = began.get(epoch)
+        rows.append(
+            (
+                page.worker if page.worker >= 0 else None,
+                page.pid,
+                epoch,
+                (page.ready_ns - began_ns) / 1e9 if page.ready_ns and began_ns else None,
+                samples[0] if samples.len() else None,
+                samples[1:].median() if samples.len() > 1 else None,
+            )
+        )
+    return pl.DataFrame(rows, STARTUP, orient="row")

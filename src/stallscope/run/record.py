@@ -1,0 +1,220 @@
+"""`ss.record`: run a loader for a while, and keep what the loop and its workers did.
+
+`ss.instrumented`: watch the user's own loop over its loaders, and change nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stallscope.errors import StallscopeError, UnsupportedError
+from stallscope.hooks.loop_log import LogPlace
+from stallscope.hooks.probe import Probe
+from stallscope.isolation.snapshot import as_before, modules_of
+from stallscope.isolation.workspace import log_capacity, workspace
+from stallscope.loops.simulated import SimulatedStep
+from stallscope.loops.training_loop import Limits, Progress, Replay, Using, replay
+from stallscope.machine import require_single_rank
+from stallscope.run.failures import explain, is_of_workers, salvaged
+from stallscope.run.read_logs import collect
+from stallscope.run.recording_info import RecordingInfo
+from stallscope.run.resource_sampler import Sampler
+from stallscope.targets import target as targets
+from stallscope.targets.object_graph import find_loaders, loads_in_main_process, private_copy
+from stallscope.units import count, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from stallscope.run.result import Run
+
+
+def record(  # noqa: PLR0913 - the public signature
+    target: Any,
+    step: Callable[[Any], object] | None = None,
+    *,
+    device: Any = None,
+    batches: int = 50,
+    warmup: int = 4,
+    budget_s: float = 60.0,
+) -> Run:
+    """Record what a loop over a loader waits for, and what the workers do with every sample.
+
+    Iterates a shallow copy of the loader. Afterwards all random generators, the samplers and what
+    `step` trains are as they were, and the workers are gone. An exception of the dataset's or of
+    the step's passes unchanged, with a note on where it came from; its attribute `run` holds what
+    was recorded before.
+
+    Args:
+        target: a DataLoader, a `Target`, or a string as for `ss.target`.
+        step: uses one batch; the target's by default.
+        device: where batches are moved before `step`; the target's by default.
+        batches: how many batches to record in the steady state.
+        warmup: batches before that, which are kept apart. Each worker's first batch always is.
+        budget_s: the loop stops after the first batch that comes after this time, seconds.
+
+    Raises:
+        ArgumentError: `batches`, `warmup` or `budget_s` is no number that can be used.
+        TargetError: the target is nothing that can be iterated.
+        UnsupportedError: a loader that keeps an iterator of its own, or more than one rank.
+        WorkspaceError: no room for the logs.
+    """
+    require_single_rank()
+    aim = targets.target(target, step=step, device=device)
+    workers = sum(loader.num_workers for loader in find_loaders(aim.loader))
+    limits = Limits.of(batches, warmup=warmup, processes=workers, budget_s=budget_s)
+    return record_target(aim, limits, warmup)
+
+
+def record_target(aim: targets.Target, limits: Limits, warmup: int) -> Run:
+    """The same of a target that is found already.
+
+    Args:
+        aim: what to run.
+        limits: when to stop.
+        warmup: batches at the start that are kept apart.
+    """
+    inner = find_loaders(aim.loader)
+    workers = sum(loader.num_workers for loader in inner)
+    seen = Replay()
+    with (
+        private_copy(aim.loader) as loader,
+        workspace() as folder,
+        as_before(loader, None if isinstance(aim.step, SimulatedStep) else aim.step) as said,
+    ):
+        place = LogPlace(folder, log_capacity(folder, max(workers, 1)))
+        simulated = aim.step.seconds if isinstance(aim.step, SimulatedStep) else None
+        about = RecordingInfo(aim.name, warmup, simulated)
+        notes = (*aim.notes, *said, *_about_threads(aim.loader), *_about_step(aim.step))
+        wanted = None if limits.enough else limits.batches
+        bar = Progress(place, seen, batches=wanted, title=f"recording {aim.name}")
+        loaders = inner and ([loader] if inner[0] is aim.loader else inner)
+        probe = Probe(place, loaders, scoped=True, modules=modules_of(aim.step))
+        sampler = Sampler(place)
+        try:
+            with closing(bar), probe, sampler:
+                replay(probe, loader, Using(aim.step, aim.device), limits, bar)
+        except StallscopeError:
+            raise
+        except BaseException as error:
+            sampler.__exit__()  # an interrupt may have come just before the first time
+            probe.__exit__()
+            about = replace(about, notes=(*notes, *_about_loop(seen)))
+            if not probe.forked and (recording := salvaged(error, place, about)):
+                explain(error, recording)
+            raise
+        return collect(place, replace(about, notes=(*notes, *_about_loop(seen)))).run
+
+
+def _about_threads(loader: Any) -> tuple[str, ...]:
+    threads = torch.get_num_threads()
+    if threads == 1 or not loads_in_main_process(loader):
+        return ()
+    return (f"num_workers=0: made with 1 torch thread, as in a worker; your loop has {threads}",)
+
+
+def _about_step(step: Any) -> tuple[str, ...]:
+    if isinstance(step, SimulatedStep):
+        return (f"the step is simulated: a timer of {seconds(step.seconds)}, and no device",)
+    if step is None:
+        return ("no step was given: the loop takes batches as fast as they come",)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return ("times of the step and of copies are the host's, which does not wait for the GPU",)
+    return ()
+
+
+def _about_loop(seen: Replay) -> tuple[str, ...]:
+    """How the recording's own loop ended."""
+    said = []
+    if seen.out_of_time:
+        said.append(f"the budget ended the recording after {count(seen.steps, 'batch', 'es')}")
+    if seen.exhausted:
+        said.append(f"the loader gave no more than {count(seen.steps, 'batch', 'es')}")
+    elif seen.epochs > 1:
+        said.append(f"the loader is short: the recording went through {seen.epochs} epochs")
+    return tuple(said)
+
+
+_PROCESSES = 8
+"""So many logs must have room where it is not known how many workers there will be."""
+
+
+class Watch:
+    """What `ss.instrumented` gives: its `run` exists after the block, also after an error."""
+
+    run: Run
+    """What the loop and its loader's workers did while the block ran. Of several loaders, the one
+    that trains, or that took longest; the rest is `run.others`."""
+
+
+@contextmanager
+def instrumented(loader: Any = None, *, warmup: int = 4) -> Iterator[Watch]:
+    """Record what a loop waits for and what the workers do, while you iterate it yourself.
+
+    The loaders give the batches that they would have given, bit for bit, and all generators move as
+    they would have moved.
+
+    Args:
+        loader: what is iterated inside the block: a DataLoader, or something around one; None:
+            every DataLoader of this process, also those that are made inside the block.
+        warmup: steps at the start that are kept apart.
+
+    Yields:
+        An object whose `run` exists after the block.
+
+    Raises:
+        UnsupportedError: there is no DataLoader in it, or one whose persistent workers live
+            already: they cannot be hooked any more.
+        WorkspaceError: no room for the logs.
+    """
+    loaders = None if loader is None else _measured(loader)
+    watch = Watch()
+    with workspace() as folder:
+        processes = sum(max(one.num_workers, 1) for one in loaders or ()) or _PROCESSES
+        place = LogPlace(folder, log_capacity(folder, processes))
+        probe, sampler = Probe(place, loaders), Sampler(place)
+        try:
+            with probe, sampler:
+                RecordingInfo(warmup=warmup).leave_with(probe)
+                yield watch
+        except BaseException as error:
+            sampler.__exit__()  # an interrupt may have come just before the first time
+            probe.__exit__()
+            if not probe.forked and (recording := salvaged(error, place)):
+                watch.run = recording.run
+                if probe.raised(error) or is_of_workers(error):
+                    explain(error, recording)
+            raise
+        if not probe.forked:
+            watch.run = collect(place).run
+
+
+def _measured(loader: Any) -> list[Any]:
+    """The DataLoaders of what was given.
+
+    Raises:
+        UnsupportedError: there is none, or one that cannot be hooked any more.
+    """
+    loaders = find_loaders(loader)
+    inner = getattr(loader, "base_dataloader", None)  # accelerate's, which this one iterates
+    loaders += find_loaders(inner) if loaders else []
+    kind = f"{type(loader).__module__}.{type(loader).__qualname__}"
+    if not loaders:
+        raise UnsupportedError(
+            f"there is no torch.utils.data.DataLoader in this {kind}, so its waits cannot be told "
+            "from the outside; use ss.record, which iterates it itself"
+        )
+    _check_new(loaders)
+    return loaders
+
+
+def _check_new(loaders: Iterable[Any]) -> None:
+    if any(getattr(one, "_iterator", None) is not None for one in loaders):
+        raise UnsupportedError(
+            "the loader's persistent workers live already and cannot be hooked any more; "
+            "instrument it before it is first iterated, or use ss.record, which starts its own"
+        )

@@ -1,0 +1,552 @@
+"""Linux: what the kernel counts of the whole machine, and of the container.
+
+A file of the kernel's that stays open between two samples.
+
+A read costs about 10 µs this way, and a third of what it costs through psutil. What else speaks
+for it: psutil opens files, and `open` is hooked while samples are made in the measured process.
+
+Linux: what the process that trains and its workers have of the cores, and wait for them.
+
+Where there is no /proc (macOS, Windows): what psutil knows, in one source.
+
+What one sample holds, and what it is read from.
+
+GPUs through NVML, where its Python package (nvidia-ml-py) is installed; it is never needed.
+
+Functions and fields: docs.nvidia.com/deploy/nvml-api. "Busy" is NVML's `utilization.gpu`: the share
+of a period (1/6 s to 1 s) in which a kernel of any process ran.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import psutil
+import torch
+
+from stallscope.machine import cpu_groups, memory_groups
+from stallscope.stages import (
+    CORE,
+    DISK_BUSY,
+    DISK_OPERATIONS,
+    DISK_READ,
+    DISK_WRITE,
+    GPU,
+    GPU_MEMORY,
+    LOOP,
+    MEMORY,
+    QUEUED,
+    QUOTA,
+    RECEIVED,
+    SENT,
+    SHM,
+    THREADS,
+    WORKER,
+)
+
+if TYPE_CHECKING:
+    from stallscope.hooks.loop_log import LogPlace
+
+
+_LONGEST: Final = 1 << 15
+"""Of these files, bytes; what is wanted of a longer one, the cores in /proc/stat, stands first."""
+
+
+class ProcFile:
+    """A file in /proc.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def text(self) -> str:
+        """What is in it now. Raises OSError where its process is gone."""
+        return os.pread(self._descriptor, _LONGEST, 0).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Give it back; it cannot be read any more."""
+        descriptor, self._descriptor = self._descriptor, -1
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+_SHM: Final = "/dev/shm"  # noqa: S108 - is only asked
+_SECTOR: Final = 512
+"""Bytes that the kernel calls a sector, whatever the disk's are (docs.kernel.org/admin-guide/
+iostats.html)."""
+_BUSY: Final = (1, 2, 3, 6, 7, 8)
+"""Columns of a core in proc_stat(5): user, nice, system, irq, softirq, steal. What the hypervisor
+gives to others is not free, either."""
+
+
+class OfFile:
+    """What the sources of one file have in common."""
+
+    seldom = False
+    path = ""
+
+    def __init__(self) -> None:
+        self.limits: Readings = {}
+        self.notes: list[str] = []
+        self._file = ProcFile(self.path)
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+
+class Cores(OfFile):
+    """The cores that this process may run on."""
+
+    path = "/proc/stat"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names = {f"cpu{core}": str(core) for core in sorted(os.sched_getaffinity(0))}
+        self._tick_s = 1 / os.sysconf("SC_CLK_TCK")
+        self.limits = {CORE: dict.fromkeys(self._names.values(), 1.0)}
+
+    def read(self) -> Readings:
+        """Seconds in which each was busy."""
+        busy = {}
+        for line in self._file.text().partition("intr")[0].splitlines():
+            columns = line.split()
+            name = self._names.get(columns[0])
+            if name is not None:
+                busy[name] = sum(int(columns[place]) for place in _BUSY) * self._tick_s
+        return {CORE: busy}
+
+
+class Disks(OfFile):
+    """The machine's disks; not their partitions, nor what lies on top of disks."""
+
+    path = "/proc/diskstats"
+
+    def __init__(self) -> None:
+        super().__init__()
+        block = Path("/sys/block")
+        self._names = {disk.name for disk in block.glob("*") if (disk / "device").exists()}
+        self.limits = {DISK_BUSY: dict.fromkeys(self._names, 1.0)}
+
+    def read(self) -> Readings:
+        """Seconds with something to do, bytes, and operations of each."""
+        found: Readings = {DISK_BUSY: {}, DISK_READ: {}, DISK_WRITE: {}, DISK_OPERATIONS: {}}
+        for line in self._file.text().splitlines():
+            columns = line.split()
+            name = columns[2]
+            if name in self._names:
+                found[DISK_READ][name] = int(columns[5]) * _SECTOR
+                found[DISK_WRITE][name] = int(columns[9]) * _SECTOR
+                found[DISK_OPERATIONS][name] = int(columns[3]) + int(columns[7])
+                found[DISK_BUSY][name] = int(columns[12]) / 1e3
+        return found
+
+
+class Network(OfFile):
+    """The interfaces that have been used since the machine started, without the loopback."""
+
+    path = "/proc/self/net/dev"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names = {name for name, used in self._bytes() if any(used)} - {"lo"}
+        speeds = {name: _link_bytes_per_s(name) for name in self._names}
+        known = {name: speed for name, speed in speeds.items() if speed}
+        self.limits = {RECEIVED: known, SENT: known}
+
+    def read(self) -> Readings:
+        """Bytes in and out of each."""
+        used = {name: both for name, both in self._bytes() if name in self._names}
+        return {
+            RECEIVED: {name: float(both[0]) for name, both in used.items()},
+            SENT: {name: float(both[1]) for name, both in used.items()},
+        }
+
+    def _bytes(self) -> list[tuple[str, tuple[int, int]]]:
+        lines = [line.partition(":") for line in self._file.text().splitlines()[2:]]
+        columns = [(name.strip(), rest.split()) for name, _, rest in lines]
+        return [(name, (int(numbers[0]), int(numbers[8]))) for name, numbers in columns]
+
+
+def _link_bytes_per_s(name: str) -> float | None:
+    """What the link carries; None where it is virtual, or down."""
+    try:
+        megabits = int(Path(f"/sys/class/net/{name}/speed").read_text())
+    except (OSError, ValueError):
+        return None
+    return megabits * 1e6 / 8 if megabits > 0 else None
+
+
+class Memory(OfFile):
+    """The machine's memory, and that of the container."""
+
+    path = "/proc/meminfo"
+    seldom = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._group = next(iter(memory_groups()), None)
+        self.limits = {MEMORY: {"machine": float(self._kib()["MemTotal"] * 1024)}}
+        if self._group:
+            self.limits[MEMORY]["container"] = float(self._group.limit_bytes)
+
+    def read(self) -> Readings:
+        """Bytes that are in use and cannot be dropped at once."""
+        kib = self._kib()
+        used = {"machine": float((kib["MemTotal"] - kib["MemAvailable"]) * 1024)}
+        if self._group and (bytes_ := self._group.used_bytes()) is not None:
+            used["container"] = float(bytes_)
+        return {MEMORY: used}
+
+    def _kib(self) -> dict[str, int]:
+        head = self._file.text()[:400].splitlines()[:3]  # MemTotal, MemFree, MemAvailable
+        return {name: int(rest.split()[0]) for name, _, rest in (n.partition(":") for n in head)}
+
+
+class Quota:
+    """The CPU quota of the container; LookupError where it has none."""
+
+    seldom = False
+
+    def __init__(self) -> None:
+        groups = cpu_groups()
+        if not groups:
+            raise LookupError
+        self._group = groups[0]
+        self.limits: Readings = {QUOTA: {"container": self._group.quota_cores}}
+        self.notes: list[str] = []
+
+    def read(self) -> Readings:
+        """CPU seconds of all its processes."""
+        used_s = self._group.used_s()
+        return {} if used_s is None else {QUOTA: {"container": used_s}}
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
+class SharedMemory:
+    """What lies in /dev/shm."""
+
+    seldom = True
+
+    def __init__(self) -> None:
+        self.limits: Readings = {SHM: {_SHM: self._bytes()[1]}}
+        self.notes: list[str] = []
+
+    def read(self) -> Readings:
+        """Bytes in use."""
+        return {SHM: {_SHM: self._bytes()[0]}}
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+    @staticmethod
+    def _bytes() -> tuple[float, float]:
+        found = os.statvfs(_SHM)
+        unit = found.f_frsize
+        return float((found.f_blocks - found.f_bfree) * unit), float(found.f_blocks * unit)
+
+
+_LOOK_EVERY: Final = 5
+"""Samples; then it is looked whether there are new workers."""
+_TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
+
+
+class _Process:
+    """One process. Raises OSError where there is none."""
+
+    def __init__(self, pid: str) -> None:
+        self._stat = ProcFile(f"/proc/{pid}/stat")
+        self._schedule: ProcFile | None = None
+        with suppress(OSError):  # a kernel without CONFIG_SCHED_INFO
+            self._schedule = ProcFile(f"/proc/{pid}/schedstat")
+
+    def stat(self) -> tuple[float, int]:
+        """CPU time of all threads, and how many there are.
+
+        `utime`, `stime` and `num_threads` in proc_pid_stat(5).
+        """
+        columns = self._stat.text().rpartition(")")[2].split()
+        return (int(columns[11]) + int(columns[12])) * _TICK_S, int(columns[17])
+
+    def queued_s(self) -> float | None:
+        """For how long the main thread has waited on a run queue; None where that is not counted.
+
+        See docs.kernel.org/scheduler/sched-stats.html.
+        """
+        return int(self._schedule.text().split()[1]) / 1e9 if self._schedule else None
+
+    def close(self) -> None:
+        self._stat.close()
+        if self._schedule:
+            self._schedule.close()
+
+
+class Processes:
+    """The process that trains, with all its threads, and the workers that have a log.
+
+    Args:
+        place: where the workers' logs are.
+    """
+
+    seldom = False
+
+    def __init__(self, place: LogPlace) -> None:
+        self.limits: Readings = {}
+        self.notes: list[str] = []
+        self._place = place
+        self._pid = str(os.getpid())
+        self._loop = _Process(self._pid)
+        self._workers: dict[str, _Process] = {}
+        self._known: set[str] = set()
+        self._reads = 0
+
+    def read(self) -> Readings:
+        """CPU seconds of each, and seconds without a core; a worker that has ended is left out."""
+        if self._reads % _LOOK_EVERY == 0:
+            self._look()
+        self._reads += 1
+        found: Readings = {LOOP: {}, WORKER: {}, QUEUED: {}, THREADS: {}}
+        _count(self._loop, self._pid, LOOP, found)
+        for pid in list(self._workers):
+            self._count_worker(pid, found)
+        return found
+
+    def _look(self) -> None:
+        for pid in self._place.workers() - self._known:
+            self._known.add(pid)
+            with suppress(OSError):
+                self._workers[pid] = _Process(pid)
+
+    def _count_worker(self, pid: str, found: Readings) -> None:
+        try:
+            _count(self._workers[pid], pid, WORKER, found)
+        except (OSError, IndexError):  # it has ended
+            self._workers.pop(pid).close()
+
+    def close(self) -> None:
+        """Give the files back."""
+        for process in (self._loop, *self._workers.values()):
+            process.close()
+
+
+def _count(process: _Process, pid: str, resource: str, found: Readings) -> None:
+    found[resource][pid], threads = process.stat()
+    if resource == WORKER:
+        found[THREADS][pid] = threads
+    queued_s = process.queued_s()
+    if queued_s is not None:
+        found[QUEUED][pid] = queued_s
+
+
+class Portable:
+    """Cores, processes, memory, disks and network; all disks together, and all links.
+
+    Args:
+        place: where the workers' logs are.
+    """
+
+    seldom = False
+
+    def __init__(self, place: LogPlace) -> None:
+        self.notes: list[str] = []
+        self._place = place
+        self._loop = psutil.Process()
+        self._workers: dict[str, psutil.Process] = {}
+        self._known: set[str] = set()
+        cores = [str(core) for core in range(psutil.cpu_count() or 1)]
+        self.limits: Readings = {
+            CORE: dict.fromkeys(cores, 1.0),
+            MEMORY: {"machine": float(psutil.virtual_memory().total)},
+        }
+
+    def read(self) -> Readings:
+        """Counters since the machine or the process was started; memory as it is."""
+        cores = enumerate(psutil.cpu_times(percpu=True))
+        memory = psutil.virtual_memory()
+        return {
+            CORE: {str(core): sum(times) - times.idle for core, times in cores},
+            MEMORY: {"machine": float(memory.total - memory.available)},
+            LOOP: {str(os.getpid()): _cpu_s(self._loop)},
+            WORKER: self._of_workers(),
+            **_of_disks(),
+            **_of_network(),
+        }
+
+    def _of_workers(self) -> dict[str, float]:
+        for pid in self._place.workers() - self._known:
+            self._known.add(pid)
+            with suppress(psutil.Error):
+                self._workers[pid] = psutil.Process(int(pid))
+        spent = {pid: self._worker_s(pid) for pid in list(self._workers)}
+        return {pid: spent_s for pid, spent_s in spent.items() if spent_s is not None}
+
+    def _worker_s(self, pid: str) -> float | None:
+        try:
+            return _cpu_s(self._workers[pid])
+        except psutil.Error:
+            del self._workers[pid]
+            return None
+
+    def close(self) -> None:
+        """It holds nothing open."""
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _of_disks() -> Readings:
+    # Without `nowrap`, for which psutil takes a lock that a forked child would find taken
+    used = psutil.disk_io_counters(nowrap=False)
+    if used is None:
+        return {}
+    return {
+        DISK_READ: {"all": float(used.read_bytes)},
+        DISK_WRITE: {"all": float(used.write_bytes)},
+        DISK_OPERATIONS: {"all": float(used.read_count + used.write_count)},
+    }
+
+
+def _of_network() -> Readings:
+    used = psutil.net_io_counters(nowrap=False)
+    if used is None:
+        return {}
+    return {RECEIVED: {"all": float(used.bytes_recv)}, SENT: {"all": float(used.bytes_sent)}}
+
+
+Readings = dict[str, dict[str, float]]
+"""Of each resource (see `stallscope.resources`) and device, its counter or its value."""
+
+
+class ResourceSource(Protocol):
+    """Something that a sample is read from, always by one thread at a time."""
+
+    seldom: bool
+    """Whether it is read only with every few samples: it changes slowly, or costs much."""
+    limits: Readings
+    """Of its resources, those that are known."""
+    notes: list[str]
+    """What a reader of the run has to know, in sentences; more may come while it is read."""
+
+    def read(self) -> Readings:
+        """What is used now.
+
+        Raises:
+            OSError, ValueError, LookupError: that cannot be read any more.
+        """
+
+    def close(self) -> None:
+        """Give back what it holds open."""
+
+
+class Missing(NamedTuple):
+    """Resources that are not sampled."""
+
+    resources: tuple[str, ...]
+    why: str = ""
+    """Nothing where there is nothing to sample: no GPU, no quota."""
+
+
+_FIRST_NAMESPACE: Final = 0xEFFFFFFC
+"""Inode of the first namespace of process ids (PROC_PID_INIT_INO in Linux); only in there are
+NVML's process ids ours."""
+
+
+class Gpus:
+    """The GPUs that this process may use.
+
+    Args:
+        nvml: the module `pynvml`.
+        place: where the workers' logs are.
+    """
+
+    seldom = True
+
+    def __init__(self, nvml: Any, place: LogPlace) -> None:
+        self._nvml, self._place = nvml, place
+        self._pid = os.getpid()
+        self.notes: list[str] = []
+        nvml.nvmlInit()
+        self._gpus = {str(number): gpu for number, gpu in self._visible()}
+        total = {n: float(nvml.nvmlDeviceGetMemoryInfo(g).total) for n, g in self._gpus.items()}
+        self.limits: Readings = {GPU: dict.fromkeys(self._gpus, 1.0), GPU_MEMORY: total}
+
+    def _visible(self) -> list[tuple[int, Any]]:
+        """Number and handle of each; CUDA_VISIBLE_DEVICES holds numbers, or the ids of GPUs."""
+        nvml = self._nvml
+        all_ = {n: nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())}
+        wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if wanted is None:
+            return list(all_.items())
+        names = [name.strip() for name in wanted.split(",") if name.strip()]
+        return [
+            (number, gpu)
+            for number, gpu in all_.items()
+            if str(number) in names
+            or any(_text(nvml.nvmlDeviceGetUUID(gpu)).startswith(n) for n in names)
+        ]
+
+    def read(self) -> Readings:
+        """Share of the time in which a kernel ran, and bytes in use."""
+        nvml = self._nvml
+        try:
+            busy = {
+                n: nvml.nvmlDeviceGetUtilizationRates(g).gpu / 100 for n, g in self._gpus.items()
+            }
+            used = {n: float(nvml.nvmlDeviceGetMemoryInfo(g).used) for n, g in self._gpus.items()}
+            for number, gpu in self._gpus.items():
+                self._look_for_others(number, gpu)
+        except nvml.NVMLError as error:
+            raise OSError(str(error)) from error
+        return {GPU: busy, GPU_MEMORY: used}
+
+    def _look_for_others(self, number: str, gpu: Any) -> None:
+        note = f"GPU {number} is used by another process, too"
+        if note in self.notes or not _ids_are_ours():
+            return
+        running = {str(one.pid) for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
+        if running - self._place.workers() - {str(self._pid)}:
+            self.notes.append(note)
+
+    def close(self) -> None:
+        """End NVML; a forked child leaves it to its parent."""
+        with suppress(self._nvml.NVMLError):
+            if os.getpid() == self._pid:
+                self._nvml.nvmlShutdown()
+
+
+def gpus(place: LogPlace) -> ResourceSource | Missing:
+    """The GPUs, or why they are not sampled; a machine without a CUDA device has nothing to say."""
+    both = (GPU, GPU_MEMORY)
+    if not torch.cuda.is_available():
+        return Missing(both)
+    try:
+        import pynvml
+    except ImportError:
+        return Missing(both, "the GPU was not sampled: there is no NVML (pip install nvidia-ml-py)")
+    try:
+        return Gpus(pynvml, place)
+    except Exception as error:  # noqa: BLE001 - of a package that is not ours; nothing depends on it
+        return Missing(both, f"the GPU was not sampled: NVML says {error!r}")
+
+
+def _ids_are_ours() -> bool:
+    """Whether NVML's process ids mean the same here; in most containers they do not."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_NAMESPACE
+    except OSError:
+        return os.name == "nt"
+
+
+def _text(name: str | bytes) -> str:
+    """Older versions of the package give bytes."""
+    return name.decode() if isinstance(name, bytes) else name

@@ -1,0 +1,387 @@
+"""The one saved value in the middle: what was measured.
+
+Everything before makes it, everything after reads it.
+
+On disk a run is a folder of JSON and Parquet with a schema version, never pickle, so opening
+somebody else's run is safe.
+
+The tables of a run, each worked out from what was recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import polars as pl
+
+from stallscope.result import Result
+from stallscope.run import summary
+from stallscope.stalls import attribution
+from stallscope.stalls.attribution import StallBreakdown, break_down_stalls
+from stallscope.stalls.patterns import patterns as find_patterns
+from stallscope.stalls.step_series import Evidence
+
+if TYPE_CHECKING:
+    from polars._typing import PolarsDataType
+
+
+if TYPE_CHECKING:
+    Schema = dict[str, PolarsDataType]
+
+STEPS: Schema = {
+    "step": pl.Int32,
+    "epoch": pl.Int32,
+    "batch": pl.Int32,
+    "worker": pl.Int16,
+    "wait_s": pl.Float64,
+    "pin_s": pl.Float64,
+    "h2d_s": pl.Float64,
+    "step_s": pl.Float64,
+    "other_s": pl.Float64,
+    "rank": pl.Int16,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "restart_s": pl.Float64,
+    "steady": pl.Boolean,
+}
+"""One row a step of the training loop; null is what was not measured. The loop waits from
+`start_ns` to `end_ns`, counted from the start of the run; then it uses the batch: `h2d_s`, `step_s`
+and `other_s` add up to the time until the next wait. `restart_s` is what `iter(loader)` took just
+before, on the first step of an epoch."""
+
+DELIVERIES: Schema = {
+    "rank": pl.Int16,
+    "pid": pl.Int32,
+    "worker": pl.Int16,
+    "epoch": pl.Int32,
+    "batch": pl.Int32,
+    "asked_ns": pl.Int64,
+    "taken_ns": pl.Int64,
+    "made_ns": pl.Int64,
+    "pickle_ns": pl.Int64,
+    "sent_ns": pl.Int64,
+    "arrived_ns": pl.Int64,
+}
+"""One row a batch, whether its samples were recorded or not: when the loop asked for it, when its
+worker took the task up and had made it, when the worker's feeder thread began to pickle it and had
+sent it, and when the loop had received and unpickled it. Null is what was not seen."""
+
+WAITS: Schema = {
+    "rank": pl.Int16,
+    "step": pl.Int32,
+    "epoch": pl.Int32,
+    "batch": pl.Int32,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+}
+"""One row a `next` of the DataLoader inside of a step's wait. There is one, which fills the wait,
+unless the loop iterates something around the DataLoader, which may take several batches or none
+for one of its own."""
+
+STARTUP: Schema = {
+    "worker": pl.Int16,
+    "pid": pl.Int32,
+    "epoch": pl.Int32,
+    "ready_s": pl.Float64,
+    "first_sample_s": pl.Float64,
+    "typical_sample_s": pl.Float64,
+}
+"""One row a process: when it was ready for its first batch (from the start of its epoch), what
+its first sample cost, and what one of its samples costs later (median)."""
+
+RESOURCES: Schema = {
+    "rank": pl.Int16,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "resource": pl.Categorical,
+    "device": pl.Categorical,
+    "value": pl.Float64,
+    "limit": pl.Float64,
+}
+"""One row a sample of a resource on a device (a core, a process id, a disk): how much of it was
+used, in the unit of the resource's name (see `stallscope.resources`), and how much there is, null
+where that is not known. What is a share or a rate is of the time from `start_ns` to `end_ns`,
+counted from the start of the run; bytes in use are those at its end. A resource that could not be
+read has one row without device and value."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked for."""
+
+    name: str = ""
+    """What the user pointed at, in the user's words."""
+    num_workers: int = 0
+    """Worker processes of the loader; 0: the main process loads."""
+    batch_size: int | None = None
+    """Samples a batch; None where the dataset makes the batches or a sampler decides."""
+    warmup: int = 0
+    """Batches at the start that are not part of the steady state."""
+    simulated_step_s: float | None = None
+    """How long the step was simulated to take, seconds; None where nothing was simulated."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run(Result):
+    """One measurement of a loader: spans inside the workers, samples, steps, start-up.
+
+    Tables show the steady state; start-up and warm-up are kept apart. `steady=False` gives all.
+    """
+
+    _view: ClassVar[str] = "stallscope.views.run"
+
+    all_spans: pl.DataFrame
+    """Every span, columns of `analyze.spans.SPANS`, in the order in which each process wrote
+    them."""
+    all_samples: pl.DataFrame
+    """What each sample was, columns of `analyze.spans.SAMPLES`."""
+    batches: pl.DataFrame
+    """Columns of `analyze.spans.BATCHES` and `steady`."""
+    all_steps: pl.DataFrame
+    """Columns of `STEPS`."""
+    waits: pl.DataFrame
+    """Columns of `WAITS`."""
+    deliveries: pl.DataFrame
+    """Columns of `DELIVERIES`."""
+    side_spans: pl.DataFrame
+    """Spans of the tracks beside the workers' own, columns of `analyze.spans.SPANS`: sending (the
+    feeder thread of each worker), pinning, and the training loop: copies to the device, `forward`,
+    `backward`, `optimizer`, the user's own parts, garbage collection, loops over other loaders."""
+    startup: pl.DataFrame
+    """Columns of `STARTUP`."""
+    settings: Settings = field(default_factory=Settings)
+    """What was asked for."""
+    all_resources: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=RESOURCES))
+    """Columns of `RESOURCES`, of all processes of the recording; empty where nothing was sampled,
+    as in runs of older versions."""
+    first_batch_s: float | None = None
+    """From starting the loader to its first batch; None when none came."""
+    machine: dict[str, Any] = field(default_factory=dict)
+    """Where it was measured."""
+    notes: tuple[str, ...] = ()
+    """What was left out or could not be seen, in sentences."""
+    others: tuple[Run, ...] = ()
+    """The other loaders of the process (validation, say), those that took longest first."""
+
+    def spans(self, *, steady: bool = True) -> pl.DataFrame:
+        """One row a span: `rank, pid, worker, epoch, batch, sample, stage, kind, start_ns, end_ns`.
+
+        First those of the workers' own work, which never overlap in a worker; then those beside it
+        (see `side_spans`). `worker` is null in the main process, `sample` (place in the batch) is
+        null for what belongs to the batch. Then `cpu_ns`, null where not read.
+
+        Args:
+            steady: only the steady state.
+        """
+        return spans(self, steady=steady)
+
+    @cached_property
+    def work(self) -> pl.DataFrame:
+        """The spans of the workers' own work in the steady state, columns as of `spans`."""
+        return work(self)
+
+    @cached_property
+    def _stages(self) -> pl.DataFrame:
+
+        return stages(self)
+
+    def stages(self) -> pl.DataFrame:
+        """Where the time goes, the longest stage first; columns of `analyze.summary.STAGES`."""
+        return self._stages
+
+    def table(self) -> pl.DataFrame:
+        """The same as `stages`."""
+        return self._stages
+
+    @cached_property
+    def _samples(self) -> pl.DataFrame:
+
+        return samples(self, steady=True)
+
+    def samples(self, *, steady: bool = True) -> pl.DataFrame:
+        """One row a sample: where it came from and what it cost, see `analyze.summary.samples`.
+
+        Args:
+            steady: only the steady state.
+        """
+        return self._samples if steady else samples(self, steady=False)
+
+    def steps(self, *, steady: bool = True) -> pl.DataFrame:
+        """One row a step of the loop, columns of `STEPS`.
+
+        Args:
+            steady: only the steps whose batch is part of the steady state.
+        """
+        if not steady:
+            return self.all_steps
+        return self.all_steps.filter("steady")
+
+    @cached_property
+    def _standing(self) -> StallBreakdown:
+
+        return stood_still(self)
+
+    def resources(self, *, steady: bool = True) -> pl.DataFrame:
+        """What was used meanwhile, sample by sample; columns of `RESOURCES`.
+
+        Args:
+            steady: only from the begin of the first steady step to the end of the last one.
+        """
+        return resources(self) if steady else self.all_resources
+
+    def stalls(self) -> pl.DataFrame:
+        """One row a wait that matters: longer than 1 ms and than 1% of the median step.
+
+        Returns:
+            Columns of `analyze.stalls.exposed.STALLS`, of the steady state.
+        """
+        return self._standing.stalls
+
+    def parts(self) -> pl.DataFrame:
+        """What each stall consists of, columns of `analyze.stalls.exposed.PARTS`."""
+        return self._standing.parts
+
+    @property
+    def not_recorded_share(self) -> float:
+        """Share (0 to 1) of the stalled time that went into batches which were not recorded.
+
+        Tables and pictures divide it like the time of the batches that were.
+        """
+        return self._standing.not_recorded_share
+
+    def exposed(self) -> pl.DataFrame:
+        """What the loop stood still for, the longest part first.
+
+        Returns:
+            Columns of `analyze.stalls.exposed.EXPOSED`; the parts add up to all stalls.
+        """
+        return exposed(self._standing.parts)
+
+    @cached_property
+    def _patterns(self) -> pl.DataFrame:
+
+        return patterns(self)
+
+    def patterns(self) -> pl.DataFrame:
+        """When and why the loop stands still, and how likely that is wrong.
+
+        Returns:
+            Columns of `analyze.patterns.PATTERNS`, over all steps after the warm-up; what explains
+            most comes first.
+        """
+        return self._patterns
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the run as JSON and Parquet; `load` reads it back.
+
+        Args:
+            folder: a new or empty folder, or one with an older run to write over.
+
+        Returns:
+            The folder.
+
+        Raises:
+            RunFormatError: the folder holds something else, or cannot be written.
+        """
+        from stallscope.run import files
+
+        return files.save(self, Path(folder))
+
+    def trace(self, path: str | Path) -> Path:
+        """Write everything as one timeline, for https://ui.perfetto.dev or chrome://tracing.
+
+        It holds the steps of the loop with their waits and parts, each worker's batches, samples
+        and stages, sending and pinning, an arrow from each batch to the step that used it, and all
+        of it from the start on, also what is no part of the steady state. `args.steady` tells.
+
+        Args:
+            path: of the file, `.json` or (smaller) `.json.gz`; folders are made. An older trace is
+                written over.
+
+        Returns:
+            The path.
+
+        Raises:
+            TraceFileError: it ends otherwise, is there and is no trace of ours, or cannot be
+                written.
+        """
+        from stallscope.views import trace
+
+        return trace.write(Path(path), trace.events(self), trace.about(self))
+
+
+_BATCH: Final = ["rank", "epoch", "batch"]
+
+
+def work(run: Run) -> pl.DataFrame:
+    """The spans of the workers' own work in the steady state."""
+    steady = run.batches.filter("steady").select("rank", "pid", "epoch", "batch")
+    return summary.of_batches(run.all_spans, steady)
+
+
+def spans(run: Run, *, steady: bool) -> pl.DataFrame:
+    """The spans of the workers' own work, and then those beside it."""
+    if not steady:
+        return pl.concat([run.all_spans, run.side_spans])
+    return pl.concat([run.work, _beside(run)])
+
+
+def _beside(run: Run) -> pl.DataFrame:
+    """The spans beside the workers' work that belong to a steady step."""
+    steady = run.steps().select(_BATCH).unique()
+    return run.side_spans.join(steady, on=_BATCH, how="semi", maintain_order="left")
+
+
+def samples(run: Run, *, steady: bool) -> pl.DataFrame:
+    """One row a sample, see `summary.samples`."""
+    return summary.samples(run.work if steady else run.all_spans, run.all_samples)
+
+
+def stages(run: Run) -> pl.DataFrame:
+    """One row a stage, see `summary.STAGES`."""
+    stood = run.exposed() if run.all_steps.height else None
+    return summary.of_loop(summary.stages(run.work), summary.stages(_beside(run)), stood)
+
+
+def stood_still(run: Run) -> StallBreakdown:
+    """Why the loop stood still in the steady state."""
+    return break_down_stalls(run.steps(), run.waits, run.deliveries, run.all_spans, run.side_spans)
+
+
+def resources(run: Run) -> pl.DataFrame:
+    """The samples that end in the steady state of their rank; none where no loop was seen."""
+    used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
+    ends = (
+        run.steps()
+        .group_by("rank")
+        .agg(
+            first_ns=pl.col("start_ns").min(),
+            last_ns=(pl.col("end_ns") + (used_s * 1e9).cast(pl.Int64)).max(),
+        )
+    )
+    inside = pl.col("end_ns").is_between("first_ns", "last_ns") | pl.col("value").is_null()
+    within = run.all_resources.join(ends, on="rank", maintain_order="left").filter(inside)
+    return within.drop("first_ns", "last_ns")
+
+
+def exposed(parts: pl.DataFrame) -> pl.DataFrame:
+    """All stalls together, see `exposed.EXPOSED`."""
+    return attribution.table(parts)
+
+
+def patterns(run: Run) -> pl.DataFrame:
+    """When and why the loop stands still, over all steps after the warm-up."""
+    steps = run.all_steps.filter(run.all_steps["step"] >= run.settings.warmup)
+    found = break_down_stalls(steps, run.waits, run.deliveries, run.all_spans, run.side_spans)
+    evidence = Evidence(
+        steps=steps,
+        parts=found.parts,
+        samples=run.samples(steady=False),
+        deliveries=run.deliveries,
+        side_spans=run.side_spans,
+        num_workers=run.settings.num_workers,
+    )
+    return find_patterns(evidence)

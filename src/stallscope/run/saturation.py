@@ -1,0 +1,431 @@
+"""Which resource was used up while the loop stood still; or that none was, which says as much.
+
+Samples are put together to moments of half a second, since the kernel counts CPU time in steps of
+10 ms. In a moment a resource is used up when its use reaches a share of its limit; what has no
+known limit (bytes a second of a disk, say) is never called used up.
+
+What was used over the steady state, and when the loop stood still, on one time axis.
+
+Which resource was used up, in one sentence; picture and table tell the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stallscope.stages import (
+    CORE,
+    DISK_BUSY,
+    GPU,
+    LOOP,
+    MEMORY,
+    NAMES,
+    QUEUED,
+    QUOTA,
+    RECEIVED,
+    SAMPLER,
+    SENT,
+    SHM,
+    WORKER,
+)
+from stallscope.stalls.loop_time import HARDLY, loop_breakdown
+from stallscope.units import count, share
+
+if TYPE_CHECKING:
+    from stallscope.run.result import Run
+
+
+MOMENT_NS: Final = 500_000_000
+FEWEST: Final = 4
+"""Moments; with fewer, nothing is said."""
+MOSTLY: Final = 0.5
+"""A resource that was used up for this share of the time in stalls is named."""
+BUSY: Final = 0.9
+"""Share of a capacity from which on it is used up: what asks for the rest has to queue already
+(waiting grows as 1 / (1 - use), and is ten times the work at 0.9)."""
+FULL: Final = 0.95
+"""Share of a space from which on it is used up: the kernel reclaims before the last byte."""
+CROWDED: Final = 0.2
+"""Share of the cores from which on it is said that other processes had them."""
+
+WANTED: Final = 0.5
+"""Share of its time in which a process computes, or waits for a core, from which on it needs the
+cores; they may be used up by others while it waits for something else."""
+
+THRESHOLDS: Final = {
+    CORE: BUSY,
+    QUOTA: BUSY,
+    MEMORY: FULL,
+    SHM: FULL,
+    DISK_BUSY: BUSY,
+    RECEIVED: BUSY,
+    SENT: BUSY,
+    GPU: BUSY,
+    WORKER: BUSY,
+    LOOP: BUSY,
+}
+"""What can be used up. GPU memory is not in it: torch keeps what it once had. A worker that
+computes on one core all the time is used up, too: there could be more of them."""
+_FULL: Final = ("stalled_share", "full_share")
+TOGETHER: Final = (CORE, WORKER)
+"""Judged as one: all cores, all workers."""
+OWN: Final = (WORKER, LOOP)
+"""No resources of the machine; each has one core's time as its limit."""
+
+USES: Final = {
+    "resource": pl.String,
+    "device": pl.String,
+    "devices": pl.Int64,
+    "threshold": pl.Float64,
+    "limit": pl.Float64,
+    "mean_share": pl.Float64,
+    "full_share": pl.Float64,
+    "stalled_share": pl.Float64,
+    "used_up": pl.Boolean,
+}
+"""One row a resource with a limit: how much of it was used on average, for which share of the
+time at least `threshold` of it was, and the same of the time in stalls (null without stalls).
+`device` is null where all `devices` are judged as one. `used_up` says that it mattered: the
+makers of the batches needed it."""
+
+
+class Stood(NamedTuple):
+    """What the loop of a rank did meanwhile."""
+
+    rank: int
+    share: float
+    """Share (0 to 1) of its time in which it stood still."""
+    has_step: bool
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """What was used up while the loop stood still."""
+
+    uses: pl.DataFrame
+    """Columns of `USES`, the machine's resources first."""
+    moments: int
+    """Half seconds that were judged."""
+    stood: Stood | None
+    """None where no loop was recorded."""
+    others_share: float | None
+    """Share of the cores' time that other processes had; None where that is not known."""
+
+    @property
+    def used_up(self) -> list[dict[str, Any]]:
+        """The rows of what was used up; the machine's first."""
+        return self.uses.filter("used_up").to_dicts()
+
+    def mean_share(self, resource: str) -> float | None:
+        """How much of a resource was used on average; None where that is not known."""
+        rows = self.uses.filter(pl.col("resource") == resource).to_dicts()
+        return rows[0]["mean_share"] if rows else None
+
+    @property
+    def full(self) -> bool:
+        """Whether something was used up all the same that was not needed."""
+        shares = self.uses.filter(~pl.col("used_up")).select(pl.coalesce(*_FULL)).to_series()
+        return any(part >= MOSTLY for part in shares)
+
+    @property
+    def stalls(self) -> bool:
+        """Whether the loop stood still long enough to matter."""
+        return self.stood is not None and self.stood.share >= HARDLY
+
+    @property
+    def known(self) -> bool:
+        """Whether there is enough to judge by."""
+        return self.stood is not None and self.moments >= FEWEST
+
+
+def saturation(
+    resources: pl.DataFrame, steps: pl.DataFrame, stalls: pl.DataFrame, *, workers: int
+) -> Saturation:
+    """What was used up in the steady state of the rank that stood still longest.
+
+    Args:
+        resources: columns of `run.RESOURCES`, of the steady state.
+        steps: columns of `run.STEPS`, of the steady state.
+        stalls: columns of `analyze.stalls.exposed.STALLS`, of these steps.
+        workers: worker processes of the loader; 0: the main process loads.
+    """
+    stood = _stood(steps, stalls)
+    rank = stood.rank if stood else 0
+    mine = resources.filter(pl.col("rank") == rank).drop_nulls("value")
+    moments = _moments(_levels(mine, workers))
+    judged = _judged(moments, stalls.filter(pl.col("rank") == rank))
+    if not _cores_wanted(mine, workers):
+        idle = pl.col("resource").is_in([CORE, QUOTA])
+        judged = judged.with_columns(used_up=pl.col("used_up") & ~idle)
+    number = moments["moment"].n_unique()
+    return Saturation(judged, number, stood, _others_share(mine))
+
+
+def _stood(steps: pl.DataFrame, stalls: pl.DataFrame) -> Stood | None:
+    found = []
+    for rank in steps["rank"].unique().sort():
+        mine = pl.col("rank") == rank
+        time = loop_breakdown(steps.filter(mine), stalls.filter(mine))
+        if time is not None:
+            found.append(Stood(rank, time.stall_share, time.step_s > 0))
+    return max(found, key=lambda stood: stood.share, default=None)
+
+
+def _levels(mine: pl.DataFrame, workers: int) -> pl.DataFrame:
+    """Each sample's share of its limit; cores, and workers, as one."""
+    without = LOOP if workers else WORKER
+    judged = mine.with_columns(pl.col("resource", "device").cast(pl.String)).filter(
+        pl.col("resource").is_in(list(THRESHOLDS)), pl.col("resource") != without
+    )
+    one_core = pl.when(pl.col("resource").is_in(OWN)).then(1.0)
+    each = judged.with_columns(limit=pl.coalesce("limit", one_core)).drop_nulls("limit")
+    together = pl.col("resource").is_in(TOGETHER)
+    device = pl.when(~together).then(pl.col("device"))
+    # A capacity of many: the mean of their shares, and their limits added up
+    return each.group_by("resource", device, "start_ns", "end_ns", maintain_order=True).agg(
+        level=(pl.col("value") / pl.col("limit")).mean(),
+        limit=pl.col("limit").sum(),
+        devices=pl.col("value").len(),
+    )
+
+
+def _moments(levels: pl.DataFrame) -> pl.DataFrame:
+    """The levels of each half second, each sample by its length."""
+    length_ns = pl.col("end_ns") - pl.col("start_ns")
+    middle_ns = (pl.col("end_ns") + pl.col("start_ns")) // 2
+    return (
+        levels.group_by("resource", "device", moment=middle_ns // MOMENT_NS)
+        .agg(
+            level=(pl.col("level") * length_ns).sum() / length_ns.sum(),
+            limit=pl.col("limit").max(),
+            devices=pl.col("devices").max(),
+        )
+        .sort("resource", "device", "moment", nulls_last=True)
+    )
+
+
+def _judged(moments: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
+    """Columns of `USES`."""
+    threshold = pl.col("resource").replace_strict(THRESHOLDS, return_dtype=pl.Float64)
+    full = pl.col("level") >= threshold
+    begin_ns = moments["moment"].to_numpy().astype(np.float64) * MOMENT_NS
+    stood_s = stalled_s(begin_ns, begin_ns + MOMENT_NS, stalls)
+    of_stalls = (pl.col("stalled_s") * full).sum() / pl.col("stalled_s").sum()
+    uses = (
+        moments.with_columns(stalled_s=stood_s)
+        .group_by("resource", "device", maintain_order=True)
+        .agg(
+            devices=pl.col("devices").max().cast(pl.Int64),
+            threshold=threshold.first(),
+            limit=pl.col("limit").max(),
+            mean_share=pl.col("level").mean(),
+            full_share=full.mean(),
+            stalled_share=pl.when(pl.col("stalled_s").sum() > 0).then(of_stalls),
+        )
+        .with_columns(used_up=pl.coalesce(*_FULL) >= MOSTLY)
+    )
+    place = pl.col("resource").replace_strict({n: i for i, n in enumerate(THRESHOLDS)})
+    return uses.sort(place, "device").select(pl.col(n).cast(kind) for n, kind in USES.items())
+
+
+def stalled_s(begin_ns: np.ndarray, end_ns: np.ndarray, stalls: pl.DataFrame) -> np.ndarray:
+    """For how long the loop stood still between these moments, seconds.
+
+    Args:
+        begin_ns: from the start of the run.
+        end_ns: of the same shape.
+        stalls: columns of `analyze.stalls.exposed.STALLS`, of one rank.
+    """
+    ordered = stalls.select("start_ns", "end_ns").sort("start_ns")
+    if ordered.is_empty():
+        return np.zeros(len(begin_ns))
+    starts, ends = (ordered[name].to_numpy().astype(np.float64) for name in ordered.columns)
+    times = np.stack([starts, ends], axis=1).ravel()
+    lengths = np.stack([np.zeros(len(starts)), ends - starts], axis=1).ravel().cumsum()
+    before, after = (np.interp(moment, times, lengths) for moment in (begin_ns, end_ns))
+    return np.asarray(after - before) / 1e9
+
+
+def _others_share(mine: pl.DataFrame) -> float | None:
+    """What the cores did for processes that are no part of the recording."""
+    cores = mine.filter(pl.col("resource") == CORE)
+    own = mine.filter(pl.col("resource").is_in(OWN))
+    if cores.is_empty() or own.is_empty():
+        return None
+    cores_s, own_s = (_core_seconds(part) for part in (cores, own))
+    length_s = _core_seconds(cores.with_columns(value=1.0))
+    return min(max(cores_s - own_s, 0.0) / length_s, 1.0)
+
+
+def _cores_wanted(mine: pl.DataFrame, workers: int) -> bool:
+    """Whether the makers of the batches computed or waited for a core; true where unknown."""
+    maker = WORKER if workers else LOOP
+    makers = mine.filter(pl.col("resource") == maker)
+    if makers.is_empty():
+        return True
+    theirs = pl.col("device").is_in(makers["device"].unique().implode())
+    queued = mine.filter(pl.col("resource") == QUEUED, theirs)
+    length_s = _core_seconds(makers.with_columns(value=1.0))
+    return (_core_seconds(makers) + _core_seconds(queued)) / length_s >= WANTED
+
+
+def _core_seconds(samples: pl.DataFrame) -> float:
+    length_s = (samples["end_ns"] - samples["start_ns"]).to_numpy() / 1e9
+    return float(samples["value"].to_numpy() @ length_s)
+
+
+MOST_BINS: Final = 300
+"""More cannot be told apart at a notebook's width."""
+SHORTEST_S: Final = 0.2
+"""Of a bin: below it, CPU time that is counted in steps of 10 ms is more step than time."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The resources of one rank, in bins of the same length."""
+
+    values: pl.DataFrame
+    """`resource, device, at_s, value, limit`: the mean of a bin, at its middle; seconds from the
+    start of the run."""
+    stalled: np.ndarray
+    """Of each bin, the share (0 to 1) in which the loop stood still."""
+    begin_s: float
+    """Of the first bin, seconds from the start of the run."""
+    bin_s: float
+    """Length of a bin, seconds."""
+    samples: int
+    """How often it was sampled."""
+    cost_share: float | None
+    """What sampling took, as a share of one core."""
+    missing: tuple[str, ...]
+    """Resources that are not there, or were not read."""
+    judged: Saturation
+    """What of it was used up."""
+
+    @property
+    def end_s(self) -> float:
+        """Of the last bin, seconds from the start of the run."""
+        return self.begin_s + self.bin_s * len(self.stalled)
+
+
+def find_saturated(run: Run) -> Saturation:
+    """Which resource was used up in the steady state of a run."""
+    workers = run.settings.num_workers
+    return saturation(run.resources(), run.steps(), run.stalls(), workers=workers)
+
+
+def usage(run: Run) -> Usage | None:
+    """What a run used in its steady state; None where nothing was sampled, or no loop was seen."""
+    sampled, stalls, found = run.resources(), run.stalls(), find_saturated(run)
+    if found.stood is None:
+        return None
+    mine = pl.col("rank") == found.stood.rank
+    names = pl.col("resource", "device").cast(pl.String)
+    own = sampled.filter(mine).with_columns(names)
+    there = own.drop_nulls("value")
+    if there.is_empty():
+        return None
+    begin_ns, end_ns = (
+        float(there["start_ns"].to_numpy().min()),
+        float(there["end_ns"].to_numpy().max()),
+    )
+    length_ns = max((end_ns - begin_ns) / MOST_BINS, SHORTEST_S * 1e9)
+    number = max(int((end_ns - begin_ns) / length_ns), 1)
+    length_ns = (end_ns - begin_ns) / number
+    edges_ns = begin_ns + np.arange(number + 1) * length_ns
+    stood_s = stalled_s(edges_ns[:-1], edges_ns[1:], stalls.filter(mine))
+    cost = there.filter(pl.col("resource") == SAMPLER)
+    return Usage(
+        values=_binned(there, begin_ns, length_ns, number),
+        stalled=np.clip(stood_s * 1e9 / length_ns, 0.0, 1.0),
+        begin_s=begin_ns / 1e9,
+        bin_s=length_ns / 1e9,
+        samples=cost.height,
+        cost_share=_mean(cost),
+        missing=tuple(own.filter(pl.col("value").is_null())["resource"].unique().sort()),
+        judged=found,
+    )
+
+
+def _binned(there: pl.DataFrame, begin_ns: float, length_ns: float, number: int) -> pl.DataFrame:
+    place = ((pl.col("end_ns") - begin_ns) / length_ns).floor().clip(0, number - 1)
+    return (
+        there.group_by("resource", "device", at_s=(begin_ns + (place + 0.5) * length_ns) / 1e9)
+        .agg(pl.col("value").mean(), pl.col("limit").max())
+        .sort("resource", "device", "at_s")
+    )
+
+
+def _mean(cost: pl.DataFrame) -> float | None:
+    """By the length of each sample."""
+    length_ns = (cost["end_ns"] - cost["start_ns"]).to_numpy()
+    return float(np.average(cost["value"].to_numpy(), weights=length_ns)) if cost.height else None
+
+
+def sentence(found: Saturation) -> str:
+    """The answer: what was used up, or where else to look."""
+    if found.stood is None:
+        return "No training loop was recorded: nothing can be said of what it lacked"
+    if not found.known:
+        return "The steady state was too short to tell whether a resource was used up"
+    machine = [use for use in found.used_up if use["resource"] not in OWN]
+    own = [use for use in found.used_up if use["resource"] in OWN]
+    if machine:
+        return _of_machine(found, machine)
+    if not found.stalls:
+        return "No resource was used up, and the loop hardly stood still"
+    return _of_own(found, own[0]) if own else _of_none(found)
+
+
+def _of_none(found: Saturation) -> str:
+    part = share(found.stood.share if found.stood else None)
+    what = "Nothing that the loop needed" if found.full else "No resource"
+    return (
+        f"{what} was used up while the loop stood still ({part} of the time): look for a lock or a "
+        "software limit"
+    )
+
+
+def _of_machine(found: Saturation, uses: list[dict[str, Any]]) -> str:
+    use = uses[0]
+    stood = found.stood.share if found.stood else 0.0
+    if found.stalls:
+        during = f"{share(use['stalled_share'])} of the stalls, which are {share(stood)} of the"
+        told = f"{subject(use)} used up for {during} loop's time"
+    else:
+        told = f"{subject(use)} used up for {share(use['full_share'])} of the time"
+    others = found.others_share or 0.0
+    if use["resource"] == CORE and others >= CROWDED:
+        told += f"; other processes had {share(others)} of the cores"
+    more = dict.fromkeys(NAMES[one["resource"]] for one in uses[1:])
+    told += f"; so was: {', '.join(more)}" if more else ""
+    return told if found.stalls else f"{told}, though the loop hardly stood still"
+
+
+def _of_own(found: Saturation, use: dict[str, Any]) -> str:
+    cores = found.mean_share(CORE)
+    free = "" if cores is None else f", while {share(1 - cores)} of the cores' time was free"
+    if use["resource"] == LOOP:
+        return f"The main process, which makes the batches, computed without a pause{free}"
+    many = count(use["devices"], "worker")
+    return f"The {many} computed without a pause{free}: more workers may help"
+
+
+def subject(use: dict[str, Any]) -> str:
+    """What was used up, as the begin of a sentence; a row of `USES`."""
+    device = use["device"]
+    told = {
+        CORE: f"The {count(use['devices'], 'core')} at hand were",
+        QUOTA: f"The container's CPU quota of {use['limit']:g} cores was",
+        MEMORY: f"The memory of the {device} was",
+        SHM: "/dev/shm was",  # noqa: S108 - a name
+        DISK_BUSY: f"The disk {device} was",
+        RECEIVED: f"The network link {device} (in) was",
+        SENT: f"The network link {device} (out) was",
+        GPU: f"GPU {device} was",
+    }
+    return told.get(use["resource"], f"{NAMES.get(str(use['resource']), 'Something')} was")

@@ -1,0 +1,367 @@
+"""Somebody's script, run in this process as `python SCRIPT` or `python -m MODULE` would run it.
+
+The script must not notice: it is `__main__`, with its own arguments, import path and globals, and
+it ends as ever, with the same output, traceback and exit code. Nothing heavy is imported before it
+starts, since what it sets in `os.environ` ahead of its own imports must still have its effect.
+
+Recording a script that knows nothing of it: from its first import of torch to its end.
+
+Which folder the run of `stallscope run` goes into: one a launch, in it one a rank.
+
+The ranks of one launch must name their folder alike without a word between them, before they have
+met. On one machine they have a launcher in common, so its birth is in the name. It is the nearest
+ancestor that is no rank itself (it was started without `RANK`): each rank may have a shell or
+another wrapper of its own in between.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import importlib.util
+import os
+import pkgutil
+import runpy
+import shutil
+import sys
+import time
+import traceback
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from stallscope.after_import import once_imported
+from stallscope.errors import (
+    ArgumentError,
+    RunFormatError,
+    StallscopeError,
+    TargetError,
+    WorkspaceError,
+)
+from stallscope.interrupts import held_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from stallscope.run.result import Run
+
+
+def run_script(
+    script: str,
+    args: Sequence[str],
+    *,
+    module: bool,
+    watching: Callable[[], AbstractContextManager[object]],
+) -> BaseException | None:
+    """Run a script, or a folder or zip file with a `__main__.py`, or a module.
+
+    Args:
+        script: its path, or with `module` its dotted name.
+        args: its arguments.
+        module: run it as `python -m` does.
+        watching: entered just before the script's code runs and left after it, as a `with` block
+            around it would be. What goes wrong in leaving it is told on stderr and changes nothing.
+            In a process that the script forked it is not left at all.
+
+    Returns:
+        What the script ended with, for `end_with`; None if it came to its last line.
+
+    Raises:
+        TargetError: there is no such script.
+    """
+    try:
+        start = (_module if module else _file)(script, args)
+    except StallscopeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - it does not compile
+        return error.with_traceback(None)
+    process, watch = os.getpid(), watching()
+    watch.__enter__()  # no `with`: a forked process must not leave it
+    ended = _run(start)
+    if os.getpid() == process:
+        _leave(watch, ended)
+    else:
+        # A generator that waits inside of a `with` block would be ended when it is collected.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(watch))
+    return ended
+
+
+def end_with(error: BaseException | None) -> None:
+    """Let this process end as the interpreter ends one after that exception.
+
+    To be called where nothing catches it on its way out of the program. It is shown as if it had
+    not passed any frame but the script's own.
+    """
+    if error is None:
+        return
+    trace, hook = error.__traceback__, sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, _: TracebackType | None) -> None:
+        sys.excepthook, sys.last_traceback = hook, trace
+        hook(kind, error.with_traceback(trace), trace)
+
+    if not isinstance(error, SystemExit):
+        sys.excepthook = show
+    raise error
+
+
+def _file(script: str, args: Sequence[str]) -> Callable[[], object]:
+    """Make everything ready for a file, as pymain_run_python in CPython's Modules/main.c does."""
+    path = os.path.join(Path.cwd(), script)  # noqa: PTH118 - not made shorter by Python either
+    if not os.path.exists(path):  # noqa: PTH110 - its "./" matters
+        raise TargetError(
+            f"there is no script {script!r}: give the path of one, or -m with a module's name"
+        )
+    if pkgutil.get_importer(path) is not None:  # a folder or a zip file
+        _become_main([script, *args])
+        if not _is_safe():
+            del sys.path[0]
+        sys.path.insert(0, path)
+        return partial(runpy._run_module_as_main, "__main__", alter_argv=False)  # type: ignore[attr-defined]  # noqa: SLF001
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        raise TargetError(f"script {script!r} cannot be read ({error.strerror})") from error
+    code = compile(source, path, "exec", dont_inherit=True)
+    names = _become_main([script, *args])
+    loader = SourceFileLoader("__main__", path)
+    names.update(__file__=path, __cached__=None, __loader__=loader)
+    if not _is_safe():
+        sys.path[0] = str(Path(path).resolve().parent)
+    return partial(exec, code, names)
+
+
+def _module(name: str, args: Sequence[str]) -> Callable[[], object]:
+    """Make everything ready for a module; what else can be wrong with its name, Python tells."""
+    if not _is_safe():
+        sys.path[0] = str(Path.cwd())
+    top = name.partition(".")[0]
+    try:
+        found = importlib.util.find_spec(top)
+    except ValueError:  # no name, or one of a module that was never imported
+        found = None
+    if found is None:
+        raise TargetError(
+            f"there is no module {name!r} (no {top!r} in {Path.cwd()} nor installed): give a "
+            "module's dotted name, or without -m the path of a script"
+        )
+    _become_main(["-m", *args])
+    return partial(runpy._run_module_as_main, name)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _become_main(argv: list[str]) -> dict[str, Any]:
+    """Put a new `__main__` in the place of ours; its globals."""
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    sys.argv = argv
+    names = vars(main)
+    if sys.version_info < (3, 14):
+        names["__annotations__"] = {}
+    names["__builtins__"] = builtins
+    return names
+
+
+def _is_safe() -> bool:
+    """Whether Python keeps the script's folder out of the import path (its options -P and -I)."""
+    return bool(getattr(sys.flags, "safe_path", sys.flags.isolated))
+
+
+def _run(start: Callable[[], object]) -> BaseException | None:
+    """What a script ends with; the traceback begins behind our own frame."""
+    try:
+        start()
+    except BaseException as error:  # noqa: BLE001 - raised again by `end_with`
+        trace = error.__traceback__
+        return error.with_traceback(trace and trace.tb_next)
+    return None
+
+
+def _leave(watch: AbstractContextManager[object], ended: BaseException | None) -> None:
+    """End the watching; whatever happens here, the script's own end stays what it was."""
+    left = False
+    kind, trace = (None, None) if ended is None else (type(ended), ended.__traceback__)
+    try:
+        with held_back():
+            watch.__exit__(kind, ended, trace)
+            left = True
+    except BaseException as error:  # noqa: BLE001 - told, unless it came too late to matter
+        if not left and error is not ended:
+            _tell(error)
+    if ended is not None:
+        ended.__traceback__ = trace
+
+
+def _tell(error: BaseException) -> None:
+    """Say on stderr, if there still is one, what went wrong in saving the run."""
+    said = str(error) if isinstance(error, StallscopeError) else "the run may not be saved whole"
+    with suppress(Exception):
+        if not isinstance(error, StallscopeError | KeyboardInterrupt):  # a mistake of ours
+            traceback.print_exception(error, chain=False)
+        print(f"stallscope: {said}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+@contextmanager
+def watching(
+    folder: Path, *, name: str, warmup: int, done: Callable[[Run | None], None]
+) -> Iterator[None]:
+    """Record every DataLoader of this process while the block runs, and save the run at its end.
+
+    Nothing heavy is imported before the script imports torch. What was recorded lies in the folder
+    all the time, so that it can be loaded also when the process is killed.
+
+    Args:
+        folder: for the run; made if need be.
+        name: what is recorded, in the user's words.
+        warmup: steps at the start that are kept apart.
+        done: gets the run when it is saved; None where no loader was iterated.
+
+    Raises:
+        WorkspaceError: the folder cannot be written, or has no room.
+    """
+    logs, pid = folder / "logs", os.getpid()
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WorkspaceError(f"no run can be written into {folder} ({error.strerror})") from error
+    begun: list[Any] = []
+    try:
+        with once_imported("torch", lambda: begun.extend(_begun(logs, name, warmup))):
+            yield
+    finally:
+        if os.getpid() == pid:  # a forked child that gets here must not end its parent's
+            for one in reversed(begun):
+                one.__exit__(None, None, None)
+            done(_saved(folder, logs))
+
+
+def _begun(logs: Path, name: str, warmup: int) -> tuple[Any, ...]:
+    """A probe that records into this folder from now on, and a sampler."""
+    from stallscope.hooks.loop_log import LogPlace
+    from stallscope.hooks.probe import Probe
+    from stallscope.isolation.workspace import log_capacity
+    from stallscope.run.recording_info import RecordingInfo
+    from stallscope.run.resource_sampler import Sampler
+
+    place = LogPlace(logs, log_capacity(logs, 8))
+    probe, sampler = Probe(place, None), Sampler(place)
+    probe.__enter__()
+    RecordingInfo(name=name, warmup=warmup).leave_with(probe)
+    sampler.__enter__()
+    return probe, sampler
+
+
+def _saved(folder: Path, logs: Path) -> Run | None:
+    """The run, saved; None where there is none."""
+    run = None
+    if any(logs.glob("*.marks")):
+        from stallscope.hooks.loop_log import LogPlace
+        from stallscope.run.read_logs import collect
+
+        found = collect(LogPlace(logs, 0)).run
+        if found.all_steps.height or found.all_spans.height:
+            run = found
+            run.save(folder)
+    shutil.rmtree(logs, ignore_errors=True)
+    if run is None:
+        with suppress(OSError):  # the script may have put something of its own there
+            folder.rmdir()
+    return run
+
+
+RUNS: Final = Path("stallscope-runs")
+"""Where runs go that were given no folder."""
+
+
+def out_folder(script: str, out: Path | None) -> Path:
+    """The folder of this process's run; absolute, since a script may change the current one.
+
+    One process alone: `out`, or else a new `stallscope-runs/<script>-<time>`, made at once, so that
+    two that start in the same second have two. One of several ranks (`RANK` and `WORLD_SIZE` are
+    set, as by torchrun): `rank<r>` inside of that folder; the time is that of the launch. When
+    torchrun starts the ranks again, `-restart<n>` follows.
+
+    Args:
+        script: path or module name of the script.
+        out: the folder that the user asked for.
+
+    Raises:
+        ArgumentError: the ranks have nothing in common to name the folder by.
+        RunFormatError: the folder cannot be made.
+    """
+    name = Path(os.path.abspath(script)).name.removesuffix(".py")  # noqa: PTH100 - ends ".."
+    if _number("WORLD_SIZE") < 2:  # noqa: PLR2004
+        return Path.cwd() / (out or _new(RUNS / f"{name}-{_stamp(time.time())}"))
+    folder = Path.cwd() / (out or RUNS / f"{name}-{_launch()}")
+    if again := _number("TORCHELASTIC_RESTART_COUNT"):
+        folder = folder.with_name(f"{folder.name}-restart{again}")
+    return folder / f"rank{_number('RANK')}"
+
+
+def _new(folder: Path, number: int = 1) -> Path:
+    """Make a folder of that name, or where it is taken of `-2`, `-3` and so on."""
+    name = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+    try:
+        name.mkdir(parents=True)
+    except FileExistsError:
+        return _new(folder, number + 1)
+    except OSError as error:
+        raise RunFormatError(
+            f"no folder for the run can be made in {Path.cwd() / RUNS} ({error.strerror}): give "
+            "one with --out"
+        ) from error
+    return name
+
+
+def _launch() -> str:
+    """What all ranks of this launch know, and those of other launches do not."""
+    if _number("LOCAL_WORLD_SIZE") in (0, _number("WORLD_SIZE")):  # all on this machine
+        born_s = _launcher_born_s(os.getppid())
+        if born_s is not None:
+            return _stamp(born_s)
+    elif (job := os.environ.get("TORCHELASTIC_RUN_ID", "none")) != "none":
+        return job.replace(os.sep, "-")
+    raise ArgumentError(
+        f"these {_number('WORLD_SIZE')} ranks cannot tell by themselves that they belong together: "
+        "give them a new folder in common with --out, or torchrun an --rdzv-id"
+    )
+
+
+def _launcher_born_s(pid: int) -> float | None:
+    """When the nearest ancestor that is no rank was started, in s since 1970; None if unknown.
+
+    See proc(5): `btime` in /proc/stat, `ppid` (4) and `starttime` (22) in /proc/<pid>/stat.
+    """
+    try:
+        while pid and _is_rank(pid):
+            pid = int(_stat(pid)[1])
+        boot_s = Path("/proc/stat").read_text().partition("\nbtime ")[2].split()[0]
+        return int(boot_s) + int(_stat(pid)[19]) / os.sysconf("SC_CLK_TCK") if pid else None
+    except (OSError, ValueError, IndexError):  # no /proc, or not Linux's
+        return None
+
+
+def _is_rank(pid: int) -> bool:
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
+    except PermissionError:  # another user's
+        return False
+    return any(entry.startswith(b"RANK=") for entry in environ.split(b"\0"))
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/<pid>/stat from the third on; the second, a name, may hold blanks."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _stamp(seconds: float) -> str:
+    return time.strftime("%Y%m%d-%H%M%S", time.localtime(seconds))
+
+
+def _number(name: str) -> int:
+    """An environment variable that a launcher sets; 0 where it is not set, or no number."""
+    value = os.environ.get(name, "")
+    return int(value) if value.isdecimal() else 0

@@ -1,0 +1,187 @@
+"""What the loop stands still for, in words and rows: the picture and the table tell the same.
+
+Nothing here draws: a run in a terminal loads no matplotlib.
+
+The small print of the pictures: how many samples, from where, and what was left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from stallscope.names import counted, printable
+from stallscope.run.summary import NOTHING as SUMMARY_NOTHING
+from stallscope.stalls.attribution import table
+from stallscope.stalls.loop_time import NOTHING, LoopBreakdown, leading, loop_breakdown, sentence
+from stallscope.units import count, seconds, share
+
+if TYPE_CHECKING:
+    from stallscope.run.result import Run
+    from stallscope.run.summary import Profile
+
+
+LONGEST_TITLE: Final = 300
+"""Characters of a pattern's sentence: it holds names of files and of the user's parts."""
+SMALL: Final = 0.01
+"""Parts with a smaller share of the stalls are put together; what is unattributed never is."""
+SURE: Final = 0.001
+"""A chance below this is only called small."""
+
+
+@dataclass(frozen=True)
+class StallRow:
+    """One part of the stalls."""
+
+    name: str
+    kind: str | None
+    """None where it is unattributed."""
+    exposed_s: float
+    """A step."""
+    share: float
+    """Of all time in stalls."""
+    busy: float | None
+    """Share of the workers' own time; None where it is nothing that workers do."""
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Its numbers as text: `share`, `exposed_s`, `busy`."""
+        return share(self.share), seconds(self.exposed_s), share(self.busy)
+
+
+def title(run: Run) -> str:
+    """How much of its time the loop stands still, and what that mostly is."""
+    time = loop_breakdown(run.steps(), run.stalls())
+    return sentence(time, run.exposed(), run.settings.num_workers, printable)
+
+
+def title_of_steps(run: Run, rank: int, steps: pl.DataFrame) -> str:
+    """The same of some steps of a rank, that follow each other.
+
+    Args:
+        run: what was measured.
+        rank: of the steps.
+        steps: columns of `run.STEPS`.
+    """
+    its = (pl.col("rank") == rank) & pl.col("step").is_in(steps["step"].implode())
+    time = loop_breakdown(steps, run.stalls().filter(its))
+    exposed = table(run.parts().filter(its))
+    said = sentence(time, exposed, run.settings.num_workers, printable)
+    first, last = steps["step"][0], steps["step"][-1]
+    which = f"Step {first}" if first == last else f"Steps {first} to {last}"
+    return f"{which}: {said[0].lower()}{said[1:]}"
+
+
+def small_print(run: Run) -> list[str]:
+    """What a reader of the loop's times has to know."""
+    said = []
+    step_s, spread = run.settings.simulated_step_s, run.not_recorded_share
+    if step_s is not None:
+        said.append(f"the step is simulated: a timer of {seconds(step_s)}, and no device")
+    if spread >= SMALL:
+        said.append(
+            f"{share(spread)} of the stalls went into batches that were not recorded; it is "
+            "divided as in those that were"
+        )
+    return said
+
+
+def answer(run: Run) -> dict[str, Any] | None:
+    """The pattern that is the answer, a row of `Run.patterns`; None where `title` is.
+
+    Why the loop waits is no answer where it hardly does; why a step is long can still be one.
+    """
+    pattern = leading(run.patterns())
+    time = loop_breakdown(run.steps(), run.stalls())
+    hardly = time is not None and time.hardly_waits
+    return None if pattern and pattern["side"] == "wait" and hardly else pattern
+
+
+def pattern_or_title(run: Run) -> str:
+    """The pattern that explains most, where that is the answer; else `title`."""
+    pattern = answer(run)
+    return pattern_title(pattern) if pattern else title(run)
+
+
+def pattern_title(pattern: dict[str, Any]) -> str:
+    """A pattern as its sentence; a row of `Run.patterns`."""
+    return printable(pattern["title"], LONGEST_TITLE)
+
+
+def explained(pattern: dict[str, Any]) -> str:
+    """How much a pattern explains, and how sure that is; a row of `Run.patterns`."""
+    told = f"{share(pattern['share'])} of all time in stalls and in long steps"
+    if pattern["chance"] is None:
+        return told
+    chance = "under 0.1%" if pattern["chance"] < SURE else f"{pattern['chance']:.1%}"
+    return f"{told}; chance that this is an accident: {chance}"
+
+
+def rows_of(run: Run, time: LoopBreakdown, most: int) -> list[StallRow]:
+    """The parts of the stalls, the longest first; none where the loop stalls next to never.
+
+    Args:
+        run: what was measured.
+        time: what its loop's time consists of.
+        most: rows at most; the last one holds what has no row of its own.
+    """
+    if time.stall_share < NOTHING:
+        return []
+    busy = {(stage, kind): part for stage, kind, part in _busy(run).iter_rows()}
+    rows = [
+        StallRow(
+            printable(part["part"]),
+            part["kind"],
+            part["exposed_s"] / time.steps,
+            part["share"],
+            busy.get((part["part"], part["kind"])),
+        )
+        for part in run.exposed().iter_rows(named=True)
+    ]
+    large = [row.share >= SMALL and place < most - 1 for place, row in enumerate(rows)]
+    told = [row for row, enough in zip(rows, large, strict=True) if enough]
+    rest = [row for row, enough in zip(rows, large, strict=True) if not enough]
+    small, unknown = ([row for row in rest if bool(row.kind) is known] for known in (True, False))
+    if len(small) <= 1:
+        return rows
+    together = (sum(row.exposed_s for row in small), sum(row.share for row in small))
+    return [*told, StallRow(f"{len(small)} more", "other", *together, None), *unknown]
+
+
+def _busy(run: Run) -> pl.DataFrame:
+    """Stage, kind and share of the workers' time; a stage that is two rows there is one."""
+    work = run.stages().drop_nulls("busy_share")
+    return work.group_by("stage", "kind").agg(pl.col("busy_share").sum())
+
+
+def split(time: LoopBreakdown) -> str:
+    """What a step of the loop consists of, in one line."""
+    parts = [f"{name} {share(time.share(sum_s))}" for name, _, sum_s in time.pieces()]
+    return f"{seconds(time.total_s / time.steps)} a step: {' · '.join(parts)}"
+
+
+def population(run: Run, profile: Profile) -> str:
+    """One line: the samples, the processes and what is not part of the steady state."""
+    return f"{counted(profile.units, profile.unit)} · {workers(profile.workers)} · {left_out(run)}"
+
+
+def workers(number: int) -> str:
+    """So many workers; without any, the main process loads."""
+    return count(number, "worker") if number else "loaded in the main process (no workers)"
+
+
+def left_out(run: Run) -> str:
+    """What was recorded and is not shown."""
+    steady = int(run.batches["steady"].sum() or 0) if run.batches.height else 0
+    hidden = run.batches.height - steady
+    if not hidden:
+        return "start-up is not kept apart"
+    return f"left out: {counted(hidden, 'batch')} (start-up, warm-up, the unfinished end)"
+
+
+def nothing(run: Run) -> tuple[str, ...]:
+    """What to say where there is nothing to draw."""
+    said = tuple(note for note in run.notes if note.lower() != SUMMARY_NOTHING.lower())
+    return (*said, f"recorded: {counted(run.batches.height, 'batch')}")

@@ -1,0 +1,457 @@
+"""The steps of the loop over a loader: each wait for a batch, and what was done with it then.
+
+The use of a batch ends where the loop asks for the next one, or for the next epoch; a loop over
+another loader in between (validation) is no part of it.
+
+The loop's side as tables: steps, waits, deliveries, and what the loop did between two waits.
+
+Times count from the start of the run.
+
+Which batches and steps belong to the steady state: after the warm-up, and no process's first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import polars as pl
+
+from stallscope.hooks.loop_log import AROUND, OUTER, loader_and_epoch
+from stallscope.run.decode import SPANS
+from stallscope.run.result import DELIVERIES, STEPS, WAITS
+from stallscope.stages import (
+    ANOTHER_LOADER,
+    BACKWARD,
+    END_OF_EPOCH,
+    GARBAGE,
+    OPTIMIZER,
+    OTHER,
+    PIN,
+    SEND,
+    STEP,
+    Stage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stallscope.run.loop_events import Batch, Delivery, Events, NamedPart, Wait
+
+
+_TRAINS = (BACKWARD, OPTIMIZER)
+
+
+class Interval(NamedTuple):
+    """A stage of the loop, from when to when; `perf_counter_ns()`."""
+
+    start_ns: int
+    end_ns: int
+    stage: Stage
+
+
+@dataclass
+class PendingStep:
+    """A step that is being put together."""
+
+    number: int
+    wait: Wait
+    batch: Batch
+    spans: list[Interval]
+    """What the loop did with the batch, until the next wait."""
+    restart_ns: int | None = None
+
+
+def loaders(found: Events) -> list[int]:
+    """The numbers of the loaders that the loop iterates: those that train first, then by time."""
+    owners = Owners(found)
+    spent: Counter[int] = Counter()
+    trained: Counter[int] = Counter()
+    for track in owners.tracks.values():
+        starts = [wait.start_ns for wait in track]
+        for wait, until in zip(track, [*starts[1:], None], strict=True):
+            spent[owners.of(wait.key)] += (until or wait.end_ns) - wait.start_ns
+        for part in found.parts:
+            at = bisect_left(starts, part.start_ns) - 1
+            if part.stage in _TRAINS and at >= 0 and track[at].thread == part.thread:
+                trained[owners.of(track[at].key)] += 1
+    most = max(trained.values(), default=0)
+    return sorted(spent, key=lambda one: (trained[one] * 2 > most, spent[one]), reverse=True)
+
+
+class Owners:
+    """Which loader the loop's waits are about, also where it waits for something around one."""
+
+    def __init__(self, found: Events) -> None:
+        self._inner: dict[int, Counter[int]] = defaultdict(Counter)
+        for wait in found.waits:
+            if loader_of(wait) <= OUTER:
+                self._inner[_outer(wait.key)].update(map(loader_of, wait.inside))
+        self.tracks: dict[int, list[Wait]] = defaultdict(list)
+        """The loop's own waits by thread; without those for what has no loader inside."""
+        for wait in found.waits:
+            if wait.end_ns and self.of(wait.key) != AROUND:
+                self.tracks[wait.thread].append(wait)
+
+    def of(self, key: int) -> int:
+        """The loader that an epoch is of; of something around a loader, the one inside of it."""
+        number = loader_and_epoch(key)[0]
+        inner = self._inner.get(_outer(key)) if number <= OUTER else None
+        return inner.most_common(1)[0][0] if inner else number
+
+
+def _outer(key: int) -> int:
+    """The same for all epochs of a recording's own loop; each other iteration for itself."""
+    return OUTER if loader_and_epoch(key)[0] == OUTER else key
+
+
+def loader_of(wait: Wait) -> int:
+    """Number of the loader that was waited for."""
+    return loader_and_epoch(wait.key)[0]
+
+
+class Steps:
+    """Puts the steps of the loop over one loader together."""
+
+    def __init__(self, found: Events, loader: int) -> None:
+        self._found = found
+        self._loader = loader
+        self._owners = Owners(found)
+        self._recorded = any(loader_of(wait) == OUTER for wait in found.waits)
+        self._parts = sorted(found.parts, key=lambda part: part.start_ns)
+        self._part_starts = [part.start_ns for part in self._parts]
+        self._collections = sorted(found.collections)
+        self._iterators = sorted(
+            (part.start_ns, part.end_ns, key, part.thread)
+            for part, key in zip(found.iterators, found.iterator_keys, strict=True)
+            if self._owners.of(key) != AROUND and not self._is_waiting(part)
+        )
+
+    def steps(self) -> Iterator[PendingStep]:
+        """All steps, in their order."""
+        number, last = 0, None
+        for thread, track in self._owners.tracks.items():
+            mine = [wait for wait in track if self._is_mine(wait.key)]
+            got = [wait for wait in mine if wait.number is not None]
+            begun = [one for one in self._iterators if one[3] == thread and self._is_mine(one[2])]
+            bounds = sorted([*(w.start_ns for w in got), *(start for start, *_ in begun)])
+            starts = [wait.start_ns for wait in track]
+            for wait in got:
+                batch = self._batch(wait) or last
+                at = bisect_left(bounds, wait.end_ns)
+                until = bounds[at] if at < len(bounds) else self._end(thread, wait)
+                if batch is None or self._failed(wait, until):
+                    continue
+                near = track[bisect_left(starts, wait.end_ns) : bisect_left(starts, until)]
+                spans = self._use(wait, until, near)
+                yield PendingStep(number, wait, batch, spans, _restart(wait, begun, last, batch))
+                number, last = number + 1, batch
+
+    def _failed(self, wait: Wait, until: int) -> bool:
+        """Whether the recording's own step raised, so that its time says nothing."""
+        return self._recorded and any(
+            part.stage == STEP and wait.end_ns <= part.start_ns <= until
+            for part in self._found.unfinished
+        )
+
+    def _is_mine(self, key: int) -> bool:
+        return self._owners.of(key) == self._loader
+
+    def _is_waiting(self, part: NamedPart) -> bool:
+        """Whether this begins inside of a wait, and so is a piece of it."""
+        track = self._owners.tracks.get(part.thread, [])
+        at = bisect_left(track, part.start_ns, key=lambda wait: wait.start_ns) - 1
+        return at >= 0 and part.start_ns < track[at].end_ns
+
+    def _batch(self, wait: Wait) -> Batch | None:
+        """The batch that came: of the loader inside, where there is one."""
+        if loader_of(wait) > OUTER or self._loader == OUTER:
+            return wait.batch
+        inside = [w.batch for w in wait.inside if w.batch and w.batch.loader == self._loader]
+        return inside[-1] if inside else None
+
+    def _end(self, thread: int, wait: Wait) -> int:
+        """Where the last step of all ends, as far as one can tell."""
+        return max(self._found.last_ns.get(thread, 0), wait.end_ns)
+
+    def _use(self, wait: Wait, until: int, near: Sequence[Wait]) -> list[Interval]:
+        """What the loop did from the end of a wait on."""
+        begin = wait.end_ns
+        here = self._parts[
+            bisect_left(self._part_starts, begin) : bisect_left(self._part_starts, until)
+        ]
+        parts = [
+            Interval(part.start_ns, min(part.end_ns, until), part.stage)
+            for part in here
+            if part.thread == wait.thread
+        ]
+        away = [*self._away(wait, until, near)]
+        collected = [
+            Interval(max(start, begin), min(end, until), GARBAGE)
+            for start, end in self._collections[
+                max(bisect_left(self._collections, (begin, 0)) - 1, 0) : bisect_left(
+                    self._collections, (until, 0)
+                )
+            ]
+            if end > begin
+        ]
+        base = self._base(begin, until, parts, away)
+        return list(_exclusive([*base, *parts, *away, *collected]))
+
+    def _base(
+        self, begin: int, until: int, parts: list[Interval], away: list[Interval]
+    ) -> list[Interval]:
+        """The step, and what comes after it: where nothing tells them apart, all is the step."""
+        if self._recorded:
+            return [Interval(begin, until, OTHER)]
+        trained = [part.end_ns for part in parts if part.stage in _TRAINS]
+        left = [part.start_ns for part in away]
+        end = max(trained) if trained else min(left, default=until)
+        return [Interval(begin, end, STEP), Interval(end, until, OTHER)]
+
+    def _away(self, wait: Wait, until: int, near: Sequence[Wait]) -> Iterator[Interval]:
+        """Loops over other loaders in between, and the end of the epoch."""
+        first = bisect_left(self._iterators, (wait.end_ns,))
+        last = bisect_left(self._iterators, (until,))
+        begun = {
+            key: start
+            for start, _, key, thread in self._iterators[first:last]
+            if thread == wait.thread
+        }
+        ended = {other.key: other.end_ns for other in near if other.number is None}
+        for key, start in begun.items():
+            if not self._is_mine(key):
+                yield Interval(start, min(ended.get(key, until), until), ANOTHER_LOADER)
+        for other in near:
+            if self._is_mine(other.key):
+                yield Interval(other.start_ns, min(other.end_ns, until), END_OF_EPOCH)
+            elif other.key not in begun:
+                yield Interval(other.start_ns, min(other.end_ns, until), ANOTHER_LOADER)
+
+
+def _restart(
+    wait: Wait, begun: list[tuple[int, int, int, int]], last: Batch | None, batch: Batch
+) -> int | None:
+    """What making the iterator took, for the first batch that comes out of it."""
+    if last is not None and last.key == batch.key:
+        return None
+    at = bisect_left(begun, (wait.start_ns,)) - 1
+    return begun[at][1] - begun[at][0] if at >= 0 else None
+
+
+def _exclusive(intervals: list[Interval]) -> Iterator[Interval]:
+    """What is innermost at each moment; of two that begin at once, the shorter one."""
+    open_here: list[Interval] = []
+    at = 0
+
+    def until(end_ns: int) -> Iterator[Interval]:
+        nonlocal at
+        if open_here and end_ns > at:
+            yield Interval(at, end_ns, open_here[-1].stage)
+        at = max(at, end_ns)
+
+    for interval in sorted(intervals, key=lambda one: (one.start_ns, -one.end_ns)):
+        while open_here and open_here[-1].end_ns <= interval.start_ns:
+            yield from until(open_here[-1].end_ns)
+            open_here.pop()
+        yield from until(interval.start_ns)
+        open_here.append(interval)
+    while open_here:
+        yield from until(open_here[-1].end_ns)
+        open_here.pop()
+
+
+@dataclass(frozen=True)
+class Who:
+    """Whose tables these are."""
+
+    rank: int
+    pid: int
+    """Of the process that trains."""
+    origin_ns: int
+    """Times count from here."""
+
+
+@dataclass(frozen=True)
+class LoopTables:
+    """What the loop over one loader did."""
+
+    steps: pl.DataFrame
+    """Columns of `run.STEPS`; `steady` is false throughout."""
+    waits: pl.DataFrame
+    """Columns of `run.WAITS`."""
+    deliveries: pl.DataFrame
+    """Columns of `run.DELIVERIES`."""
+    side_spans: pl.DataFrame
+    """Columns of `analyze.spans.SPANS`."""
+
+
+def loop(found: Events, loader: int, who: Who) -> LoopTables:
+    """The tables of the loop over one loader.
+
+    Args:
+        found: what happened in the recording.
+        loader: the loader's number.
+        who: whose tables these are.
+    """
+    steps = list(Steps(found, loader).steps())
+    worker = {batch: delivery.worker for batch, delivery in found.deliveries.items()}
+    pins = {b: pin for b, pin in found.pins.items() if b.loader == loader}
+    rows = [_step_row(step, who, worker.get(step.batch), pins.get(step.batch)) for step in steps]
+    frame = pl.DataFrame(rows, STEPS, orient="row")
+    # Where nothing was ever copied, or nothing was done with a batch, nothing was measured
+    never = [name for name in ("h2d_s", "step_s") if not frame[name].sum()]
+    return LoopTables(
+        steps=frame.with_columns(pl.lit(None, STEPS[name]).alias(name) for name in never),
+        waits=pl.DataFrame(list(_wait_rows(steps, loader, who)), WAITS, orient="row"),
+        deliveries=_deliveries(found, loader, who),
+        side_spans=pl.DataFrame(
+            [*_loop_spans(steps, who), *_pin_spans(pins, who), *_sent(found, loader, who)],
+            SPANS,
+            orient="row",
+        ),
+    )
+
+
+def _step_row(
+    step: PendingStep, who: Who, worker: int | None, pin: tuple[int, int] | None
+) -> tuple[Any, ...]:
+    spent: Counter[str] = Counter()
+    for span in step.spans:
+        spent[span.stage.kind] += span.end_ns - span.start_ns
+    wait, batch = step.wait, step.batch
+    return (
+        step.number,
+        batch.epoch,
+        batch.number,
+        worker,
+        (wait.end_ns - wait.start_ns) / 1e9,
+        (pin[1] - pin[0]) / 1e9 if pin else None,
+        spent.pop("h2d", 0) / 1e9,
+        spent.pop("step", 0) / 1e9,
+        sum(spent.values()) / 1e9,
+        who.rank,
+        wait.start_ns - who.origin_ns,
+        wait.end_ns - who.origin_ns,
+        None if step.restart_ns is None else step.restart_ns / 1e9,
+        False,
+    )
+
+
+def _wait_rows(steps: list[PendingStep], loader: int, who: Who) -> Iterator[tuple[Any, ...]]:
+    for step in steps:
+        outer = loader_of(step.wait) <= OUTER < loader
+        for wait in step.wait.inside if outer else [step.wait]:
+            batch = wait.batch
+            if batch is not None and (batch.loader == loader or not outer):
+                yield (
+                    who.rank,
+                    step.number,
+                    batch.epoch,
+                    batch.number,
+                    wait.start_ns - who.origin_ns,
+                    wait.end_ns - who.origin_ns,
+                )
+
+
+def _loop_spans(steps: list[PendingStep], who: Who) -> Iterator[tuple[Any, ...]]:
+    for step in steps:
+        for span in step.spans:
+            yield _span(who, who.pid, None, step.batch, span)
+
+
+def _pin_spans(pins: dict[Batch, tuple[int, int]], who: Who) -> Iterator[tuple[Any, ...]]:
+    for batch, (begin, end) in pins.items():
+        yield _span(who, who.pid, None, batch, Interval(begin, end, PIN))
+
+
+def _sent(found: Events, loader: int, who: Who) -> Iterator[tuple[Any, ...]]:
+    for batch, way in found.deliveries.items():
+        if batch.loader == loader and way.pid and way.pickle_ns and way.sent_ns:
+            span = Interval(way.pickle_ns, max(way.sent_ns, way.pickle_ns), SEND)
+            yield _span(who, way.pid, way.worker, batch, span)
+
+
+def _span(who: Who, pid: int, worker: int | None, batch: Batch, span: Interval) -> tuple[Any, ...]:
+    begin, end = span.start_ns - who.origin_ns, span.end_ns - who.origin_ns
+    place = (who.rank, pid, worker, batch.epoch, batch.number, None)
+    return (*place, span.stage.name, span.stage.kind, begin, end, None)
+
+
+def _deliveries(found: Events, loader: int, who: Who) -> pl.DataFrame:
+    rows = [
+        (who.rank, way.pid, way.worker, batch.epoch, batch.number, *_times(way, who))
+        for batch, way in found.deliveries.items()
+        if batch.loader == loader
+    ]
+    return pl.DataFrame(rows, DELIVERIES, orient="row").sort("epoch", "batch")
+
+
+def _times(way: Delivery, who: Who) -> Iterator[int | None]:
+    times = (way.asked_ns, way.taken_ns, way.made_ns, way.pickle_ns, way.sent_ns, way.arrived_ns)
+    return (None if time is None else time - who.origin_ns for time in times)
+
+
+_BATCH: Final = ["rank", "epoch", "batch"]
+
+
+def mark_steady(
+    batches: pl.DataFrame, steps: pl.DataFrame, deliveries: pl.DataFrame, warmup: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Batches with `first` (of its process) and `steady`, and steps with `steady`.
+
+    What was made ahead and never used is left out, so that the same call gives the same count. A
+    recording too short to leave out its start keeps what there is.
+
+    Args:
+        batches: columns of `analyze.spans.BATCHES`, the recorded ones.
+        steps: columns of `run.STEPS`; a step that waited is one of the loop's.
+        deliveries: columns of `run.DELIVERIES`.
+        warmup: steps at the start that are left out.
+    """
+    first = _first(batches, deliveries)
+    batches = batches.join(first, on=_BATCH, how="left", maintain_order="left")
+    batches = batches.with_columns(pl.col("first").fill_null(value=False))
+    if steps.is_empty():  # somebody else's loop, which was not seen: it uses what it gets
+        order = pl.struct("epoch", "batch").rank("dense").cast(pl.Int64) - 1
+        presumed = batches.select(*_BATCH, step=order)
+        return _of_steps(batches, _steady(presumed, batches, first, warmup)), steps
+    chosen = _steady(steps, batches, first, warmup)
+    return _of_steps(batches, chosen), steps.with_columns(steady=chosen["steady"])
+
+
+def _first(batches: pl.DataFrame, deliveries: pl.DataFrame) -> pl.DataFrame:
+    """The first batch of each process that makes batches."""
+    known = deliveries.filter(pl.col("pid").is_not_null(), pl.col("taken_ns").is_not_null())
+    made = known.select(*_BATCH, "pid") if known.height else batches.select(*_BATCH, "pid")
+    first = made.sort("epoch", "batch").unique(["rank", "pid"], keep="first", maintain_order=True)
+    return first.select(*_BATCH, first=pl.lit(value=True)).unique(_BATCH)
+
+
+def _steady(
+    steps: pl.DataFrame, batches: pl.DataFrame, first: pl.DataFrame, warmup: int
+) -> pl.DataFrame:
+    """The steps with `steady`: the strictest choice that leaves a batch that was recorded whole."""
+    whole = batches.filter("complete").select(*_BATCH, whole=pl.lit(value=True)).unique(_BATCH)
+    marked = (
+        steps.select(*_BATCH, "step")
+        .join(first, on=_BATCH, how="left", maintain_order="left")
+        .join(whole, on=_BATCH, how="left", maintain_order="left")
+        .with_columns(pl.col("first", "whole").fill_null(value=False))
+    )
+    late, later = pl.col("step") >= warmup, ~pl.col("first")
+    for steady in (late & later, later, pl.lit(value=True)):
+        chosen = marked.with_columns(steady=steady)
+        if whole.is_empty() or chosen.filter("steady", "whole").height:
+            break
+    return chosen
+
+
+def _of_steps(batches: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The batches with `steady`: those of a steady step that were recorded whole."""
+    steady = steps.filter("steady").select(_BATCH).unique().with_columns(used=pl.lit(value=True))
+    joined = batches.join(steady, on=_BATCH, how="left", maintain_order="left")
+    used = pl.col("used").fill_null(value=False)
+    return joined.with_columns(steady=pl.col("complete") & used).drop("used")

@@ -1,0 +1,468 @@
+"""A piece of the steady state for the timeline: what each worker and the training loop did when.
+
+The window holds a stall of typical length, not the worst one: what is drawn should be what happens
+again and again. Of several ranks one is shown.
+
+A window of the steady state to look at: around something typical.
+
+What is drawn should be what happens again and again, so the window holds a stall of about the
+median length, not the worst one, and is itself of about the usual length.
+
+The timeline at a place that somebody chose: around a stall, or from a step on.
+
+What each worker did over a few seconds: batch by batch, the time of its samples by kind.
+
+A batch has hundreds of spans, far more than a picture can show, so within a batch the spans of one
+kind are put together. A batch's begin, end and totals are as measured.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from stallscope.stages import WORK_KINDS
+from stallscope.stalls.loop_time import leading
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from stallscope.run.result import Run
+
+
+FEWEST_STEPS: Final = 12
+MOST_STEPS: Final = 36
+"""More steps beside each other cannot be told apart."""
+ROUNDS: Final = 4
+"""Batches of each worker that a window has room for, where that is not too many steps."""
+BEFORE: Final = 0.55
+"""Share of the window's steps that stand before the chosen one."""
+NEAR: Final = 1.5
+"""A stall within this factor of the median is a typical one."""
+SMALL: Final = 0.2
+"""The shortest stalls that together are this share of the time in stalls are not looked for."""
+_LENGTHS: Final = ("length_s", "length_ns")
+
+
+@dataclass(frozen=True)
+class Window:
+    """A piece of the run, from the begin of a step to the end of one."""
+
+    begin_ns: int
+    """From the start of the run."""
+    end_ns: int
+    steps: pl.DataFrame
+    """The steps in it, columns of `run.STEPS`."""
+
+    def holds(self, start: str = "start_ns", end: str = "end_ns") -> pl.Expr:
+        """Whether something from `start` to `end` reaches into it."""
+        return (pl.col(end) > self.begin_ns) & (pl.col(start) < self.end_ns)
+
+    def since(self, *columns: str) -> list[pl.Expr]:
+        """Columns of times as seconds from the window's begin, named `_s`."""
+        return [
+            ((pl.col(name) - self.begin_ns) / 1e9).alias(name.replace("_ns", "_s"))
+            for name in columns
+        ]
+
+
+def steps_in(workers: int, period: int | None) -> int:
+    """How many steps fit: some rounds of the workers, and two periods of a pattern if possible.
+
+    Args:
+        workers: who make batches.
+        period: of the pattern that is looked for, in steps.
+    """
+    fitting = min(max(ROUNDS * workers, FEWEST_STEPS), MOST_STEPS)
+    twice = 2 * period + 2 if period else 0
+    return max(fitting, twice) if twice <= MOST_STEPS else fitting
+
+
+def window(
+    steps: pl.DataFrame,
+    stalls: pl.DataFrame,
+    *,
+    many: int,
+    favoured: Collection[int] = (),
+    recorded: pl.DataFrame | None = None,
+) -> Window:
+    """So many steps around a stall of typical length.
+
+    Args:
+        steps: columns of `run.STEPS`, of one rank, in order, with their times.
+        stalls: columns of `analyze.stalls.exposed.STALLS`, of these steps.
+        many: steps in the window.
+        favoured: numbers of the steps to choose among; any stall where it is empty.
+        recorded: columns of `run.batches`; a step whose batch is one of them is preferred.
+    """
+    many = min(many, steps.height)
+    first = (pl.col("place") - round(BEFORE * many)).clip(0, steps.height - many)
+    ends = _with_ends(steps, stalls).with_columns(first=first, known=_known(recorded))
+    last = pl.col("first") + many - 1
+    tries = ends.with_columns(
+        gap=pl.col("step").gather(last) - pl.col("step").gather("first") >= many,
+        length_ns=pl.col("last_ns").gather(last) - pl.col("first_ns").gather("first"),
+    )
+    chosen = _typical(tries, favoured)
+    begin = int(chosen["first"])
+    shown = ends[begin : begin + many]
+    return Window(shown["first_ns"][0], shown["last_ns"][-1], steps[begin : begin + many])
+
+
+def steps_from(steps: pl.DataFrame, step: int, many: int) -> Window:
+    """So many steps from a certain one on, or the last ones.
+
+    Args:
+        steps: columns of `run.STEPS`, of one rank, in order, with their times.
+        step: number of the first one.
+        many: steps in the window.
+    """
+    begin = int(min((steps["step"] < step).sum(), max(steps.height - many, 0)))
+    shown = _ends(steps[begin : begin + many])
+    return Window(shown["first_ns"][0], shown["last_ns"][-1], steps[begin : begin + many])
+
+
+def _with_ends(steps: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
+    """Each step's place, its ends and its stall, if any."""
+    stalled = stalls.select("step", "stall_s")
+    return (
+        _ends(steps)
+        .join(stalled, on="step", how="left", maintain_order="left")
+        .with_columns(place=pl.int_range(pl.len()))
+    )
+
+
+def _ends(steps: pl.DataFrame) -> pl.DataFrame:
+    """Each step's ends, with an `iter(loader)` before it."""
+    restart_ns = (pl.col("restart_s").fill_null(0.0) * 1e9).round().cast(pl.Int64)
+    used_ns = (pl.sum_horizontal("h2d_s", "step_s", "other_s") * 1e9).round().cast(pl.Int64)
+    return steps.with_columns(
+        first_ns=pl.col("start_ns") - restart_ns, last_ns=pl.col("end_ns") + used_ns
+    )
+
+
+def _known(recorded: pl.DataFrame | None) -> pl.Expr:
+    """Whether a step's batch was recorded."""
+    if recorded is None:
+        return pl.lit(value=True)
+    batches = recorded.select(pl.struct(_BATCH).alias("batch"))["batch"].unique()
+    return pl.struct(_BATCH).is_in(batches.implode())
+
+
+def _typical(tries: pl.DataFrame, favoured: Collection[int]) -> dict[str, Any]:
+    """The try whose stall, and then whose whole window, is nearest to the median one.
+
+    Where the favoured steps do not stall (a checkpoint), their own length counts; where no step
+    stalls, it is a typical piece of the middle.
+    """
+    length_s = pl.coalesce("stall_s", (pl.col("last_ns") - pl.col("first_ns")) / 1e9)
+    lengths = tries.with_columns(length_s=length_s.clip(1e-9))
+    asked = [
+        lengths.filter(pl.col("step").is_in(list(favoured))),
+        lengths.filter(pl.col("stall_s").is_not_null()),
+        lengths[lengths.height // 2 : lengths.height // 2 + 1],
+    ]
+    among = next(some for some in asked if some.height)
+    so_far = pl.col("length_s").cum_sum() / pl.col("length_s").sum()
+    among = among.sort("length_s", maintain_order=True).filter(so_far > SMALL).sort("step")
+    off = {name: (pl.col(name) / pl.col(name).median()).log().abs() for name in _LENGTHS}
+    far = off["length_s"] > math.log(NEAR)
+    ordered = among.sort("gap", far, ~pl.col("known"), off["length_ns"], maintain_order=True)
+    return ordered.row(0, named=True)
+
+
+_LOOP_KINDS: Final = ("h2d", "step", "other")
+_BATCH: Final = ("epoch", "batch")
+_ONE_BATCH: Final = ("rank", "pid", "worker", "epoch", "batch")
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What happened in a window; times in seconds from its begin, reaching over its ends."""
+
+    window: Window
+    workers: tuple[int | None, ...]
+    """Everyone who makes batches, in order; None is the main process."""
+    blocks: pl.DataFrame
+    """One row a batch: `worker, epoch, batch, start_s, end_s, recorded` and a column of seconds for
+    each of `WORK_KINDS`, zero in a batch that was not recorded."""
+    sends: pl.DataFrame
+    """`worker, kind, start_s, end_s`: sending (with its worker) and pinning (without)."""
+    uses: pl.DataFrame
+    """What the loop did with its batches: `epoch, batch, stage, kind, start_s, end_s`."""
+    stalls: pl.DataFrame
+    """`step, worker, epoch, batch, start_s, end_s, stall_s, left_s`, of the batch that was waited
+    for: when it had left its worker; null where that was not seen."""
+
+    @property
+    def begins_s(self) -> list[float]:
+        """When the loop began to use each of its batches."""
+        ends_s = self.window.steps.select(*self.window.since("end_ns"))
+        return ends_s.to_series().to_list()
+
+    @property
+    def length_s(self) -> float:
+        """Length of the window."""
+        return (self.window.end_ns - self.window.begin_ns) / 1e9
+
+
+def timeline(run: Run) -> Timeline | None:
+    """A typical piece of a run; None where no loop was recorded."""
+    steps = run.steps().drop_nulls(["start_ns", "end_ns"])
+    if steps.is_empty():
+        return None
+    rank, favoured, period = _looked_for(run, steps)
+    first = pl.col("rank") == rank
+    found = window(
+        steps.filter(first),
+        run.stalls().filter(first),
+        many=steps_in(len(makers(run, rank)), period),
+        favoured=favoured,
+        recorded=run.batches.filter(first),
+    )
+    return in_window(run, rank, found)
+
+
+def in_window(run: Run, rank: int, found: Window) -> Timeline:
+    """What the processes of a rank did in a window."""
+    first = pl.col("rank") == rank
+    side_spans = run.side_spans.filter(first)
+    return Timeline(
+        window=found,
+        workers=makers(run, rank),
+        blocks=blocks_in(run, first, found),
+        sends=sends_in(side_spans, found),
+        uses=uses_in(side_spans, found),
+        stalls=stalls_in(run.stalls().filter(first), run, found),
+    )
+
+
+def makers(run: Run, rank: int) -> tuple[int | None, ...]:
+    """Everyone who makes batches in a rank, in order; None is the main process."""
+    known = [table.filter(rank=rank)["worker"].unique() for table in (run.deliveries, run.batches)]
+    return tuple(pl.concat(known).unique().sort(nulls_last=True))
+
+
+def _looked_for(run: Run, steps: pl.DataFrame) -> tuple[int, list[int], int | None]:
+    """Rank, steps and period of the leading pattern; without one, any stall of the first rank."""
+    ranks = steps["rank"].unique().sort().to_list()
+    pattern = leading(run.patterns().filter(pl.col("rank").is_in(ranks)))
+    return (
+        (pattern["rank"], pattern["steps"], pattern["period"]) if pattern else (ranks[0], [], None)
+    )
+
+
+def blocks_in(run: Run, first: pl.Expr, found: Window) -> pl.DataFrame:
+    """The batches that were being made: out of what, where that was recorded."""
+    known = run.all_spans.filter(first, found.holds()).select(_ONE_BATCH).unique()
+    wall_s = (pl.col("end_ns") - pl.col("start_ns")) / 1e9
+    made = (
+        run.all_spans.join(known, on=_ONE_BATCH, how="semi", nulls_equal=True)
+        .group_by(_ONE_BATCH)
+        .agg(
+            pl.col("start_ns").min(),
+            pl.col("end_ns").max(),
+            **{kind: wall_s.filter(pl.col("kind") == kind).sum() for kind in WORK_KINDS},
+        )
+        .with_columns(recorded=True)
+    )
+    unknown = (
+        run.deliveries.filter(first)
+        .drop_nulls(["taken_ns", "made_ns"])
+        .join(run.batches.filter(first), on=_ONE_BATCH, how="anti", nulls_equal=True)
+        .select(
+            *_ONE_BATCH,
+            start_ns="taken_ns",
+            end_ns="made_ns",
+            **{kind: pl.lit(0.0) for kind in WORK_KINDS},
+            recorded=False,
+        )
+        .filter(found.holds())
+    )
+    columns = ("worker", *_BATCH, "start_ns", "end_ns", "recorded", *WORK_KINDS)
+    both = pl.concat([made.select(columns), unknown.select(columns)])
+    return both.with_columns(found.since("start_ns", "end_ns")).sort("worker", "start_ns")
+
+
+def sends_in(side_spans: pl.DataFrame, found: Window) -> pl.DataFrame:
+    """When batches were being sent and pinned."""
+    sent = side_spans.filter(pl.col("kind").is_in(["send", "pin"]), found.holds())
+    return sent.select("worker", "kind", *found.since("start_ns", "end_ns"))
+
+
+def uses_in(side_spans: pl.DataFrame, found: Window) -> pl.DataFrame:
+    """As the spans have it; where a step has none, its parts in their usual order."""
+    of_loop = pl.col("worker").is_null() & pl.col("kind").is_in(_LOOP_KINDS)
+    spans = side_spans.filter(of_loop, found.holds()).sort("start_ns")
+    columns = (*_BATCH, "stage", "kind", "start_ns", "end_ns")
+    told = spans.select(columns).with_columns(pl.col("stage", "kind").cast(pl.String))
+    rows = [told]
+    for kind in _LOOP_KINDS:
+        before = [f"{other}_s" for other in _LOOP_KINDS[: _LOOP_KINDS.index(kind)]]
+        start_ns = pl.col("end_ns") + _ns(pl.sum_horizontal(pl.lit(0.0), *before))
+        part = found.steps.join(told, on=_BATCH, how="anti").with_columns(
+            start_ns=start_ns, stage=pl.lit(kind), kind=pl.lit(kind)
+        )
+        part = part.with_columns(
+            end_ns=pl.col("start_ns") + _ns(pl.col(f"{kind}_s").fill_null(0.0))
+        )
+        rows.append(part.select(columns).filter(pl.col("end_ns") > pl.col("start_ns")))
+    return _joined(pl.concat(rows).sort("start_ns")).with_columns(found.since("start_ns", "end_ns"))
+
+
+def _ns(seconds: pl.Expr) -> pl.Expr:
+    return (seconds * 1e9).round().cast(pl.Int64)
+
+
+def _joined(uses: pl.DataFrame) -> pl.DataFrame:
+    """Neighbours of one kind as one: a picture does not tell forward from backward."""
+    named = pl.when(pl.col("kind") == "other").then("stage").otherwise("kind")
+    same = pl.struct(*_BATCH, "kind", named.alias("named")).rle_id()
+    return (
+        uses.group_by(same.alias("run"), maintain_order=True)
+        .agg(
+            pl.col(*_BATCH, "kind").first(),
+            named.first().alias("stage"),
+            pl.col("start_ns").first(),
+            pl.col("end_ns").last(),
+        )
+        .drop("run")
+    )
+
+
+def stalls_in(stalls: pl.DataFrame, run: Run, found: Window) -> pl.DataFrame:
+    """With the batch that was waited for: usually the step's own."""
+    who = ("rank", "step")
+    awaited = (
+        run.waits.sort("end_ns").group_by(who).agg(pl.col(*_BATCH).last().name.suffix("_awaited"))
+    )
+    batches = run.deliveries.select(
+        "rank", *_BATCH, maker="worker", left_ns=pl.coalesce("sent_ns", "made_ns")
+    )
+    batches = batches.unique(["rank", *_BATCH])
+    names = [pl.coalesce(f"{name}_awaited", name).alias(name) for name in _BATCH]
+    return (
+        stalls.filter(found.holds())
+        .join(awaited, on=who, how="left")
+        .with_columns(names)
+        .join(batches, on=["rank", *_BATCH], how="left", maintain_order="left")
+        .select(
+            "step",
+            pl.coalesce("maker", "worker").alias("worker"),
+            *_BATCH,
+            "stall_s",
+            *found.since("start_ns", "end_ns", "left_ns"),
+        )
+    )
+
+
+def around(run: Run, rank: int, step: int) -> Timeline:
+    """What the workers and the loop did around a stall.
+
+    Args:
+        run: what was measured.
+        rank: of the stall.
+        step: of the stall, a steady one.
+    """
+    same = pl.col("rank") == rank
+    found = window(
+        timed_steps(run, rank),
+        run.stalls().filter(same),
+        many=steps_in(len(makers(run, rank)), None),
+        favoured=[step],
+        recorded=run.batches.filter(same),
+    )
+    return in_window(run, rank, found)
+
+
+def from_step(run: Run, rank: int, step: int, many: int) -> Timeline:
+    """What the workers and the loop did from a step on.
+
+    Args:
+        run: what was measured.
+        rank: one of the run's.
+        step: the first one; where it is not there, or too near to the end, the nearest that is.
+        many: steps to show.
+    """
+    return in_window(run, rank, steps_from(timed_steps(run, rank), step, many))
+
+
+def timed_steps(run: Run, rank: int) -> pl.DataFrame:
+    """The steady steps of a rank whose times are known."""
+    return run.steps().drop_nulls(["start_ns", "end_ns"]).filter(rank=rank)
+
+
+BATCHES_SHOWN: Final = 5
+"""Batches of each worker that fit beside each other."""
+LONGEST_S: Final = 5.0
+"""A window is no longer, unless two batches of a worker are."""
+
+_LANE_BATCH: Final = ["rank", "pid", "worker", "epoch", "batch"]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A few seconds of the steady state."""
+
+    blocks: pl.DataFrame
+    """One row a batch: `rank, pid, worker, epoch, batch, start_s, end_s`, and a column of seconds
+    for each of `WORK_KINDS`. Times count from the window's beginning; blocks may reach over its
+    ends."""
+    length_s: float
+    """Length of the window, seconds."""
+    busy_share: float
+    """Share (0 to 1) of the window in which the workers were inside of a batch."""
+
+
+def lanes(spans: pl.DataFrame) -> Lanes:
+    """The first seconds of the longest epoch in which all workers are at work.
+
+    Args:
+        spans: columns of `analyze.spans.SPANS`, of the steady state.
+    """
+    blocks = _blocks(spans)
+    if blocks.is_empty():
+        return Lanes(blocks, 0.0, 0.0)
+    longest = blocks["epoch"].value_counts().sort("count", "epoch", descending=[True, False])
+    blocks = blocks.filter(pl.col("epoch") == longest["epoch"][0])  # another may have other workers
+    per_process = blocks.group_by("rank", "pid").agg(
+        first=pl.col("start_s").min(), last=pl.col("end_s").max()
+    )
+    begin = float(per_process["first"].max())  # type: ignore[arg-type]  # a float column
+    end = float(per_process["last"].min())  # type: ignore[arg-type]  # a float column
+    if end <= begin:  # the processes worked one after the other
+        begin, end = float(blocks["start_s"].min()), float(blocks["end_s"].max())  # type: ignore[arg-type]
+    length_s = min(end - begin, _length_s(blocks))
+    seen = blocks.filter(pl.col("end_s") > begin, pl.col("start_s") < begin + length_s)
+    seen = seen.with_columns(pl.col("start_s", "end_s") - begin).sort("worker", "pid", "start_s")
+    inside_s = seen["end_s"].clip(upper_bound=length_s) - seen["start_s"].clip(lower_bound=0)
+    processes = per_process.height
+    return Lanes(seen, length_s, float(inside_s.sum()) / (length_s * processes))
+
+
+def _length_s(blocks: pl.DataFrame) -> float:
+    """Room for a few typical batches, from the begin of one to the begin of the next."""
+    starts = blocks.sort("start_s").select(
+        (pl.col("start_s").diff().over("rank", "pid")).alias("period_s")
+    )
+    typical = starts["period_s"].drop_nulls().median()
+    if not isinstance(typical, float) or typical <= 0:
+        return float((blocks["end_s"] - blocks["start_s"]).max())  # type: ignore[arg-type]
+    return max(min(typical * BATCHES_SHOWN, LONGEST_S), typical * 2)
+
+
+def _blocks(spans: pl.DataFrame) -> pl.DataFrame:
+    wall_s = (pl.col("end_ns") - pl.col("start_ns")) / 1e9
+    work = spans.with_columns(pl.col("kind").cast(pl.String))
+    return (
+        work.filter(pl.col("kind").is_in(WORK_KINDS))
+        .group_by(_LANE_BATCH, maintain_order=True)
+        .agg(
+            start_s=pl.col("start_ns").min() / 1e9,
+            end_s=pl.col("end_ns").max() / 1e9,
+            **{kind: wall_s.filter(pl.col("kind") == kind).sum() for kind in WORK_KINDS},
+        )
+    )

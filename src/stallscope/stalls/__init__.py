@@ -1,0 +1,1 @@
+"""Why the training loop waits, and when: attribution, causes, patterns."""

@@ -1,0 +1,270 @@
+"""Exposed time: for which part of whose work the training loop stood still.
+
+Workers that are busy are no problem; a loop that stands still is. So the work that made a batch
+is laid over the stall of the loop that waited for it, and only what overlaps counts:
+
+1. Before its worker took the task up, the worker was on an earlier batch, or not yet there, or the
+   task lay in a queue.
+2. While it was being made, its spans say at which stage; what no span covers is unattributed, or
+   not recorded where the recorder thinned the batch out.
+3. Then it lay in the worker's queue, was pickled and sent, received, pinned and handed out.
+
+The parts of a stall add up to it. Everything is linear in the number of spans, but for one sort of
+those that lie in a stall.
+
+What the loop stood still for, wherever its waits come from.
+
+The loop may iterate a DataLoader, or something around one that takes several of its batches for one
+of its own, or none. So each `next` of the DataLoader inside of a stall is explained by the batch
+that it waited for; the rest of the stall is the main process's own work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from stallscope.stages import KINDS, WORK_KINDS
+from stallscope.stalls.lifecycle import (
+    GARBAGE,
+    KIND_OF,
+    MAIN,
+    NOT_RECORDED,
+    attribute_sections,
+    lifecycle_of,
+)
+
+if TYPE_CHECKING:
+    from polars._typing import PolarsDataType
+
+
+if TYPE_CHECKING:
+    Schema = dict[str, PolarsDataType]
+
+STALLS: Schema = {
+    "rank": pl.Int16,
+    "step": pl.Int32,
+    "epoch": pl.Int32,
+    "batch": pl.Int32,
+    "worker": pl.Int16,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "stall_s": pl.Float64,
+}
+"""One row a stall: the step that waited and the window in which the loop stood still, from
+`start_ns` to `end_ns`, counted from the start of the run."""
+
+PARTS: Schema = {
+    "rank": pl.Int16,
+    "step": pl.Int32,
+    "part": pl.String,
+    "kind": pl.Enum(KINDS),
+    "exposed_s": pl.Float64,
+}
+"""One row a stall and part, in the order of the batch's way; `kind` is null for what is
+unattributed. The parts of a stall add up to its `stall_s`."""
+
+EXPOSED: Schema = {
+    "part": pl.String,
+    "kind": pl.Enum(KINDS),
+    "exposed_s": pl.Float64,
+    "share": pl.Float64,
+    "stalls": pl.Int64,
+}
+"""One row a part, the longest first: `share` (0 to 1) of all stalled time, and the number of
+stalls in which it occurs."""
+
+SHORTEST_S: Final = 0.001
+"""A stall is a wait that is longer than this, seconds ..."""
+SHORTEST_SHARE: Final = 0.01
+"""... and longer than this share of the median step."""
+
+_PART: Final = ("part", "kind")
+
+
+def find_stalls(steps: pl.DataFrame) -> pl.DataFrame:
+    """The waits that matter; on an epoch's first step `iter(loader)` is part of the wait.
+
+    Args:
+        steps: columns of `run.STEPS`; their median decides what matters.
+
+    Returns:
+        Columns of `STALLS`, in the order of the steps.
+    """
+    restart_s = pl.col("restart_s").fill_null(0.0)
+    used_s = pl.sum_horizontal("wait_s", "h2d_s", "step_s", "other_s")  # null counts as 0
+    start_ns = pl.col("start_ns") - (restart_s * 1e9).round().cast(pl.Int64)
+    waits = (
+        steps.drop_nulls(["start_ns", "end_ns"])
+        .with_columns(period_s=used_s + restart_s, start_ns=start_ns)
+        .with_columns(stall_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9)
+    )
+    return waits.filter(
+        pl.col("stall_s") > SHORTEST_S,
+        pl.col("stall_s") > SHORTEST_SHARE * pl.col("period_s").median(),
+    ).select(pl.col(name).cast(kind) for name, kind in STALLS.items())
+
+
+def stall_parts(
+    stalls: pl.DataFrame,
+    deliveries: pl.DataFrame,
+    spans: pl.DataFrame,
+    side_spans: pl.DataFrame,
+) -> pl.DataFrame:
+    """What each stall consists of.
+
+    Args:
+        stalls: columns of `STALLS`.
+        deliveries: columns of `run.DELIVERIES`, of the whole run: also warm-up, all epochs.
+        spans: columns of `analyze.spans.SPANS`, the workers', of the whole run.
+        side_spans: the same columns, of pinning and of the training loop.
+
+    Returns:
+        Columns of `PARTS`, in the order of the stalls.
+    """
+    found = (
+        attribute_sections(
+            lifecycle_of(stalls, deliveries, side_spans), deliveries, spans, side_spans
+        )
+        .group_by("stall", *_PART, maintain_order=True)
+        .agg(exposed_s=pl.col("ns").sum() / 1e9)
+    )
+    which = stalls.select("rank", "step")[found["stall"].to_numpy()]
+    return pl.concat([which, found], how="horizontal").select(
+        pl.col(name).cast(kind) for name, kind in PARTS.items()
+    )
+
+
+def table(parts: pl.DataFrame) -> pl.DataFrame:
+    """All stalls together.
+
+    Args:
+        parts: columns of `PARTS`.
+
+    Returns:
+        Columns of `EXPOSED`.
+    """
+    return (
+        parts.group_by(_PART, maintain_order=True)
+        .agg(pl.col("exposed_s").sum(), stalls=pl.struct("rank", "step").n_unique())
+        .with_columns(share=pl.col("exposed_s") / pl.col("exposed_s").sum())
+        .sort("exposed_s", descending=True, maintain_order=True)
+        .select(pl.col(name).cast(kind) for name, kind in EXPOSED.items())
+    )
+
+
+def not_recorded_share(parts: pl.DataFrame) -> float:
+    """Share (0 to 1) of all stalled time in which a batch was made that was not recorded.
+
+    Args:
+        parts: columns of `PARTS`, before `spread`.
+    """
+    total_s = float(parts["exposed_s"].sum())
+    unknown_s = float(parts.filter(_is_own(NOT_RECORDED))["exposed_s"].sum())
+    return unknown_s / total_s if total_s else 0.0
+
+
+def spread(parts: pl.DataFrame) -> pl.DataFrame:
+    """Give the time of batches that were not recorded to the stages of those that were.
+
+    A batch that the recorder left out is taken to be made like the others: its time is divided in
+    the proportion of all stages' exposed time. Where no stage was seen, nothing is divided. How
+    much it is says `not_recorded_share`.
+
+    Args:
+        parts: columns of `PARTS`.
+    """
+    # A worker may collect garbage while it makes a batch: that is work like any other
+    own = pl.any_horizontal(_is_own(part) for part in KIND_OF if part != GARBAGE)
+    work = parts.filter(pl.col("kind").is_in(WORK_KINDS) & ~own)
+    mix = work.group_by(_PART, maintain_order=True).agg(pl.col("exposed_s").sum())
+    if mix.is_empty():
+        return parts
+    mix = mix.select(
+        pl.lit(NOT_RECORDED).alias("part"),
+        pl.lit(KIND_OF[NOT_RECORDED], PARTS["kind"]).alias("kind"),
+        like="part",
+        like_kind="kind",
+        weight=pl.col("exposed_s") / pl.col("exposed_s").sum(),
+    )
+    return parts.join(mix, on=_PART, how="left", maintain_order="left_right").select(
+        "rank",
+        "step",
+        part=pl.coalesce("like", "part"),
+        kind=pl.coalesce("like_kind", "kind"),
+        exposed_s=pl.col("exposed_s") * pl.col("weight").fill_null(1.0),
+    )
+
+
+def _is_own(part: str) -> pl.Expr:
+    """Whether a row is this part, and not a stage of the user's with the same name."""
+    return (pl.col("part") == part) & pl.col("kind").eq_missing(
+        pl.lit(KIND_OF[part], PARTS["kind"])
+    )
+
+
+_STEP = ["rank", "step"]
+
+
+@dataclass(frozen=True)
+class StallBreakdown:
+    """Stalls and what they consist of."""
+
+    stalls: pl.DataFrame
+    """Columns of `exposed.STALLS`."""
+    parts: pl.DataFrame
+    """Columns of `exposed.PARTS`, with the batches that were not recorded spread."""
+    not_recorded_share: float
+    """Share (0 to 1) of the stalled time that was spread so."""
+
+
+def break_down_stalls(
+    steps: pl.DataFrame,
+    waits: pl.DataFrame,
+    deliveries: pl.DataFrame,
+    spans: pl.DataFrame,
+    side_spans: pl.DataFrame,
+) -> StallBreakdown:
+    """What the loop stood still for in these steps.
+
+    Args:
+        steps: columns of `run.STEPS`; those that count.
+        waits: columns of `run.WAITS`.
+        deliveries: columns of `run.DELIVERIES`, of the whole run.
+        spans: columns of `analyze.spans.SPANS`, of the whole run.
+        side_spans: the same columns, of the whole run.
+    """
+    stalls = find_stalls(steps)
+    found = stall_parts(_windows(stalls, steps, waits), deliveries, spans, side_spans)
+    merged = found.group_by("rank", "step", "part", "kind", maintain_order=True).agg(
+        pl.col("exposed_s").sum()
+    )
+    parts = pl.concat([merged, _rest(stalls, merged)])
+    return StallBreakdown(stalls, spread(parts), not_recorded_share(parts))
+
+
+def _windows(stalls: pl.DataFrame, steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+    """The DataLoader's own waits inside of the stalls; making an iterator belongs to the first."""
+    restarted = pl.col("restart_s").is_not_null() & pl.int_range(pl.len()).over(_STEP).eq(0)
+    stall = stalls.select(*_STEP, "worker", stalled_ns="start_ns")
+    return (
+        waits.join(stall, on=_STEP, how="inner", maintain_order="left")
+        .join(steps.select(*_STEP, "restart_s"), on=_STEP, how="left", maintain_order="left")
+        .with_columns(start_ns=pl.when(restarted).then("stalled_ns").otherwise("start_ns"))
+        .with_columns(stall_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9)
+        .select(pl.col(name).cast(kind) for name, kind in STALLS.items())
+    )
+
+
+def _rest(stalls: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
+    """What lies outside of the DataLoader's own waits."""
+    known = parts.group_by(_STEP).agg(known_s=pl.col("exposed_s").sum())
+    rest_s = pl.col("stall_s") - pl.col("known_s").fill_null(0.0)
+    return (
+        stalls.join(known, on=_STEP, how="left", maintain_order="left")
+        .select(*_STEP, part=pl.lit(MAIN), kind=pl.lit(KIND_OF[MAIN]), exposed_s=rest_s)
+        .filter(pl.col("exposed_s") > 1e-9)  # noqa: PLR2004 - a nanosecond
+        .select(pl.col(name).cast(kind) for name, kind in PARTS.items())
+    )

@@ -1,0 +1,354 @@
+"""The way of a batch through a stall: which milestone was passed when, inside of the window.
+
+Between two milestones one party has the batch: the queue to its worker, the worker, the worker's
+feeder thread, the pipe, the pin thread, the training loop. So the milestones cut the window of a
+stall into sections that add up to it, to the nanosecond, whatever was seen and whatever was not.
+
+How much of a stretch of time is covered by intervals: of one process, of one rank.
+
+Answered for all stretches at once, by a running total of what is covered and two look-ups in it.
+
+A stall cut into sections by the way of its batch, and whose time each of them is.
+
+Before its worker took the task up, the worker was on an earlier batch, or not ready yet, or the
+task lay in a queue. While the batch was being made, its spans say at which stage. Then it lay in
+the worker's queue, was pickled and sent, received, pinned and handed out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from stallscope.stages import KINDS
+
+if TYPE_CHECKING:
+    from polars._typing import PolarsDataType
+
+
+BATCH: Final = ("rank", "epoch", "batch")
+"""What names a batch, together with the process that made it."""
+
+ASKED, TAKEN, MADE, PICKLED, SENT, ARRIVED, PINNING, PINNED = range(1, 9)
+"""Columns of `Way.moments_ns`: the task was put into the worker's queue, taken up, made; the
+feeder thread began to pickle it, had sent it; it was received, began to be pinned, was pinned."""
+
+_SENT: Final = ["asked_ns", "taken_ns", "made_ns", "pickle_ns", "sent_ns"]
+_RECEIVED: Final = ["arrived_ns", "pinning_ns", "pinned_ns"]
+
+
+@dataclass(frozen=True)
+class BatchLifecycle:
+    """The batches that stalls waited for; every array has a row for each stall, in their order."""
+
+    batches: pl.DataFrame
+    """`stall` (row number), `rank, pid, epoch, batch`; `pid` is null where nothing was seen."""
+    moments_ns: np.ndarray
+    """Shape (stalls, 10): begin of the window, the milestones in their order, end of the window;
+    none smaller than the one before, none outside of the window."""
+    known: np.ndarray
+    """Whether anything was seen of the batch; if not, its first section is the whole window."""
+    in_process: np.ndarray
+    """Whether the main process made the batch itself: there are no queues."""
+    opening: np.ndarray
+    """Whether the window begins before the first batch of the epoch had been asked for."""
+    first: np.ndarray
+    """Whether it is the first batch of its process, which had to get ready before."""
+
+
+def lifecycle_of(
+    stalls: pl.DataFrame, deliveries: pl.DataFrame, side_spans: pl.DataFrame
+) -> BatchLifecycle:
+    """Find the milestones of the batch that each stall waited for.
+
+    A milestone that was not seen falls together with a neighbour, so that the section that is
+    known takes the time. What comes later in the way bounds what comes before it: a process reads
+    the clock after the fact, and where another one was quicker, the other one's clock is right.
+
+    Args:
+        stalls: columns of `analyze.stalls.exposed.STALLS`.
+        deliveries: columns of `run.DELIVERIES`, of the whole run.
+        side_spans: columns of `analyze.spans.SPANS`; those of pinning are used.
+    """
+    seen = (
+        stalls.select(*BATCH, begin_ns="start_ns", finish_ns="end_ns")
+        .with_row_index("stall")
+        .join(_delivered(deliveries), on=BATCH, how="left", maintain_order="left")
+        .join(_pinned(side_spans), on=BATCH, how="left", maintain_order="left")
+        .with_columns(in_process=pl.col("known") & pl.col("worker").is_null())
+        .with_columns(pl.col("known", "in_process", "first").fill_null(value=False))
+    )
+    opening = pl.col("begin_ns") < pl.col("began_ns")
+    seen = _with_unseen(seen).with_columns(opening=opening.fill_null(value=False))
+    moments = seen.select("begin_ns", *_SENT, *_RECEIVED, "finish_ns").to_numpy()
+    moments_ns = np.minimum.accumulate(moments[:, ::-1], axis=1)[:, ::-1]
+    return BatchLifecycle(
+        seen.select(pl.col("stall").cast(pl.Int64), "rank", "pid", "epoch", "batch"),
+        np.maximum(moments_ns, seen["begin_ns"].to_numpy()[:, None]),
+        *(seen[name].to_numpy() for name in ("known", "in_process", "opening", "first")),
+    )
+
+
+def _delivered(deliveries: pl.DataFrame) -> pl.DataFrame:
+    """Each batch once, with what only the whole run says about it."""
+    return deliveries.with_columns(
+        known=pl.lit(value=True),
+        began_ns=pl.col("asked_ns").min().over("rank", "epoch"),
+        first=pl.col("taken_ns") == pl.col("taken_ns").min().over("rank", "pid"),
+    ).unique(BATCH, keep="last", maintain_order=True)
+
+
+def _pinned(side_spans: pl.DataFrame) -> pl.DataFrame:
+    pins = side_spans.filter(pl.col("kind") == "pin", pl.col("stage").cast(pl.String) == "pin")
+    return pins.group_by(BATCH).agg(
+        pinning_ns=pl.col("start_ns").min(), pinned_ns=pl.col("end_ns").max()
+    )
+
+
+def _with_unseen(seen: pl.DataFrame) -> pl.DataFrame:
+    """Put each milestone that was not seen beside one that was."""
+    here_ns = pl.when("in_process").then("made_ns")
+    before_ns = pl.when("known").then("begin_ns").otherwise("finish_ns")
+    return (
+        seen.with_columns(
+            asked_ns=pl.coalesce("asked_ns", before_ns),
+            arrived_ns=pl.coalesce("arrived_ns", here_ns, "pinning_ns", "finish_ns"),
+        )
+        .with_columns(taken_ns=pl.coalesce("taken_ns", "asked_ns"))
+        .with_columns(made_ns=pl.coalesce("made_ns", "pickle_ns", "sent_ns", "arrived_ns"))
+        .with_columns(
+            pickle_ns=pl.coalesce("pickle_ns", "made_ns"),
+            sent_ns=pl.coalesce("sent_ns", "arrived_ns"),
+            pinning_ns=pl.coalesce("pinning_ns", "arrived_ns"),
+            pinned_ns=pl.coalesce("pinned_ns", "arrived_ns"),
+        )
+    )
+
+
+def make_disjoint(starts_ns: np.ndarray, ends_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Make intervals disjoint: each begins when all before it have ended, and may become empty.
+
+    Args:
+        starts_ns: when they begin, ascending.
+        ends_ns: when they end.
+
+    Returns:
+        The new starts, ascending, and the new ends.
+    """
+    before_ns = np.maximum.accumulate(ends_ns)[:-1]
+    starts_ns = np.append(starts_ns[:1], np.maximum(starts_ns[1:], before_ns))
+    return starts_ns, np.maximum(starts_ns, ends_ns)
+
+
+@dataclass(frozen=True)
+class GroupAxis:
+    """Many groups' times laid end to end on one line, so that one sort serves them all."""
+
+    low_ns: int
+    """The earliest time of any group."""
+    width_ns: int
+    """From there to the latest."""
+
+    @classmethod
+    def over(cls, starts_ns: np.ndarray, ends_ns: np.ndarray) -> GroupAxis:
+        """A line that is long enough for these intervals."""
+        if not starts_ns.size:
+            return cls(0, 0)
+        low_ns = int(starts_ns.min())
+        return cls(low_ns, max(int(ends_ns.max()) - low_ns, 0))
+
+    def place(self, group: np.ndarray, time_ns: np.ndarray) -> np.ndarray:
+        """Where on the line a time of a group (0, 1, 2...) is."""
+        along_ns = np.clip(time_ns - self.low_ns, 0, self.width_ns)
+        place: np.ndarray = group * (self.width_ns + 1) + along_ns
+        return place
+
+
+class IntervalUnion:
+    """The time that is covered by at least one interval of a group.
+
+    Args:
+        group: a number for each interval.
+        starts_ns: when it begins.
+        ends_ns: when it ends.
+    """
+
+    def __init__(self, group: np.ndarray, starts_ns: np.ndarray, ends_ns: np.ndarray) -> None:
+        self._groups = np.unique(group)
+        self._line = GroupAxis.over(starts_ns, ends_ns)
+        number = np.searchsorted(self._groups, group)
+        starts, ends = self._line.place(number, starts_ns), self._line.place(number, ends_ns)
+        order = np.argsort(starts, kind="stable")
+        self._starts, self._ends = make_disjoint(starts[order], ends[order])
+        self._before_ns = np.cumsum(self._ends - self._starts) - (self._ends - self._starts)
+
+    def within(self, group: np.ndarray, begin_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+        """How much of each stretch is covered by its group's intervals, ns."""
+        if not self._groups.size:
+            return np.zeros(group.size, dtype=np.int64)
+        number = np.minimum(np.searchsorted(self._groups, group), self._groups.size - 1)
+        covered_ns = self._until(self._line.place(number, end_ns))
+        covered_ns -= self._until(self._line.place(number, begin_ns))
+        return np.where(self._groups[number] == group, covered_ns, 0)
+
+    def _until(self, place: np.ndarray) -> np.ndarray:
+        """What is covered from the beginning of the line to a place."""
+        last = np.searchsorted(self._starts, place, side="right") - 1
+        inside = np.minimum(place, self._ends[last]) - self._starts[last]
+        return np.where(last >= 0, self._before_ns[last] + inside, 0)
+
+
+if TYPE_CHECKING:
+    Schema = dict[str, PolarsDataType]
+    _Names = dict[int, np.ndarray | str]  # of a section; one for all stalls, or one for each
+
+EARLIER: Final = "earlier batch"
+"""The worker that owed the batch was still on an earlier one."""
+START: Final = "start workers"
+"""The worker was being started, or was getting ready for its first batch."""
+QUEUED: Final = "queued"
+"""The task, or the batch, lay in a queue: nobody was at work on it."""
+SEND: Final = "send"
+"""The worker's feeder thread pickled the batch and wrote it into the pipe."""
+UNPICKLE: Final = "unpickle"
+"""It had been sent and was not yet received."""
+PIN: Final = "pin"
+"""It was being copied to pinned memory."""
+MAIN: Final = "main process"
+"""The loader's own work in the training loop's process: sampler, bookkeeping."""
+GARBAGE: Final = "garbage collection"
+"""The main process collected garbage when it should have received or handed out the batch."""
+NOT_RECORDED: Final = "not recorded"
+"""It was being made, but the recorder had left it out."""
+UNATTRIBUTED: Final = "unattributed"
+"""Nothing that was recorded explains it."""
+
+KIND_OF: Final = {
+    **dict.fromkeys((EARLIER, START, MAIN, GARBAGE, NOT_RECORDED), "other"),
+    **dict.fromkeys((QUEUED, SEND, UNPICKLE), "send"),
+    PIN: "pin",
+    UNATTRIBUTED: None,
+}
+"""Every part that is no worker's stage, with its kind."""
+
+_ROW: Final[Schema] = {
+    "stall": pl.Int64,
+    "section": pl.Int64,
+    "part": pl.String,
+    "kind": pl.Enum(KINDS),
+    "ns": pl.Int64,
+}
+"""One piece of a stall; `stall` is its row number."""
+
+
+def attribute_sections(
+    way: BatchLifecycle, deliveries: pl.DataFrame, spans: pl.DataFrame, side_spans: pl.DataFrame
+) -> pl.DataFrame:
+    """Cut the stalls up; the pieces of each stall add up to it exactly.
+
+    Args:
+        way: the milestones of the batches waited for.
+        deliveries: columns of `run.DELIVERIES`.
+        spans: columns of `analyze.spans.SPANS`, the workers'.
+        side_spans: the same columns; garbage collections of the main process are used.
+
+    Returns:
+        `stall` (its row number), `section`, `part`, `kind`, `ns`, in the order of the way.
+    """
+    work, rest = _making(way, spans)
+    around = _around(way, _earlier(deliveries), _collecting(side_spans))
+    return (
+        pl.concat([*around, work, rest])
+        .filter(pl.col("ns") > 0)
+        .sort("stall", "section", maintain_order=True)
+    )
+
+
+def _making(way: BatchLifecycle, spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The stages of each batch while it was being made in the stall, and what they leave over."""
+    own = spans.join(way.batches, on=["rank", "pid", "epoch", "batch"])
+    stall = own["stall"].to_numpy()
+    recorded = np.zeros(way.batches.height, dtype=bool)
+    recorded[stall] = True
+    taken_ns, made_ns = way.moments_ns[:, TAKEN], way.moments_ns[:, TAKEN + 1]
+    longest_ns = made_ns[stall] - taken_ns[stall]
+    starts_ns = np.clip(own["start_ns"].to_numpy() - taken_ns[stall], 0, longest_ns)
+    ends_ns = np.clip(own["end_ns"].to_numpy() - taken_ns[stall], 0, longest_ns)
+    inside = np.flatnonzero(ends_ns > starts_ns)
+    line = GroupAxis.over(starts_ns[inside], ends_ns[inside])
+    starts = line.place(stall[inside], starts_ns[inside])
+    order = np.argsort(starts, kind="stable")
+    # Where two threads of a worker were on the same batch, a moment counts for one of them
+    starts, ends = make_disjoint(starts[order], line.place(stall[inside], ends_ns[inside])[order])
+    work = (
+        own.select("stall", section=TAKEN, part="stage", kind="kind")[inside[order]]
+        .with_columns(ns=pl.Series(ends - starts))
+        .group_by("stall", "section", "part", "kind", maintain_order=True)
+        .agg(pl.col("ns").sum())
+    )
+    rest_ns = made_ns - taken_ns
+    np.subtract.at(rest_ns, work["stall"].to_numpy(), work["ns"].to_numpy())
+    rest = _rows(TAKEN, np.where(recorded, UNATTRIBUTED, NOT_RECORDED), rest_ns)
+    return _as_rows(work), rest
+
+
+def _around(
+    way: BatchLifecycle, earlier: IntervalUnion, collecting: IntervalUnion
+) -> list[pl.DataFrame]:
+    """Everything before and after the making."""
+    first = np.where(way.known, np.where(way.opening, START, MAIN), UNATTRIBUTED)
+    waits = np.where(way.in_process, MAIN, np.where(way.first, START, QUEUED))
+    held = np.where(way.in_process, MAIN, QUEUED)
+    before: _Names = {0: first, ASKED: waits}
+    sent: _Names = {MADE: QUEUED, PICKLED: SEND, SENT: UNPICKLE}
+    received: _Names = {ARRIVED: held, PINNING: PIN, PINNED: MAIN}
+    process, rank = _processes(way.batches), _ranks(way.batches)
+    rows = []
+    for section, name in (before | sent | received).items():
+        begin_ns, end_ns = way.moments_ns[:, section], way.moments_ns[:, section + 1]
+        earlier_ns = earlier.within(process, begin_ns, end_ns) * (section in before)
+        left_ns = end_ns - begin_ns - earlier_ns
+        of_main = (np.asarray(name) == MAIN) | (section in {SENT, ARRIVED})
+        garbage_ns = np.minimum(collecting.within(rank, begin_ns, end_ns), left_ns) * of_main
+        rows.append(_rows(section, EARLIER, earlier_ns))
+        rows.append(_rows(section, GARBAGE, garbage_ns))
+        rows.append(_rows(section, name, left_ns - garbage_ns))
+    return rows
+
+
+def _rows(section: int, part: np.ndarray | str, ns: np.ndarray) -> pl.DataFrame:
+    """The same piece of every stall."""
+    frame = pl.DataFrame({"stall": np.arange(ns.size), "ns": ns})
+    name = pl.lit(part) if isinstance(part, str) else pl.Series(part, dtype=pl.String)
+    frame = frame.with_columns(section=section, part=name)
+    return _as_rows(frame.with_columns(kind=pl.col("part").replace_strict(KIND_OF)))
+
+
+def _as_rows(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.select(pl.col(name).cast(kind) for name, kind in _ROW.items())
+
+
+def _earlier(deliveries: pl.DataFrame) -> IntervalUnion:
+    """When each process was making a batch."""
+    made = deliveries.drop_nulls(["taken_ns", "made_ns"])
+    return IntervalUnion(_processes(made), made["taken_ns"].to_numpy(), made["made_ns"].to_numpy())
+
+
+def _collecting(side_spans: pl.DataFrame) -> IntervalUnion:
+    """When the main process of each rank collected garbage."""
+    main = pl.col("worker").is_null() & (pl.col("stage").cast(pl.String) == GARBAGE)
+    spans = side_spans.filter(main)
+    return IntervalUnion(_ranks(spans), spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
+
+
+def _processes(frame: pl.DataFrame) -> np.ndarray:
+    """A number for each process; -1 where it is not known."""
+    process = pl.col("rank").cast(pl.Int64) * 2**32 + pl.col("pid").cast(pl.Int64)
+    return frame.select(process.fill_null(-1)).to_series().to_numpy()
+
+
+def _ranks(frame: pl.DataFrame) -> np.ndarray:
+    return frame["rank"].cast(pl.Int64).to_numpy()

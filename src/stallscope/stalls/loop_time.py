@@ -1,0 +1,194 @@
+"""The training loop's time: how long it stands still, and what for, in numbers and in a sentence.
+
+The pictures and the table have these in common, so that they never disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from stallscope.stages import FETCH
+from stallscope.stalls.lifecycle import (
+    EARLIER,
+    GARBAGE,
+    KIND_OF,
+    MAIN,
+    NOT_RECORDED,
+    PIN,
+    QUEUED,
+    SEND,
+    START,
+    UNPICKLE,
+)
+from stallscope.units import count, seconds, share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+NO_LOOP: Final = "No training loop was recorded: nothing is known of its waits"
+ALIKE: Final = 0.85
+"""A second part that takes this share of the first is named beside it."""
+ENOUGH: Final = 0.2
+"""A pattern that explains less of the time in stalls is not the answer."""
+HARDLY: Final = 0.05
+"""A loop that stalls less than this share of its time hardly waits: that is the answer then, and
+neither what its stalls consist of nor what pattern they follow."""
+NOTHING: Final = 0.01
+"""Below this share, it is not even told what its stalls consist of."""
+OWN_WORDS: Final = {
+    EARLIER: "a worker still on an earlier batch",
+    START: "the start of the workers",
+    QUEUED: "batches that lie in a queue",
+    SEND: "sending batches from the workers",
+    UNPICKLE: "receiving batches",
+    PIN: "pinning batches",
+    MAIN: "the loader's own work in the main process",
+    GARBAGE: "garbage collection",
+    NOT_RECORDED: "the making of batches that were not recorded",
+}
+"""The parts that are no stages of the user's pipeline, in a sentence."""
+
+
+@dataclass(frozen=True)
+class LoopBreakdown:
+    """What the steps of a training loop consist of; seconds, all steps together."""
+
+    steps: int
+    """How many of them."""
+    ranks: int
+    """Of how many processes of a distributed run."""
+    stalls: int
+    """Waits that matter."""
+    stall_s: float
+    """In stalls."""
+    wait_s: float
+    """In waits that are too short to matter."""
+    h2d_s: float
+    """Copying batches to the device, where that was seen."""
+    step_s: float
+    """Using batches: forward, backward, optimizer."""
+    other_s: float
+    """The rest of the loop."""
+    longest_wait_s: float
+    """The longest wait of a step."""
+
+    @property
+    def total_s(self) -> float:
+        """Everything together."""
+        return self.stall_s + self.wait_s + self.h2d_s + self.step_s + self.other_s
+
+    @property
+    def stall_share(self) -> float:
+        """Share (0 to 1) of its time in which the loop stands still."""
+        return self.share(self.stall_s)
+
+    @property
+    def hardly_waits(self) -> bool:
+        """Whether a quicker loader would gain next to nothing."""
+        return self.stall_share < HARDLY
+
+    def share(self, part_s: float) -> float:
+        """A part as a share (0 to 1) of the loop's time."""
+        return part_s / self.total_s if self.total_s else 0.0
+
+    def pieces(self) -> list[tuple[str, str, float]]:
+        """Name, kind and seconds of what it consists of, in the order of a step; nothing empty.
+
+        The kind is "stall", "wait" or one of `stallscope.stages.KINDS`.
+        """
+        every = [
+            ("stall", "stall", self.stall_s),
+            ("short waits", "wait", self.wait_s),
+            ("copies", "h2d", self.h2d_s),
+            ("step", "step", self.step_s),
+            ("other", "other", self.other_s),
+        ]
+        return [piece for piece in every if piece[2] > 0]
+
+
+def loop_breakdown(steps: pl.DataFrame, stalls: pl.DataFrame) -> LoopBreakdown | None:
+    """What the loop's time consists of; None where no wait was recorded.
+
+    Args:
+        steps: columns of `run.STEPS`.
+        stalls: columns of `analyze.stalls.exposed.STALLS`, of these steps.
+    """
+    known = steps.drop_nulls(["wait_s", "start_ns", "end_ns"])
+    if known.is_empty():
+        return None
+    stall_s = float(stalls["stall_s"].sum())
+    waits_s = known.select(pl.sum_horizontal("wait_s", "restart_s").alias("wait_s"))["wait_s"]
+    return LoopBreakdown(
+        steps=known.height,
+        ranks=known["rank"].n_unique(),
+        stalls=stalls.height,
+        stall_s=stall_s,
+        wait_s=max(float(waits_s.sum()) - stall_s, 0.0),
+        h2d_s=float(known["h2d_s"].sum()),
+        step_s=float(known["step_s"].sum()),
+        other_s=float(known["other_s"].sum()),
+        longest_wait_s=float(waits_s.max()),  # type: ignore[arg-type]  # a float column
+    )
+
+
+def sentence(
+    time: LoopBreakdown | None,
+    exposed: pl.DataFrame,
+    workers: int,
+    name: Callable[[str], str] = str,
+) -> str:
+    """How much of its time the loop stands still, and the longest part of that if it matters.
+
+    Args:
+        time: what the loop's time consists of.
+        exposed: columns of `analyze.stalls.exposed.EXPOSED`.
+        workers: worker processes of the loader; 0: the main process loads.
+        name: makes a stage's name fit to be shown.
+    """
+    if time is None:
+        return NO_LOOP
+    if not time.stalls:
+        return (
+            f"The loop never stands still: the longest of {count(time.steps, 'wait')} takes "
+            f"{seconds(time.longest_wait_s)}"
+        )
+    if time.hardly_waits:
+        return f"The loop hardly waits: it stands still {share(time.stall_share)} of the time"
+    still = f"The loop stands still {share(time.stall_share)} of the time"
+    if not time.step_s:
+        still = "The loop has no step here and takes batches as they come, so it only waits"
+    if exposed.is_empty():
+        return still
+    first, *others = exposed.head(2).iter_rows(named=True)
+    named = [first, *(part for part in others if part["share"] >= ALIKE * first["share"])]
+    words = [f"{share(part['share'])} {_word(part, name)}" for part in named]
+    words[0] = words[0].replace(" ", " of that is ", 1)
+    where = "in the workers" if workers else "in the main process"
+    end = "" if any(is_own(part["part"], part["kind"]) for part in named) else f" {where}"
+    return f"{still}; {' and '.join(words)}{end}"
+
+
+def leading(patterns: pl.DataFrame) -> dict[str, Any] | None:
+    """The pattern that explains most, if one is claimed that explains enough to be looked at.
+
+    Args:
+        patterns: columns of `analyze.patterns.PATTERNS`.
+    """
+    claimed = patterns.filter(pl.col("chance").is_not_null(), pl.col("share") >= ENOUGH)
+    return next(claimed.head(1).iter_rows(named=True), None)
+
+
+def is_own(part: str, kind: str | None) -> bool:
+    """Whether a part of a stall is no stage of the user's pipeline."""
+    return KIND_OF.get(part, "") == kind
+
+
+def _word(part: dict[str, Any], name: Callable[[str], str]) -> str:
+    told: str = part["part"]
+    if is_own(told, part["kind"]):
+        return OWN_WORDS.get(told, told)
+    return "reading" if told == FETCH.name else name(told)

@@ -1,0 +1,274 @@
+"""What is known about a loop's steps, and about what happened meanwhile.
+
+When the training loop of one rank stands still, as arrays with one value a step.
+
+There are two ways of standing still: the loop waits for data (a stall), or a step takes far longer
+than the others do (a long step: a checkpoint, logging, validation, garbage collection).
+
+Where the loop stood still for a reason that is not known yet: where patterns are looked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from stallscope.stalls.attribution import find_stalls
+from stallscope.stalls.lifecycle import IntervalUnion
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What is known about the steps of one rank or of several."""
+
+    steps: pl.DataFrame
+    """Columns of `run.STEPS`, after the warm-up, in order."""
+    parts: pl.DataFrame
+    """Columns of `analyze.stalls.exposed.PARTS`."""
+    samples: pl.DataFrame
+    """What `Run.samples` gives; `rank` too where there are several ranks, else it goes unused."""
+    deliveries: pl.DataFrame
+    """Columns of `run.DELIVERIES`."""
+    side_spans: pl.DataFrame
+    """Columns of `analyze.spans.SPANS`: those of the training loops."""
+    num_workers: int = 0
+    """Worker processes of each rank's loader; 0: the main process loads."""
+
+    def by_rank(self) -> Iterator[tuple[int, Evidence]]:
+        """Each rank and what is known about it alone."""
+        ranks = self.steps["rank"].fill_null(0).unique().sort().to_list()
+        for rank in ranks:
+            samples = self.samples
+            if "rank" not in samples.columns and len(ranks) > 1:
+                samples = samples.clear()  # nobody knows whose they are
+            yield (
+                rank,
+                replace(
+                    self,
+                    steps=_of_rank(self.steps, rank),
+                    parts=_of_rank(self.parts, rank),
+                    samples=_of_rank(samples, rank),
+                    deliveries=_of_rank(self.deliveries, rank),
+                    side_spans=_of_rank(self.side_spans, rank),
+                ),
+            )
+
+
+def _of_rank(table: pl.DataFrame, rank: int) -> pl.DataFrame:
+    if "rank" not in table.columns:
+        return table
+    return table.filter(pl.col("rank").fill_null(0) == rank)
+
+
+LONG: Final = 3.0
+"""A long step takes more than so many times the median step ..."""
+LONGER_S: Final = 0.001
+"""... and so much more than it, seconds."""
+
+_BATCH: Final = ("epoch", "batch")
+
+
+@dataclass(frozen=True, eq=False)
+class StepSeries:
+    """One rank's steps; every array has one value a step."""
+
+    keys: pl.DataFrame
+    """`step, epoch, batch` of each step."""
+    epoch: np.ndarray
+    """Number of the epoch."""
+    batch: np.ndarray
+    """Number of the batch in its epoch."""
+    worker: np.ndarray
+    """The worker that made the batch; -1 where the main process did."""
+    waits_from_ns: np.ndarray
+    """When the wait began, with the loader's restart before it; 0 where that is not known."""
+    has_batch_ns: np.ndarray
+    """When the wait ended; 0 where that is not known."""
+    uses_until_ns: np.ndarray
+    """When the step was over."""
+    restart_s: np.ndarray
+    """What the loader's restart took; 0 but for an epoch's first step."""
+    stall_s: np.ndarray
+    """Length of the stall; 0 where the loop did not stall."""
+    busy_s: np.ndarray
+    """What using the batch took, and all else until the next wait."""
+    made_s: np.ndarray
+    """What making the batch took in its worker; NaN where that was not seen."""
+    sent_s: np.ndarray
+    """What sending it took, in a thread of the worker's; NaN where that was not seen."""
+    ready_ns: np.ndarray
+    """When it had been sent, or made where that was not seen; NaN where neither was."""
+    num_workers: int
+    """Worker processes; 0: the main process loads."""
+
+    @property
+    def size(self) -> int:
+        """Number of steps."""
+        return self.keys.height
+
+    @property
+    def typical_s(self) -> float:
+        """What using a batch takes: the median."""
+        return float(np.median(self.busy_s)) if self.size else 0.0
+
+    @property
+    def long_s(self) -> np.ndarray:
+        """How much longer than usual the long steps took; 0 where the step was not long."""
+        excess_s = self.busy_s - self.typical_s
+        is_long = (self.busy_s > LONG * self.typical_s) & (excess_s > LONGER_S)
+        return np.where(is_long, excess_s, 0.0)
+
+    @property
+    def still_s(self) -> float:
+        """For how long it stood still in all, both ways."""
+        return float(self.stall_s.sum() + self.long_s.sum())
+
+    def of_batches(self, table: pl.DataFrame, *columns: str) -> list[np.ndarray]:
+        """Columns of a table with one row a batch, at each batch's step; NaN where there is none.
+
+        Args:
+            table: `epoch, batch` and the columns.
+            columns: names of columns that hold numbers.
+        """
+        return _of_batches(self.keys, table, *columns)
+
+
+def _of_batches(keys: pl.DataFrame, table: pl.DataFrame, *columns: str) -> list[np.ndarray]:
+    rows = table.unique(_BATCH, keep="first", maintain_order=True)
+    found = keys.join(rows, on=_BATCH, how="left", maintain_order="left")
+    return [found[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in columns]
+
+
+def loop_of(evidence: Evidence) -> StepSeries:
+    """The steps of one rank, as arrays."""
+    waits = find_stalls(evidence.steps).select("step", "stall_s").unique("step", keep="first")
+    steps = evidence.steps.join(waits, on="step", how="left", maintain_order="left").with_columns(
+        pl.col("restart_s", "stall_s", "h2d_s").fill_null(0.0),
+        pl.col("start_ns", "end_ns").fill_null(0),
+        pl.col("worker").fill_null(-1),
+    )
+    keys = steps.select("step", *_BATCH)
+    made = evidence.deliveries.select(
+        *_BATCH,
+        made_s=(pl.col("made_ns") - pl.col("taken_ns")) / 1e9,
+        sent_s=(pl.col("sent_ns") - pl.col("pickle_ns")) / 1e9,
+        ready_ns=pl.coalesce("sent_ns", "made_ns"),
+    )
+    made_s, sent_s, ready_ns = _of_batches(keys, made, "made_s", "sent_s", "ready_ns")
+    restart_s, h2d_s, stall_s = (
+        steps[name].to_numpy() for name in ("restart_s", "h2d_s", "stall_s")
+    )
+    busy_s = steps.select(pl.sum_horizontal("step_s", "other_s")).to_series().to_numpy()
+    has_batch_ns = steps["end_ns"].to_numpy()
+    return StepSeries(
+        keys=keys,
+        epoch=steps["epoch"].to_numpy(),
+        batch=steps["batch"].to_numpy(),
+        worker=steps["worker"].to_numpy(),
+        waits_from_ns=steps["start_ns"].to_numpy() - _whole_ns(restart_s),
+        has_batch_ns=has_batch_ns,
+        uses_until_ns=has_batch_ns + _whole_ns(busy_s + h2d_s),
+        restart_s=restart_s,
+        stall_s=stall_s,
+        busy_s=busy_s,
+        made_s=made_s,
+        sent_s=sent_s,
+        ready_ns=ready_ns,
+        num_workers=evidence.num_workers,
+    )
+
+
+def _whole_ns(durations_s: np.ndarray) -> np.ndarray:
+    return np.rint(durations_s * 1e9).astype(np.int64)
+
+
+def covered_s(
+    spans: pl.DataFrame, stage: str, starts_ns: np.ndarray, ends_ns: np.ndarray
+) -> np.ndarray:
+    """How much of each window of time the training loop spent in a stage, seconds.
+
+    Args:
+        spans: columns of `analyze.spans.SPANS`, of one rank.
+        stage: its name.
+        starts_ns: when each window begins.
+        ends_ns: when it ends.
+    """
+    these = spans.filter(pl.col("stage").cast(pl.String) == stage, pl.col("worker").is_null())
+    nobody = np.zeros(these.height, dtype=np.int64)
+    covered = IntervalUnion(nobody, these["start_ns"].to_numpy(), these["end_ns"].to_numpy())
+    within_ns = covered.within(np.zeros(starts_ns.size, dtype=np.int64), starts_ns, ends_ns)
+    inside_s: np.ndarray = within_ns / 1e9
+    return inside_s
+
+
+SPIKE: Final = 3.0
+"""A spike is longer than so many times the median, ..."""
+FENCE: Final = 3.0
+"""... or than the median by so many times the distance of the quartiles (J. Tukey's far out) ..."""
+ABOVE: Final = 1.5
+"""... and so many times the median."""
+HIGH: Final = 0.9
+"""Another level is half of the length that this share of them does not exceed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """Where the loop stood still, as far as no pattern explains it yet."""
+
+    seconds: np.ndarray
+    """For how long, at each step; 0 where it did not, or where that is explained."""
+    free: np.ndarray
+    """Of each step, whether it may still be explained."""
+
+    @classmethod
+    def of(cls, seconds: np.ndarray) -> Residual:
+        """Nothing is explained yet."""
+        return cls(seconds, np.ones(seconds.size, dtype=bool))
+
+    @property
+    def flags(self) -> np.ndarray:
+        """The steps at which it stood still."""
+        return self.seconds > 0
+
+    def without(self, explained: np.ndarray) -> Residual:
+        """What is left when these steps are explained."""
+        return Residual(np.where(explained, 0.0, self.seconds), self.free & ~explained)
+
+    def levels(self) -> list[np.ndarray]:
+        """Which steps to look at: all that stood still, and only those that stand out of them.
+
+        Where nearly every step waits, or small waits lie between the long ones, the reason of the
+        long ones shows among them alone.
+        """
+        lengths = self.seconds[self.flags]
+        if not lengths.size:
+            return []
+        low, middle, high = (float(limit) for limit in np.quantile(lengths, (0.25, 0.5, 0.75)))
+        fence = max(middle + FENCE * (high - low), ABOVE * middle)
+        limits = (0.0, min(fence, SPIKE * middle), float(np.quantile(lengths, HIGH)) / 2)
+        chosen = {mask.tobytes(): mask for mask in (self.seconds > limit for limit in limits)}
+        return [mask for mask in chosen.values() if mask.any()]
+
+    def with_rounds(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """These steps, and what follows each within so many steps and is not longer than it."""
+        found: np.ndarray = starts & self.flags
+        limits = np.where(found, self.seconds, 0.0)
+        for _ in range(length - 1):
+            limits = np.append(0.0, limits[:-1])
+            found = found | (self.flags & (self.seconds <= limits))
+        return found
+
+    def with_runs(self, starts: np.ndarray, still: np.ndarray, longest: int) -> np.ndarray:
+        """These steps and those right after each, up to so many, while all of them are still."""
+        found: np.ndarray = starts & still
+        last = found
+        for _ in range(longest - 1):
+            last = np.append(False, last[:-1]) & still
+            found = found | last
+        return found

@@ -1,0 +1,1 @@
+"""What the user points at: a loader, a folder, shards, a function that makes one."""

@@ -1,0 +1,179 @@
+"""`package.module:factory`: getting at a loader that lives in the user's own code.
+
+Each way in which that can fail has its own sentence, because this is the first thing that a user
+types; and an error of the user's code is never mistaken for a wrong name.
+
+Can a started worker find the user's code? Told in one sentence before the worker fails.
+
+A worker that is not forked imports the dataset's class by its name; what a notebook cell, a
+function's body or a lambda defines has no name there. Nothing is pickled to find that out: for
+some loaders that takes gigabytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from stallscope.errors import TargetError
+from stallscope.hooks import find_ops
+from stallscope.hooks.probe import start_method
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import ModuleType
+
+
+def is_factory(text: str) -> bool:
+    r"""Whether a string has the form `package.module:factory`; `C:\data` and `C:/data` do not."""
+    module, colon, attribute = text.partition(":")
+    parts = [*module.split("."), *attribute.split(".")]
+    return bool(colon) and all(part.isidentifier() for part in parts)
+
+
+def find(text: str) -> Any:
+    """Import the module and return what the attribute path names, without calling it.
+
+    Raises:
+        TargetError: the module or the attribute does not exist, or importing the module failed.
+    """
+    name, _, path = text.partition(":")
+    with importable_here():
+        found: Any = _import(name)
+        for attribute in path.split("."):
+            if not hasattr(found, attribute):
+                meant = _meant(attribute, dir(found))
+                raise TargetError(f"{text!r}: {_words(found)} has no {attribute!r}{meant}")
+            found = getattr(found, attribute)
+    return found
+
+
+def call(factory: Any, text: str) -> Any:
+    """What the factory returns when it is called without arguments.
+
+    Raises:
+        TargetError: the factory raised; the user's exception is its cause.
+    """
+    with importable_here():
+        try:
+            return factory()
+        except (Exception, SystemExit) as error:  # SystemExit: argparse, in a notebook
+            raise TargetError(
+                f"{text!r}, called without arguments, raised {_raised(error)}",
+            ) from error
+
+
+@contextlib.contextmanager
+def importable_here() -> Iterator[None]:
+    """Modules of the current folder can be imported inside the block, as with `python -m`."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()  # the file may be a second old, written by a notebook cell
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # what the user's module added to the path stays
+            sys.path.remove(here)
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            hint = f"; write {name[:-3]!r}, without .py" if name.endswith(".py") else ""
+            raise TargetError(
+                f"no module {error.name!r}: looked in {str(Path.cwd())!r} and in the installed "
+                f"packages{hint}. Change to the folder that holds it, or install it",
+            ) from error
+        raise TargetError(f"importing your module {name!r} raised {_raised(error)}") from error
+
+
+def _raised(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _words(found: Any) -> str:
+    name = getattr(found, "__name__", None)
+    return f"{name!r}" if name else f"the {type(found).__name__}"
+
+
+def _meant(wrong: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(wrong, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+_OWN_WAYS: Final = {"__reduce__", "__reduce_ex__", "__getstate__"}
+"""A class that defines one of these decides itself what is sent to the worker."""
+
+
+def check_spawnable(loader: Any) -> None:
+    """Refuse a loader whose workers cannot find its code.
+
+    Args:
+        loader: anything; only one that starts workers by spawn or forkserver can fail.
+
+    Raises:
+        TargetError: a dataset, a transform, `collate_fn` or `worker_init_fn` is defined where a
+            started worker cannot import it.
+    """
+    if not getattr(loader, "num_workers", 0) or (method := start_method(loader)) == "fork":
+        return
+    for role, value in _what_is_sent(loader):
+        where = _hidden_place(value)
+        if where:
+            raise TargetError(
+                f"{role} is {where}, and workers started by {method} cannot import it: give the "
+                "loader multiprocessing_context='fork' or num_workers=0, or move it to a module "
+                "(a .py file)",
+            )
+
+
+def _what_is_sent(loader: Any) -> Iterator[tuple[str, Any]]:
+    """Role and value of everything that is sent to a worker and has code of its own."""
+    for dataset in find_ops.datasets(getattr(loader, "dataset", None)):
+        yield "the dataset", dataset
+        if not _has_own_way(type(dataset)):
+            yield from _held("the dataset", dataset)
+    for role in ("collate_fn", "worker_init_fn"):
+        yield role, getattr(loader, role, None)
+
+
+def _held(role: str, holder: Any) -> Iterator[tuple[str, Any]]:
+    """The callables that an object holds, and the ops in the known containers among them."""
+    for slot in find_ops.slots(holder):
+        yield f"{role}'s {slot.hint}", slot.value
+        if find_ops.is_container(slot.value):
+            for _, op in _held(role, slot.value):
+                yield f"an op of {role}'s {slot.hint}", op
+
+
+def _hidden_place(value: Any) -> str | None:
+    """Where a value's code is defined, in words, when a started worker cannot find it there."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    if inspect.ismethod(value):
+        value = value.__self__
+    code = value if inspect.isroutine(value) or isinstance(value, type) else type(value)
+    name = code.__qualname__
+    if _has_own_way(code):
+        return None
+    if name.endswith("<lambda>"):
+        return "a lambda"
+    if "<locals>" in name:
+        return f"{code.__name__!r}, defined inside a function"
+    if code.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
+        return f"{name!r}, defined in the notebook or the interactive session"
+    return None
+
+
+def _has_own_way(code: Any) -> bool:
+    """Whether a class (never a function) has its own idea of what is sent."""
+    bases = code.__mro__[:-1] if isinstance(code, type) else ()
+    return any(_OWN_WAYS & vars(base).keys() for base in bases)

@@ -1,0 +1,338 @@
+"""A folder of images as a loader, for the user who has pictures but no loader at hand.
+
+The pipeline is stallscope's, and everything made here says so (`OURS`): the numbers are those of
+the user's files and disk, not of the user's transforms.
+
+The target "sample": a usual training loader over photographs that come with the package.
+
+Tar shards as a loader: archives of `key.jpg`, `key.json`, `key.txt`, of which the image is used.
+
+The layout is webdataset's (a sample = neighbouring members with one key, the key ends at the
+first dot of the file's name), read with the standard library alone. The pipeline is stallscope's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+import tarfile
+from collections import Counter
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+from stallscope.errors import TargetError
+from stallscope.machine import usable_cores
+from stallscope.packaged import packaged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import IO
+
+
+OURS: Final = "stallscope's default pipeline, not yours"
+
+SUFFIXES: Final = (
+    ".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
+)  # fmt: skip
+"""What counts as an image, in lower case (the list of torchvision's `ImageFolder`)."""
+
+MOST_OTHERS: Final = 200_000
+"""So many files and folders that are no images, with hardly an image among them, are a disk."""
+
+BATCH_SIZE: Final = 32
+MEAN: Final = [0.485, 0.456, 0.406]
+"""Mean of ImageNet's channels (docs.pytorch.org/vision/stable/models.html)."""
+STD: Final = [0.229, 0.224, 0.225]
+"""Standard deviation of ImageNet's channels (same source)."""
+
+
+class ImageFile(NamedTuple):
+    """One entry of an image dataset."""
+
+    path: str
+    label: int
+
+
+class ImageFiles(Dataset[Any]):
+    """Image files and their labels, as torchvision's `ImageFolder` gives them: (image, label)."""
+
+    def __init__(self, files: Sequence[ImageFile], transform: Callable[[Any], Any]) -> None:
+        self.files = files
+        self.loader = open_image  # held as torchvision's do, so that another may be tried
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        path, label = self.files[index]
+        return self.transform(self.loader(path)), label
+
+
+def open_image(file: str | IO[bytes]) -> Image.Image:
+    """Read and decode one image, as RGB."""
+    with Image.open(file) as image:
+        return image.convert("RGB")
+
+
+def find_images(folder: Path) -> list[ImageFile]:
+    """Every image under a folder, sorted; the label is the number of its first-level sub-folder.
+
+    Images that lie directly in the folder are a class of their own; hidden files are left out.
+
+    Raises:
+        TargetError: there is no end to what is no image, as on a whole disk.
+    """
+    paths = [path for path in _files(folder) if _is_image(path.name)]
+    classes = [_class(path, folder) for path in paths]
+    label = {name: number for number, name in enumerate(sorted(set(classes)))}
+    return [ImageFile(str(path), label[name]) for path, name in zip(paths, classes, strict=True)]
+
+
+def no_images(folder: Path) -> TargetError:
+    """The error for a folder without images: what was looked for, and what is there."""
+    found = Counter(path.suffix.lower() or "no suffix" for path in _files(folder))
+    there = ", ".join(f"{number} {suffix}" for suffix, number in found.most_common(5))
+    return TargetError(
+        f"no images in the folder {str(folder)!r}: looked for {', '.join(SUFFIXES)} (and tar "
+        f"shards) there and below, found {there or 'no files at all'}. For any other format give "
+        "your own loader, or 'package.module:factory'",
+    )
+
+
+def folder_loader(files: Sequence[ImageFile]) -> DataLoader[Any]:
+    """Shuffled batches of (image, label) with the default training pipeline."""
+    dataset = ImageFiles(files, training_pipeline())
+    return DataLoader(dataset, BATCH_SIZE, shuffle=True, **worker_settings(min(4, usable_cores())))
+
+
+def training_pipeline() -> Callable[[Any], Any]:
+    """The usual training transforms: PIL image to float32 of shape (3, 224, 224).
+
+    Raises:
+        TargetError: torchvision is missing or does not fit the installed torch.
+    """
+    v2 = torchvision_v2()
+    steps = [v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), *_to_floats(v2)]
+    return v2.Compose(steps)  # type: ignore[no-any-return]
+
+
+def evaluation_pipeline() -> Callable[[Any], Any]:
+    """Resize and center crop: PIL image to float32 of shape (3, 224, 224).
+
+    Raises:
+        TargetError: torchvision is missing or does not fit the installed torch.
+    """
+    v2 = torchvision_v2()
+    return v2.Compose([v2.Resize(256), v2.CenterCrop(224), *_to_floats(v2)])  # type: ignore[no-any-return]
+
+
+def torchvision_v2() -> Any:
+    """The module `torchvision.transforms.v2`, imported only when a pipeline of ours is built.
+
+    Raises:
+        TargetError: torchvision is missing or does not fit the installed torch.
+    """
+    try:
+        from torchvision.transforms import v2
+    except (ImportError, RuntimeError) as error:  # RuntimeError: made for another torch
+        raise TargetError(
+            f"stallscope's own pipelines need the torchvision that belongs to your torch "
+            f"{torch.__version__}, which could not be imported ({error}): install it beside torch, "
+            "or give your own loader",
+        ) from error
+    return v2
+
+
+def worker_settings(num_workers: int) -> dict[str, Any]:
+    """`DataLoader` arguments for so many workers, forked on Linux also where Python would not."""
+    if num_workers and sys.platform == "linux":  # Python 3.14's forkserver imports torch per worker
+        return {"num_workers": num_workers, "multiprocessing_context": "fork"}
+    return {"num_workers": num_workers}
+
+
+def _to_floats(v2: Any) -> list[Any]:
+    return [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Every file under a folder that is not hidden, in sorted order."""
+    images = others = 0
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        files = sorted(name for name in names if not name.startswith("."))
+        found = sum(map(_is_image, files))
+        images, others = images + found, others + len(folders) + len(files) - found
+        if others > max(MOST_OTHERS, 10 * images):
+            raise TargetError(
+                f"the folder {str(folder)!r} has no end: {images:,} images among the first "
+                f"{images + others:,} files and folders. Give the folder that holds the classes",
+            )
+        yield from (Path(place, name) for name in files)
+
+
+def _class(path: Path, folder: Path) -> str:
+    inner = path.relative_to(folder).parts
+    return inner[0] if len(inner) > 1 else ""
+
+
+COPIES: Final = 40
+"""How often each photograph is in the sample dataset: 48 files make 1,920 entries."""
+
+
+def sample_folder() -> Path:
+    """The folder of the sample photographs: two class folders of JPEGs, 533 by 800 pixels.
+
+    Raises:
+        StallscopeError: it is neither in the installed package nor in the source checkout.
+    """
+    return packaged("sample_data")
+
+
+def sample_loader() -> DataLoader[Any]:
+    """The target "sample".
+
+    Batches of float32 images, shape (32, 3, 224, 224), and int64 labels, shape (32,); shuffled;
+    two workers where there are two cores.
+
+    Raises:
+        StallscopeError: torchvision or the sample data is missing.
+    """
+    dataset = ImageFiles(photographs() * COPIES, training_pipeline())
+    settings = worker_settings(min(2, usable_cores()))
+    return DataLoader(dataset, batch_size=32, shuffle=True, **settings)
+
+
+def photographs() -> list[ImageFile]:
+    """The sample's files, in the order of their names."""
+    found = find_images(sample_folder())
+    if not found:
+        raise TargetError(
+            f"no photographs in the sample data, {sample_folder()}: install stallscope again"
+        )
+    return found
+
+
+_RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+class TarShards(IterableDataset[Any]):
+    """The images of tar shards, one shard after another; each worker reads its own shards."""
+
+    def __init__(self, shards: Sequence[str], transform: Callable[[Any], Any]) -> None:
+        self.shards = shards
+        self.transform = transform
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        first, every = (worker.id, worker.num_workers) if worker else (0, 1)
+        for shard in self.shards[first::every]:
+            with tarfile.open(shard) as archive:
+                for member in image_members(archive):
+                    yield self.transform(open_image(BytesIO(read_member(archive, member))))
+
+
+def image_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The image of each sample in an archive: the first member of the key that is one."""
+    files = (member for member in archive if member.isfile())
+    for key, members in itertools.groupby(files, key=lambda member: _split(member)[0]):
+        image = next((member for member in members if _split(member)[1] in SUFFIXES), None)
+        if image is not None and PurePosixPath(key).name:
+            yield image
+
+
+def read_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    """The bytes of one file in an archive."""
+    file = archive.extractfile(member)
+    return file.read() if file else b""
+
+
+def is_shards(text: str) -> bool:
+    """Whether a string is meant as tar shards: it ends in .tar."""
+    return text.lower().endswith(".tar")
+
+
+def find_shards(path: Path) -> list[str]:
+    """The files that a name, a range like `x-{000..009}.tar` or a glob stands for, in order.
+
+    Args:
+        path: absolute.
+
+    Raises:
+        TargetError: a file is missing, or nothing matches.
+    """
+    shards: list[str] = []
+    for name in [str(path)] if path.exists() else _without_ranges(str(path)):
+        matches = [name] if Path(name).exists() else _matches(Path(name))
+        if not matches:
+            raise TargetError(
+                f"no tar shard {name!r}: check the path; ranges are written {{000..009}}, and * "
+                "stands for anything",
+            )
+        shards += matches
+    if not shards:
+        raise TargetError(f"the range in {str(path)!r} is empty: write the lower number first")
+    return shards
+
+
+def shards_loader(shards: Sequence[str]) -> DataLoader[Any]:
+    """Batches of images with the default evaluation pipeline; no worker without a shard.
+
+    Raises:
+        TargetError: the first shard is no tar archive, or has no image in it.
+    """
+    _look_into(shards[0])
+    dataset = TarShards(shards, evaluation_pipeline())
+    return DataLoader(dataset, BATCH_SIZE, **worker_settings(min(4, usable_cores(), len(shards))))
+
+
+def _look_into(shard: str) -> None:
+    try:
+        with tarfile.open(shard) as archive:
+            if next(image_members(archive), None) is not None:
+                return
+            names = ", ".join(archive.getnames()[:5])
+    except (tarfile.TarError, EOFError) as error:
+        raise TargetError(
+            f"{shard!r} is a file, but not a tar archive: give a folder of images, tar shards, "
+            "'package.module:factory', or a loader",
+        ) from error
+    raise TargetError(
+        f"no images in the tar shard {shard!r}: looked for key{', key'.join(SUFFIXES)}, found "
+        f"{names or 'no files at all'}. For any other format give your own loader",
+    )
+
+
+def _matches(pattern: Path) -> list[str]:
+    root = Path(pattern.anchor)
+    return sorted(str(path) for path in root.glob(str(pattern.relative_to(root))))
+
+
+def _without_ranges(text: str) -> Iterator[str]:
+    """`a-{08..10}.tar` as a-08.tar, a-09.tar, a-10.tar; several ranges multiply."""
+    match = _RANGE.search(text)
+    if match is None:
+        yield text
+        return
+    low, high = match.groups()
+    for number in range(int(low), int(high) + 1):
+        whole = text[: match.start()] + str(number).zfill(len(low)) + text[match.end() :]
+        yield from _without_ranges(whole)
+
+
+def _split(member: tarfile.TarInfo) -> tuple[str, str]:
+    """Key and suffix of a member: `a/b.seg.png` is ('a/b', '.seg.png')."""
+    path = PurePosixPath(member.name)
+    stem, dot, suffix = path.name.partition(".")
+    return f"{path.parent}/{stem}", f"{dot}{suffix}".lower()

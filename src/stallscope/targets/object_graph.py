@@ -1,0 +1,378 @@
+"""Walking through what objects hold, without running any code of theirs.
+
+Putting the attributes of an object back: what they are, and what is in those that can change.
+
+The DataLoaders inside of what the user points at: their workers are the user's, not ours.
+
+The Python functions of a pipeline: those that its parts are known by, and those they call.
+
+Only looks. A part without Python code (made in C, compiled) is named, because it has no lines.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import inspect
+from collections import deque
+from contextlib import contextmanager
+from types import CodeType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, default_collate, default_convert
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from stallscope.errors import UnsupportedError
+from stallscope.hooks import find_ops
+from stallscope.stages import COLLATE, GETITEM, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator
+
+
+_DEEPEST: Final = 8
+_MOST_ITEMS: Final = 64
+"""A list of a million paths holds no generator and no model."""
+_MOST_OBJECTS: Final = 20_000
+_PLAIN: Final = (str, bytes, int, float, bool, type(None), type)
+
+
+def walk(start: Any, inside: Callable[[Any], list[Any]]) -> Iterator[Any]:
+    """Everything that can be reached, each once, the nearest first.
+
+    Args:
+        start: where to begin.
+        inside: what an object leads to.
+    """
+    seen: dict[int, Any] = {}
+    todo = deque([(start, 0)])
+    while todo and len(seen) < _MOST_OBJECTS:
+        thing, depth = todo.popleft()
+        if id(thing) in seen or isinstance(thing, _PLAIN):
+            continue
+        seen[id(thing)] = thing
+        yield thing
+        if depth < _DEEPEST:
+            todo.extend((inner, depth + 1) for inner in inside(thing))
+
+
+def children(thing: Any) -> list[Any]:
+    """What an object holds: its items, or the values of its attributes."""
+    if isinstance(thing, (list, tuple)):
+        return list(thing) if len(thing) <= _MOST_ITEMS else []
+    if isinstance(thing, dict) and len(thing) <= _MOST_ITEMS:
+        return [*dict.values(thing), *own_attributes(thing).values()]
+    return [] if inspect.ismodule(thing) else list(own_attributes(thing).values())
+
+
+def own_attributes(thing: Any) -> dict[str, Any]:
+    """The attributes that an object holds itself; past any `__getattr__` of the user's."""
+    try:
+        attributes = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    return attributes if isinstance(attributes, dict) else {}
+
+
+@contextmanager
+def bindings_kept(holders: Iterable[Any]) -> Iterator[None]:
+    """Let attributes hold afterwards what they held; what they hold may have changed.
+
+    A file that was opened for the first time here must not be inherited by later workers.
+    """
+    before = [(attributes, dict(attributes)) for attributes in map(own_attributes, holders)]
+    try:
+        yield
+    finally:
+        for attributes, values in before:
+            attributes.clear()
+            attributes.update(values)
+
+
+def attributes_of(thing: Any, without: Container[str] = ()) -> Callable[[], None]:
+    """What to call to put the attributes of an object back to how they are now.
+
+    Args:
+        thing: the object.
+        without: names of attributes that are left alone.
+    """
+    attributes = own_attributes(thing)
+    before = {name: value for name, value in attributes.items() if name not in without}
+    contents = {name: _content(value) for name, value in before.items()}
+    return functools.partial(_put_back, attributes, before, contents, without)
+
+
+def _content(value: Any) -> Any:
+    """A copy of what can be changed in place; None for anything else."""
+    if isinstance(value, dict):
+        return [one for pair in dict.items(value) for one in pair]
+    if isinstance(value, (list, set, deque)):
+        return list(value)
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, torch.Tensor):
+        return None if value.is_inference() else (_version(value), value.detach().clone())
+    is_array = isinstance(value, np.ndarray) and not isinstance(value, np.memmap)
+    return value.copy() if is_array and value.flags.writeable else None
+
+
+def _put_back(
+    attributes: dict[str, Any],
+    before: dict[str, Any],
+    contents: dict[str, Any],
+    without: Container[str],
+) -> None:
+    for name in [*attributes]:
+        if name not in before and name not in without:
+            del attributes[name]
+    attributes.update(before)
+    for name, content in contents.items():
+        if content is not None:
+            _refill(before[name], content)
+
+
+def _version(value: torch.Tensor) -> int:
+    """How often a tensor was changed in place."""
+    return value._version  # noqa: SLF001 - torch has no other name for it
+
+
+def _refill(value: Any, content: Any) -> None:
+    """Put the content back, where it has changed: a frozen mapping cannot be written to."""
+    if isinstance(value, torch.Tensor):
+        version, values = content
+        if _version(value) != version:
+            with torch.no_grad():
+                value.copy_(values)
+    elif isinstance(value, np.ndarray):
+        value[...] = content
+    elif isinstance(value, bytearray):
+        value[:] = content
+    elif _is_changed(_content(value), content):
+        value.clear()
+        if isinstance(value, dict):
+            value.update(zip(content[::2], content[1::2], strict=True))
+        elif isinstance(value, set):
+            value.update(content)
+        else:
+            value.extend(content)
+
+
+def _is_changed(now: list[Any], before: list[Any]) -> bool:
+    """Whether these are other objects; they are not asked whether they are equal."""
+    return list(map(id, now)) != list(map(id, before))
+
+
+def find_loaders(target: Any) -> list[DataLoader[Any]]:
+    """The DataLoader itself, or those that another iterable of batches holds."""
+    if isinstance(target, DataLoader):
+        return [target]
+    return [thing for thing in walk(target, children) if isinstance(thing, DataLoader)]
+
+
+def batch_size_of(loader: DataLoader[Any]) -> int | None:
+    """Samples a batch, also where a sampler of the user's says so; None where nothing does."""
+    asked = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    size = loader.batch_size or getattr(asked, "batch_size", None)
+    return size if isinstance(size, int) else None
+
+
+def loads_in_main_process(target: Any) -> bool:
+    """Whether its batches are made in this process, as far as one can tell: by DataLoaders."""
+    loaders = find_loaders(target)
+    return bool(loaders) and not any(loader.num_workers for loader in loaders)
+
+
+@contextmanager
+def private_copy(target: Any) -> Iterator[Any]:
+    """The target in a form that starts its own workers, and leaves the user's living ones alone.
+
+    Of a DataLoader that is a shallow copy. Anything else is taken as it is: the DataLoaders inside
+    of it forget their living workers for the length of the block, and the attributes of all that
+    holds one are put back.
+
+    Raises:
+        UnsupportedError: something keeps an iterator of its own, whose batches would be used up.
+    """
+    _check_ends(target)
+    holders = [] if isinstance(target, DataLoader) else [target]
+    holders += [thing for thing in walk(target, children) if thing is not target and _holds(thing)]
+    for thing in [target, *holders]:
+        _check_unshared(thing)
+    restores = [attributes_of(thing) for thing in holders]
+    try:
+        if isinstance(target, DataLoader):
+            clone = copy.copy(target)
+            vars(clone)["_iterator"] = None
+            yield clone
+        else:
+            for loader in find_loaders(target):
+                vars(loader)["_iterator"] = None
+            yield target
+    finally:
+        for restore in restores:
+            restore()
+
+
+def _holds(thing: Any) -> bool:
+    """Whether this is a DataLoader, or holds one."""
+    if isinstance(thing, (list, tuple, dict)):
+        return False
+    return any(isinstance(one, DataLoader) for one in (thing, *own_attributes(thing).values()))
+
+
+def _check_unshared(thing: Any) -> None:
+    others = [value for name, value in own_attributes(thing).items() if name != "_iterator"]
+    if any(isinstance(value, _BaseDataLoaderIter) for value in others):
+        raise UnsupportedError(
+            f"this {type(thing).__name__} keeps an iterator of its own, whose workers live "
+            "already: a recording would use up its batches. Give a plain DataLoader over the same "
+            "dataset, or iterate it yourself inside of ss.instrumented()"
+        )
+
+
+def _check_ends(target: Any) -> None:
+    if type(target).__module__.partition(".")[0] == "torchdata" and not find_loaders(target):
+        raise UnsupportedError(
+            f"torchdata's {type(target).__name__} keeps its threads and processes until it is gone "
+            "itself, so a recording would leave them behind. Give a DataLoader over the same data"
+        )
+
+
+_ENTRIES: Final = ("__getitems__", "__getitem__", "__iter__")
+_OF_OPS: Final = ("__call__", "forward", "transform", "_transform", "apply")
+"""Where an op's class does its work; the last three are called by what torchvision's and
+albumentations' base classes have in `forward` or `__call__`."""
+_DEEPEST_CALLABLE: Final = 4
+
+
+class LoaderCallables:
+    """The dataset, the ops and the collate function of a loader.
+
+    Args:
+        loader: torch's own.
+    """
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.stages: dict[CodeType, Stage] = {}
+        """The stage that a function is known by."""
+        self.entries: set[CodeType] = set()
+        """Where a sample begins."""
+        self.functions: dict[CodeType, FunctionType] = {}
+        self.without_source: dict[str, str] = {}
+        """Parts that are not made of Python code, and what they are instead."""
+        self.homes: set[str] = set()
+        """Packages of the user's, as far as is known: those of the datasets."""
+        self._seen: set[tuple[int, bool]] = set()
+        self._holders: list[Any] = []
+        for dataset in find_ops.datasets(loader.dataset):
+            self._add_dataset(dataset)
+        self._add(loader.collate_fn, COLLATE)
+
+    def holders(self) -> list[Any]:
+        """The datasets and the ops: what has attributes that making samples may rebind."""
+        return list(self._holders)
+
+    def _add_dataset(self, dataset: Any) -> None:
+        self._holders.append(dataset)
+        self.homes.add(type(dataset).__module__.partition(".")[0])
+        for name in _ENTRIES:
+            function = function_of(getattr(type(dataset), name, None))
+            if function is not None:
+                self._know(function, GETITEM)
+                self.entries.add(function.__code__)
+        for slot in find_ops.slots(dataset):
+            self._add_slot(slot)
+        for slot in find_ops.helpers(dataset):
+            self._add(slot.value, find_ops.stage_of(slot, gives_way=True))
+
+    def _add_slot(self, slot: find_ops.Slot, depth: int = 0, *, is_stage: bool = True) -> None:
+        """Add what stands in a slot: as a stage where it is one for the recorder, too."""
+        value = slot.value
+        if (id(value), is_stage) in self._seen or depth > _DEEPEST_CALLABLE:
+            return
+        self._seen.add((id(value), is_stage))
+        if not find_ops.is_container(value):
+            self._add(value, find_ops.stage_of(slot) if is_stage else None)
+        if find_ops.is_container(value) or find_ops.is_op(value):
+            self._holders.append(value)
+            for inner in find_ops.slots(value):
+                if not find_ops.is_own_part(value, inner.value):
+                    is_op = find_ops.is_container(value) or find_ops.is_inner_op(inner)
+                    self._add_slot(inner, depth + 1, is_stage=is_stage and is_op)
+
+    def _add(self, value: Any, stage: Stage | None) -> None:
+        functions = list(functions_of(value))
+        for function in functions:
+            if function not in (default_collate, default_convert):
+                self._know(function, stage)
+        if stage and not functions:
+            self.without_source[stage.name] = what_it_is(value)
+
+    def _know(self, function: FunctionType, stage: Stage | None) -> None:
+        self.functions.setdefault(function.__code__, function)
+        if stage:
+            self.stages.setdefault(function.__code__, stage)
+
+
+def function_of(value: Any) -> FunctionType | None:
+    """The Python function behind what can be called like one; None where there is none."""
+    for _ in range(10):  # a wrapper around a wrapper
+        if isinstance(value, functools.partial):
+            value = value.func
+        elif isinstance(value, (MethodType, staticmethod, classmethod)):
+            value = value.__func__
+        elif hasattr(type(value), "__wrapped__") or "__wrapped__" in getattr(value, "__dict__", {}):
+            value = inspect.unwrap(value)
+        else:
+            break
+    return value if isinstance(value, FunctionType) else None
+
+
+def functions_of(value: Any) -> Iterator[FunctionType]:
+    """The functions in which a callable does its work: itself, or methods of its class."""
+    function = function_of(value)
+    if function is not None:
+        yield function
+        return
+    cls = value if isinstance(value, type) else type(value)
+    if isinstance(value, torch.jit.ScriptModule) or find_ops.is_function(value):
+        return
+    inherited = "forward" if issubclass(cls, torch.nn.Module) else "__call__"
+    own = [name for name in _OF_OPS if name in vars(cls)] or [inherited]
+    for name in own:
+        function = function_of(inspect.getattr_static(cls, name, None))
+        if function is not None:
+            yield function
+
+
+def what_it_is(value: Any) -> str:
+    """Why a callable has no lines, in words."""
+    if isinstance(value, torch.jit.ScriptModule):
+        return "compiled by TorchScript"
+    return "not written in Python"
+
+
+def functions_with(codes: Iterable[CodeType]) -> dict[CodeType, list[FunctionType]]:
+    """The functions that run each code: methods, closures, what a decorator has hidden.
+
+    A function that is made anew for each call is not among them.
+    """
+    wanted = list(codes)
+    found: dict[CodeType, list[FunctionType]] = {}
+    for one in gc.get_referrers(*wanted) if wanted else ():
+        if isinstance(one, FunctionType) and one.__code__ in wanted:
+            found.setdefault(one.__code__, []).append(one)
+    return found
+
+
+def qualified(code: CodeType, function: FunctionType | None = None) -> str:
+    """The name by which a person knows a function: with its class, a lambda with its place."""
+    if code.co_name == "<lambda>":
+        file = code.co_filename.replace("\\", "/").rpartition("/")[2]
+        return f"lambda ({file}:{code.co_firstlineno})"
+    if function is not None:
+        return function.__qualname__
+    return getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on

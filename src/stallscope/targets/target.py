@@ -1,0 +1,205 @@
+"""What the user points at, turned into something that can be measured.
+
+Every verb takes a target first, so this is where a user's first mistake lands: each thing that
+can be wrong has one sentence that names what was given and what to do. A loader is taken as it
+is: its dataset is never built a second time, never iterated here and never pickled.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from stallscope.errors import TargetError
+from stallscope.targets import factory
+from stallscope.targets import images as folder
+from stallscope.targets.factory import check_spawnable
+from stallscope.targets.images import sample_loader
+
+Step = Callable[[Any], object]
+
+_FORMS: Final = (
+    "'sample', a folder of images, tar shards (x-{000..009}.tar), 'package.module:factory', "
+    "or a loader"
+)
+_NO_LOADERS: Final = (str, bytes, os.PathLike, Mapping, torch.Tensor, torch.nn.Module, type)
+"""Python can iterate some of these, but what comes out are not batches."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is measured: a loader, with the training step and the device where there is one."""
+
+    loader: Iterable[Any] = field(repr=False)
+    """A `DataLoader`, or anything else that yields batches."""
+    step: Step | None = None
+    """Uses one batch, as the training loop does; None where only the loader is measured."""
+    device: str | torch.device | None = None
+    """Where each batch goes before `step`; None when it stays as the loader yields it."""
+    name: str = "loader"
+    """What the user called it, for titles."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the results has to know, in sentences."""
+
+
+def target(
+    spec: object,
+    *,
+    step: Step | None = None,
+    device: str | torch.device | None = None,
+) -> Target:
+    """Make a target out of what the user points at.
+
+    Args:
+        spec: "sample" (photographs that come with stallscope), a folder of images, tar shards
+            (a name, a range `x-{000..009}.tar`, a glob, a folder of them),
+            "package.module:factory", a `DataLoader`, any other iterable of batches, or a target.
+            A factory is called without arguments and may return a loader, a target or a pair
+            (loader, step).
+        step: uses one batch; replaces the target's own.
+        device: where each batch goes before `step`; replaces the target's own.
+
+    Raises:
+        TargetError: there is nothing there that can be measured; the text says what to do.
+    """
+    if step is not None and not callable(step):
+        raise TargetError(f"step is a {_type(step)}: give a function that uses one batch")
+    _check_device(device)
+    try:
+        found = _from_path(os.fspath(spec)) if isinstance(spec, os.PathLike) else _find(spec)
+    except PermissionError as error:
+        raise TargetError(f"{error.filename!r} cannot be read") from error
+    return replace(
+        found,
+        step=found.step if step is None else step,
+        device=found.device if device is None else device,
+    )
+
+
+def _find(spec: object) -> Target:
+    if not isinstance(spec, str):
+        return _from_object(spec, "what was given")
+    if spec == "sample":
+        note = "stallscope's sample data and pipeline, not yours"
+        return Target(sample_loader(), name="sample", notes=(note,))
+    if factory.is_factory(spec) and not Path(spec).exists():
+        found = factory.find(spec)
+        if callable(found) and not _is_loader(found):
+            found = factory.call(found, spec)
+        return replace(_from_object(found, f"what {spec!r} gives"), name=spec)
+    return _from_path(spec)
+
+
+def _from_path(text: str) -> Target:
+    path = Path(text).expanduser().absolute()  # good after a chdir, too
+    if text and path.is_dir():
+        return _from_folder(path, text)
+    if folder.is_shards(text) or path.is_file():
+        return _ours(folder.shards_loader(folder.find_shards(path)), text)
+    if set(text) & set("/\\") or path.suffix:
+        raise TargetError(
+            f"there is no {text!r} (looked in {str(Path.cwd())!r}): check the path. "
+            f"A target is {_FORMS}",
+        )
+    close = difflib.get_close_matches(text.lower(), ["sample"])
+    hint = "; did you mean 'sample'?" if close else "."
+    raise TargetError(f"{text!r} is no target{hint} A target is {_FORMS}")
+
+
+def _from_folder(path: Path, text: str) -> Target:
+    images = folder.find_images(path)
+    if images:
+        return _ours(folder.folder_loader(images), text)
+    archives = sorted(str(file) for file in path.iterdir() if folder.is_shards(file.name))
+    if not archives:
+        raise folder.no_images(path)
+    return _ours(folder.shards_loader(archives), text)
+
+
+def _ours(loader: DataLoader[Any], text: str) -> Target:
+    return Target(loader, name=f"{text} ({folder.OURS})", notes=(folder.OURS,))
+
+
+def _from_object(value: Any, what: str) -> Target:
+    """A target out of a live object; `what` names it in the errors."""
+    if isinstance(value, Target):
+        return value
+    if isinstance(value, tuple) and (pair := _pair(value, what)):
+        return replace(_from_object(pair[0], what), step=pair[1])
+    if _is_dataset(value):
+        raise TargetError(
+            f"{what} is a dataset ({_type(value)}): give the loader that makes its batches, "
+            "DataLoader(dataset, batch_size=...)",
+        )
+    if not _is_loader(value):
+        raise TargetError(f"{what} is a {_type(value)}, which yields no batches: give {_FORMS}")
+    _check_filled(value, what)
+    check_spawnable(value)
+    once = ("an iterator: its batches can be measured once",) if isinstance(value, Iterator) else ()
+    return Target(value, name=_name(value), notes=once)
+
+
+def _pair(value: tuple[Any, ...], what: str) -> tuple[Any, Step | None] | None:
+    """The tuple as (loader, step); None where it is a tuple of batches."""
+    if len(value) == 2 and (callable(value[1]) or value[1] is None):  # noqa: PLR2004 - a pair
+        return value
+    if any(isinstance(part, DataLoader) or _is_dataset(part) for part in value):
+        types = ", ".join(map(_type, value))
+        raise TargetError(f"{what} is a tuple ({types}): give one loader, or (loader, step)")
+    return None
+
+
+def _is_loader(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, _NO_LOADERS)
+
+
+def _is_dataset(value: Any) -> bool:
+    """Whether this is a dataset of torch or of Hugging Face; webdataset's loader is none."""
+    names = {cls.__name__ for cls in type(value).__mro__}
+    parts = getattr(value, "pipeline", None) or ()  # webdataset: the first part reads
+    holds_loader = isinstance(parts, list) and any(isinstance(part, DataLoader) for part in parts)
+    return bool({"Dataset", "IterableDataset"} & names) and not holds_loader
+
+
+def _check_filled(loader: Any, what: str) -> None:
+    dataset = getattr(loader, "dataset", None) if isinstance(loader, DataLoader) else None
+    if dataset is not None and _length(dataset) == 0:
+        raise TargetError(f"the dataset ({_type(dataset)}) of {what} is empty: its length is 0")
+    if isinstance(dataset, IterableDataset):
+        return  # asking such a loader for its length changes it: it would warn while iterated
+    if _length(loader) == 0:
+        raise TargetError(
+            f"{what} ({_type(loader)}) has no batch: its length is 0; with drop_last, a dataset "
+            "needs at least one whole batch",
+        )
+
+
+def _length(value: Any) -> int | None:
+    try:
+        return len(value)
+    except Exception:  # noqa: BLE001 - a stream has none, and says so in many ways
+        return None
+
+
+def _check_device(device: str | torch.device | None) -> None:
+    try:
+        if device is not None:
+            torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise TargetError(f"device={device!r} is no torch device ('cpu', 'cuda:0')") from error
+
+
+def _type(value: Any) -> str:
+    return type(value).__name__
+
+
+def _name(loader: Any) -> str:
+    dataset = getattr(loader, "dataset", None)
+    return _type(loader) if dataset is None else f"{_type(loader)} over {_type(dataset)}"

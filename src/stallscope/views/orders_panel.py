@@ -1,0 +1,436 @@
+"""Put the ops of a pipeline into any order: see its cost and its data, measure it, take its code.
+
+A thin skin over `ordertries.Tries`. The ops can be dragged; two buttons do the same for a keyboard.
+
+The orders that somebody tries in the panel: what is known of each, as sentences and pictures.
+
+Plain functions of the orders and their bench, without widgets, so that the panel is only a skin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+import ipywidgets
+
+from stallscope import result
+from stallscope.charts import order_pictures, orders
+from stallscope.charts import orders as best
+from stallscope.charts.sheet import sheet, styled
+from stallscope.errors import StallscopeError
+from stallscope.names import printable
+from stallscope.orders.bench import Measured, NoSuchOrderError
+from stallscope.orders.result import (
+    CLOSE,
+    DIFFERENT,
+    FAILS,
+    IDENTICAL,
+    NOT_DISTINGUISHED,
+    op_names,
+    pieces,
+)
+from stallscope.orders.text import factor_text, sentence, verdict
+from stallscope.units import seconds
+from stallscope.views.document import html_note, html_table
+from stallscope.views.panels import CopyButton, Panel, image
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from stallscope.charts.sheet import Sheet
+    from stallscope.orders.bench import Comparison, OrderBench, Prediction
+    from stallscope.orders.result import Orders
+
+
+if TYPE_CHECKING:
+    Positions = tuple[int, ...]
+
+_HEADS = ("order", "predicted", "speed-up", "measured", "speed-up", "95% interval", "data")
+_MARKS = {
+    IDENTICAL: "✓",
+    CLOSE: "≈",
+    NOT_DISTINGUISHED: "?",
+    DIFFERENT: "✗",
+    FAILS: "✗",
+}
+_BETWEEN = " → "
+
+
+@dataclass
+class TriedOrder:
+    """What is known of one order."""
+
+    prediction: Prediction
+    """What it should cost."""
+    comparison: Comparison | None = None
+    """Whether it gives the original's data; None until that was looked at."""
+    measured: Measured | None = None
+    """How fast it is; None until it was measured."""
+
+
+class Tries:
+    """The orders that were tried, from the first to the last.
+
+    Args:
+        orders: what was measured.
+        bench: the pipeline, still at hand.
+
+    Attributes:
+        labels: what the ops are called, in the order as it is; no two alike.
+        tried: what is known of each order.
+    """
+
+    def __init__(self, orders: Orders, bench: OrderBench) -> None:
+        self._orders = orders
+        self._bench = bench
+        self._names = {op: printable(name, 40) for op, name in op_names(orders).items()}
+        self.labels = tuple(self._names.values())
+        self.tried: dict[Positions, TriedOrder] = {}
+
+    @property
+    def as_it_is(self) -> Positions:
+        """The positions of all ops, in the order of the pipeline as it is."""
+        return tuple(self._names)
+
+    def starts(self) -> list[tuple[str, Positions]]:
+        """Orders that one can begin from, by what they change: those of the search that work."""
+        rows = [row for row in self._orders.table().to_dicts() if row["kind"] == "order"]
+        known = {row["trial"]: row["positions"] for row in self._orders.trials.to_dicts()}
+        works = [row for row in rows if row["equivalence"] not in {DIFFERENT, FAILS}]
+        found = {
+            f"{printable(row['change'], 60)}, {row['equivalence']}": tuple(known[row["trial"]])
+            for row in works
+            if row["trial"] != 0
+        }
+        return [("as it is", self.as_it_is), *found.items()]
+
+    def labels_of(self, positions: Positions) -> list[str]:
+        """The ops of an order, by their labels."""
+        return [self._names[op] for op in positions]
+
+    def positions_of(self, labels: Sequence[str]) -> Positions | None:
+        """The order that labels stand for; None where they are not all ops."""
+        by_label = {label: op for op, label in self._names.items()}
+        if sorted(labels) != sorted(by_label):
+            return None
+        return tuple(by_label[label] for label in labels)
+
+    def predict(self, positions: Positions) -> TriedOrder:
+        """What an order should cost; asked once."""
+        if positions not in self.tried:
+            prediction = self._bench.predict(positions)
+            self.tried[positions] = TriedOrder(prediction, measured=self._from_search(positions))
+        return self.tried[positions]
+
+    def compare(self, positions: Positions) -> TriedOrder:
+        """Whether an order gives the original's data; asked once."""
+        found = self.predict(positions)
+        if found.comparison is None:
+            found.comparison = self._bench.compare(positions)
+        return found
+
+    def measure(self, positions: Positions, on_progress: Callable[[float], object]) -> TriedOrder:
+        """How fast an order is; measured again each time."""
+        found = self.compare(positions)
+        if found.comparison is not None and found.comparison.equivalence == FAILS:
+            raise NoSuchOrderError(
+                f"this order cannot be measured, it fails: {found.comparison.why}. Move the op "
+                "that fails"
+            )
+        found.measured = self._bench.measure(positions, on_progress)
+        return found
+
+    def code(self, positions: Positions) -> str:
+        """Python source that makes an order's pipeline."""
+        return self._bench.code(positions)
+
+    def bars(self, positions: Positions) -> Sheet:
+        """What the order should cost beside the pipeline as it is, part by part."""
+        rows = [self._row(self.as_it_is, positions)]
+        rows += [self._row(positions)] if positions != self.as_it_is else []
+        made, (ax,) = sheet(self.answer(positions), [orders.KEY], [orders.part(rows)])
+        with styled():
+            orders.draw(ax, rows)
+        return made
+
+    def pictures(self, positions: Positions) -> Sheet | None:
+        """A few samples beside the original's; None where there are none."""
+        found = self.compare(positions).comparison
+        if found is None or not found.pictures or positions == self.as_it_is:
+            return None
+        return order_pictures.of(found, "This order")
+
+    def answer(self, positions: Positions) -> str:
+        """How fast the order should be, and was, in one sentence."""
+        if positions == self.as_it_is:
+            return "This is the pipeline as it is"
+        found = self.predict(positions)
+        if found.prediction.seconds is None:
+            return printable(f"This order fails: {found.prediction.why}", 200)
+        said = f"This order should be {factor_text(self._predicted(found))} as fast"
+        if found.measured is None:
+            return f"{said}: predicted, not measured"
+        return f"{said}, and is {_measured(found.measured)}"
+
+    def verdict(self, positions: Positions) -> str:
+        """Whether the data is the original's, with a mark, as HTML."""
+        found = self.tried[positions].comparison
+        if positions == self.as_it_is:
+            return "<p><b>the original</b></p>"
+        if found is None:
+            return "<p>comparing its samples with the original's …</p>"
+        said = printable(verdict(order_pictures.told(found)), 400)
+        return f"<p><b>{_MARKS[found.equivalence]} {escape(said)}</b></p>"
+
+    def table(self) -> str:
+        """All that was tried, the last first, as HTML."""
+        rows = [self._cells(positions, found) for positions, found in self.tried.items()]
+        return html_note("tried, the last first") + html_table(_HEADS, rows[::-1])
+
+    def _row(self, positions: Positions, beside: Positions | None = None) -> orders.PipelineRow:
+        """One bar; the pipeline as it is is also measured whenever another one is."""
+        found = self.predict(positions)
+        other = self.predict(beside).measured if beside else None
+        first = positions == self.as_it_is
+        parts = pieces(found.prediction.parts)
+        ops = sum(part.kind == "transform" for part in parts)
+        fails = found.prediction.seconds is None and ops < len(positions)
+        measured = None
+        if found.measured is not None:
+            measured = (found.measured.seconds, found.measured.low, found.measured.high)
+        elif other is not None:
+            measured = (other.original_s, None, None)
+        return orders.PipelineRow(
+            name="as it is" if first else "this order",
+            said=seconds(found.prediction.seconds),
+            parts=parts,
+            predicted_s=found.prediction.seconds,
+            measured_s=measured,
+            order=_BETWEEN.join(self.labels_of(positions)),
+            failed=self._names[positions[ops]] if fails else "",
+            strong=not first,
+        )
+
+    def _cells(self, positions: Positions, found: TriedOrder) -> tuple[str, ...]:
+        measured, comparison = found.measured, found.comparison
+        fails = found.prediction.seconds is None
+        first = positions == self.as_it_is
+        low = None if measured is None else measured.speedup_low
+        return (
+            _BETWEEN.join(self.labels_of(positions)),
+            seconds(found.prediction.seconds),
+            "—" if fails or first else factor_text(self._predicted(found)),
+            "—" if measured is None else seconds(measured.seconds),
+            "—" if measured is None or first else factor_text(measured.speedup),
+            "—" if measured is None or low is None else f"{low:.2f} to {measured.speedup_high:.2f}",
+            "the original" if first else "—" if comparison is None else comparison.equivalence,
+        )
+
+    def _predicted(self, found: TriedOrder) -> float:
+        """How many times as fast as the original it should be."""
+        original = self.predict(self.as_it_is).prediction.seconds
+        mine = found.prediction.seconds
+        return original / mine if original and mine else 1.0
+
+    def _from_search(self, positions: Positions) -> Measured | None:
+        """What the search measured of an order, if it did."""
+        known = {row["trial"]: row["positions"] for row in self._orders.trials.to_dicts()}
+        for row in self._orders.table().drop_nulls("measured_s").to_dicts():
+            if row["kind"] == "order" and tuple(known[row["trial"]]) == positions:
+                ends = (row["measured_s"], row["measured_low_s"], row["measured_high_s"])
+                factors = (row["speedup"], row["speedup_low"], row["speedup_high"])
+                return Measured(*ends, row["measured_s"] * row["speedup"], *factors, row["place"])
+        return None
+
+
+def _measured(found: Measured) -> str:
+    low, high = found.speedup_low, found.speedup_high
+    where = "in workers" if found.place == "workers" else "in the main process"
+    if low is None or high is None:
+        return f"{factor_text(found.speedup)} as fast, measured once {where}, without an interval"
+    ends = f"95% interval {low:.2f} to {high:.2f}"
+    if low <= 1 <= high:
+        return f"not distinguishable from the original, measured {where} ({ends})"
+    return f"{factor_text(found.speedup)} as fast, measured {where} ({ends})"
+
+
+KINDS: Final = {"try": "the ops in any order, with cost, data, measurement and code (the default)"}
+"""Every panel of orders."""
+NO_BENCH: Final = (
+    "Only figures are here, not the pipeline: call ss.orders in this notebook to try other orders"
+)
+HINT: Final = (
+    "Drag the ops into another order with the mouse; or choose one and move it with the buttons."
+)
+_WIDE: Final = {"description_width": "initial"}
+
+
+def panel(orders: Orders, kind: str | None = None) -> Panel:
+    """Try orders by hand.
+
+    Args:
+        orders: what was measured.
+        kind: one of `KINDS`.
+
+    Raises:
+        NoSuchPanelError: there is no such kind.
+    """
+    result.resolve_panel(kind, KINDS, "orders")
+    if orders.bench is None:
+        return _told(orders, NO_BENCH)
+    tries = Tries(orders, orders.bench)
+    if len(tries.labels) < 2:  # noqa: PLR2004 - two to change places
+        return _told(orders, sentence(orders))
+    made = Board(tries).panel
+    made.still = best.figure(orders)
+    return made
+
+
+def _told(orders: Orders, said: str) -> Panel:
+    made = Panel([ipywidgets.HTML(f"<p>{escape(printable(said, 300))}</p>")])
+    made.still = best.figure(orders)
+    return made
+
+
+class Board:
+    """The widgets of one panel.
+
+    Args:
+        tries: what they ask.
+    """
+
+    def __init__(self, tries: Tries) -> None:
+        self._tries = tries
+        self._now = tries.as_it_is
+        labels = list(tries.labels)
+        self.tags = ipywidgets.TagsInput(value=labels, allowed_tags=labels, allow_duplicates=False)
+        self.start = ipywidgets.Dropdown(
+            options=tries.starts(), description="Begin from", style=_WIDE
+        )
+        self.op = ipywidgets.Dropdown(options=labels, description="Op", style=_WIDE)
+        self.earlier = ipywidgets.Button(description="Earlier", icon="arrow-up")
+        self.later = ipywidgets.Button(description="Later", icon="arrow-down")
+        self.run = ipywidgets.Button(description="Measure for real", icon="clock-o")
+        self.progress = ipywidgets.FloatProgress(min=0.0, max=1.0)
+        self.progress.layout.visibility = "hidden"
+        self.copy = CopyButton("Copy the code")
+        self.said, self.verdict, self.bars, self.pictures, self.code, self.table = (
+            ipywidgets.HTML() for _ in range(6)
+        )
+        self._connect()
+        self.show(self._now)
+        self.panel = Panel(list(self._rows()))
+        self.panel.add_class("stallscope-orders-panel")
+
+    def show(self, positions: Positions) -> None:
+        """Show an order: at once what it should cost, then whether its data is the same."""
+        self._now = positions
+        self.tags.value = self._tries.labels_of(positions)
+        known = [start for _, start in self.start.options]
+        self.start.value = positions if positions in known else None
+        self._enable()
+        self.copy.text = self.code.value = self.pictures.value = ""  # of the order before
+        self._tries.predict(positions)
+        self._draw()
+        self._tries.compare(positions)
+        self._tell()
+        sheet = self._tries.pictures(positions)
+        self.pictures.value = image(sheet)
+        code = self._tries.code(positions)
+        self.copy.text = code
+        self.code.value = _fold("The code of this pipeline", code)
+
+    def _draw(self) -> None:
+        self.bars.value = image(self._tries.bars(self._now))
+        self._tell()
+
+    def _tell(self) -> None:
+        self.verdict.value = self._tries.verdict(self._now)
+        self.table.value = self._tries.table()
+
+    def measure(self) -> None:
+        """Measure what is shown, while a bar moves."""
+        self.run.disabled = True
+        self.progress.value = 0.0
+        self.progress.layout.visibility = "visible"
+        try:
+            self.said.value = "<p>measuring, in turn with the pipeline as it is …</p>"
+            self._tries.measure(self._now, self._move)
+            self.said.value = ""
+            self._draw()
+        except BaseException:
+            self.said.value = "<p>not measured: it was stopped</p>"
+            raise
+        finally:
+            self.progress.layout.visibility = "hidden"
+            self.run.disabled = False
+
+    def _move(self, share: float) -> None:
+        self.progress.value = share
+
+    def move(self, by: int) -> None:
+        """Move the chosen op so many places."""
+        op = self.op.value
+        labels = self._tries.labels_of(self._now)
+        place = labels.index(op)
+        labels.insert(min(max(place + by, 0), len(labels) - 1), labels.pop(place))
+        self._take(labels)
+
+    def _take(self, labels: list[str]) -> None:
+        """An order that somebody made; one without all ops is put right."""
+        positions = self._tries.positions_of(labels)
+        if positions is None:
+            self.tags.value = self._tries.labels_of(self._now)
+            self.said.value = "<p>An order has every op once: it was put back</p>"
+        elif positions != self._now:
+            self.said.value = ""
+            self.show(positions)
+
+    def _enable(self) -> None:
+        place = self._tries.labels_of(self._now).index(self.op.value)
+        self.earlier.disabled = place == 0
+        self.later.disabled = place == len(self._now) - 1
+
+    def _connect(self) -> None:
+        guard = self._guarded
+        self.tags.observe(lambda change: guard(lambda: self._take(change["new"])), names="value")
+        self.start.observe(lambda change: guard(lambda: self._begin(change["new"])), names="value")
+        self.op.observe(lambda _: self._enable(), names="value")
+        self.earlier.on_click(lambda _: guard(lambda: self.move(-1)))
+        self.later.on_click(lambda _: guard(lambda: self.move(1)))
+        self.run.on_click(lambda _: guard(self.measure))
+
+    def _begin(self, positions: Positions | None) -> None:
+        if positions is not None:
+            self._take(self._tries.labels_of(positions))
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """Act, and say here what went wrong: what a callback raises is shown nowhere."""
+        try:
+            act()
+        except StallscopeError as error:
+            self.said.value = f"<p>{escape(str(error))}</p>"
+        except Exception as error:  # noqa: BLE001 - the user's own, out of an op
+            said = printable(f"{type(error).__name__}: {error}", 600)
+            self.said.value = f"<p>That did not work. {escape(said)}</p>"
+
+    def _rows(self) -> Iterator[Any]:
+        yield ipywidgets.HTML(f"<p>{HINT}</p>")
+        yield self.tags
+        yield ipywidgets.HBox([self.op, self.earlier, self.later, self.start])
+        yield self.verdict
+        yield self.bars
+        yield ipywidgets.HBox([self.run, self.copy, self.progress])
+        yield self.said
+        yield self.pictures
+        yield self.code
+        yield self.table
+
+
+def _fold(head: str, code: str) -> str:
+    return (
+        f"<details><summary>{escape(head)}</summary>"
+        f"<pre style='overflow-x:auto'>{escape(code)}</pre></details>"
+    )
