@@ -16,6 +16,7 @@ from virtual_loop import a_loop
 import stallscope
 from stallscope import cli, packaged
 from stallscope.cli import measure
+from stallscope.diagnose import diagnose as diagnose_module
 
 COMMANDS = (
     *("diagnose", "flame", "lab", "lines", "notebooks", "orders", "record", "run", "show"),
@@ -199,7 +200,7 @@ class TestDiagnose:
                 asked.update(named, target=target)
                 return a_diagnosis(verdict, parts=False, name=str(here / "mine.py"))
 
-            monkeypatch.setattr("stallscope.diagnose.diagnose.diagnose", diagnose)
+            monkeypatch.setattr(diagnose_module, "diagnose", diagnose)
             return asked
 
         return answer

@@ -16,50 +16,45 @@ import stallscope
 ROOT = Path(stallscope.__file__).parent
 LAYERS = {
     # layer: (its folders and modules, layers below that it may use, packages that it may use)
-    "ground": (
-        """afterimport benches diagnoses errors eventlog flamefile flames interrupts ladders
-        listings mapped marks orderings packaged resources result run runfile stages tracefile
-        units""",
+    "words": (
+        "after_import errors interrupts machine names packaged result stages stats units",
         "",
-        "numpy polars matplotlib:types",
+        "numpy polars psutil torch matplotlib:types",
     ),
-    "probe": ("probe", "ground", "numpy torch typing_extensions:types"),
-    "measure": (
-        "measure",
-        "ground probe",
-        "cv2 line_profiler numpy torch torchvision PIL psutil pynvml tqdm typing_extensions:types",
+    "hooks": ("hooks", "words", "numpy torch typing_extensions:types"),
+    "loops": (
+        "targets isolation loops",
+        "words hooks",
+        "numpy torch torchvision PIL psutil pynvml tqdm typing_extensions:types",
     ),
-    "analyze": ("analyze", "ground", "numpy polars"),
-    "experiments": (
-        "experiments",
-        "ground probe measure analyze",
-        "numpy polars psutil torch tqdm",
+    "run": (
+        "run stalls",
+        "words hooks loops",
+        "numpy polars psutil pynvml torch tqdm typing_extensions:types",
     ),
+    "verbs": (
+        "ladder flame orders lines",
+        "words hooks loops run",
+        "cv2 line_profiler numpy polars psutil PIL torch torchvision tqdm typing_extensions:types",
+    ),
+    "diagnose": ("diagnose", "words hooks loops run verbs", "numpy polars psutil torch tqdm"),
+    "charts": ("charts", "words run verbs diagnose", "numpy polars matplotlib PIL"),
     "views": (
         "views",
-        "ground analyze",
+        "words run verbs diagnose charts",
         "jinja2 numpy polars matplotlib ipywidgets anywidget traitlets PIL",
     ),
     "door": (
         "*",
-        "ground probe measure analyze experiments views",
-        "numpy torch PIL scipy torchvision nbformat typer jupyter_core webdataset",
+        "words hooks loops run verbs diagnose charts views",
+        "numpy polars torch PIL scipy torchvision nbformat typer jupyter_core webdataset",
     ),
 }
-STILL_UPWARDS = {
-    "run analyze.tables", "run analyze.stalls.standing", "run analyze.trace.timeline",
-    "runfile analyze.spans", "ladders analyze.headroom", "listings analyze.hotlines",
-    "flames analyze.stacks", "orderings analyze.orders.table", "views.findings __init__",
-}  # fmt: skip
-"""Importer and imported, until a result stands beside its analysis."""
+STILL_UPWARDS = {"run.result views.trace", "diagnose.text __init__"}
+"""Importer and imported, until they are mended."""
 STILL_CIRCLES = {
-    "run runfile", "flames flamefile", "experiments.ordering.recipe experiments.candidates.memory",
-    "views.diagnosis views.diagnosispanel", "views.diagnosis views.report",
-    "views.ladder views.charts.climb", "views.ladder views.ladderpanel",
-    "views.lines views.charts.hotlines", "views.lines views.linespanel",
-    "views.orders views.charts.orderops", "views.orders views.charts.orders",
-    "views.orders views.orderspanel", "views.flame views.flamefiles",
-    "views.flamediff views.flamefiles",
+    "run.result run.files", "run.result run.decode", "flame.result flame.files",
+    "flame.result flame.classify",
 }  # fmt: skip
 """Importer and imported, until the modules of a circle are one."""
 
@@ -157,7 +152,7 @@ HEAVY = {"torch", "polars", "matplotlib", "ipywidgets", "pandas", "nbformat", "s
     [
         ("stallscope, stallscope.cli, stallscope.hooks.stage_log", set()),
         ("stallscope.hooks.probe, stallscope.targets.target", {"torch"}),
-        ("stallscope.run, stallscope.run.files, stallscope.run.summary", {"polars"}),
+        ("stallscope.run.result, stallscope.run.files, stallscope.run.summary", {"polars"}),
     ],
 )
 def test_loads_no_more_than_it_needs(modules, heavy):

@@ -24,7 +24,7 @@ THREAD = StackFrame("Thread._bootstrap", "/usr/lib/python3.11/threading.py", 100
 
 def hook(stage: Stage) -> StackFrame:
     """The recorder's frame around a stage."""
-    return StackFrame(frame_name(stage), str(OURS / "probe/hotpath.py (passed over by …)"), 200)
+    return StackFrame(frame_name(stage), str(OURS / "hooks/hot_path.py (passed over by …)"), 200)
 
 
 def test_begins_at_the_workers_loop():
@@ -87,8 +87,8 @@ def test_what_well_known_code_tells(name, file, stage):
 
 def test_nobody_who_watches_is_in_it():
     """Our own threads and our own loop are no part of what is measured."""
-    watching = StackFrame("sample", str(OURS / "probe/standby.py"), 1)
-    ours = StackFrame("Session.run", str(OURS / "experiments/session.py"), 1)
+    watching = StackFrame("sample", str(OURS / "hooks/self_sampler.py"), 1)
+    ours = StackFrame("Session.run", str(OURS / "flame/sampling.py"), 1)
 
     assert collapsed([THREAD, watching]) is None
     assert collapsed([START[0], ours]) is None

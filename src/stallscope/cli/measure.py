@@ -10,8 +10,8 @@ The command that looks into a training which runs already: `flame`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable  # noqa: TC003 - `Annotated` is read while it runs
+from contextlib import AbstractContextManager  # noqa: TC003 - likewise
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile

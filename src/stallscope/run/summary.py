@@ -413,7 +413,8 @@ def stage_name(stage: StageTimes, unit: str, longest: int = LONGEST) -> str:
     """
     if stage.per == unit:
         return printable(stage.stage, longest)
-    return f"{printable(stage.stage, longest)}, {'the rest' if stage.stage == BATCH.name else 'per batch'}"
+    per = "the rest" if stage.stage == BATCH.name else "per batch"
+    return f"{printable(stage.stage, longest)}, {per}"
 
 
 NOTHING: Final = "No batch was recorded from beginning to end: there is nothing to show"

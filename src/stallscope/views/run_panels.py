@@ -137,7 +137,8 @@ def _part_row(row: dict[str, Any]) -> str:
         f"width:{100 * row['share']:.0f}px;background:{colour}'></span>"
     )
     return (
-        f"<tr><th scope='row' style='{_NAME};font-weight:normal'>{escape(printable(row['part']))}</th>"
+        f"<tr><th scope='row' style='{_NAME};font-weight:normal'>"
+        f"{escape(printable(row['part']))}</th>"
         f"<td style='{_CELL};white-space:nowrap'>{bar}{share(row['share'])}</td>"
         f"<td style='{_CELL}'>{seconds(row['exposed_s'])}</td></tr>"
     )
