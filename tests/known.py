@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from stallscope.diagnose.batch_times import BatchTimes, Setup, Spikes, Starts
-from stallscope.diagnose.exposure import Exposure, MachineUse, StagePart
+from stallscope.diagnose.exposure import Exposure, MachineUse, StagePart, longest_first
 from stallscope.diagnose.facts import Facts
 from stallscope.stages import FETCH, MEMORY, SHM
 from stallscope.stalls.loop_time import LoopBreakdown
@@ -62,7 +62,7 @@ def parts_of(work: Work) -> tuple[StagePart, ...]:
     """The parts of the stalls, the longest first."""
     pairs = {key: one if isinstance(one, tuple) else (one, 0.0) for key, one in work.items()}
     parts = [StagePart(*key, share, waiting) for key, (share, waiting) in pairs.items()]
-    return tuple(sorted(parts, key=lambda part: -part.share))
+    return longest_first(parts)
 
 
 WAITS_IN_FETCH: Work = {(FETCH.name, "fetch"): (0.9, 1.0), ("Blur", "transform"): 0.1}

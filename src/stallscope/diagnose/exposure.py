@@ -30,7 +30,7 @@ from stallscope.stalls import lifecycle
 from stallscope.stalls.loop_time import is_own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from stallscope.run.result import Run
 
@@ -59,6 +59,16 @@ _GROUP_OF_PART: Final = {
 }
 _GROUP_OF_STAGE: Final = {BATCH.name: COLLATE, GETITEM.name: GETITEM_}
 """Of stages of the kind `other`; any other is code of the user's, as a transform is."""
+
+
+_WAY: Final = {
+    group: place
+    for place, group in enumerate((*WORK, SENDING, PIN, MAIN, START, UNATTRIBUTED, CROWDED))
+}
+"""Place of a group on a sample's way to the loop: the order of what is equally long."""
+DIGITS: Final = 9
+"""Shares that agree in so many digits are equal: the last ones of a sum of times depend on the
+order in which threads add them up."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +108,18 @@ class Exposure:
 
     def groups(self) -> dict[str, float]:
         """Share of each group, the largest first."""
-        names = dict.fromkeys(part.group for part in self.parts)
-        return dict(sorted(((name, self.of(name)) for name in names), key=lambda one: -one[1]))
+        found = {name: self.of(name) for name in dict.fromkeys(part.group for part in self.parts)}
+        return {name: found[name] for name in sorted(found, key=lambda g: _first(found[g], g))}
+
+
+def _first(share: float, group: str) -> tuple[float, int]:
+    """Key of an order: the largest share first, and equal ones by a sample's way."""
+    return -round(share, DIGITS), _WAY.get(group, len(_WAY))
+
+
+def longest_first(parts: Iterable[StagePart]) -> tuple[StagePart, ...]:
+    """Order parts by their length; those of one length by a sample's way and by their names."""
+    return tuple(sorted(parts, key=lambda part: (*_first(part.share, part.group), part.stage)))
 
 
 def exposure(run: Run, used: MachineUse, *, all_alike: bool = False) -> Exposure:
@@ -137,8 +157,8 @@ def exposure(run: Run, used: MachineUse, *, all_alike: bool = False) -> Exposure
     stalled_s = sum(exposed_s.values())
     if not whole_s:
         return Exposure()
-    found = [replace(part, share=part.share / whole_s) for part in parts]
-    return Exposure(tuple(sorted(found, key=lambda part: -part.share)), free_s / stalled_s)
+    found = longest_first(replace(part, share=part.share / whole_s) for part in parts)
+    return Exposure(found, free_s / stalled_s)
 
 
 def _stages(run: Run) -> dict[tuple[str, str | None], dict[str, Any]]:

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 from stallscope.diagnose import rules, thresholds, worker_rules
 from stallscope.diagnose.exposure import (
     CROWDED,
+    DIGITS,
     FETCH,
     GETITEM_,
     MAIN,
@@ -45,6 +46,7 @@ from stallscope.diagnose.exposure import (
 )
 from stallscope.diagnose.findings import JUST, clear, finding
 from stallscope.diagnose.result import (
+    CAUSES,
     COPY,
     CPU_SATURATED,
     HEALTHY,
@@ -208,7 +210,7 @@ def _of_work(facts: Facts, found: CauseFindings) -> Finding | None:
 def _most_work(found: CauseFindings) -> Finding | None:
     """Whatever group of work holds most."""
     works = [one for one in found.values() if rules.groups_of(one.code)]
-    return max(works, key=lambda one: one.severity, default=None)
+    return min(works, key=_by_cost, default=None)
 
 
 if TYPE_CHECKING:
@@ -240,7 +242,13 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
     rest = [one for one in found.values() if one.code != verdict.code and _is_worth(one)]
     if verdict.code == HEALTHY.code:
         rest = [one for one in rest if one.code in (START_UP.code, MAIN_PROCESS.code, COPY.code)]
-    return (verdict, *sorted(rest, key=lambda one: (one.code == CPU_SATURATED.code, -one.severity)))
+    return (verdict, *sorted(rest, key=lambda one: (one.code == CPU_SATURATED.code, _by_cost(one))))
+
+
+def _by_cost(one: Finding) -> tuple[float, float, int]:
+    """Key of an order: what costs most first, then what is surer, then the order of the causes."""
+    place = list(CAUSES).index(one.code)
+    return -round(one.severity, DIGITS), -round(one.confidence, DIGITS), place
 
 
 def _is_worth(one: Finding) -> bool:

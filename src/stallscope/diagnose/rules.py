@@ -194,10 +194,10 @@ def leading(facts: Facts) -> str | None:
     parts = [part for part in facts.exposure.parts if part.group in _WORK]
     work = sum(part.share for part in parts)
     groups = facts.exposure.groups()
-    most = max(_WORK, key=lambda name: groups.get(name, 0.0))
-    if not work:
+    most = next((name for name in groups if name in _WORK), None)  # the largest
+    if not work or most is None:
         return None
-    if groups.get(most, 0.0) >= thresholds.DOMINATES * work:
+    if groups[most] >= thresholds.DOMINATES * work:
         return most
     first, second = (*(part.share for part in parts[:2]), 0.0)[:2]
     ahead = first >= thresholds.LEADS * work and first >= thresholds.AHEAD * second
@@ -330,7 +330,7 @@ def own_parts(facts: Facts) -> Finding | None:
         parts["code outside of the model"] += facts.own_parts.get("step", 0.0)
     if facts.setup.num_workers:
         parts[_SAMPLER] = facts.stall_share * facts.exposure.of(MAIN)
-    whole, longest = sum(parts.values()), max(parts, key=lambda name: parts[name])
+    whole, longest = sum(parts.values()), max(sorted(parts), key=lambda name: parts[name])
     if whole < thresholds.OWN_PART:
         return None
     return finding(

@@ -71,7 +71,7 @@ def slow_worker(facts: Facts) -> Finding | None:
     making, by_worker = facts.making, facts.making.by_worker_s if facts.making else {}
     if making is None or len(by_worker) < 2:  # noqa: PLR2004 - one and the others
         return None
-    slow = max(by_worker, key=lambda one: by_worker[one])
+    slow = max(sorted(by_worker), key=lambda one: by_worker[one])
     rest_s = float(np.median([took for one, took in by_worker.items() if one != slow]))
     ratio = by_worker[slow] / rest_s if rest_s else 1.0
     part = max(facts.patterns.get(_SLOW_WORKER, 0.0), facts.stalled_by_worker.get(slow, 0.0))

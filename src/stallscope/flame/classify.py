@@ -265,7 +265,9 @@ def table(flame: Flame, worker: int | str | None = ALL, stage: str | None = ALL)
 def kind_shares(samples: pl.DataFrame) -> dict[str, float]:
     """The share of samples that belong to each kind of frame, the largest first."""
     hits: dict[str, int] = {}
-    for stack, many in samples.group_by("stack").agg(pl.col("hits").sum()).iter_rows():
+    for stack, many in (
+        samples.group_by("stack", maintain_order=True).agg(pl.col("hits").sum()).iter_rows()
+    ):
         name = kind(owner(stack))
         hits[name] = hits.get(name, 0) + many
     count = sum(hits.values())

@@ -153,7 +153,9 @@ def _stage_table(found: list[_Stage]) -> pl.DataFrame:
         )
         for stage, values in zip(found, per_unit_s, strict=True)
     ]
-    return pl.DataFrame(table, schema=STAGES, orient="row").sort("busy_s", descending=True)
+    return pl.DataFrame(table, schema=STAGES, orient="row").sort(
+        "busy_s", descending=True, maintain_order=True
+    )
 
 
 def samples(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:

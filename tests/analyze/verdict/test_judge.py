@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from known import CASES, IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of
 
 from stallscope.diagnose.batch_times import Starts
-from stallscope.diagnose.exposure import Exposure
+from stallscope.diagnose.exposure import Exposure, StagePart, longest_first
 from stallscope.diagnose.ranking import judge
 from stallscope.diagnose.result import CAUSES
 
@@ -39,6 +40,31 @@ class TestVerdict:
         codes = [found.code for found in judge(CASES[code])]
 
         assert len(codes) == len(set(codes))
+
+
+EQUAL = [("fetch", "fetch"), ("decode", "decode"), ("Blur", "transform"), ("collate", "collate")]
+
+
+class TestTies:
+    @pytest.mark.parametrize("order", [*permutations(range(4))], ids=str)
+    def test_equal_findings_stand_in_the_way_of_a_sample(self, order):
+        """Stages that take the same time, to the last digit of a sum, have one order."""
+        parts = [
+            StagePart(*EQUAL[place], 0.25 + number * 1e-16, 0.0)
+            for number, place in enumerate(order)
+        ]
+        found = judge(known(exposure=Exposure(longest_first(parts)), waiting_s=0.0))
+
+        assert ["cpu-saturated", "decode", "one-transform", "collate"] == [
+            one.code for one in found
+        ]
+
+    @pytest.mark.parametrize("order", [*permutations(range(4))], ids=str)
+    def test_equal_parts_have_one_order(self, order):
+        """Whichever was found first, the parts of an exposure stand as a sample passes them."""
+        parts = longest_first(StagePart(*EQUAL[place], 0.25, 0.0) for place in order)
+
+        assert EQUAL == [(part.stage, part.group) for part in parts]
 
 
 class TestOrder:
