@@ -8,9 +8,9 @@ import tempfile
 if "PYTEST_XDIST_WORKER" in os.environ:  # what the tests beside these leave is not ours
     os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-")
 
-import leftovers
 import pytest
 import torch
+from support import leftovers
 
 
 def pytest_addoption(parser):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from benchkit.command import Option, arguments, met, table
 from benchkit.pairing import in_turns, ratio
-from flaming import Planted
+from support.busy_loaders import Planted
 from torch.utils.data import DataLoader
 
 from stallscope.flame.pyspy import How, Spy

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchkit.command import Option, arguments
-from planted_stacks import many_stacks
+from support.build_flame import many_stacks
 
 from stallscope.flame.tree import of_flame
 from stallscope.views.flame_viewer import page

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import polars as pl
 from benchkit.command import Option, arguments, table
-from flaming import Planted
+from support.busy_loaders import Planted
 from torch.utils.data import DataLoader
 
 import stallscope as ss

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from benchkit.command import Option, arguments, ms, table
 from benchkit.pairing import ratio
-from pipelines import Tensors, workbench_of
+from support.pipelines import Tensors, workbench_of
 from torchvision.transforms import v2
 
 from stallscope.orders import run_ops

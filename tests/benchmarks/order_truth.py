@@ -1,9 +1,9 @@
 """Is the equivalence of two orders right, on every pipeline of which it is known?
 
-The pipelines stand in tests/pipelines.py: commuting and not, random, with other dtypes, in place,
-with generators of their own, failing, and so on. Each is tried on other data and with other draws
-each time. An order that is called identical and is not would be the worst mistake; such are counted
-apart.
+The pipelines stand in tests/support/pipelines.py: commuting and not, random, with other dtypes, in
+place, with generators of their own, failing, and so on. Each is tried on other data and with other
+draws each time. An order that is called identical and is not would be the worst mistake; such
+are counted apart.
 
     python tests/benchmarks/order_truth.py --seeds 20
 """
@@ -14,7 +14,7 @@ import time
 
 import torch
 from benchkit.command import Option, arguments, table
-from pipelines import KNOWN, compared
+from support.pipelines import KNOWN, compared
 
 from stallscope.orders.result import IDENTICAL
 

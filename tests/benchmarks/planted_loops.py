@@ -3,7 +3,7 @@
 For each loop: for which share of its time it stands still, what the stalls consist of, what no span
 explains of them, and which pattern is found, with its period and the chance that it is an accident.
 A loop whose reason is its own use of the batches hardly stands still; then the longest part of that
-is shown. What must be found stands in `tests/standing_still.py`.
+is shown. What must be found stands in `tests/support/stalling_loops.py`.
 
     python tests/benchmarks/planted_loops.py
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 
 from benchkit.command import Option, arguments, table
-from standing_still import PLANTS, Found, Plant, find, wrong
+from support.stalling_loops import PLANTS, Found, Plant, find, wrong
 from tqdm import tqdm
 
 HEAD = ("loop", "stalled", "longest parts", "unattributed", "pattern, period, chance", "right")

@@ -1,10 +1,10 @@
 """The verdict on every loader of the support table, with one op that takes long.
 
-The op that all samples of a loader go through (`support.LOADERS`, `third_party.OPS`) computes for
-`--op` seconds a sample, which is far more than the step takes. So the verdict should be
-`one-transform` with its name, or `__getitem__` where the op is not seen in it; `transforms` where
-there are two of it; `main-process` where the loop makes the batches itself; or `inconclusive` with
-a reason. Ops of other libraries are not slowed: of those loaders the table shows what is said.
+The op that all samples of a loader go through (`support_table.LOADERS`,
+`third_party_loaders.OPS`) computes for `--op` seconds a sample, which is far more than the step
+takes. So the verdict should be `one-transform` with its name, or `__getitem__` where the op is not
+seen in it; `transforms` where there are two of it; `main-process` where the loop makes the batches
+itself; or `inconclusive` with a reason. Ops of other libraries are not slowed: of those loaders the table shows what is said.
 
     python tests/benchmarks/verdict_loaders.py --budget 20
 """
@@ -40,13 +40,10 @@ def main() -> None:
     # before the loaders are imported, here and in workers
     os.environ |= {"SLOW_OP_S": str(given.op), "LONGER": "10"}  # epochs longer than their start
     warnings.filterwarnings("ignore")
-    import support
-    import third_party
+    from support_table import LOADERS
 
-    loaders = {
-        name: (make, "" if name == _NO_OP else "Jitter") for name, make in support.LOADERS.items()
-    }
-    loaders |= {name: (make, third_party.OPS[name]) for name, make in third_party.LIBRARIES.items()}
+    loaders = {name: (make, "" if name == _NO_OP else "Jitter") for name, make in LOADERS.items()}
+    loaders |= {name: (make, OPS[name]) for name, make in LIBRARIES.items()}
     wanted = {name: one for name, one in loaders.items() if given.only in name}
     rows = [_row(name, *one, given) for name, one in tqdm(wanted.items(), disable=False)]
     print(table(HEAD, rows))

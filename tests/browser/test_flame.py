@@ -8,13 +8,13 @@ from pathlib import Path
 import nbformat
 import pytest
 from browser.page import SCREENSHOTS
-from planted_stacks import HOSTILE, a_flame, named
+from support.build_flame import HOSTILE, a_flame, named
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 TESTS = Path(__file__).parents[1]
 CELLS = [
-    f"import sys; sys.path.insert(0, {str(TESTS)!r})\nfrom planted_stacks import *",
+    f"import sys; sys.path.insert(0, {str(TESTS)!r})\nfrom support.build_flame import *",
     "flame = a_flame()\npanel = flame.panel()\npanel",
     "named(HOSTILE).panel()",
 ]
@@ -196,7 +196,7 @@ def test_the_fallback_in_a_cell_zooms_without_a_kernel(browser, tmp_path):
 
 def test_a_difference_shows_both(browser, tmp_path):
     """What is gone is still there to be seen, with its share before."""
-    from planted_stacks import COLLATE, CROP, JPEG
+    from support.build_flame import COLLATE, CROP, JPEG
 
     page = browser.new_page()
     after = a_flame({JPEG: 0.5, CROP: 0.2, COLLATE: 0.3}, seed=1)

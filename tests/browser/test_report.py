@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from browser.page import SCREENSHOTS
-from diagnosed import DECODE, a_diagnosis
-from planted_stacks import HOSTILE, named
+from support.build_diagnosis import DECODE, a_diagnosis
+from support.build_flame import HOSTILE, named
 
 from stallscope.diagnose.result import Finding
 

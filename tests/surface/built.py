@@ -12,13 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builders import a_run, resources_of, steps_of
-from climbs import RUNGS, a_ladder
-from diagnosed import COPY, DECODE, HEALTHY, LOCK, UNKNOWN, a_diagnosis
-from listed import some_lines
-from orderings_built import PlannedBench, some_orders
-from planted_stacks import CONV, JPEG, a_flame
-from virtual_loop import a_loop, together
+from support.build_diagnosis import COPY, DECODE, HEALTHY, LOCK, UNKNOWN, a_diagnosis
+from support.build_flame import CONV, JPEG, a_flame
+from support.build_ladder import RUNGS, a_ladder
+from support.build_lines import some_lines
+from support.build_orders import PlannedBench, some_orders
+from support.build_run import a_run, resources_of, steps_of
+from support.virtual_loop import a_loop, together
 
 import stallscope as ss
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from pictures import texts
+from support.chart_texts import texts
 from surface.built import EACH_KIND, built
 
 import stallscope as ss

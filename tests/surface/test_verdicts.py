@@ -6,13 +6,13 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from builders import a_run, resources_of, steps_of
-from climbs import RUNGS, a_ladder
-from judged import judged
-from known import CASES
-from planted_stacks import a_flame
+from support.build_facts import CASES
+from support.build_flame import a_flame
+from support.build_ladder import RUNGS, a_ladder
+from support.build_run import a_run, resources_of, steps_of
+from support.judgements import judged
+from support.virtual_loop import a_loop
 from surface.built import LOOP, SAVED_RUNS, saved_run
-from virtual_loop import a_loop
 
 if TYPE_CHECKING:
     import stallscope as ss

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from diagnosed import COPY, DECODE, HEALTHY, LOCK, UNKNOWN, a_diagnosis
-from pictures import check_texts
+from support.build_diagnosis import COPY, DECODE, HEALTHY, LOCK, UNKNOWN, a_diagnosis
+from support.chart_texts import check_texts
 
 import stallscope as ss
 from stallscope.diagnose.result import CAUSES, Finding

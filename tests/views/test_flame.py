@@ -6,8 +6,7 @@ from xml.etree import ElementTree as ET
 
 import polars as pl
 import pytest
-from pictures import check_texts
-from planted_stacks import (
+from support.build_flame import (
     COLLATE,
     CONV,
     CROP,
@@ -19,6 +18,7 @@ from planted_stacks import (
     many_stacks,
     named,
 )
+from support.chart_texts import check_texts
 
 import stallscope as ss
 from stallscope.charts.flame import change_colour

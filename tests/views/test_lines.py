@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from listed import PLANTED, some_lines
-from pictures import check_texts
+from support.build_lines import PLANTED, some_lines
+from support.chart_texts import check_texts
 
 import stallscope as ss
 from stallscope.lines.result import in_order

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from orderings_built import (
+from support.build_orders import (
     FASTER,
     NAMES,
     REWRITE,
@@ -18,7 +18,7 @@ from orderings_built import (
     some_orders,
     some_pictures,
 )
-from pictures import check_texts, texts
+from support.chart_texts import check_texts, texts
 
 import stallscope as ss
 from stallscope.charts.order_pictures import amplification, of

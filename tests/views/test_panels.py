@@ -6,10 +6,10 @@ import base64
 from dataclasses import replace
 
 import pytest
-from builders import a_run, steps_of
 from matplotlib.colors import to_rgba
-from pictures import check_texts, texts
-from virtual_loop import a_loop, together
+from support.build_run import a_run, steps_of
+from support.chart_texts import check_texts, texts
+from support.virtual_loop import a_loop, together
 
 from stallscope.charts import sheet
 from stallscope.charts.exposed import parts_of, picture

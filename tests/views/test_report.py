@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from diagnosed import COPY, DECODE, HEALTHY, LOCK, a_diagnosis
-from planted_stacks import HOSTILE, named
+from support.build_diagnosis import COPY, DECODE, HEALTHY, LOCK, a_diagnosis
+from support.build_flame import HOSTILE, named
 
 from stallscope.diagnose.result import Finding
 from stallscope.diagnose.text import NOT_TESTED

@@ -8,7 +8,7 @@ tail cannot look like a rhythm.
 The comparison is with the neighbouring distances and not with shuffled events, because stalls come
 in bursts: of bursts, every short distance is more frequent than in any shuffled order, and each of
 them would be called a period. For the same reason a run of steps counts as one event, at its first
-step. `tests/analyze/test_rhythm.py` counts the false alarms.
+step. `tests/stalls/test_periodicity.py` counts the false alarms.
 """
 
 from __future__ import annotations

@@ -1,0 +1,280 @@
+"""The pictures of a loop that waits: timeline, exposed time and waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from matplotlib.colors import to_rgba
+from support.build_run import a_run, steps_of
+from support.chart_texts import check_texts, texts
+from support.virtual_loop import a_loop, together
+
+from stallscope.charts import exposed, timeline, waits
+from stallscope.charts.timeline import LOOP
+from stallscope.charts.waits import MARKERS
+from stallscope.run.timeline import timeline as prepared
+from stallscope.stages import STALL_COLOUR
+from stallscope.views.run import plot
+
+KINDS = ("timeline", "exposed", "waits")
+MAKING = {"fetch": 5.0, "decode": 40.0, "RandomMask": 70.0, "collate": 5.0}
+QUICK = {"forward": 5.0, "backward": 6.0, "logging": 1.0}
+LONG_NAME = "A_very_long.module_name.of_some_transform_that_nobody_would_write_in_one_line"
+
+
+def uneven(step, worker):
+    """What a batch takes varies; always the same way."""
+    return {**MAKING, "RandomMask": 40.0 + (step * 37 + worker * 11) % 90, LONG_NAME: 3.0}
+
+
+def saving(step):
+    return QUICK | ({"check\x1b$point$": 150.0} if step % 10 == 9 else {})
+
+
+ODD_LOOPS = {
+    "stalls": a_loop(uneven, using=QUICK, h2d=1.0),
+    "no stall": a_loop(MAKING, using={"forward": 90.0}, unpickle=0.1),
+    "main process": a_loop(uneven, workers=0, using=saving),
+    "one step": a_loop(uneven, batches=1, warmup=0),
+    "two steps": a_loop(uneven, batches=2, warmup=0),
+    "thinned": a_loop(uneven, using=QUICK, recorded=5),
+    "many workers": a_loop(uneven, workers=20, batches=120, using=saving, h2d=0.5),
+    "epochs": a_loop(uneven, batches=6, epochs=9, using=saving),
+    "ranks": together(*(a_loop(uneven, using=QUICK, rank=rank) for rank in range(3))),
+    "slow to send": a_loop(MAKING, workers=2, using=QUICK, send=90.0, unpickle=20.0),
+    "only steps": a_run([], steps=steps_of([0.2, 0.0, 0.3] * 9, h2d_s=0.01, other_s=0.02)),
+    "hardly waits": a_run([], steps=steps_of([0.02, *[0.0] * 9] * 20, step_s=0.09), workers=4),
+    "long": a_loop(MAKING, batches=3000, using={"forward": 30.0}),
+}
+
+
+def _ground(text):
+    box = text.get_bbox_patch()
+    return box and box.get_facecolor()
+
+
+def words(figure):
+    return [text.get_text() for text in texts(figure)]
+
+
+class TestEveryLoop:
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("name", ODD_LOOPS)
+    def test_is_drawn_with_every_text_in_a_place_of_its_own(self, name, kind):
+        """No text leaves the sheet, and none lies on another."""
+        check_texts(plot(ODD_LOOPS[name], kind))
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_says_when_no_loop_was_recorded(self, kind):
+        """A run of samples alone has no waits."""
+        figure = plot(a_run([{"A": 1.0}] * 8), kind)
+
+        assert "No training loop was recorded: nothing is known of its waits" == figure.title
+
+
+class TestTimeline:
+    def test_has_a_lane_for_each_worker_and_one_for_the_loop(self):
+        """From the top to the bottom."""
+        ax = timeline.figure(ODD_LOOPS["stalls"]).axes[0]
+
+        lanes = [label.get_text() for label in ax.get_yticklabels()]
+        assert ["worker 0", "worker 1", "worker 2", "worker 3", LOOP] == lanes
+
+    def test_writes_the_number_of_the_awaited_batch_in_both_lanes(self):
+        """Once where it is made, once where it is used."""
+        run = a_loop(MAKING, using=QUICK)
+
+        loud = [
+            text.get_text()
+            for text in texts(timeline.figure(run))
+            if text.get_color() == STALL_COLOUR or _ground(text) == to_rgba(STALL_COLOUR)
+        ]
+
+        shown = prepared(run).stalls["batch"].to_list()
+        assert sorted(map(str, [*shown, *shown])) == sorted(loud)
+
+    def test_writes_how_long_a_stall_is(self):
+        """Where there is room."""
+        assert "82 ms" in words(timeline.figure(a_loop(MAKING, using={"forward": 9.0})))
+
+    def test_names_what_else_the_loop_does(self):
+        """A checkpoint is not a step, and has the user's name, in printable letters."""
+        saved = {"forward": 20.0, "check\x1b$point$": 400.0}
+        run = a_loop(MAKING, using=lambda step: {"forward": 20.0} if step % 5 else saved)
+
+        assert "check\N{REPLACEMENT CHARACTER}$point$" in words(timeline.figure(run))
+
+    def test_names_what_is_too_narrow_for_its_name(self):
+        """Once, below the loop, at the end of a line; not where the name has room."""
+        saved = {"forward": 90.0, "write a checkpoint": 20.0}
+        run = a_loop(MAKING, using=lambda step: saved if step % 3 else {"forward": 90.0})
+
+        figure = timeline.figure(run)
+
+        assert 1 == words(figure).count("write a checkpoint")
+        assert "other" in words(figure)
+
+    def test_speaks_of_one_arrow_or_of_several(self):
+        """As many as there are."""
+        slow = {**MAKING, "RandomMask": 900.0}
+        one = a_loop(lambda step, _: slow if step == 5 else MAKING, using={"forward": 60.0})
+
+        told = [" ".join(words(timeline.figure(run))) for run in (one, ODD_LOOPS["stalls"])]
+
+        assert ["· arrow: the" in caption for caption in told] == [True, False]
+        assert ["· arrows: the" in caption for caption in told] == [False, True]
+
+    def test_shows_sixteen_workers_those_that_were_awaited_among_them(self):
+        """And says how many are not shown."""
+        run = ODD_LOOPS["many workers"]
+
+        figure = timeline.figure(run)
+
+        assert "not shown: 4 more workers" in figure.notes
+        assert 17 == len(figure.axes[0].get_yticklabels())
+
+    def test_tells_what_was_not_recorded(self):
+        """In the key, where there is any."""
+        assert "not recorded" in words(timeline.figure(ODD_LOOPS["thinned"]))
+        assert "not recorded" not in words(timeline.figure(ODD_LOOPS["stalls"]))
+
+    def test_says_which_rank_is_shown(self):
+        """One of three."""
+        (note,) = [note for note in timeline.figure(ODD_LOOPS["ranks"]).notes if "rank" in note]
+
+        assert note.startswith("shown: rank ")
+        assert note.endswith(" of 3")
+
+
+class TestExposed:
+    def test_takes_the_stall_apart(self):
+        """Each part begins where the one before it ends; the last one ends where the stall does."""
+        run = a_loop(MAKING, using=QUICK)
+
+        figure = exposed.figure(run)
+
+        bars = [patch.get_bbox() for patch in figure.axes[1].patches]
+        steps = run.steps().height
+        assert [0.0, *(bar.x1 for bar in bars)] == pytest.approx(
+            [*(bar.x0 for bar in bars), run.stalls()["stall_s"].sum() / steps]
+        )
+        assert run.exposed()["part"].to_list() == [
+            label.get_text() for label in figure.axes[1].get_yticklabels()
+        ]
+
+    def test_says_what_the_stall_mostly_is(self):
+        """One sentence with both shares."""
+        run = a_loop(MAKING, using=QUICK)
+
+        assert exposed.figure(run).title == (
+            "The loop stands still 59% of the time; 91% of that is RandomMask in the workers"
+        )
+
+    def test_says_first_when_the_loop_hardly_waits(self):
+        """A few stalls have parts and a pattern; neither is the answer."""
+        run = ODD_LOOPS["hardly waits"]
+
+        figures = [plot(run, kind) for kind in KINDS]
+
+        title = "The loop hardly waits: it stands still 2% of the time"
+        assert [title] * 3 == [figure.title for figure in figures]
+        assert 2 == len(figures[KINDS.index("exposed")].axes)
+        (pattern,) = run.patterns()["title"]
+        assert any(text.startswith(pattern[:30]) for text in words(waits.figure(run)))
+
+    def test_shows_how_busy_each_stage_is_beside_it(self):
+        """Decoding takes a third of the workers' time, and nothing of the stalls."""
+        run = a_loop(MAKING, using=QUICK)
+
+        found = words(exposed.figure(run))
+
+        assert {"91%", "58%", "busy"} <= set(found)
+        assert "decode" not in found
+
+    def test_draws_what_is_unattributed_in_its_own_way(self):
+        """Nothing is known of the deliveries: all of the stall is unattributed."""
+        figure = exposed.figure(ODD_LOOPS["only steps"])
+
+        assert figure.title.endswith("100% of that is unattributed")
+        assert [exposed.UNATTRIBUTED["hatch"]] == [p.get_hatch() for p in figure.axes[1].patches]
+
+    def test_is_one_bar_where_the_loop_never_waits(self):
+        """There is nothing to take apart."""
+        figure = exposed.figure(ODD_LOOPS["no stall"])
+
+        assert "The loop never stands still: the longest of 44 waits takes 100 µs" == figure.title
+        assert 1 == len(figure.axes)
+
+
+class TestWaits:
+    def test_draws_every_step_and_marks_the_stalls(self):
+        """Steps of the warm-up are hollow, and counted beneath the title."""
+        figure = waits.figure(ODD_LOOPS["stalls"])
+
+        dots = [line for line in figure.axes[-1].lines if line.get_marker() != "None"]
+        assert list(range(48)) == sorted(step for line in dots for step in line.get_xdata())
+        assert "hollow: 4 steps of start-up and warm-up, no stalls" in figure.notes[0]
+
+    def test_has_a_line_for_each_pattern(self):
+        """The first one is the title; the line says how much it explains and how sure that is."""
+        run = a_loop(MAKING, using=QUICK, batches=200)
+
+        figure = waits.figure(run)
+
+        (first,) = run.patterns().head(1).to_dicts()
+        assert figure.title == first["title"]
+        assert 1 + bool(run.patterns().height) == len(figure.axes)
+        (marks,) = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 2]
+        assert first["named"] == list(marks.get_xdata())
+        assert any("chance that this is an accident: under 0.1%" in text for text in words(figure))
+
+    def test_marks_the_steps_that_the_sentence_names(self):
+        """Every 4th one: the small waits of its round are explained, but not named."""
+        of_round = [0.1, 0.003, 0.002, 0.0]
+        run = a_run([], steps=steps_of(of_round * 30), workers=4)
+
+        figure = waits.figure(run)
+
+        assert figure.title.startswith("Every 4th step waits 100 ms")
+        (marks,) = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 2]
+        (dots,) = [line for line in figure.axes[-1].lines if line.get_marker() == MARKERS[0]]
+        assert list(range(0, 120, 4)) == list(marks.get_xdata()) == list(dots.get_xdata())
+        assert (
+            "marks: the steps that a sentence names; what it explains beside them has none"
+            in figure.notes
+        )
+
+    def test_marks_where_epochs_begin(self):
+        """By a number over the line, where there is room."""
+        assert {"epoch 0", "epoch 8"} <= set(words(waits.figure(ODD_LOOPS["epochs"])))
+
+    def test_uses_a_log_axis_beyond_a_decade_only(self):
+        """Waits that span less stay on a linear axis."""
+        even, uneven = (a_run([], steps=steps_of(of)) for of in ([0.1, 0.2], [0.001, 0.2]))
+
+        scales = [waits.figure(run).axes[-1].get_yscale() for run in (even, uneven)]
+
+        assert ["linear", "log"] == scales
+
+    def test_draws_a_wait_of_nothing_at_zero(self):
+        """A linear axis begins there; only a log axis has to end somewhere."""
+        figure = waits.figure(ODD_LOOPS["hardly waits"])
+
+        heights = {height for line in figure.axes[-1].lines for height in line.get_ydata()}
+        assert {0.0, 0.02} == heights
+
+    def test_says_what_patterns_are_not_shown(self):
+        """Four of them have a line."""
+        run = ODD_LOOPS["stalls"]
+        pattern = run.patterns().head(1)
+        many = _with_patterns(run, pl.concat([pattern] * 6))
+
+        assert "not shown: 2 more patterns" in waits.figure(many).notes
+
+
+def _with_patterns(run, patterns):
+    made = replace(run)
+    made.__dict__["_patterns"] = patterns
+    return made

@@ -1,0 +1,148 @@
+"""The picture of the resources, and the line of the table that names the one used up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from matplotlib.colors import to_rgba
+from support.build_run import a_run, resources_of, steps_of
+from support.chart_texts import check_texts, texts
+
+from stallscope import stages
+from stallscope.charts.resources import NOT_SAMPLED
+from stallscope.stages import STALL_COLOUR
+from stallscope.views.run import html, plot, text
+
+LENGTH_S = 20
+WAITS = [0.4, 0.0] * 20
+CALM = {
+    **{(stages.CORE, str(core)): 0.2 + core / 100 for core in range(4)},
+    **{(stages.WORKER, str(pid)): 0.3 for pid in range(100, 104)},
+    **{(stages.QUEUED, str(pid)): 0.4 for pid in range(100, 104)},
+    (stages.LOOP, "99"): 0.1,
+    (stages.MEMORY, "machine"): (8e9, 32e9),
+    (stages.SHM, "/dev/shm"): (2e6, 16e9),
+    (stages.DISK_BUSY, "vda"): (0.1, 1.0),
+    (stages.DISK_READ, "vda"): 5e6,
+    (stages.DISK_WRITE, "vda"): 5e4,
+    (stages.DISK_OPERATIONS, "vda"): 120.0,
+    (stages.RECEIVED, "eth0"): 2e3,
+    (stages.SENT, "eth0"): 1e3,
+    (stages.SAMPLER, ""): 0.003,
+}
+BUSY = CALM | {(stages.CORE, str(core)): 0.99 for core in range(4)}
+FULL = CALM | {
+    **{(stages.DISK_BUSY, f"a_very_long_name_of_a_disk$\x1b{n}"): (0.5, 1.0) for n in range(9)},
+    **{(stages.GPU, str(gpu)): (0.9, 1.0) for gpu in range(8)},
+    **{(stages.GPU_MEMORY, str(gpu)): (70e9, 80e9) for gpu in range(8)},
+    (stages.MEMORY, "container"): (31e9, 32e9),
+    (stages.QUOTA, "container"): (1.2, 1.5),
+    (stages.RECEIVED, "eth0"): (1.2e8, 1.25e8),
+    (stages.DISK_READ, "vda"): [0.0, 3e9] * 10,
+}
+
+
+def sampled(use, *, waits=WAITS, **columns):
+    """A run of which only the loop and the resources are known."""
+    run = a_run([], steps=steps_of(waits, step_s=0.3, **columns), workers=4)
+    return replace(run, all_resources=resources_of(use, LENGTH_S))
+
+
+RUNS = {
+    "calm": sampled(CALM),
+    "busy": sampled(BUSY),
+    "everything": sampled(FULL),
+    "no stall": sampled(CALM, waits=[0.0] * 60),
+    "a core alone": sampled({(stages.CORE, "0"): 0.5}),
+    "nothing used": sampled(dict.fromkeys(CALM, 0.0)),
+    "a moment": sampled(CALM, waits=[0.1]),
+}
+
+
+def words(figure):
+    return [text.get_text() for text in texts(figure)]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_text_has_a_place_of_its_own(name):
+    """No text leaves the sheet, and none lies on another."""
+    check_texts(plot(RUNS[name], "resources"))
+
+
+def test_the_title_names_what_was_used_up():
+    """And its row has the stall's colour."""
+    figure = plot(RUNS["busy"], "resources")
+
+    assert figure.title.startswith("The 4 cores at hand were used up for 100% of the stalls")
+    loud = [one.get_text() for one in texts(figure) if one.get_color() == STALL_COLOUR]
+    assert ["loop stands still", "cores"] == loud
+
+
+def test_the_title_says_when_nothing_was():
+    """Then the reader looks elsewhere."""
+    assert plot(RUNS["calm"], "resources").title.endswith("look for a lock or a software limit")
+
+
+def test_says_what_sampling_cost_and_how_often():
+    """Beneath the title."""
+    notes = plot(RUNS["calm"], "resources").notes
+
+    assert "(10 a second) · sampling took 0.3% of one core" in notes[0]
+
+
+def test_says_what_is_missing():
+    """A GPU that is not there has no row, and is no zero."""
+    run = RUNS["calm"]
+    nothing = run.all_resources.head(1).with_columns(
+        resource=pl.lit(stages.GPU), device=None, value=None
+    )
+    rows = pl.concat([nothing.cast(run.all_resources.schema), run.all_resources])
+
+    figure = plot(replace(run, all_resources=rows), "resources")
+
+    assert "not there, or not read: GPU busy" in figure.notes
+    assert "GPU busy" not in words(figure)
+
+
+def test_a_row_has_its_mean_and_what_there_is():
+    """At its right."""
+    shown = words(plot(RUNS["calm"], "resources"))
+
+    assert {"8.0 GB of 32 GB", "22% of 4 cores", "5.0 MB/s read"} <= set(shown)
+    assert "network" not in shown  # which carries next to nothing
+
+
+def test_the_loop_is_the_first_row():
+    """As much of it is filled as the loop stands still."""
+    first = plot(RUNS["calm"], "resources").axes[0]
+
+    (filled,) = first.patches
+    assert to_rgba(STALL_COLOUR) == filled.get_facecolor()
+    assert 0.4 == pytest.approx(filled.get_data().values.mean(), abs=0.02)
+
+
+def test_nothing_sampled_is_said():
+    """A run of an older version."""
+    run = replace(RUNS["calm"], all_resources=RUNS["calm"].all_resources[:0])
+
+    assert NOT_SAMPLED == plot(run, "resources").title
+
+
+def test_no_loop_is_said():
+    """A run of samples alone."""
+    assert plot(a_run([{"A": 1.0}] * 8), "resources").title.startswith("No training loop")
+
+
+class TestTable:
+    @pytest.mark.parametrize("face", [text, html])
+    def test_names_what_was_used_up(self, face):
+        """In one line, in a terminal and in a notebook."""
+        assert 1 == face(RUNS["busy"]).count("The 4 cores at hand were used up")
+
+    @pytest.mark.parametrize("face", [text, html])
+    @pytest.mark.parametrize("name", ["calm", "no stall", "a moment"])
+    def test_says_nothing_where_nothing_was(self, face, name):
+        """The table is about the loop."""
+        assert "used up" not in face(RUNS[name])

@@ -1,0 +1,472 @@
+"""The command line: what it prints where, and with which exit code it ends."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import trace_format
+from support.build_diagnosis import DECODE, HEALTHY, UNKNOWN, a_diagnosis
+from support.build_notebook import NAME, install
+from support.virtual_loop import a_loop
+from typer.testing import CliRunner
+
+import stallscope
+from stallscope import cli, packaged
+from stallscope.cli import measure
+from stallscope.diagnose import diagnose as diagnose_module
+
+COMMANDS = (
+    *("diagnose", "flame", "lab", "lines", "notebooks", "orders", "record", "run", "show"),
+    "trace",
+)
+SOURCE = Path(stallscope.__file__).parents[1]
+LOADERS = '''
+"""A user's module."""
+import later_imported_by_the_user
+from torch.utils.data import DataLoader
+
+class Numbers:
+    def __init__(self, error=None): self.error = error
+    def __len__(self): return 40
+    def __getitem__(self, index):
+        if self.error and index == 25:
+            raise self.error
+        return float(index)
+
+def good(): return DataLoader(Numbers(), batch_size=2)
+def bad(): return DataLoader(Numbers(ZeroDivisionError("of mine")), batch_size=2)
+def ended(): return DataLoader(Numbers(EOFError("truncated")), batch_size=2)
+def pipe(): return DataLoader(Numbers(BrokenPipeError(32, "my socket")), batch_size=2)
+def interrupted(): return DataLoader(Numbers(KeyboardInterrupt()), batch_size=2)
+def broken(): raise ValueError("no disk")
+def paired(): return good(), print
+'''
+
+OPS = """
+import time
+import torch
+from torch.utils.data import DataLoader
+
+class Slow:
+    def __call__(self, value):
+        time.sleep(0.01)
+        return value + 1
+
+class Fast:
+    def __call__(self, value):
+        return value + 1
+
+class Double:
+    def __call__(self, value):
+        return value * 2
+
+class Compose:
+    def __init__(self, transforms): self.transforms = transforms
+    def __call__(self, value):
+        for one in self.transforms:
+            value = one(value)
+        return value
+
+class Numbers:
+    def __init__(self): self.transform = Compose([Slow(), Double()])
+    def __len__(self): return 40
+    def __getitem__(self, index): return self.transform(torch.tensor(float(index)))
+
+def loader(): return DataLoader(Numbers(), batch_size=2)
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A current folder with a module of the user's, which no other test has imported."""
+    (tmp_path / "mine.py").write_text(LOADERS)
+    (tmp_path / "later_imported_by_the_user.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in {"mine", "ops", "later_imported_by_the_user"} - before:
+        sys.modules.pop(name, None)
+
+
+def stallscope_does(*arguments):
+    """Run a command in this process."""
+    result = CliRunner().invoke(cli.app, arguments)
+    return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
+
+
+def a_process_of_stallscope(*arguments):
+    """Run the program as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "stallscope", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONSAFEPATH": "1"},
+    )
+
+
+class TestHelp:
+    @pytest.mark.parametrize(
+        "command",
+        [[], *([name] for name in COMMANDS if name not in ("run", "show"))],
+    )
+    def test_shows_examples(self, command):
+        """Each help text ends its description with commands to copy."""
+        shown = CliRunner().invoke(cli.app, [*command, "--help"]).stdout
+
+        assert f"  stallscope {' '.join(command)}" in shown.partition("Examples:\n")[2]
+
+    def test_is_shown_without_a_command(self):
+        """Without a command the help is shown, which names every command."""
+        shown = CliRunner().invoke(cli.app, []).output
+
+        assert all(f"\n  {name} " in shown for name in COMMANDS)
+
+    def test_loads_no_heavy_library(self):
+        """The help appears at once: neither torch nor polars nor Jupyter is loaded for it."""
+        code = (
+            "import atexit, sys; atexit.register(lambda: print(sorted({'torch', 'polars', "
+            "'nbformat', 'matplotlib'} & set(sys.modules)))); "
+            "from stallscope.cli import app; app(['--help'])"
+        )
+        out = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        )
+        assert out.stdout.splitlines()[-1] == "[]"
+
+    def test_tells_the_version(self):
+        """`--version` prints the name and the version."""
+        shown = CliRunner().invoke(cli.app, ["--version"]).stdout
+
+        assert shown == f"stallscope {stallscope.__version__}\n"
+
+    def test_names_a_wrong_option(self):
+        """A wrong option is named, with exit code 2."""
+        result = CliRunner().invoke(cli.app, ["record", "sample", "--batch", "3"])
+
+        assert (result.exit_code, "--batch" in result.output) == (2, True)
+
+
+class TestNotebooks:
+    @pytest.fixture(autouse=True)
+    def installed(self, here, monkeypatch):
+        monkeypatch.setattr(packaged, "__file__", str(install(here / "site")))
+
+    def test_prints_what_it_made(self, here):
+        """The paths of the copies are printed, one on a line."""
+        result = CliRunner().invoke(cli.app, ["notebooks", "x", "--target", "mine:good"])
+
+        assert result.stdout == f"{here / 'x' / NAME}\n"
+        assert "mine:good" in (here / "x" / NAME).read_text()
+
+    def test_says_what_is_wrong_in_one_line(self):
+        """A target that is not there is one line on stderr, with exit code 2."""
+        result = CliRunner().invoke(cli.app, ["notebooks", "x", "--target", "no/where"])
+
+        assert result.exit_code == 2
+        assert result.stderr.startswith("stallscope: there is no 'no/where'")
+        assert result.stderr.count("\n") == 1
+
+    def test_lab_opens_the_first_notebook(self, here, monkeypatch):
+        """`lab` copies, then opens the first notebook with what was asked for."""
+        asked = {}
+        monkeypatch.setattr(
+            "stallscope.lab.server.open_lab", lambda *args, **named: asked.update(named, args=args)
+        )
+
+        CliRunner().invoke(cli.app, ["lab", "--dir", "y", "--no-browser", "--port", "8890"])
+
+        assert asked["args"] == (here / "y", here / "y" / NAME)
+        assert (asked["browser"], asked["port"]) == (False, 8890)
+
+
+class TestDiagnose:
+    @pytest.fixture
+    def found(self, here, monkeypatch):
+        """What the command is given to say; the measuring is tested elsewhere."""
+        asked = {}
+
+        def answer(verdict):
+            def diagnose(target, **named):
+                asked.update(named, target=target)
+                return a_diagnosis(verdict, parts=False, name=str(here / "mine.py"))
+
+            monkeypatch.setattr(diagnose_module, "diagnose", diagnose)
+            return asked
+
+        return answer
+
+    @pytest.mark.parametrize(("verdict", "code"), [(HEALTHY, 0), (DECODE, 3), (UNKNOWN, 4)])
+    def test_ends_with_a_code_for_programs(self, found, verdict, code):
+        """0: nothing is wrong; 3: a cause; 4: none can be told."""
+        found(verdict)
+
+        result = CliRunner().invoke(cli.app, ["diagnose", "mine:good"])
+
+        assert (code, verdict.title) == (result.exit_code, result.stdout.splitlines()[0])
+
+    def test_passes_on_what_was_asked_for(self, found):
+        """The budget, the device, and the simulated step."""
+        asked = found(HEALTHY)
+        options = ["--budget", "7", "--device", "cpu", "--step", "0.2"]
+
+        CliRunner().invoke(cli.app, ["diagnose", "mine:good", *options])
+
+        assert (7.0, "cpu") == (asked["budget_s"], asked["device"])
+        assert 0.2 == asked["target"].step.seconds
+        assert "mine:good" == asked["target"].name
+
+    def test_writes_a_report(self, here, found):
+        """`--html` writes one file, and still says the verdict."""
+        found(DECODE)
+
+        result = CliRunner().invoke(cli.app, ["diagnose", "mine:good", "--html", "r.html"])
+
+        assert "stallscope: written to r.html" in result.stderr
+        assert DECODE.title in (here / "r.html").read_text()
+
+    @pytest.mark.parametrize("form", [[], ["--json"]])
+    def test_can_leave_paths_out(self, here, found, form):
+        """`--redact` holds for text, JSON and the report."""
+        found(DECODE)
+        arguments = ["diagnose", "mine:good", "--html", "r.html", *form]
+
+        shown = CliRunner().invoke(cli.app, arguments).stdout
+        hidden = CliRunner().invoke(cli.app, [*arguments, "--redact"]).stdout
+
+        assert str(here) in shown
+        assert DECODE.title in hidden
+        assert str(here) not in hidden + (here / "r.html").read_text()
+
+    def test_measures_for_real(self, here):
+        """The JSON of a real loader holds the verdict that the exit code says, and nothing else."""
+        arguments = ("mine:good", "--budget", "3", "--step", "0.01", "--json")
+        done = a_process_of_stallscope("diagnose", *arguments)
+
+        told = json.loads(done.stdout)
+        codes = {"healthy": 0, "inconclusive": 4}
+        assert codes.get(told["verdict"], 3) == done.returncode, done.stderr
+        assert 0.01 == told["circumstances"]["simulated_step_s"]
+        assert "Traceback" not in done.stderr
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["mine:none"], "'mine' has no 'none'"),
+            (["mine:paired", "--step", "1"], "brings a step of its own"),
+            (["mine:good", "--step", "-1"], "give a number of seconds"),
+            (["mine:broken", "--html", "r.pdf"], "a name that ends in .html"),
+            (["mine:broken", "--html", "no/where.html"], "cannot be written"),
+            (["mine:good", "--budget", "0"], "budget_s=0.0"),
+            (["mine:good", "--device", "gpu0"], "no torch device"),
+        ],
+    )
+    def test_says_what_is_wrong_in_one_line(self, here, arguments, words):
+        """A mistake is one line on stderr, with exit code 2, before anything is measured."""
+        result = CliRunner().invoke(cli.app, ["diagnose", *arguments])
+
+        assert (2, True) == (result.exit_code, words in result.stderr), result.stderr
+        assert 1 == result.stderr.count("\n")
+
+
+class TestLines:
+    def test_prints_the_listings(self, here):
+        """The answer comes first, then the functions with their source."""
+        done = stallscope_does("lines", "mine:good", "--samples", "8")
+
+        assert done.returncode == 0, done.stderr
+        assert "of `Numbers.__getitem__`" in done.stdout.splitlines()[0]
+        assert "return float(index)" in done.stdout
+
+    def test_takes_the_functions_that_are_named(self, here):
+        """A name that nothing has is one line on stderr, with exit code 2."""
+        done = stallscope_does("lines", "mine:good", "--function", "Numbrs.__getitem__")
+
+        assert done.returncode == 2
+        assert "did you mean 'Numbers.__getitem__'" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+class TestOrders:
+    def test_compares_a_rewrite_that_is_named(self, here):
+        """It is made by what the option names; the table goes to stdout."""
+        (here / "ops.py").write_text(OPS)
+        rewrite = ("--alternative", "Slow=ops:Fast")
+        done = stallscope_does("orders", "ops:loader", "--samples", "2", "--budget", "2", *rewrite)
+
+        assert done.returncode == 0, done.stderr
+        assert "Fast instead of Slow" in done.stdout
+
+    def test_takes_several_rewrites_of_one_op(self, here, monkeypatch):
+        """None of them is lost."""
+        (here / "ops.py").write_text(OPS)
+        monkeypatch.syspath_prepend(here)
+        given = [f"Slow=ops:{name}" for name in ("Fast", "Slow")]
+
+        found = measure._alternatives(given)
+
+        assert {"Slow": ["Fast", "Slow"]} == {
+            name: [type(op).__name__ for op in ops] for name, ops in found.items()
+        }
+
+    def test_says_how_a_rewrite_is_given(self, here):
+        """One line on stderr, with exit code 2."""
+        done = CliRunner().invoke(cli.app, ["orders", "mine:good", "--alternative", "Slow"])
+
+        assert 2 == done.exit_code
+        assert "give NAME=package.module:factory" in done.stderr
+
+
+class TestRecord:
+    def test_prints_a_table_and_saves_the_run(self, here):
+        """The table goes to stdout, all else to stderr, and the run can be loaded again."""
+        done = stallscope_does("record", "mine:good", "--batches", "5", "--out", "run")
+
+        assert done.returncode == 0, done.stderr
+        assert "getitem" in done.stdout
+        assert "stallscope: saved in run" in done.stderr
+        assert stallscope.load("run").settings.name == "mine:good"
+
+    def test_obeys_its_numbers(self, here):
+        """`--batches` and `--warmup` are passed on."""
+        stallscope_does("record", "mine:good", "--batches", "5", "--warmup", "3", "--out", "run")
+
+        run = stallscope.load("run")
+        assert (run.all_steps.height, run.settings.warmup) == (8, 3)
+
+    def test_shows_the_users_exception_with_our_notes(self, here):
+        """An exception of the dataset's is a traceback with notes, exit code 1, and a saved run."""
+        done = a_process_of_stallscope("record", "mine:bad", "--out", "run")
+
+        assert done.returncode == 1
+        assert "ZeroDivisionError: of mine" in done.stderr
+        assert 'mine.py", line' in done.stderr
+        assert "stallscope: the main process" in done.stderr
+        assert "recorded until then is in run" in done.stderr
+        assert stallscope.load("run").all_steps.height == 12
+
+    @pytest.mark.parametrize(
+        ("factory", "words"),
+        [
+            ("ended", "EOFError: truncated"),
+            ("pipe", "BrokenPipeError: [Errno 32] my socket"),
+        ],
+    )
+    def test_hides_no_exception(self, here, factory, words):
+        """What command-line libraries swallow (end of file, broken pipe) is shown, too."""
+        done = stallscope_does("record", f"mine:{factory}")
+
+        assert (done.returncode, words in done.stderr) == (1, True)
+
+    def test_an_interrupt_keeps_what_was_recorded(self, here):
+        """Ctrl-C ends with exit code 130, no traceback, and what there is is saved."""
+        done = stallscope_does("record", "mine:interrupted", "--out", "run")
+
+        assert (done.returncode, "Traceback" in done.stderr) == (130, False)
+        assert stallscope.load("run").all_steps.height == 12
+
+    @pytest.mark.parametrize(
+        ("target", "words"),
+        [("mine:none", "'mine' has no 'none'"), ("mine:broken", "raised ValueError: no disk")],
+    )
+    def test_says_what_is_wrong_in_one_line(self, here, target, words):
+        """A target that cannot be made is one line on stderr, with exit code 2."""
+        done = stallscope_does("record", target)
+
+        assert done.returncode == 2
+        assert done.stderr.startswith("stallscope: ")
+        assert words in done.stderr
+        assert done.stderr.count("\n") == 1
+
+    def test_refuses_a_used_folder_before_it_records(self, here):
+        """A folder that holds something is refused at once, not after the recording."""
+        (here / "run").mkdir()
+        (here / "run" / "notes.txt").write_text("mine")
+
+        done = stallscope_does("record", "mine:good", "--out", "run")
+
+        assert done.returncode == 2
+        assert done.stderr == "stallscope: --out run holds something already: give a new folder\n"
+
+    @pytest.mark.parametrize("out", ["mine.py", "mine.py/run", "/proc/run"])
+    def test_refuses_a_place_that_cannot_be_written(self, here, out):
+        """A file in the way, or no right to make a folder, is said before anything is measured."""
+        done = stallscope_does("record", "mine:broken", "--out", out)
+
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"stallscope: --out {out} ")
+        assert done.stderr.count("\n") == 1
+
+    @pytest.mark.parametrize(
+        ("option", "value"), [("--budget", "nan"), ("--budget", "0"), ("--batches", "0")]
+    )
+    def test_refuses_numbers_that_are_no_limit(self, here, option, value):
+        """A number that cannot end a recording is named, with exit code 2."""
+        done = stallscope_does("record", "mine:good", option, value)
+
+        assert done.returncode == 2
+        assert option.strip("-") in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+class TestTrace:
+    @pytest.fixture
+    def saved(self, here):
+        return a_loop({"decode": 2.0}, workers=2, batches=8).save(here / "run")
+
+    def test_writes_the_file_and_prints_its_name(self, here, saved):
+        """The name goes to stdout, where to open it to stderr."""
+        result = CliRunner().invoke(cli.app, ["trace", "run", "new/t.json.gz"])
+
+        assert (result.exit_code, result.stdout) == (0, "new/t.json.gz\n")
+        assert "ui.perfetto.dev" in result.stderr
+        assert trace_format.faults(trace_format.read(here / "new" / "t.json.gz")) == []
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["run", "t.txt"], "a trace is .json or .json.gz"),
+            (["run", "mine.json"], "no trace of stallscope's"),
+            (["nowhere", "t.json"], "is not a run"),
+        ],
+    )
+    def test_says_what_is_wrong_in_one_line(self, here, saved, arguments, words):
+        """A mistake is one line on stderr, with exit code 2, and writes nothing."""
+        (here / "mine.json").write_text("{}")
+
+        result = CliRunner().invoke(cli.app, ["trace", *arguments])
+
+        assert (result.exit_code, words in result.stderr) == (2, True)
+        assert result.stderr.count("\n") == 1
+        assert not list(here.glob("t.*"))
+
+
+@pytest.mark.parametrize(
+    ("start", "command"),
+    [
+        (a_process_of_stallscope, ["record", "sample"]),
+        (stallscope_does, ["notebooks", "x"]),
+        (stallscope_does, ["lab"]),
+        (stallscope_does, ["trace", "x", "y.json"]),
+    ],
+)
+def test_a_current_folder_that_is_gone_is_one_sentence(here, monkeypatch, start, command):
+    """In a folder that was deleted in the meantime, each command says so and does nothing."""
+    gone = here / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    done = start(*command)
+
+    assert done.returncode == 2
+    assert done.stderr == "stallscope: the current folder is gone: cd to one that exists\n"

@@ -1,0 +1,119 @@
+"""`stallscope run`: somebody's script behaves, prints and ends as ever, and leaves a run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stallscope as ss
+
+SUPPORT = Path(__file__).parents[1] / "support"
+SCRIPT = SUPPORT / "training_script.py"
+WATCHED = [sys.executable, "-m", "stallscope", "run", "--out", "out"]
+
+
+def ran(command, where):
+    """Its exit code, stdout and stderr without what stallscope says."""
+    done = subprocess.run(
+        [*map(str, command)], cwd=where, capture_output=True, text=True, timeout=300, check=False
+    )
+    said = [line for line in done.stderr.splitlines() if not line.startswith("stallscope: ")]
+    return done.returncode, done.stdout, said
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(None, marks=pytest.mark.thorough),
+        "raise",
+        pytest.param("kill", marks=pytest.mark.slow),
+        pytest.param("fork", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_script_does_as_ever(end, tmp_path):
+    """Output, traceback and exit code are plain Python's, and the run can be loaded."""
+    arguments = [SCRIPT, *(["--end", end] if end else [])]
+
+    plain = ran([sys.executable, *arguments], tmp_path)
+    assert plain == ran([*WATCHED, *arguments], tmp_path)
+
+    run = ss.load(tmp_path / "out")
+    assert 24 == run.all_steps.height
+    assert {0, 1} == set(run.all_steps["worker"])
+    assert [12] == [other.all_steps.height for other in run.others]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 1])
+def test_warnings_name_the_same_lines(workers, tmp_path):
+    """A `stacklevel` counts the frames that are there without us."""
+    arguments = [SUPPORT / "warning_script.py", workers]
+
+    _, _, plain = ran([sys.executable, *arguments], tmp_path)
+
+    assert ["of the op", "of the sample", "Length of Iterable"] == [
+        each for each in ("of the op", "of the sample", "Length of Iterable") if each in str(plain)
+    ]
+    assert plain == ran([*WATCHED, *arguments], tmp_path)[2]
+
+
+@pytest.mark.slow
+def test_spawned_workers(tmp_path):
+    """Workers that import the script again are seen, too."""
+    arguments = [SCRIPT, "--epochs", "1", "--workers", "1", "--start", "spawn"]
+
+    plain = ran([sys.executable, *arguments], tmp_path)
+    assert plain == ran([*WATCHED, *arguments], tmp_path)
+
+    assert {"getitem", "collate", "batch"} == set(ss.load(tmp_path / "out").all_spans["stage"])
+
+
+@pytest.mark.slow
+def test_two_ranks_are_one_table(tmp_path):
+    """Under torchrun each rank leaves a run, and they are read together."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    port = ["--master-port", str(20_000 + os.getpid() % 10_000)]
+    code, printed, _ = ran(
+        [*torchrun, *port, "-m", "stallscope", "run", "--out", "out", SCRIPT], tmp_path
+    )
+
+    run = ss.load(tmp_path / "out")
+    assert (0, 4) == (code, len(printed.splitlines()))
+    assert {"rank0", "rank1"} == {path.name for path in (tmp_path / "out").iterdir()}
+    assert {0, 1} == set(run.steps()["rank"]) == set(run.samples()["rank"])
+    assert str(run)
+
+
+def test_a_script_without_a_loader(tmp_path):
+    """What iterates no loader is said, and leaves no folder."""
+    (tmp_path / "empty.py").write_text("import torch\nprint(torch.ones(1).item())\n")
+
+    done = subprocess.run(
+        [*WATCHED, "empty.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    assert "1.0\n" == done.stdout
+    assert "iterated no DataLoader" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_what_a_script_has_written_is_left_alone(tmp_path):
+    """Into the very folder that a run would have gone to."""
+    (tmp_path / "empty.py").write_text("open('out/mine.txt', 'w').write('results')\n")
+
+    subprocess.run([*WATCHED, "empty.py"], cwd=tmp_path, capture_output=True, check=True)
+
+    assert "results" == (tmp_path / "out" / "mine.txt").read_text()
+
+
+def test_a_script_that_is_not_there(tmp_path):
+    """A missing script is one sentence."""
+    done = subprocess.run(
+        [*WATCHED, "no.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
+    assert "no.py" in done.stderr

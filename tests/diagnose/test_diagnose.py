@@ -1,0 +1,226 @@
+"""Real diagnoses over real workers: what is measured, what is left alone, what is said."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.loaders import Fails, Noise, NoiseStream
+from torch import nn
+from torch.utils.data import DataLoader, get_worker_info
+
+import stallscope as ss
+from stallscope.demo import SlowFetchDataset
+from stallscope.diagnose import diagnose, next_measurement
+from stallscope.diagnose.result import CAUSES, SPENT, TABLE
+
+SLOW = 0.01
+"""Seconds that a sample waits for storage."""
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """These tests look at what is measured, and not at how well."""
+    monkeypatch.setattr(diagnose, "_STEADY_S", 0.2)
+    monkeypatch.setattr(diagnose, "_BATCHES", 14)
+    monkeypatch.setattr(diagnose, "_LADDER_S", 1.5)
+    monkeypatch.setattr(diagnose, "_STACKS_S", 0.5)
+    monkeypatch.setattr(diagnose, "_ALONE_S", 0.2)
+
+
+def slow_storage(workers: int = 2, entries: int = 4000) -> DataLoader[Any]:
+    """Samples that do nothing but wait for storage, far longer than the step takes."""
+    return DataLoader(SlowFetchDataset(entries, SLOW), 8, num_workers=workers)
+
+
+def phases(diagnosis: ss.Diagnosis) -> list[str]:
+    """What the budget went to."""
+    return diagnosis.spent["phase"].to_list()
+
+
+def one_worker_is_open(_, asked) -> next_measurement.Question | None:
+    """What is asked, whatever a busy machine makes of the loop; the rules have their own tests."""
+    if next_measurement.ONE_WORKER in asked:
+        return None
+    return next_measurement.Question(
+        next_measurement.ONE_WORKER, "do the workers share what they wait for?"
+    )
+
+
+@pytest.fixture
+def only_the_loop(monkeypatch):
+    """Nothing else fits into what is left of the budget."""
+    monkeypatch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
+    monkeypatch.setattr(diagnose.Examination, "wanted_s", lambda *_: 1e9)
+
+
+class SizedStream(NoiseStream):
+    """A stream that knows its length."""
+
+    def __len__(self) -> int:
+        return self.inner.entries
+
+
+def needs_two(_worker: int) -> None:
+    """Of workers, one fails."""
+    assert get_worker_info().num_workers > 1
+
+
+LOADER = slow_storage()
+
+
+@pytest.fixture(scope="module")
+def storage() -> ss.Diagnosis:
+    """The verdict on storage that every sample waits for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diagnose, "_STEADY_S", 0.2)
+        patch.setattr(diagnose, "_BATCHES", 14)
+        patch.setattr(diagnose, "_LADDER_S", 1.5)
+        patch.setattr(diagnose, "_ALONE_S", 0.2)
+        patch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
+        return ss.diagnose(LOADER, ss.simulated_step(0.005))
+
+
+class TestResult:
+    def test_a_loop_that_waits_is_not_healthy(self, storage):
+        """A cause is named, with the stall behind it; which one, on a busy machine, is chance."""
+        assert storage.verdict.code in CAUSES
+        assert "healthy" != storage.verdict.code
+        assert storage.verdict.evidence["stall_share"] > 0.5
+
+    def test_the_table_has_a_row_for_each_finding(self, storage):
+        """Rows are the findings in their order, with the promised columns."""
+        table = storage.table()
+
+        assert TABLE == dict(table.schema)
+        assert [found.code for found in storage.findings] == table["code"].to_list()
+
+    def test_it_tells_what_the_budget_went_to(self, storage):
+        """Phases in order, from the target to why it stopped; their times fit into the whole."""
+        spent = storage.spent
+
+        assert SPENT == dict(spent.schema)
+        assert ["target", "loop", next_measurement.ONE_WORKER] == phases(storage)[:3]
+        assert "stop" == phases(storage)[-1]
+        assert spent["seconds"].sum() <= storage.circumstances.wall_s
+
+    def test_it_holds_the_run(self, storage):
+        """The loop as it is can be looked at more closely."""
+        assert storage.run.steps().height >= 12
+
+    def test_a_simulated_step_is_called_so(self, storage):
+        """The circumstances and a note say that the step was a timer."""
+        assert 0.005 == storage.circumstances.simulated_step_s
+        assert any("simulated" in note for note in storage.notes)
+
+
+@pytest.mark.usefixtures("only_the_loop")
+class TestTarget:
+    def test_no_worker_is_the_main_process(self):
+        """A loop that loads by itself is told to take workers."""
+        found = ss.diagnose(slow_storage(0), ss.simulated_step(0.005)).verdict
+
+        assert "main-process" == found.code
+        assert "num_workers" in found.next_step
+
+    def test_without_a_step_it_says_what_cannot_be_told(self):
+        """A loader alone gets what bounds it, and a note on what a step would add."""
+        diagnosis = ss.diagnose(slow_storage())
+
+        assert "healthy" != diagnosis.verdict.code
+        assert any("no step was given" in note for note in diagnosis.notes)
+
+    def test_a_loader_too_short_is_inconclusive(self):
+        """Batches that can be had once, and are too few: how many more it needs."""
+        batches = iter([torch.zeros(2)] * 8)
+
+        found = ss.diagnose(batches, ss.simulated_step(0.001)).verdict
+
+        assert "inconclusive" == found.code
+        assert "more" in found.title
+
+    @pytest.mark.parametrize("budget_s", [0, -1, float("nan"), "60"])
+    def test_a_budget_that_is_none_is_refused(self, budget_s):
+        """The number is named, and what to give."""
+        with pytest.raises(ss.StallscopeError, match=r"budget_s=.*seconds above 0"):
+            ss.diagnose("sample", budget_s=budget_s)
+
+    def test_no_target_is_refused(self):
+        """What is no loader is named before anything is measured."""
+        with pytest.raises(ss.StallscopeError, match="yields no batches"):
+            ss.diagnose(42)
+
+
+class TestBudget:
+    @pytest.mark.usefixtures("only_the_loop")
+    def test_what_does_not_fit_is_left_out_and_said(self):
+        """A measurement that would take longer than what is left is not begun."""
+        diagnosis = ss.diagnose(slow_storage(), ss.simulated_step(0.005))
+
+        assert ["target", "loop", "stop"] == phases(diagnosis)
+        assert any(note.startswith("no one worker: it takes about") for note in diagnosis.notes)
+        assert "too little" in diagnosis.spent["why"][-1]
+
+
+@pytest.mark.usefixtures("only_the_loop")
+class TestLeftAlone:
+    def test_generators_and_model_are_as_before(self):
+        """Afterwards all generators and the model's weights stand where they stood."""
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(Noise(64), 4, shuffle=True)
+        before = [one.clone() for one in model.parameters()]
+        states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+
+        def train(batch):
+            model(batch.float().flatten()[:4]).sum().backward()
+            optimizer.step()
+
+        ss.diagnose(loader, train, budget_s=4)
+
+        assert states[0] == random.getstate()
+        assert states[1] == np.random.get_state()[1].tolist()
+        assert torch.equal(states[2], torch.get_rng_state())
+        assert all(map(torch.equal, before, model.parameters()))
+
+    def test_one_worker_is_tried_on_a_copy(self, storage):
+        """The user's loader keeps its number of workers."""
+        assert next_measurement.ONE_WORKER in phases(storage)
+        assert 2 == LOADER.num_workers
+
+    def test_a_stream_is_not_asked_for_its_length(self, only_the_loop):
+        """Torch would remember that, and warn of every sample beyond it."""
+        loader = DataLoader(SizedStream(400), None, num_workers=1)
+
+        ss.diagnose(loader, ss.simulated_step(0.001))
+
+        assert loader._IterableDataset_len_called is None
+
+    def test_an_exception_of_the_users_passes(self):
+        """What the dataset raises comes out as it is."""
+        with pytest.raises(KeyError, match="no sample 17"):
+            ss.diagnose(DataLoader(Fails(), 2), ss.simulated_step(0.001))
+
+
+def test_a_loader_that_cannot_do_with_one_worker_is_said(monkeypatch):
+    """The copy is ours: what it raises is a note, and the verdict stands."""
+    monkeypatch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
+    loader = slow_storage()
+    loader.worker_init_fn = needs_two
+
+    found = ss.diagnose(loader, ss.simulated_step(0.005))
+
+    assert any("with one worker the loader raises" in note for note in found.notes)
+    assert found.run.steps().height
+
+
+def test_an_iterator_says_why_no_more_was_measured(monkeypatch):
+    """Not for want of time: its batches are there once."""
+    monkeypatch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
+
+    found = ss.diagnose(iter(slow_storage()), ss.simulated_step(0.005))
+
+    assert "the batches can be measured only once: no one worker" == found.spent["why"][-1]

@@ -1,0 +1,164 @@
+"""The order of the rules: each cause in numbers that are only its own, and what is named first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+from support.build_facts import CASES, IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of
+
+from stallscope.diagnose.batch_times import Starts
+from stallscope.diagnose.exposure import Exposure, StagePart, longest_first
+from stallscope.diagnose.ranking import judge
+from stallscope.diagnose.result import CAUSES
+
+
+class TestVerdict:
+    @pytest.mark.parametrize("code", CASES)
+    def test_each_cause_is_named_from_its_own_numbers(self, code):
+        """Numbers in which one thing is wrong give that verdict."""
+        assert code == judge(CASES[code])[0].code
+
+    def test_every_cause_has_its_numbers_here(self):
+        """No cause can be named that is not tried in this file."""
+        assert set(CAUSES) == set(CASES)
+
+    @pytest.mark.parametrize("code", CASES)
+    def test_a_finding_is_whole(self, code):
+        """A finding has a title without open places, numbers, a next step, and shares up to 1."""
+        for found in judge(CASES[code]):
+            assert "{" not in found.title + found.next_step
+            assert found.evidence
+            assert found.next_step
+            assert 0 <= found.severity <= 1
+            assert 0 <= found.confidence <= 1
+
+    @pytest.mark.parametrize("code", CASES)
+    def test_no_cause_is_named_twice(self, code):
+        """Each code occurs once."""
+        codes = [found.code for found in judge(CASES[code])]
+
+        assert len(codes) == len(set(codes))
+
+
+EQUAL = [("fetch", "fetch"), ("decode", "decode"), ("Blur", "transform"), ("collate", "collate")]
+
+
+class TestTies:
+    @pytest.mark.parametrize("order", [*permutations(range(4))], ids=str)
+    def test_equal_findings_stand_in_the_way_of_a_sample(self, order):
+        """Stages that take the same time, to the last digit of a sum, have one order."""
+        parts = [
+            StagePart(*EQUAL[place], 0.25 + number * 1e-16, 0.0)
+            for number, place in enumerate(order)
+        ]
+        found = judge(known(exposure=Exposure(longest_first(parts)), waiting_s=0.0))
+
+        assert ["cpu-saturated", "decode", "one-transform", "collate"] == [
+            one.code for one in found
+        ]
+
+    @pytest.mark.parametrize("order", [*permutations(range(4))], ids=str)
+    def test_equal_parts_have_one_order(self, order):
+        """Whichever was found first, the parts of an exposure stand as a sample passes them."""
+        parts = longest_first(StagePart(*EQUAL[place], 0.25, 0.0) for place in order)
+
+        assert EQUAL == [(part.stage, part.group) for part in parts]
+
+
+class TestOrder:
+    def test_a_stage_that_dominates_comes_before_used_up_cores(self):
+        """Decoding that uses up the cores is decode; used-up cores are said at the end."""
+        codes = [found.code for found in judge(CASES["decode"])]
+
+        assert ("decode", "cpu-saturated") == (codes[0], codes[-1])
+
+    def test_the_lesser_of_two_stages_comes_second(self):
+        """Collate that holds 60% and waiting for storage that holds 35%: both, in this order."""
+        both = known(
+            work={("collate", "collate"): 0.6, ("fetch", "fetch"): (0.4, 0.9)}, alone_waiting_s=0.14
+        )
+
+        assert ["collate", "storage-latency"] == [found.code for found in judge(both)][:2]
+
+    def test_a_stage_is_no_cause_where_more_workers_are_enough(self):
+        """One worker on eight cores that decodes is too few workers, not decode."""
+        alone = known(
+            work={("decode", "decode"): 0.9, ("A", "transform"): 0.1},
+            setup={"num_workers": 1, "cores": 8.0},
+        )
+
+        assert "too-few-workers" == judge(alone)[0].code
+
+    def test_more_workers_are_no_answer_where_cores_would_not_do(self):
+        """Work that no number of cores at hand can do in a step is named itself."""
+        heavy = known(
+            load=9.0, stalled=0.9, setup={"num_workers": 1}, work={("decode", "decode"): 1.0}
+        )
+
+        assert "decode" == judge(heavy)[0].code
+
+    def test_one_worker_that_only_waits_waits_for_storage(self):
+        """Where next to all is waiting for storage, that is what to mend first."""
+        waits = known(work=WAITS_IN_FETCH, use=IDLE, setup={"num_workers": 1, "cores": 8.0})
+
+        assert "storage-latency" == judge(waits)[0].code
+
+    def test_reading_is_no_cause_where_workers_keep_up(self):
+        """Workers that keep up on average and wait for storage make too little ahead."""
+        late = known(work=WAITS_IN_FETCH, use=IDLE, load=0.6)
+
+        assert "too-little-prefetch" == judge(late)[0].code
+
+    def test_slow_samples_are_no_cause_where_the_others_are_too_slow(self):
+        """Without the slow samples the workers would still not keep up, so they are not it."""
+        slow = known(load=4.0, patterns={"slow_samples": 0.9}, spikes=SPIKES)
+
+        assert "slow-samples" != judge(slow)[0].code
+
+    def test_a_slow_start_is_worth_less_than_many_stalls(self):
+        """Starting that takes a tenth of an epoch comes after stalls of half the time."""
+        both = known(starts=Starts(1.0, 8.0, 3, again=True))
+        codes = [found.code for found in judge(both)]
+
+        assert "start-up" in codes[1:]
+
+    def test_waiting_in_a_transform_is_a_lock_only_if_one_worker_does_not_wait(self):
+        """As long with one worker as with two: nothing is shared."""
+        sleeps = replace(CASES["lock"], alone_waiting_s=0.18, lock_frames=None)
+
+        assert "one-transform" == judge(sleeps)[0].code
+
+    @pytest.mark.parametrize("stalled", [0.05, 0.15])
+    def test_a_loop_that_loads_little_itself_may_do_much_else(self, stalled):
+        """Without workers the loop's own work is named where it costs more than all loading."""
+        logs = known(
+            stalled=stalled,
+            setup={"num_workers": 0},
+            own_parts={"logging": 0.6, "step": 0.3},
+            model_share=0.05,
+        )
+
+        found = judge(logs)
+
+        assert "main-process" == found[0].code
+        assert "logging" in found[0].title
+
+    def test_a_lock_in_the_decoder_costs_what_decoding_takes(self):
+        """Its bar is as long as the stalls that it holds."""
+        locked = replace(CASES["lock"], exposure=Exposure(parts_of({("decode", "decode"): (1, 1)})))
+
+        found = judge(locked)[0]
+
+        assert "lock" == found.code
+        assert locked.stall_share == pytest.approx(found.severity)
+
+    def test_named_parts_of_the_loop_come_before_fewer_stalls(self):
+        """Logging that takes more than all stalls is the main process's own."""
+        logs = known(stalled=0.1, load=0.5, own_parts={"logging": 0.4, "step": 0.5})
+
+        found = judge(logs)[0]
+
+        assert "main-process" == found.code
+        assert "logging" in found.title

@@ -1,0 +1,250 @@
+"""Sampled stacks: what their frames are, how they merge, and whose the time is."""
+
+import polars as pl
+import pytest
+from support.build_flame import (
+    COLLATE,
+    CONV,
+    CROP,
+    DILATE,
+    FEED,
+    JPEG,
+    LOOP,
+    SITE,
+    a_flame,
+    many_stacks,
+)
+
+from stallscope.flame.classify import (
+    TABLE,
+    YOURS,
+    StackFunction,
+    frame,
+    frames,
+    kind,
+    kind_shares,
+    table,
+)
+from stallscope.flame.result import CHANGES, SAMPLES, Flame, diff, difference_sentence, sentence
+from stallscope.flame.tree import pruned, tree
+
+PYTHON = "/usr/lib/python3.12"
+KINDS = {
+    "__getitem__ (/home/me/data.py:3)": YOURS,
+    "__getitem__ (data.py:3)": YOURS,
+    r"__getitem__ (C:\Users\me\data.py:3)": YOURS,
+    "<module> (/tmp/ipykernel_12/345.py:1)": YOURS,
+    "dilate (/x/stallscope/src/stallscope/demo.py:50)": YOURS,
+    "dilate (stallscope/demo.py:50)": YOURS,
+    "run (/x/src/stallscope/hooks/hot_path.py:50)": "other",
+    f"load ({SITE}/PIL/ImageFile.py:300)": "decode",
+    "load (PIL/ImageFile.py:300)": "decode",
+    f"open ({SITE}/PIL/Image.py:3500)": "io",
+    f"resize ({SITE}/PIL/Image.py:2000)": "transform",
+    f"forward ({SITE}/torchvision/transforms/v2/_geometry.py:100)": "transform",
+    r"forward (C:\env\Lib\site-packages\torchvision\transforms\v2\_geometry.py:100)": "transform",
+    f"decode_jpeg ({SITE}/torchvision/io/image.py:150)": "decode",
+    f"default_collate ({SITE}/torch/utils/data/_utils/collate.py:398)": "collate",
+    f"_feed ({PYTHON}/multiprocessing/queues.py:266)": "collate",
+    f"get ({PYTHON}/multiprocessing/queues.py:113)": "idle",
+    f"poll ({PYTHON}/multiprocessing/connection.py:257)": "idle",
+    f"wait ({PYTHON}/threading.py:355)": "idle",
+    "_wait_for_tstate_lock (threading.py:1100)": "idle",
+    f"conv2d ({SITE}/torch/nn/functional.py:50)": "torch",
+    "at::native::conv2d (libtorch_cpu.so)": "torch",
+    "jpeg_read_scanlines (libjpeg.so.62)": "decode",
+    f"copyfileobj ({PYTHON}/shutil.py:200)": "io",
+    f"mean ({SITE}/numpy/core/_methods.py:100)": "other",
+    "import_module (<frozen importlib._bootstrap>:100)": "other",
+    "no file at all": "other",
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), KINDS.items())
+def test_a_frame_tells_its_kind(text, expected):
+    """By its file and function, wherever Python and its packages are installed."""
+    assert expected == kind(frame(text))
+
+
+def test_lines_and_the_code_that_started_the_workers_are_no_difference():
+    """One function is one frame; a forked worker's stack begins with its own work."""
+    assert frame("f (a.py:1)") == frame("f (a.py:20)") == StackFunction("f", "a.py")
+    assert "fetch" == frames(CONV)[0].function
+    assert "_feed" == frames(FEED)[0].function
+    assert "f" == frames("f (a.py:1)")[0].function
+
+
+def test_files_are_shown_from_their_package_on():
+    """No path of a machine is shown; in an own file, its last folder."""
+    assert "torch/nn/functional.py" == frame(f"conv2d ({SITE}/torch/nn/functional.py:50)").place
+    assert "me/data.py" == frame("f (/home/me/data.py:3)").place
+
+
+class TestTree:
+    def test_merges_equal_beginnings(self):
+        """The hits of a frame are its own and those of all below it."""
+        merged = tree(a_flame().samples)
+
+        (totals,) = merged.totals()
+        hits = {
+            getattr(merged.names[name], "function", "all"): int(total)
+            for name, total in zip(merged.name, totals, strict=True)
+        }
+        assert 500 == hits["all"]
+        assert hits["fetch"] == hits["__getitem__"]
+        assert 500 == hits["fetch"] + hits["default_collate"] + hits["_feed"]
+        assert hits["conv2d"] < hits["dilate"] < hits["fetch"]
+
+    def test_keeps_workers_and_stages_apart(self):
+        """The hits of each sum to its own."""
+        flame = a_flame(workers=3)
+        merged = tree(flame.samples)
+
+        (hits,) = merged.recordings
+        for worker in range(3):
+            mine = [group for group, (one, _) in enumerate(merged.groups) if one == worker]
+            found = sum(int(n) for n, g in zip(hits.counts, hits.groups, strict=True) if g in mine)
+            assert 250 == found
+
+    def test_a_stage_tells_what_a_name_does_not(self):
+        """A library's frame that is in one stage only has that stage's kind."""
+        stack = f"{LOOP}fetch (data.py:1);read ({SITE}/unknown/core.py:1)"
+        merged = tree(a_flame({stack: 1.0}, stages={stack: "decode"}).samples)
+
+        assert ["decode"] == merged.kinds()[-1:]
+
+    def test_two_recordings_share_their_frames(self):
+        """A frame that only one has is there with no hit of the other."""
+        after, before = tree(a_flame({JPEG: 1.0}).samples, a_flame().samples).totals()
+
+        assert len(after) == len(before)
+        assert 500 == after[0] == before[0]
+        assert (after == 0).any()
+
+    def test_pruning_keeps_the_widest_and_every_hit(self):
+        """What is too narrow counts for the frame above it."""
+        whole = tree(many_stacks(2000).samples)
+        kept = pruned(whole, 300)
+
+        (totals,), (all_totals,) = kept.totals(), whole.totals()
+        assert 300 == len(kept.name)
+        assert len(whole.name) - 300 == kept.left_out
+        assert 2000 == totals[0]
+        assert sorted(all_totals, reverse=True)[:300] == sorted(totals, reverse=True)
+        assert all(parent < place for place, parent in enumerate(kept.parents))
+
+    def test_no_stack_is_a_root(self):
+        """An empty recording has nothing below it."""
+        assert 1 == len(tree(pl.DataFrame(schema=SAMPLES)).name)
+
+
+class TestTable:
+    def test_has_the_columns_it_promises(self):
+        """Also where there is nothing to show."""
+        assert TABLE == dict(table(a_flame()).schema)
+        assert TABLE == dict(table(a_flame({JPEG.replace("/home/me", SITE): 1.0})).schema)
+        assert TABLE == dict(table(Flame(pl.DataFrame(schema=SAMPLES))).schema)
+
+    def test_lists_the_users_functions_only(self):
+        """What torch computes for one is its own; what a decoder does is not."""
+        rows = {row["function"]: row for row in table(a_flame()).iter_rows(named=True)}
+
+        assert {"__getitem__", "dilate", "crop"} == set(rows)
+        assert abs(rows["dilate"]["self_share"] - 0.41) < 0.05
+        assert 0 == rows["__getitem__"]["self_share"] == rows["crop"]["self_share"]
+        assert abs(rows["__getitem__"]["total_share"] - 0.80) < 0.05
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("windows", [1, 3, 10])
+    def test_intervals_hold_the_truth_19_times_in_20(self, windows):
+        """On 200 recordings with known shares, with few windows as with many; at least 92%."""
+        held = []
+        for seed in range(200):
+            rows = table(a_flame(seed=seed, windows=windows, per_window=50)).filter(
+                pl.col("function") == "dilate"
+            )
+            held.append(rows["self_share_low"][0] <= 0.41 <= rows["self_share_high"][0])
+        assert 0.92 <= sum(held) / len(held)
+
+    def test_says_how_the_interval_was_made(self):
+        """By windows where there are some, else by Wilson's formula."""
+        one = a_flame(windows=1)
+        without = Flame(a_flame().samples.drop("window"), one.circumstances)
+
+        assert {"windows"} == set(table(a_flame())["interval"])
+        assert {"Wilson"} == set(table(one)["interval"]) == set(table(without)["interval"])
+
+    def test_one_worker_and_one_stage(self):
+        """The shares are of that worker's samples, in that stage."""
+        flame = a_flame()
+        alone = table(flame, worker=1)
+        inside = table(flame, stage="RandomMask")
+
+        assert {250} == set(alone["samples"])
+        assert ["dilate", "__getitem__"] == inside["function"].to_list()
+        assert 1.0 == inside["self_share"][0]
+
+    def test_a_share_of_all_or_nothing_is_not_certain(self):
+        """The interval of 100% has a width."""
+        rows = table(a_flame({DILATE: 1.0}))
+
+        assert 0.8 < rows["self_share_low"][0] < 1.0 == rows["self_share_high"][0]
+
+
+class TestDiff:
+    def test_shows_what_went_and_what_grew(self):
+        """The change and whether it can be told from chance; the columns that it promises."""
+        after = a_flame({JPEG: 0.5, CROP: 0.3, COLLATE: 0.2}, seed=1)
+        changes = diff(after, a_flame()).table()
+
+        assert CHANGES == dict(changes.schema)
+        gone = changes.row(0, named=True)
+        assert ("dilate", 0.0, True) == (
+            gone["function"],
+            gone["after_share"],
+            gone["distinguishable"],
+        )
+        assert gone["change_low"] <= gone["change"] <= gone["change_high"] < 0
+        assert (changes.filter(pl.col("function") != "dilate")["change"] == 0).all()
+
+    def test_the_same_twice_is_not_distinguishable(self):
+        """Two recordings of one thing differ by chance only, nearly always."""
+        wrong = sum(
+            diff(a_flame(seed=seed), a_flame(seed=seed + 500))
+            .table()
+            .filter(pl.col("function") == "dilate")["distinguishable"][0]
+            for seed in range(60)
+        )
+        assert wrong <= 7
+
+    def test_nothing_before_or_after_is_no_change(self):
+        """An empty recording is told from nothing."""
+        empty = Flame(pl.DataFrame(schema=SAMPLES))
+
+        assert diff(empty, empty).table().is_empty()
+        assert "not distinguishable" in difference_sentence(diff(empty, empty))
+
+
+class TestSentence:
+    def test_names_the_function_that_takes_most(self):
+        """And the kind that takes even more, where there is one."""
+        assert "`dilate` (yours) takes 43% of the workers' time" == sentence(a_flame())
+        assert sentence(a_flame({DILATE: 0.2, JPEG: 0.8})).endswith("time; decode: 80%")
+
+    def test_says_when_it_is_none_of_the_users(self):
+        """Then the kind that takes most is named."""
+        stack = f"{LOOP}load ({SITE}/PIL/ImageFile.py:300)"
+
+        assert sentence(a_flame({stack: 1.0})).startswith("Decode: 100% of the workers' time")
+
+    def test_says_when_there_is_nothing(self):
+        """No sample."""
+        assert "No sample" in sentence(Flame(pl.DataFrame(schema=SAMPLES)))
+
+
+def test_kinds_add_up():
+    """Every sample ends in one kind."""
+    found = kind_shares(a_flame().samples)
+
+    assert pytest.approx(1.0) == sum(found.values())
+    assert {"decode", "transform", "collate", YOURS} == set(found)

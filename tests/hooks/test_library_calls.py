@@ -1,0 +1,201 @@
+"""Library calls: reading and decoding wherever they happen, transforming calls where unnamed."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+from support.virtual_pipeline import record
+from torch.utils.data import Dataset
+from torchvision import io as vision_io
+from torchvision import transforms as v1
+from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
+
+from stallscope.hooks.stage_log import read_log
+from stallscope.run.decode import decode
+
+
+class Files(Dataset):
+    """Reads item number `index` by a function."""
+
+    def __init__(self, read: Any, transform: Any = None) -> None:
+        self.items = range(8)
+        self.reader_of_mine = [read]  # not a name that promises anything
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        x = READ[0](index)
+        return float(np.asarray(self.transform(x) if self.transform else x).sum())
+
+
+READ: list[Any] = [None]
+
+
+@pytest.fixture
+def photograph(tmp_path: Path) -> Path:
+    """A JPEG file of some size."""
+    path = tmp_path / "photograph.jpg"
+    noise = np.random.default_rng(0).integers(0, 255, (300, 400, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    return path
+
+
+def stages_of(read: Any, tmp_path: Path, transform: Any = None) -> dict[str, int]:
+    """How many samples have each stage."""
+    READ[0] = read
+    spans = record(Files(read, transform), tmp_path).spans
+    inside = spans.filter(spans["sample"].is_not_null())
+    counts: dict[str, set[Any]] = {}
+    for stage, batch, sample in inside.select("stage", "batch", "sample").iter_rows():
+        counts.setdefault(stage, set()).add((batch, sample))
+    return {stage: len(samples) for stage, samples in counts.items()}
+
+
+class TestReading:
+    def test_open(self, photograph, tmp_path):
+        """The built-in `open` is fetch; what is read through the open file is not seen."""
+
+        def read(_: int) -> int:
+            with open(photograph, "rb") as file:  # noqa: PTH123 - this is what is tested
+                return len(file.read())
+
+        assert {"getitem": 4, "fetch": 4} == stages_of(read, tmp_path)
+
+    def test_path_read_bytes(self, photograph, tmp_path):
+        """`Path.read_bytes` is fetch."""
+        assert {"getitem": 4, "fetch": 4} == stages_of(
+            lambda _: len(photograph.read_bytes()), tmp_path
+        )
+
+    def test_numpy(self, tmp_path):
+        """`numpy.load` and `numpy.fromfile` are fetch."""
+        np.save(tmp_path / "x.npy", np.zeros(9))
+        assert {"getitem": 4, "fetch": 4} == stages_of(
+            lambda _: np.load(tmp_path / "x.npy"), tmp_path
+        )
+
+    def test_h5py(self, tmp_path):
+        """Slicing a dataset of h5py is fetch."""
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            data = file.create_dataset("x", data=np.arange(8))
+            assert {"getitem": 4, "fetch": 4} == stages_of(lambda i: data[i], tmp_path)
+
+    def test_zip(self, photograph, tmp_path):
+        """Reading a member of a zip archive is fetch."""
+        with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+            archive.write(photograph, "photograph.jpg")
+            assert {"getitem": 4, "fetch": 4} == stages_of(
+                lambda _: len(archive.read("photograph.jpg")), tmp_path
+            )
+
+    def test_a_failing_call_fails_as_before(self, tmp_path):
+        """A missing file raises what it always raises."""
+        with pytest.raises(FileNotFoundError):
+            stages_of(lambda _: Image.open(tmp_path / "none.jpg"), tmp_path)
+
+
+class TestDecoding:
+    def test_pil_decodes_where_the_pixels_are_touched(self, photograph, tmp_path):
+        """`Image.open` is fetch; the decoding is decode, in whichever transform it happens."""
+        found = stages_of(
+            lambda _: Image.open(photograph), tmp_path, v1.Compose([v1.CenterCrop(64)])
+        )
+
+        assert {"getitem": 4, "fetch": 4, "decode": 4, "CenterCrop": 4} == found
+
+    @pytest.mark.parametrize("format_", ["PNG", "WEBP", "GIF", "TIFF", "BMP"])
+    def test_other_formats_of_pil(self, format_, photograph, tmp_path):
+        """Every format's decoding is found."""
+        path = tmp_path / "photograph.any"
+        Image.open(photograph).save(path, format=format_)
+
+        assert 4 == stages_of(lambda _: Image.open(path), tmp_path)["decode"]
+
+    def test_pil_from_memory(self, photograph, tmp_path):
+        """An image in memory is decoded just the same."""
+        data = photograph.read_bytes()
+
+        assert 4 == stages_of(lambda _: Image.open(io.BytesIO(data)), tmp_path)["decode"]
+
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+    def test_torchvision(self, photograph, tmp_path):
+        """`read_image` is fetch and decode, also when it was imported by name."""
+        found = stages_of(lambda _: vision_io.read_image(str(photograph)), tmp_path)
+
+        assert {"getitem": 4, "fetch": 4, "decode": 4} == found
+
+    def test_cv2(self, photograph, tmp_path):
+        """`imdecode` is decode; `imread` reads and decodes in one, and the run says so."""
+        data = np.fromfile(photograph, dtype=np.uint8)
+        assert 4 == stages_of(lambda _: cv2.imdecode(data, 1), tmp_path)["decode"]
+        (tmp_path / "log.events").unlink()
+        (tmp_path / "log.names").unlink()
+
+        READ[0] = lambda _: cv2.imread(str(photograph))
+        assert any("cv2.imread" in note for note in record(Files(None), tmp_path).notes)
+
+
+class TestTransforming:
+    def test_in_the_datasets_own_code_a_call_is_a_stage(self, photograph, tmp_path):
+        """Without a transform around them, library calls have stages of their own."""
+        image = Image.open(photograph).convert("RGB")
+        found = stages_of(lambda _: F.resize(image.crop((0, 0, 99, 99)), [32, 32]), tmp_path)
+
+        assert {"getitem": 4, "PIL.crop": 4, "torchvision.resize": 4} == found
+
+    def test_in_a_transform_it_is_part_of_it(self, photograph, tmp_path):
+        """Inside of a transform that has a name, they are part of that transform."""
+        image = Image.open(photograph).convert("RGB")
+        found = stages_of(lambda _: image, tmp_path, v1.Compose([v1.Resize(32)]))
+
+        assert {"getitem": 4, "Resize": 4} == found
+
+    def test_cv2_resize(self, tmp_path):
+        """cv2's calls are known, too."""
+        pixels = np.zeros((64, 64, 3), dtype=np.uint8)
+
+        assert {"getitem": 4, "cv2.resize": 4} == stages_of(
+            lambda _: cv2.resize(pixels, (32, 32)), tmp_path
+        )
+
+
+def test_file_and_pixels_of_each_sample(photograph, tmp_path):
+    """Each sample knows the image it opened: its path and its size in pixels."""
+    READ[0] = lambda _: Image.open(photograph)
+
+    samples = record(Files(None), tmp_path).samples
+
+    assert [str(photograph)] * 4 == samples["path"].to_list()
+    assert [(400, 300)] * 4 == list(samples.select("width", "height").iter_rows())
+
+
+def test_a_file_that_was_never_named_is_unknown(photograph, tmp_path):
+    """A process that ends before it has named a file leaves the path open, not another's."""
+    READ[0] = lambda _: Image.open(photograph)
+    record(Files(None), tmp_path)
+    log = read_log(tmp_path / "log.events")
+
+    samples = decode(replace(log, files={}), origin_ns=0).samples
+
+    assert [None] * 4 == samples["path"].to_list()
+
+
+def test_nothing_stays_replaced(photograph, tmp_path):
+    """After a recording every library function is the original, also where it was imported to."""
+    before = (open, Image.open, Image.Image.convert, np.load, cv2.resize, F.resize, Path.read_bytes)
+
+    stages_of(lambda _: Image.open(photograph), tmp_path)
+
+    after = (open, Image.open, Image.Image.convert, np.load, cv2.resize, F.resize, Path.read_bytes)
+    assert all(a is b for a, b in zip(before, after, strict=True))

@@ -1,0 +1,110 @@
+"""A recording begins and ends while threads of the user's iterate loaders."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+import torch
+from support.loaders import Noise
+from torch.utils.data import DataLoader
+
+import stallscope as ss
+from stallscope.hooks import patches
+from stallscope.hooks.patches import Patches
+
+TIMES = 20
+
+
+class Numbers(Noise):
+    """Samples that draw from no generator, which threads would share."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((3,), float(index))
+
+
+class Iterating(threading.Thread):
+    """Iterates a loader again and again until it is told to end; keeps what went wrong."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__()
+        self.loader = DataLoader(Numbers(12), 4, num_workers=workers)
+        self.over = threading.Event()
+        self.wrong: list[object] = []
+        self.epochs = 0
+
+    def run(self) -> None:
+        expected = torch.arange(12.0)
+        while not self.over.is_set():
+            try:
+                got = torch.cat([batch[:, 0] for batch in self.loader])
+            except Exception as error:  # noqa: BLE001 - the test tells it
+                self.wrong.append(error)
+                return
+            if not torch.equal(expected, got):
+                self.wrong.append(got)
+            self.epochs += 1
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """Threads take turns as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("workers", [(0, 0), (1,)])
+def test_threads_iterate_while_recordings_begin_and_end(workers, often):
+    """No exception in a thread, every batch as ever; the fixture of all tests sees what is left."""
+    threads = [Iterating(many) for many in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(TIMES):
+            with ss.instrumented(warmup=0):
+                pass
+    finally:
+        for thread in threads:
+            thread.over.set()
+        for thread in threads:
+            thread.join()
+
+    assert [[]] * len(threads) == [thread.wrong for thread in threads]
+    assert all(thread.epochs for thread in threads)
+    assert not patches._layers
+
+
+def test_what_comes_after_the_end_changes_nothing():
+    """A thread may meet a new class of iterators just when the recording ends."""
+    place, ours = {"name": "theirs"}, Patches()
+    ours.put(place, "name", "ours")
+    ours.undo()
+
+    ours.put(place, "name", "late")
+
+    assert {"name": "theirs"} == place
+    assert not patches._layers
+
+
+def test_a_place_that_many_threads_change_holds_its_own_at_the_end(often):
+    """Recordings of several threads share places, and end in any order."""
+    place = {"name": "theirs"}
+
+    def change() -> None:
+        for _ in range(300):
+            ours = Patches()
+            ours.put(place, "name", object())
+            ours.undo()
+
+    threads = [threading.Thread(target=change) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert {"name": "theirs"} == place
+    assert not patches._layers

@@ -1,0 +1,454 @@
+"""Every kind of hook puts a planted cost into the right stage, to the nanosecond."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.virtual_pipeline import CLOCK, Numbers, Op, OtherOp, record, time_of
+from torch import nn
+from torch.utils.data import (
+    ConcatDataset,
+    Dataset,
+    IterableDataset,
+    Subset,
+    default_convert,
+    random_split,
+)
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from stallscope.hooks import ops
+
+SAMPLES = 4  # two batches of two
+
+
+class Layer(nn.Module):
+    """An op that is a module."""
+
+    def forward(self, x: Any) -> Any:
+        CLOCK.spend(30)
+        return x
+
+
+class Outer:
+    """An op that calls another one."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __call__(self, x: Any) -> Any:
+        CLOCK.spend(5)
+        return self.inner(x)
+
+
+class Joint:
+    """A transform of image and target together."""
+
+    def __call__(self, image: Any, target: Any) -> Any:
+        CLOCK.spend(40)
+        return image, target
+
+
+class Keyed:
+    """A transform of one entry of a dict."""
+
+    def __init__(self, keys: Any) -> None:
+        self.keys = keys
+
+    def __call__(self, sample: dict) -> dict:
+        CLOCK.spend(20)
+        return sample
+
+
+class OfPairs(Dataset):
+    """A dataset with a joint transform and a target transform."""
+
+    def __init__(self) -> None:
+        self.transforms = Joint()
+        self.target_transform = Op(7)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        image, target = self.transforms(index, index)
+        return image, self.target_transform(target)
+
+
+class WithHelpers(Dataset):
+    """A dataset that does its work in methods and functions of its own."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return augment(self._load_image(index)) + measure(0)
+
+    def _load_image(self, index: int) -> Any:
+        CLOCK.spend(100)
+        return index
+
+
+def augment(x: Any) -> Any:
+    """A helper whose name says that it transforms."""
+    CLOCK.spend(50)
+    return x
+
+
+def measure(x: Any) -> Any:
+    """A helper whose name says nothing."""
+    CLOCK.spend(3)
+    return x
+
+
+class ByHelper:
+    """An op that calls what a dataset may also call by itself."""
+
+    def __call__(self, x: Any) -> Any:
+        return augment(x) + measure(0)
+
+
+class WithLoader(Dataset):
+    """A dataset that keeps its reader in a slot, as torchvision's folders do."""
+
+    def __init__(self) -> None:
+        self.loader = augment  # whatever stands there: the slot says what it is
+        self.transform = lambda x: (CLOCK.spend(9), x)[1]
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self.loader(index))
+
+
+class Flaky:
+    """An op that fails on the first try of each sample."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def __call__(self, x: Any) -> Any:
+        CLOCK.spend(10)
+        self.failed = not self.failed
+        if self.failed:
+            raise ValueError("first try")
+        return x
+
+
+class Retrying(Numbers):
+    """A dataset that tries twice."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except ValueError:
+            return super().__getitem__(index)
+
+
+class Bulk(Numbers):
+    """A dataset that makes all samples of a batch at once."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        CLOCK.spend(6)
+        return [index * 2 for index in indices]
+
+
+class BulkBySample(Numbers):
+    """A dataset whose `__getitems__` calls its `__getitem__`."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Stream(IterableDataset):
+    """A dataset that is iterated."""
+
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def __iter__(self) -> Any:
+        for index in range(8):
+            CLOCK.spend(2)
+            yield self.transform(index)
+
+
+class Again(Numbers):
+    """A dataset that asks itself once more, with more than an index."""
+
+    def __getitem__(self, index: int, *, tries: int = 0) -> Any:
+        return super().__getitem__(index) if tries else self.__getitem__(index, tries=1)
+
+
+def normalize(_: Any) -> Any:
+    """Has the name of a setting."""
+    raise AssertionError
+
+
+class WithSettings(Numbers):
+    """A dataset with settings in its class, of which one is as false as it is a function's name."""
+
+    MEAN = np.zeros(3)
+    normalize = False
+
+    def __getitem__(self, index: int) -> Any:
+        assert not self.MEAN.any()
+        return normalize(index) if self.normalize else super().__getitem__(index)
+
+
+class Inline(Numbers):
+    """A dataset that makes an op for each sample, of a class that it also keeps one of."""
+
+    def __getitem__(self, index: int) -> Any:
+        return Op(5)(super().__getitem__(index))
+
+
+class Late(Dataset):
+    """A dataset that builds its pipeline when it is first used."""
+
+    transform = None
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        if self.transform is None:
+            Late.transform = v1.Compose([Op(11), lambda x: (CLOCK.spend(4), x)[1]])
+        return Late.transform(index)
+
+
+def named(x: Any) -> Any:
+    """A function in a list of transforms."""
+    CLOCK.spend(8)
+    return x
+
+
+shared = Op(10)
+CASES = {
+    "code of __getitem__ itself": (Numbers(), {"getitem": 1}),
+    "an op in a slot": (Numbers(Op(10)), {"getitem": 1, "Op": 10}),
+    "an inherited __call__": (Numbers(OtherOp(10)), {"getitem": 1, "OtherOp": 10}),
+    "nested v1 Compose": (
+        Numbers(v1.Compose([Op(10), v1.Compose([OtherOp(20), Layer()])])),
+        {"getitem": 1, "Op": 10, "OtherOp": 20, "Layer": 30},
+    ),
+    "nested v2 Compose": (
+        Numbers(v2.Compose([Op(10), v2.Compose([Layer()])])),
+        {"getitem": 1, "Op": 10, "Layer": 30},
+    ),
+    "nn.Sequential": (
+        Numbers(nn.Sequential(Layer(), nn.Sequential(Layer()))),
+        {
+            "getitem": 1,
+            "Layer": 30,
+            "Layer #2": 30,
+        },
+    ),
+    "v1 RandomApply": (Numbers(v1.RandomApply([Op(10)], p=1.0)), {"getitem": 1, "Op": 10}),
+    "v2 RandomApply": (Numbers(v2.RandomApply([Layer()], p=1.0)), {"getitem": 1, "Layer": 30}),
+    "v1 RandomChoice": (
+        Numbers(v1.RandomChoice([Op(10), Op(10)], p=[1, 0])),
+        {"getitem": 1, "Op": 10},
+    ),
+    "v2 RandomChoice": (
+        Numbers(v2.RandomChoice([Layer(), OtherOp(1)], p=[1, 0])),
+        {"getitem": 1, "Layer": 30},
+    ),
+    "two ops of one class": (
+        Numbers(v1.Compose([Op(10), Op(20)])),
+        {"getitem": 1, "Op": 10, "Op #2": 20},
+    ),
+    "the same object twice": (
+        Numbers(v1.Compose([shared, shared])),
+        {"getitem": 1, "Op": 20},
+    ),
+    "a function and a lambda": (
+        Numbers(v1.Compose([named, lambda x: (CLOCK.spend(4), x)[1]])),
+        {"getitem": 1, "named": 8, "lambda (test_probe.py:*)": 4},
+    ),
+    "torchvision's Lambda": (
+        Numbers(v1.Compose([v1.Lambda(named)])),
+        {"getitem": 1, "Lambda(named)": 8},
+    ),
+    "a partial": (
+        Numbers(functools.partial(named)),
+        {"getitem": 1, "named": 8},
+    ),
+    "one op calling another": (Numbers(Outer(Op(10))), {"getitem": 1, "Outer": 5, "Op": 10}),
+    "joint transforms and a target transform": (OfPairs(), {"Joint": 40, "Op": 7}),
+    "a dict transform": (Numbers(Keyed(["image"])), {"getitem": 1, "Keyed": 20}),
+    "helpers of the dataset": (WithHelpers(), {"fetch": 100, "augment": 50, "getitem": 3}),
+    "a loader in a slot": (
+        WithLoader(),
+        {"fetch": 50, "lambda (test_probe.py:*)": 9},
+    ),
+    "a helper inside an op": (Numbers(ByHelper()), {"getitem": 1, "ByHelper": 53}),
+    "an op that raises": (Retrying(Flaky()), {"getitem": 2, "Flaky": 20}),
+    "Subset": (Subset(Numbers(Op(10)), [5, 4, 3, 2]), {"getitem": 1, "Op": 10}),
+    "Subset of Subset": (
+        Subset(Subset(Numbers(Op(10)), [5, 4, 3, 2]), [0, 1, 2, 3]),
+        {"getitem": 1, "Op": 10},
+    ),
+    "ConcatDataset": (
+        ConcatDataset([Numbers(Op(10), 2), Numbers(OtherOp(10), 2)]),
+        {"getitem": 1, "Op": 5, "OtherOp": 5},
+    ),
+    "random_split": (random_split(Numbers(Op(10)), [4, 4])[1], {"getitem": 1, "Op": 10}),
+    "__getitems__ over __getitem__": (BulkBySample(Op(10)), {"getitem": 1, "Op": 10}),
+    "__getitems__ at once": (Bulk(), {"getitem": 3}),
+    "a __getitem__ with more than an index": (
+        random_split(Again(Op(10)), [4, 4])[1],
+        {"getitem": 1, "Op": 10},
+    ),
+    "settings of the dataset's class": (WithSettings(Op(10)), {"getitem": 1, "Op": 10}),
+    "an op that is made for each sample": (Inline(Op(10)), {"getitem": 1, "Op": 15}),
+    "an iterable dataset": (Stream(Op(10)), {"getitem": 2, "Op": 10}),
+    "a pipeline that is built late": (Late(), {"Op": 11, "lambda (test_probe.py:*)": 4}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_planted_cost_is_found_in_its_stage(case, tmp_path):
+    """A cost planted in this kind of place is charged to its stage, and nothing is left over."""
+    dataset, expected = CASES[case]
+
+    found = time_of(record(dataset, tmp_path))
+
+    found = {_without_line(stage): ns / SAMPLES for stage, ns in found.items()}
+    assert expected == found
+
+
+def _without_line(stage: str) -> str:
+    head, colon, _ = stage.partition(":")
+    return f"{head}:*)" if colon else stage
+
+
+def test_functions_that_are_new_for_each_sample_are_no_leak(tmp_path, monkeypatch):
+    """A pipeline that `__getitem__` makes each time: after some of them the rest are its own."""
+    monkeypatch.setattr(ops, "_MOST_FUNCTIONS", 3)
+
+    class Anew(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            return v1.Compose([lambda x: (CLOCK.spend(4), x)[1]])(super().__getitem__(index))
+
+    found = {_without_line(stage): ns for stage, ns in time_of(record(Anew(), tmp_path)).items()}
+
+    assert {"getitem": SAMPLES + 4, "lambda (test_probe.py:*)": 4 * (SAMPLES - 1)} == found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_samples_are_numbered_and_known_by_index(case, tmp_path):
+    """Every sample has its place in the batch and, in a map-style dataset, the sampler's index."""
+    dataset, _ = CASES[case]
+
+    samples = record(dataset, tmp_path).samples
+
+    if case == "__getitems__ at once":
+        assert samples.is_empty()  # nobody can tell one sample from the next
+        return
+    assert [0, 1, 0, 1] == samples["sample"].to_list()
+    indexed = not isinstance(dataset, IterableDataset)
+    assert ([0, 1, 2, 3] if indexed else [None] * 4) == samples["index"].to_list()
+
+
+def test_collate_and_what_it_calls_belong_to_the_batch(tmp_path):
+    """The collate function is a stage of the batch; an op inside of it is one, too."""
+    op = Op(5)
+
+    def collate(samples: Any) -> Any:
+        CLOCK.spend(100)
+        return op(samples)
+
+    decoded = record(Numbers(op), tmp_path, collate=collate)
+
+    rows = decoded.spans.filter(decoded.spans["sample"].is_null())
+    time = {
+        stage: ns
+        for stage, ns in zip(rows["stage"], rows["end_ns"] - rows["start_ns"], strict=True)
+        if ns
+    }
+    assert {"collate": 100, "Op": 5} == time
+
+
+class TestWithoutBatches:
+    def test_one_index_is_a_sample(self, tmp_path):
+        """With `batch_size=None` each index of the sampler is a sample."""
+        decoded = record(
+            Numbers(Op(10)), tmp_path, batches=(3, 4), auto=False, collate=default_convert
+        )
+
+        assert [3, 4] == decoded.samples["index"].to_list()
+        assert {"getitem": 2, "Op": 20} == time_of(decoded)
+
+    def test_a_list_of_indices_is_a_batch(self, tmp_path):
+        """A sampler that gives lists makes the dataset give batches: no samples are invented."""
+
+        class Batches(Dataset):
+            def __getitem__(self, indices: list[int]) -> Any:
+                CLOCK.spend(10)
+                return torch.tensor(indices)
+
+        decoded = record(
+            Batches(), tmp_path, batches=([1, 2], [3, 4]), auto=False, collate=default_convert
+        )
+
+        assert decoded.samples.is_empty()
+        assert {"getitem": 20} == time_of(decoded)
+
+    def test_one_next_is_a_sample(self, tmp_path):
+        """With `batch_size=None` each item of an iterable dataset is a sample."""
+        decoded = record(
+            Stream(Op(10)), tmp_path, batches=(None, None), auto=False, collate=default_convert
+        )
+
+        assert {"getitem": 4, "Op": 20} == time_of(decoded)
+
+
+def test_cpu_time_is_read_for_every_kth_sample(tmp_path):
+    """A span whose CPU time was read has it, the others say null; computing is all of it here."""
+    spans = record(Numbers(Op(100_000)), tmp_path, batches=[range(16)] * 3).spans
+
+    read = spans.filter(spans["cpu_ns"].is_not_null() & (spans["stage"] == "Op"))
+    assert 0 < read.height < spans.filter(spans["stage"] == "Op").height
+    assert (read["cpu_ns"] == read["end_ns"] - read["start_ns"]).all()
+
+
+def test_quick_samples_are_recorded_rarely(tmp_path):
+    """Where recording would cost more than it may, only every k-th batch is recorded."""
+    decoded = record(Numbers(), tmp_path, batches=[range(16)] * 60)
+
+    assert 0 < decoded.skipped < 60
+    assert 60 == decoded.skipped + decoded.batches.height
+
+
+def test_a_full_log_keeps_the_newest(tmp_path):
+    """A log that is too small wraps: the newest batches are whole, the loss is counted."""
+    decoded = record(Numbers(Op(10**8)), tmp_path, batches=[(0, 1)] * 50, capacity=200)
+
+    numbers = decoded.batches["batch"].to_list()
+    assert 49 == numbers[-1]
+    assert list(range(numbers[0], 50)) == numbers
+    assert 2 * 10**8 == time_of(decoded)["Op"] / len(numbers)
+
+
+def test_the_innermost_failing_stage_is_named(tmp_path):
+    """When a sample fails, the log says which one and in which op."""
+
+    def bad(x: Any) -> Any:
+        if x == 3:
+            raise KeyError(x)
+        return x
+
+    with pytest.raises(KeyError):
+        record(Numbers(v1.Compose([Op(10), Outer(bad)])), tmp_path)
+
+    from stallscope.hooks.stage_log import read_log
+    from stallscope.run.decode import decode
+
+    raised = decode(read_log(tmp_path / "log.events"), origin_ns=0).raised
+    assert raised is not None
+    assert (1, 1, 3, "Outer") == (raised.batch, raised.sample, raised.index, raised.stage)

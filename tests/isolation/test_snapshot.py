@@ -1,0 +1,175 @@
+"""What an active experiment puts back."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from support.loaders import Noise
+from torch.utils.data import DataLoader
+
+from stallscope.isolation.snapshot import as_before, trainable
+
+MODEL = torch.nn.Linear(4, 1)
+
+
+class Trainer:
+    """Keeps everything on itself, as trainers do."""
+
+    def __init__(self) -> None:
+        self.model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 1)
+
+    def step(self, batch: torch.Tensor) -> None:
+        """Train on one batch."""
+        self.optimizer.zero_grad()
+        self.model(batch).sum().backward()
+        self.optimizer.step()
+        self.scheduler.step()
+
+
+def global_step(batch: torch.Tensor) -> None:
+    """Trains a global model."""
+    MODEL(batch).sum().backward()
+
+
+def test_a_step_is_searched_wherever_it_keeps_its_model():
+    """Bound object, closure, partial and globals are all looked through."""
+    trainer, model = Trainer(), torch.nn.Linear(4, 1)
+    closure = lambda batch: model(batch).sum()  # noqa: E731
+    partial = functools.partial(lambda model, batch: model(batch), model)
+
+    assert {trainer.model, trainer.optimizer, trainer.scheduler} == set(trainable(trainer.step))
+    assert [model] == trainable(closure)
+    assert [model] == trainable(partial)
+    assert [MODEL] == trainable(global_step)
+    assert [model] == trainable(model)
+
+
+class Frozen(dict):
+    """A configuration, as some libraries keep it on a model."""
+
+    def update(self, *_: Any, **__: Any) -> None:
+        """Not allowed."""
+        raise TypeError("frozen")
+
+
+class Net(torch.nn.Module):
+    """Keeps what trains it, what draws for it, and what it has counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+        self.optimizers = [torch.optim.Adam(self.layer.parameters())]
+        self.rng = np.random.default_rng(1)
+        self.total = torch.tensor(0.0)
+        self.losses: list[float] = []
+        self.parts = [self.layer]
+        # What cannot be written to, and is not
+        self.settings = Frozen(size=4)
+        self.graph = torch.eye(3).to_sparse()
+        self.token = torch.zeros(1, 2).expand(3, 2)
+        self.table = np.broadcast_to(np.zeros(2), (3, 2))
+
+    def training_step(self, batch: torch.Tensor) -> None:
+        """Train on one batch."""
+        loss = self.layer(batch).sum() * self.rng.random()
+        loss.backward()
+        self.optimizers[0].step()
+        self.total += loss.detach()
+        self.losses.append(loss.item())
+
+
+def test_what_a_module_keeps_is_put_back():
+    """Its optimizer, its generator, sums such as a metric's: none of them is in its state."""
+    net = Net()
+    net.training_step(torch.rand(8, 4))
+    before = str((net.optimizers[0].state_dict(), net.rng.bit_generator.state))
+    kept = (net.total, net.total.item(), net.losses, list(net.losses))
+
+    with as_before(DataLoader(Noise()), net.training_step) as said:
+        net.training_step(torch.rand(8, 4))
+
+    assert before == str((net.optimizers[0].state_dict(), net.rng.bit_generator.state))
+    assert kept == (net.total, net.total.item(), net.losses, net.losses)
+    assert {"size": 4} == net.settings
+    assert said[0].endswith(": Adam, Net")
+
+
+def test_a_step_is_searched_to_its_inner_functions():
+    """What a closure, a comprehension or a keyword's default names is reached, too."""
+    given = torch.nn.Linear(4, 1)
+
+    def step(batch: torch.Tensor, *, model: torch.nn.Module = given) -> Any:
+        def closure() -> torch.Tensor:
+            return MODEL(batch).sum()
+
+        return model(batch), closure()
+
+    assert {MODEL, given} == set(trainable(step))
+
+
+def test_what_has_no_state_to_put_back_is_no_hindrance():
+    """Randomness of the operating system."""
+    safe = random.SystemRandom()
+
+    with as_before(DataLoader(Noise()), lambda batch: (batch, safe.random())):
+        pass
+
+
+def test_a_dataset_that_has_a_state_is_left_alone():
+    """Putting a stream's state back would make its next iteration begin in the middle."""
+
+    class Stream(Noise):
+        def state_dict(self) -> dict[str, int]:
+            return {"at": 0}
+
+        def load_state_dict(self, _: dict[str, int]) -> None:
+            raise AssertionError
+
+    stream = Stream()
+
+    assert [] == trainable(lambda batch: (batch, stream))
+
+
+def test_training_is_undone():
+    """Weights, running statistics, momentum, learning rate, gradients and modes are put back."""
+    trainer = Trainer()
+    trainer.step(torch.rand(8, 4))
+    before = str((vars(trainer), [m.state_dict() for m in vars(trainer).values()]))
+
+    with as_before(DataLoader(Noise()), trainer.step) as said:
+        trainer.model.eval()
+        trainer.model.train()
+        for _ in range(3):
+            trainer.step(torch.rand(8, 4))
+
+    assert before == str((vars(trainer), [m.state_dict() for m in vars(trainer).values()]))
+    assert "SGD, Sequential, StepLR" in said[0]
+
+
+def test_generators_of_the_users_are_put_back():
+    """The loader's generator and those of the dataset's transforms, of every make."""
+    own = {
+        "torch": torch.Generator().manual_seed(1),
+        "numpy": np.random.default_rng(1),
+        "legacy": np.random.RandomState(1),
+    }
+    dataset = Noise()
+    dataset.rngs = own
+    loader = DataLoader(dataset, generator=torch.Generator().manual_seed(2))
+
+    def draw() -> list[float]:
+        return [
+            torch.rand(1, generator=own["torch"]).item(), own["numpy"].random(),
+            own["legacy"].rand(), torch.rand(1, generator=loader.generator).item(),
+        ]  # fmt: skip
+
+    with as_before(loader):
+        first = draw()
+
+    assert first == draw()

@@ -1,0 +1,274 @@
+"""The notebooks arrive in the user's folder pointed at the user's target, and nothing is lost."""
+
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat import v4
+from support.build_notebook import NAME, a_notebook, install
+
+from stallscope import packaged
+from stallscope.errors import StallscopeError
+from stallscope.lab.notebooks import copy_notebooks, notebooks_folder
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    """The notebooks of an installed package; the current folder is empty."""
+    module = install(tmp_path / "site")
+    monkeypatch.setattr(packaged, "__file__", str(module))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return module.parent / "_share" / "notebooks"
+
+
+def target_in(path):
+    """What the cell sets, when it is run."""
+    names = {}
+    exec(nbformat.read(path, as_version=4).cells[1].source, names)  # noqa: S102
+    return names["TARGET"]
+
+
+def edit(path, change):
+    notebook = nbformat.read(path, as_version=4)
+    change(notebook)
+    nbformat.write(notebook, path)
+
+
+def run_it(notebook):
+    """What running and saving a notebook leaves in it."""
+    notebook.cells[2].execution_count = 3
+    notebook.cells[2].outputs = [v4.new_output("stream", text="a picture")]
+
+
+def rewrite(notebook):
+    notebook.cells[2].source = "my own code"
+
+
+class TestFolder:
+    def test_prefers_the_notebooks_inside_the_wheel(self, source):
+        """An installed package finds the notebooks that were installed with it."""
+        assert notebooks_folder() == source.resolve()
+
+    def test_finds_those_of_a_source_checkout(self, tmp_path, monkeypatch):
+        """A checkout or an editable install finds the notebooks at its top."""
+        top = tmp_path / "checkout"
+        (top / "notebooks").mkdir(parents=True)
+        nbformat.write(a_notebook(), top / "notebooks" / NAME)
+        monkeypatch.setattr(packaged, "__file__", str(top / "src" / "stallscope" / "packaged.py"))
+
+        assert notebooks_folder() == top / "notebooks"
+
+    def test_passes_over_an_empty_folder(self, tmp_path, monkeypatch):
+        """A package whose folder of notebooks is empty uses those of the checkout."""
+        top = tmp_path / "checkout"
+        (top / "src" / "stallscope" / "_share" / "notebooks").mkdir(parents=True)
+        (top / "notebooks").mkdir()
+        nbformat.write(a_notebook(), top / "notebooks" / NAME)
+        monkeypatch.setattr(packaged, "__file__", str(top / "src" / "stallscope" / "packaged.py"))
+
+        assert notebooks_folder() == top / "notebooks"
+
+    def test_says_where_it_looked(self, tmp_path, monkeypatch):
+        """Missing notebooks are one sentence that names both places."""
+        monkeypatch.setattr(packaged, "__file__", str(tmp_path / "a" / "b" / "packaged.py"))
+
+        with pytest.raises(StallscopeError, match=r"_share.notebooks and .*notebooks"):
+            notebooks_folder()
+
+
+def test_the_first_notebook_is_the_door():
+    """`stallscope lab` opens the first of them: the one that names the cause and leads on."""
+    names = sorted(path.name for path in notebooks_folder().glob("[0-9]*.ipynb"))
+
+    assert "00_start_here.ipynb" == names[0]
+
+
+class TestTarget:
+    def test_is_the_sample_by_default(self, source):
+        """Without a target the copies use the sample data."""
+        assert target_in(copy_notebooks(Path("x")).notebooks[0]) == "sample"
+
+    @pytest.mark.parametrize(
+        "name", ["plain", "it's", 'say "hi"', "back\\slash", "tür {1}", "a\nb"]
+    )
+    def test_survives_any_folder_name(self, source, name):
+        """A path with quotes, backslashes, line breaks or umlauts arrives as it is, absolute."""
+        Path(name).mkdir()
+
+        copies = copy_notebooks(Path("x"), name)
+
+        assert target_in(copies.notebooks[0]) == str(Path.cwd() / name)
+
+    def test_keeps_what_stands_around_it(self, source):
+        """The comment behind TARGET and the other parameters stay."""
+        Path("photos").mkdir()
+
+        cell = nbformat.read(copy_notebooks(Path("x"), "photos").notebooks[0], 4).cells[1]
+
+        assert cell.source.endswith("photos'  # yours\nBUDGET_S = 20")
+
+    def test_makes_shard_patterns_absolute(self, source):
+        """A pattern is made absolute without being looked for."""
+        copies = copy_notebooks(Path("x"), "../data/x-{000..009}.tar")
+
+        assert target_in(copies.notebooks[0]) == str(Path.cwd().parent / "data/x-{000..009}.tar")
+
+    def test_brings_the_folder_of_a_factory(self, source):
+        """A factory's module in the current folder can be imported where the notebook runs."""
+        Path("train.py").write_text("def make_loader(): ...")
+
+        cell = nbformat.read(copy_notebooks(Path("x"), "train:make_loader").notebooks[0], 4).cells[
+            1
+        ]
+
+        assert f"sys.path.insert(0, {str(Path.cwd())!r})" in cell.source
+        assert "TARGET = 'train:make_loader'" in cell.source
+
+    def test_leaves_an_installed_factory_alone(self, source):
+        """A factory of an installed package needs no folder."""
+        copies = copy_notebooks(Path("x"), "package.module:factory")
+
+        assert "sys" not in nbformat.read(copies.notebooks[0], 4).cells[1].source
+
+    def test_that_is_not_there_is_one_sentence(self, source):
+        """A wrong path is said at once, and nothing is copied."""
+        with pytest.raises(StallscopeError, match=r"there is no 'smaple' \(looked in"):
+            copy_notebooks(Path("x"), "smaple")
+        assert not Path("x").exists()
+
+    def test_needs_a_tagged_cell(self, source):
+        """A notebook without a cell tagged parameters is one sentence that names it."""
+        nbformat.write(a_notebook(tags=()), source / NAME)
+
+        with pytest.raises(StallscopeError, match=r"02_fetch.* no code cell tagged 'parameters'"):
+            copy_notebooks(Path("x"))
+
+    @pytest.mark.parametrize("cell", ["BUDGET_S = 20", "target = 'sample'", "TARGET =", "%time"])
+    def test_needs_a_line_to_set(self, source, cell):
+        """A tagged cell that does not set TARGET is one sentence that names the notebook."""
+        nbformat.write(a_notebook(cell), source / NAME)
+
+        with pytest.raises(StallscopeError, match=r"02_fetch.* has no line TARGET"):
+            copy_notebooks(Path("x"))
+
+
+class TestSecondTime:
+    def test_takes_the_target_of_the_last_time(self, source):
+        """Without a target the second call keeps the first one's."""
+        Path("photos").mkdir()
+        copy_notebooks(Path("x"), "photos")
+
+        copies = copy_notebooks(Path("x"))
+
+        assert target_in(copies.notebooks[0]) == str(Path.cwd() / "photos")
+
+    def test_leaves_outputs_where_nothing_changes(self, source):
+        """Running and saving a notebook is no change, and its outputs stay in it."""
+        path = copy_notebooks(Path("x")).notebooks[0]
+        edit(path, run_it)
+
+        copies = copy_notebooks(Path("x"))
+
+        assert copies.notes == ()
+        assert nbformat.read(path, 4).cells[2].outputs
+
+    def test_puts_outputs_aside_for_another_target(self, source):
+        """A notebook that was only run is replaced; the one with the outputs is kept and named."""
+        path = copy_notebooks(Path("x")).notebooks[0]
+        edit(path, run_it)
+        Path("photos").mkdir()
+
+        copies = copy_notebooks(Path("x"), "photos")
+
+        assert target_in(path) == str(Path.cwd() / "photos")
+        aside = Path("x/earlier/02_fetch_vs_transform.1.ipynb")
+        assert nbformat.read(aside, 4).cells[2].outputs
+        assert str(aside.relative_to("x")) in copies.notes[0]
+
+    def test_replaces_an_untouched_copy(self, source):
+        """A copy that was never run is replaced, and nothing is put aside."""
+        copy_notebooks(Path("x"))
+        Path("photos").mkdir()
+
+        copies = copy_notebooks(Path("x"), "photos")
+
+        assert copies.notes == ()
+        assert not Path("x/earlier").exists()
+
+    def test_never_replaces_what_the_user_changed(self, source):
+        """A changed notebook stays, and the note says which target it still has."""
+        path = copy_notebooks(Path("x")).notebooks[0]
+        edit(path, rewrite)
+        Path("photos").mkdir()
+
+        copies = copy_notebooks(Path("x"), "photos")
+
+        assert nbformat.read(path, 4).cells[2].source == "my own code"
+        assert 'kept as you changed it, with TARGET = "sample"' in copies.notes[0].replace("'", '"')
+
+    def test_stays_changed(self, source):
+        """A changed notebook is still the user's at the third call."""
+        path = copy_notebooks(Path("x")).notebooks[0]
+        edit(path, rewrite)
+
+        for _ in range(2):
+            copy_notebooks(Path("x"))
+
+        assert nbformat.read(path, 4).cells[2].source == "my own code"
+
+    def test_force_puts_changes_aside(self, source):
+        """With force a changed notebook is replaced, and every earlier one is kept."""
+        path = copy_notebooks(Path("x")).notebooks[0]
+        for _ in range(2):
+            edit(path, rewrite)
+            copy_notebooks(Path("x"), force=True)
+
+        assert nbformat.read(path, 4).cells[2].source == "TARGET"
+        for number in (1, 2):
+            aside = Path(f"x/earlier/02_fetch_vs_transform.{number}.ipynb")
+            assert nbformat.read(aside, 4).cells[2].source == "my own code"
+
+    @pytest.mark.parametrize("text", ["", "{}", "[1]", "not json", '{"nbformat": 4}'])
+    def test_keeps_a_file_that_is_no_notebook(self, source, text):
+        """Something else under a notebook's name is the user's, too."""
+        Path("x").mkdir()
+        path = Path("x") / NAME
+        path.write_text(text)
+
+        copies = copy_notebooks(Path("x"))
+
+        assert path.read_text() == text
+        assert "kept" in copies.notes[0]
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"notebooks": 3, "target": "a"}'])
+    def test_a_broken_memory_keeps_everything(self, source, text):
+        """Where the memory cannot be read, a notebook that differs counts as changed."""
+        path = copy_notebooks(Path("x")).notebooks[0]
+        edit(path, rewrite)
+        Path("x/.stallscope.json").write_text(text)
+
+        assert "kept" in copy_notebooks(Path("x")).notes[0]
+
+    def test_remembers_in_json(self, source):
+        """What was written is remembered with a schema version."""
+        copy_notebooks(Path("x"))
+
+        memory = json.loads(Path("x/.stallscope.json").read_text())
+        assert memory["schema_version"] == 1
+        assert set(memory["notebooks"]) == {NAME}
+
+
+class TestPlace:
+    def test_is_not_the_package(self, source):
+        """The notebooks are not copied onto themselves."""
+        with pytest.raises(StallscopeError, match="own notebooks"):
+            copy_notebooks(source)
+
+    def test_is_a_folder(self, source):
+        """A file in the way is one sentence."""
+        Path("x").write_text("")
+
+        with pytest.raises(StallscopeError, match=r"cannot be copied into .*x: File exists"):
+            copy_notebooks(Path("x"))

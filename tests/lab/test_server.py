@@ -1,0 +1,176 @@
+"""JupyterLab listens on this machine only, wants its token, and is gone afterwards."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from support.build_notebook import a_notebook
+
+import stallscope
+
+SOURCE = Path(stallscope.__file__).parents[1]
+OPEN = (
+    "import sys; from pathlib import Path; from stallscope.lab.server import open_lab; "
+    "folder, port = Path(sys.argv[1]), int(sys.argv[2]) or None; "
+    "say = lambda address: print(address, flush=True); "
+    "open_lab(folder, folder / 'a b.ipynb', browser=False, port=port, announce=say)"
+)
+CARELESS = "c.IdentityProvider.token = ''; c.ServerApp.ip = '0.0.0.0'; c.ServerApp.password = ''\n"
+
+
+def careless(place, monkeypatch):
+    """A folder with a notebook, and a user who turned all of Jupyter's locks off."""
+    (place / "x").mkdir()
+    nbformat.write(a_notebook(), place / "x" / "a b.ipynb")
+    for name in ("config", "runtime"):
+        (place / name).mkdir()
+        monkeypatch.setenv(f"JUPYTER_{name.upper()}_DIR", str(place / name))
+    for name in ("jupyter_server_config.py", "jupyter_lab_config.py"):
+        (place / "config" / name).write_text(CARELESS)
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    return place / "x"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder as such a user has it."""
+    return careless(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """The process and the address of a JupyterLab that such a user has opened."""
+    place = tmp_path_factory.mktemp("lab")
+    with pytest.MonkeyPatch.context() as patch, running(careless(place, patch)) as opened:
+        yield opened
+
+
+def start(folder, port=0):
+    return subprocess.Popen(
+        [sys.executable, "-c", OPEN, str(folder), str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextmanager
+def running(folder):
+    """The process that holds JupyterLab, and the address that it announces."""
+    process = start(folder)
+    try:
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.communicate(timeout=90)
+
+
+def status(address, method="GET", token=None):
+    headers = {"Authorization": f"token {token}"} if token else {}
+    request = urllib.request.Request(address, method=method, headers=headers)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            return answer.status, answer.geturl()
+    except urllib.error.HTTPError as error:
+        return error.code, address
+
+
+def test_only_the_token_opens_it(lab):
+    """With its token the notebook's address answers; without, it asks to log in, or refuses."""
+    _, address = lab
+    bare, _, token = address.partition("?token=")
+
+    assert len(token) >= 40
+    assert bare.endswith("/lab/tree/a%20b.ipynb")
+    assert status(address) == (200, address)
+    assert "/login?" in status(bare)[1]
+    assert status(bare.replace("/lab/tree/", "/api/contents/"))[0] == 403
+
+
+def test_asks_no_question_over_the_answer(lab):
+    """JupyterLab offers news from the network to whoever opens it first; ours does not."""
+    with urllib.request.urlopen(lab[1], timeout=60) as answer:  # noqa: S310
+        page = answer.read().decode()
+
+    assert '"news": {"disabled": true}' in page
+
+
+def test_listens_on_this_machine_only(lab):
+    """The address is 127.0.0.1 and nothing else is listened to, whatever the user's settings."""
+    process, address = lab
+    (server,) = psutil.Process(process.pid).children()
+    heard = [c.laddr for c in server.net_connections("tcp") if c.status == "LISTEN"]
+
+    assert heard
+    assert {place.ip for place in heard} == {"127.0.0.1"}
+    assert f"127.0.0.1:{heard[0].port}/" in address
+
+
+def test_the_token_is_on_no_command_line(lab):
+    """Other users of the machine, who can read command lines, do not learn the token."""
+    process, address = lab
+    token = address.partition("?token=")[2]
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
+
+    assert not [one for one in family if token in " ".join(one.cmdline())]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.thorough),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.thorough),
+    ],
+)
+def test_leaves_no_process(folder, number):
+    """Ctrl-C, a kill and a closed terminal end JupyterLab and its kernels."""
+    with running(folder) as (process, address):
+        bare, _, token = address.partition("/lab/tree/a%20b.ipynb?token=")
+        assert status(f"{bare}/api/kernels", "POST", token)[0] == 201
+        (server,) = psutil.Process(process.pid).children()
+        family = [server, *server.children(recursive=True)]
+        assert len(family) > 1
+
+        process.send_signal(number)
+        process.wait(timeout=90)
+
+        assert psutil.wait_procs(family, timeout=60)[1] == []
+
+
+@pytest.mark.slow
+def test_says_that_a_port_is_taken(folder):
+    """A port that is in use ends with Jupyter's reason and one sentence."""
+    with running(folder) as (_, address):
+        port = re.search(r":(\d+)/", address)[1]
+        second = start(folder, port)
+        _, said = second.communicate(timeout=120)
+
+    assert second.returncode == 1
+    assert "StallscopeError: JupyterLab did not start (exit code 1" in said
+
+
+@pytest.mark.slow
+def test_takes_the_kernel_of_this_python(folder, monkeypatch):
+    """A kernel of the user's own that is also called python3 does not run the notebook."""
+    theirs = folder.parent / "data" / "kernels" / "python3"
+    theirs.mkdir(parents=True)
+    spec = {"argv": ["/bin/false"], "display_name": "Old", "language": "python"}
+    (theirs / "kernel.json").write_text(json.dumps(spec))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(folder.parent / "data"))
+
+    with running(folder) as (_, address):
+        specs = address.replace("/lab/tree/a%20b.ipynb", "/api/kernelspecs")
+        with urllib.request.urlopen(specs, timeout=60) as answer:  # noqa: S310
+            found = json.load(answer)["kernelspecs"]
+
+    assert found["python3"]["spec"]["argv"] != ["/bin/false"]

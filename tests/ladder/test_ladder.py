@@ -1,0 +1,515 @@
+"""Real ladders over real workers: what is measured, what is left alone, what is said."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import multiprocessing
+import random
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from support.loaders import BulkNoise, Endless, Fails, Noise, NoiseStream
+from torch.utils.data import DataLoader
+
+import stallscope as ss
+from stallscope.demo import BusyOp, SlowFetchDataset
+from stallscope.ladder import ladder as ladder_module
+from stallscope.ladder.result import (
+    AS_IT_IS,
+    BATCHES,
+    FETCHED,
+    ON_DEVICE,
+    PINNED,
+    TRANSFORMED,
+    WARM,
+)
+from stallscope.machine import memory_available_bytes
+
+IN_WORKERS = (AS_IT_IS.name, WARM.name, FETCHED.name, TRANSFORMED.name)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_laps():
+    """These tests look at what is measured, and not at how well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ladder_module, "_LAP_S", 0.03)
+        patch.setattr(ladder_module, "_MOST_SWEEPS", 1)
+        yield
+
+
+def quick(target: Any, step: Any = None, **named: Any) -> ss.Ladder:
+    """A ladder with a short step."""
+    return ss.ladder(target, step or ss.simulated_step(0.002), **named)
+
+
+def measured(ladder: ss.Ladder) -> list[str]:
+    """The rungs that have a rate."""
+    return ladder.table().drop_nulls("samples_per_s")["rung"].to_list()
+
+
+def why_not(ladder: ss.Ladder, rung: Any) -> str:
+    """Why a rung was not measured."""
+    return ladder.table().row(by_predicate=pl.col("rung") == rung.name, named=True)["why_not"]
+
+
+def as_dict(samples: list[torch.Tensor]) -> dict[str, Any]:
+    """A batch whose columns have names."""
+    return {"image": torch.stack(samples), "names": [str(sample) for sample in samples]}
+
+
+class Page:
+    """A batch class of a user's."""
+
+    def __init__(self, samples: list[torch.Tensor]) -> None:
+        self.samples = torch.stack(samples)
+
+
+def of_all_lengths(samples: list[torch.Tensor]) -> list[torch.Tensor]:
+    """A batch that is no tensor, of samples of varying shape."""
+    return [sample[: 1 + number % 3] for number, sample in enumerate(samples)]
+
+
+class Trainer:
+    """A model that trains, as users have them."""
+
+    def __init__(self) -> None:
+        self.model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
+        self.losses: list[torch.Tensor] = []
+
+    def step(self, batch: torch.Tensor) -> None:
+        """Train on one batch, and keep the loss with its graph."""
+        self.optimizer.zero_grad()
+        loss = self.model(batch).square().mean() + torch.rand(()) * 0
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss)
+
+    def digest(self) -> str:
+        """Of everything that training moves, and of every generator."""
+        found = hashlib.sha256()
+        for value in self.model.state_dict().values():
+            found.update(value.numpy().tobytes())
+        for state in self.optimizer.state_dict()["state"].values():
+            found.update(state["momentum_buffer"].numpy().tobytes())
+        found.update(torch.get_rng_state().numpy().tobytes())
+        found.update(repr((random.getstate(), np.random.get_state())).encode())
+        return found.hexdigest()
+
+
+MORE_CHANGES = ("past torch", "a list")
+MORE_BATCHES = (
+    {"batch_size": 4, "collate_fn": Page},
+    {"batch_size": 4, "collate_fn": of_all_lengths},
+    {"batch_sampler": [[1, 2, 3], [4], [5, 6]]},
+    {"batch_size": 4, "num_workers": 2, "in_order": False},
+    {"batch_size": 4, "num_workers": 1, "persistent_workers": True, "timeout": 30},
+)
+
+
+class TestWhichRungsThereAre:
+    @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
+    def test_of_a_dataset_with_a_transform(self, workers):
+        """All that need no GPU."""
+        dataset = SlowFetchDataset(64, 0.001, BusyOp(0.001))
+
+        ladder = quick(DataLoader(dataset, 4, num_workers=workers))
+
+        assert [*IN_WORKERS, BATCHES.name] == measured(ladder)
+        assert "no device with a memory of its own" in why_not(ladder, PINNED)
+        assert "no device with a memory of its own" in why_not(ladder, ON_DEVICE)
+
+    @pytest.mark.slow
+    def test_of_a_dataset_without_a_transform(self):
+        """There is no place before a transform."""
+        ladder = quick(DataLoader(Noise(64), 4, num_workers=1))
+
+        assert FETCHED.name not in measured(ladder)
+        assert "holds no transform" in why_not(ladder, FETCHED)
+
+    @pytest.mark.slow
+    def test_of_a_dataset_that_does_more_after_its_transform(self):
+        """The transform alone would not give its samples."""
+        ladder = quick(DataLoader(Doubling(64, 0.0, BusyOp(0.0001)), 4))
+
+        assert "does more with what comes out" in why_not(ladder, FETCHED)
+        assert TRANSFORMED.name in measured(ladder)
+
+    @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+    def test_of_a_stream(self, workers):
+        """It cannot be asked for the same samples again, but its samples can be kept."""
+        ladder = quick(DataLoader(NoiseStream(400), 4, num_workers=workers))
+
+        assert [AS_IT_IS.name, TRANSFORMED.name, BATCHES.name] == measured(ladder)
+
+    @pytest.mark.slow
+    def test_of_a_loader_without_an_end(self):
+        """Nothing asks for its length."""
+        assert BATCHES.name in measured(quick(DataLoader(Endless(), 4, num_workers=1)))
+
+    def test_of_any_other_iterable(self):
+        """Its batches are kept as they come."""
+        ladder = quick(Wrapped(DataLoader(Noise(64), 4, num_workers=2)))
+
+        assert [AS_IT_IS.name, BATCHES.name] == measured(ladder)
+        assert "a Wrapped is not torch's own" in why_not(ladder, TRANSFORMED)
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"batch_size": 4, "collate_fn": as_dict},
+            {"batch_size": None},
+            *(pytest.param(settings, marks=pytest.mark.slow) for settings in MORE_BATCHES),
+            pytest.param(
+                {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "spawn"},
+                marks=pytest.mark.thorough,
+            ),
+        ],
+        ids="-".join,
+    )
+    def test_of_every_kind_of_batch(self, settings):
+        """Dicts, objects, ragged lists, single samples, a list of lists of indices."""
+        ladder = quick(DataLoader(BulkNoise(64), **settings))
+
+        assert [AS_IT_IS.name, WARM.name, TRANSFORMED.name, BATCHES.name] == measured(ladder)
+
+    def test_without_a_step(self):
+        """The loader alone is measured, and what cannot be told is said."""
+        ladder = ss.ladder(DataLoader(SlowFetchDataset(64, 0.001, BusyOp(0.001)), 4))
+
+        assert list(IN_WORKERS) == measured(ladder)
+        assert ladder.table()["step_share"].is_null().all()
+        assert ladder.table()["device_busy_share"].is_null().all()
+        assert "The loader alone gives" in str(ladder)
+        assert "how busy a device could be cannot be told" in str(ladder)
+
+    def test_that_have_no_room_in_memory(self):
+        """A dataset larger than memory loses the cached rungs only."""
+        ladder = quick(DataLoader(Noise(64), 4), max_bytes=100)
+
+        assert [AS_IT_IS.name, WARM.name] == measured(ladder)
+        assert "one batch needs more than the 100 B allowed" == why_not(ladder, BATCHES)
+
+    @pytest.mark.slow
+    def test_take_no_more_memory_than_allowed(self):
+        """Bytes are stated, and stay below the limit."""
+        dataset = SlowFetchDataset(64, 0.0, BusyOp(0.0))
+
+        ladder = quick(DataLoader(dataset, 4), max_bytes=20_000)
+
+        assert 0 < ladder.table()["cached_bytes"].sum() <= 20_000
+        assert BATCHES.name in measured(ladder)
+
+    @pytest.mark.slow
+    def test_that_give_no_more_batches(self):
+        """A generator is used up by the lap as it is: that is said, and nothing of memory."""
+        ladder = quick(torch.rand(4) for _ in range(12))
+
+        assert "the loader gave no more batches" == why_not(ladder, BATCHES)
+
+    @pytest.mark.slow
+    def test_that_have_no_limit(self):
+        """An infinite budget ends when the answer is clear."""
+        ladder = quick(DataLoader(Noise(64), 4), budget_s=math.inf)
+
+        assert BATCHES.name in measured(ladder)
+
+    def test_that_are_too_short(self):
+        """A stream of fewer batches than the warm-up has no steady state."""
+        ladder = quick(DataLoader(NoiseStream(8), 4, num_workers=2))
+
+        assert "the loader ended after 2 batches" in why_not(ladder, AS_IT_IS)
+        assert "was not measured" in str(ladder)
+
+    @pytest.mark.slow
+    def test_of_a_short_dataset_go_on(self):
+        """The restart of an epoch is no part of the steady state."""
+        ladder = quick(DataLoader(Noise(8), 4, num_workers=2))
+
+        assert [AS_IT_IS.name, WARM.name, TRANSFORMED.name, BATCHES.name] == measured(ladder)
+
+
+class Doubling(SlowFetchDataset):
+    """Does something to what its transform gives."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index) * 2
+
+
+class Wrapped:
+    """Yields a loader's batches, in a way of its own."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Any:
+        for batch in self.loader:
+            yield batch + 1
+
+
+class TestNothingIsChanged:
+    def test_model_optimizer_and_generators(self):
+        """They hash the same before and after."""
+        trainer = Trainer()
+        trainer.step(torch.rand(4, 4))
+        before = trainer.digest()
+
+        ladder = ss.ladder(DataLoader(Noise(64), 4, shuffle=True, num_workers=2), trainer.step)
+
+        assert BATCHES.name in measured(ladder)
+        assert len(trainer.losses) > 10
+        assert before == trainer.digest()
+
+    def test_the_batches_that_come_afterwards(self):
+        """The loader goes on as if it had not been measured."""
+        plain, loader = (
+            DataLoader(Noise(24), 4, shuffle=True, generator=torch.Generator().manual_seed(3))
+            for _ in range(2)
+        )
+
+        quick(loader)
+
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)
+        given = [batch.clone() for batch in loader]
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)
+        assert all(torch.equal(ours, its) for ours, its in zip(given, plain, strict=True))
+
+    @pytest.mark.parametrize(
+        "how", ["in place", *(pytest.param(x, marks=pytest.mark.slow) for x in MORE_CHANGES)]
+    )
+    def test_a_step_that_changes_its_batch_meets_it_once(self, how):
+        """What it changes never reaches the next use of a cached batch."""
+        spoilt = []
+
+        def step(batch: Any) -> None:
+            image = batch["image"]
+            spoilt.append(bool((image < 0).any()) or not batch["names"])
+            if how == "in place":
+                image.fill_(-1)
+            elif how == "past torch":
+                image.numpy()[:] = -1
+            else:
+                batch["names"].clear()
+
+        ladder = quick(DataLoader(Noise(64), 4, collate_fn=as_dict), step)
+
+        assert BATCHES.name in measured(ladder)
+        assert not any(spoilt)
+
+    @pytest.mark.parametrize(
+        "settings", [{}, pytest.param({"persistent_workers": True}, marks=pytest.mark.slow)]
+    )
+    def test_no_worker_of_one_lap_lives_in_another(self, settings):
+        """At each step, only the workers of this lap are there."""
+        seen = []
+
+        def step(_: Any) -> None:
+            seen.append(frozenset(one.pid for one in multiprocessing.active_children()))
+
+        quick(DataLoader(SlowFetchDataset(64, 0.001), 4, num_workers=2, **settings), step)
+
+        assert {0, 2} == set(map(len, seen))  # none while batches come from memory
+        turns = [pids for pids, before in zip(seen, [None, *seen], strict=False) if pids != before]
+        workers = [pids for pids in turns if pids]
+        assert len(workers) == len(set(workers))
+        assert sum(map(len, workers)) == len(frozenset().union(*workers))
+
+    @pytest.mark.slow
+    def test_a_living_worker_of_the_users(self):
+        """Persistent workers that live already go on living."""
+        loader = DataLoader(Noise(64), 4, num_workers=1, persistent_workers=True)
+        its = iter(loader)
+        living = multiprocessing.active_children()
+
+        quick(loader)
+
+        assert living == multiprocessing.active_children()
+        assert 4 == len(next(its))
+
+
+class TestBadInput:
+    def test_a_step_that_raises_on_its_third_batch(self):
+        """Its own exception, with what was measured before."""
+        steps = []
+
+        def step(_: Any) -> None:
+            steps.append(1)
+            if len(steps) == 3:
+                raise ArithmeticError("no third")
+
+        with pytest.raises(ArithmeticError, match="no third") as caught:
+            quick(DataLoader(Noise(64), 4, num_workers=2), step)
+
+        assert isinstance(caught.value.ladder, ss.Ladder)
+        assert any("'as it is'" in note for note in caught.value.__notes__)
+
+    @pytest.mark.slow
+    def test_a_step_that_raises_while_batches_come_from_memory(self):
+        """It is not taken for a fault of the cached loader."""
+
+        def step(_: Any) -> None:
+            if not multiprocessing.active_children():
+                raise ArithmeticError("alone")
+
+        with pytest.raises(ArithmeticError, match="alone") as caught:
+            quick(DataLoader(Noise(64), 4, num_workers=2), step)
+
+        assert AS_IT_IS.name in measured(caught.value.ladder)
+
+    @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+    def test_a_dataset_that_raises(self, workers):
+        """Its own exception."""
+        with pytest.raises(KeyError, match="no sample 17"):
+            quick(DataLoader(Fails(), 4, num_workers=workers))
+
+    @pytest.mark.slow
+    def test_an_init_function_that_wants_its_dataset(self):
+        """Also the workers of a cached rung find the dataset's attributes."""
+        ladder = quick(DataLoader(Noise(64), 4, num_workers=1, worker_init_fn=asks_its_dataset))
+
+        assert TRANSFORMED.name in measured(ladder)
+
+    @pytest.mark.parametrize("budget_s", [0, -1, float("nan"), "long", None])
+    def test_a_budget_that_is_none(self, budget_s):
+        """One sentence that names it."""
+        with pytest.raises(ss.StallscopeError, match="budget_s="):
+            ss.ladder(DataLoader(Noise(8), 4), budget_s=budget_s)
+
+    @pytest.mark.parametrize("max_bytes", [-1, "much", float("nan")])
+    def test_no_number_of_bytes(self, max_bytes):
+        """One sentence that names it."""
+        with pytest.raises(ss.StallscopeError, match="max_bytes="):
+            ss.ladder(DataLoader(Noise(8), 4), max_bytes=max_bytes)
+
+    def test_more_than_one_rank(self, monkeypatch):
+        """The others would wait."""
+        monkeypatch.setenv("WORLD_SIZE", "2")
+
+        with pytest.raises(ss.StallscopeError, match="one of 2 ranks"):
+            ss.ladder(DataLoader(Noise(8), 4))
+
+    @pytest.mark.slow
+    def test_a_budget_that_is_over_at_once(self):
+        """What it did not come to is said."""
+        ladder = ss.ladder(
+            DataLoader(SlowFetchDataset(64, 0.05), 4), ss.simulated_step(0.01), budget_s=0.5
+        )
+
+        assert AS_IT_IS.name in measured(ladder)
+        assert "budget" in (why_not(ladder, WARM) or "budget")
+
+    @pytest.mark.slow
+    def test_a_step_that_keeps_too_much(self, monkeypatch):
+        """The ladder ends before the memory does, and says why."""
+        monkeypatch.setattr(ladder_module, "memory_available_bytes", lambda: 40_000_000)
+        kept = []
+
+        ladder = quick(DataLoader(Noise(64), 4), lambda _: kept.append(bytearray(4_000_000)))
+
+        assert "stopped early: this process grew by" in str(ladder)
+
+    def test_an_interrupt(self):
+        """Ctrl-C comes out as it is, with what was measured before."""
+
+        def step(_: Any) -> None:
+            if not multiprocessing.active_children():
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt) as caught:
+            quick(DataLoader(Noise(64), 4, num_workers=2), step)
+
+        assert AS_IT_IS.name in measured(caught.value.ladder)
+
+
+def asks_its_dataset(_: int) -> None:
+    """As torch's own documentation does it."""
+    assert 64 == torch.utils.data.get_worker_info().dataset.entries
+
+
+class TestWhatItSays:
+    @pytest.fixture(scope="class")
+    def ladder(self):
+        dataset = SlowFetchDataset(256, 0.002, BusyOp(0.0005))
+        return quick(DataLoader(dataset, 4, num_workers=2))
+
+    def test_a_simulated_device_is_called_simulated(self, ladder):
+        """In the text, in the notebook and in the picture."""
+        figure = ladder.plot()
+
+        assert "the step is simulated" in str(ladder)
+        assert "the step is simulated" in ladder._repr_mimebundle_()["text/html"]
+        assert any("the step is simulated" in note for note in figure.notes)
+
+    def test_a_simulated_device_is_busy_while_its_step_takes(self, ladder):
+        """That share is the device's, under its own name."""
+        rows = ladder.table().drop_nulls("samples_per_s")
+
+        assert rows["device_busy_share"].to_list() == rows["step_share"].to_list()
+
+    @pytest.mark.slow
+    def test_a_processor_is_no_device(self):
+        """It has a share of the loop, and no share of a device."""
+        ladder = quick(DataLoader(Noise(64), 4), lambda _: sum(range(20_000)))
+
+        assert ladder.table()["device_busy_share"].is_null().all()
+        assert ladder.table()["step_share"].drop_nulls().is_between(0, 1).all()
+
+    def test_the_default_memory_is_a_quarter_of_what_is_left(self):
+        """More would push the user's files out of memory."""
+        assert memory_available_bytes() > 0
+
+
+def test_the_cached_samples_are_those_of_the_dataset():
+    """Finishing what went into the transforms gives the samples, bit for bit."""
+    from stallscope.loops import cached_loaders
+    from stallscope.loops.cached_loaders import unpacked
+
+    loader = DataLoader(SlowFetchDataset(64, 0.0, Halve()), 4, num_workers=1)
+    indices = cached_loaders.next_indices(loader, 3)
+    kept = [unpacked(batch) for batch in cached_loaders.capturing(loader, indices)]
+    finished = [[whole for whole, _ in batch] for batch in kept]
+    halves = [half for batch in kept for _, half in batch]
+
+    counts = [4, 4, 4]
+    transforming = cached_loaders.transforming(loader, halves, counts)
+    collating = cached_loaders.collating(loader, list(chain(*finished)), counts)
+    plain = list(islice(loader, 3)) * 2
+
+    for cached in (transforming, collating):
+        given = iter(cached)
+        assert all(torch.equal(next(given), batch) for batch in plain)
+        given._shutdown_workers()
+
+
+class Halve:
+    """A transform."""
+
+    def __call__(self, sample: torch.Tensor) -> torch.Tensor:
+        return sample / 2
+
+
+class Around:
+    """Something of the user's that holds a loader whose workers live on after an epoch."""
+
+    def __init__(self) -> None:
+        self.loader = DataLoader(Noise(16), 4, num_workers=1, persistent_workers=True)
+
+    def __iter__(self) -> Any:
+        yield from self.loader
+
+
+@pytest.mark.slow
+def test_a_held_loader_with_persistent_workers_can_start_again():
+    """Workers of one start are gone, and the next start does not ask them."""
+    ladder = quick(Around(), budget_s=10)
+
+    assert AS_IT_IS.name in measured(ladder)

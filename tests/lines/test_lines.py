@@ -1,0 +1,381 @@
+"""Real lines of real datasets: which is the hottest, what is left alone, what is said."""
+
+from __future__ import annotations
+
+import gc
+import random
+import signal
+import sys
+import threading
+import time
+import types
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from support import slow_lines
+from support.loaders import Backwards, Fails
+from support.slow_lines import (
+    Bulk,
+    Decorated,
+    Holder,
+    Items,
+    NeedsWorker,
+    Recursive,
+    Sleeper,
+    Stream,
+    closing_over,
+    plain,
+    slow_collate,
+)
+from torch.utils.data import DataLoader, Subset
+
+import stallscope as ss
+from stallscope.lines.result import sentence
+from stallscope.targets.object_graph import LoaderCallables
+
+Transform = Any
+
+
+def hottest(lines: ss.Lines) -> dict[str, Any]:
+    """The first row."""
+    return lines.table().row(0, named=True)
+
+
+def names(lines: ss.Lines) -> list[str]:
+    """The functions whose lines were timed."""
+    return lines.functions["function"].to_list()
+
+
+def noted(lines: ss.Lines) -> str:
+    """The notes, in one text."""
+    return "\n".join(lines.notes)
+
+
+def codes() -> dict[str, types.CodeType]:
+    """The code objects of everything in the planted module."""
+    found = {}
+    for name, thing in vars(slow_lines).items():
+        if isinstance(thing, types.FunctionType):
+            found[name] = thing.__code__
+        elif isinstance(thing, type):
+            for part, method in vars(thing).items():
+                if isinstance(method, types.FunctionType):
+                    found[f"{name}.{part}"] = method.__code__
+    return found
+
+
+class Nothing:
+    """A sampler without an index, that does not know its length."""
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+class TestTheHottestLine:
+    @pytest.mark.parametrize("workers", [0, 2])
+    @pytest.mark.parametrize("dataset", [Items, Bulk])
+    def test_is_the_planted_one(self, dataset, workers):
+        """The line that sleeps, in a transform, whatever calls it."""
+        lines = ss.lines(DataLoader(dataset(Sleeper()), 4, num_workers=workers), samples=4)
+
+        first = hottest(lines)
+        assert "time.sleep(SLEEP_S)" in first["source"]
+        assert ("Sleeper.__call__", "Sleeper", 4) == (
+            first["function"],
+            first["stage"],
+            first["hits"],
+        )
+        assert first["own_share"] > 0.5
+        assert sentence(lines).startswith(f"Line {first['line']} of `Sleeper.__call__` takes")
+
+    def test_is_in_a_stream(self):
+        """A generator's line is timed while it runs, and not while it waits to go on."""
+        lines = ss.lines(DataLoader(Stream(), 4, num_workers=1), samples=16)
+
+        assert ("Stream.__iter__", 16) == (hottest(lines)["function"], hottest(lines)["hits"])
+        assert "time.sleep" in hottest(lines)["source"]
+        assert hottest(lines)["share"] <= 1
+        assert "no sample can be made twice" in noted(lines)
+
+    def test_is_in_a_short_stream(self):
+        """It begins again when it ends, and no batch of it is half timed."""
+        assert "Stream.__iter__" == hottest(ss.lines(DataLoader(Stream(6), 4)))["function"]
+
+    def test_is_in_the_collate_function(self):
+        """Which is called once a batch."""
+        lines = ss.lines(DataLoader(Items(), 2, collate_fn=slow_collate), samples=4)
+
+        assert ("slow_collate", "collate", 4) == (
+            hottest(lines)["function"],
+            hottest(lines)["stage"],
+            hottest(lines)["hits"],
+        )
+
+    @pytest.mark.parametrize(
+        ("transform", "name"),
+        [
+            (plain, "plain"),
+            (closing_over(0.003), "closing_over.<locals>.waits"),
+            (Decorated(), "Decorated.__call__"),
+            (torch.nn.Sequential(torch.nn.Identity(), torch.nn.Identity()), None),
+            (lambda value: time.sleep(0.003) or value, "lambda (test_lines.py:"),
+        ],
+        ids=["function", "closure", "decorated", "modules", "lambda"],
+    )
+    def test_is_in_every_kind_of_transform(self, transform, name):
+        """A function, a closure, a method behind a decorator, a lambda."""
+        lines = ss.lines(DataLoader(Items(transform), 2), samples=4)
+
+        if name:
+            assert hottest(lines)["function"].startswith(name)
+            assert "time.sleep" in hottest(lines)["source"]
+
+    def test_is_timed_without_batches(self):
+        """With batch_size=None an index stands for a whole batch."""
+        lines = ss.lines(DataLoader(Items(Sleeper()), batch_size=None), samples=3)
+
+        assert ("batch", 3) == (lines.circumstances.unit, lines.circumstances.samples)
+        assert "time.sleep(SLEEP_S)" in hottest(lines)["source"]
+
+    def test_is_timed_with_batches_of_the_users_own(self):
+        """Which stay whole."""
+        loader = DataLoader(Items(plain), batch_sampler=[[1, 2, 3], [4, 5]])
+
+        assert 10 == ss.lines(loader, samples=9).circumstances.samples
+
+    def test_counts_no_time_twice_in_recursion(self):
+        """Own times add up to no more than there was, and the table says what counts twice."""
+        lines = ss.lines(DataLoader(Items(Recursive()), 2), samples=4)
+
+        assert "time.sleep(0.005)" in hottest(lines)["source"]
+        assert lines.table()["own_share"].sum() <= 1.05
+        assert "`Recursive.__call__` calls itself" in noted(lines)
+
+
+class TestFunctions:
+    def test_are_chosen_by_name(self):
+        """A class, a method, a function, a stage."""
+        loader = DataLoader(Items(Sleeper()), 2, collate_fn=slow_collate)
+
+        assert ["Sleeper.after"] == names(ss.lines(loader, functions="after", samples=2))
+        assert ["Sleeper.__call__", "Sleeper.after"] == sorted(
+            names(ss.lines(loader, functions=["Sleeper.after", "Sleeper"], samples=2))
+        )
+        assert ["slow_collate"] == names(ss.lines(loader, functions="collate", samples=2))
+
+    def test_that_an_op_keeps_belong_to_the_line_that_calls_them(self):
+        """A library's function in an attribute is no op, for the recorder as for the lines."""
+        loader = DataLoader(Items(Holder()), 2)
+
+        lines = ss.lines(loader, samples=4)
+
+        assert {"Holder.__call__", "Items.__getitem__"} == set(names(lines))
+        assert ("Holder", "return value - self.mean(many)  # the planted line") == (
+            hottest(lines)["stage"],
+            hottest(lines)["source"].strip(),
+        )
+        assert "mean" not in ss.record(loader, batches=2).stages()["stage"]
+
+    def test_that_an_op_keeps_can_be_an_op_elsewhere(self):
+        """What the dataset itself holds is a stage, also where an op was met with it before."""
+        dataset = Items(Holder())
+        dataset.also = dataset.transform.mean
+
+        stages = LoaderCallables(DataLoader(dataset, 2)).stages.values()
+
+        assert {"Holder", "mean", "getitem", "collate"} >= {stage.name for stage in stages}
+        assert "mean" in {stage.name for stage in stages}
+
+    def test_are_chosen_as_objects(self):
+        """Also one that a library has made, and an object with a `__call__`."""
+        loader = DataLoader(Items(Sleeper()), 2)
+        wanted = [Sleeper.after, torch.utils.data.default_collate]
+
+        assert ["Sleeper.after", "default_collate"] == names(
+            ss.lines(loader, functions=wanted, samples=2)
+        )
+
+    def test_that_never_run_are_named(self):
+        """A branch that these samples did not take."""
+        lines = ss.lines(DataLoader(Items(Sleeper()), 2), functions=[plain], samples=2)
+
+        assert "never called for these samples: `plain`" in noted(lines)
+        assert sentence(lines) == "No line was measured"
+
+    @pytest.mark.parametrize(
+        ("functions", "said"),
+        [
+            ("Sleepr.after", r"did you mean 'Sleeper.after'\? There are .*Sleeper.__call__"),
+            ("nothing of the kind", "names nothing that makes these samples"),
+            (7, "functions=7: give names or functions"),
+            ([], r"functions=\[\]: give names"),
+            ([7], "functions holds 7"),
+            (len, "`len`, which has no Python source"),
+        ],
+    )
+    def test_that_do_not_exist_are_said(self, functions, said):
+        """One sentence, with the names that there are."""
+        with pytest.raises(ss.StallscopeError, match=said):
+            ss.lines(DataLoader(Items(Sleeper()), 2), functions=functions, samples=2)
+
+    def test_without_python_source_are_said(self):
+        """A transform made in C, and one typed in as text."""
+        space: dict[str, Any] = {}
+        exec("def typed(value):\n    return value.abs()", space)  # noqa: S102
+        transforms = torch.nn.Sequential(torch.jit.script(torch.nn.Identity()))
+        assert "compiled by TorchScript" in noted(ss.lines(DataLoader(Items(transforms), 2)))
+
+        lines = ss.lines(DataLoader(Items(space["typed"]), 2), functions="typed")
+
+        assert "made from text" in lines.functions["why_not"][0]
+        assert "its source is not shown" in str(lines)
+        assert lines.table()["source"].is_null().all()
+        assert "made from text" in lines._repr_mimebundle_()["text/html"]
+
+
+class TestNothingChanges:
+    def test_of_generators_and_samplers(self):
+        """All stand where they stood."""
+        dataset = Items(plain)
+        sampler = Backwards(dataset)
+        loader = DataLoader(dataset, 2, sampler=sampler, generator=torch.Generator())
+        before = [
+            torch.get_rng_state().tolist(),
+            random.getstate(),
+            str(np.random.get_state()),
+            loader.generator.get_state().tolist(),
+        ]
+
+        ss.lines(loader, samples=4)
+
+        assert before == [
+            torch.get_rng_state().tolist(),
+            random.getstate(),
+            str(np.random.get_state()),
+            loader.generator.get_state().tolist(),
+        ]
+        assert 0 == sampler.epochs
+        assert dataset.file is None
+
+    def test_of_any_function(self):
+        """No code object is another one afterwards, also after an error."""
+        before = codes()
+
+        ss.lines(DataLoader(Items(Sleeper()), 2), samples=2)
+        with pytest.raises(KeyError):
+            ss.lines(DataLoader(Fails(64, bad=3), 2), samples=16)
+
+        assert all(code is before[name] for name, code in codes().items())
+
+    def test_of_a_tracer_and_a_profiler(self):
+        """What a debugger and another profiler have set is set again."""
+
+        def tracer(*_: Any) -> None:
+            return None
+
+        def profiler(*_: Any) -> None:
+            return None
+
+        before = sys.gettrace(), sys.getprofile()
+        try:
+            sys.settrace(tracer)
+            sys.setprofile(profiler)
+            ss.lines(DataLoader(Items(Sleeper()), 2), samples=2)
+            after = sys.gettrace(), sys.getprofile()
+        finally:
+            sys.settrace(before[0])
+            sys.setprofile(before[1])
+
+        assert (tracer, profiler) == after
+
+    def test_of_torchs_threads(self):
+        """As many as before."""
+        before = torch.get_num_threads()
+        ss.lines(DataLoader(Items(), 2), samples=2)
+        assert before == torch.get_num_threads()
+
+    def test_of_living_workers(self):
+        """Persistent workers of the user's go on."""
+        loader = DataLoader(Items(plain), 4, num_workers=1, persistent_workers=True)
+        iter(loader)
+        iterator = loader._iterator
+        ss.lines(loader, samples=2)
+
+        assert loader._iterator is iterator
+        del iterator
+        loader._iterator._shutdown_workers()
+        loader._iterator = None
+        gc.collect()
+
+    def test_after_an_interrupt(self):
+        """Ctrl-C while lines are timed leaves no profiler, and keeps what was measured."""
+        before, hooks = codes(), (sys.gettrace(), sys.getprofile())
+        timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+        timer.start()
+        with pytest.raises(KeyboardInterrupt) as caught:
+            ss.lines(DataLoader(Items(Sleeper()), 2), samples=2_000)
+        timer.join()
+
+        assert isinstance(caught.value.lines, ss.Lines)
+        assert hooks == (sys.gettrace(), sys.getprofile())
+        assert all(code is before[name] for name, code in codes().items())
+
+
+class TestWhatCannotBe:
+    def test_an_exception_of_the_datasets_passes(self):
+        """Unchanged, with where it came from and what was measured before."""
+        with pytest.raises(KeyError, match="no sample 17") as caught:
+            ss.lines(DataLoader(Fails(64, bad=17), 4), samples=32)
+
+        assert caught.value.lines.circumstances.samples > 0
+        assert any("raised while timing lines" in one for one in caught.value.__notes__)
+
+    def test_a_dataset_that_needs_a_worker_says_so(self):
+        """Its own exception, with a note on where it was raised."""
+        with pytest.raises(AttributeError) as caught:
+            ss.lines(DataLoader(NeedsWorker(), 4, num_workers=1))
+
+        assert any("get_worker_info() is None" in one for one in caught.value.__notes__)
+
+    @pytest.mark.parametrize("samples", [0, -1, 2.5, "3", None, True, float("nan")])
+    def test_a_number_that_is_none(self, samples):
+        """One sentence."""
+        with pytest.raises(ss.StallscopeError, match="give a whole number, 1 or more"):
+            ss.lines(DataLoader(Items(), 2), samples=samples)
+
+    @pytest.mark.parametrize("target", [[torch.zeros(2)], (x for x in range(3))])
+    def test_a_loader_that_is_none_of_torchs(self, target):
+        """Its samples cannot be made one by one."""
+        with pytest.raises(ss.StallscopeError, match="give a plain DataLoader"):
+            ss.lines(target)
+
+    def test_a_sampler_that_gives_nothing(self):
+        """There is no sample to make."""
+        loader = DataLoader(Items(), 2, sampler=Nothing())
+        with pytest.raises(ss.StallscopeError, match="sampler gives no index"):
+            ss.lines(loader)
+
+    def test_one_of_several_ranks(self, monkeypatch):
+        """The others would wait."""
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(ss.StallscopeError, match="one of 2 ranks"):
+            ss.lines(DataLoader(Items(), 2))
+
+
+def test_a_subset_and_a_dataset_without_anything_to_say():
+    """A Subset's own code is torch's; a sample that takes no time is still measured."""
+    lines = ss.lines(DataLoader(Subset(Items(), range(8)), 2), samples=4)
+
+    assert "Items.__getitem__" in names(lines)
+    assert pl.Int64 == lines.table().schema["hits"]
+
+
+def test_the_cost_is_measured():
+    """The same samples with and without, in turn."""
+    lines = ss.lines(DataLoader(Items(plain), 2), samples=16)
+
+    assert 8 == lines.pairs.height
+    assert "95% interval" in str(lines)

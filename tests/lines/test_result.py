@@ -1,0 +1,78 @@
+"""What the times of lines say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support.build_lines import some_lines
+
+from stallscope.lines.result import TABLE, cost, cost_sentence, in_order, sentence
+
+if TYPE_CHECKING:
+    from stallscope.lines.result import Lines
+
+
+def of_function(lines: Lines, name: str, line: int) -> dict:
+    """A row of the table."""
+    return next(
+        row
+        for row in lines.table().iter_rows(named=True)
+        if (row["function"], row["line"]) == (name, line)
+    )
+
+
+def test_the_table_has_the_columns_that_others_rely_on():
+    """In this order, and further ones behind."""
+    columns = some_lines().table().columns
+
+    assert ["function", "file", "line", "hits", "time_s", "share", "source"] == columns[:7]
+    assert list(TABLE) == columns
+
+
+def test_own_time_leaves_out_the_functions_that_have_a_listing():
+    """So own times add up to what there was."""
+    lines = some_lines()
+
+    assert 0.9 == of_function(lines, "Items.__getitem__", 2)["share"]
+    assert 0.2 == pytest.approx(of_function(lines, "Items.__getitem__", 2)["own_share"])
+    assert 0.09 == pytest.approx(of_function(lines, "Mask.__call__", 2)["own_share"])
+    assert 0.9 == pytest.approx(lines.table()["own_s"].sum())
+
+
+def test_the_answer_names_the_hottest_line():
+    """That with most time of its own, and its source."""
+    assert sentence(some_lines()) == (
+        "Line 3 of `Mask.dilate` takes 60% of a sample's time: `hits = conv2d(mask)`"
+    )
+    assert "Mask.dilate" == in_order(some_lines())[0]["function"]
+
+
+def test_the_answer_says_when_no_line_stands_out():
+    """Of a sample that takes long for other reasons."""
+    assert sentence(some_lines(wall_s=100.0)).startswith("No line stands out: the hottest, line 3")
+    assert "No line was measured" == sentence(some_lines({}, ()))
+
+
+class TestCost:
+    def test_has_an_interval(self):
+        """Of the ratios of the pairs."""
+        found = some_lines().cost()
+
+        assert found.low < 1.1 < found.high
+        assert "1.10× as long (95% interval 1." in cost_sentence(found)
+
+    def test_of_one_pair_has_none(self):
+        """It is said."""
+        assert "no interval" in cost_sentence(some_lines(pairs=((1.1, 1.0),)).cost())
+
+    def test_may_be_lost_in_the_noise(self):
+        """In words."""
+        assert "not distinguishable" in cost_sentence(
+            some_lines(pairs=((1.2, 1.0), (1.0, 1.2))).cost()
+        )
+
+    def test_was_not_measured(self):
+        """Nothing is made up."""
+        assert cost(some_lines(pairs=()).pairs) is None
+        assert "was not measured" in cost_sentence(None)

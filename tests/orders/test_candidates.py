@@ -1,0 +1,68 @@
+"""Other decoders, and samples that are kept in memory."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support.pipelines import Smooth, Tensors, TwiceInPlace, floats
+
+from stallscope.orders.candidates import Cv2Decoder, Draft, TorchvisionDecoder
+from stallscope.orders.recipe import CachedPrefix
+
+
+def jpeg(mode="RGB"):
+    """An image of 288 by 256 pixels, opened and not yet decoded."""
+    file = io.BytesIO()
+    Smooth(None).image(0).resize((288, 256)).convert(mode).save(file, "JPEG", quality=95)
+    return Image.open(file)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("decoder", [TorchvisionDecoder(), Cv2Decoder()])
+def test_another_decoder_gives_nearly_the_same(decoder, mode):
+    """An image of PIL's of the same size and mode, and hardly another value."""
+    made, plain = decoder(jpeg(mode)), jpeg(mode)
+
+    assert (plain.size, plain.mode) == (made.size, made.mode)
+    assert np.abs(np.asarray(made).astype(int) - np.asarray(plain)).mean() < 2
+
+
+def test_a_draft_is_no_smaller_than_wanted():
+    """A half of the size is the smallest that holds 100 by 100 pixels."""
+    assert (144, 128) == Draft(100, 100)(jpeg()).size
+    assert (288, 256) == Draft(200, 200)(jpeg()).size
+
+
+@pytest.mark.parametrize("decoder", [Draft(32, 32), TorchvisionDecoder(), Cv2Decoder()])
+def test_what_is_decoded_already_stays(decoder):
+    """As it is when a dataset converts some of its images itself."""
+    image = Smooth(None).image(0)
+
+    assert decoder(image) is image
+
+
+class Counted(Tensors):
+    """Counts how often an image is made."""
+
+    made = 0
+
+    def image(self, index):
+        self.made += 1
+        return super().image(index)
+
+
+def test_a_kept_sample_is_made_once():
+    """And an op behind it that changes its input does not change what is kept."""
+    dataset = Counted(floats)
+    kept = CachedPrefix(dataset, TwiceInPlace(), (0,))
+
+    first, second = kept[3], kept[3]
+
+    assert 1 == dataset.made
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(first[0], 2 * floats(Tensors(None).image(3)))
+    assert (3, len(dataset)) == (first[1], len(kept))

@@ -1,0 +1,481 @@
+"""Searching a faster pipeline over real loaders: what is the same, left alone, and said."""
+
+from __future__ import annotations
+
+import copy
+import io
+import random
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from PIL import Image
+from support.loaders import Jitter, Noise, NoiseStream
+from support.pipelines import (
+    KNOWN,
+    Contrast,
+    EverySecond,
+    OwnNoise,
+    Smooth,
+    Tensors,
+    TwiceInPlace,
+    compared,
+    floats,
+    halve,
+    middle,
+    named_noise,
+    no_return,
+    triple,
+)
+from torch.utils.data import DataLoader, Subset
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+import stallscope as ss
+from stallscope.demo import BusyOp, FasterRandomMask, RandomMask, case_b_loader
+from stallscope.orders import benchmark, trials
+from stallscope.orders.bench import NoSuchOrderError
+
+FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
+
+
+@pytest.fixture(autouse=True)
+def short_laps(monkeypatch):
+    """These tests look at what is measured, and not at how well."""
+    monkeypatch.setattr(benchmark, "LAP_S", 0.03)
+    monkeypatch.setattr(benchmark, "_MOST_SWEEPS", 1)
+    monkeypatch.setattr(benchmark, "_MOST_RACED", 1)
+
+
+def quick(target: Any, **named: Any) -> ss.Orders:
+    """Orders within a few seconds."""
+    return ss.orders(target, **{"budget_s": 6, "samples": 12, **named})
+
+
+def loader_of(*ops: Any, dataset: Any = Tensors, **named: Any) -> DataLoader:
+    """A loader in this process, over a dataset whose pipeline is these ops."""
+    return DataLoader(dataset(v2.Compose(list(ops))), **{"batch_size": 4, **named})
+
+
+def slow_then_crop(**named: Any) -> DataLoader:
+    """The op that takes time comes before the one that makes it needless to have all pixels."""
+    return loader_of(SlowByPixel(), middle, **named)
+
+
+class SlowByPixel:
+    """Takes time for each pixel."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        BusyOp(image.numel() * 1e-6)(None)
+        return image + 1
+
+
+class Jpegs(Smooth):
+    """Encoded images, as `PIL.Image.open` gives them."""
+
+    def image(self, index: int) -> Any:
+        """A lazy image of 288 by 256 pixels."""
+        file = io.BytesIO()
+        super().image(index).resize((288, 256)).save(file, "JPEG", quality=90)
+        return Image.open(file)
+
+
+class Inline(Tensors):
+    """Does all in its own code."""
+
+    def __getitem__(self, index: int) -> Any:
+        return halve(middle(self.image(index)))
+
+
+class Twice(Tensors):
+    """Calls its pipeline for two views of a sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self.image(index)), self.transform(self.image(index))
+
+
+def generators() -> list[Any]:
+    """Where the global generators stand."""
+    numpy_state = np.random.get_state()
+    return [torch.get_rng_state().tolist(), numpy_state[1].tolist(), random.getstate()]
+
+
+def batches(loader: Any, seed: int = 0) -> list[Any]:
+    """An epoch on a seed."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+    return list(loader)
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    """Whether two epochs have the same bits."""
+    pairs = zip(one, other, strict=True)
+    return all(all(map(torch.equal, mine, theirs)) for mine, theirs in pairs)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pytest.param(
+            known, id=known.name, marks=[pytest.mark.slow] * (known.name == "albumentations")
+        )
+        for known in KNOWN
+    ],
+)
+def test_equivalence_is_right_where_the_truth_is_known(known):
+    """On pipelines that commute, that do not, that draw, convert, change in place, and fail."""
+    if known.name == "albumentations":
+        pytest.importorskip("albumentations")
+    torch_state = torch.get_rng_state()
+
+    found = compared(known)
+
+    torch.set_rng_state(torch_state)
+    assert known.truth == found.equivalence, found.why
+
+
+@pytest.fixture(scope="module")
+def loader():
+    """The loader that is measured."""
+    return slow_then_crop(shuffle=True, **FORK)
+
+
+@pytest.fixture(scope="module")
+def orders(loader):
+    """What was found."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(benchmark, "LAP_S", 0.05)
+        patch.setattr(benchmark, "_MOST_SWEEPS", 2)
+        patch.setattr(benchmark, "_MOST_RACED", 2)
+        return quick(loader, budget_s=10)
+
+
+class TestInWorkers:
+    """One measurement of a loader with workers."""
+
+    def test_finds_the_order_that_is_faster(self, orders):
+        """The crop first: the same bits, predicted and measured in the workers."""
+        row = orders.table().row(by_predicate=pl.col("trial") == 1, named=True)
+
+        assert "middle → SlowByPixel" == row["order"]
+        assert ("identical", "middle before SlowByPixel") == (row["equivalence"], row["change"])
+        assert "workers" == row["place"]
+        assert row["predicted_s"] < orders.table().row(by_predicate=pl.col("trial") == 0)[2]
+        assert row["measured_s"] is not None
+
+    def test_all_are_started_in_turn(self, orders):
+        """The original first, then each of the others once, before anything is started again."""
+        raced = orders.laps.group_by("block", maintain_order=True).first()["trial"].to_list()
+
+        assert 0 == raced[0]
+        assert len(set(raced)) == len(set(raced[: len(set(raced))])) > 1
+
+    def test_applied_it_gives_the_same_batches(self, orders, loader):
+        """Bit for bit, from a new loader; the old one is what it was."""
+        before = copy.copy(vars(loader.dataset))
+
+        other = orders.apply(loader, 1)
+
+        assert same(batches(loader), batches(other))
+        assert other.dataset.transform.transforms[0] is middle
+        assert before == vars(loader.dataset)
+
+    def test_the_code_makes_the_same_pipeline(self, orders):
+        """What is shown for copying can be run, and orders the ops so."""
+        loader = slow_then_crop()
+        code = orders.trials["code"][1]
+
+        exec(code, {"loader": loader})  # noqa: S102 - our own text
+
+        assert middle is loader.dataset.transform.transforms[0]
+
+    def test_knows_the_ops(self, orders):
+        """Names, what they take and give, and where their code is."""
+        first = orders.ops.row(0, named=True)
+
+        assert ["SlowByPixel", "middle"] == orders.ops["name"].to_list()
+        assert ("uint8 (3, 32, 36)", "uint8 (3, 32, 36)") == (first["takes"], first["gives"])
+        assert first["file"].endswith("test_orders.py")
+        assert first["cost_low_s"] <= first["cost_s"] <= first["cost_high_s"]
+
+    def test_any_order_can_be_asked_for(self, orders):
+        """A panel gets costs by op, the comparison with pictures, code and a loader."""
+        prediction = orders.bench.predict((1, 0))
+        comparison = orders.bench.compare((1, 0))
+
+        assert ["fetch", "middle", "SlowByPixel", "collate and send"] == [
+            part.name for part in prediction.parts
+        ]
+        assert prediction.seconds == pytest.approx(sum(part.seconds for part in prediction.parts))
+        assert "identical" == comparison.equivalence
+        assert (24, 24, 3) == comparison.pictures[0][1].shape
+
+    @pytest.mark.slow
+    def test_an_order_can_be_measured_by_itself(self, orders, monkeypatch):
+        """Against the original, in workers, with progress from 0 to 1; generators stay."""
+        monkeypatch.setattr("stallscope.orders.live._MEASURED_S", 2.0)
+        seen: list[float] = []
+        before = generators()
+
+        measured = orders.bench.measure((1, 0), seen.append)
+
+        assert "workers" == measured.place
+        assert measured.speedup == pytest.approx(measured.original_s / measured.seconds)
+        assert sorted(seen) == seen
+        assert 1 == seen[-1]
+        assert before == generators()
+
+    @pytest.mark.parametrize("wrong", [(0,), (0, 0), (0, 1, 2), 99])
+    def test_what_is_no_order_is_refused(self, orders, loader, wrong):
+        """The error lists what there is."""
+        with pytest.raises(NoSuchOrderError, match=r"0 SlowByPixel, 1 middle|trials 0 to"):
+            orders.apply(loader, wrong)
+
+    def test_another_pipeline_is_refused(self, orders):
+        """A loader with other ops in the same place."""
+        with pytest.raises(NoSuchOrderError, match=r"another pipeline \(halve instead of Slow"):
+            orders.apply(loader_of(halve), 1)
+
+
+def test_leaves_everything_as_it_was():
+    """Generators, also the ops' own and their module's, samplers, attributes and living workers."""
+    own, second = OwnNoise("torch"), EverySecond()
+    ops = (floats, own, second, TwiceInPlace(), named_noise)
+    drawn = torch.Generator()
+    loader = loader_of(*ops, shuffle=True, generator=drawn, persistent_workers=True, **FORK)
+    living = iter(loader)
+    batch = next(living)
+    before = [
+        generators(),
+        own.generator.get_state().tolist(),
+        drawn.get_state().tolist(),
+    ]
+    kept = dict(vars(loader.dataset))
+
+    quick(loader, budget_s=4)
+
+    assert before[0] == generators()
+    assert before[1] == own.generator.get_state().tolist()
+    assert before[2] == drawn.get_state().tolist()
+    assert (0, kept) == (second.calls, vars(loader.dataset))
+    assert list(ops) == loader.dataset.transform.transforms
+    assert len(batch) == len(next(living))
+    living._shutdown_workers()
+
+
+def test_a_rewrite_is_compared_and_timed():
+    """The same draws, the same bits; and its own name in the order."""
+    loader = case_b_loader(num_workers=0, batch_size=2, entries=8)
+
+    orders = quick(loader, alternatives={"RandomMask": FasterRandomMask()}, samples=4)
+
+    row = orders.trials.row(by_predicate=pl.col("kind") == "alternative", named=True)
+    assert ("identical", "FasterRandomMask instead of RandomMask") == (
+        row["equivalence"],
+        row["change"],
+    )
+    assert "→ FasterRandomMask →" in row["order"]
+    assert (
+        type(orders.apply(loader, row["trial"]).dataset.transform.transforms[2]) is FasterRandomMask
+    )
+    assert type(loader.dataset.transform.transforms[2]) is RandomMask
+
+
+def test_a_rewrite_that_does_something_else_is_not_recommended():
+    """However fast it is."""
+    orders = quick(loader_of(triple, middle), alternatives={"triple": halve}, budget_s=3)
+
+    row = orders.trials.row(by_predicate=pl.col("kind") == "alternative", named=True)
+    assert ("different", False) == (row["equivalence"], row["recommended"])
+
+
+@pytest.mark.slow
+def test_decoding_is_nobodys_but_its_own():
+    """A lazy image is decoded by the first op; its time stands apart, and other ways are tried."""
+    loader = loader_of(v2.Resize(32), v2.PILToTensor(), dataset=Jpegs)
+
+    orders = quick(loader)
+
+    decode = orders.ops.row(0, named=True)
+    changes = orders.trials.filter(pl.col("kind") == "decode")["change"].to_list()
+    assert ("decode", "JPEG 288×256") == (decode["name"], decode["takes"])
+    assert orders.rest.decode_s == decode["cost_s"] > 0
+    assert any("Image.draft" in change for change in changes)
+    assert any("torchvision.io" in change for change in changes)
+
+
+@pytest.mark.slow
+def test_ops_on_the_batch_give_the_same_batch():
+    """The last op works once for a batch, in the collate function."""
+    loader = loader_of(middle, halve)
+    orders = quick(loader)
+    trial = orders.trials.filter(pl.col("kind") == "batch").row(0, named=True)
+
+    other = orders.apply(loader, trial["trial"])
+
+    assert "identical" == trial["equivalence"]
+    assert same(batches(loader), batches(other))
+    assert [middle] == other.dataset.transform.transforms
+
+
+@pytest.mark.slow
+def test_the_part_that_is_always_the_same_can_be_kept():
+    """Up to the first op that draws; the samples are the same, the second time from memory."""
+    loader = loader_of(halve, middle, v2.RandomHorizontalFlip())
+    orders = quick(loader)
+    trial = orders.trials.filter(pl.col("kind") == "cache").row(0, named=True)
+
+    other = orders.apply(loader, trial["trial"])
+
+    assert "everything up to middle kept in memory" == trial["change"]
+    assert not trial["recommended"]
+    for _ in range(2):
+        assert same(batches(loader), batches(other))
+
+
+@pytest.mark.slow
+def test_two_hundred_samples_of_a_changed_order_are_the_same():
+    """The crop before the conversion, over 200 samples of a seed, bit for bit."""
+    pipeline = v2.Compose([v2.PILToTensor(), v2.RandomCrop(24), floats])
+    loader = DataLoader(Smooth(pipeline, entries=200), batch_size=20, shuffle=True)
+    orders = quick(loader)
+    trial = orders.trials.filter(pl.col("order").str.starts_with("RandomCrop")).row(0, named=True)
+
+    other = orders.apply(loader, trial["trial"])
+
+    assert "identical" == trial["equivalence"]
+    assert same(batches(loader), batches(other))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "error", "what"),
+    [
+        (Inline(None), "NoPipelineError", "calls halve, middle itself|no transform that it holds"),
+        (Twice(v2.Compose([halve])), "NoPipelineError", "called several times for one sample"),
+        (NoiseStream(), "UnsupportedError", "is a stream"),
+        (Tensors(v2.Compose([halve, no_return])), "OpResultError", "no_return returns None"),
+    ],
+)
+def test_what_has_no_order_is_said(dataset, error, what):
+    """One sentence with what was found and what to do."""
+    with pytest.raises(ss.StallscopeError, match=what) as raised:
+        quick(DataLoader(dataset, batch_size=2))
+
+    assert error == type(raised.value).__name__
+
+
+@pytest.mark.parametrize(
+    ("named", "what"),
+    [
+        ({"samples": 0}, "samples=0"),
+        ({"budget_s": -1}, "budget_s=-1"),
+        ({"alternatives": {"Blur": halve}}, r"no op 'Blur'.*'halve', 'middle'"),
+        ({"alternatives": {"halve": 3}}, "give an op that can be called"),
+        ({"alternatives": {"halve": OwnNoise}}, "an object and not its class"),
+        ({"alternatives": [halve]}, "give a dictionary"),
+    ],
+)
+def test_what_cannot_be_used_is_said(named, what):
+    """Numbers out of range, and rewrites of ops that are not there."""
+    with pytest.raises(ss.StallscopeError, match=what):
+        quick(loader_of(halve, middle), **named)
+
+
+def test_a_pipeline_of_one_op_has_no_other_order():
+    """It is said; the rest is still looked at."""
+    orders = quick(DataLoader(Noise(transform=Jitter()), batch_size=4), budget_s=2)
+
+    assert ["Jitter"] == orders.ops["name"].to_list()
+    assert any("is the only op" in note for note in orders.notes)
+    assert 0 == orders.trials["trial"][0]
+
+
+def test_an_order_that_raises_is_kept_with_its_reason():
+    """An op of PIL's alone cannot come after the conversion."""
+    orders = quick(loader_of(Contrast(), v2.PILToTensor(), dataset=Smooth), budget_s=3)
+
+    row = orders.trials.row(by_predicate=pl.col("equivalence") == "fails", named=True)
+    assert "Contrast raises" in row["why"]
+    assert row["predicted_s"] is None
+    assert "PILToTensor → Contrast" == row["order"]
+
+
+def test_an_op_with_a_state_is_told():
+    """What was found, and that it is not comparable on other inputs."""
+    orders = quick(loader_of(EverySecond(), middle), budget_s=3)
+
+    assert any("EverySecond gives other data for the same sample" in note for note in orders.notes)
+    assert not orders.trials["recommended"].any()
+
+
+def test_the_pipeline_of_a_subset_is_found():
+    """It is applied to a copy of the subset and of what is inside."""
+    loader = DataLoader(Subset(Tensors(v2.Compose([triple, middle])), range(8)), batch_size=4)
+
+    orders = quick(loader, budget_s=3)
+
+    assert "dataset.dataset.transform, a torchvision v2 Compose" == orders.circumstances.pipeline
+    assert same(batches(loader), batches(orders.apply(loader, (1, 0))))
+
+
+def test_an_exception_of_the_datasets_passes_unchanged():
+    """In type and text; nothing of the search replaces it."""
+
+    class Broken(Tensors):
+        def image(self, index):
+            raise KeyError("no such image")
+
+    with pytest.raises(KeyError, match="no such image"):
+        quick(DataLoader(Broken(halve), batch_size=2))
+
+
+def test_a_candidate_that_fails_is_noted(monkeypatch):
+    """The others are tried, and the result is there."""
+
+    def broken(situation):
+        raise OSError("a file is gone")
+        yield
+
+    monkeypatch.setattr(trials, "CANDIDATES", (broken, *trials.CANDIDATES))
+
+    orders = quick(loader_of(middle, halve))
+
+    assert any("a change could not be tried: OSError" in note for note in orders.notes)
+    assert "batch" in orders.trials["kind"].to_list()
+
+
+def test_a_budget_that_is_over_at_once_still_gives_an_answer():
+    """Only the pipeline as it is, not measured; and what was left out is said."""
+    orders = quick(loader_of(middle, halve, triple), budget_s=0.001)
+
+    assert 0 == orders.trials["trial"][0]
+    assert orders.laps.is_empty()
+    assert orders.counts.unexplored > 0
+    assert any("were not enough for all orders" in note for note in orders.notes)
+    assert orders.best is None
+
+
+def test_a_dataset_that_reads_its_files_can_decode_otherwise(tmp_path):
+    """Torchvision's folder holds the function that makes an image of a path: another is tried."""
+    for index in range(12):
+        folder = tmp_path / "abc"[index % 3]
+        folder.mkdir(exist_ok=True)
+        Smooth(None).image(index).resize((288, 256)).save(folder / f"{index}.jpg", quality=90)
+    folder = ImageFolder(str(tmp_path), v2.Compose([v2.Resize(32), v2.PILToTensor()]))
+    loader = DataLoader(folder, batch_size=4)
+
+    orders = quick(loader)
+
+    decode = orders.trials.filter(pl.col("kind") == "decode")
+    draft = decode.filter(pl.col("change").str.contains("Image.draft")).row(0, named=True)
+    (images, labels), (new, same_labels) = (
+        next(iter(one)) for one in (loader, orders.apply(loader, draft["trial"]))
+    )
+    assert 3 == decode.height
+    assert draft["equivalence"] in ("close", "different")
+    assert torch.equal(labels, same_labels)
+    assert 0 < (images.float() - new.float()).abs().mean() < 10
+    assert "default_loader" == folder.loader.__name__

@@ -1,0 +1,92 @@
+"""The words for what an order changes, and the source that makes it."""
+
+from __future__ import annotations
+
+import pytest
+from support.pipelines import Listed, Tensors, halve, middle, triple
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision.transforms import v2
+
+from stallscope.orders.pipeline import Chain, Op, places
+from stallscope.orders.recipe import Recipe, Site, change_of, code_of, random_order_changed
+
+OPS = [Op(position, name, None) for position, name in enumerate("ABCDE")]
+
+
+@pytest.mark.parametrize(
+    ("positions", "change"),
+    [
+        ((0, 1, 2), "as it is"),
+        ((1, 0, 2), "B before A"),
+        ((2, 0, 1), "C before A"),
+        ((1, 2, 0), "A last"),
+        ((0, 2, 1, 4, 3), "C before B, E before D"),
+    ],
+)
+def test_as_few_ops_as_possible_are_said_to_move(positions, change):
+    """Those outside of a longest row that kept its order."""
+    assert change == change_of(positions, OPS)
+
+
+def test_the_order_of_draws_is_known():
+    """Only ops that draw matter for that."""
+    is_random = {0: True, 1: False, 2: True}
+
+    assert not random_order_changed((1, 0, 2), is_random)
+    assert random_order_changed((2, 1, 0), is_random)
+
+
+class Holder:
+    """A compose of the user's with a tuple."""
+
+    def __init__(self, *ops):
+        self.steps = ops
+
+    def __call__(self, image):
+        for op in self.steps:
+            image = op(image)
+        return image
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        Tensors(v2.Compose([triple, v2.Compose([halve, middle])])),
+        Tensors(Holder(triple, halve, middle)),
+        Listed([triple, halve, middle]),
+        Listed((triple, halve, middle)),
+        Tensors(nn.Sequential(v2.Lambda(triple), v2.Lambda(halve), v2.Lambda(middle))),
+    ],
+)
+def test_the_source_can_be_run(dataset):
+    """It puts a pipeline of the same kind in the place, with the ops in the order."""
+    loader = DataLoader(dataset)
+    (place,) = places(dataset)
+    before = [op.call for op in Chain(place.value).ops]
+
+    exec(code_of(Recipe((2, 0, 1)), Site(place, Chain(place.value), ()), {}), {"loader": loader})  # noqa: S102 - our own text
+
+    made = Chain(place.found_in(dataset))
+    assert [before[2], before[0], before[1]] == [op.call for op in made.ops]
+    assert type(made.value) is type(place.value)
+
+
+def test_a_replaced_op_is_written_as_it_was_given():
+    """The user's rewrite stands in the user's dictionary."""
+    dataset = Tensors(v2.Compose([triple, middle]))
+    (place,) = places(dataset)
+    site = Site(place, Chain(place.value), ())
+
+    code = code_of(Recipe((0, 1), replaced={0: halve}), site, {0: "alternatives['triple']"})
+    exec(code, {"loader": DataLoader(dataset), "alternatives": {"triple": halve}})  # noqa: S102 - our own text
+
+    assert [halve, middle] == dataset.transform.transforms
+
+
+def test_what_is_no_row_of_ops_has_no_source():
+    """It is applied by the result instead."""
+    dataset = Tensors(v2.Compose([triple, middle]))
+    (place,) = places(dataset)
+
+    assert "" == code_of(Recipe((0, 1), on_batch=(1,)), Site(place, Chain(place.value), ()), {})

@@ -1,0 +1,174 @@
+"""Trying ops: on the same draws, on copies where needed, and what is found out about them."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from support.pipelines import (
+    EverySecond,
+    HiddenNoise,
+    Locked,
+    Noise,
+    OwnNoise,
+    RareHole,
+    Tensors,
+    ThroughNumpy,
+    TwiceInPlace,
+    floats,
+    halve,
+    named_noise,
+    no_return,
+)
+
+from stallscope.orders import run_ops
+from stallscope.orders.captured import OpInput, OpResultError
+from stallscope.orders.pipeline import Chain
+from stallscope.orders.random_streams import Draw, Stream, named_by, restored
+
+
+def givens(samples=12):
+    """What an op is called with."""
+    data = Tensors(None)
+    return [OpInput((floats(data.image(index)),), {}) for index in range(samples)]
+
+
+def tried(op, samples=12):
+    """An op tried on images."""
+    (one,) = Chain(op).ops
+    return run_ops.measure_op(one, Stream(op, 0), givens(samples))
+
+
+def states():
+    """Where the global generators stand."""
+    return torch.get_rng_state().sum().item(), np.random.get_state()[1].sum(), random.getstate()
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy", "python"])
+def test_two_calls_on_one_draw_give_the_same(kind):
+    """Also for an op with a generator of its own, which stays where it is."""
+    op = OwnNoise(kind)
+    before = str(getattr(op.generator, "bit_generator", op.generator))
+
+    outcome = tried(op)
+
+    assert outcome.is_random
+    assert "" == outcome.unsteady
+    assert before == str(getattr(op.generator, "bit_generator", op.generator))
+    pairs = zip(outcome.givens, givens(), strict=True)
+    added = [float((made.args[0] - given.args[0]).mean()) for made, given in pairs]
+    assert 12 == len({round(value, 3) for value in added})
+
+
+def test_an_op_that_draws_nothing_is_not_random():
+    """Whatever the generators do elsewhere."""
+    assert not tried(halve).is_random
+
+
+@pytest.mark.parametrize("op", [TwiceInPlace(), ThroughNumpy()])
+def test_an_op_that_changes_its_input_gets_copies(op):
+    """It is said, and the samples are as before; also where torch cannot know."""
+    given = givens()
+    before = run_ops.digest_of(given)
+
+    outcome = run_ops.measure_op(Chain(op).ops[0], Stream(op, 0), given)
+
+    assert outcome.changes_input
+    assert before == run_ops.digest_of(given)
+    assert torch.equal(outcome.givens[0].args[0], 2 * given[0].args[0])
+
+
+@pytest.mark.parametrize(
+    ("op", "why"), [(HiddenNoise(), "keeps a state"), (EverySecond(), "keeps a state")]
+)
+def test_an_op_that_cannot_be_repeated_is_told(op, why):
+    """A hidden generator, or a state between calls."""
+    assert why in tried(op).unsteady
+
+
+def test_an_op_that_counts_is_told():
+    """A number that grows with each call may matter later; the user's own object has not moved."""
+    op = Locked()
+    op.uncopied = None  # now it can be copied
+
+    assert "counts its calls" in tried(op).unsteady
+    assert 0 == op.calls
+
+
+def test_an_op_that_cannot_be_copied_is_put_back():
+    """It is used as it is, and its attributes hold what they held."""
+    op = Locked()
+    stream = Stream(op, 0)
+
+    with restored(lambda: [stream]):
+        run_ops.measure_op(Chain(op).ops[0], stream, givens())
+        moved = op.calls
+
+    assert not stream.copied
+    assert (True, 0) == (moved > 0, op.calls)
+
+
+def test_a_generator_of_a_functions_module_is_found_and_put_back():
+    """It is seeded for each draw, and stands afterwards where it stood."""
+    (generator,) = named_by(named_noise)
+    before = str(generator.bit_generator.state)
+    stream = Stream(named_noise, 0)
+
+    with restored(lambda: [stream]):
+        outcome = run_ops.measure_op(Chain(named_noise).ops[0], stream, givens())
+
+    assert "" == outcome.unsteady
+    assert before == str(generator.bit_generator.state)
+
+
+def test_an_op_that_rarely_acts_is_compared_where_it_does():
+    """One in thirty images would have no hole in most samples: draws are looked for that have."""
+    op = RareHole()
+    stream, (one,) = Stream(op, 0), Chain(op).ops
+
+    acting = run_ops.tell(one, stream, givens(), run_ops.run(one, stream, givens()), lambda: False)
+
+    made = run_ops.run(one, stream, givens())
+    holes = sum(bool((given.args[0][..., :8, :8] == 0).all()) for given in made)
+    assert holes == acting >= 6
+
+
+def test_without_time_the_first_draws_are_looked_at_all_the_same():
+    """An op that acts on its first draws is not called idle because the budget is over."""
+    stream, (one,) = Stream(Noise(), 0), Chain(Noise()).ops
+    first = run_ops.run(one, stream, givens())
+
+    assert len(first) == run_ops.tell(one, stream, givens(), first, lambda: True)
+    assert not stream.telling
+
+
+def test_another_turn_gives_other_draws():
+    """Independent ones, for statistics."""
+    stream, (one,) = Stream(Noise(), 0), Chain(Noise()).ops
+    turns = [run_ops.digest_of(run_ops.run(one, stream, givens(3), turn)) for turn in (0, 1, 2, 1)]
+
+    assert turns[1] == turns[3]
+    assert 3 == len(set(turns))
+
+
+def test_seeding_moves_every_global_generator():
+    """Each draw has its own place in all three."""
+    stream, seen = Stream(halve, 0), set()
+    with pytest.MonkeyPatch.context():
+        before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        for sample in range(3):
+            stream.seed(Draw(sample))
+            seen.add((torch.rand(()).item(), np.random.rand(), random.random()))
+        torch.set_rng_state(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])
+
+    assert 3 == len({one for one, _, _ in seen}) == len({two for _, two, _ in seen})
+
+
+def test_an_op_that_returns_nothing_is_named():
+    """None is no sample: the error names the op and says what to do."""
+    with pytest.raises(OpResultError, match=r"no_return returns None.*let its __call__ return"):
+        tried(no_return)

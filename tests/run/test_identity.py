@@ -1,0 +1,222 @@
+"""Whatever is recorded, the user's loop gets what plain iteration gives, however workers start."""
+
+from __future__ import annotations
+
+import copy
+import random
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.faulty_datasets import Refuses
+from support.loaders import Backwards, BulkNoise, Jitter, Noise, NoiseStream
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset, WeightedRandomSampler
+
+import stallscope as ss
+
+KINDS = [
+    "shuffled", "sampler", "weighted", "batch sampler", "no batches", "bulk", "subset", "stream",
+    "drawn",
+]  # fmt: skip
+FEW = settings(
+    max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+class Drawn:
+    """A sampler that is a generator function, and draws each index when it is asked for it."""
+
+    def __iter__(self) -> Any:
+        for _ in range(18):
+            yield int(torch.randint(24, ()))
+
+
+def a_loader(kind: str, workers: int, own: torch.Generator, **how: Any) -> DataLoader:
+    """A loader of this kind; `own` is the generator that the user gave it."""
+    data = Noise(24) if how.get("in_order") is False else Noise(24, Jitter())
+    given = {
+        "shuffled": lambda: ((data, 4), {"shuffle": True, "generator": own}),
+        "sampler": lambda: ((data, 4), {"sampler": Backwards(data)}),
+        "weighted": lambda: ((data, 4), {"sampler": _weighted(own)}),
+        "batch sampler": lambda: (
+            (data,),
+            {"batch_sampler": BatchSampler(RandomSampler(data), 5, drop_last=False)},
+        ),
+        "no batches": lambda: ((data, None), {}),
+        "bulk": lambda: ((BulkNoise(24), 4), {"shuffle": True}),
+        "subset": lambda: ((Subset(data, range(3, 20)), 4), {"shuffle": True}),
+        "stream": lambda: ((NoiseStream(24), 4), {}),
+        "drawn": lambda: ((data, 4), {"sampler": Drawn()}),
+    }[kind]()
+    return DataLoader(*given[0], **given[1], num_workers=workers, **how)
+
+
+def _weighted(own: torch.Generator) -> WeightedRandomSampler:
+    return WeightedRandomSampler([1.0] * 23 + [9.0], 20, generator=own)
+
+
+def seeded(number: int) -> torch.Generator:
+    """Seed every generator of this process, and one of the user's."""
+    torch.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
+    return torch.Generator().manual_seed(number)
+
+
+def generators(*own: torch.Generator) -> tuple[Any, ...]:
+    """Where every generator of this process stands, and those of the user's."""
+    state = np.random.get_state()
+    there = torch.get_rng_state().tolist(), state[1].tolist(), state[2], random.getstate()
+    return (*there, *(one.get_state().tolist() for one in own))
+
+
+def two_epochs(loader: DataLoader) -> list[list[Any]]:
+    """Two epochs, the second one left after three batches; the loop draws after each batch."""
+    seen: list[list[Any]] = []
+    for most in (100, 3):
+        seen.append([])
+        for batch in loader:
+            seen[-1].append((batch.tolist(), torch.rand(1).item()))
+            if len(seen[-1]) == most:
+                break
+    end_workers(loader)
+    return seen
+
+
+def end_workers(loader: DataLoader) -> None:
+    """End persistent workers now."""
+    if loader._iterator is not None and loader.num_workers:
+        loader._iterator._shutdown_workers()
+
+
+def in_any_order(epoch: list[Any]) -> list[Any]:
+    """The indices of an epoch's samples, where the faster worker draws first."""
+    rows = (row if isinstance(row, list) else batch for batch, _ in epoch for row in batch)
+    return sorted(row[0] for row in rows)
+
+
+def check(kind: str, workers: int, number: int, *, given: bool, **how: Any) -> None:
+    """Two epochs, plainly and inside of a block: the same bits, and all generators move alike."""
+    seen, after = [], []
+    for inside in (False, True):
+        own = seeded(number)
+        loader = a_loader(kind, workers, own, **how)
+        if inside:
+            with ss.instrumented(loader if given else None) as watch:
+                seen.append(two_epochs(loader))
+        else:
+            seen.append(two_epochs(loader))
+        after.append((generators(own), getattr(loader.sampler, "epochs", None)))
+
+    if how["in_order"] or workers < 2:
+        assert seen[0] == seen[1]
+    else:
+        assert in_any_order(seen[0][0]) == in_any_order(seen[1][0])
+    assert after[0] == after[1]
+    assert len(seen[0][0]) + 3 == watch.run.all_steps.height
+
+
+class TestInstrumented:
+    @pytest.mark.slow
+    @FEW
+    @given(
+        st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 1000), st.booleans(),
+        st.booleans(), st.booleans(),
+    )  # fmt: skip
+    def test_with_forked_workers(  # noqa: PLR0917 - as hypothesis gives them
+        self, kind, workers, number, given, persistent, in_order
+    ):
+        """Any loader, one that is given or all of them."""
+        how = {"persistent_workers": persistent and workers > 0, "in_order": in_order}
+
+        check(kind, workers, number, given=given, **how)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("method", "kind", "given"),
+        [
+            ("spawn", "shuffled", True),
+            pytest.param("spawn", "stream", False, marks=pytest.mark.thorough),
+            pytest.param("forkserver", "weighted", True, marks=pytest.mark.thorough),
+            pytest.param("forkserver", "no batches", False, marks=pytest.mark.thorough),
+        ],
+    )
+    def test_with_fresh_workers(self, method, kind, given):
+        """Workers that import everything anew, over two epochs."""
+        how = {"multiprocessing_context": method, "persistent_workers": True, "in_order": True}
+
+        check(kind, 1, 11, given=given, **how)
+
+    def test_what_else_the_loop_sees(self):
+        """The classes, the length, the attributes, the exceptions are those without a block."""
+        seen = []
+        for inside in (False, True):
+            for workers in (0, 1):
+                loader = DataLoader(Refuses(), 4, num_workers=workers)
+                there = {name: id(value) for name, value in vars(loader).items()}
+                block = ss.instrumented() if inside else nullcontext()
+                with block:
+                    iterator = iter(loader)
+                    next(iterator)
+                    with pytest.raises(LookupError) as caught:
+                        list(iterator)
+                    lines = str(caught.value).splitlines()
+                    seen.append(
+                        (
+                            inside,
+                            type(loader), type(iterator), len(loader), len(iterator),
+                            sorted(vars(iterator)), type(caught.value), lines[0], lines[-1],
+                            loader.dataset.asked,
+                        )
+                    )  # fmt: skip
+                if workers:
+                    iterator._shutdown_workers()
+                assert there == {name: id(value) for name, value in vars(loader).items()}
+
+        plain, inside = ([row[1:] for row in seen if row[0] == side] for side in (False, True))
+        assert plain == inside
+
+
+@pytest.mark.slow
+class TestRecord:
+    @FEW
+    @given(
+        st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000), st.booleans(),
+        st.booleans(),
+    )  # fmt: skip
+    def test_it_was_never_there(self, kind, workers, number, persistent, before):
+        """Generators, samplers, model, optimizer, living workers: the loop goes on as without."""
+        seen = []
+        for recorded in (False, True):
+            own = seeded(number)
+            loader = a_loader(kind, workers, own, persistent_workers=persistent and workers > 0)
+            model = torch.nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+            def step(batch: Any, model=model, optimizer=optimizer) -> None:
+                optimizer.zero_grad()
+                model(batch).sum().backward()
+                optimizer.step()
+
+            if before:
+                for batch in loader:
+                    step(batch)
+            pids = _pids(loader)
+            if recorded:
+                ss.record(loader, step, batches=3, warmup=0)
+            assert pids == _pids(loader)
+            for batch in loader:
+                step(batch)
+            end_workers(loader)
+            state = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+            seen.append((str(state), generators(own), getattr(loader.sampler, "epochs", None)))
+
+        assert seen[0] == seen[1]
+
+
+def _pids(loader: DataLoader) -> list[int]:
+    return [worker.pid for worker in getattr(loader._iterator, "_workers", [])]

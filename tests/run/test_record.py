@@ -1,0 +1,455 @@
+"""`ss.record` and `ss.instrumented` over real loaders with real workers."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.loaders import (
+    Backwards,
+    BulkNoise,
+    Dies,
+    Endless,
+    Fails,
+    Jitter,
+    Noise,
+    NoiseStream,
+    Slow,
+)
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, RandomSampler, Subset
+
+import stallscope as ss
+from stallscope.errors import UnsupportedError, WorkspaceError
+
+PARENT = os.getpid()
+
+
+class Custom(DataLoader):
+    """A loader class of the user's."""
+
+
+@pytest.fixture
+def no_foreign_gc_callbacks():
+    """Take hypothesis's callback away: Python loses an interrupt that comes inside of one."""
+    kept = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = kept
+
+
+def seed(number: int) -> None:
+    """Seed every generator of this process."""
+    torch.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
+
+
+def generators() -> tuple[Any, ...]:
+    """Where every generator of this process stands."""
+    state = np.random.get_state()
+    return torch.get_rng_state().tolist(), state[1].tolist(), state[2], random.getstate()
+
+
+def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    """Bit for bit."""
+    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def make_loader(kind: str, workers: int, number: int) -> DataLoader:
+    """A loader of this kind; the same arguments give the same batches."""
+    data = Noise(24, Jitter())
+    own = torch.Generator().manual_seed(number)
+    common = {"num_workers": workers, "persistent_workers": workers > 0 and number % 2 == 0}
+    return {
+        "shuffled": lambda: DataLoader(data, 4, shuffle=True, generator=own, **common),
+        "in order": lambda: DataLoader(data, 4, **common),
+        "sampler": lambda: DataLoader(data, 4, sampler=Backwards(data), **common),
+        "batch sampler": lambda: DataLoader(
+            data, batch_sampler=BatchSampler(RandomSampler(data), 5, False), **common
+        ),
+        "no batches": lambda: DataLoader(data, batch_size=None, **common),
+        "bulk": lambda: DataLoader(BulkNoise(24), 4, shuffle=True, **common),
+        "subset": lambda: DataLoader(Subset(data, range(3, 20)), 4, shuffle=True, **common),
+        "concat": lambda: DataLoader(ConcatDataset([data, Noise(9)]), 4, shuffle=True, **common),
+        "stream": lambda: DataLoader(NoiseStream(24), 4, **common),
+        "stream, no batches": lambda: DataLoader(NoiseStream(24), batch_size=None, **common),
+        "subclass": lambda: Custom(data, 4, shuffle=True, **common),
+    }[kind]()
+
+
+KINDS = [
+    "shuffled", "in order", "sampler", "batch sampler", "no batches", "bulk", "subset", "concat",
+    "stream", "stream, no batches", "subclass",
+]  # fmt: skip
+
+
+class TestTheDataIsNeverChanged:
+    @settings(
+        max_examples=6, deadline=None, derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )  # fmt: skip
+    @given(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000))
+    def test_instrumented_gives_what_plain_iteration_gives(self, kind, workers, number):
+        """Two epochs: the same bits in the same order, and every generator moves as it would."""
+        seed(number)
+        plain_loader = make_loader(kind, workers, number)
+        plain = [batch for _ in range(2) for batch in plain_loader]
+        after_plain = generators()
+        seed(number)
+        loader = make_loader(kind, workers, number)
+        before = {name: id(value) for name, value in vars(loader.dataset).items()}
+
+        with ss.instrumented(loader) as watch:
+            seen = [batch for _ in range(2) for batch in loader]
+
+        assert equal(plain, seen)
+        assert after_plain == generators()
+        assert before == {name: id(value) for name, value in vars(loader.dataset).items()}
+        if not any("1 batch in" in note for note in watch.run.notes):
+            assert {0, 1} == set(watch.run.batches["epoch"])
+            assert len(seen) == watch.run.batches.filter("complete").height
+
+    @settings(
+        max_examples=4, deadline=None, derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )  # fmt: skip
+    @given(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000))
+    def test_record_leaves_no_trace_in_the_generators(self, kind, workers, number):
+        """The batches of plain iteration; then every generator, the loader's too, is put back."""
+        seed(number)
+        plain = list(make_loader(kind, workers, number))
+        seed(number)
+        loader = make_loader(kind, workers, number)
+        before = generators()
+        seen: list[torch.Tensor] = []
+
+        ss.record(loader, seen.append, batches=len(plain) - max(workers, 1), warmup=0)
+
+        assert equal(plain, seen)
+        assert before == generators()
+        assert equal(plain, list(loader))
+
+    def test_persistent_workers_go_on_without_hooks(self):
+        """Workers that live on after the block give what they would have given, unrecorded."""
+        batches = []
+        for instrument in (False, True):
+            seed(7)
+            loader = make_loader("shuffled", 2, 4)
+            if instrument:
+                with ss.instrumented(loader) as watch:
+                    first = list(loader)
+            else:
+                first = list(loader)
+            batches.append([*first, *loader])
+            loader._iterator._shutdown_workers()
+
+        assert equal(*batches)
+        assert {0} == set(watch.run.batches["epoch"])
+
+    def test_a_counting_sampler_is_put_back(self):
+        """A sampler that counts its epochs has not counted the recording."""
+        data = Noise()
+        sampler = Backwards(data)
+
+        ss.record(DataLoader(data, 4, sampler=sampler), batches=3)
+
+        assert 0 == sampler.epochs
+
+    def test_living_persistent_workers_are_left_alone(self):
+        """`record` starts workers of its own; the user's live on with the same process ids."""
+        loader = DataLoader(Noise(), 4, num_workers=1, persistent_workers=True)
+        list(loader)
+        pids = [worker.pid for worker in loader._iterator._workers]
+
+        ss.record(loader, batches=3)
+        list(loader)
+
+        assert pids == [worker.pid for worker in loader._iterator._workers]
+        loader._iterator._shutdown_workers()
+
+
+class TestTheModelIsNeverChanged:
+    def test_what_the_step_trains_is_put_back(self):
+        """Model, optimizer and gradients are as before, and the run says what was put back."""
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.Adam(model.parameters())
+
+        def step(batch):
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            optimizer.step()
+
+        step(torch.rand(2, 4))
+        before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        gradient = model.weight.grad.clone()
+
+        run = ss.record(DataLoader(Noise(), 4), step, batches=4)
+
+        after = (model.state_dict(), optimizer.state_dict())
+        assert str(before) == str(after)
+        assert torch.equal(gradient, model.weight.grad)
+        assert any("Adam, Linear" in note for note in run.notes)
+
+    def test_a_step_without_a_model_says_so(self):
+        """A step that reaches nothing that trains leads to a sentence, not to silence."""
+        run = ss.record(DataLoader(Noise(), 4), lambda _: None, batches=2)
+
+        assert any("reaches no model" in note for note in run.notes)
+
+
+class TestRun:
+    def test_tables_agree(self):
+        """Stages, samples and spans of one run tell the same story."""
+        run = ss.record(DataLoader(Noise(96, Jitter()), 4, num_workers=2), batches=16, warmup=4)
+
+        samples, stages = run.samples(), run.stages()
+        spans = run.spans().with_columns(s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9)
+        parts = samples["fetch_s"] + samples["decode_s"] + samples["transform_s"]
+        assert np.allclose(parts + samples["other_s"], samples["total_s"])
+        assert np.isclose(stages["busy_s"].sum(), spans["s"].sum())
+        assert np.isclose(1.0, stages["busy_share"].sum())
+        of_samples = spans.filter(pl.col("sample").is_not_null())
+        assert np.isclose(samples["total_s"].sum(), of_samples["s"].sum())
+        assert stages.filter(pl.col("stage") == "Jitter")["count"].item() == samples.height
+        assert {0, 1} == set(samples["worker"])
+
+    def test_start_up_is_apart(self):
+        """Warm-up and each worker's first batch are in no table of the steady state."""
+        run = ss.record(DataLoader(Noise(96), 4, num_workers=2), batches=12, warmup=5)
+
+        assert 5 == run.steps()["step"].min()
+        assert 5 == run.samples()["batch"].min()
+        assert 0 == run.steps(steady=False)["step"].min()
+        assert 2 == run.startup.height
+        assert run.startup["first_sample_s"].null_count() == 0
+        assert run.first_batch_s is not None
+
+    def test_as_many_batches_as_asked_for(self):
+        """Also with more workers than warm-up, the steady state has the batches asked for."""
+        run = ss.record(DataLoader(Noise(200), 4, num_workers=6), batches=12, warmup=2)
+
+        assert 12 == run.batches.filter("steady").height
+
+    @pytest.mark.slow
+    def test_the_start_method_can_still_be_chosen_afterwards(self):
+        """Asking how workers are started does not fix Python's default for the process."""
+        code = (
+            "import multiprocessing, stallscope as ss\n"
+            "from torch.utils.data import DataLoader\n"
+            "ss.record(DataLoader([1.0] * 9), batches=2)\n"
+            "multiprocessing.set_start_method('spawn')\n"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+    def test_spans_of_a_process_never_overlap(self):
+        """In each process a span ends before the next one begins."""
+        run = ss.record(DataLoader(Noise(96, Jitter()), 4, num_workers=2), batches=12)
+
+        for _, spans in run.all_spans.group_by("pid"):
+            assert (spans["end_ns"][:-1].to_numpy() <= spans["start_ns"][1:].to_numpy()).all()
+
+    def test_what_is_not_measured_is_null(self):
+        """Without a step and a device there is no time in them: missing is null, never 0."""
+        run = ss.record(DataLoader(Noise(96), 4), batches=6)
+
+        for name in ("pin_s", "h2d_s", "step_s", "restart_s"):
+            assert run.steps()[name].null_count() == run.steps().height
+        assert run.steps()["wait_s"].min() > 0
+        assert run.stages()["exposed_s"].null_count() == 0
+
+    def test_a_saved_run_reads_back_the_same(self, tmp_path):
+        """Saving and loading changes no table."""
+        run = ss.record(DataLoader(Noise(48), 4, num_workers=1), batches=6)
+
+        again = ss.load(run.save(tmp_path / "run"))
+
+        assert run.stages().equals(again.stages())
+        assert run.samples().equals(again.samples())
+        assert run.spans(steady=False).equals(again.spans(steady=False))
+        assert (run.settings, run.notes, run.machine) == (
+            again.settings, again.notes, again.machine,
+        )  # fmt: skip
+
+    def test_an_iterable_of_two_workers_keeps_them_apart(self):
+        """Samples of a stream have no index, and each knows its worker."""
+        run = ss.record(DataLoader(NoiseStream(64), 4, num_workers=2), batches=8, warmup=2)
+
+        assert {0, 1} == set(run.samples()["worker"])
+        assert run.samples()["index"].null_count() == run.samples().height
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_an_exception_of_the_dataset_passes_unchanged(self, workers):
+        """Its type is the user's; a note names sample and stage; what was recorded is kept."""
+        loader = DataLoader(Fails(), 4, num_workers=workers)
+
+        with pytest.raises(KeyError, match="no sample 17") as caught:
+            ss.record(loader, batches=16)
+
+        assert KeyError is caught.type
+        notes = "\n".join(caught.value.__notes__)
+        assert "index 17 of the dataset" in notes
+        assert "batch 4" in notes
+        assert "'getitem'" in notes
+        assert caught.value.run.steps(steady=False).height in (3, 4)
+        assert not caught.value.run.spans(steady=False).is_empty()
+
+    def test_an_exception_of_the_step_passes_unchanged(self):
+        """The step's own exception comes out with what was recorded before."""
+
+        def step(batch):
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError) as caught:
+            ss.record(DataLoader(Noise(), 4, num_workers=1), step)
+
+        assert 0 == caught.value.run.steps(steady=False).height
+
+    def test_a_killed_worker_is_told_where_it_was(self):
+        """Spans up to the kill are readable, and the op that it was inside of is named."""
+        with pytest.raises((RuntimeError, ConnectionError, EOFError)) as caught:
+            ss.record(DataLoader(Dies(), 4, num_workers=2), batches=16)
+
+        notes = "\n".join(caught.value.__notes__)
+        assert "'augment_it'" in notes
+        assert "index 33 of the dataset" in notes
+        samples = caught.value.run.samples(steady=False)
+        assert 32 in samples["index"].to_list()
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_an_interrupt_keeps_what_was_recorded(self, workers):
+        """Ctrl-C comes out as KeyboardInterrupt, with the run so far."""
+        used = []
+
+        def step(batch):
+            used.append(batch)
+            if len(used) == 6:
+                signal.raise_signal(signal.SIGINT)
+
+        with pytest.raises(KeyboardInterrupt) as caught:
+            ss.record(DataLoader(Slow(10_000), 2, num_workers=workers), step, batches=5_000)
+
+        assert 5 == caught.value.run.steps(steady=False).height
+
+    @pytest.mark.parametrize(
+        "moment",
+        [pytest.param(moment, marks=[pytest.mark.slow] * (moment % 3 > 0)) for moment in range(12)],
+    )
+    @pytest.mark.usefixtures("no_foreign_gc_callbacks")
+    def test_an_interrupt_at_any_moment_leaves_nothing(self, moment):
+        """Ctrl-C while starting, running or ending: generators are put back (and see conftest)."""
+        before = generators()
+        interrupt = threading.Timer(0.01 + moment * 0.04, os.kill, (PARENT, signal.SIGINT))
+        loader = DataLoader(Slow(64), 2, shuffle=True, num_workers=2 * (moment % 2))
+
+        with pytest.raises(KeyboardInterrupt):
+            interrupt.start()
+            ss.record(loader, batches=20)
+            time.sleep(5)
+
+        assert before == generators()
+
+    def test_an_endless_loader_ends_by_count(self):
+        """A loader without end or length is recorded for the batches asked for."""
+        run = ss.record(DataLoader(Endless(), 4, num_workers=1), batches=5, warmup=1)
+
+        assert 6 == run.steps(steady=False).height
+
+    def test_the_budget_ends_the_recording(self):
+        """The loop stops after the first batch beyond the budget, and the run says so."""
+        run = ss.record(DataLoader(Slow(10_000), 4), batches=5_000, budget_s=0.5)
+
+        assert run.all_steps.height < 5_000
+        assert any("budget" in note for note in run.notes)
+
+    def test_a_short_loader_goes_on_with_the_next_epoch(self):
+        """Fewer batches than asked for: as many epochs as needed, and a note."""
+        run = ss.record(DataLoader(Noise(8), 4), batches=6, warmup=0)
+
+        assert 6 == run.steps().height
+        assert 4 == run.steps(steady=False)["epoch"].n_unique()
+        assert any("4 epochs" in note for note in run.notes)
+
+    def test_an_empty_stream_ends_with_a_sentence(self):
+        """A loader that gives nothing leads to an empty run that says so."""
+        run = ss.record(DataLoader(NoiseStream(0), 4), batches=6)
+
+        assert run.stages().is_empty()
+        assert any("nothing to show" in note for note in run.notes)
+
+    def test_twice_in_one_process(self):
+        """A second recording has its own logs."""
+        loader = DataLoader(Noise(64), 4, num_workers=1)
+
+        first, second = (ss.record(loader, batches=6, warmup=1) for _ in range(2))
+
+        assert first.samples().height == second.samples().height
+        assert set(first.samples()["index"]) == set(second.samples()["index"])
+
+    def test_after_one_that_failed(self):
+        """A failed recording leaves nothing that disturbs the next."""
+        with pytest.raises(KeyError):
+            ss.record(DataLoader(Fails(), 4, num_workers=2))
+
+        run = ss.record(DataLoader(Noise(64), 4, num_workers=2), batches=8, warmup=2)
+
+        assert {"getitem", "collate", "batch"} >= set(run.work["stage"])
+
+    def test_no_room_for_the_logs(self, monkeypatch):
+        """A full temporary folder is one sentence that names it, before anything is started."""
+        from stallscope.isolation import workspace
+
+        monkeypatch.setattr(workspace.shutil, "disk_usage", lambda _: _Usage(free=1000))
+        with pytest.raises(WorkspaceError, match="TMPDIR"):
+            ss.record(DataLoader(Noise(), 4))
+
+    def test_other_iterables_show_their_waits(self):
+        """Of what is not a DataLoader, the loop's waits are seen and no worker."""
+        run = ss.record([torch.rand(2)] * 3, batches=3, warmup=0)
+
+        assert run.steps()["wait_s"].null_count() == 0
+        assert run.work.is_empty()
+
+    def test_each_loader_has_a_first_batch_of_its_own(self):
+        """What came out of another loader before is not what this one was asked for."""
+        before, loader = (DataLoader(Noise(n), 4, num_workers=1) for n in (8, 96))
+
+        with ss.instrumented() as watch:
+            list(before)
+            list(loader)
+
+        runs = (watch.run, *watch.run.others)
+        assert {24, 2} == {run.all_steps.height for run in runs}
+        assert all(run.first_batch_s > 0 for run in runs)
+
+    def test_living_workers_cannot_be_instrumented(self):
+        """Persistent workers that live already are told about."""
+        loader = DataLoader(Noise(), 4, num_workers=1, persistent_workers=True)
+        list(loader)
+
+        with (
+            pytest.raises(UnsupportedError, match="live already"),
+            ss.instrumented(loader),
+        ):
+            pass
+        loader._iterator._shutdown_workers()
+
+
+class _Usage:
+    def __init__(self, free: int) -> None:
+        self.free = free

@@ -1,0 +1,1 @@
+"""What many tests need: built results, loaders, pipelines, and what a recording may not leave."""

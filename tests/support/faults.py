@@ -1,0 +1,216 @@
+"""Faults on purpose, for `run/test_faults.py`; some in processes of their own.
+
+`PYTHONPATH=tests python -m support.faults --interrupts 100` counts what interrupts at random
+moments leave behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data import _utils as torch_utils
+
+import stallscope as ss
+from stallscope.run.script import watching
+from support import leftovers
+from support.faulty_datasets import FillsTheFolder, Large
+from support.loaders import Noise, Slow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VERBS = ["record", "given", "all"]
+"""`ss.record`, and `ss.instrumented` of one loader and of all."""
+BEFORE = leftovers.traces()
+
+
+@dataclass
+class Used:
+    """How a loop over a loader went."""
+
+    batches: list[Any]
+    run: ss.Run | None = None
+    error: BaseException | None = None
+
+    @property
+    def notes(self) -> str:
+        """What was added to the exception."""
+        return "\n".join(getattr(self.error, "__notes__", []))
+
+
+def use(
+    verb: str, loader: Any, step: Callable[[Any], Any] | None = None, batches: int = 20
+) -> Used:
+    """Iterate a loader in one of three ways, with whatever comes of it."""
+    used = Used([])
+
+    def both(batch: Any) -> None:
+        used.batches.append(batch)
+        if step is not None:
+            step(batch)
+
+    try:
+        if verb == "record":
+            used.run = ss.record(loader, both, batches=batches, warmup=0)
+        else:
+            watch = None
+            try:
+                with ss.instrumented(loader if verb == "given" else None, warmup=0) as watch:
+                    for batch in loader:
+                        both(batch)
+                        if len(used.batches) == batches:
+                            break
+            finally:
+                used.run = getattr(watch, "run", None)
+    except BaseException as error:  # noqa: BLE001 - what comes is looked at
+        used.error = error.with_traceback(None)  # which holds the iterator and its workers
+        error.__cause__ = error.__context__ = None
+        used.run = used.run or getattr(error, "run", None)
+    return used
+
+
+def record_slowly(what: str, folder: Path, made: Any) -> None:
+    """Record slow batches for a long time, and tell of each; to run as a process.
+
+    Args:
+        what: "record", "watch" (into `folder / "run"`), or "exit" after the sixth batch.
+        folder: for everything temporary, too.
+        made: a queue.
+    """
+    tempfile.tempdir = str(folder)
+    torch_utils.worker.MP_STATUS_CHECK_INTERVAL = 0.2  # how often a worker looks for its parent
+    loader = DataLoader(Slow(10_000), 2, num_workers=2)
+    if what == "record":
+        ss.record(loader, lambda _: made.put(1), batches=5_000)
+        return
+    watch = watching(folder / "run", name="slow", warmup=1, done=lambda _: None)
+    with watch if what == "watch" else ss.instrumented():
+        for number, _ in enumerate(loader):
+            made.put(1)
+            if what == "exit" and number == 5:
+                time.sleep(0.5)  # the queue has a thread of its own
+                os._exit(7)
+
+
+def fill() -> dict[str, Any]:
+    """What comes of recordings in a process whose file systems are full."""
+    folder, said = Path(tempfile.gettempdir()), {}
+    for verb in VERBS:
+        said[f"memory {verb}"] = _told(use(verb, DataLoader(Large(), 2, num_workers=1)))
+        sampler = FillsTheFolder(12, folder)
+        loader = DataLoader(Noise(48), batch_sampler=sampler, num_workers=2)
+        said[f"logs {verb}"] = _told(use(verb, loader, batches=10))
+        if verb != VERBS[-1]:
+            (folder / "filling").unlink()
+    said["no room at all"] = _told(use("all", DataLoader(Noise(), 4)))
+    return said
+
+
+def _left() -> list[str]:
+    return [*leftovers.hooks(), *leftovers.since(BEFORE)]
+
+
+def _told(used: Used) -> dict[str, Any]:
+    run, error = used.run, used.error
+    told = {
+        "error": error and type(error).__name__,
+        "text": str(error),
+        "notes": "\n".join(getattr(error, "__notes__", [])),
+        "batches": len(used.batches),
+        "steps": run.all_steps.height if run else None,
+        "spans": run.all_spans.height if run else None,
+        "run": "\n".join(run.notes) if run else "",
+    }
+    return {**told, "left": _left()}
+
+
+def interrupts(number: int, seed: int) -> tuple[int, int]:
+    """Interrupt so many recordings at random moments.
+
+    Returns:
+        How many left nothing behind and the generators (of `record`) as they were, and how many
+        felt the interrupt.
+    """
+    rng = random.Random(seed)
+    clean = felt = 0
+    lasts_s: dict[tuple[str, int], float] = {}
+    for _ in range(number):
+        kind = rng.choice(VERBS), rng.choice([0, 2])
+        if kind not in lasts_s:
+            began = time.perf_counter()
+            _interrupted(*kind, None)
+            lasts_s[kind] = time.perf_counter() - began
+        before, there = generators(), leftovers.traces()
+        came = _interrupted(*kind, rng.uniform(0, lasts_s[kind]))
+        left = [*leftovers.hooks(), *sorted(leftovers.since(there))]
+        if kind[0] == "record" and before != generators():
+            left.append("generators")
+        felt += came
+        clean += not left
+        if left:
+            print(f"{kind[0]} with {kind[1]} workers left {left}")
+    return clean, felt
+
+
+def _interrupted(verb: str, workers: int, after_s: float | None) -> bool:
+    """Run one recording; whether an interrupt came out of it, or out of the wait for it."""
+    loader = DataLoader(Slow(20), 2, shuffle=True, num_workers=workers)
+    threads = torch.get_num_threads()
+    interrupt = threading.Timer(after_s or 0.0, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        if after_s is not None:
+            interrupt.start()
+        if verb == "record":
+            ss.record(loader, batches=8, warmup=0)
+        else:
+            with ss.instrumented(loader if verb == "given" else None):
+                list(loader)
+        if after_s is not None:
+            time.sleep(5)
+    except KeyboardInterrupt:
+        return torch.get_num_threads() == threads
+    return False
+
+
+def generators() -> tuple[Any, ...]:
+    """Where every generator of this process stands."""
+    state = np.random.get_state()
+    return torch.get_rng_state().tolist(), state[1].tolist(), state[2], random.getstate()
+
+
+def seeded(number: int) -> None:
+    """Seed every generator of this process."""
+    torch.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--interrupts", type=int, help="how many")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--fill", action="store_true", help="fill /dev/shm and TMPDIR")
+    asked = parser.parse_args()
+    if asked.fill:
+        print(json.dumps(fill()))
+        return
+    clean, felt = interrupts(asked.interrupts, asked.seed)
+    print(f"{asked.interrupts} interrupts at random moments, seed {asked.seed}:")
+    print(f"{felt} came out as KeyboardInterrupt, {clean} left nothing behind")
+
+
+if __name__ == "__main__":
+    _main()

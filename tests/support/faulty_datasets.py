@@ -1,0 +1,174 @@
+"""Importable datasets, batches and samplers for the tests of faults and of unusual users."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
+
+import stallscope as ss
+from support.loaders import Noise
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Hangs(Noise):
+    """Never comes back from one sample."""
+
+    def __init__(self, entries: int = 64, bad: int = 9) -> None:
+        super().__init__(entries)
+        self.bad = bad
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == self.bad:
+            self.load_for_ever()
+        return super().__getitem__(index)
+
+    def load_for_ever(self) -> None:
+        """Hang."""
+        time.sleep(3600)
+
+
+class Refuses(Noise):
+    """Counts what it is asked for (in the process that asks), and refuses one index."""
+
+    asked = 0
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.asked += 1
+        if index == 9:
+            raise LookupError("no nine here")
+        return super().__getitem__(index)
+
+
+class Large(Noise):
+    """Samples of 4 MB."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((1 << 20,), float(index))
+
+
+class Whose(Dataset):
+    """Samples that tell which worker made them; one worker is slow."""
+
+    def __init__(self, entries: int = 48, slow: int = -1) -> None:
+        self.entries = entries
+        self.slow = slow
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        info = get_worker_info()
+        worker = info.id if info else -1
+        if worker == self.slow:
+            time.sleep(0.03)
+        return torch.tensor([float(index), float(worker)])
+
+
+class Parsed(Noise):
+    """Names parts of `__getitem__`: nested, by itself again, and one that raises."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        with ss.stage("read it", kind="fetch"):
+            time.sleep(0.001)
+            depth = self.down(2)
+            try:
+                self.refuses()
+            except ValueError:
+                return super().__getitem__(index) + depth
+        raise AssertionError
+
+    @ss.stage("down")
+    def down(self, left: int) -> int:
+        """Call itself."""
+        return 1 + self.down(left - 1) if left else 0
+
+    @ss.stage("refuses")
+    def refuses(self) -> None:
+        """Raise."""
+        raise ValueError
+
+
+class FillsTheFolder(Sampler):
+    """Leaves no room in a folder when it is iterated: after the block began, before the workers."""
+
+    def __init__(self, batches: int, folder: Path) -> None:
+        self.batches = batches
+        self.folder = folder
+
+    def __iter__(self) -> Any:
+        file = os.open(self.folder / "filling", os.O_WRONLY | os.O_CREAT)
+        for size in (1 << 20, 1 << 10, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    os.write(file, bytes(size))
+        os.close(file)
+        return iter([range(4 * batch, 4 * batch + 4) for batch in range(self.batches)])
+
+    def __len__(self) -> int:
+        return self.batches
+
+
+class Brief(IterableDataset):
+    """A stream of fewer samples than there are workers."""
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        if info is None or info.id == 0:
+            yield torch.ones(2)
+
+
+class Opaque:
+    """A batch of a class of the user's, without `to`."""
+
+    def __init__(self, samples: list[torch.Tensor]) -> None:
+        self.samples = samples
+
+
+class Movable(Opaque):
+    """One that moves itself, and returns nothing."""
+
+    moved = False
+
+    def to(self, device: Any) -> None:
+        """Move."""
+        self.moved = True
+
+
+class Record(dict):
+    """A mapping with something beside its items."""
+
+    size = 0
+
+
+def as_record(samples: list[torch.Tensor]) -> Record:
+    """Collate into a class of the user's."""
+    record = Record(x=torch.stack(samples))
+    record.size = len(samples)
+    return record
+
+
+def as_nested(samples: list[torch.Tensor]) -> Any:
+    """Collate into what holds tensors, numbers and text, deep inside."""
+    return {"a": [torch.stack(samples), ("text", 3)], "b": {"c": None, "n": len(samples)}}
+
+
+def as_texts(samples: list[torch.Tensor]) -> list[str]:
+    """Collate into what is no tensor."""
+    return [f"{sample.sum():.3f}" for sample in samples]
+
+
+def as_ragged(samples: list[torch.Tensor]) -> torch.Tensor:
+    """Collate into batches whose shape varies with their content."""
+    return torch.cat([sample[: 1 + int(sample[0]) % 4] for sample in samples])
+
+
+def as_number(samples: list[torch.Tensor]) -> int:
+    """Collate into a single number."""
+    return len(samples)

@@ -1,0 +1,766 @@
+"""Loaders that other libraries make, small and quick, for the tests of what the kit sees.
+
+Each builder needs nothing and gives a loader whose batches depend on the global generators only:
+build it again after `seed()` and it gives the same batches. The libraries are imported inside, so
+that a test can skip the ones that are not installed; classes and functions that workers need stand
+at the module's level, so that a spawned worker finds them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import io
+import os
+import random
+import shutil
+import tarfile
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from stallscope.demo import busy
+from support.loaders import LONGER, SLOW_OP_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ENTRIES = 64 * LONGER
+"""Samples of each dataset."""
+SIZE = 4
+"""Samples of a batch."""
+WORKERS = 2
+SIDE = 32
+"""Pixels of a finished image, each way."""
+SHARDS = 4
+
+
+def seed(number: int = 0) -> None:
+    """Put the global generators to a known place."""
+    random.seed(number)
+    np.random.seed(number)
+    torch.manual_seed(number)
+
+
+# --- data ---------------------------------------------------------------------------------------
+
+
+@functools.cache
+def jpeg(index: int) -> bytes:
+    """A photograph of nothing, encoded."""
+    noise = np.random.default_rng(index).integers(0, 255, (40, 48, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).save(file, "JPEG")
+    return file.getvalue()
+
+
+@functools.cache
+def scratch() -> Path:
+    """A folder that is gone when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="third-party-"))
+    atexit.register(_remove, folder, os.getpid())
+    return folder
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """Remove the folder, unless this is a process that was forked meanwhile."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def photographs(folder: Path | None = None) -> Path:
+    """A folder with two classes of image files."""
+    folder = (folder or scratch()) / "photographs"
+    for index in range(ENTRIES):
+        file = folder / ("cat", "dog")[index % 2] / f"{index:03}.jpg"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(jpeg(index))
+    return folder
+
+
+def shards(folder: Path | None = None) -> str:
+    """Tar shards as a brace range."""
+    folder = (folder or scratch()) / "shards"
+    folder.mkdir(parents=True, exist_ok=True)
+    each = ENTRIES // SHARDS
+    for shard in range(SHARDS):
+        if (file := folder / f"photos-{shard:03}.tar").exists():
+            continue
+        with tarfile.open(file, "w") as tar:
+            for index in range(shard * each, (shard + 1) * each):
+                _add(tar, f"{index:03}.jpg", jpeg(index))
+                _add(tar, f"{index:03}.cls", str(index % 2).encode())
+    return f"{folder}/photos-{{000..{SHARDS - 1:03}}}.tar"
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+# --- the user's own ops and datasets ------------------------------------------------------------
+
+
+class Speckle:
+    """An op of the user's on a tensor: draws from torch."""
+
+    def __call__(self, image: Any) -> Any:
+        busy(SLOW_OP_S)
+        return image + torch.rand(()) / 8
+
+
+class Shift(Speckle):
+    """An op of the user's on a dictionary."""
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        return {**sample, "image": super().__call__(sample["image"])}
+
+
+def to_tensor(image: Any) -> torch.Tensor:
+    """An image as floats, (channels, SIDE, SIDE)."""
+    array = np.asarray(image.resize((SIDE, SIDE)), dtype=np.float32)
+    return torch.from_numpy(array).permute(2, 0, 1)
+
+
+def mirror(image: torch.Tensor) -> torch.Tensor:
+    """A function of the user's on a tensor."""
+    return image.flip(-1)
+
+
+def first(samples: list[Any]) -> Any:
+    """A collate function that takes a sample out of its batch of one."""
+    return samples[0]
+
+
+def read_image(index: int) -> Image.Image:
+    """The image of this number, still encoded."""
+    return Image.open(io.BytesIO(jpeg(index)))
+
+
+class Photographs(Dataset):
+    """Images in memory, still encoded, with a class each."""
+
+    def __init__(self, transform: Any = None, entries: int = ENTRIES) -> None:
+        self.transform = transform
+        self.entries = entries
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, index: int) -> Any:
+        image = read_image(index).convert("RGB")
+        return (self.transform(image) if self.transform else to_tensor(image)), index % 2
+
+
+class Vectors(Dataset):
+    """Samples that depend on every generator a worker has, with the user's op."""
+
+    def __init__(self, entries: int = ENTRIES) -> None:
+        self.entries = entries
+        self.transform = Speckle()
+
+    def __len__(self) -> int:
+        return self.entries
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        drawn = [float(index), torch.rand(1).item(), np.random.rand(), random.random()]
+        return self.transform(torch.tensor(drawn * 8))
+
+
+class Arrays(Dataset):
+    """Images as arrays, for transforms that are called by keyword."""
+
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return ENTRIES
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        image = self.transform(image=np.asarray(read_image(index)))["image"]
+        return torch.from_numpy(np.ascontiguousarray(image))
+
+
+class LateCompose:
+    """A batch function as for `set_transform`: builds its pipeline when it is first called."""
+
+    def __init__(self) -> None:
+        self.pipeline: Any = None
+
+    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, Any]:
+        if self.pipeline is None:
+            self.pipeline = compose()
+        return {
+            "image": [self.pipeline(image) for image in batch["image"]],
+            "label": batch["label"],
+        }
+
+
+def compose() -> Any:
+    """Ops of torchvision's and one of the user's."""
+    from torchvision.transforms import v2
+
+    return v2.Compose(
+        [
+            v2.PILToTensor(),
+            v2.RandomResizedCrop(SIDE, antialias=True),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+            Speckle(),
+        ]
+    )
+
+
+def prepare_example(example: dict[str, Any]) -> dict[str, Any]:
+    """A mapped function of the user's: decodes one example."""
+    busy(SLOW_OP_S)
+    return {"image": to_tensor(example["image"]), "label": example["label"]}
+
+
+def speckle_examples(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """A batched mapped function of the user's."""
+    speckle = Speckle()
+    return {"image": [speckle(image) for image in batch["image"]]}
+
+
+class Patches(Dataset):
+    """Owns a loader, as torchio's Queue does: its samples are cut out of what that one makes.
+
+    Iterated with `num_workers=0`, because the inner loader has workers of its own.
+    """
+
+    def __init__(self, patches: int = 4, ahead: int = 2) -> None:
+        self.patches, self.ahead = patches, ahead
+        self.volumes = DataLoader(
+            Vectors(ENTRIES // patches), batch_size=1, num_workers=WORKERS, collate_fn=first
+        )
+        self.iterator: Any = None
+        self.kept: list[torch.Tensor] = []
+
+    def __len__(self) -> int:
+        return ENTRIES
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if not self.kept:
+            self.fill()
+        return self.kept.pop()
+
+    def fill(self) -> None:
+        """Take volumes from the inner loader and cut them up."""
+        for _ in range(self.ahead):
+            volume = self.next_volume()
+            self.kept += volume.reshape(self.patches, -1)
+
+    def next_volume(self) -> torch.Tensor:
+        """The next volume; the inner loader starts anew when it is exhausted."""
+        try:
+            if self.iterator is None:
+                self.iterator = iter(self.volumes)
+            return next(self.iterator)
+        except StopIteration:
+            self.iterator = iter(self.volumes)
+            return next(self.iterator)
+
+
+class Streamed(IterableDataset):
+    """Iterates a loader inside of a worker, which may not have workers of its own."""
+
+    def __iter__(self) -> Any:
+        info = torch.utils.data.get_worker_info()
+        inner = DataLoader(Vectors(), batch_size=2, num_workers=0)
+        for number, pair in enumerate(inner):
+            if info is None or number % info.num_workers == info.id:
+                yield from pair
+
+
+# --- timm ---------------------------------------------------------------------------------------
+
+
+def timm_prefetch(**options: Any) -> Any:
+    """The PrefetchLoader of timm on the CPU, with its default training transforms."""
+    from timm.data import create_loader
+
+    return create_loader(
+        Photographs(),
+        input_size=(3, SIDE, SIDE),
+        batch_size=SIZE,
+        is_training=True,
+        num_workers=WORKERS,
+        device=torch.device("cpu"),
+        re_prob=0.5,
+        **{"persistent_workers": False, **options},
+    )
+
+
+def timm_persistent() -> Any:
+    """The same as timm's scripts make it: its workers live on after an epoch."""
+    return timm_prefetch(persistent_workers=True)
+
+
+def timm_multi_epochs() -> Any:
+    """A loader of timm's that keeps one iterator over all epochs, inside of its PrefetchLoader."""
+    return timm_prefetch(use_multi_epochs_loader=True)
+
+
+def timm_plain() -> Any:
+    """No prefetcher: a DataLoader over timm's transforms."""
+    return timm_prefetch(use_prefetcher=False)
+
+
+# --- webdataset ---------------------------------------------------------------------------------
+
+
+def _web_samples(folder: Path | None = None) -> Any:
+    import webdataset as wds
+
+    return (
+        wds.WebDataset(shards(folder), shardshuffle=SHARDS, seed=0, empty_check=False)
+        .shuffle(8, seed=0)
+        .decode("pil")
+        .map_dict(jpg=to_tensor)
+        .to_tuple("jpg", "cls")
+        .map_tuple(Speckle())
+    )
+
+
+def web_loader(folder: Path | None = None) -> Any:
+    """A WebLoader whose batches are taken apart, shuffled and made again in the main process."""
+    import webdataset as wds
+
+    dataset = _web_samples(folder).batched(SIZE)
+    loader = wds.WebLoader(dataset, batch_size=None, num_workers=WORKERS)
+    return loader.unbatched().shuffle(8, seed=0).batched(SIZE)
+
+
+def web_loader_bare(folder: Path | None = None) -> Any:
+    """A WebLoader that gives the workers' batches as they are."""
+    import webdataset as wds
+
+    dataset = _web_samples(folder).batched(SIZE)
+    return wds.WebLoader(dataset, batch_size=None, num_workers=WORKERS)
+
+
+def web_dataset(folder: Path | None = None) -> Any:
+    """A WebDataset in torch's own loader, which makes the batches."""
+    return DataLoader(_web_samples(folder), batch_size=SIZE, num_workers=WORKERS)
+
+
+def web_pipeline(folder: Path | None = None) -> Any:
+    """A DataPipeline, stage by stage, with a map over whole samples."""
+    import webdataset as wds
+
+    dataset = wds.DataPipeline(
+        wds.SimpleShardList(shards(folder)),
+        wds.split_by_worker,
+        wds.tarfile_to_samples(),
+        wds.decode("pil"),
+        wds.map(_web_image),
+        wds.batched(SIZE),
+    )
+    return wds.WebLoader(dataset, batch_size=None, num_workers=WORKERS)
+
+
+def _web_image(sample: dict[str, Any]) -> torch.Tensor:
+    return Speckle()(to_tensor(sample["jpg"]))
+
+
+# --- Hugging Face -------------------------------------------------------------------------------
+
+
+def _examples() -> Any:
+    import datasets
+
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    entries = [
+        {"image": {"bytes": jpeg(index), "path": None}, "label": index % 2}
+        for index in range(ENTRIES)
+    ]
+    return datasets.Dataset.from_list(entries, features=features)
+
+
+def hf_map() -> Any:
+    """Hugging Face's map-style dataset with a transform that is called with whole batches."""
+    compose()  # imports torchvision here: the pipeline is built late, in each worker
+    dataset = _examples()
+    dataset.set_transform(LateCompose())
+    return DataLoader(dataset, batch_size=SIZE, shuffle=True, num_workers=WORKERS)
+
+
+def hf_formatted() -> Any:
+    """Hugging Face's map-style dataset that only formats: no function of the user's."""
+    dataset = _examples().map(prepare_example, keep_in_memory=True, remove_columns=["image"])
+    return DataLoader(dataset.with_format("torch"), batch_size=SIZE, num_workers=WORKERS)
+
+
+def hf_stream() -> Any:
+    """Hugging Face's iterable dataset in the order of its shards: one mapped function."""
+    dataset = _examples().to_iterable_dataset(num_shards=SHARDS).map(prepare_example)
+    return DataLoader(dataset, batch_size=SIZE, num_workers=WORKERS)
+
+
+def hf_iterable() -> Any:
+    """Hugging Face's iterable dataset: two mapped functions and a shuffle buffer.
+
+    The shuffle reads its shards in a pool of threads inside of each worker.
+    """
+    dataset = _examples().to_iterable_dataset(num_shards=SHARDS)
+    dataset = dataset.map(prepare_example).shuffle(seed=0, buffer_size=8)
+    dataset = dataset.map(speckle_examples, batched=True, batch_size=SIZE)
+    return DataLoader(dataset, batch_size=SIZE, num_workers=WORKERS)
+
+
+# --- torchdata ----------------------------------------------------------------------------------
+
+
+def stateful(**options: Any) -> Any:
+    """The StatefulDataLoader of torchdata, map-style."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(Vectors(), batch_size=SIZE, num_workers=WORKERS, **options)
+
+
+def stateful_stream() -> Any:
+    """The StatefulDataLoader of torchdata over a stream."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(Streamed(), batch_size=SIZE, num_workers=WORKERS)
+
+
+def _nodes(method: str, map_fn: Any = None) -> Any:
+    from torchdata import nodes
+
+    node = nodes.IterableWrapper(range(ENTRIES))
+    node = nodes.ParallelMapper(
+        node, map_fn=map_fn or prepare_index, num_workers=WORKERS, method=method
+    )
+    node = nodes.Batcher(node, batch_size=SIZE)
+    node = nodes.Mapper(node, default_collate)
+    return nodes.Loader(nodes.Prefetcher(node, prefetch_factor=2))
+
+
+def prepare_index(index: int) -> torch.Tensor:
+    """A mapped function of the user's: draws nothing, because threads would share it."""
+    busy(SLOW_OP_S)
+    return to_tensor(read_image(index)) + index
+
+
+def nodes_threads() -> Any:
+    """Nodes of torchdata that map in threads."""
+    return _nodes("thread")
+
+
+def nodes_processes() -> Any:
+    """Nodes of torchdata that map in processes."""
+    return _nodes("process")
+
+
+# --- albumentations and MONAI -------------------------------------------------------------------
+
+
+def albumentations() -> Any:
+    """A dataset with albumentations, nested choices included."""
+    import albumentations as album
+
+    transform = album.Compose(
+        [
+            album.RandomCrop(SIDE, SIDE),
+            album.HorizontalFlip(p=0.5),
+            album.OneOf([album.RandomBrightnessContrast(), album.GaussianBlur()], p=0.9),
+            album.Normalize(),
+        ],
+        seed=0,
+    )
+    return DataLoader(Arrays(transform), batch_size=SIZE, num_workers=WORKERS)
+
+
+def _monai_transform() -> Any:
+    from monai import transforms
+
+    chain = [
+        transforms.ScaleIntensityd(keys="image"),
+        transforms.Lambdad(keys="image", func=mirror),
+        transforms.ToTensord(keys="image"),
+        transforms.RandFlipd(keys="image", prob=0.5, spatial_axis=0),
+        Shift(),
+    ]
+    return transforms.Compose(chain).set_random_state(0)
+
+
+def _monai_items() -> list[dict[str, Any]]:
+    generator = np.random.default_rng(0)
+    return [{"image": generator.random((1, SIDE, SIDE), dtype=np.float32)} for _ in range(ENTRIES)]
+
+
+def monai(**options: Any) -> Any:
+    """MONAI's Dataset and DataLoader with dictionary transforms."""
+    from monai import data
+
+    dataset = data.Dataset(_monai_items(), _monai_transform())
+    return data.DataLoader(dataset, batch_size=SIZE, num_workers=WORKERS, **options)
+
+
+def monai_cache() -> Any:
+    """MONAI's CacheDataset: what is not random was computed when it was made."""
+    from monai import data
+
+    dataset = data.CacheDataset(_monai_items(), _monai_transform(), progress=False, num_workers=1)
+    return data.DataLoader(dataset, batch_size=SIZE, num_workers=WORKERS)
+
+
+def monai_threads() -> Any:
+    """MONAI's ThreadDataLoader: a thread of the main process makes the batches."""
+    from monai import data
+
+    dataset = data.Dataset(_monai_items(), _monai_transform())
+    return data.ThreadDataLoader(dataset, batch_size=SIZE, num_workers=0)
+
+
+def monai_thread_workers() -> Any:
+    """MONAI's ThreadDataLoader whose workers are threads, too."""
+    from monai import data
+
+    dataset = data.Dataset(_monai_items(), _monai_transform())
+    return data.ThreadDataLoader(
+        dataset, batch_size=SIZE, num_workers=WORKERS, use_thread_workers=True
+    )
+
+
+# --- fastai -------------------------------------------------------------------------------------
+
+
+def fastai(folder: Path | None = None) -> Any:
+    """The training loader of fastai over image files: item and batch transforms."""
+    return fastai_both(folder).train
+
+
+def fastai_both(folder: Path | None = None) -> Any:
+    """The DataLoaders of fastai: training and validation."""
+    from fastai.vision import all as fast
+
+    block = fast.DataBlock(
+        blocks=(fast.ImageBlock, fast.CategoryBlock),
+        get_items=fast.get_image_files,
+        get_y=fast.parent_label,
+        splitter=fast.RandomSplitter(0.25, seed=0),
+        item_tfms=fast.Resize(SIDE),
+        batch_tfms=[
+            *fast.aug_transforms(size=SIDE),
+            fast.Normalize.from_stats(*fast.imagenet_stats),
+        ],
+    )
+    return block.dataloaders(
+        photographs(folder), bs=SIZE, num_workers=WORKERS, device=torch.device("cpu")
+    )
+
+
+# --- Lightning, accelerate, transformers --------------------------------------------------------
+
+
+def lightning_datamodule() -> Any:
+    """A LightningDataModule with a training and a validation loader."""
+    import lightning
+
+    class Data(lightning.LightningDataModule):
+        def train_dataloader(self) -> Any:
+            return DataLoader(Vectors(), batch_size=SIZE, shuffle=True, num_workers=WORKERS)
+
+        def val_dataloader(self) -> Any:
+            return DataLoader(Vectors(16), batch_size=SIZE, num_workers=1)
+
+    return Data()
+
+
+def lightning_loader() -> Any:
+    """What a LightningDataModule gives its trainer: torch's own loader."""
+    return lightning_datamodule().train_dataloader()
+
+
+def lightning_combined() -> Any:
+    """Lightning's CombinedLoader over two loaders: one wait takes a batch of each."""
+    from lightning.pytorch.utilities import CombinedLoader
+
+    module = lightning_datamodule()
+    loaders = {"a": module.train_dataloader(), "b": module.val_dataloader()}
+    return CombinedLoader(loaders, "max_size_cycle")
+
+
+def accelerate() -> Any:
+    """A loader that accelerate has prepared: one batch ahead of the loop."""
+    from accelerate import Accelerator
+
+    loader = DataLoader(Vectors(), batch_size=SIZE, shuffle=True, num_workers=WORKERS)
+    return Accelerator(cpu=True).prepare(loader)
+
+
+# --- datasets that own loaders ------------------------------------------------------------------
+
+
+def inner_loader() -> Any:
+    """A dataset that owns a loader with workers; the outer loader has none."""
+    return DataLoader(Patches(), batch_size=SIZE, num_workers=0)
+
+
+def inner_loader_in_worker() -> Any:
+    """A stream that iterates a loader inside of the workers."""
+    return DataLoader(Streamed(), batch_size=SIZE, num_workers=WORKERS)
+
+
+LIBRARIES: dict[str, Callable[[], Any]] = {
+    "timm's PrefetchLoader": timm_prefetch,
+    "timm's PrefetchLoader, persistent workers": timm_persistent,
+    "timm's MultiEpochsDataLoader": timm_multi_epochs,
+    "timm without the prefetcher": timm_plain,
+    "webdataset's WebLoader": web_loader_bare,
+    "webdataset's WebLoader, batched again": web_loader,
+    "webdataset in torch's DataLoader": web_dataset,
+    "webdataset's DataPipeline": web_pipeline,
+    "Hugging Face, `set_transform`": hf_map,
+    "Hugging Face, formatted": hf_formatted,
+    "Hugging Face, iterable": hf_stream,
+    "Hugging Face, iterable and shuffled": hf_iterable,
+    "torchdata's StatefulDataLoader": stateful,
+    "torchdata's StatefulDataLoader, a stream": stateful_stream,
+    "torchdata's nodes, threads": nodes_threads,
+    "torchdata's nodes, processes": nodes_processes,
+    "albumentations": albumentations,
+    "MONAI": monai,
+    "MONAI's CacheDataset": monai_cache,
+    "MONAI's ThreadDataLoader": monai_threads,
+    "MONAI's ThreadDataLoader, thread workers": monai_thread_workers,
+    "fastai": fastai,
+    "Lightning's DataModule": lightning_loader,
+    "Lightning's CombinedLoader": lightning_combined,
+    "accelerate": accelerate,
+    "a dataset that owns a loader": inner_loader,
+    "a loader inside of the workers": inner_loader_in_worker,
+}
+"""Every builder, by the name that the support table gives it."""
+OPS: dict[str, str] = {
+    **dict.fromkeys(LIBRARIES, "Speckle"),
+    **{name: "RandomResizedCropAndInterpolation" for name in LIBRARIES if name.startswith("timm")},
+    **{name: "Shift" for name in LIBRARIES if name.startswith("MONAI")},
+    "webdataset's DataPipeline": "_web_image",
+    "Hugging Face, formatted": "",
+    "Hugging Face, iterable": "prepare_example",
+    "Hugging Face, iterable and shuffled": "speckle_examples",
+    "torchdata's nodes, threads": "prepare_index",
+    "torchdata's nodes, processes": "prepare_index",
+    "albumentations": "RandomCrop",
+    "fastai": "Resize",
+}
+"""An op that every sample of a loader goes through, by the name of its stage; "": there is none."""
+
+
+# --- trainings: the library's own loop ----------------------------------------------------------
+
+
+def lightning_fit(steps: int = 6, **options: Any) -> Any:
+    """Train a tiny model with Lightning's Trainer; returns the trainer."""
+    import lightning
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    seed()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = lightning.Trainer(
+            max_steps=steps,
+            accelerator="cpu",
+            devices=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=scratch(),
+            **options,
+        )
+        trainer.fit(BoringModel(), datamodule=lightning_datamodule())
+    return trainer
+
+
+def fastai_fit(epochs: int = 1, folder: Path | None = None) -> Any:
+    """Train a tiny model with fastai's Learner; returns the learner."""
+    from fastai.vision import all as fast
+
+    seed()
+    loaders = fastai_both(folder)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * SIDE * SIDE, 2))
+    learner = fast.Learner(loaders, model, loss_func=torch.nn.functional.cross_entropy)
+    with learner.no_bar(), learner.no_logging():
+        learner.fit(epochs)
+    return learner
+
+
+def accelerate_fit(steps: int = 6) -> Any:
+    """Train a tiny model in a loop over a prepared loader; returns the losses."""
+    from accelerate import Accelerator
+
+    seed()
+    accelerator = Accelerator(cpu=True)
+    model = torch.nn.Linear(32, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+    loader = DataLoader(Vectors(), batch_size=SIZE, shuffle=True, num_workers=WORKERS)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    losses = []
+    for _, batch in zip(range(steps), loader, strict=False):
+        loss = model(batch).square().mean()
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+class Labelled(Vectors):
+    """Samples as transformers' Trainer wants them."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"x": super().__getitem__(index), "labels": torch.tensor(index % 2)}
+
+
+class TinyModel(torch.nn.Module):
+    """A model as transformers' Trainer wants it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(32, 2)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.linear(x)
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def transformers_fit(steps: int = 6) -> Any:
+    """Train a tiny model with transformers' Trainer; returns the trainer."""
+    from transformers import Trainer, TrainingArguments
+
+    seed()
+    arguments = TrainingArguments(
+        output_dir=str(scratch() / "transformers"),
+        max_steps=steps,
+        per_device_train_batch_size=SIZE,
+        dataloader_num_workers=WORKERS,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = Trainer(model=TinyModel(), args=arguments, train_dataset=Labelled())
+    trainer.train()
+    return trainer
+
+
+TRAININGS: dict[str, Callable[[], Any]] = {
+    "Lightning's Trainer": lightning_fit,
+    "fastai's Learner": fastai_fit,
+    "a loop with accelerate": accelerate_fit,
+    "transformers' Trainer": transformers_fit,
+}
+"""Training loops that are not ours, for `instrumented`: each trains a few steps on the CPU."""

@@ -1,0 +1,320 @@
+"""The trace: it obeys its format, and its slices are the rows of the run's tables."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import trace_format
+from support.build_run import a_run, deliveries_of, resources_of, spans_of, steps_of
+from support.trace_format import faults, ns, slices, trace_of
+from support.virtual_loop import a_loop, together
+
+import stallscope as ss
+from stallscope.run.result import Settings
+from stallscope.stages import KINDS, LOOP, SAMPLER
+from stallscope.views.trace import CHROME_COLOURS, us
+
+MAKING = {"fetch": 5.0, "decode": 40.0, "RandomMask": 70.0, "collate": 5.0}
+USING = {"forward": 20.0, "backward": 11.0, "logging": 2.0, "garbage collection": 1.0}
+
+
+def elsewhere(run):
+    """The same in other workers."""
+    tables = ("all_spans", "batches", "deliveries", "side_spans")
+    other = pl.when(pl.col("worker").is_null()).then("pid").otherwise(pl.col("pid") + 50)
+    return replace(run, **{name: getattr(run, name).with_columns(pid=other) for name in tables})
+
+
+PLANTED = {
+    "loop": a_loop(MAKING, workers=2, using=USING, h2d=3.0),
+    "main process": a_loop(MAKING, workers=0, using=USING),
+    "thinned": a_loop(MAKING, recorded=5),
+    "epochs": a_loop(MAKING, batches=6, epochs=5),
+    "slow to send": a_loop(MAKING, workers=2, send=90.0, unpickle=20.0),
+    "ranks": together(*(a_loop(MAKING, rank=rank) for rank in range(3))),
+    "validation, too": replace(
+        a_loop(MAKING), others=(elsewhere(a_loop(MAKING, batches=8)), a_loop(MAKING, workers=0))
+    ),
+    "samples": a_run([{"decode": 2.0, "Crop": 1.0}] * 24, workers=2, collate_ms=1.0),
+    "samples that cannot be told apart": a_run([{"decode": 2.0}] * 8, per_batch=True),
+    "only steps": a_run([], steps=steps_of([0.2, 0.0, 0.3] * 5, step_s=0.1, other_s=0.02)),
+    "a loop that never came to a step": replace(
+        a_run([{"decode": 2.0}] * 8),
+        all_steps=a_run([]).all_steps,
+        all_resources=resources_of({(LOOP, "7"): 0.5}, 1),
+    ),
+    "nothing": a_run([]),
+}
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """A real recording: two workers, decoding photographs."""
+    return ss.record("sample", lambda _: sum(range(30_000)), batches=8)
+
+
+def names(trace, what):
+    """Names of the processes or threads, by number."""
+    told = [e for e in trace["traceEvents"] if e["ph"] == "M" and e["name"] == what]
+    return {event["tid"] or event["pid"]: event["args"]["name"] for event in told}
+
+
+def busy_ns(trace):
+    """Total time of the stages in the batches (or steps) of the steady state, by name and kind."""
+    steady = {
+        cat: {where(event) for event in slices(trace, cat) if event["args"].get("steady")}
+        for cat in ("batch", "loop")
+    }
+    total = Counter()
+    for event in slices(trace, *KINDS):
+        beside = event["cat"] in ("send", "pin") or "step" in event["args"]
+        if where(event) in steady["loop" if beside else "batch"]:
+            total[event["name"].removesuffix(" (simulated)"), event["cat"]] += ns(event["dur"])
+    return total
+
+
+def where(event):
+    return event["args"]["epoch"], event["args"]["batch"]
+
+
+class TestFormat:
+    @pytest.mark.parametrize("name", PLANTED)
+    def test_is_obeyed(self, name):
+        """Keys are there, slices are nested, arrows are paired and bound, tracks are named."""
+        assert faults(trace_of(PLANTED[name])) == []
+
+    def test_is_obeyed_by_a_real_recording(self, recorded, tmp_path):
+        """Also in its file."""
+        trace = trace_format.read(recorded.trace(tmp_path / "trace.json.gz"))
+
+        assert faults(trace) == []
+        assert trace["traceEvents"] == trace_of(recorded)["traceEvents"]
+
+    def test_colours_are_there_for_every_kind(self):
+        """And chrome://tracing knows each of them."""
+        assert set(KINDS) <= set(CHROME_COLOURS)
+        assert set(CHROME_COLOURS.values()) <= trace_format.COLOURS
+
+    @given(st.integers(0, 1 << 50))
+    def test_times_give_their_nanoseconds_back(self, time_ns):
+        """To a reader that cuts, and to one that rounds; also out of a file."""
+        told = json.loads(json.dumps(us(time_ns)))
+
+        assert (time_ns, time_ns) == (int(told * 1000), round(told * 1000))
+
+    @settings(max_examples=30, deadline=None)
+    @given(
+        st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 2)), max_size=12)
+    )
+    def test_is_obeyed_whatever_overlaps(self, times):
+        """Batches of one worker, sending and the loop's parts may lie in any way."""
+        made = [
+            {"batch": place, "taken_ns": start, "made_ns": start + length, "worker": worker}
+            for place, (start, length, worker) in enumerate(times)
+        ]
+        beside = [
+            {"batch": place, "worker": None, "stage": "pin", "start_ns": start, "end_ns": start + 5}
+            for place, (start, _, _) in enumerate(times)
+        ]
+        used = [{**row, "stage": "forward", "end_ns": row["start_ns"] + 9} for row in beside]
+        waits_s = [length / 1e9 for _, length, _ in times] or [0.0]
+        run = a_run(
+            [],
+            steps=steps_of(waits_s, step_s=3e-9),
+            deliveries=deliveries_of(*made),
+            side_spans=spans_of(*beside, *used),
+        )
+
+        assert faults(trace_of(run)) == []
+
+
+BREAKS = {
+    "lacks": lambda event: event.pop("dur"),
+    "outside of": lambda event: event.update(dur=event["dur"] * 1e6),
+    "before it starts": lambda event: event.update(dur=-1.0),
+    "is no colour": lambda event: event.update(cname="pink"),
+    "is no kind of event": lambda event: event.update(ph="?"),
+    "has a time that is none": lambda event: event.update(ts="soon"),
+}
+LOSSES = {
+    "has 0 starts and 1 ends": "s",
+    "has 1 starts and 0 ends": "f",
+    "has no thread_name": "M",
+    "has no slice": "X",
+}
+
+
+class TestChecker:
+    @pytest.mark.parametrize("said", BREAKS)
+    def test_sees_a_broken_slice(self, said):
+        """The format's checker of these tests is not one that lets everything pass."""
+        trace = copy.deepcopy(trace_of(PLANTED["loop"]))
+        BREAKS[said](next(event for event in slices(trace) if event["cat"] == "wait"))
+
+        assert any(said in fault for fault in faults(trace))
+
+    @pytest.mark.parametrize("said", LOSSES)
+    def test_sees_what_is_missing(self, said):
+        """A half arrow, a name, the slices that arrows are bound to."""
+        trace = trace_of(PLANTED["loop"])
+        kept = [event for event in trace["traceEvents"] if event["ph"] != LOSSES[said]]
+
+        assert any(said in fault for fault in faults({"traceEvents": kept}))
+
+
+class TestFigures:
+    @pytest.mark.parametrize("name", ["loop", "main process", "thinned", "epochs", "samples"])
+    def test_of_stages_are_those_of_the_table(self, name):
+        """Every stage's busy time, to the nanosecond."""
+        run = PLANTED[name]
+
+        rows = run.stages().select("stage", "kind", "busy_s").rows()
+        assert busy_ns(trace_of(run)) == {(s, k): round(busy * 1e9) for s, k, busy in rows}
+
+    def test_of_a_real_recording_are_those_of_its_tables(self, recorded):
+        """Stages, waits and stalls, to the nanosecond."""
+        trace = trace_of(recorded)
+
+        rows = recorded.stages().group_by("stage", "kind").agg(pl.col("busy_s").sum()).rows()
+        assert busy_ns(trace) == {(s, k): round(busy * 1e9) for s, k, busy in rows}
+        self.test_of_waits_are_those_of_the_steps(recorded)
+
+    @pytest.mark.parametrize("run", PLANTED.values(), ids=list(PLANTED))
+    def test_of_waits_are_those_of_the_steps(self, run):
+        """Each step's wait, and each stall, to the nanosecond."""
+        run = replace(run, others=())
+        trace = trace_of(run)
+        told = {cat: [ns(e["dur"]) for e in slices(trace, cat)] for cat in ("wait", "stall")}
+        waits = [ns(e["dur"]) for e in slices(trace, "wait") if e["name"] == "wait"]
+
+        steps = run.all_steps.drop_nulls("start_ns")
+        assert sorted(waits) == sorted((steps["wait_s"] * 1e9).round().cast(int))
+        assert sorted(told["stall"]) == sorted((run.stalls()["stall_s"] * 1e9).round().cast(int))
+
+    def test_of_the_machine_are_those_of_the_table(self, recorded):
+        """A counter for each resource that was read, but not for the sampling itself."""
+        read = recorded.resources(steady=False).drop_nulls("value")
+        wanted = read.filter(pl.col("resource").cast(pl.String) != SAMPLER)["value"].to_list()
+
+        counters = [e for e in trace_of(recorded)["traceEvents"] if e["ph"] == "C"]
+        values = [e["args"] for e in counters if "batches" not in e["args"]]
+        assert sorted(wanted) == sorted(value for args in values for value in args.values())
+
+    def test_of_batches_ready_come_back_to_nothing(self):
+        """What came was taken, and there is never less than nothing."""
+        counts = [
+            event["args"]["batches"]
+            for event in trace_of(PLANTED["slow to send"])["traceEvents"]
+            if event["ph"] == "C"
+        ]
+
+        assert (0, 0) == (counts[-1], min(counts))
+        assert 2 <= max(counts)
+
+
+class TestSlices:
+    def test_lie_in_each_other(self):
+        """A worker's stage lies in its sample, that in its batch."""
+        trace = trace_of(PLANTED["samples"])
+        first = [e for e in slices(trace) if e["args"]["batch"] == 1 and e["ts"] == 0]
+
+        assert ["batch 1", "sample 0", "decode"] == [event["name"] for event in first]
+
+    def test_say_what_the_sample_was(self):
+        """Its place, its index in the dataset and its file."""
+        run = a_run([{"A": 1.0}] * 4, paths=["/data/a.jpg"])
+
+        args = slices(trace_of(run), "sample")[2]["args"]
+        assert (0, 2, 2, "/data/a.jpg") == tuple(
+            args[name] for name in ("batch", "sample", "index", "path")
+        )
+
+    def test_show_batches_that_were_not_recorded(self):
+        """Their times are known, their samples are not."""
+        trace = trace_of(PLANTED["thinned"])
+
+        told = Counter(event["args"]["recorded"] for event in slices(trace, "batch"))
+        assert {True: 12, False: 36} == dict(told)
+
+    def test_say_why_the_loop_stood_still(self):
+        """A stall is loud, and names its longest parts."""
+        stall = slices(trace_of(PLANTED["loop"]), "stall")[-1]
+
+        assert ("stall", "terrible") == (stall["name"], stall["cname"])
+        assert "RandomMask" in stall["args"]["consists_of"]
+
+    def test_of_a_simulated_step_say_so(self):
+        """In the name of each, and beside them."""
+        run = replace(PLANTED["loop"], settings=Settings(simulated_step_s=0.02))
+
+        trace = trace_of(run)
+        assert {"forward (simulated)", "backward (simulated)"} == {
+            event["name"] for event in slices(trace, "step")
+        }
+        assert "simulated" in " ".join(trace["otherData"]["notes"])
+
+
+class TestArrows:
+    def test_lead_from_a_worker_to_the_step_that_used_its_batch(self):
+        """From the batch, by its sending, to the first thing that the step did with it."""
+        trace = trace_of(PLANTED["loop"])
+        for number in (1, 20):
+            ends = [e for e in trace["traceEvents"] if e.get("id") == number]
+            found = [
+                next(
+                    e
+                    for e in reversed(slices(trace, "batch", "send", "h2d"))
+                    if (e["pid"], e["tid"]) == (end["pid"], end["tid"])
+                    and ns(e["ts"]) <= ns(end["ts"]) < ns(e["ts"]) + ns(e["dur"])
+                )
+                for end in sorted(ends, key=lambda end: "stf".index(end["ph"]))
+            ]
+
+            assert ["batch", "send", "h2d"] == [event["cat"] for event in found]
+            assert 1 == len({where(event) for event in found})
+
+    def test_are_there_for_every_batch_that_a_worker_made_and_the_loop_used(self):
+        """In each epoch and of each rank; none without workers."""
+        many = {
+            name: sum(event["ph"] == "s" for event in trace_of(PLANTED[name])["traceEvents"])
+            for name in ("loop", "epochs", "ranks", "main process")
+        }
+
+        assert {"loop": 48, "epochs": 30, "ranks": 144, "main process": 0} == many
+
+
+class TestNames:
+    def test_tell_the_processes_apart(self):
+        """The loop comes first, then its workers, each with its pid."""
+        told = names(trace_of(PLANTED["slow to send"]), "process_name")
+
+        assert ["training loop (pid 1)", "worker 0 (pid 100)", "worker 1 (pid 101)"] == [
+            told[pid] for pid in sorted(told)
+        ]
+
+    def test_tell_ranks_with_the_same_pids_apart(self):
+        """On two machines, two processes may have one pid."""
+        told = names(trace_of(PLANTED["ranks"]), "process_name")
+
+        assert 15 == len(told) == len(set(told.values()))
+        assert "rank 2: worker 3 (pid 103)" in told.values()
+
+    def test_tell_other_loaders_apart(self):
+        """Their loops are threads of the same process."""
+        told = names(trace_of(PLANTED["validation, too"]), "thread_name")
+
+        assert {"main", "sending", "loader 2: test", "loader 3: test"} == set(told.values())
+
+    def test_carry_what_a_reader_must_know(self):
+        """Notes, settings and machine, without what JSON has no word for."""
+        run = replace(a_run([], notes=("a note",)), machine={"cores": float("nan")})
+
+        told = trace_of(run)["otherData"]
+        assert ("NaN", ["a note"]) == (told["machine"]["cores"], told["notes"])
