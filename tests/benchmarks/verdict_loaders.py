@@ -4,7 +4,8 @@ The op that all samples of a loader go through (`support_table.LOADERS`,
 `third_party_loaders.OPS`) computes for `--op` seconds a sample, which is far more than the step
 takes. So the verdict should be `one-transform` with its name, or `__getitem__` where the op is not
 seen in it; `transforms` where there are two of it; `main-process` where the loop makes the batches
-itself; or `inconclusive` with a reason. Ops of other libraries are not slowed: of those loaders the table shows what is said.
+itself; or `inconclusive` with a reason. Ops of other libraries are not slowed: of those loaders the
+table shows what is said.
 
     python tests/benchmarks/verdict_loaders.py --budget 20
 """
@@ -40,6 +41,7 @@ def main() -> None:
     # before the loaders are imported, here and in workers
     os.environ |= {"SLOW_OP_S": str(given.op), "LONGER": "10"}  # epochs longer than their start
     warnings.filterwarnings("ignore")
+    from support.third_party_loaders import LIBRARIES, OPS
     from support_table import LOADERS
 
     loaders = {name: (make, "" if name == _NO_OP else "Jitter") for name, make in LOADERS.items()}
