@@ -11,7 +11,7 @@ import torch
 
 from stallscope import cases
 from stallscope.demo import ConvertColor, RandomMask, Scale
-from stallscope.loops.simulated import SimulatedStep
+from stallscope.targets.target import SimulatedStep
 
 
 @pytest.fixture(scope="module")

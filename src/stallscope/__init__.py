@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from stallscope.ladder.result import Ladder
     from stallscope.lines.lines import lines
     from stallscope.lines.result import Lines
-    from stallscope.loops.simulated import simulated_step
     from stallscope.orders.orders import orders
     from stallscope.orders.result import Orders
     from stallscope.run.record import instrumented, record
     from stallscope.run.result import Run
     from stallscope.saved import load
-    from stallscope.targets.target import Target, target
+    from stallscope.targets.target import Target, simulated_step, target
 
 
 __version__ = "0.1.0.dev0"
@@ -50,7 +49,7 @@ _HOMES = {
     "load": "stallscope.saved",
     "orders": "stallscope.orders.orders",
     "record": "stallscope.run.record",
-    "simulated_step": "stallscope.loops.simulated",
+    "simulated_step": "stallscope.targets.target",
     "stage": "stallscope.hooks.training_step",
     "target": "stallscope.targets.target",
 }

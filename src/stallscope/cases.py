@@ -24,10 +24,9 @@ from stallscope.demo import RandomMask, case_b_loader
 from stallscope.errors import TargetError
 from stallscope.isolation.snapshot import in_one_thread
 from stallscope.isolation.workspace import workspace
-from stallscope.loops.simulated import simulated_step
 from stallscope.machine import usable_cores
 from stallscope.targets.images import evaluation_pipeline, photographs, worker_settings
-from stallscope.targets.target import Target
+from stallscope.targets.target import Target, simulated_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -29,9 +29,9 @@ from torch.utils.data import (
 from stallscope.demo import BusyOp, busy, waiting
 from stallscope.hooks.training_step import stage
 from stallscope.loops.devices import Cpu
-from stallscope.loops.simulated import SimulatedStep, simulated_step
 from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.targets.images import photographs, torchvision_v2, worker_settings
+from stallscope.targets.target import SimulatedStep, simulated_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -238,8 +238,7 @@ def diagnose(  # noqa: PLR0913 - the command's options
 
 def _target(spec: str, step_s: float | None) -> object:
     """The target, with a simulated step where one is asked for."""
-    from stallscope.loops.simulated import simulated_step
-    from stallscope.targets.target import target
+    from stallscope.targets.target import simulated_step, target
 
     if step_s is None:
         return target(spec)

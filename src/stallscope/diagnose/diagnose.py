@@ -30,12 +30,10 @@ from stallscope.errors import StallscopeError
 from stallscope.flame.flame import flame
 from stallscope.ladder.ladder import ladder
 from stallscope.loops.devices import device_of
-from stallscope.loops.simulated import SimulatedStep
 from stallscope.loops.training_loop import Enough, Limits, check_budget
 from stallscope.machine import cores_available, machine, require_single_rank
 from stallscope.run.record import record_target
 from stallscope.targets import target as targets
-from stallscope.targets.object_graph import find_loaders
 from stallscope.units import seconds
 
 if TYPE_CHECKING:
@@ -74,13 +72,13 @@ class Examination:
     """What is known about one target, measurement by measurement.
 
     Args:
-        aim: what the user points at.
+        target: what the user points at.
     """
 
-    def __init__(self, aim: Target) -> None:
-        self._aim = aim
+    def __init__(self, target: Target) -> None:
+        self._target = target
         self._facts: Facts | None = None
-        self.setup = setup_of(aim)
+        self.setup = setup_of(target)
         self.findings: tuple[Finding, ...] = ()
         """The verdict first; empty before the loop was measured."""
         self.run: Run | None = None
@@ -107,7 +105,7 @@ class Examination:
             late_s=left_s * _LOOP_SHARE,
         )
         limits = Limits(_MOST_BATCHES, max(left_s * _MOST_SHARE, 0.1), enough)
-        self.run = record_target(self._aim, limits, _WARMUP)
+        self.run = record_target(self._target, limits, _WARMUP)
         self._know(facts(self.run, self.setup))
 
     def _know(self, known: Facts) -> None:
@@ -127,7 +125,7 @@ class Examination:
 
     @property
     def _is_plain(self) -> bool:
-        return isinstance(self._aim.loader, DataLoader)
+        return isinstance(self._target.loader, DataLoader)
 
     def wanted_s(self, phase: str) -> float:
         """About how long a measurement takes, at least."""
@@ -171,9 +169,9 @@ class Examination:
         limits = Limits(
             _MOST_BATCHES, left_s, Enough(after=2, batches=_ALONE_BATCHES, seconds=_ALONE_S)
         )
-        aim = replace(self._aim, loader=_with_one_worker(self._aim.loader))
+        target = replace(self._target, loader=_with_one_worker(self._target.loader))
         try:
-            run = record_target(aim, limits, 2)
+            run = record_target(target, limits, 2)
         except Exception as error:
             if isinstance(error, StallscopeError):
                 raise
@@ -187,36 +185,33 @@ class Examination:
             self._know(replace(known, **alone))  # type: ignore[arg-type]  # both are numbers
 
     def _ladder(self, left_s: float) -> None:
-        aim, enough_s = self._aim, max(_LADDER_S, self.wanted_s(next_measurement.LADDER))
-        self.ladder = ladder(aim, aim.step, device=aim.device, budget_s=min(left_s, enough_s))
+        enough_s = max(_LADDER_S, self.wanted_s(next_measurement.LADDER))
+        self.ladder = ladder(self._target, budget_s=min(left_s, enough_s))
         if self._facts is not None:
             self._know(replace(self._facts, gain=gain_of(self.ladder)))
 
     def _waiting_stacks(self, _left_s: float) -> None:
-        self._waiting = flame(self._aim, seconds=_STACKS_S, idle=True)
+        self._waiting = flame(self._target, seconds=_STACKS_S, idle=True)
         if self._facts is not None:
             self._know(with_stacks(self._facts, self._waiting))
 
     def _stacks(self, _left_s: float) -> None:
-        self.flame = flame(self._aim, seconds=_STACKS_S)
+        self.flame = flame(self._target, seconds=_STACKS_S)
         if self._facts is not None:
             self._know(with_stacks(self._facts, self.flame))
 
 
-def setup_of(aim: Target) -> Setup:
+def setup_of(target: Target) -> Setup:
     """How the loader is set up, as far as rules ask for it."""
-    inner = find_loaders(aim.loader)
-    first = inner[0] if inner else None
-    workers = sum(loader.num_workers for loader in inner)
     return Setup(
-        num_workers=workers,
+        num_workers=target.num_workers,
         cores=float(cores_available()),
-        prefetch_factor=first.prefetch_factor if first is not None and workers else None,
-        persistent=any(loader.persistent_workers for loader in inner),
-        epoch_batches=_length(aim.loader),
-        has_step=aim.step is not None,
-        simulated=isinstance(aim.step, SimulatedStep),
-        on_gpu=device_of(aim.step, aim.device).counts_kernels,
+        prefetch_factor=target.loaders[0].prefetch_factor if target.num_workers else None,
+        persistent=any(loader.persistent_workers for loader in target.loaders),
+        epoch_batches=_length(target.loader),
+        has_step=target.step is not None,
+        simulated=target.simulated_step_s is not None,
+        on_gpu=device_of(target).counts_kernels,
     )
 
 
@@ -271,8 +266,8 @@ def diagnose(
     began_s = time.perf_counter()
     allowed_s = check_budget(budget_s)
     require_single_rank()
-    aim = targets.target(target, step=step, device=device)
-    case = _Case(aim, began_s, allowed_s)
+    target = targets.target(target, step=step, device=device)
+    case = _Case(target, began_s, allowed_s)
     case.note("target", time.perf_counter() - began_s, "the loader, and what it imports")
     case.run()
     return case.result()
@@ -282,19 +277,19 @@ class _Case:
     """One diagnosis.
 
     Args:
-        aim: what the user points at.
+        target: what the user points at.
         began_s: when the budget began (`perf_counter`).
         budget_s: seconds.
     """
 
-    def __init__(self, aim: targets.Target, began_s: float, budget_s: float) -> None:
-        self._aim = aim
+    def __init__(self, target: targets.Target, began_s: float, budget_s: float) -> None:
+        self._target = target
         self._began_s = began_s
         self._budget_s = budget_s
         self._spent: list[tuple[str, float, str]] = []
         self._notes: list[str] = []
         self._left_out: dict[str, list[str]] = {}
-        self._examination = Examination(aim)
+        self._examination = Examination(target)
 
     def note(self, phase: str, took_s: float, why: str) -> None:
         """What a part of the budget went to."""
@@ -339,7 +334,7 @@ class _Case:
 
     @property
     def _once(self) -> bool:
-        return isinstance(self._aim.loader, Iterator)
+        return isinstance(self._target.loader, Iterator)
 
     def _why_stop(self) -> str:
         if self._left_out:
@@ -352,7 +347,7 @@ class _Case:
 
     def result(self) -> Diagnosis:
         """The verdict, and what it is made of."""
-        aim, step, known = self._aim, self._aim.step, self._examination
+        target, known = self._target, self._examination
         return Diagnosis(
             findings=known.findings,
             run=known.run,
@@ -360,10 +355,10 @@ class _Case:
             flame=known.flame,
             spent=pl.DataFrame(self._spent, SPENT, orient="row"),
             circumstances=DiagnosisConditions(
-                name=aim.name,
-                device=device_of(step, aim.device).name,
-                simulated_step_s=step.seconds if isinstance(step, SimulatedStep) else None,
-                has_step=step is not None,
+                name=target.name,
+                device=device_of(target).name,
+                simulated_step_s=target.simulated_step_s,
+                has_step=target.step is not None,
                 num_workers=known.setup.num_workers,
                 machine=machine(),
                 budget_s=self._budget_s,
@@ -375,7 +370,7 @@ class _Case:
     def _said(self) -> list[str]:
         """What a reader of the verdict has to know."""
         said = []
-        if self._aim.step is None:
+        if self._target.step is None:
             said.append(
                 "no step was given: it can be said what bounds the loader, and not whether a "
                 "training would wait for it, nor how much it would gain"

@@ -17,16 +17,14 @@ from stallscope.flame.pyspy import How, Spy
 from stallscope.flame.sampling import SamplingLoop, StackCounts, circumstances_of, passing
 from stallscope.hooks.loop_log import LogPlace
 from stallscope.hooks.probe import Probe
-from stallscope.isolation.snapshot import as_before
+from stallscope.isolation.snapshot import isolated
 from stallscope.isolation.workspace import log_capacity, workspace
 from stallscope.loops import cached_loaders
-from stallscope.loops.devices import device_of
-from stallscope.loops.simulated import SimulatedStep
 from stallscope.loops.timed_loop import TimedLoop
 from stallscope.machine import require_single_rank
 from stallscope.run.failures import note
 from stallscope.targets import target as targets
-from stallscope.targets.object_graph import find_loaders, loads_in_main_process, private_copy
+from stallscope.targets.object_graph import find_loaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -148,26 +146,13 @@ def _of_process(pid: int, how: How, said: list[str]) -> Flame:
     return hits.flame(circumstances, notes)
 
 
-def _of_target(aim: targets.Target, how: How, said: list[str]) -> Flame:
-    step = aim.step
-    with (
-        private_copy(aim.loader) as loader,
-        workspace() as folder,
-        as_before(loader, None if isinstance(step, SimulatedStep) else step) as restored,
-    ):
-        going = cached_loaders.going_on(loader) if cached_loaders.is_plain(loader) else loader
-        inner = find_loaders(going)
-        number = sum(one.num_workers for one in inner)
-        place = LogPlace(folder, log_capacity(folder, max(number, 1)), stands_by=True)
-        probe = Probe(place, inner, scoped=True)
-        loop = TimedLoop(
-            _Hooked(probe, going),
-            device_of(step, aim.device),
-            step,
-            workers=number,
-            in_one_thread=loads_in_main_process(loader),
-        )
-        session = SamplingLoop(loop, aim.name, how, [*said, *aim.notes, *restored])
+def _of_target(target: targets.Target, how: How, said: list[str]) -> Flame:
+    with isolated(target) as target, workspace() as folder:  # noqa: PLR1704 - its private form
+        loader = cached_loaders.going_on(target.loader)
+        place = LogPlace(folder, log_capacity(folder, max(target.num_workers, 1)), stands_by=True)
+        probe = Probe(place, find_loaders(loader), scoped=True)
+        loop = replace(TimedLoop.of(target), batches=_Hooked(probe, loader))
+        session = SamplingLoop(loop, target.name, how, [*said, *target.notes])
         try:
             with probe:
                 session.run(probe, folder)

@@ -216,7 +216,7 @@ _OURS: Final = tuple(
         *("ladder", "flame", "orders", "lines", "diagnose"),
     )
 )
-_PIPELINES: Final = ("stallscope/targets/images.py", "stallscope/loops/simulated.py")
+_PIPELINES: Final = ("stallscope/targets/images.py", "stallscope/targets/target.py")
 """Datasets and steps of ours stand for the user's."""
 _WATCHING: Final = (
     *("stallscope/hooks/self_sampler.py", "stallscope/flame/pyspy.py"),

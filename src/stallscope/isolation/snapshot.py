@@ -23,6 +23,7 @@ import random
 import sys
 from collections.abc import Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -39,11 +40,15 @@ from stallscope.targets.object_graph import (
     children,
     find_loaders,
     own_attributes,
+    private_copy,
     walk,
 )
+from stallscope.targets.target import SimulatedStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from stallscope.targets.target import Target
 
 
 def restore_generators(loader: Any) -> Iterator[Callable[[], None]]:
@@ -118,6 +123,22 @@ _BESIDE: Final = (
     *(torch.Generator, random.Random, np.random.Generator, np.random.RandomState),
 )
 """What a module may keep that trains it or draws for it, and is no part of its state."""
+
+
+@contextmanager
+def isolated(target: Target) -> Iterator[Target]:
+    """Let the target be measured, and put everything back after the block, also when it fails.
+
+    Yields:
+        The target with a loader that starts its own workers, and with notes on what of its step is
+        put back.
+
+    Raises:
+        UnsupportedError: the loader keeps an iterator of its own, whose batches would be used up.
+    """
+    step = None if isinstance(target.step, SimulatedStep) else target.step
+    with private_copy(target.loader) as loader, as_before(loader, step) as notes:
+        yield replace(target, loader=loader, notes=(*target.notes, *notes))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import polars as pl
 import psutil
 
 from stallscope.errors import ArgumentError
-from stallscope.isolation.snapshot import as_before
+from stallscope.isolation.snapshot import isolated
 from stallscope.ladder.result import (
     AS_IT_IS,
     FACTS,
@@ -28,14 +28,11 @@ from stallscope.ladder.result import (
     is_clear,
 )
 from stallscope.ladder.rungs import Rungs
-from stallscope.loops.devices import device_of
-from stallscope.loops.simulated import SimulatedStep
 from stallscope.loops.timed_loop import Span, TimedPass
 from stallscope.loops.training_loop import ProgressBar, check_budget
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
 from stallscope.run.failures import note
 from stallscope.targets import target as targets
-from stallscope.targets.object_graph import find_loaders, private_copy
 from stallscope.units import count, seconds, size
 
 if TYPE_CHECKING:
@@ -86,15 +83,10 @@ def ladder(
     allowed_s = check_budget(budget_s)
     _check_bytes(max_bytes)
     require_single_rank()
-    aim = targets.target(target, step=step, device=device)
+    target = targets.target(target, step=step, device=device)
     room = int(memory_available_bytes() * _MEMORY_SHARE if max_bytes is None else max_bytes)
-    simulated = isinstance(aim.step, SimulatedStep)
-    with (
-        private_copy(aim.loader) as loader,
-        as_before(loader, None if simulated else aim.step) as said,
-    ):
-        rungs = Rungs(loader, device_of(aim.step, aim.device), aim.step, room)
-        climb = _Climb(rungs, aim, (*aim.notes, *said), began_ns, allowed_s)
+    with isolated(target) as target:
+        climb = _Climb(Rungs(target, room), began_ns, allowed_s)
         try:
             climb.run()
         except BaseException as error:
@@ -114,23 +106,14 @@ class _Climb:
 
     Args:
         rungs: the loops.
-        aim: what the user points at.
-        notes: sentences that the result is to carry.
         began_ns: when the budget began (`perf_counter_ns`).
         budget_s: seconds.
     """
 
-    def __init__(
-        self,
-        rungs: Rungs,
-        aim: targets.Target,
-        notes: tuple[str, ...],
-        began_ns: int,
-        budget_s: float,
-    ) -> None:
+    def __init__(self, rungs: Rungs, began_ns: int, budget_s: float) -> None:
         self._rungs = rungs
-        self._aim = aim
-        self._notes = list(notes)
+        self._target = rungs.target
+        self._notes = list(rungs.target.notes)
         self._budget_s = budget_s
         self._room = int(memory_available_bytes() * _MEMORY_SHARE)
         self._deadline_ns = began_ns + int(budget_s * 1e9)
@@ -141,7 +124,7 @@ class _Climb:
 
     def run(self) -> None:
         """Lap after lap, until the answer is clear or the time is over."""
-        bar = ProgressBar(desc=f"ladder of {self._aim.name}", unit="lap", leave=False, delay=0.5)
+        bar = ProgressBar(desc=f"ladder of {self._target.name}", unit="lap", leave=False, delay=0.5)
         with closing(bar):
             self._lap(AS_IT_IS, bar)
             bar.set_postfix_str("keeping samples in memory")
@@ -220,24 +203,23 @@ class _Climb:
 
     def result(self) -> Ladder:
         """What is known by now."""
-        rungs, aim = self._rungs, self._aim
-        step = aim.step
+        rungs, target = self._rungs, self._target
         return Ladder(
             laps=pl.DataFrame(list(self._rows()), LAPS, orient="row"),
             facts=pl.DataFrame([self._fact(rung) for rung in RUNGS], FACTS, orient="row"),
             circumstances=LadderConditions(
-                name=aim.name,
+                name=target.name,
                 device=rungs.device.name,
-                simulated_step_s=step.seconds if isinstance(step, SimulatedStep) else None,
-                has_step=step is not None,
-                num_workers=sum(one.num_workers for one in find_loaders(rungs.loader)),
+                simulated_step_s=target.simulated_step_s,
+                has_step=target.step is not None,
+                num_workers=target.num_workers,
                 machine=machine(),
             ),
             notes=(*self._notes, *rungs.notes),
         )
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:
-        has_step = self._aim.step is not None
+        has_step = self._target.step is not None
         for rung, laps in self._laps.items():
             # The very first lap also pays what this process does for the first time.
             counted = laps[1:] if rung is AS_IT_IS and len(laps) > 1 else laps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from functools import cached_property
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.ladder.result import (
@@ -19,17 +19,17 @@ from stallscope.ladder.result import (
 from stallscope.loops import cached_loaders
 from stallscope.loops.cached_loaders import CachedBatches, unpacked
 from stallscope.loops.cached_values import bytes_of, mapped
+from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, run_timed_pass, started
-from stallscope.targets.object_graph import batch_size_of, find_loaders, loads_in_main_process
 from stallscope.units import size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from stallscope.ladder.result import Rung
-    from stallscope.loops.devices import Device
     from stallscope.loops.split_samples import Unfinished
     from stallscope.loops.timed_loop import Span, TimedPass
+    from stallscope.targets.target import Target
 
 
 _NO_MORE: Final = "the loader gave no more batches"
@@ -40,32 +40,25 @@ _COPIES: Final = 2
 
 
 class Rungs:
-    """The loops over one loader.
+    """The loops over one target.
 
     Args:
-        loader: iterated as it is by the lowest rung, and copied by the others.
-        device: computes the steps.
-        step: uses one batch; None: the loader alone is measured.
+        target: its loader is iterated as it is by the lowest rung, and copied by the others;
+            without a step the loader alone is measured.
         max_bytes: what samples and batches may need in memory.
     """
 
-    def __init__(
-        self, loader: Any, device: Device, step: Callable[[Any], object] | None, max_bytes: int
-    ) -> None:
-        self.loader = loader
-        self.device = device
+    def __init__(self, target: Target, max_bytes: int) -> None:
+        self.target = target
+        self.loader: Any = target.loader
+        self.device = device_of(target)
         self.why_not: dict[Rung, str] = {}
         self.notes: list[str] = []
-        self._step = step
         self._max_bytes = max_bytes
-        self._inner = find_loaders(loader)
-        self._workers = sum(one.num_workers for one in self._inner)
-        self._plain = cached_loaders.is_plain(loader)
+        self._plain = cached_loaders.is_plain(target.loader)
         self._bytes: dict[Rung, int] = {}
         self._loops: dict[Rung, TimedLoop] = {}
-        self._loops[AS_IT_IS] = self._loop(
-            cached_loaders.going_on(loader) if self._plain else loader
-        )
+        self._loops[AS_IT_IS] = self._loop(cached_loaders.going_on(self.loader))
 
     @property
     def cached(self) -> list[Rung]:
@@ -217,7 +210,7 @@ class Rungs:
         return f"one batch needs more than the {size(self._max_bytes)} allowed"
 
     def _keep_batches(self, made: list[Any]) -> None:
-        if self._step is None:
+        if self.target.step is None:
             self._no_batches("no step was given: taking a batch from memory takes no time")
             return
         self._keep(BATCHES, made)
@@ -230,7 +223,9 @@ class Rungs:
 
     def _keep(self, rung: Rung, made: list[Any]) -> None:
         batches = CachedBatches(made)
-        self._loops[rung] = TimedLoop(batches, self.device, self._step, self._batch_size)
+        self._loops[rung] = TimedLoop(
+            batches, self.device, self.target.step, self.target.batch_size
+        )
         self._bytes[rung] = batches.bytes
 
     def _no_samples(self, why: str) -> None:
@@ -240,18 +235,7 @@ class Rungs:
         self.why_not.update(dict.fromkeys((BATCHES, PINNED, ON_DEVICE), why))
 
     def _loop(self, loader: Any) -> TimedLoop:
-        return TimedLoop(
-            loader,
-            self.device,
-            self._step,
-            self._batch_size,
-            self._workers,
-            in_one_thread=loads_in_main_process(loader),
-        )
-
-    @cached_property
-    def _batch_size(self) -> int | None:
-        return batch_size_of(self._inner[0]) if self._inner else None
+        return TimedLoop.of(replace(self.target, loader=loader))
 
 
 def _pinned(leaf: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ from tqdm.auto import tqdm
 
 from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.isolation import snapshot
-from stallscope.isolation.snapshot import as_before, one_thread
+from stallscope.isolation.snapshot import isolated, one_thread
 from stallscope.lines.profiler import CallTree, LineTimer, Pieces, source_of
 from stallscope.lines.result import CALLS, FUNCTIONS, PAIRS, SOURCES, TIMES, Lines, LinesConditions
 from stallscope.lines.select import Choice, as_list, select_functions
@@ -30,8 +31,6 @@ from stallscope.targets import target as targets
 from stallscope.targets.object_graph import (
     LoaderCallables,
     bindings_kept,
-    find_loaders,
-    private_copy,
 )
 from stallscope.units import count
 
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from types import CodeType
-
-    from torch.utils.data import DataLoader
 
     from stallscope.targets.target import Target
 
@@ -55,19 +52,16 @@ class LineMeasurement:
     """One measurement.
 
     Args:
-        aim: what the user points at.
-        loader: the DataLoader in it.
+        target: what the user points at, with one DataLoader in it.
         parts: of that loader.
         samples: how many to make with their lines timed.
     """
 
-    def __init__(
-        self, aim: Target, loader: DataLoader[Any], parts: LoaderCallables, samples: int
-    ) -> None:
-        self._aim = aim
-        self._loader = loader
+    def __init__(self, target: Target, parts: LoaderCallables, samples: int) -> None:
+        self._target = target
+        self._loader = target.loaders[0]
         self._parts = parts
-        self._pieces = Pieces(loader, samples)
+        self._pieces = Pieces(self._loader, samples)
         self._tree = CallTree()
         self._choice = Choice([], {}, {})
         self._timer = LineTimer([])
@@ -76,7 +70,7 @@ class LineMeasurement:
         self._wall_s = 0.0
         self._ended = False
         self._doing = "making the first samples"
-        title = f"lines of {aim.name}"
+        title = f"lines of {target.name}"
         steps = 1 + _LOOKED_AT + 2 * len(self._pieces.all)
         self._bar = tqdm(desc=title, total=steps, unit="piece", leave=False, delay=0.5)
 
@@ -175,9 +169,9 @@ class LineMeasurement:
             ),
             pairs=pl.DataFrame(self._pairs, PAIRS, orient="row"),
             circumstances=LinesConditions(
-                self._aim.name, self._pieces.unit, self._samples, self._wall_s, machine()
+                self._target.name, self._pieces.unit, self._samples, self._wall_s, machine()
             ),
-            notes=(*self._aim.notes, *self._notes(), *chosen.notes),
+            notes=(*self._target.notes, *self._notes(), *chosen.notes),
         )
 
     def _about(self, code: CodeType, why_not: str) -> tuple[Any, ...]:
@@ -260,13 +254,12 @@ def lines(target: Any, *, functions: Any = None, samples: int = 32) -> Lines:
         raise ArgumentError(f"samples={samples!r}: give a whole number, 1 or more")
     wanted = as_list(functions)
     require_single_rank()
-    aim = targets.target(target)
-    check_plain(aim.loader, "its samples cannot be made one by one in this process")
-    with private_copy(aim.loader) as mine, as_before(aim.loader), one_thread():
-        loader = find_loaders(mine)[0]
-        parts = LoaderCallables(loader)
+    target = replace(targets.target(target), step=None)
+    check_plain(target, "its samples cannot be made one by one in this process")
+    with isolated(target) as target, one_thread():
+        parts = LoaderCallables(target.loaders[0])
         with bindings_kept(parts.holders()):
-            reading = LineMeasurement(aim, loader, parts, int(samples))
+            reading = LineMeasurement(target, parts, int(samples))
             try:
                 reading.look(wanted)
                 reading.measure()

@@ -27,13 +27,13 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from stallscope.errors import UnsupportedError
 from stallscope.loops.cached_values import bytes_of, compact, fresh, same, shell, versions
 from stallscope.loops.split_samples import Cut
-from stallscope.targets.object_graph import find_loaders
 from stallscope.units import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from stallscope.loops.split_samples import Unfinished
+    from stallscope.targets.target import Target
 
 
 class _InPlaceOf:
@@ -150,7 +150,7 @@ def is_plain(loader: Any) -> bool:
     return isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
 
 
-def check_plain(target: Any, so: str) -> None:
+def check_plain(target: Target, so: str) -> None:
     """Make sure that there is one DataLoader, of which torch makes the samples.
 
     Args:
@@ -160,13 +160,13 @@ def check_plain(target: Any, so: str) -> None:
     Raises:
         UnsupportedError: there is none, or one that iterates itself.
     """
-    found = find_loaders(target)
-    if len(found) == 1 and is_plain(found[0]):
+    loaders, cls = target.loaders, type(target.loader)
+    if len(loaders) == 1 and is_plain(loaders[0]):
         return
-    kind = f"{type(target).__module__}.{type(target).__qualname__}"
+    kind = f"{cls.__module__}.{cls.__qualname__}"
     why = "iterates its dataset with code of its own"
-    if len(found) != 1:
-        why = f"holds {count(len(found), 'torch.utils.data.DataLoader')}"
+    if len(loaders) != 1:
+        why = f"holds {count(len(loaders), 'torch.utils.data.DataLoader')}"
     raise UnsupportedError(
         f"this {kind} {why}, so {so}: give a plain DataLoader over the same dataset"
     )
@@ -214,8 +214,13 @@ class OverAndOver:
         return chain.from_iterable(self._parts for _ in iter(int, 1))
 
 
-def going_on(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """The loader without an end: its next epochs follow; a stream keeps its own end."""
+def going_on(loader: Any) -> Any:
+    """The loader without an end: its next epochs follow.
+
+    A stream keeps its own end, and what torch's own code does not iterate stays as it is.
+    """
+    if not is_plain(loader):
+        return loader
     if is_stream(loader):
         return _copy(loader)
     return _copy(loader, sampler=GoingOn(_sampler(loader)))

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from stallscope.isolation.snapshot import modules_of, to_device
-from stallscope.loops.simulated import SimulatedStep
+from stallscope.targets.target import SimulatedStep
 from stallscope.units import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from stallscope.targets.target import Target
 
 
 class HostClock:
@@ -214,16 +216,12 @@ class Simulated(Cpu):
         self.name = f"simulated (a timer of {seconds(step.seconds)})"
 
 
-def device_of(step: Any, device: Any = None) -> Device:
-    """What a step computes on.
-
-    Args:
-        step: uses one batch; where its modules are says what it computes on.
-        device: where the user says that batches go.
-    """
-    if isinstance(step, SimulatedStep):
-        return Simulated(step)
-    where = torch.device(device) if device is not None else _of_modules(step)
+def device_of(target: Target) -> Device:
+    """What the target's step computes on: where the user says, or where its modules are."""
+    if isinstance(target.step, SimulatedStep):
+        return Simulated(target.step)
+    device = target.device
+    where = torch.device(device) if device is not None else _of_modules(target.step)
     if where is not None and where.type == "cuda":
         return Cuda(where, moves=device is not None)
     return Cpu(device)

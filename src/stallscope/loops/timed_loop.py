@@ -19,12 +19,14 @@ from stallscope.hooks.probe import shut_down
 from stallscope.interrupts import held_back
 from stallscope.isolation.snapshot import in_one_thread
 from stallscope.loops.cached_values import samples_in
+from stallscope.loops.devices import device_of
 from stallscope.targets.object_graph import find_loaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from stallscope.loops.devices import Device
+    from stallscope.targets.target import Target
 
 
 _GRACE_S: Final = 5.0
@@ -47,6 +49,18 @@ class TimedLoop:
     """Worker processes; 0: none, or the batches come from memory."""
     in_one_thread: bool = False
     """Whether batches that are made in this process are made with one torch thread."""
+
+    @classmethod
+    def of(cls, target: Target) -> TimedLoop:
+        """The loop that trains on a target's batches."""
+        return cls(
+            target.loader,
+            device_of(target),
+            target.step,
+            target.batch_size,
+            target.num_workers,
+            in_one_thread=target.loads_here,
+        )
 
     @property
     def warmup(self) -> int:

@@ -21,14 +21,14 @@ from stallscope.errors import ArgumentError
 from stallscope.hooks.stage_log import Header
 from stallscope.isolation.snapshot import in_one_thread, to_device
 from stallscope.stages import H2D, STEP
-from stallscope.targets.object_graph import loads_in_main_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from stallscope.hooks.loop_log import LogPlace
     from stallscope.hooks.probe import Probe
+    from stallscope.targets.target import Target
 
 
 _FOREVER_S: Final = 1e6
@@ -158,36 +158,24 @@ class Replay:
         return now_ns - self.steady_ns >= enough.seconds * 1e9 and steady >= enough.batches
 
 
-@dataclass(frozen=True)
-class Using:
-    """What is done with each batch."""
-
-    step: Callable[[Any], object] | None = None
-    """Uses one batch; None just takes it."""
-    device: Any = None
-    """Where the batch goes before; None: it stays as the loader yields it."""
-
-
-def replay(probe: Probe, target: Any, using: Using, limits: Limits, bar: Progress) -> None:
+def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
     """Use so many batches, over as many epochs as that takes; the workers are gone afterwards.
 
     Args:
         probe: measures the loop.
-        target: what is iterated, see `measure.inner.private`.
-        using: what is done with each batch.
+        target: what is iterated, see `isolation.snapshot.isolated`, and what uses its batches.
         limits: when to stop.
         bar: shows how far it is; its `seen` is filled.
     """
     seen, deadline_ns = bar.seen, limits.deadline_ns(perf_counter_ns())
-    one_thread = loads_in_main_process(target)
     try:
         while not seen.is_over(limits):
             before = seen.steps
             seen.epochs += 1
-            batches = probe.batches(probe.begin(target))
+            batches = probe.batches(probe.begin(target.loader))
             with bar.moving():  # no worker is forked inside
-                for batch in in_one_thread(batches) if one_thread else batches:
-                    _use(probe, using, batch)
+                for batch in in_one_thread(batches) if target.loads_here else batches:
+                    _use(probe, target, batch)
                     seen.steps += 1
                     seen.out_of_time = perf_counter_ns() + seen.ahead_ns(limits) > deadline_ns
                     if seen.is_over(limits):
@@ -197,16 +185,17 @@ def replay(probe: Probe, target: Any, using: Using, limits: Limits, bar: Progres
         probe.shut_down()
 
 
-def _use(probe: Probe, using: Using, batch: Any) -> None:
+def _use(probe: Probe, target: Target, batch: Any) -> None:
     """One step."""
-    if using.device is not None and using.step is not None:
+    if target.step is None:
+        return
+    if target.device is not None:
         done = probe.part(H2D)
-        batch = to_device(batch, using.device)
+        batch = to_device(batch, target.device)
         done()
-    if using.step is not None:
-        done = probe.part(STEP)
-        using.step(batch)
-        done()  # one that raises has no end, and is no step
+    done = probe.part(STEP)
+    target.step(batch)
+    done()  # one that raises has no end, and is no step
 
 
 class ProgressBar(tqdm):  # type: ignore[misc]

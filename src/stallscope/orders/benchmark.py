@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.loops import cached_loaders
-from stallscope.loops.devices import Cpu
 from stallscope.loops.timed_loop import Span, TimedLoop, TimedPass, run_timed_pass
 from stallscope.orders.recipe import key_of
 from stallscope.orders.result import DIFFERENT, FAILS, LAPS, rates_of
-from stallscope.targets.object_graph import batch_size_of, loads_in_main_process
+from stallscope.targets.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -81,7 +80,7 @@ class Race:
         """
         began_ns = time.perf_counter_ns()
         self._deadline_ns, self.sweeps = deadline_ns, 0
-        self._loops = {trial: _loop(loader) for trial, loader in loaders.items()}
+        self._loops = {trial: TimedLoop.of(Target(loader)) for trial, loader in loaders.items()}
         self._took_s = dict.fromkeys(loaders, self._lap_s) | self._took_s
         trials = list(self._loops)
         while self.sweeps < _MOST_SWEEPS:
@@ -139,16 +138,6 @@ class Race:
             if samples:  # a batch may be empty
                 row = (trial, self._blocks, seconds * workers / samples, samples, place)
                 self._rows.append(row)
-
-
-def _loop(loader: Any) -> TimedLoop:
-    return TimedLoop(
-        loader,
-        Cpu(),
-        batch_size=batch_size_of(loader),
-        workers=loader.num_workers,
-        in_one_thread=loads_in_main_process(loader),
-    )
 
 
 _MOST_RACED: Final = 7

@@ -48,7 +48,7 @@ from stallscope.orders.survey import rest_of, survey
 from stallscope.orders.trials import Trials
 from stallscope.run.failures import note
 from stallscope.targets import target as targets
-from stallscope.targets.object_graph import find_loaders, private_copy
+from stallscope.targets.object_graph import private_copy
 from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from stallscope.orders.result import FixedCosts
     from stallscope.orders.search import SearchResult
     from stallscope.orders.trials import Trial
-    from stallscope.targets import target
 
 
 _DRAWS: Final = 1_000
@@ -185,15 +184,15 @@ class OrderSearch:
 
     Args:
         loader: a shallow copy of the user's.
-        aim: what the user points at.
+        target: what the user points at.
         began_ns: when the budget began (`perf_counter_ns`).
         budget_s: seconds.
     """
 
-    def __init__(self, loader: Any, aim: target.Target, began_ns: int, budget_s: float) -> None:
-        self._loader, self._aim = loader, aim
+    def __init__(self, loader: Any, target: targets.Target, began_ns: int, budget_s: float) -> None:
+        self._loader, self._target = loader, target
         self._began_ns, self._budget_s = began_ns, budget_s
-        self._notes = list(aim.notes)
+        self._notes = list(target.notes)
         self._bench: PipelineRunner
         self._found: SearchResult
         self._trials: Trials
@@ -232,7 +231,7 @@ class OrderSearch:
         again, indices = same_batches(self._loader)
         began_ns = time.perf_counter_ns()
         heats_ns = began_ns + int(_HEATS * (self._deadline_ns - began_ns))
-        bar = ProgressBar(desc=f"orders of {self._aim.name}", total=100, leave=False, delay=0.5)
+        bar = ProgressBar(desc=f"orders of {self._target.name}", total=100, leave=False, delay=0.5)
         with closing(bar):
             loaders = self._raced([0, *pace.promising(heats_ns)], again, indices)
             race.run(loaders, heats_ns, lambda share: bar.update(int(share * 100 * _HEATS) - bar.n))
@@ -303,7 +302,7 @@ class OrderSearch:
                 self._found.unexplored,
             ),
             circumstances=OrdersConditions(
-                name=self._aim.name,
+                name=self._target.name,
                 pipeline=f"{bench.site.place.text}, {bench.site.chain.kind}",
                 samples=len(bench.givens),
                 num_workers=loader.num_workers,
@@ -353,11 +352,11 @@ def orders(
     allowed_s = check_budget(budget_s)
     _check(samples, alternatives)
     require_single_rank()
-    aim = targets.target(target)
-    check_plain(aim.loader, "its pipeline cannot be run by itself")
-    original = find_loaders(aim.loader)[0]
+    target = targets.target(target)
+    check_plain(target, "its pipeline cannot be run by itself")
+    original = target.loaders[0]
     with private_copy(original) as loader, preserving_state(original), one_thread():
-        quest = OrderSearch(loader, aim, began_ns, allowed_s)
+        quest = OrderSearch(loader, target, began_ns, allowed_s)
         try:
             quest.look(int(samples), alternatives)
             quest.race()

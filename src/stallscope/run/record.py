@@ -14,17 +14,16 @@ import torch
 from stallscope.errors import StallscopeError, UnsupportedError
 from stallscope.hooks.loop_log import LogPlace
 from stallscope.hooks.probe import Probe
-from stallscope.isolation.snapshot import as_before, modules_of
+from stallscope.isolation.snapshot import isolated, modules_of
 from stallscope.isolation.workspace import log_capacity, workspace
-from stallscope.loops.simulated import SimulatedStep
-from stallscope.loops.training_loop import Limits, Progress, Replay, Using, replay
+from stallscope.loops.training_loop import Limits, Progress, Replay, replay
 from stallscope.machine import require_single_rank
 from stallscope.run.failures import explain, is_of_workers, salvaged
 from stallscope.run.read_logs import collect
 from stallscope.run.recording_info import RecordingInfo
 from stallscope.run.resource_sampler import Sampler
 from stallscope.targets import target as targets
-from stallscope.targets.object_graph import find_loaders, loads_in_main_process, private_copy
+from stallscope.targets.object_graph import find_loaders
 from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
@@ -64,40 +63,32 @@ def record(  # noqa: PLR0913 - the public signature
         WorkspaceError: no room for the logs.
     """
     require_single_rank()
-    aim = targets.target(target, step=step, device=device)
-    workers = sum(loader.num_workers for loader in find_loaders(aim.loader))
-    limits = Limits.of(batches, warmup=warmup, processes=workers, budget_s=budget_s)
-    return record_target(aim, limits, warmup)
+    target = targets.target(target, step=step, device=device)
+    processes = target.num_workers
+    limits = Limits.of(batches, warmup=warmup, processes=processes, budget_s=budget_s)
+    return record_target(target, limits, warmup)
 
 
-def record_target(aim: targets.Target, limits: Limits, warmup: int) -> Run:
-    """The same of a target that is found already.
+def record_target(target: targets.Target, limits: Limits, warmup: int) -> Run:
+    """Record a target that is found already, as `record` does.
 
     Args:
-        aim: what to run.
+        target: what to run.
         limits: when to stop.
         warmup: batches at the start that are kept apart.
     """
-    inner = find_loaders(aim.loader)
-    workers = sum(loader.num_workers for loader in inner)
     seen = Replay()
-    with (
-        private_copy(aim.loader) as loader,
-        workspace() as folder,
-        as_before(loader, None if isinstance(aim.step, SimulatedStep) else aim.step) as said,
-    ):
-        place = LogPlace(folder, log_capacity(folder, max(workers, 1)))
-        simulated = aim.step.seconds if isinstance(aim.step, SimulatedStep) else None
-        about = RecordingInfo(aim.name, warmup, simulated)
-        notes = (*aim.notes, *said, *_about_threads(aim.loader), *_about_step(aim.step))
+    with isolated(target) as target, workspace() as folder:  # noqa: PLR1704 - its private form
+        place = LogPlace(folder, log_capacity(folder, max(target.num_workers, 1)))
+        about = RecordingInfo(target.name, warmup, target.simulated_step_s)
+        notes = (*target.notes, *_about_threads(target), *_about_step(target))
         wanted = None if limits.enough else limits.batches
-        bar = Progress(place, seen, batches=wanted, title=f"recording {aim.name}")
-        loaders = inner and ([loader] if inner[0] is aim.loader else inner)
-        probe = Probe(place, loaders, scoped=True, modules=modules_of(aim.step))
+        bar = Progress(place, seen, batches=wanted, title=f"recording {target.name}")
+        probe = Probe(place, target.loaders, scoped=True, modules=modules_of(target.step))
         sampler = Sampler(place)
         try:
             with closing(bar), probe, sampler:
-                replay(probe, loader, Using(aim.step, aim.device), limits, bar)
+                replay(probe, target, limits, bar)
         except StallscopeError:
             raise
         except BaseException as error:
@@ -110,17 +101,18 @@ def record_target(aim: targets.Target, limits: Limits, warmup: int) -> Run:
         return collect(place, replace(about, notes=(*notes, *_about_loop(seen)))).run
 
 
-def _about_threads(loader: Any) -> tuple[str, ...]:
+def _about_threads(target: targets.Target) -> tuple[str, ...]:
     threads = torch.get_num_threads()
-    if threads == 1 or not loads_in_main_process(loader):
+    if threads == 1 or not target.loads_here:
         return ()
     return (f"num_workers=0: made with 1 torch thread, as in a worker; your loop has {threads}",)
 
 
-def _about_step(step: Any) -> tuple[str, ...]:
-    if isinstance(step, SimulatedStep):
-        return (f"the step is simulated: a timer of {seconds(step.seconds)}, and no device",)
-    if step is None:
+def _about_step(target: targets.Target) -> tuple[str, ...]:
+    if target.simulated_step_s is not None:
+        timer = seconds(target.simulated_step_s)
+        return (f"the step is simulated: a timer of {timer}, and no device",)
+    if target.step is None:
         return ("no step was given: the loop takes batches as fast as they come",)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return ("times of the step and of copies are the host's, which does not wait for the GPU",)

@@ -165,29 +165,16 @@ def _is_changed(now: list[Any], before: list[Any]) -> bool:
     return list(map(id, now)) != list(map(id, before))
 
 
-def find_loaders(target: Any) -> list[DataLoader[Any]]:
+def find_loaders(loader: Any) -> list[DataLoader[Any]]:
     """The DataLoader itself, or those that another iterable of batches holds."""
-    if isinstance(target, DataLoader):
-        return [target]
-    return [thing for thing in walk(target, children) if isinstance(thing, DataLoader)]
-
-
-def batch_size_of(loader: DataLoader[Any]) -> int | None:
-    """Samples a batch, also where a sampler of the user's says so; None where nothing does."""
-    asked = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-    size = loader.batch_size or getattr(asked, "batch_size", None)
-    return size if isinstance(size, int) else None
-
-
-def loads_in_main_process(target: Any) -> bool:
-    """Whether its batches are made in this process, as far as one can tell: by DataLoaders."""
-    loaders = find_loaders(target)
-    return bool(loaders) and not any(loader.num_workers for loader in loaders)
+    if isinstance(loader, DataLoader):
+        return [loader]
+    return [thing for thing in walk(loader, children) if isinstance(thing, DataLoader)]
 
 
 @contextmanager
-def private_copy(target: Any) -> Iterator[Any]:
-    """The target in a form that starts its own workers, and leaves the user's living ones alone.
+def private_copy(loader: Any) -> Iterator[Any]:
+    """The loader in a form that starts its own workers, and leaves the user's living ones alone.
 
     Of a DataLoader that is a shallow copy. Anything else is taken as it is: the DataLoaders inside
     of it forget their living workers for the length of the block, and the attributes of all that
@@ -196,21 +183,21 @@ def private_copy(target: Any) -> Iterator[Any]:
     Raises:
         UnsupportedError: something keeps an iterator of its own, whose batches would be used up.
     """
-    _check_ends(target)
-    holders = [] if isinstance(target, DataLoader) else [target]
-    holders += [thing for thing in walk(target, children) if thing is not target and _holds(thing)]
-    for thing in [target, *holders]:
+    _check_ends(loader)
+    holders = [] if isinstance(loader, DataLoader) else [loader]
+    holders += [thing for thing in walk(loader, children) if thing is not loader and _holds(thing)]
+    for thing in [loader, *holders]:
         _check_unshared(thing)
     restores = [attributes_of(thing) for thing in holders]
     try:
-        if isinstance(target, DataLoader):
-            clone = copy.copy(target)
+        if isinstance(loader, DataLoader):
+            clone = copy.copy(loader)
             vars(clone)["_iterator"] = None
             yield clone
         else:
-            for loader in find_loaders(target):
-                vars(loader)["_iterator"] = None
-            yield target
+            for inner in find_loaders(loader):
+                vars(inner)["_iterator"] = None
+            yield loader
     finally:
         for restore in restores:
             restore()
@@ -233,10 +220,10 @@ def _check_unshared(thing: Any) -> None:
         )
 
 
-def _check_ends(target: Any) -> None:
-    if type(target).__module__.partition(".")[0] == "torchdata" and not find_loaders(target):
+def _check_ends(loader: Any) -> None:
+    if type(loader).__module__.partition(".")[0] == "torchdata" and not find_loaders(loader):
         raise UnsupportedError(
-            f"torchdata's {type(target).__name__} keeps its threads and processes until it is gone "
+            f"torchdata's {type(loader).__name__} keeps its threads and processes until it is gone "
             "itself, so a recording would leave them behind. Give a DataLoader over the same data"
         )
 

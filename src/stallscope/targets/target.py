@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import difflib
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from stallscope.errors import TargetError
+from stallscope.errors import ArgumentError, TargetError
 from stallscope.targets import factory
 from stallscope.targets import images as folder
 from stallscope.targets.factory import check_spawnable
 from stallscope.targets.images import sample_loader
+from stallscope.targets.object_graph import find_loaders
 
 Step = Callable[[Any], object]
 
@@ -34,8 +38,40 @@ _NO_LOADERS: Final = (str, bytes, os.PathLike, Mapping, torch.Tensor, torch.nn.M
 
 
 @dataclass(frozen=True)
+class SimulatedStep:
+    """A step for machines without the device: it waits so long for each batch, and does no more.
+
+    It leaves the CPU to the workers, as a GPU would. Whatever was measured with it says so.
+    """
+
+    seconds: float
+    """How long it takes to use one batch."""
+
+    def __call__(self, batch: Any) -> None:  # noqa: ARG002 - what every step takes
+        """Use a batch: wait."""
+        time.sleep(self.seconds)
+
+
+def simulated_step(seconds: float) -> SimulatedStep:
+    """A step that is only a timer; every output of what was measured with it says so.
+
+    Args:
+        seconds: how long it takes to use one batch.
+
+    Raises:
+        ArgumentError: that is no time.
+    """
+    if not (isinstance(seconds, Real) and 0 <= seconds < float("inf")):  # false for nan, too
+        raise ArgumentError(f"simulated_step({seconds!r}): give a number of seconds, 0 or more")
+    return SimulatedStep(float(seconds))
+
+
+@dataclass(frozen=True)
 class Target:
-    """What is measured: a loader, with the training step and the device where there is one."""
+    """What is measured: a loader, with the training step and the device where there is one.
+
+    What the measurements have to know of it is found here, once.
+    """
 
     loader: Iterable[Any] = field(repr=False)
     """A `DataLoader`, or anything else that yields batches."""
@@ -47,6 +83,36 @@ class Target:
     """What the user called it, for titles."""
     notes: tuple[str, ...] = ()
     """What a reader of the results has to know, in sentences."""
+
+    @cached_property
+    def loaders(self) -> list[DataLoader[Any]]:
+        """The `DataLoader` itself, or those inside of another iterable of batches."""
+        return find_loaders(self.loader)
+
+    @property
+    def num_workers(self) -> int:
+        """Worker processes of all its loaders."""
+        return sum(loader.num_workers for loader in self.loaders)
+
+    @property
+    def loads_here(self) -> bool:
+        """Whether its batches are made in this process, as far as one can tell: by DataLoaders."""
+        return bool(self.loaders) and not self.num_workers
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples a batch, also where a sampler of the user's says so; None where nothing does."""
+        if not self.loaders:
+            return None
+        loader = self.loaders[0]
+        sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+        size = loader.batch_size or getattr(sampler, "batch_size", None)
+        return size if isinstance(size, int) else None
+
+    @property
+    def simulated_step_s(self) -> float | None:
+        """How long its step is simulated to take; None where nothing is simulated."""
+        return self.step.seconds if isinstance(self.step, SimulatedStep) else None
 
 
 def target(
