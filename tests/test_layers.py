@@ -42,7 +42,7 @@ LAYERS = {
     "views": (
         "views",
         "words run verbs diagnose charts",
-        "jinja2 numpy polars matplotlib ipywidgets anywidget traitlets PIL",
+        "jinja2 markupsafe numpy polars matplotlib ipywidgets anywidget traitlets PIL",
     ),
     "door": (
         "*",

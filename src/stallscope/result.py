@@ -24,7 +24,7 @@ class Result:
     """Base of the results; frozen values, whose views are found by name."""
 
     _view: ClassVar[str]
-    """Module that draws this result: `plot`, `panel`, `text` and `html`, each of a result."""
+    """Module that shows this result: `plot`, `panel` and `document`, each of a result."""
 
     def table(self) -> pl.DataFrame:
         """The result as one table; columns carry their unit in their name."""
@@ -48,10 +48,10 @@ class Result:
         return self._face().panel(self, kind)
 
     def __str__(self) -> str:
-        return str(self._face().text(self))
+        return str(self._face().document(self).text())
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/plain": str(self), "text/html": self._face().html(self)}
+        return {"text/plain": str(self), "text/html": str(self._face().document(self).html())}
 
     def _face(self) -> Any:
         return import_module(self._view)

@@ -13,7 +13,7 @@ from support.chart_texts import check_texts, texts
 from stallscope import stages
 from stallscope.charts.resources import NOT_SAMPLED
 from stallscope.stages import STALL_COLOUR
-from stallscope.views.run import html, plot, text
+from stallscope.views.run import plot
 
 LENGTH_S = 20
 WAITS = [0.4, 0.0] * 20
@@ -135,13 +135,17 @@ def test_no_loop_is_said():
     assert plot(a_run([{"A": 1.0}] * 8), "resources").title.startswith("No training loop")
 
 
+def html(run):
+    return run._repr_mimebundle_()["text/html"]
+
+
 class TestTable:
-    @pytest.mark.parametrize("face", [text, html])
+    @pytest.mark.parametrize("face", [str, html])
     def test_names_what_was_used_up(self, face):
         """In one line, in a terminal and in a notebook."""
         assert 1 == face(RUNS["busy"]).count("The 4 cores at hand were used up")
 
-    @pytest.mark.parametrize("face", [text, html])
+    @pytest.mark.parametrize("face", [str, html])
     @pytest.mark.parametrize("name", ["calm", "no stall", "a moment"])
     def test_says_nothing_where_nothing_was(self, face, name):
         """The table is about the loop."""

@@ -65,11 +65,11 @@ class TestPanel:
         upper, lower = panel.children[0].children
         told = panel.children[2]
 
-        assert "is 4.0× as fast as &#x27;as it is&#x27;" in told.value
+        assert "is 4.0× as fast as &#39;as it is&#39;" in told.value
         upper.value = "fetched samples in memory"
-        assert "2.0× as fast as &#x27;as it is&#x27;" in told.value
+        assert "2.0× as fast as &#39;as it is&#39;" in told.value
         lower.value = "storage warm"
-        assert "2.0× as fast as &#x27;storage warm&#x27;" in told.value
+        assert "2.0× as fast as &#39;storage warm&#39;" in told.value
         lower.value = upper.value
         assert "two different rungs" in told.value
 

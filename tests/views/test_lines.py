@@ -8,7 +8,7 @@ from support.chart_texts import check_texts
 
 import stallscope as ss
 from stallscope.lines.result import in_order
-from stallscope.views.listing import listing
+from stallscope.views.lines import listing
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 LONG = {

@@ -18,8 +18,7 @@ from stallscope.run.result import Settings
 from stallscope.stages import STALL_COLOUR
 from stallscope.stalls.loop_time import NO_LOOP
 from stallscope.units import seconds
-from stallscope.views.panels import EMPTY
-from stallscope.views.run_panels import ALL, LONGEST, NOT_RECORDED, Moments, Stalls, Tails
+from stallscope.views.run_panels import ALL, EMPTY, LONGEST, NOT_RECORDED, Moments, Stalls, Tails
 
 ATTACK = "<script>alert(1)</script>"
 LOUD = to_rgba(STALL_COLOUR)
@@ -77,7 +76,7 @@ class TestPanel:
 
     def test_of_an_empty_run_says_so(self):
         """No stage, no controls."""
-        assert EMPTY in a_run([]).panel().value
+        assert EMPTY in a_run([]).panel().children[0].value
 
 
 class TestTails:

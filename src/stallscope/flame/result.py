@@ -205,7 +205,7 @@ of it."""
 class FlameDifference(Result):
     """What grew and what shrank from one recording to another."""
 
-    _view: ClassVar[str] = "stallscope.views.flame_difference"
+    _view: ClassVar[str] = "stallscope.views.flame"
 
     after: Flame
     before: Flame

@@ -1,95 +1,203 @@
-"""Tables for a terminal and for a notebook, and the lines above and below them.
+"""A result as a document: a view builds it once, a terminal and a notebook show it.
 
-Every cell is escaped; HTML is readable on a light and on a dark ground.
-
-Writing a result as a file that others can open: a whole file or none, and errors in words.
+Texts come from other people's code and disks. A terminal gets printable characters only, and HTML
+is put together by `Markup`, which escapes whatever is not HTML already; it is readable on a light
+and on a dark ground. Files that others can open are written here as well: whole, or not at all.
 """
 
 from __future__ import annotations
 
 import os
-from html import escape
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from markupsafe import Markup
 
 from stallscope.errors import StallscopeError
+from stallscope.names import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+CELL: Final = "padding:2px 10px;text-align:right;border:none"
+NAME: Final = "padding:2px 10px;text-align:left;border:none"
+LONGEST: Final = 1000
+"""Characters of a sentence; no sentence of ours is as long, but names in it may be."""
+_LONGEST_BAR_PX: Final = 100
 
-_CELL: Final = "padding:2px 10px;text-align:right;border:none"
-_NAME: Final = "padding:2px 10px;text-align:left;border:none"
-_SMALL: Final = "font-size:90%;opacity:.75;margin:.3em 0"
-_LONGEST_PX: Final = 100
+
+def html(template: str, *parts: Any, **named: Any) -> Markup:
+    """Fill a template of HTML; every part that is no `Markup` is escaped."""
+    return Markup(template).format(*parts, **named)  # noqa: S704 - only constants are templates
+
+
+def join(parts: Iterable[Markup | Block]) -> Markup:
+    """Put pieces of HTML together."""
+    return Markup().join(parts)
+
+
+class Block:
+    """A part of a document: a text for a terminal, left out where it is empty, and HTML."""
+
+    def __str__(self) -> str:
+        raise NotImplementedError
+
+    def __html__(self) -> Markup:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Document:
+    """Blocks under each other, in a terminal with an empty line between them."""
+
+    name: str
+    """Of the class of its HTML element: `stallscope-<name>`."""
+    blocks: Sequence[Block]
+    style: str = ""
+    """CSS of its HTML element."""
+
+    def text(self) -> str:
+        """Render it for a terminal."""
+        return "\n\n".join(filter(None, map(str, self.blocks)))
+
+    def html(self) -> Markup:
+        """Render it for a notebook."""
+        style = html(" style='{}'", self.style) if self.style else ""
+        return html("<div class='stallscope-{}'{}>{}</div>", self.name, style, join(self.blocks))
+
+
+@dataclass(frozen=True)
+class Heading(Block):
+    """The answer in one sentence, and lines that belong to it."""
+
+    title: str
+    below: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(printable(line, LONGEST) for line in (self.title, *self.below))
+
+    def __html__(self) -> Markup:
+        title, *below = str(self).split("\n")
+        head = html("<p style='font-weight:bold;margin:.8em 0 .3em'>{}</p>", title)
+        return head + join(html("<p style='margin:.3em 0'>{}</p>", line) for line in below)
 
 
 class CellBar(NamedTuple):
-    """Stands before the first number of a row."""
+    """A bar before the first number of a row."""
 
     length: float
     """In any unit; the longest of a table fills the room."""
     colour: str
 
 
-def aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table for a terminal: names at the left, numbers at the right."""
-    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-    lines = []
-    for name, *cells in table:
-        right = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *right]).rstrip())
-    return lines
+@dataclass(frozen=True)
+class Table(Block):
+    """Names and numbers; nothing at all where it has no rows."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    """Names first, then numbers."""
+    bars: Sequence[CellBar] = ()
+    """One for each row, or none."""
+    key: str = ""
+    """What the heads mean."""
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return ""
+        table = (self.heads, *self.rows)
+        widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+        lines = []
+        for name, *cells in table:
+            right = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+            lines.append("  ".join([name.ljust(widths[0]), *right]).rstrip())
+        return "\n".join([*lines, *([self.key] if self.key else [])])
+
+    def __html__(self) -> Markup:
+        if not self.rows:
+            return Markup()
+        longest = max((bar.length for bar in self.bars), default=0.0) or 1.0
+        bars = [_bar(bar, longest) for bar in self.bars] or [Markup()] * len(self.rows)
+        heads = join(
+            html("<th scope='col' style='{}'>{}</th>", CELL if place else NAME, head)
+            for place, head in enumerate(self.heads)
+        )
+        rows = join(_row(row, bar) for row, bar in zip(self.rows, bars, strict=True))
+        table = html(
+            "<table style='border-collapse:collapse;font-variant-numeric:tabular-nums'>"
+            "<thead><tr>{}</tr></thead><tbody>{}</tbody></table>",
+            heads,
+            rows,
+        )
+        return html("{}{}", table, Notes([self.key] if self.key else []))
 
 
-def html_title(told: str) -> str:
-    """The answer, over a table."""
-    return f"<p style='font-weight:bold;margin:.8em 0 .3em'>{escape(told)}</p>"
-
-
-def html_note(note: str) -> str:
-    """Small print, under a table."""
-    return f"<p style='{_SMALL}'>{escape(note)}</p>"
-
-
-def html_table(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], bars: Sequence[CellBar] = ()
-) -> str:
-    """A table for a notebook.
-
-    Args:
-        heads: of the columns.
-        rows: names first, then numbers.
-        bars: one for each row, or none at all.
-    """
-    longest = max((bar.length for bar in bars), default=0.0) or 1.0
-    drawn = [_html_bar(bar, longest) for bar in bars] or [""] * len(rows)
-    head = "".join(
-        f"<th scope='col' style='{_CELL if place else _NAME}'>{escape(one)}</th>"
-        for place, one in enumerate(heads)
-    )
-    body = "".join(_html_row(row, bar) for row, bar in zip(rows, drawn, strict=True))
-    return (
-        "<table style='border-collapse:collapse;font-variant-numeric:tabular-nums'>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    )
-
-
-def _html_row(row: Sequence[str], bar: str) -> str:
+def _row(row: Sequence[str], bar: Markup) -> Markup:
     name, first, *cells = row
-    others = "".join(f"<td style='{_CELL}'>{escape(cell)}</td>" for cell in cells)
-    return (
-        f"<tr><th scope='row' style='{_NAME};font-weight:normal'>{escape(name)}</th>"
-        f"<td style='{_CELL};white-space:nowrap'>{bar}{escape(first)}</td>{others}</tr>"
+    head = html("<th scope='row' style='{};font-weight:normal'>{}</th>", NAME, name)
+    number = html("<td style='{};white-space:nowrap'>{}{}</td>", CELL, bar, first)
+    others = join(html("<td style='{}'>{}</td>", CELL, cell) for cell in cells)
+    return html("<tr>{}{}{}</tr>", head, number, others)
+
+
+def _bar(bar: CellBar, longest: float) -> Markup:
+    return html(
+        "<span style='display:inline-block;height:.7em;margin-right:6px;width:{:.0f}px;"
+        "background:{};outline:1px solid #8888'></span>",
+        _LONGEST_BAR_PX * bar.length / longest,
+        bar.colour,
     )
 
 
-def _html_bar(bar: CellBar, longest: float) -> str:
-    return (
-        "<span style='display:inline-block;height:.7em;margin-right:6px;"
-        f"width:{_LONGEST_PX * bar.length / longest:.0f}px;background:{bar.colour};"
-        "outline:1px solid #8888'></span>"
-    )
+@dataclass(frozen=True)
+class Bullets(Block):
+    """A list of sentences."""
+
+    items: Sequence[str]
+
+    def __str__(self) -> str:
+        return "\n".join(f"- {item}" for item in self.items)
+
+    def __html__(self) -> Markup:
+        items = join(html("<li>{}</li>", item) for item in self.items)
+        return html("<ul style='margin:.3em 0'>{}</ul>", items) if items else items
+
+
+@dataclass(frozen=True)
+class Notes(Block):
+    """What a reader has to know, in small print."""
+
+    notes: Sequence[str]
+
+    def __str__(self) -> str:
+        return "\n".join(printable(note, LONGEST) for note in self.notes)
+
+    def __html__(self) -> Markup:
+        style = "font-size:90%;opacity:.75;margin:.3em 0"
+        lines = (printable(note, LONGEST) for note in self.notes)
+        return join(html("<p style='{}'>{}</p>", style, line) for line in lines)
+
+
+@dataclass(frozen=True)
+class Fold(Block):
+    """A list that opens on a click; a terminal does without it."""
+
+    summary: str
+    items: Sequence[str]
+
+    def __str__(self) -> str:
+        return ""
+
+    def __html__(self) -> Markup:
+        if not self.items:
+            return Markup()
+        items = join(html("<li>{}</li>", item) for item in self.items)
+        return html(
+            "<details style='margin:.3em 0'><summary>{}</summary><ul>{}</ul></details>",
+            self.summary,
+            items,
+        )
 
 
 class ExportError(StallscopeError, ValueError):
@@ -115,12 +223,12 @@ def write(path: Path, makers: Mapping[str, Callable[[], str]]) -> Path:
             f"{path.name!r} ends in none of {', '.join(makers)}: give a name that does, such as "
             f"{path.with_suffix(next(iter(makers))).name!r}"
         )
-    made = make()
+    text = make()
     meanwhile = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            meanwhile.write_text(made, encoding="utf-8", errors="replace", newline="\n")
+            meanwhile.write_text(text, encoding="utf-8", errors="replace", newline="\n")
             meanwhile.replace(path)
         finally:
             meanwhile.unlink(missing_ok=True)

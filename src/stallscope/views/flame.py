@@ -1,35 +1,45 @@
-"""The face of a flamegraph: its picture, its table, its panel, its files.
+"""Flamegraphs in a notebook, in a terminal and as files for others; of one recording, or of two.
 
-`stallscope.flames.Flame` finds this module by its name when it is looked at.
+A difference has the same picture, viewer and table as a flamegraph: what grew and what shrank.
 """
 
 from __future__ import annotations
 
+import io
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope import result
+from stallscope.flame.classify import KINDS as SAMPLE_KINDS
 from stallscope.flame.classify import StackFunction, kind_shares
-from stallscope.flame.result import sentence
-from stallscope.flame.tree import COLOURS, notes_of, of_flame
-from stallscope.names import printable
+from stallscope.flame.result import Flame, difference_sentence, sentence
+from stallscope.flame.tree import COLOURS, difference_notes, notes_of, of_difference, of_flame
+from stallscope.names import printable, worker_name
 from stallscope.units import share
-from stallscope.views.document import CellBar, aligned, html_note, html_table, html_title
+from stallscope.views.document import CellBar, Document, Heading, Notes, Table, write
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
+
+    import polars as pl
 
     from stallscope.charts.sheet import Sheet
-    from stallscope.flame.result import Flame
+    from stallscope.flame.result import FlameDifference
 
 
 KINDS: Final = {"flame": "the merged stacks of all workers (the default)"}
 """Every picture of a flamegraph, and every panel."""
 HEADS: Final = ("your function", "share", "95% interval", "with all it calls", "file")
+CHANGE_HEADS: Final = ("your function", "before", "after", "change", "95% interval", "file")
 MOST_ROWS: Final = 20
+LONGEST_TITLE: Final = 300
+SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"
+"""The name of the format, which its files carry; nothing is fetched from there."""
 
 
-def plot(flame: Flame, kind: str | None = None) -> Sheet:
-    """Draw the picture.
+def plot(flame: Flame | FlameDifference, kind: str | None = None) -> Sheet:
+    """Draw the picture; in a difference, what grew is orange and what shrank is blue.
 
     Args:
         flame: what was sampled.
@@ -38,47 +48,42 @@ def plot(flame: Flame, kind: str | None = None) -> Sheet:
     Raises:
         NoSuchPictureError: there is no such kind.
     """
-    result.resolve_kind(kind, KINDS, "a flame")
+    result.resolve_kind(kind, KINDS, _whose(flame))
     from stallscope.charts import flame as chart
 
-    return chart.figure(flame)
+    return chart.figure(flame) if isinstance(flame, Flame) else chart.difference_figure(flame)
 
 
-def panel(flame: Flame, kind: str | None = None) -> Any:
-    """The viewer: zoom, search, details, switches; see `stallscope.views.flamepanel`.
+def panel(flame: Flame | FlameDifference, kind: str | None = None) -> Any:
+    """Give the viewer: zoom, search, details, switches; see `views.flame_viewer`.
 
     Raises:
         NoSuchPanelError: there is no such kind.
     """
-    result.resolve_panel(kind, KINDS, "a flame")
+    result.resolve_panel(kind, KINDS, _whose(flame))
     from stallscope.views.flame_viewer import FlamePanel
 
-    return FlamePanel(of_flame(flame), plot(flame), html(flame))
+    return FlamePanel(_tree(flame), plot(flame), document(flame).html())
 
 
-def export(flame: Flame, path: str | Path) -> Path:
-    """Write a file, see `stallscope.views.flamefiles`."""
-    from stallscope.views import flame_files
-
-    return flame_files.export(flame, path)
+def _whose(flame: Flame | FlameDifference) -> str:
+    return "a flame" if isinstance(flame, Flame) else "a difference"
 
 
-def text(flame: Flame) -> str:
-    """The user's functions as a table for a terminal."""
-    rows = _rows(flame)
-    table = [*aligned([HEADS, *rows]), ""] if rows else []
-    return "\n".join([printable(sentence(flame), 300), "", *table, *_notes(flame)])
+def _tree(flame: Flame | FlameDifference) -> dict[str, Any]:
+    return of_flame(flame) if isinstance(flame, Flame) else of_difference(flame)
 
 
-def html(flame: Flame) -> str:
-    """The user's functions as a table for a notebook; readable on a light and on a dark ground."""
-    rows = _rows(flame)
+def document(flame: Flame | FlameDifference) -> Document:
+    """The user's functions as a table."""
+    if not isinstance(flame, Flame):
+        title = printable(difference_sentence(flame), LONGEST_TITLE)
+        table = Table(CHANGE_HEADS, _changes(flame))
+        return Document("flames", [Heading(title), table, Notes(difference_notes(flame))])
     shares = flame.table()["self_share"].head(MOST_ROWS)
-    bars = [CellBar(float(one), COLOURS["yours"]) for one in shares]
-    table = html_table(HEADS, rows, bars) if rows else ""
-    notes = "".join(html_note(note) for note in _notes(flame))
-    title = html_title(printable(sentence(flame), 300))
-    return f"<div class='stallscope-flames'>{title}{table}{notes}</div>"
+    table = Table(HEADS, _rows(flame), [CellBar(own, COLOURS["yours"]) for own in shares])
+    title = printable(sentence(flame), LONGEST_TITLE)
+    return Document("flames", [Heading(title), table, Notes(_notes(flame))])
 
 
 def _rows(flame: Flame) -> list[tuple[str, ...]]:
@@ -94,15 +99,29 @@ def _rows(flame: Flame) -> list[tuple[str, ...]]:
     ]
 
 
+def _changes(found: FlameDifference) -> list[tuple[str, ...]]:
+    return [
+        (
+            printable(row["function"], 40),
+            share(row["before_share"]),
+            share(row["after_share"]),
+            f"{100 * row['change']:+.1f} points"
+            if row["distinguishable"]
+            else "not distinguishable",
+            f"{100 * row['change_low']:+.1f} to {100 * row['change_high']:+.1f}",
+            printable(StackFunction(row["function"], row["file"]).place, 40),
+        )
+        for row in found.table().head(MOST_ROWS).iter_rows(named=True)
+    ]
+
+
 def _notes(flame: Flame) -> list[str]:
     """What the shares are of, how their intervals were made, and what was left out."""
-    from stallscope.flame.classify import KINDS as NAMES
-
     if flame.samples.is_empty():
-        return [printable(note, 1000) for note in flame.notes]
+        return list(flame.notes)
     rows = flame.table()
     kinds = kind_shares(flame.samples)
-    parts = ", ".join(f"{NAMES[name]} {share(one)}" for name, one in kinds.items())
+    parts = ", ".join(f"{SAMPLE_KINDS[name]} {share(one)}" for name, one in kinds.items())
     told = [f"of all samples: {parts}"]
     if not rows.is_empty():
         how = (
@@ -118,3 +137,98 @@ def _notes(flame: Flame) -> list[str]:
     if rows.height > MOST_ROWS:
         told += [f"not shown: {rows.height - MOST_ROWS} more functions of yours"]
     return [*told, *notes_of(flame)]
+
+
+def export(flame: Flame | FlameDifference, path: str | Path) -> Path:
+    """Write a flamegraph; an older file is written over.
+
+    Args:
+        flame: what was sampled.
+        path: `.html` (zooms and searches in a browser) or `.svg` (a picture); of one recording
+            also `.json` (speedscope) or `.txt` (collapsed stacks).
+
+    Returns:
+        The path.
+
+    Raises:
+        ExportError: another ending, or it cannot be written there.
+    """
+    makers: dict[str, Callable[[], str]] = {
+        ".html": lambda: _page(flame),
+        ".svg": lambda: _svg(plot(flame)),
+    }
+    if isinstance(flame, Flame):
+        makers[".json"] = lambda: json.dumps(speedscope(flame), separators=(",", ":"))
+        makers[".txt"] = lambda: collapsed(flame.stacks())
+    return write(Path(path), makers)
+
+
+def _page(flame: Flame | FlameDifference) -> str:
+    from stallscope.views.flame_viewer import page
+
+    return page(_tree(flame), document(flame).html())
+
+
+def collapsed(stacks: pl.DataFrame) -> str:
+    """One line a stack and its hits, as Brendan Gregg's flamegraph.pl and speedscope read them."""
+    merged: dict[str, int] = {}
+    for stack, hits in stacks.select("stack", "hits").iter_rows():
+        line = " ".join(stack.splitlines())
+        merged[line] = merged.get(line, 0) + hits
+    return "".join(f"{stack} {hits}\n" for stack, hits in merged.items())
+
+
+def speedscope(flame: Flame) -> dict[str, Any]:
+    """The whole recording and, where there are several, each worker's, in speedscope's format.
+
+    (https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources)
+    """
+    stacks = flame.stacks()
+    places: dict[str, int] = {}
+    name = flame.circumstances.name or "workers"
+    profiles = [_profile(f"{name}: all", stacks, places)]
+    parts = stacks.partition_by("worker", maintain_order=True)
+    if len(parts) > 1:
+        parts.sort(key=lambda part: (part["worker"][0] is None, part["worker"][0]))
+        profiles += [_profile(worker_name(part["worker"][0]), part, places) for part in parts]
+    return {
+        "$schema": SPEEDSCOPE,
+        "shared": {"frames": [_speedscope_frame(text) for text in places]},
+        "profiles": profiles,
+        "name": name,
+        "activeProfileIndex": 0,
+        "exporter": "stallscope",
+    }
+
+
+def _profile(name: str, stacks: pl.DataFrame, places: dict[str, int]) -> dict[str, Any]:
+    samples = [
+        [places.setdefault(text, len(places)) for text in stack.split(";")]
+        for stack in stacks["stack"]
+    ]
+    weights = stacks["hits"].to_list()
+    return {
+        "type": "sampled",
+        "name": name,
+        "unit": "none",
+        "startValue": 0,
+        "endValue": sum(weights),
+        "samples": samples,
+        "weights": weights,
+    }
+
+
+def _speedscope_frame(text: str) -> dict[str, Any]:
+    function, _, rest = text.removesuffix(")").rpartition(" (")
+    if not function:
+        return {"name": text}
+    file, _, line = rest.rpartition(":")
+    if not line.isdecimal():
+        return {"name": function, "file": rest}
+    return {"name": function, "file": file, "line": int(line)}
+
+
+def _svg(sheet: Any) -> str:
+    stream = io.BytesIO()
+    sheet.savefig(stream, format="svg", metadata={"Date": None, "Creator": "stallscope"})
+    return stream.getvalue().decode("utf-8")

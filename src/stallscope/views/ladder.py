@@ -1,17 +1,16 @@
-"""The face of a ladder: its picture, its table, its panel.
-
-`stallscope.ladders.Ladder` finds this module by its name when it is looked at.
-"""
+"""A ladder in a notebook and a terminal: its picture, its table, any two rungs side by side."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
+
 from stallscope import result
+from stallscope.ladder.result import compare
 from stallscope.ladder.text import notes_of, sentence
-from stallscope.names import printable
 from stallscope.units import share, size, times
-from stallscope.views.document import aligned, html_note, html_table, html_title
+from stallscope.views.document import Document, Heading, Notes, Table, html
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 
 KINDS: Final = {"ladder": "how fast the loop is without each of the loader's costs (the default)"}
 """Every picture of a ladder."""
+PANELS: Final = {"compare": "any two rungs against each other (the default)"}
+"""Every panel of a ladder."""
 HEADS: Final = (
     "rung",
     "samples/s",
@@ -49,24 +50,45 @@ def plot(ladder: Ladder, kind: str | None = None) -> Sheet:
     return climb.figure(ladder)
 
 
-def text(ladder: Ladder) -> str:
-    """The ladder as a table for a terminal."""
-    notes = [printable(note, 1000) for note in notes_of(ladder)]
-    return "\n".join([sentence(ladder), "", *aligned([HEADS, *_rows(ladder)]), "", *notes])
-
-
-def html(ladder: Ladder) -> str:
-    """The ladder as a table for a notebook; readable on a light and on a dark ground."""
-    table = html_table(HEADS, list(_rows(ladder)))
-    notes = "".join(html_note(note) for note in notes_of(ladder))
-    return f"<div class='stallscope-ladder'>{html_title(sentence(ladder))}{table}{notes}</div>"
+def document(ladder: Ladder) -> Document:
+    """The ladder as a table."""
+    table = Table(HEADS, list(_rows(ladder)))
+    return Document("ladder", [Heading(sentence(ladder)), table, Notes(notes_of(ladder))])
 
 
 def panel(ladder: Ladder, kind: str | None = None) -> Any:
-    """Widgets: any two rungs against each other; see `stallscope.views.ladderpanel`."""
-    from stallscope.views import result_panels
+    """Give widgets to choose two rungs: how many times as fast the one is as the other.
 
-    return result_panels.ladder_panel(ladder, kind)
+    Args:
+        ladder: what was measured.
+        kind: one of `PANELS`.
+
+    Raises:
+        NoSuchPanelError: there is no such kind.
+    """
+    result.resolve_panel(kind, PANELS, "a ladder")
+    from stallscope.views.panels import dropdown, pick, saying
+
+    names = ladder.table().filter(pl.col("samples_per_s").is_not_null())["rung"].to_list()
+    if len(names) < 2:  # noqa: PLR2004 - two to compare
+        return saying(sentence(ladder))
+    picture = plot(ladder)
+    return pick(
+        lambda upper, lower: (picture, html("<p><b>{}</b></p>", compared(ladder, lower, upper))),
+        dropdown("This rung", names, names[-1]),
+        dropdown("against", names, names[0]),
+    )
+
+
+def compared(ladder: Ladder, lower: str, upper: str) -> str:
+    """How many times as fast one rung is as another, in a sentence."""
+    if lower == upper:
+        return "Choose two different rungs"
+    found: dict[str, Any] | None = compare(ladder, lower, upper)
+    if found is None or not found["distinguishable"]:
+        return f"'{upper}' and '{lower}' are not distinguishable"
+    ends = f"95% interval {found['factor_low']:.2f} to {found['factor_high']:.2f}"
+    return f"'{upper}' is {times(found['factor'])} as fast as '{lower}' ({ends})"
 
 
 def _rows(ladder: Ladder) -> Iterator[tuple[str, ...]]:

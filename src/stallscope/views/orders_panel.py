@@ -33,8 +33,8 @@ from stallscope.orders.result import (
 )
 from stallscope.orders.text import factor_text, sentence, verdict
 from stallscope.units import seconds
-from stallscope.views.document import html_note, html_table
-from stallscope.views.panels import CopyButton, Panel, image
+from stallscope.views.document import Notes, Table, html
+from stallscope.views.panels import WIDE, CopyButton, Panel, image, saying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -187,7 +187,7 @@ class Tries:
     def table(self) -> str:
         """All that was tried, the last first, as HTML."""
         rows = [self._cells(positions, found) for positions, found in self.tried.items()]
-        return html_note("tried, the last first") + html_table(_HEADS, rows[::-1])
+        return html("{}{}", Notes(["tried, the last first"]), Table(_HEADS, rows[::-1]))
 
     def _row(self, positions: Positions, beside: Positions | None = None) -> orders.PipelineRow:
         """One bar; the pipeline as it is is also measured whenever another one is."""
@@ -264,7 +264,6 @@ NO_BENCH: Final = (
 HINT: Final = (
     "Drag the ops into another order with the mouse; or choose one and move it with the buttons."
 )
-_WIDE: Final = {"description_width": "initial"}
 
 
 def panel(orders: Orders, kind: str | None = None) -> Panel:
@@ -279,17 +278,11 @@ def panel(orders: Orders, kind: str | None = None) -> Panel:
     """
     result.resolve_panel(kind, KINDS, "orders")
     if orders.bench is None:
-        return _told(orders, NO_BENCH)
+        return saying(NO_BENCH, still=best.figure(orders))
     tries = Tries(orders, orders.bench)
     if len(tries.labels) < 2:  # noqa: PLR2004 - two to change places
-        return _told(orders, sentence(orders))
+        return saying(sentence(orders), still=best.figure(orders))
     made = Board(tries).panel
-    made.still = best.figure(orders)
-    return made
-
-
-def _told(orders: Orders, said: str) -> Panel:
-    made = Panel([ipywidgets.HTML(f"<p>{escape(printable(said, 300))}</p>")])
     made.still = best.figure(orders)
     return made
 
@@ -307,9 +300,9 @@ class Board:
         labels = list(tries.labels)
         self.tags = ipywidgets.TagsInput(value=labels, allowed_tags=labels, allow_duplicates=False)
         self.start = ipywidgets.Dropdown(
-            options=tries.starts(), description="Begin from", style=_WIDE
+            options=tries.starts(), description="Begin from", style=WIDE
         )
-        self.op = ipywidgets.Dropdown(options=labels, description="Op", style=_WIDE)
+        self.op = ipywidgets.Dropdown(options=labels, description="Op", style=WIDE)
         self.earlier = ipywidgets.Button(description="Earlier", icon="arrow-up")
         self.later = ipywidgets.Button(description="Later", icon="arrow-down")
         self.run = ipywidgets.Button(description="Measure for real", icon="clock-o")

@@ -1,42 +1,29 @@
-"""The face of a run: its pictures by name, its table, its panel.
+"""A run in a notebook and a terminal: its pictures by name, its tables, its panels.
 
-`stallscope.run.Run` finds this module by its name when it is looked at.
-
-A run as tables: for a terminal, and the same as HTML for a notebook.
-
-Names come from other people's code: in a terminal they are printable, in HTML they are escaped.
+What the loop waits for comes first, then what the workers do.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope import result
 from stallscope.names import printable
+from stallscope.run import stall_text
 from stallscope.run.saturation import find_saturated, sentence
-from stallscope.run.stall_text import (
-    explained,
-    nothing,
-    pattern_title,
-    population,
-    small_print,
-    split,
-    title,
-)
-from stallscope.run.stall_text import rows_of as part_rows
 from stallscope.run.summary import headline, profile, remarks, stage_name
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stalls.loop_time import loop_breakdown
 from stallscope.units import count, seconds, share
-from stallscope.views.document import CellBar, aligned, html_note, html_table, html_title
+from stallscope.views.document import Block, Bullets, CellBar, Document, Heading, Notes, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from stallscope.charts.sheet import Sheet
     from stallscope.run.result import Run
-    from stallscope.run.summary import Profile, StageTimes
+    from stallscope.run.summary import Profile
 
 
 KINDS: Final = {
@@ -64,6 +51,16 @@ CHARTS: Final = {
 """Module and function, where they are not called after the picture."""
 
 
+MOST_ROWS: Final = 20
+MOST_PARTS: Final = 6
+MOST_PATTERNS: Final = 3
+HEADS: Final = ("stage", "share", "mean", "p50", "p95", "waiting")
+PART_HEADS: Final = ("stalled by", "share", "a step", "busy")
+PART_KEY: Final = (
+    "share: of all time in stalls · busy: the stage's share of the time in which batches are made"
+)
+
+
 def plot(run: Run, kind: str | None = None) -> Sheet:
     """Draw one of the pictures.
 
@@ -82,147 +79,79 @@ def plot(run: Run, kind: str | None = None) -> Sheet:
 
 
 def panel(run: Run, kind: str | None = None) -> Any:
-    """Widgets: the slow ends of the stages, the stalls, the timeline; see `views.panels`."""
-    from stallscope.views import panels
+    """Give the widgets of one panel: see `views.run_panels`."""
+    from stallscope.views import run_panels
 
-    return panels.panel(run, kind)
-
-
-MOST_ROWS: Final = 20
-MOST_PARTS: Final = 6
-MOST_PATTERNS: Final = 3
-PART_HEADS: Final = ("stalled by", "share", "a step", "busy")
-PART_KEY: Final = (
-    "share: of all time in stalls · busy: the stage's share of the time in which batches are made"
-)
-HEADS: Final = ("stage", "share", "mean", "p50", "p95", "waiting")
+    return run_panels.panel(run, kind)
 
 
-@dataclass(frozen=True)
-class StageRow:
-    """A row of the table, as text."""
-
-    name: str
-    kind: str
-    share: float
-    cells: tuple[str, ...]
-    """What stands under `HEADS`, from "share" on."""
-
-
-def rows_of(found: Profile) -> list[StageRow]:
-    """The stages, the longest first."""
-    return [_row(stage, found.unit) for stage in found.stages[:MOST_ROWS]]
-
-
-def _row(stage: StageTimes, unit: str) -> StageRow:
-    cells = (
-        share(stage.share),
-        seconds(stage.mean_s),
-        seconds(stage.quantile_s(0.5)),
-        seconds(stage.quantile_s(0.95)),
-        share(stage.waiting_share),
-    )
-    return StageRow(stage_name(stage, unit, 40), stage.kind, stage.share, cells)
-
-
-def _notes(run: Run, found: Profile) -> list[str]:
-    if not found.stages:
-        return list(nothing(run))
-    key = (
-        f"share and mean: per {found.unit} over all of them, collate's part included · p50 and "
-        "p95: where the stage occurred · waiting: not on a CPU"
-    )
-    lines = [population(run, found), key, *remarks(found), *_of_loop(run)]
-    hidden = found.stages[MOST_ROWS:]
-    if hidden:
-        taken = share(sum(stage.share for stage in hidden))
-        lines.insert(1, f"not shown: {len(hidden)} more stages, together {taken}")
-    return lines
-
-
-def _of_loop(run: Run) -> list[str]:
-    """The run's notes, and the small print of the loop's times where the notes do not have it."""
-    return [*run.notes, *(told for told in small_print(run) if told not in run.notes)]
-
-
-def text(run: Run) -> str:
-    """The tables for a terminal: the answer, the stages, the loop's waits, what to know."""
-    found = profile(run.work)
-    rows = rows_of(found)
-    lines = [headline(found, printable), ""]
-    if rows:
-        lines += [*aligned([HEADS, *((row.name, *row.cells) for row in rows)]), ""]
-    notes = [printable(note, 1000) for note in _notes(run, found)]
-    return "\n".join([*_first(run, _loop(run), lines), *notes])
-
-
-def _first(run: Run, loop: list[str], work: list[str]) -> list[str]:
+def document(run: Run) -> Document:
     """What the loop waits for, then what the workers do; without a step the other way round."""
-    return [*loop, *work] if run.steps()["step_s"].sum() else [*work, *loop]
+    found = profile(run.work)
+    loop, work = list(_loop(run)), list(_work(found))
+    first = [*loop, *work] if run.steps()["step_s"].sum() else [*work, *loop]
+    return Document("run", [*first, Notes(_notes(run, found))])
 
 
-def _loop(run: Run) -> list[str]:
-    """What the loop stood still for; nothing where no waits were recorded."""
+def _loop(run: Run) -> Iterator[Block]:
+    """What stalls the loop; nothing where no waits were recorded."""
     time = loop_breakdown(run.steps(), run.stalls())
     if time is None:
-        return []
-    parts = part_rows(run, time, MOST_PARTS)
-    lines = [title(run), split(time), *_used_up(run), ""]
-    if parts:
-        lines += aligned([PART_HEADS, *((part.name, *part.cells) for part in parts)])
-        lines += [PART_KEY, ""]
-    patterns = [f"- {told}" for told in _patterns(run)]
-    return [*lines, *patterns, *([""] if patterns else [])]
-
-
-def _used_up(run: Run) -> list[str]:
-    """The resource that was used up, where one was while the loop stood still."""
-    found = find_saturated(run)
-    said = found.known and found.stalls and found.used_up
-    return [printable(sentence(found), 1000)] if said else []
+        return
+    saturation = find_saturated(run)
+    known = saturation.known and saturation.stalls and saturation.used_up
+    saturated = [sentence(saturation)] if known else []
+    yield Heading(stall_text.title(run), [stall_text.split(time), *saturated])
+    rows = stall_text.rows_of(run, time, MOST_PARTS)
+    bars = [_bar(row.share, row.kind) for row in rows]
+    yield Table(PART_HEADS, [(row.name, *row.cells) for row in rows], bars, PART_KEY)
+    yield Bullets(_patterns(run))
 
 
 def _patterns(run: Run) -> list[str]:
     """The patterns that explain most, as sentences."""
-    found = run.patterns()
-    told = [
-        f"{pattern_title(one)} ({explained(one)})"
-        for one in found.head(MOST_PATTERNS).iter_rows(named=True)
+    patterns = run.patterns()
+    sentences = [
+        f"{stall_text.pattern_title(pattern)} ({stall_text.explained(pattern)})"
+        for pattern in patterns.head(MOST_PATTERNS).iter_rows(named=True)
     ]
-    hidden = found.height - len(told)
-    return [*told, f"and {count(hidden, 'more pattern')}"] if hidden > 0 else told
+    hidden = patterns.height - len(sentences)
+    return [*sentences, f"and {count(hidden, 'more pattern')}"] if hidden > 0 else sentences
 
 
-def html(run: Run) -> str:
-    """The tables for a notebook; readable on a light and on a dark ground."""
-    found = profile(run.work)
-    rows = rows_of(found)
-    work = [html_title(headline(found, printable))]
-    if rows:
-        work.append(_html_table(HEADS, rows))
-    parts = _first(run, _html_loop(run), work)
-    parts += [html_note(note) for note in _notes(run, found)]
-    return f"<div class='stallscope-run'>{''.join(parts)}</div>"
-
-
-def _html_loop(run: Run) -> list[str]:
-    time = loop_breakdown(run.steps(), run.stalls())
-    if time is None:
-        return []
+def _work(found: Profile) -> Iterator[Block]:
+    """The stages, the longest first."""
+    stages = found.stages[:MOST_ROWS]
     rows = [
-        StageRow(part.name, part.kind or "", part.share, part.cells)
-        for part in part_rows(run, time, MOST_PARTS)
+        (
+            stage_name(stage, found.unit, 40),
+            share(stage.share),
+            seconds(stage.mean_s),
+            seconds(stage.quantile_s(0.5)),
+            seconds(stage.quantile_s(0.95)),
+            share(stage.waiting_share),
+        )
+        for stage in stages
     ]
-    told = [f"<li>{escape(one)}</li>" for one in _patterns(run)]
-    return [
-        html_title(title(run)),
-        *(f"<p style='margin:.3em 0'>{escape(told)}</p>" for told in (split(time), *_used_up(run))),
-        *([_html_table(PART_HEADS, rows), html_note(PART_KEY)] if rows else []),
-        *([f"<ul style='margin:.3em 0'>{''.join(told)}</ul>"] if told else []),
-    ]
+    yield Heading(headline(found, printable))
+    yield Table(HEADS, rows, [_bar(stage.share, stage.kind) for stage in stages])
 
 
-def _html_table(heads: tuple[str, ...], rows: list[StageRow]) -> str:
-    """A table with a bar for each share."""
-    bars = [CellBar(row.share, COLOURS.get(row.kind, STALL_COLOUR)) for row in rows]
-    return html_table(heads, [(row.name, *row.cells) for row in rows], bars)
+def _bar(length: float, kind: str | None) -> CellBar:
+    return CellBar(length, COLOURS.get(kind or "", STALL_COLOUR))
+
+
+def _notes(run: Run, found: Profile) -> list[str]:
+    if not found.stages:
+        return list(stall_text.nothing(run))
+    notes = [stall_text.population(run, found)]
+    hidden = found.stages[MOST_ROWS:]
+    if hidden:
+        taken = share(sum(stage.share for stage in hidden))
+        notes.append(f"not shown: {len(hidden)} more stages, together {taken}")
+    notes.append(
+        f"share and mean: per {found.unit} over all of them, collate's part included · p50 and "
+        "p95: where the stage occurred · waiting: not on a CPU"
+    )
+    of_loop = (note for note in stall_text.small_print(run) if note not in run.notes)
+    return [*notes, *remarks(found), *run.notes, *of_loop]

@@ -1,24 +1,17 @@
-"""What the stall panel asks a run: one stall after the other, as a picture and as a table.
+"""The panels of a run: one stage's slow end, the stalls one by one, the timeline from any step on.
 
-Plain functions of a run, without widgets, so that the panel is only a skin.
-
-What the tail panel asks a run: a stage's slow end as a picture and as a table.
-
-Plain functions of a run, without widgets, so that the panel is only a skin.
-
-What the timeline panel asks a run: the picture of some steps, from any step on.
-
-Plain functions of a run, without widgets, so that the panel is only a skin.
+What they ask a run are plain classes without widgets; each panel is a skin over one of them.
 """
 
 from __future__ import annotations
 
 from functools import cache, cached_property
-from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+import ipywidgets
 import polars as pl
 
+from stallscope import result
 from stallscope.charts.exposed import parts_of, picture, was_recorded
 from stallscope.charts.tail import Tail
 from stallscope.charts.tail import picture as tail_picture
@@ -30,20 +23,110 @@ from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stalls.loop_time import NO_LOOP
 from stallscope.units import count, seconds, share
+from stallscope.views.document import CellBar, Table, html, join
+from stallscope.views.panels import Panel, dropdown, pick, saying, slider
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
+
     from stallscope.charts.sheet import Sheet
     from stallscope.run.result import Run
 
 
+KINDS: Final = {
+    "tail": "one stage's distribution, and what lies in its slow end (the default)",
+    "stalls": "the stalls one by one: what happened around each, and its parts",
+    "timeline": "workers and loop from any step on, as many steps as you like",
+}
+"""Every panel of a run."""
+EMPTY: Final = "No batch was recorded from beginning to end: there is nothing to choose from"
 LONGEST: Final = "the longest first"
 IN_TIME: Final = "as they came"
 MOST_PARTS: Final = 8
 NOT_RECORDED: Final = "this batch was not recorded: its making is divided as that of the others"
-_HEADS: Final = ("step", "batch", "worker", "wait", "longest part")
-_PART_HEADS: Final = ("part of the wait", "share", "time")
-_CELL: Final = "padding:2px 10px;text-align:right;border:none"
-_NAME: Final = "padding:2px 10px;text-align:left;border:none"
+STALL_HEADS: Final = ("step", "batch", "worker", "wait", "longest part")
+PART_HEADS: Final = ("part of the wait", "share", "time")
+ALL: Final = "all workers"
+MOST_ROWS: Final = 10
+TAIL_HEADS: Final = ("time in stage", "whole sample", "file", "index", "worker", "batch")
+LENGTHS: Final = (3, 6, 12, 24, MOST_STEPS)
+"""Steps that may be shown; so few that each can be looked at, so many that a rhythm is seen."""
+
+
+def panel(run: Run, kind: str | None = None) -> Panel:
+    """Give one of the panels.
+
+    Args:
+        run: what was measured.
+        kind: one of `KINDS`; None is "tail".
+
+    Raises:
+        NoSuchPanelError: there is no such kind.
+    """
+    panels = {"tail": _tail_panel, "stalls": _stall_panel, "timeline": _timeline_panel}
+    return panels[result.resolve_panel(kind, KINDS, "a run")](run)
+
+
+def _tail_panel(run: Run) -> Panel:
+    """Choose a stage, a worker and a percentile; see the distribution and what lies beyond."""
+    tails = Tails(run)
+    if not tails.stages:
+        return saying(EMPTY)
+    return pick(
+        lambda *choice: (tails.draw(*choice), tails.table(*choice)),
+        dropdown("Stage", tails.stages),
+        dropdown("Worker", tails.workers),
+        slider("Percentile", 95, 50, 99),
+    )
+
+
+def _stall_panel(run: Run) -> Panel:
+    """Step through the stalls; see what happened around each, and what it consists of.
+
+    Choosing another order keeps the stall: the longest one's neighbours are a step away.
+    """
+    stalls = Stalls(run)
+    if not stalls.number:
+        return saying(stalls.none)
+    order, number = dropdown("Order", stalls.orders), slider("Stall", 1, 1, stalls.number)
+
+    def reorder(change: dict[str, Any]) -> None:
+        number.value = stalls.number_of(change["new"], stalls.stall(change["old"], number.value))
+
+    order.observe(reorder, names="value")
+    several = (order, number, ipywidgets.Label(f"of {stalls.number:,}"))
+    return pick(
+        lambda stall: (stalls.draw(stall), stalls.table(stall)),
+        order,
+        number,
+        key=stalls.stall,
+        row=several if stalls.number > 1 else (),
+    )
+
+
+def _timeline_panel(run: Run) -> Panel:
+    """Slide over the steady state; see what the workers and the loop did.
+
+    Another length (or rank) keeps the first step, as far as there are so many after it.
+    """
+    moments = Moments(run)
+    if moments.usual is None:
+        return saying(moments.none)
+    first_rank, first_step, first_many = moments.usual
+    rank = dropdown("Rank", moments.ranks, first_rank)
+    many = dropdown("Steps", moments.lengths, first_many)
+    step = slider("From step")
+
+    def bound(first: int) -> None:
+        low, high = moments.firsts(rank.value, many.value)
+        with step.hold_trait_notifications():
+            step.min, step.max, step.value = low, high, min(max(first, low), high)
+
+    bound(first_step)
+    for choice in (rank, many):  # before the picture is drawn from them
+        choice.observe(lambda _: bound(step.value), names="value")
+    row = (rank, many, step) if len(moments.ranks) > 1 else (many, step)
+    return pick(lambda *choice: (moments.draw(*choice), ""), rank, step, many, row=row)
 
 
 class Stalls:
@@ -84,16 +167,17 @@ class Stalls:
         """The timeline around a stall, given by its place in time."""
         return picture(self.run, self._rows.row(stall, named=True))
 
-    def table(self, stall: int) -> str:
+    def table(self, stall: int) -> Markup:
         """What a stall is and consists of, as HTML whose names are escaped."""
         row = self._rows.row(stall, named=True)
         parts = parts_of(self.run, row)
         hidden = parts.height - MOST_PARTS
-        said = [f"and {count(hidden, 'more part')}"] if hidden > 0 else []
-        said += [] if was_recorded(self.run, row) else [NOT_RECORDED]
-        said += self._slowest(row)
-        below = "".join(f"<p>{escape(line)}</p>" for line in said)
-        return f"{_facts(row, parts)}{_parts_table(parts)}{below}"
+        below = [f"and {count(hidden, 'more part')}"] if hidden > 0 else []
+        below += [] if was_recorded(self.run, row) else [NOT_RECORDED]
+        below += self._slowest(row)
+        its = Table(STALL_HEADS, [_stall_cells(row, parts)])
+        lines = join(html("<p>{}</p>", line) for line in below)
+        return html("{}{}{}", its, _parts_table(parts.head(MOST_PARTS)), lines)
 
     def _slowest(self, row: dict[str, Any]) -> list[str]:
         """The sample that took longest in the step's batch, where samples were recorded."""
@@ -109,54 +193,24 @@ class Stalls:
         return [f"slowest sample of the batch: {' · '.join(what)} (the median sample: {typical})"]
 
 
-def _facts(row: dict[str, Any], parts: pl.DataFrame) -> str:
-    longest = printable(parts["part"][0]) if parts.height else seconds(None)
-    cells = (
+def _stall_cells(row: dict[str, Any], parts: pl.DataFrame) -> tuple[str, ...]:
+    return (
         str(row["step"]),
         str(row["batch"]),
         worker_name(row["worker"]),
         seconds(row["stall_s"]),
-        longest,
-    )
-    body = "".join(f"<td style='{_CELL}'>{escape(cell)}</td>" for cell in cells)
-    return _table(_HEADS, f"<tr>{body}</tr>")
-
-
-def _parts_table(parts: pl.DataFrame) -> str:
-    if parts.is_empty():
-        return ""
-    rows = parts.head(MOST_PARTS).iter_rows(named=True)
-    return _table(_PART_HEADS, "".join(_part_row(row) for row in rows))
-
-
-def _part_row(row: dict[str, Any]) -> str:
-    """A row with a bar as long as the part's share."""
-    colour = COLOURS[row["kind"]] if row["kind"] else STALL_COLOUR
-    bar = (
-        "<span style='display:inline-block;height:.7em;margin-right:6px;"
-        f"width:{100 * row['share']:.0f}px;background:{colour}'></span>"
-    )
-    return (
-        f"<tr><th scope='row' style='{_NAME};font-weight:normal'>"
-        f"{escape(printable(row['part']))}</th>"
-        f"<td style='{_CELL};white-space:nowrap'>{bar}{share(row['share'])}</td>"
-        f"<td style='{_CELL}'>{seconds(row['exposed_s'])}</td></tr>"
+        printable(parts["part"][0]) if parts.height else seconds(None),
     )
 
 
-def _table(heads: tuple[str, ...], body: str) -> str:
-    row = "".join(
-        f"<th scope='col' style='{_NAME if head == _PART_HEADS[0] else _CELL}'>{head}</th>"
-        for head in heads
-    )
-    look = "border-collapse:collapse;line-height:1.5;margin-bottom:.6em"
-    look += ";font-variant-numeric:tabular-nums"
-    return f"<table style='{look}'><thead><tr>{row}</tr></thead><tbody>{body}</tbody></table>"
-
-
-ALL: Final = "all workers"
-MOST_ROWS: Final = 10
-_TAIL_HEADS: Final = ("time in stage", "whole sample", "file", "index", "worker", "batch")
+def _parts_table(parts: pl.DataFrame) -> Table:
+    rows = [
+        (printable(row["part"]), share(row["share"]), seconds(row["exposed_s"]))
+        for row in parts.to_dicts()
+    ]
+    colours = [COLOURS.get(kind, STALL_COLOUR) for kind in parts["kind"]]
+    bars = [CellBar(*bar) for bar in zip(parts["share"], colours, strict=True)]
+    return Table(PART_HEADS, rows, bars)
 
 
 class Tails:
@@ -187,22 +241,21 @@ class Tails:
         tail, _ = self._ask(stage, worker, percentile)
         return tail_picture(tail, left_out(self.run)) if tail else None
 
-    def table(self, stage: str, worker: str, percentile: int) -> str:
+    def table(self, stage: str, worker: str, percentile: int) -> Markup:
         """The samples (or batches) beyond the percentile as HTML, the slowest first."""
         tail, times = self._ask(stage, worker, percentile)
         if tail is None:
-            return "<p>This worker has no such stage.</p>"
+            return html("<p>This worker has no such stage.</p>")
         beyond = times.filter(pl.col("wall_s") > tail.limit_s).sort("wall_s", descending=True)
-        shown_rows = self._with_samples(beyond.head(MOST_ROWS))
-        body = "".join(_html_row(row) for row in shown_rows.iter_rows(named=True))
-        heads = "".join(f"<th scope='col' style='{_CELL}'>{head}</th>" for head in _TAIL_HEADS)
-        more = beyond.height - shown_rows.height
-        foot = f"<p>and {more} more</p>" if more else ""
-        return (
-            f"<p>{_beyond(beyond.height, tail)}</p>"
-            "<table style='border-collapse:collapse;line-height:1.5'>"
-            f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{foot}"
+        shown = self._with_samples(beyond.head(MOST_ROWS))
+        head = (
+            f"{counted(beyond.height, tail.per)} beyond p{tail.percentile} "
+            f"({seconds(tail.limit_s)}), the slowest first"
         )
+        hidden = beyond.height - shown.height
+        more = html("<p>and {} more</p>", hidden) if hidden else ""
+        table = Table(TAIL_HEADS, [_tail_cells(row) for row in shown.to_dicts()])
+        return html("<p>{}</p>{}{}", head, table, more)
 
     def _ask(self, label: str, worker: str, percentile: int) -> tuple[Tail | None, pl.DataFrame]:
         stage = self._stages[label]
@@ -223,30 +276,15 @@ class Tails:
         return times.join(about, on=keys, how="left", maintain_order="left")
 
 
-def _beyond(number: int, tail: Tail) -> str:
-    these = counted(number, tail.per)
-    return f"{these} beyond p{tail.percentile} ({seconds(tail.limit_s)}), the slowest first"
-
-
-def _html_row(row: dict[str, object]) -> str:
-    path, worker = row["path"], row["worker"]
-    cells = (
-        seconds(_number(row["wall_s"])),
-        seconds(_number(row["total_s"])),
-        file_name(str(path)) if path else seconds(None),
+def _tail_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        seconds(row["wall_s"]),
+        seconds(row["total_s"]),
+        file_name(row["path"]) if row["path"] else seconds(None),
         seconds(None) if row["index"] is None else str(row["index"]),
-        worker_name(int(str(worker))) if worker is not None else worker_name(None),
+        worker_name(row["worker"]),
         str(row["batch"]),
     )
-    return "<tr>" + "".join(f"<td style='{_CELL}'>{escape(cell)}</td>" for cell in cells) + "</tr>"
-
-
-def _number(value: object) -> float | None:
-    return value if isinstance(value, float) else None
-
-
-LENGTHS: Final = (3, 6, 12, 24, MOST_STEPS)
-"""Steps that may be shown; so few that each can be looked at, so many that a rhythm is seen."""
 
 
 class Moments:
