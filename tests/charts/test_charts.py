@@ -13,7 +13,7 @@ from support.build_run import a_run
 from support.chart_texts import boxes, texts
 
 from stallscope.charts import samples as slowest
-from stallscope.charts import size, stages
+from stallscope.charts import stages
 from stallscope.charts.sheet import DOTS, WIDTH
 from stallscope.charts.stages import MOST_DOTS, thinned
 from stallscope.result import NoSuchPictureError
@@ -64,7 +64,7 @@ class TestEveryPicture:
             assert 0 <= box.y0, text
             assert box.y1 <= height, text
 
-    @pytest.mark.parametrize("kind", ["stages", "naive", "lanes", "slowest", "startup", "tail"])
+    @pytest.mark.parametrize("kind", ["stages", "naive", "slowest"])
     @pytest.mark.parametrize("name", ODD_RUNS)
     def test_no_text_lies_on_another(self, name, kind):
         """At notebook width no two labels overlap."""
@@ -105,7 +105,7 @@ class TestEveryPicture:
 
     def test_names_the_pictures_there_are(self):
         """An unknown picture is the user's error, and lists the known ones."""
-        with pytest.raises(NoSuchPictureError, match=r"'sankey'.*'lanes'"):
+        with pytest.raises(NoSuchPictureError, match=r"'sankey'.*'slowest'"):
             plot(ODD_RUNS["empty"], "sankey")
 
 
@@ -189,12 +189,3 @@ class TestSlowest:
     def test_says_when_no_sample_is_slow(self):
         """Even times have no culprit."""
         assert "Even the slowest" in slowest.figure(a_run([{"A": 1.0}] * 20)).title
-
-
-class TestSize:
-    def test_says_whether_size_explains_the_time(self):
-        """More pixels, more time."""
-        pixels = [(100 + 10 * i, 100) for i in range(40)]
-        run = a_run([{"decode": 1.0 + i} for i in range(40)], pixels=pixels)
-
-        assert size.figure(run).title.startswith("The number of pixels explains much of the time")

@@ -22,8 +22,6 @@ from stallscope.charts.sheet import (
     text_width,
 )
 from stallscope.names import counted, plural, printable
-from stallscope.run.stall_text import left_out, nothing
-from stallscope.run.summary import NOTHING, profile
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import seconds, share
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from stallscope.charts.sheet import Sheet
-    from stallscope.run.result import Run
 
 
 BINS: Final = 60
@@ -61,15 +58,6 @@ class Tail:
     def beyond_s(self) -> np.ndarray:
         """The times of the slow end."""
         return self.times_s[self.times_s > self.limit_s]
-
-
-def figure(run: Run) -> Sheet:
-    """The longest stage's distribution as a picture."""
-    found = profile(run.work)
-    if not found.stages:
-        return sheet(NOTHING, nothing(run), [])[0]
-    stage = found.stages[0]
-    return picture(Tail(stage.stage, stage.kind, stage.per, stage.times_s), left_out(run))
 
 
 def picture(tail: Tail, note: str) -> Sheet:

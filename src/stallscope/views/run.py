@@ -35,11 +35,7 @@ KINDS: Final = {
     "timeline": "workers and loop over a few seconds: who was waited for",
     "resources": "what was used up while the loop stood still: cores, memory, disk, network",
     "waits": "every step's wait, and the patterns in them",
-    "lanes": "what each worker did over a few seconds",
     "slowest": "the slowest samples, and what made them slow",
-    "size": "time against file size and pixels",
-    "startup": "what the start of the workers cost",
-    "tail": "the longest stage's slow end",
 }
 """Every picture of a run; each is a module in `charts`, or a function of one."""
 CHARTS: Final = {
