@@ -1,7 +1,7 @@
-"""What works, what is degraded and what is refused: the README's support table, found by trying.
+"""What works, what is degraded and what is refused: the table in docs/loaders.md, found by trying.
 
     python tests/support_table.py           # print it
-    python tests/support_table.py --write   # put it into the README
+    python tests/support_table.py --write   # put it into the page
 
 Each loader's row is one recording: "full" when every sample that the loop used was seen with the op
 that all of them go through, "in part" when only batches were seen, else the refusal.
@@ -43,7 +43,7 @@ SIZE = 4
 """Samples in each batch of the loaders below."""
 _ONE = re.compile("batch_size=None")
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "loaders.md"
 BEGIN, END = "<!-- support: python tests/support_table.py --write -->", "<!-- /support -->"
 UNTRIED = (
     (
@@ -194,20 +194,20 @@ def table() -> str:
     return "\n".join(["| what | seen |", "| --- | --- |", *(f"| {a} | {b} |" for a, b in rows)])
 
 
-def in_readme() -> str:
-    """The table that the README shows now."""
-    return README.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip()
+def on_page() -> str:
+    """The table that the page shows now."""
+    return PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip()
 
 
 def main() -> None:
-    """Print the table, or write it into the README."""
+    """Print the table, or write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put it into the README")
+    parser.add_argument("--write", action="store_true", help="put it into the page")
     found = table()
     if parser.parse_args().write:
-        head, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+        head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
         tail = rest.partition(END)[2]
-        README.write_text(f"{head}{BEGIN}\n{found}\n{END}{tail}", encoding="utf-8")
+        PAGE.write_text(f"{head}{BEGIN}\n{found}\n{END}{tail}", encoding="utf-8")
     print(found)
 
 

@@ -1,4 +1,4 @@
-"""The README's support table is what trying gives."""
+"""The support table is what trying gives."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ import support_table
 @pytest.mark.thorough
 def test_the_support_table_is_true():
     """Every row is what a recording finds now (`python tests/support_table.py --write`)."""
-    assert support_table.table() == support_table.in_readme()
+    assert support_table.table() == support_table.on_page()
