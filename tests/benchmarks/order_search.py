@@ -98,7 +98,7 @@ def _row(name: str, ops: list[Any], budget_s: float, errors: list, noise: list) 
     bench = workbench_of(Larger(v2.Compose(ops)), SAMPLES)
     deadline = time.perf_counter() + budget_s
     began = time.perf_counter()
-    found = search(len(ops), bench.start(), bench, lambda: time.perf_counter() > deadline)
+    found = search(len(ops), bench.start(), bench.attempt, lambda: time.perf_counter() > deadline)
     took_s = time.perf_counter() - began
     last = list(found.after(range(len(ops))))[-1][1]
     same = cheapest(found, 200)[last.state.digest]
@@ -131,9 +131,9 @@ def _exhaustive(
     times = {}
     for positions in permutations(range(found.n)):
         try:
-            made = bench.givens[: bench.searched]
+            made = bench.inputs[: bench.searched]
             for position in positions:
-                made = run_ops.run(bench.ops[position], bench.stream(position), made)
+                made = run_ops.run_op(bench.ops[position], bench.stream(position), made)
         except (RuntimeError, TypeError):  # an order that raises is no winner
             made = []
         if run_ops.digest_of(made) == digest:
@@ -149,7 +149,7 @@ def _timed(bench: Any, positions: tuple[int, ...]) -> float:
     ops = [bench.stream(position).op for position in positions]
     for _ in range(3):
         began = time.perf_counter()
-        for given in bench.givens[: bench.searched]:
+        for given in bench.inputs[: bench.searched]:
             value = given.args[0]
             for op in ops:
                 value = op(value)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from stallscope.orders.benchmark import Race, same_batches
-from stallscope.orders.recipe import CachedPrefix
+from stallscope.orders.benchmark import Benchmark, same_batches
+from stallscope.orders.loader_parts import CachedPrefix
 
 
 class Bulk:
@@ -41,9 +41,8 @@ def test_what_a_list_asks_for_is_kept():
 def test_batches_without_a_sample_are_no_time():
     """A collate function may leave nothing over of a batch."""
     loader = DataLoader(range(64), 4, collate_fn=lambda _: torch.zeros(0, 3))
-    race = Race(0.05)
-    race.first_lap_s = 1.0
+    benchmark = Benchmark(0.05, first_lap_s=1.0)
 
-    race.run({0: same_batches(loader)[0]}, deadline_ns=0)
+    benchmark.run({0: same_batches(loader)[0]}, deadline_ns=0)
 
-    assert race.laps().is_empty()
+    assert benchmark.laps().is_empty()

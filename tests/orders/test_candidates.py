@@ -10,8 +10,7 @@ import torch
 from PIL import Image
 from support.pipelines import Smooth, Tensors, TwiceInPlace, floats
 
-from stallscope.orders.candidates import Cv2Decoder, Draft, TorchvisionDecoder
-from stallscope.orders.recipe import CachedPrefix
+from stallscope.orders.loader_parts import CachedPrefix, Cv2Decoder, Draft, TorchvisionDecoder
 
 
 def jpeg(mode="RGB"):

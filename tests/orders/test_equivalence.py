@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stallscope.orders.equivalence import Leaf, compared
+from stallscope.orders.digests import Leaf
+from stallscope.orders.equivalence import compare_samples
 
 IMAGE = np.linspace(0, 1, 300, dtype=np.float32).reshape(3, 10, 10)
 
@@ -17,14 +18,14 @@ def leaf(values: np.ndarray, kind: str = "float32") -> list[Leaf]:
 
 def test_equal_values_are_identical():
     """There is no difference, and no PSNR of one."""
-    found = compared([leaf(IMAGE)], [leaf(IMAGE.copy())])
+    found = compare_samples([leaf(IMAGE)], [leaf(IMAGE.copy())])
 
     assert ("identical", None, None) == found[:3]
 
 
 def test_a_small_difference_is_close():
     """Its largest difference and its PSNR are told, by hand: 20 log10(1 / 0.001) is 60 dB."""
-    found = compared([leaf(IMAGE)], [leaf(IMAGE + np.float32(0.001))])
+    found = compare_samples([leaf(IMAGE)], [leaf(IMAGE + np.float32(0.001))])
 
     assert "close" == found.equivalence
     assert 0.001 == pytest.approx(found.largest, rel=1e-3)
@@ -35,12 +36,12 @@ def test_bytes_are_compared_on_their_own_scale():
     """One step of 255 is 48 dB, also where the image itself is dark."""
     dark = np.zeros((8, 8, 3), np.uint8)
 
-    assert 48.13 == pytest.approx(compared([leaf(dark)], [leaf(dark + 1)]).psnr_db, abs=0.01)
+    assert 48.13 == pytest.approx(compare_samples([leaf(dark)], [leaf(dark + 1)]).psnr_db, abs=0.01)
 
 
 def test_a_large_difference_is_different():
     """Samples of which the worst differs by much are different."""
-    found = compared([leaf(IMAGE), leaf(IMAGE)], [leaf(IMAGE), leaf(1 - IMAGE)])
+    found = compare_samples([leaf(IMAGE), leaf(IMAGE)], [leaf(IMAGE), leaf(1 - IMAGE)])
 
     assert "different" == found.equivalence
 
@@ -52,7 +53,7 @@ def test_a_single_far_value_is_not_close():
     other = image.copy()
     other[5, 5] = 0.5
 
-    found = compared([leaf(image)], [leaf(other)])
+    found = compare_samples([leaf(image)], [leaf(other)])
 
     assert found.psnr_db > 60
     assert "different" == found.equivalence
@@ -67,7 +68,7 @@ def test_a_single_far_value_is_not_close():
 )
 def test_another_kind_is_different_whatever_the_values(other, why):
     """Another dtype, or another number of values, is said."""
-    found = compared([leaf(IMAGE)], [other])
+    found = compare_samples([leaf(IMAGE)], [other])
 
     assert "different" == found.equivalence
     assert why in found.why
@@ -75,7 +76,7 @@ def test_another_kind_is_different_whatever_the_values(other, why):
 
 def test_what_is_no_array_has_to_be_equal():
     """A label that changes is different."""
-    found = compared([[Leaf("str", None, "cat")]], [[Leaf("str", None, "dog")]])
+    found = compare_samples([[Leaf("str", None, "cat")]], [[Leaf("str", None, "dog")]])
 
     assert ("different", "dog instead of cat") == (found.equivalence, found.why)
 
@@ -85,14 +86,14 @@ def test_values_that_are_no_numbers():
     holes = IMAGE.copy()
     holes[0, 0, 0] = np.nan
 
-    assert "identical" == compared([leaf(holes)], [leaf(holes.copy())]).equivalence
-    assert "different" == compared([leaf(holes)], [leaf(IMAGE)]).equivalence
+    assert "identical" == compare_samples([leaf(holes)], [leaf(holes.copy())]).equivalence
+    assert "different" == compare_samples([leaf(holes)], [leaf(IMAGE)]).equivalence
 
 
 def test_each_value_is_compared_on_its_own_range():
     """What is equal stays equal behind an image that differs a little."""
     label, near = Leaf("float32", np.ones(3, np.float32)), IMAGE + np.float32(0.003)
 
-    found = compared([[*leaf(IMAGE), label]], [[*leaf(near), label]])
+    found = compare_samples([[*leaf(IMAGE), label]], [[*leaf(near), label]])
 
     assert "close" == found.equivalence

@@ -35,7 +35,7 @@ from torchvision.transforms import v2
 
 import stallscope as ss
 from stallscope.demo import BusyOp, FasterRandomMask, RandomMask, case_b_loader
-from stallscope.orders import benchmark, trials
+from stallscope.orders import benchmark, variants
 from stallscope.orders.bench import NoSuchOrderError
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
@@ -46,7 +46,7 @@ def short_laps(monkeypatch):
     """These tests look at what is measured, and not at how well."""
     monkeypatch.setattr(benchmark, "LAP_S", 0.03)
     monkeypatch.setattr(benchmark, "_MOST_SWEEPS", 1)
-    monkeypatch.setattr(benchmark, "_MOST_RACED", 1)
+    monkeypatch.setattr(benchmark, "_MOST_FINALISTS", 1)
 
 
 def quick(target: Any, **named: Any) -> ss.Orders:
@@ -149,7 +149,7 @@ def orders(loader):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(benchmark, "LAP_S", 0.05)
         patch.setattr(benchmark, "_MOST_SWEEPS", 2)
-        patch.setattr(benchmark, "_MOST_RACED", 2)
+        patch.setattr(benchmark, "_MOST_FINALISTS", 2)
         return quick(loader, budget_s=10)
 
 
@@ -216,7 +216,7 @@ class TestInWorkers:
     @pytest.mark.slow
     def test_an_order_can_be_measured_by_itself(self, orders, monkeypatch):
         """Against the original, in workers, with progress from 0 to 1; generators stay."""
-        monkeypatch.setattr("stallscope.orders.live._MEASURED_S", 2.0)
+        monkeypatch.setattr("stallscope.orders.evaluator._MEASURED_S", 2.0)
         seen: list[float] = []
         before = generators()
 
@@ -432,6 +432,18 @@ def test_an_exception_of_the_datasets_passes_unchanged():
         quick(DataLoader(Broken(halve), batch_size=2))
 
 
+def test_an_op_may_be_called_as_something_else():
+    """The kind of a part says what it is: an op by the name of `decode` is an op."""
+
+    def decode(image):
+        return image
+
+    parts = quick(loader_of(decode, halve)).bench.predict((1, 0)).parts
+
+    assert ["fetch", "halve", "decode", "collate and send"] == [part.name for part in parts]
+    assert ["fetch", "transform", "transform", "collate"] == [part.kind for part in parts]
+
+
 def test_a_candidate_that_fails_is_noted(monkeypatch):
     """The others are tried, and the result is there."""
 
@@ -439,7 +451,7 @@ def test_a_candidate_that_fails_is_noted(monkeypatch):
         raise OSError("a file is gone")
         yield
 
-    monkeypatch.setattr(trials, "CANDIDATES", (broken, *trials.CANDIDATES))
+    monkeypatch.setattr(variants, "CANDIDATES", (broken, *variants.CANDIDATES))
 
     orders = quick(loader_of(middle, halve))
 

@@ -24,9 +24,9 @@ from support.pipelines import (
 )
 
 from stallscope.orders import run_ops
-from stallscope.orders.captured import OpInput, OpResultError
 from stallscope.orders.pipeline import Chain
 from stallscope.orders.random_streams import Draw, Stream, named_by, restored
+from stallscope.orders.run_ops import OpInput, OpResultError
 
 
 def givens(samples=12):
@@ -57,7 +57,7 @@ def test_two_calls_on_one_draw_give_the_same(kind):
     assert outcome.is_random
     assert "" == outcome.unsteady
     assert before == str(getattr(op.generator, "bit_generator", op.generator))
-    pairs = zip(outcome.givens, givens(), strict=True)
+    pairs = zip(outcome.results, givens(), strict=True)
     added = [float((made.args[0] - given.args[0]).mean()) for made, given in pairs]
     assert 12 == len({round(value, 3) for value in added})
 
@@ -77,7 +77,7 @@ def test_an_op_that_changes_its_input_gets_copies(op):
 
     assert outcome.changes_input
     assert before == run_ops.digest_of(given)
-    assert torch.equal(outcome.givens[0].args[0], 2 * given[0].args[0])
+    assert torch.equal(outcome.results[0].args[0], 2 * given[0].args[0])
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,11 @@ def test_an_op_that_rarely_acts_is_compared_where_it_does():
     op = RareHole()
     stream, (one,) = Stream(op, 0), Chain(op).ops
 
-    acting = run_ops.tell(one, stream, givens(), run_ops.run(one, stream, givens()), lambda: False)
+    acting = run_ops.find_telling_draws(
+        one, stream, givens(), run_ops.run_op(one, stream, givens()), lambda: False
+    )
 
-    made = run_ops.run(one, stream, givens())
+    made = run_ops.run_op(one, stream, givens())
     holes = sum(bool((given.args[0][..., :8, :8] == 0).all()) for given in made)
     assert holes == acting >= 6
 
@@ -138,16 +140,18 @@ def test_an_op_that_rarely_acts_is_compared_where_it_does():
 def test_without_time_the_first_draws_are_looked_at_all_the_same():
     """An op that acts on its first draws is not called idle because the budget is over."""
     stream, (one,) = Stream(Noise(), 0), Chain(Noise()).ops
-    first = run_ops.run(one, stream, givens())
+    first = run_ops.run_op(one, stream, givens())
 
-    assert len(first) == run_ops.tell(one, stream, givens(), first, lambda: True)
+    assert len(first) == run_ops.find_telling_draws(one, stream, givens(), first, lambda: True)
     assert not stream.telling
 
 
 def test_another_turn_gives_other_draws():
     """Independent ones, for statistics."""
     stream, (one,) = Stream(Noise(), 0), Chain(Noise()).ops
-    turns = [run_ops.digest_of(run_ops.run(one, stream, givens(3), turn)) for turn in (0, 1, 2, 1)]
+    turns = [
+        run_ops.digest_of(run_ops.run_op(one, stream, givens(3), turn)) for turn in (0, 1, 2, 1)
+    ]
 
     assert turns[1] == turns[3]
     assert 3 == len(set(turns))

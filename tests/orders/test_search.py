@@ -37,7 +37,9 @@ class Numbers:
 
     def found(self, value: int = 7, is_over: Any = None) -> Any:
         """Search from a number on."""
-        return search(len(self.ops), (State(str(value)), value), self, is_over or (lambda: False))
+        return search(
+            len(self.ops), (State(str(value)), value), self.attempt, is_over or (lambda: False)
+        )
 
     def cost_of(self, positions: Sequence[int], value: int = 7) -> tuple[float, int]:
         """What an order costs and gives, by walking it."""

@@ -7,12 +7,12 @@ from support.pipelines import ROOM, Listed, Tensors, halve, middle, triple
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from stallscope.orders.survey import NoPipelineError, survey
+from stallscope.orders.capture import NoPipelineError, capture
 
 
 def surveyed(dataset, samples=4):
     """The pipeline of a dataset."""
-    return survey(DataLoader(dataset, batch_size=2), samples, ROOM)
+    return capture(DataLoader(dataset, batch_size=2), samples, ROOM)
 
 
 def names(found):
@@ -87,16 +87,16 @@ def test_a_list_that_the_dataset_calls_is_a_pipeline():
 
     assert ["halve", "middle"] == names(found)
     assert (0,) == found.site.where
-    assert (3, 32, 36) == found.drawn[0].given.args[0].shape
+    assert (3, 32, 36) == found.samples[0].given.args[0].shape
 
 
 def test_as_many_samples_as_fit():
     """Large samples are fewer, which is said."""
     loader = DataLoader(Tensors(v2.Compose([halve, middle])), batch_size=2)
 
-    found = survey(loader, 8, 200_000)
+    found = capture(loader, 8, 200_000)
 
-    assert 1 <= len(found.drawn) < 8
+    assert 1 <= len(found.samples) < 8
     assert "were used: each needs" in found.notes[0]
 
 

@@ -20,12 +20,12 @@ def test_equal_distributions_are_rarely_told_apart():
     """Over 60 pairs of samples from one distribution, no more than two are told apart."""
     pairs = [(drawn(seed=2 * n), drawn(seed=2 * n + 1)) for n in range(60)]
 
-    assert sum(equivalence.compare(*pair).distinguished for pair in pairs) <= 2
+    assert sum(equivalence.compare_draws(*pair).distinguished for pair in pairs) <= 2
 
 
 def test_a_shift_is_seen():
     """A shift that is four times the smallest one is seen, and by its mean."""
-    verdict = equivalence.compare(drawn(), drawn(shift=0.4, seed=1))
+    verdict = equivalence.compare_draws(drawn(), drawn(shift=0.4, seed=1))
 
     assert verdict.distinguished
     assert "mean" == verdict.statistic
@@ -33,7 +33,7 @@ def test_a_shift_is_seen():
 
 def test_says_how_small_a_shift_it_would_have_seen():
     """With a standard error of 1/24 in each mean of 4 draws, it is a few tenths of the spread."""
-    verdict = equivalence.compare(drawn(), drawn(seed=1))
+    verdict = equivalence.compare_draws(drawn(), drawn(seed=1))
 
     assert 0.05 < verdict.smallest_share < 0.5
     assert 16 == verdict.pairs
@@ -41,9 +41,9 @@ def test_says_how_small_a_shift_it_would_have_seen():
 
 def test_the_smallest_shift_is_mostly_seen():
     """A shift of the size that is said to be seen four times of five is seen in most of 20."""
-    smallest = equivalence.compare(drawn(), drawn(seed=1)).smallest_share
+    smallest = equivalence.compare_draws(drawn(), drawn(seed=1)).smallest_share
     seen = [
-        equivalence.compare(drawn(seed=2 * n), drawn(smallest, 2 * n + 1)).distinguished
+        equivalence.compare_draws(drawn(seed=2 * n), drawn(smallest, 2 * n + 1)).distinguished
         for n in range(20)
     ]
 
@@ -60,7 +60,7 @@ def test_sharpness_is_seen():
         for values in (rng.permuted(noise, axis=0), smooth)
     )
 
-    assert equivalence.compare(original, other).distinguished
+    assert equivalence.compare_draws(original, other).distinguished
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 9), (8, 9, 3), (8, 9), (7,), (2, 3, 4, 5), (1, 1)])
@@ -74,4 +74,4 @@ def test_any_array_has_statistics(shape):
 
 def test_no_difference_at_all():
     """Pipelines that give the same statistics are not told apart."""
-    assert not equivalence.compare(drawn(), drawn()).distinguished
+    assert not equivalence.compare_draws(drawn(), drawn()).distinguished

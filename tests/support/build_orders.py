@@ -66,9 +66,13 @@ def equivalence(positions) -> str:
 def parts(positions) -> tuple[CostPart, ...]:
     failed = failure(positions)
     works = list(positions[: failed[0]] if failed else positions)
-    ops = [CostPart(NAMES[op], cost_s(op, tuple(works[:place]))) for place, op in enumerate(works)]
-    rest = (CostPart("fetch", REST.fetch_s), CostPart("decode", REST.decode_s))
-    return (*rest, *ops, *([] if failed else [CostPart("collate and send", REST.batch_s)]))
+    ops = [
+        CostPart(NAMES[op], cost_s(op, tuple(works[:place])), "transform")
+        for place, op in enumerate(works)
+    ]
+    before = (CostPart("fetch", REST.fetch_s, "fetch"), CostPart("decode", REST.decode_s, "decode"))
+    after = [] if failed else [CostPart("collate and send", REST.batch_s, "collate")]
+    return (*before, *ops, *after)
 
 
 def predicted_s(positions) -> float | None:

@@ -19,10 +19,11 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from stallscope.orders import random_streams
-from stallscope.orders.evaluator import EquivalenceJudge, PipelineRunner
+from stallscope.orders.capture import capture
+from stallscope.orders.equivalence import EquivalenceJudge
+from stallscope.orders.pipeline_runner import PipelineRunner
 from stallscope.orders.recipe import Recipe
 from stallscope.orders.result import CLOSE, DIFFERENT, FAILS, IDENTICAL, NOT_DISTINGUISHED
-from stallscope.orders.survey import survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -371,9 +372,9 @@ def workbench(known: Known, seed: int = 0, samples: int = 16) -> PipelineRunner:
 def workbench_of(dataset: Any, samples: int = 16) -> PipelineRunner:
     """The pipeline of a dataset at work."""
     loader = DataLoader(dataset, batch_size=4)
-    bench = PipelineRunner(survey(loader, samples, ROOM), 4)
-    bench.begin(lambda: False)
-    return bench
+    runner = PipelineRunner(capture(loader, samples, ROOM), 4)
+    runner.run_original(lambda: False)
+    return runner
 
 
 def compared(known: Known, seed: int = 0) -> Comparison:

@@ -22,8 +22,7 @@ from support.chart_texts import check_texts, texts
 
 import stallscope as ss
 from stallscope.charts.order_pictures import amplification, of
-from stallscope.orders.bench import CostPart
-from stallscope.orders.result import CLOSE, COSTS, Counts, parts_of, pieces
+from stallscope.orders.result import CLOSE, COSTS, Counts, parts_of
 from stallscope.orders.text import costliest, fit, floor, on_top, sentence, verdict
 from stallscope.views.orders import KINDS
 
@@ -260,14 +259,6 @@ class TestParts:
         found = parts_of(replace(unclear, bench=bench), row)
         assert [(1, 0, 2, 3, 4)] == bench.asked["predict"]
         assert pytest.approx(row["predicted_s"]) == sum(part.seconds for part in found)
-
-    def test_an_op_may_be_called_as_something_else(self):
-        """A kind goes by the place: an op by the name of `decode` is an op."""
-        parts = [CostPart(name, 1.0) for name in ("fetch", "decode", "Crop", "decode", "fetch")]
-
-        kinds = [piece.kind for piece in pieces([*parts, CostPart("collate and send", 1.0)])]
-
-        assert ["fetch", "decode", *["transform"] * 3, "collate"] == kinds
 
     def test_a_search_on_fewer_samples_counts_by_its_gain(self):
         """Where ops took longer on all samples, the parts still add up to the prediction."""

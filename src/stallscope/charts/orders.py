@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from stallscope.charts.sheet import Sheet
-    from stallscope.orders.result import Orders, SampleCost
+    from stallscope.orders.bench import CostPart
+    from stallscope.orders.result import Orders
 
 
 AXIS: Final = "seconds of one worker per sample"
@@ -79,7 +80,7 @@ class PipelineRow:
     """What it changes."""
     said: str = ""
     """Stands at the right of the name: whether the data is the same, and how fast it is."""
-    parts: tuple[SampleCost, ...] = ()
+    parts: tuple[CostPart, ...] = ()
     """Of its predicted time; none where that is known as a whole only."""
     predicted_s: float | None = None
     """Per sample; None where it fails."""
@@ -184,7 +185,7 @@ def fitting(text: str, room: float, *, size: float = TEXT_SIZE, bold: bool = Fal
     return printable(text, longest)
 
 
-def _piece(ax: Axes, one: SampleCost, at: tuple[float, float], inch: float) -> None:
+def _piece(ax: Axes, one: CostPart, at: tuple[float, float], inch: float) -> None:
     start, top = at
     ax.add_patch(Rectangle(at, one.seconds, _BAR, facecolor=COLOURS[one.kind], linewidth=0))
     ax.plot([start, start], [top, top + _BAR], color=PAPER, linewidth=1.2, solid_capstyle="butt")

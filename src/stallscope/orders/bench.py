@@ -1,6 +1,7 @@
 """What can be asked of a pipeline that is still at hand: any order's cost, its data, its code.
 
-The values that pass between a view, which asks, and the experiment that can run the pipeline.
+The values that pass between a view, which asks, and what can run the pipeline. The result names it
+by these questions alone, so that reading figures needs none of what made them.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-
-if TYPE_CHECKING:
     Picture = NDArray[np.uint8]
 
 
 class CostPart(NamedTuple):
-    """One piece of what a sample costs."""
+    """One part of what a sample costs."""
 
     name: str
-    """"fetch", "decode", an op's name, "collate and send"."""
+    """An op's name, or what it is else."""
     seconds: float
     """Per sample."""
+    kind: str
+    """Whose colour it has: one of `stages.KINDS`."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Comparison:
     """A pipeline's data against the original's, on the same samples and draws."""
 
     equivalence: str
-    """One of `orderings.EQUIVALENCES`."""
+    """One of `result.EQUIVALENCES`."""
     largest_difference: float | None = None
     """Of two values at the same place, in their own unit; None: identical, or not comparable."""
     psnr_db: float | None = None

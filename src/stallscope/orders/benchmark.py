@@ -1,10 +1,8 @@
-"""Pipelines measured for real: each in the loader's own workers, started in turn with the others.
+"""Variants measured for real: each in the loader's own workers, started in turn with the others.
 
 Sweeps go forth and back, so that a machine that grows slower meanwhile does so for all. All loaders
 make the same few batches again and again, without an end, and nobody uses them: what is timed is
-the loader alone.
-
-Which trials are measured for real: as many as can be started twice in the time that is left.
+the loader alone. Measured are as many as can be started twice in the time that is left.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ import polars as pl
 
 from stallscope.loops import cached_loaders
 from stallscope.loops.timed_loop import Span, TimedLoop, TimedPass, run_timed_pass
-from stallscope.orders.recipe import key_of
+from stallscope.orders.loader_parts import key_of
 from stallscope.orders.result import DIFFERENT, FAILS, LAPS, rates_of
 from stallscope.targets.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from stallscope.orders.trials import Trials
+    from stallscope.orders.variants import Variants
 
 
 LAP_S: Final = 0.4
@@ -32,38 +30,79 @@ LAP_S: Final = 0.4
 _BATCHES: Final = 8
 """That are made again and again."""
 _MOST_SWEEPS: Final = 10
+_MOST_FINALISTS: Final = 7
+"""Pipelines beside the original that are measured for real."""
+_FIRST_KINDS: Final = ("order", "alternative", "batch", "decode", "cache")
+"""The kinds of which one is measured first."""
+_START_S: Final = 0.15
+"""About what starting and ending a loader's workers takes."""
 
 
 def same_batches(loader: Any) -> tuple[Any, list[Any]]:
-    """The loader over its next few batches, again and again, and the samples in them, each once."""
+    """Make the loader repeat its next few batches; also returns their samples, each once."""
     batches = cached_loaders.next_indices(loader, _BATCHES)
-    single = loader.batch_sampler is None
-    samples = batches if single else chain.from_iterable(batches)
-    return cached_loaders.warm(loader, batches), list(
-        {key_of(one): one for one in samples}.values()
-    )
+    samples = batches if loader.batch_sampler is None else chain.from_iterable(batches)
+    once = {key_of(index): index for index in samples}
+    return cached_loaders.warm(loader, batches), list(once.values())
 
 
-class Race:
+def expected_lap_s(loader: Any, variants: Variants) -> float:
+    """Estimate what a lap takes: start-up, warm-up and the steady state."""
+    workers = max(loader.num_workers, 1)
+    batch_s = (variants.fixed.total_s + variants.base_s) * (loader.batch_size or 1) / workers
+    return float(_START_S + max(LAP_S, batch_s * workers) + (workers + 1) * batch_s)
+
+
+def choose_finalists(variants: Variants, lap_s: float, deadline_ns: int) -> list[int]:
+    """Choose what is measured: of each kind the one that gains most, then what is left.
+
+    Args:
+        variants: what there is.
+        lap_s: about what a lap takes.
+        deadline_ns: when the last lap has to be over (`perf_counter_ns`).
+
+    Returns:
+        As many numbers as can be started twice, beside the original, in the time that is left.
+    """
+    can = [
+        number
+        for number, variant in enumerate(variants.all)
+        if number and variant.ops_s is not None
+        if variant.comparison.equivalence not in (FAILS, DIFFERENT)
+    ]
+    can.sort(key=lambda n: (not variants.all[n].is_same, variants.all[n].ops_s or 0.0))
+    first: dict[str, int] = {}
+    for number in can:
+        first.setdefault(variants.all[number].kind, number)
+    firsts = [first[kind] for kind in _FIRST_KINDS if kind in first]
+    rest = [n for n in can if n not in firsts and variants.is_gain(variants.all[n])]
+    left_s = (deadline_ns - time.perf_counter_ns()) / 1e9
+    places = max(int(left_s / (2 * lap_s)) - 1, 1)
+    return [*firsts, *rest][: min(places, _MOST_FINALISTS)]
+
+
+class Benchmark:
     """Loaders that are timed in turn.
 
     Args:
-        lap_s: about what the first one takes.
+        lap_s: about what the first lap takes.
+        first_lap_s: a loader's first lap may take so long, whatever the deadline.
+
+    Attributes:
+        failed: numbers of the variants whose loader raised, and what.
+        sweeps: that were begun with the loaders of the last `run`.
     """
 
-    def __init__(self, lap_s: float = 0.0) -> None:
+    def __init__(self, lap_s: float = 0.0, first_lap_s: float = 0.0) -> None:
         self._loops: dict[int, TimedLoop] = {}
         self._lap_s = lap_s
         self._deadline_ns = 0
         self._rows: list[tuple[Any, ...]] = []
         self._took_s: dict[int, float] = {}
         self._blocks = 0
+        self._first_lap_s = first_lap_s
         self.failed: dict[int, str] = {}
-        """Trials whose loader raised, and what."""
         self.sweeps = 0
-        """That were begun with the loaders of the last `run`."""
-        self.first_lap_s = 0.0
-        """A loader's first lap may take so long, whatever the deadline."""
 
     def run(
         self,
@@ -95,7 +134,7 @@ class Race:
                     on_progress(min((time.perf_counter_ns() - began_ns) / whole_ns, 1.0))
 
     def laps(self) -> pl.DataFrame:
-        """Columns of `orderings.LAPS`."""
+        """Columns of `result.LAPS`."""
         return pl.DataFrame(self._rows, LAPS, orient="row")
 
     def speedups(self) -> dict[int, float]:
@@ -111,12 +150,12 @@ class Race:
     def _may_begin(self, trial: int) -> bool:
         """Whether there is time for another lap, as far as the one before tells."""
         left_s = (self._deadline_ns - time.perf_counter_ns()) / 1e9
-        insists = self.sweeps == 1 and self.first_lap_s > 0
+        insists = self.sweeps == 1 and self._first_lap_s > 0
         return insists or left_s > self._took_s[trial]
 
     def _lap(self, trial: int) -> None:
         began_ns, lap, loop = time.perf_counter_ns(), TimedPass(), self._loops[trial]
-        first_ns = began_ns + int(self.first_lap_s * 1e9) if self.sweeps == 1 else 0
+        first_ns = began_ns + int(self._first_lap_s * 1e9) if self.sweeps == 1 else 0
         try:
             run_timed_pass(loop, lap, Span(LAP_S, max(self._deadline_ns, first_ns)))
         except Exception as error:
@@ -138,57 +177,3 @@ class Race:
             if samples:  # a batch may be empty
                 row = (trial, self._blocks, seconds * workers / samples, samples, place)
                 self._rows.append(row)
-
-
-_MOST_RACED: Final = 7
-"""Pipelines beside the original that are measured for real."""
-_RACED_FIRST: Final = ("order", "alternative", "batch", "decode", "cache")
-"""The kinds of which one is measured first."""
-_START_S: Final = 0.15
-"""About what starting and ending a loader's workers takes."""
-
-
-class LapSchedule:
-    """How long a lap takes, and which trials get one.
-
-    Args:
-        loader: the user's, or a copy.
-        trials: what there is.
-    """
-
-    def __init__(self, loader: Any, trials: Trials) -> None:
-        self._loader, self._trials = loader, trials
-
-    def promising(self, deadline_ns: int) -> list[int]:
-        """The trials that are measured: of each kind the one that gains most, then what is left.
-
-        Args:
-            deadline_ns: when the last lap has to be over (`perf_counter_ns`).
-        """
-        trials = self._trials
-        can = [
-            number
-            for number, trial in enumerate(trials.all)
-            if number and trial.ops_s is not None
-            if trial.comparison.equivalence not in (FAILS, DIFFERENT)
-        ]
-        can.sort(key=lambda n: (not trials.all[n].is_same, trials.all[n].ops_s or 0.0))
-        first: dict[str, int] = {}
-        for number in can:
-            first.setdefault(trials.all[number].kind, number)
-        firsts = [first[kind] for kind in _RACED_FIRST if kind in first]
-        rest = [n for n in can if n not in firsts and trials.is_gain(trials.all[n])]
-        return [*firsts, *rest][: self._places(deadline_ns)]
-
-    @property
-    def lap_s(self) -> float:
-        """About what a lap takes: start-up, warm-up and the steady state."""
-        workers = max(self._loader.num_workers, 1)
-        batch_s = self._trials.rest.total_s + self._trials.base_s
-        batch_s *= (self._loader.batch_size or 1) / workers
-        return float(_START_S + max(LAP_S, batch_s * workers) + (workers + 1) * batch_s)
-
-    def _places(self, deadline_ns: int) -> int:
-        """How many loaders beside the original can be started twice in the time that is left."""
-        left_s = (deadline_ns - time.perf_counter_ns()) / 1e9
-        return min(max(int(left_s / (2 * self.lap_s)) - 1, 1), _MOST_RACED)

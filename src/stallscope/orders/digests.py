@@ -3,9 +3,8 @@
 Type, dtype, shape, mode and bytes of all that a sample holds go in. How a tensor lies in memory
 does not: it is part of a state's key (`layout`), because an op may take longer for it. Pixels go in
 by Python's own keyed hash (SipHash, 64 bits, PEP 456), which is several times as fast as those of
-hashlib; so digests of one process mean nothing to another.
-
-Samples as numbers to compare, and as pictures to look at.
+hashlib; so digests of one process mean nothing to another. What a sample holds can also be had as
+arrays to compare, and as pictures to look at.
 """
 
 from __future__ import annotations
@@ -28,10 +27,23 @@ if TYPE_CHECKING:
 
 _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None))
 _DEEPEST: Final = 12
+_SPATIAL: Final = 2
+_CHANNELS: Final = (1, 3)
+
+
+class Leaf(NamedTuple):
+    """One tensor, array, image or plain value of a sample."""
+
+    kind: str
+    """Type, dtype and shape, in words."""
+    values: NDArray[np.generic] | None
+    """None for what is no array of numbers."""
+    plain: str = ""
+    """What it is, where it has no values."""
 
 
 def digest(value: Any) -> str:
-    """The digest of a value, 32 hexadecimal digits."""
+    """Digest a value, as 32 hexadecimal digits."""
     found = hashlib.blake2b(digest_size=16)
     for piece in _pieces(value, 0):
         found.update(piece)
@@ -39,7 +51,7 @@ def digest(value: Any) -> str:
 
 
 def layout(value: Any) -> str:
-    """In which order the axes of each tensor and array of a value lie in memory."""
+    """Tell in which order the axes of each tensor and array of a value lie in memory."""
     found = []
     for leaf in leaves(value):
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
@@ -50,7 +62,7 @@ def layout(value: Any) -> str:
 
 
 def described(value: Any) -> str:
-    """What a value is, in words: "PIL RGB 533×800", "uint8 (3, 256, 256)"."""
+    """Describe a value in words: "PIL RGB 533×800", "uint8 (3, 256, 256)"."""
     if isinstance(value, torch.Tensor):
         kind = "" if type(value) is torch.Tensor else f"{type(value).__name__} "
         return f"{kind}{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
@@ -72,7 +84,7 @@ def _described_container(value: Any) -> str:
 
 
 def is_image(value: Any) -> bool:
-    """Whether this is an image of PIL's."""
+    """Tell whether this is an image of PIL's."""
     return type(value).__module__.startswith("PIL.") and hasattr(value, "getbands")
 
 
@@ -138,35 +150,20 @@ def _of_container(value: Any, depth: int) -> Iterator[bytes]:
         yield repr(value).encode()
 
 
-_SPATIAL = 2
-_CHANNELS = (1, 3)
-
-
-class ShownValue(NamedTuple):
-    """One tensor, array, image or plain value of a sample."""
-
-    kind: str
-    """Type, dtype and shape, in words."""
-    values: NDArray[np.generic] | None
-    """None for what is no array of numbers."""
-    plain: str
-    """What it is, where it has no values."""
-
-
-def pieces(value: Any) -> list[ShownValue]:
-    """What a sample is made of."""
-    return [_piece(leaf) for leaf in leaves(value)]
-
-
-def _piece(leaf: Any) -> ShownValue:
-    values = as_array(leaf)
-    if values is None or values.dtype.kind not in "biuf":
-        return ShownValue(type(leaf).__name__, None, f"{leaf!r}"[:200])
-    return ShownValue(described(leaf), values, "")
+def leaves_of(value: Any) -> list[Leaf]:
+    """Take a sample apart into what is compared."""
+    found = []
+    for leaf in leaves(value):
+        values = as_array(leaf)
+        if values is None or values.dtype.kind not in "biuf":
+            found.append(Leaf(type(leaf).__name__, None, f"{leaf!r}"[:200]))
+        else:
+            found.append(Leaf(described(leaf), values))
+    return found
 
 
 def as_array(leaf: Any) -> NDArray[np.generic] | None:
-    """The values of a tensor, an array or an image; None for anything else."""
+    """Read the values of a tensor, an array or an image; None for anything else."""
     if isinstance(leaf, torch.Tensor):
         plain = leaf.detach().as_subclass(torch.Tensor)
         plain = plain.to_dense() if plain.layout is not torch.strided else plain
@@ -179,14 +176,14 @@ def as_array(leaf: Any) -> NDArray[np.generic] | None:
 
 
 def largest_array(value: Any) -> NDArray[np.generic] | None:
-    """The array that most of a sample is in: its image; None where it has none of numbers."""
+    """Find the array that most of a sample is in: its image; None where it has none of numbers."""
     arrays = [array for leaf in leaves(value) if (array := as_array(leaf)) is not None]
     arrays = [array for array in arrays if array.dtype.kind in "biuf" and array.size]
     return max(arrays, key=lambda array: array.size, default=None)
 
 
 def pictures(one: Any, other: Any) -> tuple[NDArray[np.uint8], NDArray[np.uint8]] | None:
-    """Two samples as pictures on the same scale of brightness; None where they are no images."""
+    """Show two samples on the same scale of brightness; None where they are no images."""
     first, second = (_as_image(largest_array(value)) for value in (one, other))
     if first is None or second is None:
         return None

@@ -1,38 +1,44 @@
-"""Whether two pipelines give the same data: on the same draws, value by value.
+"""Whether two pipelines give the same data: on the same draws, value by value, then by statistics.
 
 The order of the questions matters. Equal digests are identical. Else the values are compared: other
-types, dtypes or shapes are different, whatever the values. Nearly equal values are close. Where the
-values are far apart but the pipelines draw random numbers, `twosample` asks whether both draw from
-distributions that simple statistics cannot tell apart.
+types, dtypes or shapes are different, whatever the values. Nearly equal values are close.
 
-Can simple statistics tell two random pipelines apart? A test over samples, both drawn anew.
-
-A flip and a random crop give other data in the other order on the same draws, and yet the same
-distribution. For each sample both pipelines are drawn several times; statistics of each draw are
-averaged, and the two averages of one sample make a pair. If the pipelines draw from the same
-distribution, the sign of each pair's difference is a toss of a coin: the test turns the signs of
-all statistics of a sample together, and compares the largest of the statistics' t values with what
-it is then (Westfall and Young, "Resampling-Based Multiple Testing", 1993, chapter 2). Passing is no
-proof of equality, so the smallest shift that the test would probably have seen is given with it.
+Where values are far apart but the pipelines draw random numbers, a test over samples asks whether
+simple statistics can tell them apart: a flip and a random crop give other data in the other order
+on the same draws, and yet the same distribution. For each sample both pipelines are drawn several
+times; statistics of each draw are averaged, and the two averages of one sample make a pair. If the
+pipelines draw from the same distribution, the sign of each pair's difference is a toss of a coin:
+the test turns the signs of all statistics of a sample together, and compares the largest of the
+statistics' t values with what it is then (Westfall and Young, "Resampling-Based Multiple Testing",
+1993, chapter 2). Passing is no proof of equality, so the smallest shift that the test would
+probably have seen is given with it.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from stallscope.orders.result import CLOSE, DIFFERENT, IDENTICAL
+from stallscope.orders.bench import Comparison
+from stallscope.orders.digests import Leaf, digest, largest_array, leaves_of, pictures
+from stallscope.orders.pipeline_runner import LONGEST, NotComparableError
+from stallscope.orders.recipe import Recipe
+from stallscope.orders.result import CLOSE, DIFFERENT, FAILS, IDENTICAL, NOT_DISTINGUISHED
+from stallscope.orders.run_ops import digest_of
+from stallscope.units import count, share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from stallscope.orders.pipeline_runner import PipelineRunner
+    from stallscope.orders.run_ops import OpInput
 
-if TYPE_CHECKING:
     Array = NDArray[np.generic]
+    Floats = NDArray[np.float64]
 
 CLOSE_PSNR_DB: Final = 40.0
 """What differs less is hard to see; lossy image codecs are called transparent from about here on
@@ -40,17 +46,116 @@ CLOSE_PSNR_DB: Final = 40.0
 CLOSE_SHARE: Final = 0.1
 """Of the values' range: where a single value differs by more, samples are not close."""
 _BYTE: Final = 255.0
+STATISTICS: Final = (
+    "mean",
+    "spread",
+    "lowest",
+    "highest",
+    "detail",
+    "left minus right",
+    "top minus bottom",
+    "middle minus edge",
+)
+"""Of one draw; detail is the mean difference between neighbours, which resizing changes."""
+LEVEL: Final = 0.002
+"""So often equal distributions are told apart by mistake: a verdict is given for many orders."""
+FEWEST_PAIRS: Final = 11
+"""Of fewer the signs can be turned in so few ways that no result is below the level."""
+_TURNS: Final = 8_000
+_SEED: Final = 20_240_229
+_POWER: Final = 0.84
+"""Normal quantile of a power of 80%."""
+_DRAWS: Final = 4
+"""Of each sample, for statistics."""
+_PICTURES: Final = 4
 
 
-class Leaf(NamedTuple):
-    """One tensor, array, image or plain value of a sample."""
+class EquivalenceJudge:
+    """Compares pipelines with the one as it is.
 
-    kind: str
-    """Type, dtype and shape, in words."""
-    values: Array | None
-    """None for what is no array of numbers."""
-    plain: str = ""
-    """What it is, where it has no values."""
+    Args:
+        runner: that one.
+    """
+
+    def __init__(self, runner: PipelineRunner) -> None:
+        self._runner = runner
+        self._original_draws: list[Floats] = []
+
+    def compare(self, recipe: Recipe, *, shows: bool = False) -> Comparison:
+        """Whether a pipeline gives the original's data.
+
+        Args:
+            recipe: the pipeline.
+            shows: whether to make pictures.
+        """
+        runner = self._runner
+        n = len(runner.inputs)
+        try:
+            outputs = runner.outputs(recipe)
+            shown = self._pictures(outputs) if shows else ()
+            if digest_of(outputs) == runner.digest:
+                return self._on_other_draws(recipe, shown)
+            if runner.unsteady:
+                why = f"not comparable: {'; '.join(runner.unsteady)}"
+                return Comparison(DIFFERENT, compared=n, why=why, pictures=shown)
+            return self._judged(recipe, _difference(runner.original, outputs), shown)
+        except NotComparableError as error:
+            return Comparison(DIFFERENT, compared=n, why=str(error))
+        except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
+            text = " ".join(str(error).split())[:LONGEST]
+            return Comparison(FAILS, why=f"raises {type(error).__name__}: {text}")
+
+    def _on_other_draws(self, recipe: Recipe, shown: Any) -> Comparison:
+        """Identical on the first draws: on others, too?"""
+        runner, n = self._runner, len(self._runner.inputs)
+        if not runner.is_random or runner.unsteady:
+            return Comparison(IDENTICAL, compared=n, pictures=shown)
+        original, other = (runner.outputs(one, 1) for one in (self._original, recipe))
+        if digest_of(original) == digest_of(other):
+            return Comparison(IDENTICAL, compared=2 * n, why=runner.idle_text, pictures=shown)
+        return self._judged(recipe, _difference(original, other), shown)
+
+    def _judged(self, recipe: Recipe, difference: SampleDifference, shown: Any) -> Comparison:
+        """Not identical: close, not distinguishable, or different."""
+        n = len(self._runner.inputs)
+        equivalence, why = difference.equivalence, difference.why
+        if equivalence == DIFFERENT and not why and self._runner.is_random:
+            equivalence, why = self._distinguished(recipe)
+        return Comparison(equivalence, difference.largest, difference.psnr_db, n, why, shown)
+
+    def _distinguished(self, recipe: Recipe) -> tuple[str, str]:
+        """Whether samples that are drawn anew can be told from the original's, and why so."""
+        n = len(self._runner.inputs)
+        if n < FEWEST_PAIRS:
+            return DIFFERENT, f"{count(n, 'sample')} are too few to test whether both draw alike"
+        turns = range(1, 1 + _DRAWS)
+        if not self._original_draws:
+            self._original_draws = [self._statistics(self._original, turn) for turn in turns]
+        other = [self._statistics(recipe, _DRAWS + turn) for turn in turns]
+        verdict = compare_draws(np.stack(self._original_draws, axis=1), np.stack(other, axis=1))
+        draws = f"{verdict.pairs} samples with {_DRAWS} draws each"
+        if verdict.distinguished:
+            return DIFFERENT, f"{verdict.statistic} differs over {draws}"
+        return NOT_DISTINGUISHED, (
+            f"other values, but no statistic tells them apart over {draws}; a shift of the mean by "
+            f"{share(verdict.smallest_share)} of the spread would probably have been seen"
+        )
+
+    def _statistics(self, recipe: Recipe, turn: int) -> Floats:
+        rows = []
+        for output in self._runner.outputs(recipe, turn):
+            array = largest_array(output.value)
+            rows.append(statistics(np.zeros((1, 1)) if array is None else array))
+        return np.stack(rows)
+
+    @property
+    def _original(self) -> Recipe:
+        return Recipe(self._runner.as_it_is)
+
+    def _pictures(self, outputs: list[OpInput]) -> tuple[Any, ...]:
+        pairs = zip(self._runner.original[:_PICTURES], outputs[:_PICTURES], strict=True)
+        shown = [pictures(one.value, other.value) for one, other in pairs]
+        return tuple(pair for pair in shown if pair is not None)
 
 
 class SampleDifference(NamedTuple):
@@ -66,7 +171,16 @@ class SampleDifference(NamedTuple):
     """What differs, in words."""
 
 
-def compared(
+def _difference(original: list[OpInput], other: list[OpInput]) -> SampleDifference:
+    """How far apart outputs are; their digests may differ although all values agree."""
+    found = compare_samples(*([leaves_of(one.value) for one in ones] for ones in (original, other)))
+    is_same = digest([one.value for one in original]) == digest([one.value for one in other])
+    if found.equivalence == IDENTICAL and not is_same:
+        return found._replace(equivalence=DIFFERENT, why="another type or structure")
+    return found
+
+
+def compare_samples(
     original: Sequence[Sequence[Leaf]], other: Sequence[Sequence[Leaf]]
 ) -> SampleDifference:
     """Compare samples, each a list of leaves.
@@ -83,7 +197,7 @@ def compared(
         [(a.values, b.values) for a, b in zip(mine, theirs, strict=True) if a.values is not None]
         for mine, theirs in zip(original, other, strict=True)
     ]
-    return _of_values([[(a, b) for a, b in sample if b is not None] for sample in pairs])
+    return _compare_values([[(a, b) for a, b in sample if b is not None] for sample in pairs])
 
 
 def _unlike(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> str:
@@ -98,7 +212,7 @@ def _unlike(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> str:
     return ""
 
 
-def _of_values(samples: list[list[tuple[Array, Array]]]) -> SampleDifference:
+def _compare_values(samples: list[list[tuple[Array, Array]]]) -> SampleDifference:
     largest, lowest, share = 0.0, math.inf, 0.0
     for sample in samples:
         for a, b in sample:
@@ -139,31 +253,7 @@ def _range(a: Array) -> float:
     return float(finite.max() - finite.min()) if finite.size else 0.0
 
 
-if TYPE_CHECKING:
-    Floats = NDArray[np.float64]
-
-STATISTICS: Final = (
-    "mean",
-    "spread",
-    "lowest",
-    "highest",
-    "detail",
-    "left minus right",
-    "top minus bottom",
-    "middle minus edge",
-)
-"""Of one draw; detail is the mean difference between neighbours, which resizing changes."""
-LEVEL: Final = 0.002
-"""So often equal distributions are told apart by mistake: a verdict is given for many orders."""
-FEWEST_PAIRS: Final = 11
-"""Of fewer the signs can be turned in so few ways that no result is below the level."""
-_TURNS: Final = 8_000
-_SEED: Final = 20_240_229
-_POWER: Final = 0.84
-"""Normal quantile of a power of 80%."""
-
-
-class Verdict(NamedTuple):
+class DrawTest(NamedTuple):
     """What the test has shown."""
 
     distinguished: bool
@@ -177,7 +267,7 @@ class Verdict(NamedTuple):
 
 
 def statistics(values: NDArray[np.generic]) -> Floats:
-    """The statistics of one draw, shape (len(STATISTICS),).
+    """Take the statistics of one draw, shape (len(STATISTICS),).
 
     Args:
         values: an image with its two spatial axes last or first, or an array of any shape.
@@ -195,7 +285,7 @@ def statistics(values: NDArray[np.generic]) -> Floats:
     return np.asarray(found, dtype=np.float64)
 
 
-def compare(original: Floats, other: Floats) -> Verdict:
+def compare_draws(original: Floats, other: Floats) -> DrawTest:
     """Test whether the statistics of two pipelines differ.
 
     Args:
@@ -208,7 +298,7 @@ def compare(original: Floats, other: Floats) -> Verdict:
     spread = float(original[..., 1].mean()) or 1.0
     error = float(gaps[:, 0].std(ddof=1)) / math.sqrt(pairs) if pairs > 1 else math.inf
     if not moving.any():
-        return Verdict(False, STATISTICS[0], pairs, 0.0)  # noqa: FBT003 - a value
+        return DrawTest(False, STATISTICS[0], pairs, 0.0)  # noqa: FBT003 - a value
     seen = _t_values(gaps[None][..., moving])[0]
     rng = np.random.default_rng(_SEED)
     signs = rng.choice([-1.0, 1.0], size=(_TURNS, pairs))
@@ -216,7 +306,7 @@ def compare(original: Floats, other: Floats) -> Verdict:
     limit = float(np.quantile(turned, 1 - LEVEL))
     which = np.flatnonzero(moving)[int(seen.argmax())]
     smallest = (limit + _POWER) * error / spread
-    return Verdict(bool(seen.max() > limit), STATISTICS[int(which)], pairs, smallest)
+    return DrawTest(bool(seen.max() > limit), STATISTICS[int(which)], pairs, smallest)
 
 
 def _t_values(gaps: Floats) -> Floats:

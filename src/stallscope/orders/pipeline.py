@@ -1,13 +1,9 @@
-"""A pipeline as a row of ops: nested composes flattened, and put together again in any order.
+"""Where a dataset holds its pipeline, and the ops in it: nested composes flattened into one row.
 
 Which objects are composes is known for torchvision's, torch's, albumentations' and MONAI's, and
-guessed for an object that holds one list of callables. A guess is only believed if calling the ops
-in turn gives the data that the pipeline itself gives (see `experiments.ordering.survey`).
-
-Where a dataset holds what may be its pipeline, and datasets with something else in that place.
-
-A dataset is never changed: what stands on the way from it to the place is copied shallowly, and
-the copies lead to the new value.
+guessed for an object that holds one list of callables; `capture` believes a guess only if calling
+the ops in turn gives what the pipeline gives. A dataset is never changed: what stands on the way
+from it to the pipeline is copied shallowly.
 """
 
 from __future__ import annotations
@@ -29,6 +25,16 @@ if TYPE_CHECKING:
 _DEEPEST: Final = 6
 _MOST_ITEMS: Final = 200
 """Ops in a list, or datasets in another: a million paths are neither."""
+_COMPOSES: Final = {
+    ("torchvision.transforms.transforms", "Compose"): "a torchvision Compose",
+    ("torchvision.transforms.v2._container", "Compose"): "a torchvision v2 Compose",
+    ("torch.nn.modules.container", "Sequential"): "an nn.Sequential",
+    ("albumentations.core.composition", "Compose"): "an albumentations Compose",
+    ("monai.transforms.compose", "Compose"): "a MONAI Compose",
+}
+"""Module and class; a subclass may do anything, and is looked at as an object of the user's."""
+_LONGEST: Final = 200
+"""Characters of an op's settings."""
 
 
 class PathStep(NamedTuple):
@@ -165,18 +171,6 @@ def _with(thing: Any, path: Path, value: Any) -> Any:
     clone = shallow(thing)
     vars(clone)[step.name] = _with(own_attributes(thing)[step.name], rest, value)
     return clone
-
-
-_COMPOSES: Final = {
-    ("torchvision.transforms.transforms", "Compose"): "a torchvision Compose",
-    ("torchvision.transforms.v2._container", "Compose"): "a torchvision v2 Compose",
-    ("torch.nn.modules.container", "Sequential"): "an nn.Sequential",
-    ("albumentations.core.composition", "Compose"): "an albumentations Compose",
-    ("monai.transforms.compose", "Compose"): "a MONAI Compose",
-}
-"""Module and class; a subclass may do anything, and is looked at as an object of the user's."""
-_LONGEST: Final = 200
-"""Characters of an op's settings."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _LATER: Final = 1_000_000
-"""Rounds from which on draws are nobody's telling ones."""
+"""Rounds from which on no draw is a telling one."""
 _STRIDE: Final = 7
 _PRIVATE = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 

@@ -1,36 +1,27 @@
-"""What a new pipeline is made of, and a loader that works by it.
+"""A new pipeline as a value, and what makes it real: a loader that works by it, and its source.
 
 Nothing of the user's is changed: the loader, the dataset and what stands between it and its
 pipeline are copied shallowly.
-
-The user's rewrites of ops: which op each is meant for.
-
-Python source for a new pipeline, and the words for what it changes.
-
-The first ops of a pipeline done once for each sample, and their results kept in memory.
-
-A worker keeps what it has made, and what was made before it was forked; workers do not share what
-they make later. Workers that end with an epoch lose theirs.
 """
 
 from __future__ import annotations
 
 import copy
-import pickle
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
-from stallscope.errors import ArgumentError
-from stallscope.loops.cached_values import fresh
+from stallscope.orders.bench import Comparison
+from stallscope.orders.loader_parts import BatchOps, CachedPrefix
 from stallscope.orders.pipeline import Chained
+from stallscope.orders.result import FAILS, IDENTICAL
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     from stallscope.orders.pipeline import Chain, Op, Place
+
+
+_NOT_COMPARED: Final = Comparison(FAILS, why="not compared")
 
 
 @dataclass(frozen=True)
@@ -52,7 +43,8 @@ class Recipe:
     needless: frozenset[int] = frozenset()
     """Ops whose work the opener has done."""
     cached: int = 0
-    """How many of the first ops work once for each sample, whose result is kept in memory."""
+    """One more than how many of the first ops work once for each sample, whose result is kept in
+    memory; 0: nothing is kept."""
 
     @property
     def per_sample(self) -> tuple[int, ...]:
@@ -82,6 +74,32 @@ class Recipe:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """A pipeline that is looked at, and what is known of it."""
+
+    kind: str
+    """One of `result.KINDS`."""
+    recipe: Recipe
+    """How it is made."""
+    change: str
+    """What it changes, in words."""
+    changes: str = ""
+    """What that means for the model or the machine; "" for nothing."""
+    ops_s: float | None = None
+    """What its ops should cost, per sample, less what it saves elsewhere; None: it fails, or that
+    is not known."""
+    comparison: Comparison = _NOT_COMPARED
+    """Its data against the original's."""
+    names: Mapping[int, str] = field(default_factory=dict)
+    """For ops that are replaced, an expression for what replaces them."""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether it gives the original's data."""
+        return self.comparison.equivalence == IDENTICAL
+
+
 @dataclass(frozen=True)
 class Site:
     """Where a pipeline works."""
@@ -97,7 +115,7 @@ class Site:
 
 
 def loader_by(recipe: Recipe, site: Site, loader: Any, **changed: Any) -> Any:
-    """A loader with a new pipeline; the given one stays as it is.
+    """Make a loader with a new pipeline; the given one stays as it is.
 
     Args:
         recipe: what is new.
@@ -113,7 +131,9 @@ def loader_by(recipe: Recipe, site: Site, loader: Any, **changed: Any) -> Any:
     if recipe.reader is not None and site.reader is not None:
         dataset = site.reader.filled(dataset, recipe.reader)
     if recipe.cached:
-        dataset = with_cached_head(site, dataset, ops, recipe.cached)
+        first, rest = ops[: recipe.cached - 1], ops[recipe.cached - 1 :]
+        prefix = site.place.filled(dataset, Chained(first) if first else _loaded)
+        dataset = CachedPrefix(prefix, Chained(rest) if rest else None, site.where or ())
     else:
         dataset = site.place.filled(dataset, chain.put_together(ops))
     clone = copy.copy(loader)
@@ -125,80 +145,8 @@ def loader_by(recipe: Recipe, site: Site, loader: Any, **changed: Any) -> Any:
     return clone
 
 
-class BatchOps:
-    """A collate function that has ops work on the whole batch afterwards.
-
-    Args:
-        collate: the user's.
-        works: the ops, and whether torch vectorises each.
-        where: keys that lead to the column they work on.
-    """
-
-    def __init__(
-        self, collate: Any, works: Sequence[tuple[Any, bool]], where: tuple[Any, ...]
-    ) -> None:
-        self.collate = collate
-        self.works = list(works)
-        self.where = where
-
-    def __call__(self, samples: Any) -> Any:
-        """The batch, with the ops done."""
-        return _changed(self.collate(samples), self.where, self.work)
-
-    def work(self, column: Any) -> Any:
-        """The ops' result for the samples of a batch, stacked."""
-        for op, by_vmap in self.works:
-            column = torch.vmap(op)(column) if by_vmap else op(column)
-        return column
-
-
-def _changed(value: Any, where: tuple[Any, ...], change: Any) -> Any:
-    """A batch with another value in one place."""
-    if not where:
-        return change(value)
-    key, rest = where[0], where[1:]
-    inner = _changed(value[key], rest, change)
-    if isinstance(value, Mapping):
-        return {**value, key: inner}
-    parts = [inner if number == key else one for number, one in enumerate(value)]
-    if hasattr(value, "_fields"):
-        return type(value)(*parts)
-    return type(value)(parts) if isinstance(value, (list, tuple)) else parts
-
-
-def rewrites(
-    ops: tuple[Op, ...], alternatives: Mapping[Any, Any] | None
-) -> Iterator[tuple[int, Any, str]]:
-    """Position, object and expression of each rewrite.
-
-    Args:
-        ops: of the pipeline.
-        alternatives: a rewrite, or several, by an op's name or position.
-
-    Raises:
-        ArgumentError: there is no such op, or the rewrite cannot be called.
-    """
-    known = {op.name: op.position for op in ops}
-    for key, value in (alternatives or {}).items():
-        position = known.get(key) if isinstance(key, str) else key
-        if not isinstance(position, int) or position not in range(len(ops)):
-            raise ArgumentError(
-                f"alternatives: there is no op {key!r} in this pipeline; there are "
-                f"{', '.join(repr(name) for name in known)}"
-            )
-        several = list(value) if isinstance(value, (list, tuple)) else [value]
-        for number, op in enumerate(several):
-            if not callable(op) or isinstance(op, type):
-                raise ArgumentError(
-                    f"alternatives[{key!r}] is {op!r:.80}: give an op that can be called with a "
-                    "sample, an object and not its class"
-                )
-            place = f"[{number}]" if len(several) > 1 else ""
-            yield position, op, f"alternatives[{key!r}]{place}"
-
-
-def code_of(recipe: Recipe, site: Site, names: dict[int, str]) -> str:
-    """Source that puts a recipe's pipeline in the place of the old one of a `loader`.
+def code_of(recipe: Recipe, site: Site, names: Mapping[int, str]) -> str:
+    """Write source that puts a recipe's pipeline in the place of the old one of a `loader`.
 
     Args:
         recipe: the new pipeline.
@@ -220,7 +168,7 @@ def code_of(recipe: Recipe, site: Site, names: dict[int, str]) -> str:
     return "\n".join([*made[:1], old, *made[1:], *(f"{place} = new" for place in places)]).strip()
 
 
-def _made(site: Site, listed: str, names: dict[int, str]) -> list[str]:
+def _made(site: Site, listed: str, names: Mapping[int, str]) -> list[str]:
     """The lines that make `new`; the first is an import, or empty."""
     kind, value = site.chain.kind, site.chain.value
     if kind == "one op":
@@ -246,7 +194,7 @@ def _comment(op: Op) -> str:
 
 
 def change_of(positions: Sequence[int], ops: Sequence[Op]) -> str:
-    """What an order changes, in as few words as possible: "RandomCrop before PILToTensor"."""
+    """Say what an order changes, in as few words as possible: "RandomCrop before PILToTensor"."""
     moved = _moved(tuple(positions))
     if not moved:
         return "as it is"
@@ -266,96 +214,27 @@ def _moved(positions: tuple[int, ...]) -> list[int]:
 
     Of several, those are said to move that come earlier than they did.
     """
+
+    def came_earlier(kept: tuple[int, ...]) -> int:
+        """Of the ops that are not kept, how many stand before their old place."""
+        return sum(place < op for place, op in enumerate(positions) if op not in kept)
+
     best: list[tuple[int, ...]] = []
     for place, position in enumerate(positions):
         rows = [row for row in best[:place] if row[-1] < position]
         longest = max(rows, key=lambda row: (len(row), -row[-1]), default=())
         best.append((*longest, position))
-    kept = max(best, key=lambda row: (len(row), sum(map(_came_earlier, [positions], [row]))))
+    kept = max(best, key=lambda row: (len(row), came_earlier(row)))
     return [position for position in positions if position not in kept]
 
 
-def _came_earlier(positions: tuple[int, ...], kept: tuple[int, ...]) -> int:
-    """Of the ops that are not kept, how many stand before their old place."""
-    return sum(place < position for place, position in enumerate(positions) if position not in kept)
-
-
 def random_order_changed(positions: Sequence[int], is_random: dict[int, bool]) -> bool:
-    """Whether ops that draw random numbers draw them in another order than before."""
+    """Tell whether ops that draw random numbers draw them in another order than before."""
     drawing = [position for position in positions if is_random.get(position)]
     return drawing != sorted(drawing)
 
 
-class CachedPrefix:
-    """A dataset whose samples come from memory, as far as they are the same every time.
-
-    Args:
-        dataset: with the first ops alone in the place of its pipeline.
-        tail: the ops that are done every time, one after the other; None: there are none.
-        where: keys that lead to the pipeline's result in a sample.
-    """
-
-    def __init__(self, dataset: Any, tail: Any, where: Sequence[Any]) -> None:
-        self.dataset = dataset
-        self.tail = tail
-        self.where = tuple(where)
-        self.kept: dict[Any, Any] = {}
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: Any) -> Any:
-        key = key_of(index)
-        if key not in self.kept:
-            self.kept[key] = fresh(self.dataset[index])
-        return _placed(self.kept[key], self.where, self._finish)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "dataset":
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
-
-    def _finish(self, value: Any) -> Any:
-        value = fresh(value)  # an op may change its input in place
-        return value if self.tail is None else self.tail(value)
-
-
-def key_of(index: Any) -> Hashable:
-    """The index itself, or its bytes where it cannot be a key, as the list of a batch."""
-    try:
-        hash(index)
-    except TypeError:
-        return pickle.dumps(index)
-    return index  # type: ignore[no-any-return]  # it has just been hashed
-
-
-def _placed(value: Any, where: tuple[Any, ...], change: Any) -> Any:
-    """A sample with another value in one place."""
-    if not where:
-        return change(value)
-    key, rest = where[0], where[1:]
-    inner = _placed(value[key], rest, change)
-    if isinstance(value, dict):
-        return {**value, key: inner}
-    parts = [inner if number == key else one for number, one in enumerate(value)]
-    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-
-
-def with_cached_head(site: Site, dataset: Any, ops: Sequence[Any], cached: int) -> CachedPrefix:
-    """A dataset that keeps what the first ops give.
-
-    Args:
-        site: where the pipeline works.
-        dataset: the user's; it stays as it is.
-        ops: of the pipeline.
-        cached: one more than how many of them are done once.
-    """
-    first, rest = list(ops[: cached - 1]), list(ops[cached - 1 :])
-    inner = site.place.filled(dataset, Chained(first) if first else _same)
-    return CachedPrefix(inner, Chained(rest) if rest else None, site.where or ())
-
-
-def _same(value: Any) -> Any:
+def _loaded(value: Any) -> Any:
     """An image that is kept is kept decoded."""
     load = getattr(value, "load", None)
     if callable(load):

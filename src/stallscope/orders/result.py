@@ -17,24 +17,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import polars as pl
 
 from stallscope.ladder.result import Rates
-from stallscope.orders.bench import NoSuchOrderError, OrderBench
+from stallscope.orders.bench import CostPart, NoSuchOrderError, OrderBench
 from stallscope.result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from polars._typing import PolarsDataType
 
-    from stallscope.orders.bench import CostPart
-
-
-if TYPE_CHECKING:
     Schema = dict[str, PolarsDataType]
 
 IDENTICAL: Final = "identical"
@@ -372,41 +368,17 @@ ON_BATCH: Final = " (on the batch)"
 """Ends the name of an op that works on whole batches, in the order of a trial."""
 BETWEEN: Final = " → "
 """Stands between the names of an order."""
-_KINDS: Final = {FETCH: "fetch", DECODE: "decode", BATCH: "collate"}
-_FIRST: Final = (FETCH, DECODE)
-"""What comes before the ops, each at its place; an image may be decoded somewhere else."""
 _ROUNDING: Final = 1e-9
 """Seconds."""
 _NEAR: Final = 1e-3
 
 
-class SampleCost(NamedTuple):
-    """One part of what a sample costs."""
-
-    name: str
-    """An op's name, or what it is else."""
-    seconds: float
-    """Per sample."""
-    kind: str
-    """Whose colour it has: one of `stages.KINDS`."""
-
-
-def pieces(parts: Iterable[CostPart]) -> tuple[SampleCost, ...]:
-    """What a bench predicts, with its kinds; an op may be called as one of the others."""
-    found = []
-    for place, part in enumerate(parts):
-        first = place < len(_FIRST) and part.name == _FIRST[place]
-        kind = _KINDS[part.name] if first or part.name == BATCH else "transform"
-        found.append(SampleCost(part.name, part.seconds, kind))
-    return tuple(found)
-
-
-def as_it_is(orders: Orders) -> tuple[SampleCost, ...]:
+def as_it_is(orders: Orders) -> tuple[CostPart, ...]:
     """The parts of the pipeline as it is."""
     return parts_of(orders, orders.trials.row(0, named=True)) if orders.trials.height else ()
 
 
-def parts_of(orders: Orders, trial: dict[str, Any]) -> tuple[SampleCost, ...]:
+def parts_of(orders: Orders, trial: dict[str, Any]) -> tuple[CostPart, ...]:
     """The parts of a trial's predicted time, in the order in which they happen.
 
     Args:
@@ -432,11 +404,11 @@ def parts_of(orders: Orders, trial: dict[str, Any]) -> tuple[SampleCost, ...]:
         return ()
     together = f"{', '.join(name.removesuffix(ON_BATCH) for name in moved)} on the batch"
     found = [
-        SampleCost(FETCH, rest.fetch_s, "fetch"),
-        SampleCost(DECODE, decode_s, "decode"),
+        CostPart(FETCH, rest.fetch_s, "fetch"),
+        CostPart(DECODE, decode_s, "decode"),
         *ops,
-        SampleCost(together, batch_s, "collate"),
-        SampleCost(BATCH, rest.batch_s, "collate"),
+        CostPart(together, batch_s, "collate"),
+        CostPart(BATCH, rest.batch_s, "collate"),
     ]
     return tuple(piece for piece in found if piece.seconds > _ROUNDING)
 
@@ -450,7 +422,7 @@ def _shown(trial: dict[str, Any]) -> list[str]:
     return str(trial["order"]).split(BETWEEN)
 
 
-def _known_ops(orders: Orders, trial: dict[str, Any]) -> list[SampleCost] | None:
+def _known_ops(orders: Orders, trial: dict[str, Any]) -> list[CostPart] | None:
     """The ops that work on samples, with their costs; None where one cannot be told."""
     positions, shown = trial["positions"], _shown(trial)
     costs = _costs_in(orders, tuple(positions))
@@ -460,12 +432,12 @@ def _known_ops(orders: Orders, trial: dict[str, Any]) -> list[SampleCost] | None
     found = []
     for op, name in zip(positions, shown, strict=True):
         if name == names[op]:
-            found.append(SampleCost(name, costs[op], "transform"))
+            found.append(CostPart(name, costs[op], "transform"))
         elif not name.endswith(ON_BATCH):
             seconds = _cost_of_rewrite(orders, op, name)
             if seconds is None:
                 return None
-            found.append(SampleCost(name, seconds, "transform"))
+            found.append(CostPart(name, seconds, "transform"))
     return found
 
 

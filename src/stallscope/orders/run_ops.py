@@ -1,4 +1,4 @@
-"""Trying an op on samples: what it gives, how long it takes, and whether it can be compared.
+"""Running an op on captured samples: what it gives, how long it takes, whether it can be compared.
 
 Each op is called twice for each sample, on the same draws, in two orders of the samples, and timed.
 An op that gives other data the second time keeps a state, or draws from a generator that nobody can
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from stallscope.errors import StallscopeError
 from stallscope.loops.cached_values import fresh, versions
-from stallscope.orders.captured import OpInput, called, passed_on
 from stallscope.orders.digests import digest, layout
 from stallscope.orders.random_streams import Draw, Stream
 from stallscope.targets.object_graph import own_attributes
@@ -24,25 +25,50 @@ if TYPE_CHECKING:
 
     from stallscope.orders.pipeline import Op
 
-
 _CHEAP_S: Final = 0.02
 """Ops that are done with all samples sooner than this are called a few times more for each."""
 _FEWEST_ROUNDS: Final = 2
 _MOST_ROUNDS: Final = 5
-_MOST_TRIES: Final = 64
-"""Draws that are looked through for one that does something."""
+_MOST_DRAWS: Final = 64
+"""That are looked through for one on which an op does something."""
 _LOOKED_AT: Final = 3
 """Samples whose inputs are compared after the call; of the others the tensors' version numbers."""
 _FEWEST_COUNTED: Final = 3
 """Calls from which on a number that grows by one with each is a count of calls."""
 
 
+class OpResultError(StallscopeError, TypeError):
+    """An op gives something that the next one cannot be called with."""
+
+
+class OpInput(NamedTuple):
+    """What an op is called with.
+
+    One positional argument is replaced by the op's result; several are replaced by a tuple of as
+    many; keyword arguments by a dictionary.
+    """
+
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+
+    @property
+    def value(self) -> Any:
+        """The sample itself, as the last op of a pipeline gives it."""
+        if self.named:
+            return self.named
+        return self.args[0] if len(self.args) == 1 else self.args
+
+    def copy(self) -> OpInput:
+        """A copy that an op may change in place."""
+        return OpInput(*fresh(tuple(self)))
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What an op did to some samples."""
 
-    givens: tuple[OpInput, ...]
-    """What the next op is called with, one a sample."""
+    results: tuple[OpInput, ...]
+    """What the next op is called with, one per sample."""
     digest: str
     """Of all of them."""
     layout: str
@@ -61,82 +87,171 @@ class Outcome:
         """Mean over the samples."""
         return sum(self.times_s) / len(self.times_s)
 
-
-def beginning(outcome: Outcome, samples: int) -> Outcome:
-    """The outcome for the first samples alone."""
-    if samples >= len(outcome.givens):
-        return outcome
-    givens = outcome.givens[:samples]
-    return replace(
-        outcome,
-        givens=givens,
-        digest=digest_of(givens),
-        layout=layout_of(givens),
-        times_s=outcome.times_s[:samples],
-    )
-
-
-def digest_of(givens: Sequence[OpInput]) -> str:
-    """The digest of several samples."""
-    return digest([(given.args, given.named) for given in givens])
+    def first(self, samples: int) -> Outcome:
+        """The outcome for the first samples alone."""
+        if samples >= len(self.results):
+            return self
+        results = self.results[:samples]
+        return replace(
+            self,
+            results=results,
+            digest=digest_of(results),
+            layout=layout_of(results),
+            times_s=self.times_s[:samples],
+        )
 
 
-def layout_of(givens: Sequence[OpInput]) -> str:
-    """How several samples lie in memory; samples of one kind count once."""
-    return "/".join(sorted({layout([given.args, given.named]) for given in givens}))
+def digest_of(inputs: Sequence[OpInput]) -> str:
+    """Digest several samples."""
+    return digest([(one.args, one.named) for one in inputs])
 
 
-def run(op: Op, stream: Stream, givens: Sequence[OpInput], turn: int = 0) -> list[OpInput]:
+def layout_of(inputs: Sequence[OpInput]) -> str:
+    """Tell how several samples lie in memory; samples of one kind count once."""
+    return "/".join(sorted({layout([one.args, one.named]) for one in inputs}))
+
+
+def call_op(op: Op, call: Any, given: OpInput) -> Any:
+    """Call an op as its compose would.
+
+    Args:
+        op: says how.
+        call: what is called: the op, or a copy of it.
+        given: with what.
+    """
+    if op.maps_items and len(given.args) == 1 and isinstance(given.args[0], (list, tuple)):
+        return [call(item) for item in given.args[0]]
+    return call(*given.args, **given.named)
+
+
+def next_input(op: Op, given: OpInput, result: Any) -> OpInput:
+    """Make what the next op is called with of an op's result.
+
+    Raises:
+        OpResultError: the result is nothing that it could be called with.
+    """
+    if result is None:
+        raise OpResultError(
+            f"{op.name} returns None, so the op after it gets no sample: let its __call__ return "
+            "the sample"
+        )
+    if given.named:
+        if not isinstance(result, Mapping):
+            raise OpResultError(
+                f"{op.name} was called by keyword and returns a {type(result).__name__}: let it "
+                "return a dictionary of what it was given"
+            )
+        return OpInput((), dict(result))
+    if len(given.args) > 1:
+        if not isinstance(result, (tuple, list)) or len(result) != len(given.args):
+            raise OpResultError(
+                f"{op.name} was called with {len(given.args)} values and returns a "
+                f"{type(result).__name__}: let it return a tuple of as many"
+            )
+        return OpInput(tuple(result), {})
+    return OpInput((result,), {})
+
+
+def run_op(op: Op, stream: Stream, inputs: Sequence[OpInput], turn: int = 0) -> list[OpInput]:
     """Call an op once for each sample, on its own draws; the samples stay as they are.
 
     Args:
         op: how it is called.
         stream: what is called.
-        givens: the samples.
+        inputs: the samples.
         turn: 0 for the draws on which orders are compared; another number for independent ones.
     """
     results = []
-    for number, given in enumerate(givens):
-        kept = OpInput(*fresh(tuple(given)))
+    for number, given in enumerate(inputs):
         stream.seed(stream.later_draw(number, turn) if turn else stream.telling_draw(number))
-        results.append(passed_on(op, given, called(op, stream.op, kept)))
+        results.append(next_input(op, given, call_op(op, stream.op, given.copy())))
     return results
 
 
-def measure_op(op: Op, stream: Stream, givens: Sequence[OpInput]) -> Outcome:
-    """Try an op on samples, which stay as they are.
+def measure_op(op: Op, stream: Stream, inputs: Sequence[OpInput]) -> Outcome:
+    """Run and time an op on samples, which stay as they are.
 
     Raises:
         Exception: whatever the op raises.
     """
-    first = _First(op, stream, givens)
-    calls = _Calls(op, stream, givens, copies=first.changes_input)
-    again = calls.again()
-    steady = first.digest == digest_of(again)
-    return Outcome(
-        givens=tuple(again if steady else first.results),
-        digest=first.digest,
-        layout=layout_of(again),
-        times_s=tuple(map(calls.shortest_s, range(len(givens)))),
-        is_random=first.is_random,
-        changes_input=first.changes_input,
-        unsteady=_unsteady(op, steady=steady, counts=first.counts),
-    )
+    numbers = _whole_numbers(stream.op)
+    first, is_random, changes_input = _first_results(op, stream, inputs)
+    grown = [now - numbers.get(name, now) for name, now in _whole_numbers(stream.op).items()]
+    counts_calls = len(inputs) >= _FEWEST_COUNTED and len(inputs) in grown
 
+    def call(draw: Draw) -> tuple[OpInput, float]:
+        given = inputs[draw.sample]
+        used = given.copy() if changes_input else given
+        stream.seed(draw)
+        began_ns = time.perf_counter_ns()
+        result = call_op(op, stream.op, used)
+        took_s = (time.perf_counter_ns() - began_ns) / 1e9
+        return next_input(op, given, result), took_s
 
-def _unsteady(op: Op, *, steady: bool, counts: bool) -> str:
-    if not steady:
-        return (
+    draws = [stream.telling_draw(number) for number in range(len(inputs))]
+    second = [call(draw)[0] for draw in reversed(draws)][::-1]  # the last sample first
+    digest_ = digest_of(first)
+    is_steady = digest_ == digest_of(second)
+    unsteady = f"{op.name} counts its calls" if counts_calls else ""
+    if not is_steady:
+        unsteady = (
             f"{op.name} gives other data for the same sample and the same random numbers: it keeps "
             "a state between its calls, or draws from a generator that was not found"
         )
-    return f"{op.name} counts its calls" if counts else ""
+    return Outcome(
+        results=tuple(second if is_steady else first),
+        digest=digest_,
+        layout=layout_of(second),
+        times_s=tuple(
+            _shortest_s(call, Draw(number), _CHEAP_S / len(inputs)) for number in range(len(inputs))
+        ),
+        is_random=is_random,
+        changes_input=changes_input,
+        unsteady=unsteady,
+    )
 
 
-def tell(
+def _first_results(
+    op: Op, stream: Stream, inputs: Sequence[OpInput]
+) -> tuple[list[OpInput], bool, bool]:
+    """What an op gives for copies of its inputs, whether it draws, and whether it changes them."""
+    results = []
+    is_random = changes_input = False
+    for number, given in enumerate(inputs):
+        used = given.copy()
+        looks = number < _LOOKED_AT and not changes_input
+        before = digest(tuple(used)) if looks else ""
+        tensors = versions(tuple(used))
+        stream.seed(stream.telling_draw(number))
+        places = stream.places() if not is_random else []
+        result = call_op(op, stream.op, used)
+        is_random = is_random or stream.places() != places
+        changes_input |= versions(tuple(used)) != tensors
+        if looks:
+            changes_input |= digest(tuple(used)) != before
+        results.append(next_input(op, given, result))
+    return results, is_random, changes_input
+
+
+def _shortest_s(call: Callable[[Draw], tuple[OpInput, float]], draw: Draw, cheap_s: float) -> float:
+    """The shortest of a few calls in a row for one sample.
+
+    In a row, and with each result let go: so the input is in the cache and memory is used again, as
+    in the pipeline, where the op before has just made what this one gets.
+    """
+    times_s: list[float] = []
+    with _no_collection():
+        while len(times_s) < _FEWEST_ROUNDS or (
+            len(times_s) < _MOST_ROUNDS and sum(times_s) < cheap_s
+        ):
+            times_s.append(call(draw)[1])
+    return min(times_s)
+
+
+def find_telling_draws(
     op: Op,
     stream: Stream,
-    givens: Sequence[OpInput],
+    inputs: Sequence[OpInput],
     results: Sequence[OpInput],
     is_over: Callable[[], bool],
 ) -> int:
@@ -145,7 +260,7 @@ def tell(
     Args:
         op: how it is called.
         stream: what is called; its `telling` is filled.
-        givens: what it gets in the pipeline as it is.
+        inputs: what it gets in the pipeline as it is.
         results: what it gave for each of them on its first draw.
         is_over: whether there is no time for other draws.
 
@@ -153,102 +268,21 @@ def tell(
         On how many samples it does something.
     """
     acting = 0
-    for number, (given, result) in enumerate(zip(givens, results, strict=True)):
+    for number, (given, result) in enumerate(zip(inputs, results, strict=True)):
         before = digest_of([given])
         if digest_of([result]) != before:
             acting += 1
             continue
-        wanted = acting < (number + 2) // 2
-        for turn in range(1, _MOST_TRIES if wanted else 1):
+        is_wanted = acting < (number + 2) // 2
+        for turn in range(1, _MOST_DRAWS if is_wanted else 1):
             if is_over():
                 break
-            kept = OpInput(*fresh(tuple(given)))
             stream.seed(Draw(number, turn))
-            if digest_of([passed_on(op, given, called(op, stream.op, kept))]) != before:
+            if digest_of([next_input(op, given, call_op(op, stream.op, given.copy()))]) != before:
                 acting += 1
                 stream.telling[number] = turn
                 break
     return acting
-
-
-class _First:
-    """The first calls of an op, on copies of its inputs; not timed.
-
-    Args:
-        op: how it is called.
-        stream: what is called.
-        givens: the samples.
-    """
-
-    def __init__(self, op: Op, stream: Stream, givens: Sequence[OpInput]) -> None:
-        self.results: list[OpInput] = []
-        self.is_random = self.changes_input = False
-        numbers = _whole_numbers(stream.op)
-        for number, given in enumerate(givens):
-            self._call(op, stream, given, number)
-        calls = len(givens)
-        grown = [now - numbers.get(name, now) for name, now in _whole_numbers(stream.op).items()]
-        self.counts = calls >= _FEWEST_COUNTED and calls in grown
-        self.digest = digest_of(self.results)
-
-    def _call(self, op: Op, stream: Stream, given: OpInput, number: int) -> None:
-        kept = OpInput(*fresh(tuple(given)))
-        looks = number < _LOOKED_AT and not self.changes_input
-        before = digest(tuple(kept)) if looks else ""
-        tensors = versions(tuple(kept))
-        stream.seed(stream.telling_draw(number))
-        places = stream.places() if not self.is_random else []
-        result = called(op, stream.op, kept)
-        if not self.is_random:
-            self.is_random = stream.places() != places
-        self.changes_input |= versions(tuple(kept)) != tensors
-        if looks:
-            self.changes_input |= digest(tuple(kept)) != before
-        self.results.append(passed_on(op, given, result))
-
-
-class _Calls:
-    """More calls of an op for all samples.
-
-    Args:
-        op: how it is called.
-        stream: what is called.
-        givens: the samples.
-        copies: whether each call gets a copy.
-    """
-
-    def __init__(self, op: Op, stream: Stream, givens: Sequence[OpInput], *, copies: bool) -> None:
-        self._op, self._stream, self._givens, self._copies = op, stream, givens, copies
-
-    def again(self) -> list[OpInput]:
-        """What the op gives on the draws on which orders are compared, the last sample first."""
-        draws = map(self._stream.telling_draw, range(len(self._givens)))
-        return [self._call(draw)[0] for draw in reversed(list(draws))][::-1]
-
-    def shortest_s(self, number: int) -> float:
-        """The shortest of a few calls in a row for one sample, on its first draw.
-
-        In a row, and with each result let go: so the input is in the cache and memory is used
-        again, as in the pipeline, where the op before has just made what this one gets.
-        """
-        times_s: list[float] = []
-        each_s = _CHEAP_S / len(self._givens)
-        with _no_collection():
-            while len(times_s) < _FEWEST_ROUNDS or (
-                len(times_s) < _MOST_ROUNDS and sum(times_s) < each_s
-            ):
-                times_s.append(self._call(Draw(number))[1])
-        return min(times_s)
-
-    def _call(self, draw: Draw) -> tuple[OpInput, float]:
-        """What the op gives for a sample, and how long it takes."""
-        given = self._givens[draw.sample]
-        kept = OpInput(*fresh(tuple(given))) if self._copies else given
-        self._stream.seed(draw)
-        began_ns = time.perf_counter_ns()
-        result = called(self._op, self._stream.op, kept)
-        took_s = (time.perf_counter_ns() - began_ns) / 1e9
-        return passed_on(self._op, given, result), took_s
 
 
 def _whole_numbers(op: Any) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 A node is (the set of ops applied, the state of the samples). Orders that come to the same node
 merge, because whatever follows costs the same and gives the same; orders that come to other data
-stay apart. An op in a node is tried once: n times 2^(n-1) trials where all ops commute, instead of
+stay apart. An op in a node is tried once: n times 2^(n-1) times where all ops commute, instead of
 n times n!. The walk goes deep first, so that only the samples along one order are in memory, and
 the order as it is comes first.
 
@@ -15,10 +15,13 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 from math import factorial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    Attempt = Callable[[int, Sequence[int], Any, "State"], "TriedOp"]
+    """Tries an op (its position) after others (theirs, in order) on samples in a state."""
 
 
 class State(NamedTuple):
@@ -41,20 +44,6 @@ class TriedOp(NamedTuple):
     """The samples themselves; only the walk holds them."""
     why_not: str = ""
     """Why it cannot be applied here."""
-
-
-class OpRunner(Protocol):
-    """What can try an op."""
-
-    def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
-        """Try an op on samples.
-
-        Args:
-            position: of the op.
-            applied: the positions that were applied before, in their order.
-            value: the samples.
-            state: what they are.
-        """
 
 
 class SearchNode(NamedTuple):
@@ -89,18 +78,13 @@ class SearchResult:
         return self.n * factorial(self.n)
 
     def after(self, positions: Sequence[int]) -> Iterator[tuple[int, TriedOp | None]]:
-        """What was found along an order: each op, and None from where nothing was tried."""
+        """Follow an order: each op and what it did, None from where nothing was tried."""
         node: SearchNode | None = self.start
         for position in positions:
             tried = self.edges.get(node, {}).get(position) if node else None
             yield position, tried
-            node = None
-            if tried and tried.state:
-                node = SearchNode(self._applied(positions, position), tried.state)
-
-    @staticmethod
-    def _applied(positions: Sequence[int], until: int) -> frozenset[int]:
-        return frozenset(positions[: list(positions).index(until) + 1])
+            state = tried.state if tried else None
+            node = SearchNode(node.applied | {position}, state) if node and state else None
 
 
 class Order(NamedTuple):
@@ -114,19 +98,19 @@ class Order(NamedTuple):
 
 
 def search(
-    n: int, start: tuple[State, Any], bench: OpRunner, is_over: Callable[[], bool]
+    n: int, start: tuple[State, Any], attempt: Attempt, is_over: Callable[[], bool]
 ) -> SearchResult:
     """Try the ops in all orders that differ, until the time is over.
 
     Args:
         n: how many ops there are, known by 0 to n - 1.
         start: the samples before any op, and what they are.
-        bench: tries an op.
-        is_over: asked before each trial but those of the order as it is.
+        attempt: tries an op.
+        is_over: asked before each op is tried, but not in the order as it is.
     """
     state, value = start
     found = SearchResult(n, SearchNode(frozenset(), state))
-    walk = _Walk(found, bench, is_over)
+    walk = _Walk(found, attempt, is_over)
     walk.original(value)
     walk.visit(found.start, (), value)
     return found
@@ -137,12 +121,12 @@ class _Walk:
 
     Args:
         found: is filled.
-        bench: tries an op.
+        attempt: tries an op.
         is_over: whether the time is.
     """
 
-    def __init__(self, found: SearchResult, bench: OpRunner, is_over: Callable[[], bool]) -> None:
-        self._found, self._bench, self._is_over = found, bench, is_over
+    def __init__(self, found: SearchResult, attempt: Attempt, is_over: Callable[[], bool]) -> None:
+        self._found, self._attempt, self._is_over = found, attempt, is_over
         self._visited: set[SearchNode] = set()
         self._kept: dict[tuple[SearchNode, int], Any] = {}
         """Samples along the order as it is, so that none of its ops is tried a second time."""
@@ -190,13 +174,13 @@ class _Walk:
     def _try(
         self, node: SearchNode, applied: tuple[int, ...], position: int, value: Any
     ) -> TriedOp:
-        tried = self._bench.attempt(position, applied, value, node.state)
+        tried = self._attempt(position, applied, value, node.state)
         self._found.edges.setdefault(node, {})[position] = tried._replace(value=None)
         return tried
 
 
 def cheapest(found: SearchResult, most: int) -> dict[str, list[Order]]:
-    """For each data that comes out at the end, the cheapest orders that give it.
+    """Find, for each data that comes out at the end, the cheapest orders that give it.
 
     Args:
         found: by a search.
@@ -232,7 +216,7 @@ def cheapest(found: SearchResult, most: int) -> dict[str, list[Order]]:
 
 
 def failures(found: SearchResult) -> list[tuple[tuple[int, ...], str]]:
-    """Beginnings of orders that cannot be gone on with, the shortest of each reason, and why."""
+    """List beginnings of orders that fail, the shortest for each reason, and why."""
     shortest: dict[tuple[int, str], tuple[int, ...]] = {}
     for node, edges in found.edges.items():
         for position, tried in edges.items():

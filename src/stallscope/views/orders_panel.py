@@ -29,7 +29,6 @@ from stallscope.orders.result import (
     IDENTICAL,
     NOT_DISTINGUISHED,
     op_names,
-    pieces,
 )
 from stallscope.orders.text import factor_text, sentence, verdict
 from stallscope.units import seconds
@@ -194,7 +193,7 @@ class Tries:
         found = self.predict(positions)
         other = self.predict(beside).measured if beside else None
         first = positions == self.as_it_is
-        parts = pieces(found.prediction.parts)
+        parts = found.prediction.parts
         ops = sum(part.kind == "transform" for part in parts)
         fails = found.prediction.seconds is None and ops < len(positions)
         measured = None

@@ -1,0 +1,439 @@
+"""Finding a loader's pipeline, and capturing the samples on which its ops are run.
+
+Watchers stand in a copy of the dataset while samples are made; the user's own has none. A lazy
+image is decoded by the watcher, so that its decoding is no op's.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import random
+import statistics
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain as flat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+
+from stallscope.errors import StallscopeError, UnsupportedError
+from stallscope.hooks import find_ops
+from stallscope.loops import cached_loaders
+from stallscope.loops.cached_values import bytes_of, fresh, leaves, mapped
+from stallscope.orders.digests import digest, is_image
+from stallscope.orders.pipeline import Chain, places, readers
+from stallscope.orders.recipe import Site
+from stallscope.orders.result import FixedCosts
+from stallscope.orders.run_ops import OpInput, OpResultError, call_op, next_input
+from stallscope.units import count, size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from stallscope.orders.pipeline import Place
+
+_CHECKED: Final = 3
+"""Samples on which a row of ops has to give what its pipeline gives."""
+_MOST_BATCHES: Final = 1_000
+_SEED: Final = 1_234
+_ROUNDS: Final = 4
+"""Times that a batch is collated."""
+
+
+class NoPipelineError(StallscopeError, ValueError):
+    """The dataset calls nothing that could be put in another order; says what was found."""
+
+
+class Lazy(NamedTuple):
+    """An image that was still encoded when it came to the pipeline."""
+
+    file: Any
+    """Its path, or its bytes; None where it cannot be read a second time."""
+    format: str | None
+    """As PIL names it."""
+    size: tuple[int, int]
+    """Width and height."""
+
+    def open(self) -> Any:
+        """The image once more as it came to the pipeline: open, and not yet decoded."""
+        return Image.open(io.BytesIO(self.file) if isinstance(self.file, bytes) else self.file)
+
+
+@dataclass
+class CapturedSample:
+    """One sample that went through a pipeline."""
+
+    given: OpInput
+    """What the pipeline was called with, decoded."""
+    where: tuple[Any, ...] | None
+    """Keys and numbers that lead to the pipeline's result in the finished sample; None where it is
+    not in there as it came out."""
+    lazy: Lazy | None
+    """The image, if it was still encoded."""
+    decode_s: float
+    """Decoding it."""
+    fetch_s: float
+    """The rest of `__getitem__`."""
+    finished: Any
+    """The sample as the dataset gives it."""
+    path: Any
+    """The file that a reader made the image of; None where no reader did."""
+    reader: int | None
+    """Which of the readers."""
+
+
+class CapturedPipeline(NamedTuple):
+    """A pipeline, and samples that went through it."""
+
+    site: Site
+    """Where it works, and its ops."""
+    samples: tuple[CapturedSample, ...]
+    """What it was called with."""
+    notes: tuple[str, ...]
+    """What was left out, in sentences."""
+
+
+def capture(loader: Any, samples: int, room_bytes: int) -> CapturedPipeline:
+    """Find the pipeline of a loader, and capture samples for it.
+
+    Args:
+        loader: torch's own, map-style.
+        samples: how many, in the order of its sampler.
+        room_bytes: what the samples may need in memory at all points of their way.
+
+    Raises:
+        NoPipelineError: there is none that can be taken apart.
+        UnsupportedError: the dataset is a stream.
+    """
+    if cached_loaders.is_stream(loader):
+        raise UnsupportedError(
+            f"the dataset ({type(loader.dataset).__name__}) is a stream, whose samples cannot be "
+            "asked for again: give a loader over a map-style dataset with the same transforms"
+        )
+    found = places(loader.dataset)
+    reading = readers(loader.dataset)
+    indices = _indices(loader, samples)
+    try:
+        seen = _watch(loader.dataset, found, indices, reading)
+    except StallscopeError:
+        raise
+    except Exception as error:
+        for index in indices:
+            loader.dataset[index]  # the user's own exception, if it is one, leaves from here
+        raise NoPipelineError(
+            f"{type(loader.dataset).__name__} does more with its pipeline than to call it "
+            f"({error}), as one that keeps finished parts does: give a loader over a plain dataset "
+            "with the same transforms"
+        ) from error
+    number = _longest(loader.dataset, found, seen)
+    place, captured = found[number], tuple(seen.samples[number])
+    chain, notes = _ops_of(place, [one.given for one in captured])
+    each = max(bytes_of([one.given.value, one.finished]) for one in captured)
+    fitting = max(room_bytes // (each * (len(chain.ops) + 2)), 1)
+    if fitting < len(captured):
+        notes.append(f"only {count(fitting, 'sample')} were used: each needs {size(each)}")
+        captured = captured[:fitting]
+    others = [found[other].text for other in seen.samples if other != number]
+    if others:
+        notes.append(
+            f"only {place.text} was looked at: the dataset also calls {', '.join(others)} on its "
+            "own; put all ops in one Compose to have them ordered together"
+        )
+    first = captured[0].reader
+    is_one = len({one.reader for one in captured}) == 1
+    reader = reading[first] if is_one and first is not None else None
+    site = Site(place, chain, captured[0].where, reader)
+    return CapturedPipeline(site, captured, tuple(notes))
+
+
+def _indices(loader: Any, samples: int) -> list[Any]:
+    """The indices of so many samples, without those of batches that nobody needs."""
+    if loader.batch_sampler is None:
+        return cached_loaders.next_indices(loader, samples)
+    batches = min(-(-samples // (loader.batch_size or 1)), _MOST_BATCHES)
+    found = list(flat.from_iterable(cached_loaders.next_indices(loader, batches)))
+    return found[:samples]
+
+
+def _longest(dataset: Any, found: list[Place], seen: _Watched) -> int:
+    """The place with most ops, among those that each sample goes through once.
+
+    Raises:
+        NoPipelineError: there is none.
+    """
+    once = [number for number in seen.samples if number not in seen.more_than_once]
+    if once:
+        return max(once, key=lambda number: (len(Chain(found[number].value).ops), -number))
+    name = type(dataset).__name__
+    if seen.samples:
+        called_twice = ", ".join(found[number].text for number in seen.samples)
+        raise NoPipelineError(
+            f"{called_twice} is called several times for one sample of {name}, so there is no one "
+            "order: let the dataset call one Compose once for each sample"
+        )
+    helpers = [
+        slot.name for inner in find_ops.datasets(dataset) for slot in find_ops.helpers(inner)
+    ]
+    inline = f"; its code calls {', '.join(map(str, helpers))} itself" if helpers else ""
+    if callable(getattr(dataset, "set_transform", None)):
+        inline = "; a function given to set_transform gets whole columns and is not taken apart"
+    held = f"; it holds {', '.join(place.text for place in found)}, uncalled" if found else ""
+    raise NoPipelineError(
+        f"no pipeline was found in {name}: its __getitem__ calls no transform that it holds"
+        f"{inline}{held}. Put the ops in a Compose and let the dataset hold and call it, as in "
+        "self.transform(image)"
+    )
+
+
+def _ops_of(place: Place, givens: list[OpInput]) -> tuple[Chain, list[str]]:
+    """The pipeline's ops, if calling them in turn gives what it gives; else it is one op."""
+    chain = Chain(place.value)
+    if len(chain.ops) == 1 and chain.ops[0].call is place.value:
+        return chain, []
+    if chain.is_known or _is_replayed(chain, givens[:_CHECKED]):
+        return chain, []
+    note = (
+        f"{place.text} is taken as one op: calling its {count(len(chain.ops), 'part')} in turn "
+        "does not give what it gives"
+    )
+    return Chain(place.value, whole=True), [note]
+
+
+def _is_replayed(chain: Chain, givens: list[OpInput]) -> bool:
+    try:
+        whole, parts = copy.deepcopy(chain.value), copy.deepcopy(chain.value)
+    except Exception:  # noqa: BLE001 - whatever an op holds: a lock, a file
+        return False
+    ops = Chain(parts).ops
+    for number, given in enumerate(givens):
+        _seed(number)
+        expected = whole(*fresh(given.args), **fresh(given.named))
+        _seed(number)
+        now = given.copy()
+        try:
+            for op in ops:
+                now = next_input(op, now, call_op(op, op.call, now))
+        except OpResultError:
+            raise
+        except Exception:  # noqa: BLE001 - it is no row of ops, then
+            return False
+        if digest(now.value) != digest(expected):
+            return False
+    return True
+
+
+def _seed(number: int) -> None:
+    torch.default_generator.manual_seed(_SEED + number)
+    np.random.seed(_SEED + number)  # noqa: NPY002 - the global one, from which ops draw
+    random.seed(_SEED + number)
+
+
+def fixed_costs(loader: Any, samples: Sequence[CapturedSample]) -> FixedCosts:
+    """Take the costs around the ops from captured samples.
+
+    The first sample pays for what is imported or opened once, so medians are taken.
+
+    Args:
+        loader: whose collate function it is.
+        samples: finished.
+    """
+    return FixedCosts(
+        fetch_s=statistics.median(one.fetch_s for one in samples),
+        decode_s=statistics.median(one.decode_s for one in samples),
+        batch_s=_batch_s(loader, [one.finished for one in samples]),
+    )
+
+
+def _batch_s(loader: Any, samples: list[Any]) -> float:
+    """Its share of collating and of copying to shared memory, as workers do to send."""
+    if loader.batch_sampler is None:
+        samples = samples[:1]
+    best_s = float("inf")
+    for _ in range(_ROUNDS):
+        began_ns = time.perf_counter_ns()
+        batch = loader.collate_fn(samples if loader.batch_sampler is not None else samples[0])
+        if loader.num_workers:
+            batch = mapped(batch, _shared)
+        best_s = min(best_s, (time.perf_counter_ns() - began_ns) / 1e9)
+        del batch
+    return best_s / len(samples)
+
+
+def _shared(leaf: Any) -> Any:
+    if type(leaf) is torch.Tensor and leaf.layout is torch.strided:
+        return leaf.clone().share_memory_()  # type: ignore[no-untyped-call]
+    return leaf
+
+
+@dataclass
+class _Watched:
+    """What the watchers of all places have seen."""
+
+    samples: dict[int, list[CapturedSample]] = field(default_factory=dict)
+    """For each place, by its number, the samples that went through it once."""
+    more_than_once: set[int] = field(default_factory=set)
+    """Places that were called several times for a sample."""
+
+
+def _watch(
+    dataset: Any, places: list[Place], indices: Iterable[Any], readers: Sequence[Place]
+) -> _Watched:
+    """Make samples, and see what goes through each place.
+
+    Args:
+        dataset: the user's, of which a copy is used.
+        places: where to look.
+        indices: of the samples.
+        readers: likewise, but what they give is what a pipeline may be called with.
+    """
+    watchers = [_Watcher(place.value) for place in places]
+    reading = [_Watcher(place.value, reads=True) for place in readers]
+    for place, watcher in zip((*readers, *places), (*reading, *watchers), strict=True):
+        dataset = place.filled(dataset, watcher.stand_in())
+    seen = _Watched()
+    for index in indices:
+        for watcher in (*watchers, *reading):
+            watcher.calls = []
+        began_ns = time.perf_counter_ns()
+        finished = dataset[index]
+        whole_s = (time.perf_counter_ns() - began_ns) / 1e9
+        inside_s = sum(call.took_s for watcher in watchers for call in watcher.calls)
+        for number, watcher in enumerate(watchers):
+            if len(watcher.calls) > 1:
+                seen.more_than_once.add(number)
+            for call in watcher.calls[:1]:
+                reader, path = _read_by(reading, call)
+                sample = CapturedSample(
+                    given=call.given,
+                    where=_path_to(finished, call.result),
+                    lazy=call.lazy,
+                    decode_s=call.decode_s,
+                    fetch_s=max(whole_s - inside_s, 0.0),
+                    finished=finished,
+                    path=path,
+                    reader=reader,
+                )
+                seen.samples.setdefault(number, []).append(sample)
+    return seen
+
+
+@dataclass
+class _Call:
+    given: OpInput
+    lazy: Lazy | None = None
+    decode_s: float = 0.0
+    took_s: float = 0.0
+    result: Any = None
+    first: Any = None
+    """The first argument itself."""
+
+
+class _Watcher:
+    """Sees what goes into a value and what comes out.
+
+    Args:
+        value: a callable, or a list of such, the first of which gets the sample.
+        reads: whether it makes an image of a path, so that there is nothing to decode before.
+    """
+
+    def __init__(self, value: Any, *, reads: bool = False) -> None:
+        self._value = value
+        self._reads = reads
+        self.calls: list[_Call] = []
+
+    def stand_in(self) -> Any:
+        """What stands in for the value."""
+        if not isinstance(self._value, (list, tuple)):
+            return _WatchedOp(self._value, self._first, is_last=True)
+        last = len(self._value) - 1
+        ops = [
+            _WatchedOp(op, self._next if number else self._first, is_last=number == last)
+            for number, op in enumerate(self._value)
+        ]
+        return type(self._value)(ops)
+
+    def _first(self, op: Any, args: Any, named: Any) -> Any:
+        began_ns = time.perf_counter_ns()
+        lazy, decode_s = (None, 0.0) if self._reads else _decoded((args, named))
+        call = _Call(OpInput(*fresh((args, named))), lazy, decode_s, first=next(iter(args), None))
+        self.calls.append(call)
+        call.result = op(*args, **named)
+        call.took_s += (time.perf_counter_ns() - began_ns) / 1e9
+        return call.result
+
+    def _next(self, op: Any, args: Any, named: Any) -> Any:
+        began_ns = time.perf_counter_ns()
+        result = op(*args, **named)
+        if self.calls:
+            self.calls[-1].result = result
+            self.calls[-1].took_s += (time.perf_counter_ns() - began_ns) / 1e9
+        return result
+
+
+class _WatchedOp:
+    """Answers as the op that it stands in for, but is called through a watcher."""
+
+    def __init__(self, op: Any, call: Any, *, is_last: bool) -> None:
+        self._op, self._call, self._is_last = op, call, is_last
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self._call(self._op, args, named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._op, name)
+
+
+def _read_by(reading: list[_Watcher], call: _Call) -> tuple[int | None, Any]:
+    """Which reader made what a pipeline was called with, and of which file."""
+    for number, watcher in enumerate(reading):
+        for read in watcher.calls:
+            if read.result is call.first and isinstance(read.first, (str, os.PathLike)):
+                return number, read.first
+    return None, None
+
+
+def _decoded(value: Any) -> tuple[Lazy | None, float]:
+    """Decode the images of a value that are not yet; the first of them, and how long it took."""
+    found, took_s = None, 0.0
+    for leaf in leaves(value):
+        if is_image(leaf) and getattr(leaf, "tile", None):
+            found = found or Lazy(_file_of(leaf), leaf.format, leaf.size)
+            began_ns = time.perf_counter_ns()
+            leaf.load()
+            took_s += (time.perf_counter_ns() - began_ns) / 1e9
+    return found, took_s
+
+
+def _file_of(image: Any) -> Any:
+    """A path, or the bytes that an image in memory is read from."""
+    name = getattr(image, "filename", "")
+    if isinstance(name, str) and name:
+        return name
+    with suppress(AttributeError):
+        return bytes(image.fp.getvalue())
+    return None
+
+
+def _path_to(sample: Any, wanted: Any) -> tuple[Any, ...] | None:
+    """Where an object, or the only image in a result by name, stands in a sample."""
+    if sample is wanted:
+        return ()
+    if isinstance(wanted, dict) and (inner := wanted.get("image")) is not None:
+        return _path_to(sample, inner)
+    if isinstance(wanted, tuple) and wanted and not isinstance(sample, type(wanted[0])):
+        return _path_to(sample, wanted[0])
+    items: Any = ()
+    if isinstance(sample, dict):
+        items = sample.items()
+    elif isinstance(sample, (list, tuple)):
+        items = enumerate(sample)
+    for key, one in items:
+        rest = None if isinstance(one, (str, bytes)) else _path_to(one, wanted)
+        if rest is not None:
+            return (key, *rest)
+    return None

@@ -1,0 +1,203 @@
+"""What a changed loader has in it: ops on the batch, a cached prefix, other decoders.
+
+Apart from what proposes them, because workers import this module. The decoders work on what
+`PIL.Image.open` has opened, and give an image of PIL's, so that the ops behind get what they got.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from stallscope.loops.cached_values import fresh
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+
+class BatchOps:
+    """A collate function that has ops work on the whole batch afterwards.
+
+    Args:
+        collate: the user's.
+        works: the ops, and whether torch vectorises each.
+        where: keys that lead to the column they work on.
+    """
+
+    def __init__(
+        self, collate: Any, works: Sequence[tuple[Any, bool]], where: tuple[Any, ...]
+    ) -> None:
+        self.collate = collate
+        self.works = list(works)
+        self.where = where
+
+    def __call__(self, samples: Any) -> Any:
+        """The batch, with the ops done."""
+        return _with_column(self.collate(samples), self.where, self.work)
+
+    def work(self, column: Any) -> Any:
+        """The ops' result for the samples of a batch, stacked."""
+        for op, by_vmap in self.works:
+            column = torch.vmap(op)(column) if by_vmap else op(column)
+        return column
+
+
+class CachedPrefix:
+    """A dataset whose samples come from memory, as far as they are the same every time.
+
+    A worker keeps what it has made, and what was made before it was forked; workers do not share
+    what they make later. Workers that end with an epoch lose theirs.
+
+    Args:
+        dataset: with the first ops alone in the place of its pipeline.
+        tail: the ops that are done every time, one after the other; None: there are none.
+        where: keys that lead to the pipeline's result in a sample.
+    """
+
+    def __init__(self, dataset: Any, tail: Any, where: Sequence[Any]) -> None:
+        self.dataset = dataset
+        self.tail = tail
+        self.where = tuple(where)
+        self.kept: dict[Any, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        key = key_of(index)
+        if key not in self.kept:
+            self.kept[key] = fresh(self.dataset[index])
+        return _with_column(self.kept[key], self.where, self._finish)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "dataset":
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def _finish(self, value: Any) -> Any:
+        value = fresh(value)  # an op may change its input in place
+        return value if self.tail is None else self.tail(value)
+
+
+def key_of(index: Any) -> Hashable:
+    """Make a key of an index: itself, or its bytes where it is a list, as that of a batch."""
+    try:
+        hash(index)
+    except TypeError:
+        return pickle.dumps(index)
+    return index  # type: ignore[no-any-return]  # it has just been hashed
+
+
+def _with_column(value: Any, where: tuple[Any, ...], change: Any) -> Any:
+    """A sample or a batch with another value in one place."""
+    if not where:
+        return change(value)
+    key, rest = where[0], where[1:]
+    inner = _with_column(value[key], rest, change)
+    if isinstance(value, Mapping):
+        return {**value, key: inner}
+    parts = [inner if number == key else one for number, one in enumerate(value)]
+    if hasattr(value, "_fields"):
+        return type(value)(*parts)
+    return type(value)(parts) if isinstance(value, (list, tuple)) else parts
+
+
+class Draft:
+    """Decode a JPEG at the smallest of its sizes that is no smaller than this.
+
+    Args:
+        width: pixels.
+        height: likewise.
+    """
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+
+    def __call__(self, image: Any) -> Any:
+        """The image, decoded."""
+        if getattr(image, "tile", None):
+            image.draft(image.mode, (self.width, self.height))
+        image.load()
+        return image
+
+    def __repr__(self) -> str:
+        return f"Draft(width={self.width}, height={self.height})"
+
+
+class TorchvisionDecoder:
+    """Decode with torchvision.io; what is decoded already stays as it is."""
+
+    def __call__(self, image: Any) -> Any:
+        """The image, decoded."""
+        data = _encoded(image)
+        if data is None:
+            return image
+        from torchvision.io import ImageReadMode, decode_image
+
+        mode = ImageReadMode.GRAY if image.mode == "L" else ImageReadMode.RGB
+        tensor = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode)
+        return _image(tensor.permute(1, 2, 0).contiguous().numpy())
+
+    def __repr__(self) -> str:
+        return "TorchvisionDecoder()"
+
+
+class Cv2Decoder:
+    """Decode with OpenCV; what is decoded already stays as it is."""
+
+    def __call__(self, image: Any) -> Any:
+        """The image, decoded."""
+        data = _encoded(image)
+        if data is None:
+            return image
+        import cv2
+
+        flag = cv2.IMREAD_GRAYSCALE if image.mode == "L" else cv2.IMREAD_COLOR
+        # as PIL does, without turning by the file's Exif data
+        array: Any = cv2.imdecode(
+            np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION
+        )
+        return _image(array if array.ndim == 2 else cv2.cvtColor(array, cv2.COLOR_BGR2RGB))  # noqa: PLR2004 - a grey one
+
+    def __repr__(self) -> str:
+        return "Cv2Decoder()"
+
+
+class Reader:
+    """Makes an image of a path, as RGB, with another decoder.
+
+    Args:
+        decoder: one of those above.
+    """
+
+    def __init__(self, decoder: Any) -> None:
+        self.decoder = decoder
+
+    def __call__(self, path: Any) -> Any:
+        """The image, decoded; whatever the decoder cannot read is decoded by PIL."""
+        with Image.open(path) as image:
+            return self.decoder(image).convert("RGB")
+
+    def __repr__(self) -> str:
+        return f"Reader({self.decoder!r})"
+
+
+def _encoded(image: Any) -> bytes | None:
+    """The bytes of a file that is open and not yet decoded; only RGB and grey ones."""
+    if not getattr(image, "tile", None) or image.mode not in ("RGB", "L"):
+        return None
+    file = image.fp
+    file.seek(0, io.SEEK_SET)
+    data = bytes(file.read())
+    image.close()
+    return data
+
+
+def _image(array: Any) -> Any:
+    return Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array)
