@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, get_worker_info
 
 import stallscope as ss
 from stallscope.demo import SlowFetchDataset
-from stallscope.diagnose import diagnose, next_measurement
-from stallscope.diagnose.result import CAUSES, SPENT, TABLE
+from stallscope.diagnose import diagnose, verdict
+from stallscope.diagnose.causes import CAUSES
+from stallscope.diagnose.result import SPENT, TABLE
 
 SLOW = 0.01
 """Seconds that a sample waits for storage."""
@@ -41,13 +42,11 @@ def phases(diagnosis: ss.Diagnosis) -> list[str]:
     return diagnosis.spent["phase"].to_list()
 
 
-def one_worker_is_open(_, asked) -> next_measurement.Question | None:
+def one_worker_is_open(_, asked) -> verdict.Question | None:
     """What is asked, whatever a busy machine makes of the loop; the rules have their own tests."""
-    if next_measurement.ONE_WORKER in asked:
+    if verdict.ONE_WORKER in asked:
         return None
-    return next_measurement.Question(
-        next_measurement.ONE_WORKER, "do the workers share what they wait for?"
-    )
+    return verdict.Question(verdict.ONE_WORKER, "do the workers share what they wait for?")
 
 
 @pytest.fixture
@@ -103,7 +102,7 @@ class TestResult:
         spent = storage.spent
 
         assert SPENT == dict(spent.schema)
-        assert ["target", "loop", next_measurement.ONE_WORKER] == phases(storage)[:3]
+        assert ["target", "loop", verdict.ONE_WORKER] == phases(storage)[:3]
         assert "stop" == phases(storage)[-1]
         assert spent["seconds"].sum() <= storage.circumstances.wall_s
 
@@ -188,7 +187,7 @@ class TestLeftAlone:
 
     def test_one_worker_is_tried_on_a_copy(self, storage):
         """The user's loader keeps its number of workers."""
-        assert next_measurement.ONE_WORKER in phases(storage)
+        assert verdict.ONE_WORKER in phases(storage)
         assert 2 == LOADER.num_workers
 
     def test_a_stream_is_not_asked_for_its_length(self, only_the_loop):

@@ -9,7 +9,7 @@ from support.build_facts import IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of
 from stallscope.diagnose import thresholds
 from stallscope.diagnose.exposure import Exposure
 from stallscope.diagnose.facts import Gain
-from stallscope.diagnose.ranking import judge
+from stallscope.diagnose.verdict import judge
 
 DECODE = known(work={("decode", "decode"): 0.7, ("Blur", "transform"): 0.3})
 HEALTHY = known(stalled=0.01, load=0.5)

@@ -10,9 +10,8 @@ import pytest
 from support.build_ladder import a_ladder
 from support.build_run import a_run, deliveries_of, resources_of, spans_of, steps_of
 
-from stallscope.diagnose.batch_times import Setup, making, reading, spikes, starts
 from stallscope.diagnose.exposure import CROWDED, MachineUse, exposure, use, waiting_s
-from stallscope.diagnose.facts import facts, gain_of
+from stallscope.diagnose.facts import Setup, facts, gain_of, making, reading, spikes, starts
 from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED
 from stallscope.stages import LOOP, QUEUED, THREADS, WORKER
 from stallscope.stats import stall_interval

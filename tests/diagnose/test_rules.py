@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.build_facts import known
 
-from stallscope.diagnose.ranking import judge
 from stallscope.diagnose.rules import computes_in_python, copies, idle_device, own_parts
+from stallscope.diagnose.verdict import judge
 
 CALM = {"stalled": 0.01, "load": 0.4}
 

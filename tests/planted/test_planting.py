@@ -15,7 +15,7 @@ from planted import NOT_PLANTED, PAIRS, PLANTED, loader, plant, plant_pair
 from planted.planting import together
 from planted.recipe import slowdown
 from planted.sound import HEALTHY, Given, base
-from stallscope.diagnose.result import CAUSES
+from stallscope.diagnose.causes import CAUSES
 from stallscope.errors import ArgumentError, UnsupportedError
 
 MEASURED = {"sending", "oversubscription"}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stallscope.diagnose.batch_times import BatchTimes, Setup, Spikes, Starts
 from stallscope.diagnose.exposure import Exposure, MachineUse, StagePart, longest_first
-from stallscope.diagnose.facts import Facts
+from stallscope.diagnose.facts import BatchTimes, Facts, Setup, Spikes, Starts
 from stallscope.stages import FETCH, MEMORY, SHM
 from stallscope.stalls.loop_time import LoopBreakdown
 

@@ -43,6 +43,7 @@ from stallscope.run.stall_text import title as stall_text_title
 from stallscope.run.timeline import around
 from stallscope.stages import COLOURS, FETCH, STALL_COLOUR
 from stallscope.stalls.loop_time import OWN_WORDS, is_own, loop_breakdown
+from stallscope.stalls.thresholds import STALL_RULE
 from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def figure(run: Run) -> Sheet:
 
 def _notes(run: Run, time: LoopBreakdown, rows: list[StallRow]) -> list[str]:
     ranks = f" of {time.ranks} ranks together" if time.ranks > 1 else ""
-    stalls = f"{count(time.stalls, 'stall')} (waits over 1 ms and over 1% of the median step)"
+    stalls = f"{count(time.stalls, 'stall')} ({STALL_RULE})"
     lines = [f"{count(time.steps, 'step')}{ranks}, {stalls}"]
     hidden = run.all_steps.height - time.steps
     if hidden:

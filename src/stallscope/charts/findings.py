@@ -19,7 +19,7 @@ from stallscope.charts.sheet import (
     styled,
     wrapped,
 )
-from stallscope.diagnose.result import INCONCLUSIVE
+from stallscope.diagnose.causes import INCONCLUSIVE
 from stallscope.diagnose.text import NOT_TESTED, all_words, ended, headline, measured, notes_of
 from stallscope.stalls.loop_time import loop_breakdown
 

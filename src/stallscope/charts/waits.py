@@ -39,6 +39,7 @@ from stallscope.run.stall_text import (
 )
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stalls.loop_time import NO_LOOP, leading
+from stallscope.stalls.thresholds import STALL_RULE
 from stallscope.units import count
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def waits(run: Run, rank: int) -> Waits | None:
 def _notes(run: Run, found: Waits, rank: int) -> list[str]:
     stalls = int(found.steps["stall"].sum())
     about = f"{count(found.steps.height, 'step')}, {count(stalls, 'stall')}"
-    lines = [f"{about} (waits over 1 ms and over 1% of the median step)"]
+    lines = [f"{about} ({STALL_RULE})"]
     early = int((~found.steps["steady"]).sum())
     if early:
         lines[0] += f" · hollow: {count(early, 'step')} of start-up and warm-up, no stalls"

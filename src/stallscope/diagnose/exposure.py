@@ -3,8 +3,6 @@
 A worker that wants to compute and has no core is not waiting for anything but a core. What a worker
 waited for a core is shared out over its stages as their CPU time is, so what is left as waiting is
 storage, a lock, a sleep.
-
-What the loop and its workers used of the machine, as means over the steady state.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ order in which threads add them up."""
 
 @dataclass(frozen=True)
 class StagePart:
-    """One stage of the work, as far as the loop stood still for it."""
+    """One stage of the work, as far as the loop stalled for it."""
 
     stage: str
     """Its name."""

@@ -1,95 +1,271 @@
-"""The numbers that the rules ask for, taken from a run once.
+"""The numbers that the rules ask for, taken once from a run, a ladder and stacks.
 
 Times of a worker are wall times; what of them it spent waiting for a core is known of the worker as
 a whole, and is shared out over what computes. So a machine that is busy with something else makes
 times longer, but not waiting out of computing.
-
-What stacks of the workers add: which line it is, and whether workers wait at a lock.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import polars as pl
 
 from stallscope.diagnose import thresholds
-from stallscope.diagnose.batch_times import (
-    BatchTimes,
-    FetchSpeed,
-    Spikes,
-    Starts,
-    making,
-    reading,
-    spikes,
-    starts,
-)
 from stallscope.diagnose.exposure import Exposure, MachineUse, exposure, use, waiting_s
 from stallscope.flame.classify import YOURS, frame, kind
 from stallscope.ladder.result import AS_IT_IS
 from stallscope.ladder.text import WHOLE
 from stallscope.run.saturation import find_saturated
 from stallscope.stages import BACKWARD, END_OF_EPOCH, FORWARD, OPTIMIZER, SEND, WORK_KINDS
+from stallscope.stalls.causes import slow_sample_limit
 from stallscope.stalls.loop_time import LoopBreakdown, loop_breakdown
+from stallscope.stalls.thresholds import SLOW_SAMPLE
 from stallscope.stats import stall_interval
 
 if TYPE_CHECKING:
-    from stallscope.diagnose.batch_times import Setup
     from stallscope.flame.result import Flame
     from stallscope.ladder.result import Ladder
     from stallscope.run.result import Run
 
 
+_FEWEST_BATCHES: Final = 4
+"""Batches of a worker below which nothing is said about it."""
+_FEWEST_SAMPLES: Final = 10
+"""Samples below which no share of the differences is told."""
+_SEVERAL: Final = 3
+"""Samples of a batch of which one can stand out."""
 _LOCKS: Final = re.compile(
     r"(__enter__|acquire|_acquire\w*|wait|flock|lockf) "
     r"\(.*(multiprocessing/synchronize|filelock/\w+|portalocker/\w+|fasteners/\w+)\.py"
 )
 """Innermost frames of a process that waits for another one to let go of something; threads wait for
 those of their own process."""
-_FEWEST: Final = 10
-"""Samples below which nothing is said."""
-
-
-def lock_frames(flame: Flame) -> float | None:
-    """Share (0 to 1) of the samples inside of a stage that wait at a lock; None: too few samples.
-
-    The thread that sends is left out: between two batches it waits for the next one.
-
-    Args:
-        flame: of the workers, with the threads that wait.
-    """
-    inside = flame.samples.filter(pl.col("stage") != SEND.name)
-    many = int(inside["hits"].sum())
-    if many < _FEWEST:
-        return None
-    leaves = [stack.rpartition(";")[2] for stack in inside["stack"]]
-    waits = [bool(_LOCKS.search(leaf)) for leaf in leaves]
-    return float(inside.filter(pl.Series(waits, dtype=pl.Boolean))["hits"].sum()) / many
-
-
-def line_of(flame: Flame, stage: str) -> str:
-    """The user's innermost frame that was seen most in a stage: `function (file:line)`; or ''.
-
-    Args:
-        flame: of the workers.
-        stage: its name; '' takes all stages.
-    """
-    inside = flame.samples.filter(pl.col("stage").is_not_null())
-    if stage:
-        inside = inside.filter(pl.col("stage") == stage)
-    hits: dict[str, int] = {}
-    for stack, many in inside.select("stack", "hits").iter_rows():
-        mine = [text for text in reversed(stack.split(";")) if kind(frame(text)) == YOURS]
-        if mine:
-            hits[mine[0]] = hits.get(mine[0], 0) + many
-    return max(hits, key=lambda text: hits[text]) if hits else ""
-
-
+_FEWEST_STACKS: Final = 10
+"""Samples of stacks below which nothing is said."""
 _MODEL: Final = (FORWARD.name, BACKWARD.name, OPTIMIZER.name)
 _NOT_OWN: Final = (*_MODEL, END_OF_EPOCH.name)
 """The end of an epoch is where workers end: it belongs to their starting anew."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the loader was set up, as far as it can be read from it."""
+
+    num_workers: int = 0
+    """Worker processes; 0: the main process loads."""
+    cores: float = 1.0
+    """That its processes may use."""
+    prefetch_factor: int | None = None
+    """Batches that each worker makes ahead; None without workers, or where it is not known."""
+    persistent: bool = False
+    """Whether workers live on from epoch to epoch."""
+    epoch_batches: int | None = None
+    """Batches of an epoch; None where the loader has no length."""
+    has_step: bool = True
+    """Whether batches were used by a step."""
+    simulated: bool = False
+    """Whether the step was only a timer."""
+    on_gpu: bool = False
+    """Whether the step computes on a GPU."""
+
+
+@dataclass(frozen=True)
+class BatchTimes:
+    """Batches of the steady state, from where a worker takes them up to where they are made."""
+
+    batch_s: float
+    """Mean time that a worker takes to make a batch, seconds."""
+    usual_s: float
+    """Median of the same."""
+    use_s: float
+    """Mean time in which the loop uses a batch, seconds, without any wait."""
+    period_s: float
+    """Mean time from one step to the next, seconds."""
+    workers: int
+    """That make batches; at least 1."""
+    by_worker_s: dict[int, float] = field(default_factory=dict)
+    """Median time for a batch of each worker that made enough of them."""
+
+    @property
+    def load(self) -> float:
+        """What the workers need over what the step leaves them; above 1 they cannot keep up."""
+        return self.batch_s / (self.workers * self.use_s) if self.use_s else float("inf")
+
+    @property
+    def busy_share(self) -> float:
+        """Share (0 to 1) of their time in which workers make batches."""
+        return min(self.batch_s / (self.workers * self.period_s), 1.0) if self.period_s else 0.0
+
+
+def making(run: Run, workers: int) -> BatchTimes | None:
+    """How long batches take to make; None where none was seen on its way.
+
+    Args:
+        run: the loop.
+        workers: worker processes; 0: the main process makes the batches.
+    """
+    batch, made_s = ["rank", "epoch", "batch"], (pl.col("made_ns") - pl.col("taken_ns")) / 1e9
+    steps = run.steps().drop_nulls("wait_s")
+    known = run.deliveries.join(steps.select(batch).unique(), on=batch, how="semi")
+    made = known.with_columns(made_s=made_s).drop_nulls("made_s")
+    if made.is_empty() or steps.is_empty():
+        return None
+    used_s = steps.select(pl.sum_horizontal("h2d_s", "step_s", "other_s").mean()).item()
+    waited_s = steps.select(pl.sum_horizontal("wait_s", "restart_s").mean()).item()
+    each = made.group_by("worker").agg(pl.col("made_s").median(), many=pl.len()).drop_nulls()
+    enough = each.filter(pl.col("many") >= _FEWEST_BATCHES).select("worker", "made_s")
+    return BatchTimes(
+        batch_s=float(made["made_s"].to_numpy().mean()),
+        usual_s=float(np.median(made["made_s"].to_numpy())),
+        use_s=float(used_s),
+        period_s=float(used_s + waited_s),
+        workers=max(workers, 1),
+        by_worker_s=dict(enough.iter_rows()),
+    )
+
+
+@dataclass(frozen=True)
+class Starts:
+    """The begin of epochs, beside the time that their batches take anyhow."""
+
+    extra_s: float = 0.0
+    """What an epoch's begin takes longer than its other steps (`iter(loader)` and the first batch
+    of each worker), and its end, where workers end; medians over `epochs`, seconds."""
+    epoch_s: float | None = None
+    """What a whole epoch takes otherwise, seconds; None where its length is not known."""
+    epochs: int = 0
+    """Begins that were seen; the first one of all counts only where there is no other."""
+    again: bool = False
+    """Whether it happens at every epoch: workers that do not live on."""
+
+    @property
+    def share(self) -> float:
+        """Share (0 to 1) of an epoch; 0 where it happens once, or nothing is known of it."""
+        if not self.again or self.epoch_s is None or self.extra_s <= 0:
+            return 0.0
+        return self.extra_s / (self.extra_s + self.epoch_s)
+
+
+def starts(run: Run, setup: Setup) -> Starts:
+    """What starting workers costs.
+
+    Args:
+        run: the loop as it is.
+        setup: what is known of the loader.
+    """
+    waited_s = pl.sum_horizontal("wait_s", "restart_s")
+    period_s = pl.sum_horizontal("wait_s", "restart_s", "h2d_s", "step_s", "other_s")
+    steps = (
+        run.all_steps.drop_nulls("wait_s")
+        .with_columns(waited_s=waited_s, period_s=period_s)
+        .with_columns(place=pl.int_range(pl.len()).over("rank", "epoch"))
+    )
+    if steps.is_empty():
+        return Starts()
+    begin = pl.col("place") < max(setup.num_workers, 1)
+    later = steps.filter(~begin)
+    usual_s, mean_s = (
+        (later if later.height else steps)
+        .select(pl.col("waited_s").mean(), pl.col("period_s").mean())
+        .row(0)
+    )
+    # A round of the workers at once: that they all finish together is no extra cost
+    each = (
+        steps.filter(begin)
+        .group_by("epoch", maintain_order=True)
+        .agg(extra_s=(pl.col("waited_s").sum() - usual_s * pl.len()).clip(0))
+    )
+    ends = run.side_spans.filter(pl.col("stage").cast(pl.String) == END_OF_EPOCH.name)
+    end_s = ends.select(((pl.col("end_ns") - pl.col("start_ns")) / 1e9).median()).item() or 0.0
+    seen = each.filter(pl.col("epoch") > pl.col("epoch").min()) if each.height > 1 else each
+    length = setup.epoch_batches
+    return Starts(
+        extra_s=float(seen["extra_s"].median() or 0.0) + float(end_s),  # type: ignore[arg-type]  # a float column
+        epoch_s=None if length is None else length * mean_s,
+        epochs=seen.height,
+        again=bool(setup.num_workers) and not setup.persistent and not _goes_on(steps, length),
+    )
+
+
+def _goes_on(steps: pl.DataFrame, length: int | None) -> bool:
+    """Whether one iteration is longer than an epoch: a loader that never ends its workers."""
+    return length is not None and bool((steps["place"] >= length).any())
+
+
+@dataclass(frozen=True)
+class Spikes:
+    """Samples that take far longer than the usual one (the limit is that of the patterns)."""
+
+    count: int = 0
+    """How many."""
+    one_in: float = float("inf")
+    """Of so many samples, one is."""
+    share: float = 0.0
+    """Share (0 to 1) of all samples' time that they take beyond the usual one."""
+    typical_s: float = 0.0
+    """Median of them, seconds."""
+    usual_s: float = 0.0
+    """Median of all samples, seconds."""
+
+
+@dataclass(frozen=True)
+class FetchSpeed:
+    """The samples' fetch."""
+
+    sample_s: float | None = None
+    """Median, seconds a sample."""
+    bytes_per_s: float | None = None
+    """Bytes of the files that were read over the time of the loop; None where sizes are unknown."""
+    by_size: float | None = None
+    """Share (0 to 1) of the differences between samples that goes with their size."""
+
+
+def spikes(run: Run) -> Spikes:
+    """The samples of the steady state that stand out, of all and of their own batch.
+
+    Where all samples of a batch are slow together, it is the batch that is.
+    """
+    samples = run.samples().drop_nulls("total_s")
+    took_s = samples["total_s"].to_numpy()
+    if took_s.size < _FEWEST_SAMPLES:
+        return Spikes()
+    median_s, limit_s = slow_sample_limit(took_s)
+    together = pl.col("total_s").median().over("rank", "epoch", "batch")
+    alone = pl.len().over("rank", "epoch", "batch") < _SEVERAL
+    outside = alone | (pl.col("total_s") > SLOW_SAMPLE * together)
+    slow = samples.filter((pl.col("total_s") > limit_s) & outside)["total_s"].to_numpy()
+    if not slow.size:
+        return Spikes(usual_s=median_s)
+    return Spikes(
+        count=int(slow.size),
+        one_in=took_s.size / slow.size,
+        share=float((slow - median_s).sum() / took_s.sum()),
+        typical_s=float(np.median(slow)),
+        usual_s=median_s,
+    )
+
+
+def reading(run: Run) -> FetchSpeed:
+    """What fetching the samples of the steady state took."""
+    samples = run.samples()
+    fetched = samples.filter(pl.col("fetch_s") > 0)
+    if fetched.is_empty():
+        return FetchSpeed()
+    known = fetched.drop_nulls("bytes")
+    steps, recorded = run.steps(), samples.select("rank", "epoch", "batch").n_unique()
+    length_s = steps.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
+    rate = by_size = None
+    if known.height >= _FEWEST_SAMPLES and length_s:
+        of_each = max(steps.height / max(recorded, 1), 1.0)  # not every batch is recorded
+        rate = float(known["bytes"].sum()) * of_each / length_s
+        sizes, took_s = known["bytes"].to_numpy().astype(float), known["fetch_s"].to_numpy()
+        if sizes.std() and took_s.std():
+            by_size = float(np.corrcoef(sizes, took_s)[0, 1] ** 2)
+    return FetchSpeed(float(np.median(fetched["fetch_s"].to_numpy())), rate, by_size)
 
 
 @dataclass(frozen=True)
@@ -137,11 +313,11 @@ class Facts:
     starts: Starts = field(default_factory=Starts)
     """What starting workers costs."""
     used_up: tuple[dict[str, Any], ...] = ()
-    """Rows of `analyze.saturation.USES`: what was used up while the loop stood still."""
+    """Rows of `analyze.saturation.USES`: what was saturated while the loop stalled."""
     others_share: float = 0.0
     """Share (0 to 1) of the cores that other processes had; 0 where that is not known."""
     patterns: dict[str, float] = field(default_factory=dict)
-    """Share (0 to 1) of the time of standing still that each pattern of waits explains."""
+    """Share (0 to 1) of all stalled time that each pattern of waits explains."""
     titles: dict[str, str] = field(default_factory=dict)
     """What each of these patterns says."""
     own_parts: dict[str, float] = field(default_factory=dict)
@@ -173,7 +349,7 @@ class Facts:
 
     @property
     def stall_share(self) -> float:
-        """Share (0 to 1) of its time in which the loop stands still."""
+        """Share (0 to 1) of its time in which the loop stalls."""
         return self.time.stall_share if self.time else 0.0
 
     @property
@@ -264,8 +440,6 @@ def facts(run: Run, setup: Setup) -> Facts:
 
 def with_stacks(known: Facts, flame: Flame) -> Facts:
     """What stacks of the workers add."""
-    from dataclasses import replace
-
     waits = lock_frames(flame) if flame.circumstances.idle else known.lock_frames
     return replace(known, flame=flame, lock_frames=waits)
 
@@ -303,3 +477,38 @@ def _extra_threads(run: Run, used: MachineUse, made: BatchTimes | None) -> float
     sends_s = run.stages().filter(pl.col("kind") == "send")["p50_s"].sum()
     sends = float(sends_s) / (made.period_s * made.workers) if made.period_s else 0.0
     return max(1 - (computed + sends) / used.worker_cpu, 0.0)
+
+
+def lock_frames(flame: Flame) -> float | None:
+    """Share (0 to 1) of the samples inside of a stage that wait at a lock; None: too few samples.
+
+    The thread that sends is left out: between two batches it waits for the next one.
+
+    Args:
+        flame: of the workers, with the threads that wait.
+    """
+    inside = flame.samples.filter(pl.col("stage") != SEND.name)
+    many = int(inside["hits"].sum())
+    if many < _FEWEST_STACKS:
+        return None
+    leaves = [stack.rpartition(";")[2] for stack in inside["stack"]]
+    waits = [bool(_LOCKS.search(leaf)) for leaf in leaves]
+    return float(inside.filter(pl.Series(waits, dtype=pl.Boolean))["hits"].sum()) / many
+
+
+def line_of(flame: Flame, stage: str) -> str:
+    """The user's innermost frame that was seen most in a stage: `function (file:line)`; or ''.
+
+    Args:
+        flame: of the workers.
+        stage: its name; '' takes all stages.
+    """
+    inside = flame.samples.filter(pl.col("stage").is_not_null())
+    if stage:
+        inside = inside.filter(pl.col("stage") == stage)
+    hits: dict[str, int] = {}
+    for stack, many in inside.select("stack", "hits").iter_rows():
+        mine = [text for text in reversed(stack.split(";")) if kind(frame(text)) == YOURS]
+        if mine:
+            hits[mine[0]] = hits.get(mine[0], 0) + many
+    return max(hits, key=lambda text: hits[text]) if hits else ""

@@ -1,17 +1,17 @@
 """The verdict as a value: what keeps the loop from its data, with the numbers behind it.
 
-Everything before makes it, everything after reads it. The causes that can be named are listed here
-and nowhere else.
+Everything before makes it, everything after reads it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import polars as pl
 
+from stallscope.diagnose.causes import CAUSES, Cause
 from stallscope.result import Result
 
 if TYPE_CHECKING:
@@ -24,66 +24,8 @@ if TYPE_CHECKING:
     from stallscope.ladder.result import Ladder
     from stallscope.run.result import Run
 
-
-if TYPE_CHECKING:
     Schema = dict[str, PolarsDataType]
 
-
-class Cause(NamedTuple):
-    """Something that can be wrong with a loader, or with the loop around it."""
-
-    code: str
-    """Its name for programs, in kebab-case."""
-    title: str
-    """What is said of it: a sentence in whose braces words and numbers are put."""
-    tested: bool = True
-    """Whether the rule was tried against loaders in which this is what is wrong."""
-
-
-HEALTHY: Final = Cause("healthy", "The loop hardly waits for data: {what}")
-STORAGE_LATENCY: Final = Cause(
-    "storage-latency", "Reading waits for storage, not for the CPU: {what}"
-)
-STORAGE_BANDWIDTH: Final = Cause(
-    "storage-bandwidth", "Storage gives no more bytes a second: {what}"
-)
-DECODE: Final = Cause("decode", "Decoding is what the loop waits for: {what}")
-ONE_TRANSFORM: Final = Cause("one-transform", "One transform is what the loop waits for: {what}")
-TRANSFORMS: Final = Cause("transforms", "The transforms in sum are too much: {what}")
-COLLATE: Final = Cause("collate", "Making batches out of samples is what takes long: {what}")
-SENDING: Final = Cause("sending", "Sending batches between processes is what takes long: {what}")
-TOO_FEW_WORKERS: Final = Cause(
-    "too-few-workers", "There are too few workers, while cores are idle: {what}"
-)
-CPU_SATURATED: Final = Cause("cpu-saturated", "The cores are used up: {what}")
-OVERSUBSCRIPTION: Final = Cause(
-    "oversubscription", "The workers' threads are in each other's way: {what}"
-)
-MAIN_PROCESS: Final = Cause("main-process", "The main process is what is slow: {what}")
-TOO_LITTLE_PREFETCH: Final = Cause(
-    "too-little-prefetch", "The workers are fast enough, but too little is made ahead: {what}"
-)
-SLOW_SAMPLES: Final = Cause("slow-samples", "Single slow samples hold up all others: {what}")
-SLOW_WORKER: Final = Cause("slow-worker", "One worker holds up all others: {what}")
-START_UP: Final = Cause("start-up", "Starting workers takes long, at every epoch: {what}")
-COPY: Final = Cause(
-    "copy", "Copying batches to the device is what takes long: {what}", tested=False
-)
-MEMORY_PRESSURE: Final = Cause("memory-pressure", "Memory is used up: {what}", tested=False)
-SHM: Final = Cause("shm", "Shared memory is used up: {what}", tested=False)
-LOCK: Final = Cause("lock", "The workers wait for each other: {what}")
-INCONCLUSIVE: Final = Cause("inconclusive", "The cause cannot be told: {what}")
-
-CAUSES: Final[Mapping[str, Cause]] = {
-    cause.code: cause
-    for cause in (
-        *(HEALTHY, STORAGE_LATENCY, STORAGE_BANDWIDTH, DECODE, ONE_TRANSFORM, TRANSFORMS, COLLATE),
-        *(SENDING, TOO_FEW_WORKERS, CPU_SATURATED, OVERSUBSCRIPTION, MAIN_PROCESS),
-        *(TOO_LITTLE_PREFETCH, SLOW_SAMPLES, SLOW_WORKER, START_UP, COPY, MEMORY_PRESSURE, SHM),
-        *(LOCK, INCONCLUSIVE),
-    )
-}
-"""Everything that a verdict can be, by code."""
 
 TABLE: Schema = {
     "code": pl.String,

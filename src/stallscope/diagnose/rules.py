@@ -1,18 +1,18 @@
-"""Workers that wait: for storage, for its bandwidth, or for each other.
+"""Every rule of the verdict: what each cause would show in the numbers, one function for each.
 
-Work on samples that takes long: decoding, one transform, all of them, collate, sending.
-
-The loop itself: what it does besides waiting and training, copies, a device that is idle.
-
-What the machine lacks: cores, memory, shared memory; or it is busy with something else.
+A rule returns a finding with its evidence, or None where it does not hold; which of the findings
+is the verdict says `verdict`. More than 500 lines, because there are twenty causes and a reader
+compares their rules: helpers first, then waiting, work on samples, the loop, the machine, workers.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from stallscope.diagnose import thresholds
+import numpy as np
+
+from stallscope import stages
+from stallscope.diagnose import causes, thresholds
 from stallscope.diagnose.exposure import (
     COLLATE,
     DECODE,
@@ -22,37 +22,100 @@ from stallscope.diagnose.exposure import (
     PIN,
     SENDING,
     TRANSFORM,
+    UNATTRIBUTED,
     WORK,
     StagePart,
 )
-from stallscope.diagnose.findings import clear, finding, next_step
-from stallscope.diagnose.result import COLLATE as COLLATE_CAUSE
-from stallscope.diagnose.result import (
-    COPY,
-    CPU_SATURATED,
-    LOCK,
-    MAIN_PROCESS,
-    MEMORY_PRESSURE,
-    ONE_TRANSFORM,
-    OVERSUBSCRIPTION,
-    SHM,
-    STORAGE_BANDWIDTH,
-    STORAGE_LATENCY,
-    TRANSFORMS,
-)
-from stallscope.diagnose.result import DECODE as DECODE_CAUSE
-from stallscope.diagnose.result import SENDING as SENDING_CAUSE
-from stallscope.stages import GETITEM, MEMORY
-from stallscope.stages import SHM as SHM_RESOURCE
-from stallscope.units import seconds, share, size
+from stallscope.diagnose.result import Finding
+from stallscope.stalls.thresholds import HARDLY, OTHERS, SATURATED, SLOW_WORKER
+from stallscope.units import count, seconds, share, size
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stallscope.diagnose.causes import Cause
     from stallscope.diagnose.facts import Facts
-    from stallscope.diagnose.result import Finding
 
-
+JUST: Final = 0.5
+"""Confidence of a rule that is only just met."""
+_MANY_STEPS: Final = 30
+"""From so many steps on, a run is no longer called short."""
 READING = (FETCH, GETITEM_)
 """Where reading shows; in `getitem` it is reading that no hook could name."""
+_CAUSE_OF = {DECODE: causes.DECODE, COLLATE: causes.COLLATE, SENDING: causes.SENDING}
+_WORK = (*WORK, SENDING)
+_GROUPS = {
+    causes.DECODE: (DECODE,),
+    causes.COLLATE: (COLLATE,),
+    causes.SENDING: (SENDING,),
+    causes.ONE_TRANSFORM: (TRANSFORM, GETITEM_),
+    causes.TRANSFORMS: (TRANSFORM, GETITEM_),
+}
+_WORDS = {DECODE: "decoding", COLLATE: "collate", SENDING: "sending and receiving batches"}
+_REST: Final = ("step", "other")
+"""What lies outside of all parts that have a name."""
+_SAMPLER: Final = "the loader's own work in it (a sampler, bookkeeping)"
+_USUAL_THREADS: Final = 3
+"""Of every worker of torch: one that makes batches, one that sends, one that hands out memory."""
+_SPACES: Final = {stages.MEMORY: causes.MEMORY_PRESSURE, stages.SHM: causes.SHM}
+_SLOW_WORKER: Final = "slow_worker"
+_SLOW_SAMPLES: Final = "slow_samples"
+
+
+def clear(value: float, limit: float, sure: float) -> float:
+    """How clearly a rule is met: `JUST` at its limit, 1 where nobody would doubt it.
+
+    Args:
+        value: what was measured.
+        limit: where the rule begins to hold.
+        sure: where it holds for sure; may lie below the limit.
+    """
+    way = (value - limit) / (sure - limit)
+    return min(max(JUST + (1 - JUST) * way, 0.0), 1.0)
+
+
+def trust(facts: Facts) -> float:
+    """How far the measurement itself can be trusted (0 to 1), whatever it says.
+
+    It is short, or something else had the cores, or it does not explain the stalls.
+    """
+    short = min(facts.steps / _MANY_STEPS, 1.0)
+    disturbed = max(facts.others_share - OTHERS, 0.0)
+    # Of a worker that hardly ever has a core, it cannot be told which stage would compute
+    queued = (facts.use.queued_share or 0.0) if disturbed else 0.0
+    calm = min(1 - disturbed / 2, thresholds.BEARABLE - queued)
+    return max(min(0.5 + short / 2, calm, 1 - facts.exposure.of(UNATTRIBUTED)), 0.0)
+
+
+def finding(  # noqa: PLR0913 - the fields of a finding
+    cause: Cause,
+    facts: Facts,
+    what: str,
+    *,
+    severity: float,
+    clearly: float,
+    evidence: Mapping[str, float | None],
+    where: str = "",
+) -> Finding:
+    """A finding of this cause.
+
+    Args:
+        cause: what it is.
+        facts: what is known.
+        what: words and numbers for the title.
+        severity: share (0 to 1) of the loop's time that it costs.
+        clearly: how clearly (0 to 1) its rule is met.
+        evidence: numbers with their names; those that are not known are left out.
+        where: a stage, or a line of the user's, for the next step.
+    """
+    return Finding(
+        code=cause.code,
+        title=cause.title.format(what=what),
+        severity=min(max(severity, 0.0), 1.0),
+        evidence={name: float(value) for name, value in evidence.items() if value is not None},
+        confidence=min(clearly, trust(facts)),
+        next_step=cause.next_step(where, facts.line_of(where)),
+    )
 
 
 def lock(facts: Facts) -> Finding | None:
@@ -64,7 +127,7 @@ def lock(facts: Facts) -> Finding | None:
         return None
     where = _longest_waiting(facts)
     return finding(
-        LOCK,
+        causes.LOCK,
         facts,
         f"{share(waits)} of the stalls is waiting in {where}, and one worker alone takes "
         f"{_alone(facts)}",
@@ -83,7 +146,7 @@ def storage(facts: Facts) -> Finding | None:
     if facts.is_shared and _is_lock(facts):
         return None
     full = _is_full(facts)
-    cause = STORAGE_BANDWIDTH if full else STORAGE_LATENCY
+    cause = causes.STORAGE_BANDWIDTH if full else causes.STORAGE_LATENCY
     if not full and _is_unseen(facts):
         return _unseen(facts, waits)
     rate = facts.reading.bytes_per_s
@@ -108,32 +171,27 @@ def storage(facts: Facts) -> Finding | None:
 def _is_unseen(facts: Facts) -> bool:
     """Whether what waits is the dataset's own code, in which nothing was seen to read."""
     in_fetch, in_own = facts.exposure.waiting(FETCH), facts.exposure.waiting(GETITEM_)
-    return in_own > in_fetch and (facts.use.disk_busy_share or 0.0) < thresholds.FULL_DISK
+    return in_own > in_fetch and (facts.use.disk_busy_share or 0.0) < SATURATED
 
 
 def _unseen(facts: Facts, waits: float) -> Finding:
     """The dataset's own code waits: most often it reads, by what has no hook, but maybe not."""
-    each = facts.stage_s.get(GETITEM.name)
+    each = facts.stage_s.get(stages.GETITEM.name)
     with_each = f", {seconds(each)} a sample" if each else ""
-    found = finding(
-        STORAGE_LATENCY,
+    return finding(
+        causes.WAITS_UNSEEN,
         facts,
-        "",
+        f"{share(waits)} of the stalls{with_each}",
         severity=facts.stall_share * facts.exposure.of(*READING),
         clearly=min(clear(waits, thresholds.NOTED, 0.6), thresholds.UNSEEN),
         evidence=_waiting(facts) | {"disk_busy_share": facts.use.disk_busy_share},
+        where=stages.GETITEM.name,
     )
-    title = (
-        f"__getitem__ itself waits, not for the CPU ({share(waits)} of the stalls{with_each}): "
-        "for a file that was open before, the network, a lock or a sleep"
-    )
-    step = next_step("waits-unseen", line=facts.line_of(GETITEM.name))
-    return replace(found, title=title, next_step=step)
 
 
 def _is_full(facts: Facts) -> bool:
     """Whether it is the number of bytes that takes the time, or a device that is busy."""
-    busy = (facts.use.disk_busy_share or 0.0) >= thresholds.FULL_DISK
+    busy = (facts.use.disk_busy_share or 0.0) >= SATURATED
     return facts.is_shared is True or (busy and facts.is_shared is not False)
 
 
@@ -174,18 +232,6 @@ def _waiting(facts: Facts) -> dict[str, float | None]:
     }
 
 
-_CAUSES = {DECODE: DECODE_CAUSE, COLLATE: COLLATE_CAUSE, SENDING: SENDING_CAUSE}
-_WORK = (*WORK, SENDING)
-_GROUPS = {
-    DECODE_CAUSE.code: (DECODE,),
-    COLLATE_CAUSE.code: (COLLATE,),
-    SENDING_CAUSE.code: (SENDING,),
-    ONE_TRANSFORM.code: (TRANSFORM, GETITEM_),
-    TRANSFORMS.code: (TRANSFORM, GETITEM_),
-}
-_WORDS = {DECODE: "decoding", COLLATE: "collate", SENDING: "sending and receiving batches"}
-
-
 def leading(facts: Facts) -> str | None:
     """The group of work that dominates, or whose longest stage is well ahead; None: none.
 
@@ -204,9 +250,9 @@ def leading(facts: Facts) -> str | None:
     return parts[0].group if ahead else None
 
 
-def groups_of(code: str) -> tuple[str, ...]:
+def groups_of(cause: Cause) -> tuple[str, ...]:
     """The groups of work that a cause is about; none for causes of another kind."""
-    return _GROUPS.get(code, ())
+    return _GROUPS.get(cause, ())
 
 
 def works(facts: Facts) -> list[Finding]:
@@ -217,7 +263,7 @@ def works(facts: Facts) -> list[Finding]:
             break
         if group == SENDING and facts.stall_share * part < thresholds.PASSING:
             continue
-        if group in _CAUSES:
+        if group in _CAUSE_OF:
             found.append(_of_group(facts, group, part))
         elif group == TRANSFORM or (group == GETITEM_ and _computes(facts)):
             found.append(_of_transforms(facts))
@@ -236,7 +282,7 @@ def _of_group(facts: Facts, group: str, part: float) -> Finding:
     unit = "sample" if group == DECODE else "batch"
     with_each = f", {seconds(each)} a {unit}" if each else ""
     return finding(
-        _CAUSES[group],
+        _CAUSE_OF[group],
         facts,
         f"{_WORDS[group]} holds {share(part)} of the stalls{with_each}",
         severity=facts.stall_share * part,
@@ -253,7 +299,7 @@ def _of_transforms(facts: Facts) -> Finding:
         each = facts.stage_s.get(most.stage)
         name = "__getitem__ itself" if most.group == GETITEM_ else most.stage
         return finding(
-            ONE_TRANSFORM,
+            causes.ONE_TRANSFORM,
             facts,
             f"{name} holds {share(most.share)} of the stalls, {seconds(each)} a sample",
             severity=facts.stall_share * most.share,
@@ -267,7 +313,7 @@ def _of_transforms(facts: Facts) -> Finding:
             where=most.stage,
         )
     return finding(
-        TRANSFORMS,
+        causes.TRANSFORMS,
         facts,
         f"they hold {share(part)} of the stalls, the longest ({most.stage}) {share(most.share)}",
         severity=facts.stall_share * part,
@@ -301,22 +347,17 @@ def _evidence(facts: Facts, more: dict[str, float]) -> dict[str, float | None]:
     }
 
 
-_REST: Final = ("step", "other")
-"""What lies outside of all parts that have a name."""
-_SAMPLER: Final = "the loader's own work in it (a sampler, bookkeeping)"
-
-
 def no_worker(facts: Facts) -> Finding | None:
     """The main process makes the batches itself, so the device waits for each of them."""
     if facts.setup.num_workers or not facts.exposure.parts or not facts.setup.has_step:
         return None
     return finding(
-        MAIN_PROCESS,
+        causes.MAIN_PROCESS,
         facts,
         f"it makes the batches itself (num_workers=0), which takes {share(facts.stall_share)} of "
         "the loop's time",
         severity=facts.stall_share,
-        clearly=clear(facts.stall_share, thresholds.HEALTHY, 0.2),
+        clearly=clear(facts.stall_share, HARDLY, 0.2),
         evidence={"stall_share": facts.stall_share, "num_workers_count": 0},
         where=f"num_workers={max(int(facts.setup.cores) - 1, 1)} or so",
     )
@@ -334,7 +375,7 @@ def own_parts(facts: Facts) -> Finding | None:
     if whole < thresholds.OWN_PART:
         return None
     return finding(
-        MAIN_PROCESS,
+        causes.MAIN_PROCESS,
         facts,
         f"{longest} takes {share(parts[longest])} of the loop's time",
         severity=whole,
@@ -365,7 +406,7 @@ def computes_in_python(facts: Facts) -> Finding | None:
     if not min(cpu, step) >= thresholds.OWN_PART or wanted > thresholds.ALL_COMPUTING * step:
         return None
     return finding(
-        MAIN_PROCESS,
+        causes.MAIN_PROCESS,
         facts,
         f"for {share(cpu)} of the loop's time it computes, and the step waits for the rest",
         severity=min(cpu, step),
@@ -380,10 +421,10 @@ def idle_device(facts: Facts) -> Finding | None:
     busy = facts.use.gpu_busy_share
     if not facts.setup.on_gpu or busy is None or busy >= thresholds.IDLE_DEVICE:
         return None
-    if facts.stall_share >= thresholds.HEALTHY:
+    if facts.stall_share >= HARDLY:
         return None
     return finding(
-        MAIN_PROCESS,
+        causes.MAIN_PROCESS,
         facts,
         f"no batch is missing, and the GPU is busy for {share(busy)} of the time only",
         severity=1 - busy,
@@ -402,17 +443,13 @@ def copies(facts: Facts) -> Finding | None:
     if direct + pinning < thresholds.OWN_PART:
         return None
     return finding(
-        COPY,
+        causes.COPY,
         facts,
         f"{share(direct + pinning)} of the loop's time",
         severity=direct + pinning,
         clearly=clear(direct + pinning, thresholds.OWN_PART, 0.4),
         evidence={"copy_share": direct, "pin_share": pinning, "stall_share": facts.stall_share},
     )
-
-
-_USUAL_THREADS: Final = 3
-"""Of every worker of torch: one that makes batches, one that sends, one that hands out memory."""
 
 
 def oversubscription(facts: Facts) -> Finding | None:
@@ -425,7 +462,7 @@ def oversubscription(facts: Facts) -> Finding | None:
     if many < thresholds.MANY_THREADS or extra < thresholds.EXTRA_THREADS:
         return None
     return finding(
-        OVERSUBSCRIPTION,
+        causes.OVERSUBSCRIPTION,
         facts,
         f"{use.threads:.0f} threads in each of {setup.num_workers} workers on {setup.cores:g} "
         f"cores, {share(extra)} of the workers' CPU time is theirs",
@@ -449,10 +486,10 @@ def cpu_saturated(facts: Facts) -> Finding | None:
     if own is None or facts.cpu_load < thresholds.KEEPS_UP:
         return None
     used = own / setup.cores
-    if used + facts.others_share < thresholds.USED_UP:
+    if used + facts.others_share < thresholds.CORES_SHORT:
         return None  # the cores would be too few, but something else is in the way before them
     if used < facts.others_share:
-        return None  # it is not this loop that uses them up
+        return None  # it is not this loop that saturates them
     others = f"; other processes had {share(facts.others_share)} of them"
     is_known = setup.has_step and facts.cpu_load < float("inf")
     needed = (
@@ -461,9 +498,9 @@ def cpu_saturated(facts: Facts) -> Finding | None:
         else f"use {own:.1f} of {setup.cores:g} cores"
     )
     return finding(
-        CPU_SATURATED,
+        causes.CPU_SATURATED,
         facts,
-        f"workers and loop {needed}{others if facts.others_share >= thresholds.FOREIGN else ''}",
+        f"workers and loop {needed}{others if facts.others_share >= OTHERS else ''}",
         severity=facts.stall_share,
         clearly=clear(facts.cpu_load, thresholds.KEEPS_UP, 1.2),
         evidence={
@@ -476,17 +513,165 @@ def cpu_saturated(facts: Facts) -> Finding | None:
 
 
 def memory(facts: Facts) -> list[Finding]:
-    """Memory, or shared memory, was used up while the loop stood still."""
-    causes = {MEMORY: MEMORY_PRESSURE, SHM_RESOURCE: SHM}
+    """Memory, or shared memory, was saturated while the loop stalled."""
     return [
         finding(
-            causes[row["resource"]],
+            _SPACES[row["resource"]],
             facts,
-            f"{share(row['mean_share'])} of it, while the loop stood still",
+            f"{share(row['mean_share'])} of it, while the loop stalled",
             severity=facts.stall_share,
             clearly=0.7,
             evidence={"used_share": row["mean_share"], "stall_share": facts.stall_share},
         )
         for row in facts.used_up
-        if row["resource"] in causes
+        if row["resource"] in _SPACES
     ]
+
+
+def too_few(facts: Facts) -> Finding | None:
+    """Workers compute without a pause, cores are free, and more workers would be enough."""
+    setup, making, use = facts.setup, facts.making, facts.use
+    own = use.own_cores(setup.num_workers)
+    if not setup.num_workers or making is None or own is None or use.worker_cpu is None:
+        return None
+    if setup.num_workers >= int(setup.cores) or facts.free_load <= thresholds.KEEPS_UP:
+        return None
+    wanted = wanted_workers(facts)
+    if wanted is None:
+        return None
+    free = max(1 - own / setup.cores, 0.0)
+    return finding(
+        causes.TOO_FEW_WORKERS,
+        facts,
+        f"{count(setup.num_workers, 'worker')} of {setup.cores:g} cores, each busy "
+        f"{share(making.busy_share)} of the time; {wanted} would keep up",
+        severity=facts.stall_share,
+        clearly=clear(free, 0.1, 0.35),
+        evidence={
+            "stall_share": facts.stall_share,
+            "load_factor": making.load,
+            "worker_busy_share": making.busy_share,
+            "cores_free_share": free,
+            "workers_wanted_count": wanted,
+        },
+        where=f" from {setup.num_workers} to {wanted}",
+    )
+
+
+def wanted_workers(facts: Facts) -> int | None:
+    """How many workers would keep up; None where the cores would not."""
+    making, setup = facts.making, facts.setup
+    if making is None or not making.use_s or facts.cpu_load > thresholds.FAST_ENOUGH:
+        return None
+    wanted = int(np.ceil(making.batch_s * facts.queue_free / (making.use_s * thresholds.KEEPS_UP)))
+    return wanted if wanted > setup.num_workers else None
+
+
+def slow_worker(facts: Facts) -> Finding | None:
+    """One worker takes much longer than the others, and the loop waits for it."""
+    making, by_worker = facts.making, facts.making.by_worker_s if facts.making else {}
+    if making is None or len(by_worker) < 2:  # noqa: PLR2004 - one and the others
+        return None
+    slow = max(sorted(by_worker), key=lambda one: by_worker[one])
+    rest_s = float(np.median([took for one, took in by_worker.items() if one != slow]))
+    ratio = by_worker[slow] / rest_s if rest_s else 1.0
+    part = max(facts.patterns.get(_SLOW_WORKER, 0.0), facts.stalled_by_worker.get(slow, 0.0))
+    if ratio < SLOW_WORKER or part < thresholds.WAITS_FOR_IT:
+        return None
+    if by_worker[slow] * facts.queue_free <= thresholds.KEEPS_UP * making.workers * making.use_s:
+        return None  # it is slower than the others, and still quick enough
+    return finding(
+        causes.SLOW_WORKER,
+        facts,
+        f"worker {slow} takes {seconds(by_worker[slow])} for a batch, the others "
+        f"{seconds(rest_s)}; {share(part)} of the stalls wait for it",
+        severity=facts.stall_share * part,
+        clearly=min(clear(ratio, SLOW_WORKER, 1.7), clear(part, thresholds.WAITS_FOR_IT, 0.9)),
+        evidence={
+            "stall_share": facts.stall_share,
+            "slow_worker_stall_share": part,
+            "slow_worker_batch_s": by_worker[slow],
+            "others_batch_s": rest_s,
+        },
+    )
+
+
+def slow_samples(facts: Facts) -> Finding | None:
+    """Single samples that take far longer than the others hold up the loop."""
+    spikes, followed = facts.spikes, facts.patterns.get(_SLOW_SAMPLES, 0.0)
+    # Or, where the pattern is not sure: their part of the samples' part of the stalls
+    part = max(followed, spikes.share * facts.exposure.of(FETCH, DECODE, TRANSFORM, GETITEM_))
+    without = facts.free_load * (1 - spikes.share)
+    if spikes.count < thresholds.FEWEST_SPIKES or part < thresholds.LEADS or without > 1.0:
+        return None
+    if spikes.share <= 1 - facts.queue_free:  # samples in which a worker had to wait for a core
+        return None
+    told = facts.titles.get(_SLOW_SAMPLES, "").partition(":")[2]
+    named = f":{told}" if told else ""
+    return finding(
+        causes.SLOW_SAMPLES,
+        facts,
+        f"one in {spikes.one_in:.0f} takes {seconds(spikes.typical_s)}, the usual one "
+        f"{seconds(spikes.usual_s)}{named}",
+        severity=facts.stall_share * part,
+        clearly=clear(part, thresholds.LEADS, 0.5),
+        evidence={
+            "stall_share": facts.stall_share,
+            "slow_samples_stall_share": part,
+            "slow_samples_work_share": spikes.share,
+            "slow_sample_s": spikes.typical_s,
+            "usual_sample_s": spikes.usual_s,
+        },
+    )
+
+
+def too_little_prefetch(facts: Facts) -> Finding | None:
+    """On average the workers keep up; the stalls are where batches took longer than usual."""
+    making, setup = facts.making, facts.setup
+    if making is None or not setup.num_workers or facts.free_load > thresholds.KEEPS_UP:
+        return None
+    if facts.exposure.of(*WORK) < thresholds.LEADS:  # the batches were made in time
+        return None
+    ahead = setup.prefetch_factor
+    many = count(ahead * setup.num_workers, "batch", "es") if ahead else ""
+    batches = f"{many} ahead" if many else "what is ahead"
+    more = 2 * ahead if ahead else None
+    return finding(
+        causes.TOO_LITTLE_PREFETCH,
+        facts,
+        f"they need {share(facts.free_load)} of the time that the step leaves them, {batches} "
+        "is not enough for the slow ones",
+        severity=facts.stall_share,
+        clearly=clear(facts.free_load, thresholds.KEEPS_UP, 0.7),
+        evidence={
+            "stall_share": facts.stall_share,
+            "load_factor": making.load,
+            "batch_mean_s": making.batch_s,
+            "batch_median_s": making.usual_s,
+            "prefetch_factor_count": ahead,
+        },
+        where=f" from {ahead} to {more} or more" if more else "",
+    )
+
+
+def start_up(facts: Facts) -> Finding | None:
+    """Every epoch begins with starting workers, and that takes a good part of it."""
+    starts = facts.starts
+    if starts.share < thresholds.STARTS:
+        return None
+    seen = clear(starts.share, thresholds.STARTS, 0.3)
+    return finding(
+        causes.START_UP,
+        facts,
+        f"{seconds(starts.extra_s)} before an epoch of {seconds(starts.epoch_s)}",
+        severity=starts.share,
+        clearly=seen
+        if starts.epochs > 1 or starts.share > thresholds.DOMINATES
+        else min(seen, 0.8),
+        evidence={
+            "start_share": starts.share,
+            "start_s": starts.extra_s,
+            "epoch_s": starts.epoch_s,
+            "epochs_seen_count": starts.epochs,
+        },
+    )

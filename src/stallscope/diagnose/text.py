@@ -1,8 +1,6 @@
 """A diagnosis in words: terminal, notebook, picture, report and JSON all tell the same.
 
 Nothing here draws: a verdict in a terminal loads no matplotlib.
-
-The numbers behind a finding as words: what a name ends in is its unit.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stallscope.diagnose.result import HEALTHY, INCONCLUSIVE, START_UP
+from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
 from stallscope.names import printable
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, seconds, share, size, times
@@ -91,7 +89,7 @@ class PictureSource(NamedTuple):
 
 PICTURES: Final = {
     "findings": "the verdict, and what else was found, by what it costs (the default)",
-    "exposed": "what the loop stood still for",
+    "exposed": "what the loop stalled for",
     "stages": "where a sample's time goes",
     "timeline": "workers and loop over a few seconds: who was waited for",
     "waits": "every step's wait, and the patterns in them",
@@ -117,7 +115,7 @@ STOP: Final = "stop"
 """The phase that says why the measurement ended."""
 SIMULATED: Final = "the step is simulated"
 TWICE: Final = (
-    "two findings can name the same seconds; the first is what to mend first, also where another "
+    "two findings can name the same seconds; the first is what to fix first, also where another "
     "costs more: look again afterwards"
 )
 OPENS: Final = "names like 02_fetch_vs_transform are guided notebooks: `stallscope lab` opens them"
@@ -136,19 +134,6 @@ _OF_STALLS: Final = "_exposed_share"
 GUIDED: Final = re.compile(r"(?<![\w/])\d\d_[a-z_]+(?:\.ipynb)?")
 """How a guided notebook is named in a sentence."""
 
-_KIND: Final = {
-    "healthy": "step",
-    "storage-latency": "fetch",
-    "storage-bandwidth": "fetch",
-    "decode": "decode",
-    "one-transform": "transform",
-    "transforms": "transform",
-    "collate": "collate",
-    "sending": "send",
-    "copy": "h2d",
-    "inconclusive": "other",
-}
-"""Whose colour a cause has; the others are a stall's."""
 _CLEAR, _LIKELY = 0.7, 0.4
 
 
@@ -197,7 +182,7 @@ def words(found: Finding, diagnosis: Diagnosis) -> FindingText:
         numbers=tuple(numbers_of(found.evidence)),
         steps=tuple(_steps(printable(found.next_step, LONGEST_TITLE))),
         tested=found.tested,
-        colour=COLOURS.get(_KIND.get(found.code, ""), STALL_COLOUR),
+        colour=COLOURS.get(found.cause.kind, STALL_COLOUR),
     )
 
 
@@ -220,7 +205,7 @@ def _costs(found: Finding, diagnosis: Diagnosis) -> str:
     if found.code == HEALTHY.code:
         return f"next to nothing to gain in the loader{step}"
     if found.code == INCONCLUSIVE.code:
-        return f"the loop stands still {part} of the time" if found.severity >= SMALL else ""
+        return f"the loop stalls {part} of the time" if found.severity >= SMALL else ""
     if found.code == START_UP.code:
         return f"costs {part} of an epoch's time{step}"
     if not diagnosis.circumstances.has_step:

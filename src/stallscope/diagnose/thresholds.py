@@ -1,6 +1,7 @@
-"""Every threshold of the verdict, in one place, each with its reason.
+"""What only the verdict compares with, in one place, each number with its reason.
 
-They are frozen before the table of verdicts is made (`tests/benchmarks/verdicts.py`), so that it
+What patterns and pictures compare with, too, stands in `stalls.thresholds`. The numbers are frozen
+before the table of verdicts is made (`tests/benchmarks/verdicts.py`), so that it
 says how the rules do on loaders that they were not tuned on.
 """
 
@@ -8,10 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-HEALTHY: Final = 0.1
-"""A loop that stalls for less than this share of its time gains less than that from any loader. It
-is where other tools begin to warn, too (TraceML at 10%; XProf calls 5% to 20% moderate): below it,
-passing batches from process to process can be all there is, which no change to a dataset mends."""
 WORTH: Final = 0.05
 """A finding beside the verdict costs at least this share of the loop's time."""
 PASSING: Final = 0.08
@@ -43,17 +40,12 @@ FAST_ENOUGH: Final = 1.1
 QUEUES: Final = 0.15
 """Share of a worker's time in which it could run and has no core that is worth a word: with a core
 for each, it is a few per cent."""
-FOREIGN: Final = 0.2
-"""Share of the cores that other processes have, from which on the measurement is disturbed."""
-USED_UP: Final = 0.75
+CORES_SHORT: Final = 0.75
 """Share of the cores in use from which on they are what is short: below it, a quarter of them or
-more has nothing to do while the loop stands still."""
+more has nothing to do while the loop stalls."""
 BEARABLE: Final = 1.1
 """Less the share of their time that workers wait for cores which other processes have, this is how
 far a measurement can be trusted: at 0.8 it is a third, which is hardly enough for a verdict."""
-SLOWER_WORKER: Final = 1.4
-"""A slow worker takes so many times as long for a batch as the others: pools of equal workers were
-seen to differ by up to 1.2 on a busy machine."""
 SHARED: Final = 1.2
 """Workers share what they wait for when each waits so many times as long for a batch as one alone
 does; where nothing is shared, waiting takes as long for many as for one ..."""
@@ -84,9 +76,9 @@ WAITS_FOR_EACH_OTHER: Final = 0.25
 other: of two workers that share a lock all the time, each waits for half of it."""
 LOCK_FRAMES: Final = 0.2
 """Share of stacks that wait at a lock; where workers compute under it, at most half can."""
-FULL_DISK: Final = 0.9
-"""Share of the time in which a disk has something to do, from which on it is full."""
 FEWEST_SPIKES: Final = 3
 """Slow samples below which nothing is said of them."""
 ALL_COMPUTING: Final = 0.9
 """A step that computes for more than this share of its time may be the model itself, on the CPU."""
+DOUBTFUL: Final = 0.3
+"""A finding that is less sure than this is no verdict."""

@@ -32,7 +32,8 @@ from stallscope.stages import (
     SHM,
     WORKER,
 )
-from stallscope.stalls.loop_time import HARDLY, loop_breakdown
+from stallscope.stalls.loop_time import loop_breakdown
+from stallscope.stalls.thresholds import FULL, HARDLY, OTHERS, SATURATED
 from stallscope.units import count, share
 
 if TYPE_CHECKING:
@@ -44,29 +45,21 @@ FEWEST: Final = 4
 """Moments; with fewer, nothing is said."""
 MOSTLY: Final = 0.5
 """A resource that was used up for this share of the time in stalls is named."""
-BUSY: Final = 0.9
-"""Share of a capacity from which on it is used up: what asks for the rest has to queue already
-(waiting grows as 1 / (1 - use), and is ten times the work at 0.9)."""
-FULL: Final = 0.95
-"""Share of a space from which on it is used up: the kernel reclaims before the last byte."""
-CROWDED: Final = 0.2
-"""Share of the cores from which on it is said that other processes had them."""
-
 WANTED: Final = 0.5
 """Share of its time in which a process computes, or waits for a core, from which on it needs the
 cores; they may be used up by others while it waits for something else."""
 
 THRESHOLDS: Final = {
-    CORE: BUSY,
-    QUOTA: BUSY,
+    CORE: SATURATED,
+    QUOTA: SATURATED,
     MEMORY: FULL,
     SHM: FULL,
-    DISK_BUSY: BUSY,
-    RECEIVED: BUSY,
-    SENT: BUSY,
-    GPU: BUSY,
-    WORKER: BUSY,
-    LOOP: BUSY,
+    DISK_BUSY: SATURATED,
+    RECEIVED: SATURATED,
+    SENT: SATURATED,
+    GPU: SATURATED,
+    WORKER: SATURATED,
+    LOOP: SATURATED,
 }
 """What can be used up. GPU memory is not in it: torch keeps what it once had. A worker that
 computes on one core all the time is used up, too: there could be more of them."""
@@ -399,7 +392,7 @@ def _of_machine(found: Saturation, uses: list[dict[str, Any]]) -> str:
     else:
         told = f"{subject(use)} used up for {share(use['full_share'])} of the time"
     others = found.others_share or 0.0
-    if use["resource"] == CORE and others >= CROWDED:
+    if use["resource"] == CORE and others >= OTHERS:
         told += f"; other processes had {share(others)} of the cores"
     more = dict.fromkeys(NAMES[one["resource"]] for one in uses[1:])
     told += f"; so was: {', '.join(more)}" if more else ""

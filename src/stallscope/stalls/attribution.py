@@ -35,6 +35,7 @@ from stallscope.stalls.lifecycle import (
     attribute_sections,
     lifecycle_of,
 )
+from stallscope.stalls.thresholds import STALL_S, STALL_SHARE
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -76,11 +77,6 @@ EXPOSED: Schema = {
 """One row a part, the longest first: `share` (0 to 1) of all stalled time, and the number of
 stalls in which it occurs."""
 
-SHORTEST_S: Final = 0.001
-"""A stall is a wait that is longer than this, seconds ..."""
-SHORTEST_SHARE: Final = 0.01
-"""... and longer than this share of the median step."""
-
 _PART: Final = ("part", "kind")
 
 
@@ -102,8 +98,8 @@ def find_stalls(steps: pl.DataFrame) -> pl.DataFrame:
         .with_columns(stall_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9)
     )
     return waits.filter(
-        pl.col("stall_s") > SHORTEST_S,
-        pl.col("stall_s") > SHORTEST_SHARE * pl.col("period_s").median(),
+        pl.col("stall_s") > STALL_S,
+        pl.col("stall_s") > STALL_SHARE * pl.col("period_s").median(),
     ).select(pl.col(name).cast(kind) for name, kind in STALLS.items())
 
 

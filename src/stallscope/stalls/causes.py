@@ -31,7 +31,16 @@ from stallscope.stages import (
     STEP,
 )
 from stallscope.stalls.periodicity import rhythm
-from stallscope.stalls.step_series import LONG, LONGER_S, covered_s
+from stallscope.stalls.step_series import covered_s
+from stallscope.stalls.thresholds import (
+    CAUSE_SHARE,
+    CHANCE,
+    LONG,
+    LONGER_S,
+    SLOW_SAMPLE,
+    SLOW_WORKER,
+    USUAL_SAMPLE,
+)
 from stallscope.stats import hypergeometric_tail, rank_sum_tail
 from stallscope.units import count, seconds
 
@@ -41,13 +50,9 @@ if TYPE_CHECKING:
     from stallscope.stalls.step_series import Evidence, Residual, StepSeries
 
 
-SURE: Final = 0.01
-"""What is more probable than this to be an accident is not claimed."""
 LIFT: Final = 2.0
 """Where a cause is at work, standing still is so many times as frequent as elsewhere; so most of
 it is no coincidence."""
-ENOUGH: Final = 0.5
-"""A cause took at least this share of the time for which the loop stood still."""
 MOSTLY: Final = 0.8
 """This share of the steps has a rhythm when all are said to."""
 THROUGHOUT: Final = 0.5
@@ -128,7 +133,7 @@ class PatternCause:
     """The steps of which it is known whether it happened; None: all."""
     enough_s: np.ndarray | None = None
     """For how long it can have held up the loop at each step; None: not known."""
-    enough: float = ENOUGH
+    enough: float = CAUSE_SHARE
     """The share of a stop that it must be able to account for."""
     subject: str = ""
     """What tells it from others of its kind."""
@@ -183,7 +188,7 @@ def explain(cause: PatternCause, left: Residual, tests: int) -> ExplainedStalls 
         alone = cause.chance_at(still, left.free) * len(levels) * cause.tried + cause.doubt
         explained = cause.explained_of(still, left)
         enough = np.count_nonzero(still & cause.marked & explained) >= cause.fewest
-        if enough and alone * tests < SURE:
+        if enough and alone * tests < CHANCE:
             candidates.append((float(left.seconds[explained].sum()), alone * tests, explained))
     if not candidates:
         return None
@@ -197,7 +202,7 @@ def explain(cause: PatternCause, left: Residual, tests: int) -> ExplainedStalls 
 def period_of(explained: np.ndarray, left: Residual, chance: float) -> int | None:
     """The rhythm of these steps, if they have one for sure."""
     found = rhythm(explained, left.free)
-    if found is None or found.chance + chance >= SURE:
+    if found is None or found.chance + chance >= CHANCE:
         return None
     return found.period if found.starts.size >= MOSTLY * np.count_nonzero(explained) else None
 
@@ -209,10 +214,6 @@ def ordinal(number: int) -> str:
     return f"{number}{'th' if teens else endings.get(number % 10, 'th')}"
 
 
-OUTLIER: Final = 3.0
-"""A slow sample takes more than so many times the median, and lies so many times as far above it
-as the one that nine in ten do not exceed."""
-USUAL: Final = 0.9
 SHARD: Final = 4.0
 """A file is a shard when it gives so many samples in a row, on average."""
 CLEARLY: Final = 2.0
@@ -221,6 +222,13 @@ NAMED: Final = 3
 """So many samples are named in a sentence."""
 
 _BATCH: Final = ("epoch", "batch")
+
+
+def slow_sample_limit(took_s: np.ndarray) -> tuple[float, float]:
+    """The median of these samples' times, and the time from which on a sample is slow."""
+    median_s, usual_s = (float(np.quantile(took_s, share)) for share in (0.5, USUAL_SAMPLE))
+    far_s = median_s + SLOW_SAMPLE * (usual_s - median_s)
+    return median_s, max(SLOW_SAMPLE * median_s, far_s)
 
 
 def slow_samples(loop: StepSeries, samples: pl.DataFrame) -> list[PatternCause]:
@@ -233,8 +241,7 @@ def slow_samples(loop: StepSeries, samples: pl.DataFrame) -> list[PatternCause]:
     if samples.is_empty():
         return []
     took_s = samples["total_s"].to_numpy()
-    median_s, usual_s = (float(np.quantile(took_s, share)) for share in (0.5, USUAL))
-    limit_s = max(OUTLIER * median_s, median_s + OUTLIER * (usual_s - median_s))
+    median_s, limit_s = slow_sample_limit(took_s)
     slow = samples.filter(pl.col("total_s") > limit_s)
     excess = pl.col("total_s").filter(pl.col("total_s") > limit_s) - median_s
     per_batch = samples.group_by(_BATCH).agg(excess_s=excess.sum())
@@ -316,8 +323,6 @@ def _first_takes(told: pl.DataFrame) -> str:
     return f": its first one takes {seconds(first_s)}, the others {seconds(other_s)}"
 
 
-SLOWER: Final = 1.25
-"""A slow worker takes so many times as long for a batch as the others do."""
 A_THIRD: Final = 1 / 3
 """What a slow worker takes longer than the others is at least so much of a stall: where no worker
 is quick enough, the loop waits for the slow one all the same."""
@@ -344,7 +349,7 @@ def _garbage(loop: StepSeries, evidence: Evidence) -> list[PatternCause]:
     totals = exposed.group_by("step").agg(pl.col("exposed_s").sum())
     rows = loop.keys.join(totals, on="step", how="left", maintain_order="left")
     there_s = np.maximum(rows["exposed_s"].fill_null(0.0).to_numpy() - here_s, 0.0)
-    there = (loop.stall_s > 0) & (there_s >= ENOUGH * loop.stall_s)
+    there = (loop.stall_s > 0) & (there_s >= CAUSE_SHARE * loop.stall_s)
     known = np.isfinite(loop.made_s)
     return [
         PatternCause(
@@ -395,7 +400,7 @@ def _slow_workers(loop: StepSeries) -> list[PatternCause]:
     causes = []
     for one in workers:
         rest_s = [took_s for other, took_s in usual_s.items() if other != one]
-        if rest_s and usual_s[one] >= SLOWER * float(np.median(rest_s)):
+        if rest_s and usual_s[one] >= SLOW_WORKER * float(np.median(rest_s)):
             causes.append(_slow_worker(loop, one, len(workers)))
     return causes
 

@@ -23,6 +23,7 @@ from stallscope.stalls.lifecycle import (
     START,
     UNPICKLE,
 )
+from stallscope.stalls.thresholds import HARDLY, LEADING_SHARE
 from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
 NO_LOOP: Final = "No training loop was recorded: nothing is known of its waits"
 ALIKE: Final = 0.85
 """A second part that takes this share of the first is named beside it."""
-ENOUGH: Final = 0.2
-"""A pattern that explains less of the time in stalls is not the answer."""
-HARDLY: Final = 0.05
-"""A loop that stalls less than this share of its time hardly waits: that is the answer then, and
-neither what its stalls consist of nor what pattern they follow."""
 NOTHING: Final = 0.01
 """Below this share, it is not even told what its stalls consist of."""
 OWN_WORDS: Final = {
@@ -178,7 +174,7 @@ def leading(patterns: pl.DataFrame) -> dict[str, Any] | None:
     Args:
         patterns: columns of `analyze.patterns.PATTERNS`.
     """
-    claimed = patterns.filter(pl.col("chance").is_not_null(), pl.col("share") >= ENOUGH)
+    claimed = patterns.filter(pl.col("chance").is_not_null(), pl.col("share") >= LEADING_SHARE)
     return next(claimed.head(1).iter_rows(named=True), None)
 
 

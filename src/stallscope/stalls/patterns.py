@@ -23,8 +23,6 @@ import numpy as np
 import polars as pl
 
 from stallscope.stalls.causes import (
-    ENOUGH,
-    SURE,
     ExplainedStalls,
     Stops,
     explain,
@@ -35,6 +33,7 @@ from stallscope.stalls.causes import (
 )
 from stallscope.stalls.periodicity import FEWEST, rhythm
 from stallscope.stalls.step_series import SPIKE, Evidence, Residual, loop_of
+from stallscope.stalls.thresholds import CAUSE_SHARE, CHANCE
 from stallscope.stats import LEAST, log_binomial_bound
 from stallscope.units import count, seconds, share
 
@@ -118,7 +117,7 @@ def constant(left: Residual) -> ExplainedStalls | None:
         float(np.exp(log_binomial_bound(hits, tries, np.array([MOST_EPISODES]))[0])), LEAST
     )
     low_s, median_s, high_s = (float(limit) for limit in np.quantile(lengths, (0.25, 0.5, 0.75)))
-    if chance >= SURE or high_s > ALIKE * low_s:
+    if chance >= CHANCE or high_s > ALIKE * low_s:
         return None
     who = (
         "Every step waits"
@@ -156,7 +155,7 @@ def _rhythms(left: Residual, tests: int, expected: int = 0) -> list[tuple[np.nda
     levels = sorted(left.levels(), key=np.count_nonzero)
     found = ((still, rhythm(still, left.free, expected)) for still in levels)
     paid = [(still, beat.less_sure(len(levels) * tests)) for still, beat in found if beat]
-    return [(still, beat) for still, beat in paid if beat.chance < SURE]
+    return [(still, beat) for still, beat in paid if beat.chance < CHANCE]
 
 
 def _round(loop: StepSeries, starts: np.ndarray) -> str:
@@ -191,7 +190,7 @@ def _where(parts: dict[str, np.ndarray], stops: Stops) -> str:
         name: np.median(took_s[stops.named]) - np.median(took_s) for name, took_s in parts.items()
     }
     name = max(excess_s, key=lambda part: excess_s[part], default="")
-    much_s = ENOUGH * np.median(stops.seconds[stops.named])
+    much_s = CAUSE_SHARE * np.median(stops.seconds[stops.named])
     return f"mostly in {name}" if excess_s.get(name, 0.0) > much_s else unknown
 
 

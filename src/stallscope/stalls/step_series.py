@@ -18,6 +18,7 @@ import polars as pl
 
 from stallscope.stalls.attribution import find_stalls
 from stallscope.stalls.lifecycle import IntervalUnion
+from stallscope.stalls.thresholds import LONG, LONGER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,11 +66,6 @@ def _of_rank(table: pl.DataFrame, rank: int) -> pl.DataFrame:
         return table
     return table.filter(pl.col("rank").fill_null(0) == rank)
 
-
-LONG: Final = 3.0
-"""A long step takes more than so many times the median step ..."""
-LONGER_S: Final = 0.001
-"""... and so much more than it, seconds."""
 
 _BATCH: Final = ("epoch", "batch")
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import polars as pl
 from support.build_facts import IDLE, WAITS_IN_FETCH, known
 
-from stallscope.diagnose import next_measurement
+from stallscope.diagnose import verdict
 from stallscope.diagnose.facts import line_of, lock_frames
-from stallscope.diagnose.ranking import judge
+from stallscope.diagnose.verdict import judge
 from stallscope.flame.result import SAMPLES, Flame, FlameConditions
 
 WAITING = known(work=WAITS_IN_FETCH, use=IDLE)
@@ -18,7 +18,7 @@ SURE = known(work={("decode", "decode"): 0.9, ("Blur", "transform"): 0.1})
 
 def asked(facts, *before):
     """The phase that is asked for next."""
-    found = next_measurement.next_question(facts, judge(facts), before)
+    found = verdict.next_question(facts, judge(facts), before)
     return found.phase if found else None
 
 
@@ -35,47 +35,45 @@ class TestQuestions:
 
     def test_waiting_asks_whether_it_is_shared(self):
         """Storage, a lock and a full pipe look alike until one worker runs alone."""
-        assert next_measurement.ONE_WORKER == asked(WAITING)
+        assert verdict.ONE_WORKER == asked(WAITING)
 
     def test_one_worker_shares_with_nobody(self):
         """A loader with one worker is not measured with one worker again."""
         alone = known(work=WAITS_IN_FETCH, use=IDLE, setup={"num_workers": 1})
 
-        assert next_measurement.ONE_WORKER != asked(alone)
+        assert verdict.ONE_WORKER != asked(alone)
 
     def test_what_is_shared_asks_for_stacks_of_those_that_wait(self):
         """A lock shows in the stacks of workers that wait."""
         shared = replace(WAITING, alone_waiting_s=0.1)
 
-        assert next_measurement.WAITING_STACKS == asked(shared, next_measurement.ONE_WORKER)
+        assert verdict.WAITING_STACKS == asked(shared, verdict.ONE_WORKER)
 
     def test_what_is_not_shared_does_not(self):
         """Where one worker waits as long, there is no lock to look for."""
         not_shared = replace(WAITING, alone_waiting_s=0.36)
 
-        assert next_measurement.WAITING_STACKS != asked(not_shared, next_measurement.ONE_WORKER)
+        assert verdict.WAITING_STACKS != asked(not_shared, verdict.ONE_WORKER)
 
     def test_doubt_asks_for_a_ladder(self):
         """A cause that is not sure is tried by taking costs away."""
-        assert next_measurement.LADDER == asked(replace(SURE, others_share=0.8))
+        assert verdict.LADDER == asked(replace(SURE, others_share=0.8))
 
     def test_without_a_step_no_ladder_is_asked_for(self):
         """It would cache everything but the batches, which decides nothing."""
         unsure = replace(SURE, others_share=0.8)
 
-        assert next_measurement.LADDER != asked(
-            replace(unsure, setup=replace(unsure.setup, has_step=False))
-        )
+        assert verdict.LADDER != asked(replace(unsure, setup=replace(unsure.setup, has_step=False)))
 
     def test_a_transform_asks_for_its_line(self):
         """What lies in the user's code is looked for in stacks."""
         transform = known(work={("Blur", "transform"): 0.9, ("decode", "decode"): 0.1})
 
-        assert next_measurement.STACKS == asked(transform)
+        assert verdict.STACKS == asked(transform)
 
     def test_nothing_is_asked_twice(self):
         """A measurement that was tried is not asked for again."""
-        assert next_measurement.ONE_WORKER != asked(WAITING, next_measurement.ONE_WORKER)
+        assert verdict.ONE_WORKER != asked(WAITING, verdict.ONE_WORKER)
 
 
 class TestStacks:

@@ -8,10 +8,10 @@ from itertools import permutations
 import pytest
 from support.build_facts import CASES, IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of
 
-from stallscope.diagnose.batch_times import Starts
+from stallscope.diagnose.causes import CAUSES
 from stallscope.diagnose.exposure import Exposure, StagePart, longest_first
-from stallscope.diagnose.ranking import judge
-from stallscope.diagnose.result import CAUSES
+from stallscope.diagnose.facts import Starts
+from stallscope.diagnose.verdict import judge
 
 
 class TestVerdict:

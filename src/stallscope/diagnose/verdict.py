@@ -1,0 +1,395 @@
+"""Which finding is the verdict: what has to be fixed first, and nothing where nothing is wrong.
+
+The order of `judge`, and why:
+
+1. A run that is too short carries no judgement.
+2. Starting workers, the loop's own work and copies, where they take more than all waiting does.
+3. A loop that hardly waits is healthy.
+
+and of `rank_findings`, for a loop that waits:
+
+4. Stalls that nothing explains carry no judgement.
+5. What is no work on samples, where it is most of the stalls: the loop's own part (all of it, when
+   there is no worker), pinning, sending, starting.
+6. One thing among equals: one worker, single samples. The others are quick enough, so their stages
+   are not the cause.
+7. Too many threads: all stages' times are longer for it.
+8. Workers that keep up on average, or would if they had a core each: speed is not the cause.
+9. Waiting for a lock: all that is behind it takes longer.
+10. Workers that are too few while cores are free, if more would be enough; unless nearly all is
+    waiting for storage.
+11. Waiting for storage, and then the stage that dominates, also where the cores are saturated: it
+    is what there is to be fixed.
+12. Cores that are saturated by work in which no stage dominates.
+
+What is still open says `next_question`: the measurement that decides most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stallscope.diagnose import causes, rules, thresholds
+from stallscope.diagnose.exposure import (
+    COLLATE,
+    CROWDED,
+    DECODE,
+    DIGITS,
+    FETCH,
+    GETITEM_,
+    MAIN,
+    PIN,
+    SENDING,
+    START,
+    TRANSFORM,
+    UNATTRIBUTED,
+)
+from stallscope.stalls.thresholds import HARDLY, OTHERS
+from stallscope.units import count, share
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from stallscope.diagnose.causes import Cause
+    from stallscope.diagnose.facts import Facts, Setup
+    from stallscope.diagnose.result import Finding
+
+    Found = dict[Cause, Finding]
+
+LOOP: Final = "loop"
+ONE_WORKER: Final = "one worker"
+WAITING_STACKS: Final = "stacks of waiting workers"
+LADDER: Final = "ladder"
+STACKS: Final = "stacks"
+
+_BY_LADDER: Final = {
+    *(causes.HEALTHY, causes.STORAGE_LATENCY, causes.DECODE, causes.ONE_TRANSFORM),
+    *(causes.TRANSFORMS, causes.COLLATE, causes.SENDING, causes.CPU_SATURATED),
+    causes.MAIN_PROCESS,
+}
+"""What a ladder can confirm or refute: it takes such costs away."""
+_BY_ONE_WORKER: Final = {
+    *(causes.STORAGE_LATENCY, causes.STORAGE_BANDWIDTH, causes.LOCK, causes.ONE_TRANSFORM),
+    *(causes.TRANSFORMS, causes.COLLATE, causes.DECODE, causes.CPU_SATURATED),
+    causes.INCONCLUSIVE,
+}
+"""What looks different when there is one worker: waiting for what is shared."""
+_HAS_LINES: Final = {causes.ONE_TRANSFORM, causes.COLLATE}
+"""What lies in the user's own code, so that a line can be named."""
+
+
+def judge(facts: Facts) -> tuple[Finding, ...]:
+    """The verdict, and whatever else was found, what costs most first.
+
+    Saturated cores stand last: they are what the other findings do, and not one more cause.
+
+    Args:
+        facts: what was measured.
+    """
+    missing = too_short(facts)
+    if missing:
+        return (inconclusive(facts, missing, "more batches, or a larger budget_s"),)
+    found = findings(facts)
+    verdict = _first(facts, found)
+    if verdict.cause == causes.HEALTHY and not facts.setup.has_step:
+        why = "no step was given, and the loader alone gives batches without a pause"
+        verdict = inconclusive(facts, why, "give the step, or ss.simulated_step(seconds)")
+    claims = verdict.cause not in (causes.INCONCLUSIVE, causes.HEALTHY)
+    if claims and verdict.confidence < thresholds.DOUBTFUL:
+        what = f"{verdict.title}; but this is doubtful"
+        verdict = inconclusive(facts, what, "measure again on a machine that does nothing else")
+    rest = [one for one in found.values() if one.cause != verdict.cause and _is_worth(one)]
+    if verdict.cause == causes.HEALTHY:
+        beside = (causes.START_UP, causes.MAIN_PROCESS, causes.COPY)
+        rest = [one for one in rest if one.cause in beside]
+    cores_last = sorted(rest, key=lambda one: (one.cause == causes.CPU_SATURATED, _by_cost(one)))
+    return verdict, *cores_last
+
+
+def _by_cost(one: Finding) -> tuple[float, float, int]:
+    """Key of an order: what costs most first, then what is surer, then the order of the causes."""
+    place = list(causes.CAUSES).index(one.code)
+    return -round(one.severity, DIGITS), -round(one.confidence, DIGITS), place
+
+
+def _is_worth(one: Finding) -> bool:
+    """Whether a finding is worth a line beside the verdict.
+
+    That workers keep up is no cause beside another one.
+    """
+    heavy = one.severity >= thresholds.WORTH and one.confidence >= rules.JUST
+    return heavy and one.cause != causes.TOO_LITTLE_PREFETCH
+
+
+def findings(facts: Facts) -> Found:
+    """Ask each rule."""
+    waits = facts.stall_share >= HARDLY
+    every = [
+        rules.start_up(facts),
+        _longest(
+            rules.no_worker(facts) if waits else None,
+            rules.own_parts(facts),
+            rules.computes_in_python(facts),
+            rules.idle_device(facts),
+        ),
+        rules.copies(facts),
+    ]
+    if waits:
+        every += [
+            *rules.memory(facts),
+            rules.slow_worker(facts),
+            rules.slow_samples(facts),
+            rules.oversubscription(facts),
+            rules.lock(facts),
+            rules.storage(facts),
+            rules.too_few(facts),
+            *rules.works(facts),
+            rules.cpu_saturated(facts),
+            rules.too_little_prefetch(facts),
+        ]
+    return {one.cause: one for one in every if one is not None}
+
+
+def fewest_steps(setup: Setup) -> int:
+    """Steps of the steady state below which there is no verdict."""
+    return max(thresholds.FEWEST_STEPS, thresholds.ROUNDS * setup.num_workers)
+
+
+def too_short(facts: Facts) -> str:
+    """Why there was too little to judge by; '' where there was enough."""
+    wanted = fewest_steps(facts.setup)
+    if facts.time is None:
+        return "no step of the loop was seen"
+    if facts.steps >= wanted or facts.starts.share >= thresholds.DOMINATES:
+        return ""
+    return (
+        f"{count(facts.steps, 'step')} after the warm-up, and {wanted} are needed: "
+        f"{count(wanted - facts.steps, 'batch', 'es')} more"
+    )
+
+
+def healthy(facts: Facts) -> Finding:
+    """That the loop hardly waits."""
+    low_enough = rules.clear(facts.stall_high, HARDLY, HARDLY / 2)
+    gain = facts.gain
+    agreed = gain is not None and gain.is_none
+    return rules.finding(
+        causes.HEALTHY,
+        facts,
+        f"it stalls {share(facts.stall_share)} of the time",
+        severity=0.0,
+        clearly=max(low_enough, 0.9 if agreed else 0.6),
+        evidence={
+            "stall_share": facts.stall_share,
+            "stall_share_low": facts.stall_low,
+            "stall_share_high": facts.stall_high,
+            "headroom_factor": gain.factor if gain else None,
+            "headroom_factor_low": gain.low if gain else None,
+            "headroom_factor_high": gain.high if gain else None,
+        },
+    )
+
+
+def _first(facts: Facts, found: Found) -> Finding:
+    """The verdict; see the module's text for the order."""
+    beside = [found[cause] for cause in (causes.START_UP, causes.COPY) if cause in found]
+    own = found.get(causes.MAIN_PROCESS)
+    if own is not None and (facts.setup.num_workers or own.severity > facts.stall_share):
+        beside.append(own)
+    costly = max(beside, key=lambda one: one.severity, default=None)
+    if costly is not None and costly.severity >= facts.stall_share:
+        return costly
+    if facts.stall_share < HARDLY or _is_little(facts):
+        return healthy(facts)
+    verdict = rank_findings(facts, found)
+    is_little = verdict is None or verdict.severity < thresholds.WORTH
+    gains = facts.gain is not None and facts.gain.is_above(HARDLY)
+    if _is_near(facts) and is_little and not gains:
+        return healthy(facts)  # what waits longest is next to nothing
+    if verdict is not None:
+        return verdict
+    why = f"the loop stalls {share(facts.stall_share)} of the time, and no cause stands out"
+    return inconclusive(facts, why, "03_cached_baseline takes one cost after the other away")
+
+
+def _is_little(facts: Facts) -> bool:
+    """Whether the stalls are hardly above what matters, and what the ladder could gain is below.
+
+    The ladder decides: it measures the gain itself, and in a loop without a recorder.
+    """
+    return _is_near(facts) and facts.gain is not None and facts.gain.is_below(HARDLY)
+
+
+def _is_near(facts: Facts) -> bool:
+    return facts.stall_share < 2 * HARDLY
+
+
+def _longest(*ones: Finding | None) -> Finding | None:
+    return max((one for one in ones if one), key=lambda one: one.severity, default=None)
+
+
+def inconclusive(facts: Facts, why: str, remedy: str) -> Finding:
+    """That nothing can be said, and why."""
+    found = rules.finding(
+        causes.INCONCLUSIVE,
+        facts,
+        why,
+        severity=facts.stall_share,
+        clearly=1.0,
+        evidence={
+            "stall_share": facts.stall_share if facts.time else None,
+            "unattributed_share": facts.exposure.of(UNATTRIBUTED) if facts.time else None,
+            "other_processes_share": facts.others_share,
+            "steps_count": facts.steps,
+        },
+        where=remedy,
+    )
+    return replace(found, confidence=1.0)  # that it cannot be told is sure
+
+
+def rank_findings(facts: Facts, found: Found) -> Finding | None:
+    """The verdict about a loop that stalls; None where no cause stands out.
+
+    Args:
+        facts: what was measured.
+        found: what each rule says.
+    """
+
+    def first(*wanted: Cause) -> Finding | None:
+        return next((found[cause] for cause in wanted if cause in found), None)
+
+    unexplained = facts.exposure.of(UNATTRIBUTED)
+    if unexplained > thresholds.UNEXPLAINED:
+        why = f"nothing that was recorded explains {share(unexplained)} of the stalls"
+        return inconclusive(facts, why, "ss.stage('...') around your own code names it")
+    if facts.others_share >= OTHERS and _is_left(facts) < HARDLY:
+        return _disturbed(facts)
+    verdict = first(causes.MEMORY_PRESSURE, causes.SHM) or _of_parts(facts, found)
+    verdict = verdict or first(causes.SLOW_WORKER, causes.SLOW_SAMPLES, causes.OVERSUBSCRIPTION)
+    verdict = verdict or _that_keeps_up(facts, found)
+    verdict = verdict or first(causes.LOCK) or _storage(facts, found)
+    verdict = verdict or first(causes.TOO_FEW_WORKERS)
+    return verdict or _of_work(facts, found) or first(causes.CPU_SATURATED) or _most_work(found)
+
+
+def _of_parts(facts: Facts, found: Found) -> Finding | None:
+    """What most of the stalls is, where that is no work on samples."""
+    if not facts.setup.num_workers:
+        return found.get(causes.MAIN_PROCESS)
+    # Crowded or not: what is left of a part that a busy machine makes longer has to be much, too
+    least = max(thresholds.DOMINATES * (1 - facts.exposure.of(CROWDED)), thresholds.LEADS)
+    parts = (
+        (MAIN, causes.MAIN_PROCESS, least),
+        (SENDING, causes.SENDING, least),
+        (PIN, causes.COPY, thresholds.DOMINATES),
+        (START, causes.START_UP, thresholds.DOMINATES),
+    )
+    most = [cause for part, cause, limit in parts if facts.exposure.of(part) >= limit]
+    return next((found[cause] for cause in most if cause in found), None)
+
+
+def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
+    """Why workers that are fast enough, each with a core for itself, are late all the same."""
+    if facts.free_load > thresholds.KEEPS_UP:
+        return None
+    queued, crowded = facts.use.queued_share or 0.0, facts.exposure.of(CROWDED)
+    if queued < thresholds.QUEUES and crowded < thresholds.LEADS and not _varies_with_cores(facts):
+        return found.get(causes.TOO_LITTLE_PREFETCH)
+    if causes.CPU_SATURATED in found:
+        return found[causes.CPU_SATURATED]
+    if facts.others_share < OTHERS:  # they are in each other's way, and keep up
+        return found.get(causes.TOO_LITTLE_PREFETCH)
+    return _disturbed(facts)
+
+
+def _varies_with_cores(facts: Facts) -> bool:
+    """Whether batches may take different times only because others have the cores at times."""
+    batch_s = facts.making.batch_s if facts.making else 0.0
+    computes = facts.waiting_s < thresholds.DOMINATES * batch_s
+    return computes and facts.others_share >= OTHERS
+
+
+def _is_left(facts: Facts) -> float:
+    """Share (0 to 1) of the loop's time that stalls would take if nobody waited for a core."""
+    left = facts.stall_share * facts.exposure.free
+    if facts.setup.num_workers or facts.making is None:
+        return left
+    return min(left, facts.free_load / (1 + facts.free_load))  # it makes a batch, then uses it
+
+
+def _disturbed(facts: Facts) -> Finding:
+    """That the loop waits because other processes have the cores."""
+    queued = facts.use.queued_share or 0.0
+    why = (
+        f"other processes have {share(facts.others_share)} of the cores, and without them the "
+        f"loop would hardly wait (who makes its batches waits for a core {share(queued)} of the "
+        "time)"
+    )
+    return inconclusive(facts, why, "measure again on a machine that does nothing else")
+
+
+def _storage(facts: Facts, found: Found) -> Finding | None:
+    """Storage, if its waiting dominates or reading is well ahead of everything else.
+
+    Too few workers come first where that would be enough, unless there is next to nothing but
+    waiting.
+    """
+    waits = found.get(causes.STORAGE_LATENCY) or found.get(causes.STORAGE_BANDWIDTH)
+    if waits is None:
+        return None
+    waiting = facts.exposure.waiting(FETCH, GETITEM_)
+    if causes.TOO_FEW_WORKERS in found and waiting < thresholds.WAITS_ALONE:
+        return None
+    ahead = rules.leading(facts) in (FETCH, GETITEM_)
+    return waits if ahead or waiting >= thresholds.DOMINATES else None
+
+
+def _of_work(facts: Facts, found: Found) -> Finding | None:
+    """The finding about the group of work that leads."""
+    group = rules.leading(facts)
+    return next((one for one in found.values() if group in rules.groups_of(one.cause)), None)
+
+
+def _most_work(found: Found) -> Finding | None:
+    """Whatever group of work holds most."""
+    works = [one for one in found.values() if rules.groups_of(one.cause)]
+    return min(works, key=_by_cost, default=None)
+
+
+class Question(NamedTuple):
+    """A measurement, and what it is to decide."""
+
+    phase: str
+    why: str
+
+
+def next_question(
+    facts: Facts, findings: tuple[Finding, ...], asked: Collection[str]
+) -> Question | None:
+    """The measurement that decides most; None where nothing is open.
+
+    Args:
+        facts: what is known.
+        findings: what is thought by now, the verdict first.
+        asked: phases that were tried already.
+    """
+    verdict = findings[0]
+    waits = facts.exposure.waiting(FETCH, GETITEM_, TRANSFORM, COLLATE, DECODE)
+    possible = []
+    if (
+        facts.setup.num_workers > 1
+        and verdict.cause in _BY_ONE_WORKER
+        and waits >= thresholds.WAITS_FOR_EACH_OTHER
+    ):
+        possible.append(Question(ONE_WORKER, "do the workers wait for something that they share?"))
+    if facts.is_shared:
+        possible.append(Question(WAITING_STACKS, "is it a lock, or storage, that they share?"))
+    unsure = verdict.confidence < thresholds.SURE and verdict.cause in _BY_LADDER
+    open_still = verdict.cause == causes.INCONCLUSIVE and facts.others_share < OTHERS
+    open_still = open_still and facts.steps >= thresholds.FEWEST_STEPS
+    if facts.setup.has_step and (unsure or open_still):  # without one it cannot go all the way
+        possible.append(Question(LADDER, "what does the loader cost, with an interval?"))
+    if verdict.cause in _HAS_LINES:
+        possible.append(Question(STACKS, "which line of the code is it?"))
+    return next((one for one in possible if one.phase not in asked), None)
