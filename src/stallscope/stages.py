@@ -1,12 +1,8 @@
-"""The stages of a sample's way to the device: their kinds, their order and their colours.
+"""The stages of a sample's way to the device, and the resources that it uses.
 
-One word and one colour per kind, in code, charts and prose. Every name that is not listed here
-(a transform's, a library call's) comes from the user's pipeline.
-
-What is sampled beside a recording: the resources' names, and the file that samples lie in.
-
-A sample is a line of JSON, so that the samples of a killed process are there, too. It holds what
-was read: for most resources a counter, out of which `stallscope.analyze.resources` makes rates.
+One word and one colour per kind of stage, in code, charts and prose; a new kind is added here
+alone. Every name that is not listed (a transform's, a library call's) comes from the user's
+pipeline. A resource has one word, too, and says how it is read: most are counters.
 """
 
 from __future__ import annotations
@@ -34,6 +30,16 @@ KINDS: Final = (
 SAMPLE_KINDS: Final = ("fetch", "decode", "transform", "other")
 """The kinds whose time adds up to one sample's time in a worker."""
 
+COMPUTING_KINDS: Final = ("decode", "transform", "collate")
+"""The kinds that hardly wait by themselves: where they do, the machine is busy."""
+
+KIND_OF_NAME: Final = (
+    ("decode", re.compile(r"decod")),
+    ("fetch", re.compile(r"^_*(load|read|fetch|open|download|get_(image|img|file|bytes|data))")),
+    ("transform", re.compile(r"transform|augment|aug\b|preproc|crop|resiz|normali[sz]e|tokeni")),
+)
+"""What the name of a user's function promises, in lower case; the first kind that fits."""
+
 COLOURS: Final = {
     "fetch": "#0072B2",
     "decode": "#56B4E9",
@@ -47,6 +53,20 @@ COLOURS: Final = {
 }
 """A colour per kind, safe for colour-blind readers: those of Okabe and Ito, "Color Universal
 Design", and greys. Both copies, to pinned memory and to the device, are one colour."""
+
+CHROME_COLOURS: Final = {
+    "fetch": "rail_response",
+    "decode": "thread_state_runnable",
+    "transform": "rail_idle",
+    "collate": "thread_state_uninterruptible",
+    "send": "generic_work",
+    "pin": "startup",
+    "h2d": "startup",
+    "step": "rail_load",
+    "other": "grey",
+}
+"""For each kind, which of chrome://tracing's named colours comes nearest to that of `COLOURS`; it
+refuses a file with any other name."""
 
 STALL_COLOUR: Final = "#D55E00"
 """A stall is the loudest thing on the page."""

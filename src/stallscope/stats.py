@@ -1,23 +1,18 @@
-"""How probable it is that a pattern is an accident.
+"""How probable it is that a pattern is an accident, and how sure a share is.
 
-Each function answers for one way of being wrong; none of them draws random numbers, so the same run
-always gets the same answer.
-
-How sure a share of samples is.
-
-Neighbouring samples of a process look alike, so a recording with windows is resampled by windows,
-in each process apart (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 8).
-A few windows make percentile intervals too narrow; they are widened as Student's t is wider than
-the normal. Without enough windows it is Wilson's interval (Journal of the American Statistical
-Association 22, 1927), which takes samples as independent.
-
-How sure the share of the stalls is.
+Probabilities are exact or by formula. Intervals of shares of samples are resampled by windows, in
+each process apart, because neighbouring samples look alike (Efron and Tibshirani, "An Introduction
+to the Bootstrap", 1993, chapter 8), always with the same draws. A few windows make percentile
+intervals too narrow; they are widened as Student's t is wider than the normal. Without enough
+windows it is Wilson's interval (Journal of the American Statistical Association 22, 1927), which
+takes samples as independent.
 """
 
 from __future__ import annotations
 
 import math
 from math import sqrt
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -27,6 +22,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+LEVEL: Final = 0.95
+"""Of every interval that the package shows."""
+INTERVAL: Final = f"{LEVEL:.0%} interval"
+"""What an interval is called."""
+ENDS: Final = (round(50 * (1 - LEVEL), 6), round(50 * (1 + LEVEL), 6))
+"""The percentiles that it ends at."""
+_Z: Final = round(NormalDist().inv_cdf((1 + LEVEL) / 2), 6)
 LEAST: Final = 1e-12
 """No chance is given as smaller: what a test assumes about a machine is never that certain."""
 
@@ -117,12 +119,10 @@ FEWEST_FREE: Final = 4
 """Windows beyond one for each process; with fewer there is nothing to resample."""
 _DRAWS: Final = 1_000
 _SEED: Final = 20_270_529
-_ENDS: Final = (2.5, 97.5)
-_Z: Final = 1.959964
 
 
 def intervals(hits: Floats, samples: Floats, processes: list[int]) -> tuple[Floats, Floats, str]:
-    """The 95% intervals of shares.
+    """The intervals of shares at `LEVEL`.
 
     Args:
         hits: of each window and function, shape (windows, functions).
@@ -143,7 +143,7 @@ def intervals(hits: Floats, samples: Floats, processes: list[int]) -> tuple[Floa
     for rows in strata:
         weights[:, rows] = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), _DRAWS)
     drawn = (weights @ hits) / (weights @ samples)[:, None]
-    low, high = np.percentile(drawn, _ENDS, axis=0)
+    low, high = np.percentile(drawn, ENDS, axis=0)
     wider = sqrt(len(processes) / free) * _t(free) / _Z
     low = np.clip(shares - (shares - low).clip(0) * wider, 0, 1)
     high = np.clip(shares + (high - shares).clip(0) * wider, 0, 1)
@@ -164,7 +164,7 @@ def _independent(shares: Floats, widths: Floats, count: float, windows: int) -> 
 
 
 def wilson(shares: Floats, count: float) -> tuple[Floats, Floats]:
-    """Wilson's 95% interval of shares of so many independent samples."""
+    """Wilson's interval of shares of so many independent samples."""
     middle = shares + _Z**2 / (2 * count)
     reach = _Z * np.sqrt(shares * (1 - shares) / count + _Z**2 / (4 * count**2))
     scale = 1 + _Z**2 / count
@@ -172,7 +172,7 @@ def wilson(shares: Floats, count: float) -> tuple[Floats, Floats]:
 
 
 def _t(free: int) -> float:
-    """Student's t at 97.5%, by Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5)."""
+    """Student's t at the upper end, by Cornish and Fisher (Abramowitz and Stegun 26.7.5)."""
     return (
         _Z
         + (_Z**3 + _Z) / (4 * free)
@@ -187,7 +187,7 @@ _FEWEST_BLOCKS: Final = 4
 
 
 def stall_interval(steps: pl.DataFrame, stalls: pl.DataFrame, block: int) -> tuple[float, float]:
-    """The 95% interval of the share of stalls, by resampling blocks of steps.
+    """The interval of the share of stalls, by resampling blocks of steps.
 
     (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 8.) From 0 to 1 where
     there are too few blocks to tell.
@@ -209,5 +209,5 @@ def stall_interval(steps: pl.DataFrame, stalls: pl.DataFrame, block: int) -> tup
     drawn = np.random.default_rng(_INTERVAL_SEED).integers(blocks, size=(_INTERVAL_DRAWS, blocks))
     totals = sums[drawn].sum(axis=1)
     shares = totals[:, 0] / np.maximum(totals[:, 1], 1e-12)
-    low, high = np.percentile(shares, _ENDS)
+    low, high = np.percentile(shares, ENDS)
     return float(low), float(min(high, 1.0))

@@ -35,6 +35,7 @@ from stallscope.ladder.result import (
 )
 from stallscope.ladder.text import notes_of, sentence
 from stallscope.stages import COLOURS
+from stallscope.stats import INTERVAL
 from stallscope.units import count, share, times
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _notes(ladder: Ladder, rows: pl.DataFrame) -> list[str]:
     what = (
         "device busy" if rows["device_busy_share"].is_not_null().any() else "the loop in the step"
     )
-    ends = "dots: single laps · lines: 95% interval"
+    ends = f"dots: single laps · lines: {INTERVAL}"
     head = f"{shown} · {ends}" + ("" if rows["step_share"].is_null().all() else f" · %: {what}")
     return [head, *notes_of(ladder)]
 

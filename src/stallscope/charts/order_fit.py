@@ -11,6 +11,7 @@ from stallscope.charts.sheet import FAINT, INK, PAPER, RULE, SheetPart, name_row
 from stallscope.names import printable
 from stallscope.orders.text import fit
 from stallscope.stages import COLOURS
+from stallscope.stats import INTERVAL
 from stallscope.units import count
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from stallscope.orders.result import Orders
 
 
-KEY: Final = "filled dot and line: measured, with its 95% interval · open diamond: predicted"
+KEY: Final = f"filled dot and line: measured, with its {INTERVAL} · open diamond: predicted"
 AXIS: Final = "times as fast as the pipeline as it is"
 MOST: Final = 15
 _ROW: Final = 0.36

@@ -22,6 +22,7 @@ from stallscope.names import printable
 from stallscope.orders.result import DECODE, op_names
 from stallscope.orders.text import PIPELINE, costliest
 from stallscope.stages import COLOURS
+from stallscope.stats import INTERVAL
 from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 AXIS: Final = "mean seconds per sample, on what the op gets in this order"
-KEY: Final = "line: 95% interval over samples · decoding is no op's, wherever it happens"
+KEY: Final = f"line: {INTERVAL} over samples · decoding is no op's, wherever it happens"
 _NOTHING: Final = "No op was timed"
 _ROW: Final = 0.6
 _BAR: Final = 0.2

@@ -215,7 +215,8 @@ def group_of(stage: str, kind: str | None) -> str:
         return _GROUP_OF_PART.get(stage, UNATTRIBUTED)
     if kind == "other":
         return _GROUP_OF_STAGE.get(stage, TRANSFORM)
-    return {"send": SENDING, "pin": PIN, "h2d": MAIN, "step": MAIN}.get(str(kind), str(kind))
+    group = {"send": SENDING, "pin": PIN, "h2d": MAIN, "step": MAIN}.get(str(kind), str(kind))
+    return TRANSFORM if kind in WORK_KINDS and group not in WORK else group
 
 
 def _quickness(run: Run) -> dict[str, float]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from torch import nn
 from torch.utils.data import Dataset
 
-from stallscope.stages import Stage
+from stallscope.stages import KIND_OF_NAME, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,11 +44,6 @@ CONTAINERS: Final = frozenset(
 )
 """Module and class of the containers; a subclass counts as its base."""
 
-_KIND_OF_NAME: Final = (
-    ("decode", re.compile(r"decod")),
-    ("fetch", re.compile(r"^_*(load|read|fetch|open|download|get_(image|img|file|bytes|data))")),
-    ("transform", re.compile(r"transform|augment|aug\b|preproc|crop|resiz|normali[sz]e|tokeni")),
-)
 _PLAIN_CODE: Final = (types.FunctionType, types.MethodType, functools.partial)
 
 
@@ -65,7 +60,7 @@ class Slot(NamedTuple):
 def kind_of_name(name: str) -> str:
     """The kind of stage that a function's name promises; 'other' where it promises nothing."""
     lower = name.lower()
-    return next((kind for kind, pattern in _KIND_OF_NAME if pattern.search(lower)), "other")
+    return next((kind for kind, pattern in KIND_OF_NAME if pattern.search(lower)), "other")
 
 
 def is_container(value: Any) -> bool:
@@ -172,7 +167,7 @@ def stage_of(slot: Slot, *, gives_way: bool = False) -> Stage:
         gives_way: whether it is part of a transform around it.
     """
     kind = kind_of_name(slot.hint)
-    if kind in ("fetch", "decode"):
+    if kind not in ("transform", "other"):
         return Stage(kind, kind)
     return Stage(name_of(slot.value), "transform", gives_way)
 

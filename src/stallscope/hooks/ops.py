@@ -151,7 +151,7 @@ class Ops:
 
     def _placed(self, stage: Stage) -> Stage:
         """The stage with its place, where a pipeline has two ops of one class."""
-        if stage.kind in ("fetch", "decode"):
+        if stage.kind != "transform":
             return stage
         place = self._places[stage.name] = self._places.get(stage.name, 0) + 1
         return stage if place == 1 else stage._replace(name=f"{stage.name} #{place}")

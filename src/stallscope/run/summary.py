@@ -26,7 +26,15 @@ import numpy as np
 import polars as pl
 
 from stallscope.names import LONGEST, printable
-from stallscope.stages import BATCH, FETCH, GETITEM, KINDS, SAMPLE_KINDS, WORK_KINDS
+from stallscope.stages import (
+    BATCH,
+    COMPUTING_KINDS,
+    FETCH,
+    GETITEM,
+    KINDS,
+    SAMPLE_KINDS,
+    WORK_KINDS,
+)
 from stallscope.units import share
 
 if TYPE_CHECKING:
@@ -429,7 +437,6 @@ WORTH_A_REMARK: Final = 0.1
 """Share of a sample's time from which on `getitem` needs an explanation."""
 MOSTLY: Final = 0.5
 
-COMPUTING_KINDS: Final = ("decode", "transform", "collate")
 NOTICED: Final = 0.03
 """Share of a sample's time from which on a stage's waiting is looked at."""
 CROWDED: Final = 0.25

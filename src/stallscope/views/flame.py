@@ -16,6 +16,7 @@ from stallscope.flame.classify import StackFunction, kind_shares
 from stallscope.flame.result import Flame, difference_sentence, sentence
 from stallscope.flame.tree import COLOURS, difference_notes, notes_of, of_difference, of_flame
 from stallscope.names import printable, worker_name
+from stallscope.stats import INTERVAL
 from stallscope.units import share
 from stallscope.views.document import CellBar, Document, Heading, Notes, Table, write
 
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 KINDS: Final = {"flame": "the merged stacks of all workers (the default)"}
 """Every picture of a flamegraph, and every panel."""
-HEADS: Final = ("your function", "share", "95% interval", "with all it calls", "file")
-CHANGE_HEADS: Final = ("your function", "before", "after", "change", "95% interval", "file")
+HEADS: Final = ("your function", "share", INTERVAL, "with all it calls", "file")
+CHANGE_HEADS: Final = ("your function", "before", "after", "change", INTERVAL, "file")
 MOST_ROWS: Final = 20
 LONGEST_TITLE: Final = 300
 SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"

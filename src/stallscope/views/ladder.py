@@ -9,6 +9,7 @@ import polars as pl
 from stallscope import result
 from stallscope.ladder.result import compare
 from stallscope.ladder.text import notes_of, sentence
+from stallscope.stats import INTERVAL
 from stallscope.units import share, size, times
 from stallscope.views.document import Document, Heading, Notes, Table, html
 
@@ -26,7 +27,7 @@ PANELS: Final = {"compare": "any two rungs against each other (the default)"}
 HEADS: Final = (
     "rung",
     "samples/s",
-    "95% interval",
+    INTERVAL,
     "against the one before",
     "in the step",
     "busy",
@@ -87,7 +88,7 @@ def compared(ladder: Ladder, lower: str, upper: str) -> str:
     found: dict[str, Any] | None = compare(ladder, lower, upper)
     if found is None or not found["distinguishable"]:
         return f"'{upper}' and '{lower}' are not distinguishable"
-    ends = f"95% interval {found['factor_low']:.2f} to {found['factor_high']:.2f}"
+    ends = f"{INTERVAL} {found['factor_low']:.2f} to {found['factor_high']:.2f}"
     return f"'{upper}' is {times(found['factor'])} as fast as '{lower}' ({ends})"
 
 

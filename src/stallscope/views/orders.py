@@ -10,6 +10,7 @@ from stallscope.names import printable
 from stallscope.orders.result import DIFFERENT, FAILS
 from stallscope.orders.text import TITLE, factor_text, notes_of, sentence, verdict
 from stallscope.stages import COLOURS
+from stallscope.stats import INTERVAL
 from stallscope.units import count, seconds
 from stallscope.views.document import CellBar, Document, Fold, Heading, Notes, Table
 
@@ -31,7 +32,7 @@ HEADS: Final = (
     "pipeline",
     "predicted",
     "measured",
-    "95% interval",
+    INTERVAL,
     "speed-up",
     "data",
     "recommended",

@@ -41,6 +41,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from stallscope.errors import TraceFileError
+from stallscope.stages import CHROME_COLOURS as STAGE_COLOURS
 from stallscope.stages import NAMES, PIN, SAMPLER, SEND, STEP
 from stallscope.units import seconds
 
@@ -169,21 +170,12 @@ WAIT, STALL = "wait", "stall"
 """Categories of the loop's waits, and of those that matter."""
 
 CHROME_COLOURS: Final = {
-    "fetch": "rail_response",
-    "decode": "thread_state_runnable",
-    "transform": "rail_idle",
-    "collate": "thread_state_uninterruptible",
-    "send": "generic_work",
-    "pin": "startup",
-    "h2d": "startup",
-    "step": "rail_load",
-    "other": "grey",
+    **STAGE_COLOURS,
     WAIT: "thread_state_sleeping",
     STALL: "terrible",
     **dict.fromkeys((LOOP, BATCH, SAMPLE), "grey"),
 }
-"""For each category, which of chrome://tracing's named colours comes nearest to `stages.COLOURS`;
-it refuses a file with any other name. Perfetto colours by name and ignores these."""
+"""A colour per category. Perfetto colours by name and ignores these."""
 
 
 class Track(NamedTuple):
