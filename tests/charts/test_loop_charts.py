@@ -190,7 +190,7 @@ class TestExposed:
 
         found = words(exposed.figure(run))
 
-        assert {"91%", "58%", "busy"} <= set(found)
+        assert {"91%", "58%", "busy share"} <= set(found)
         assert "decode" not in found
 
     def test_draws_what_is_unattributed_in_its_own_way(self):

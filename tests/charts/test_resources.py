@@ -77,7 +77,7 @@ def test_the_title_names_what_was_used_up():
 
     assert figure.title.startswith("The 4 cores at hand were used up for 100% of the stalls")
     loud = [one.get_text() for one in texts(figure) if one.get_color() == STALL_COLOUR]
-    assert ["loop stands still", "cores"] == loud
+    assert ["loop stalls", "cores"] == loud
 
 
 def test_the_title_says_when_nothing_was():

@@ -1,17 +1,17 @@
-"""What the loop stood still for: its time as a bar, and below it the stall taken apart.
+"""What the loop stalls for: its time as a bar, and below it the stall taken apart.
 
 Each part begins where the one before it ends, so that the eye sees them add up to the stall. Beside
 each stage stands its share of the workers' own time: a stage may keep the workers busy and cost
 the loop nothing, because prefetching hides it.
 
-The training loop's time as a bar: standing still, copying, using batches, and the rest.
-
-One stall: the timeline around it, with an arrow from the batch that was waited for.
+A panel shows the same of a single stall: the timeline around it, with an arrow from the batch that
+was waited for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -30,12 +30,12 @@ from stallscope.charts.sheet import (
     SheetPart,
     linear_time,
     name_rows,
-    place,
     sheet,
     styled,
     text_width,
     write_right,
 )
+from stallscope.charts.strip import Strip, StripPiece
 from stallscope.charts.timeline import drawn, layout_of, small_notes
 from stallscope.names import printable, worker_name
 from stallscope.run.stall_text import nothing, rows_of, small_print
@@ -49,7 +49,7 @@ from stallscope.units import count, seconds, share
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from stallscope.charts.sheet import Placed, Sheet
+    from stallscope.charts.sheet import Sheet
     from stallscope.charts.timeline import Layout
     from stallscope.run.result import Run
     from stallscope.run.stall_text import StallRow
@@ -59,93 +59,50 @@ if TYPE_CHECKING:
 
 _COLOURS: Final = COLOURS | {"stall": STALL_COLOUR, "wait": "#F3C6A5"}
 """Waits that are too short to be stalls are a pale stall."""
-_DARK: Final = ("stall", "step")
-_BAR: Final = 0.5
-_LABEL: Final = 0.19
 _CAPTION: Final = 0.32
 """Free space over the bar, inches, for the line that says what it is."""
 _RIGHT: Final = 0.1
-_WIDTH: Final = WIDTH - 2 * MARGIN - _RIGHT
 
 
 @dataclass(frozen=True)
-class LoopPiece:
-    """A piece of the loop's time."""
+class LoopBar:
+    """The training loop's time as a bar: stalls, copying, using batches, and the rest."""
 
-    name: str
-    kind: str
-    start: float
-    """Inches from the bar's begin."""
-    length: float
-    """Inches."""
-    numbers: str
-    """Its share, and its seconds a step."""
+    time: LoopBreakdown
+
+    @cached_property
+    def strip(self) -> Strip:
+        """Its pieces, in the order of a step."""
+        time = self.time
+        pieces = []
+        for name, kind, sum_s in time.pieces():
+            numbers = f"{share(time.share(sum_s))} · {seconds(sum_s / time.steps)}"
+            pieces.append(
+                StripPiece(
+                    name,
+                    time.share(sum_s),
+                    numbers,
+                    _COLOURS[kind],
+                    dark=kind in ("stall", "step"),
+                    outside=f"{name} {numbers}",
+                    first=kind == "stall",
+                )
+            )
+        return Strip(pieces, SheetPart(0.0, left=0.0, right=_RIGHT).width, _RIGHT)
 
     @property
-    def inside(self) -> bool:
-        """Whether its name and numbers fit into it."""
-        widest = max(
-            text_width(self.name, SMALL_SIZE, bold=True), text_width(self.numbers, SMALL_SIZE)
-        )
-        return widest + 0.12 <= self.length
+    def part(self) -> SheetPart:
+        """How much of a sheet it needs."""
+        return SheetPart(self.strip.height, above=_CAPTION, left=0.0, right=_RIGHT)
 
-
-def pieces_of(time: LoopBreakdown) -> list[LoopPiece]:
-    """What the loop's time consists of, in the order of a step."""
-    pieces, start = [], 0.0
-    for name, kind, sum_s in time.pieces():
-        length = _WIDTH * time.share(sum_s)
-        numbers = f"{share(time.share(sum_s))} · {seconds(sum_s / time.steps)}"
-        pieces.append(LoopPiece(name, kind, start, length, numbers))
-        start += length
-    return pieces
-
-
-def loop_bar_part(time: LoopBreakdown) -> SheetPart:
-    """How much of a sheet the bar needs."""
-    rows = max((label.row + 1 for _, label in _labels(time) if label), default=0)
-    return SheetPart(_BAR + rows * _LABEL + 0.05, above=_CAPTION, left=0.0, right=_RIGHT)
-
-
-def _labels(time: LoopBreakdown) -> list[tuple[LoopPiece, Placed | None]]:
-    """Where the names of narrow pieces stand over the bar."""
-    narrow = [piece for piece in pieces_of(time) if not piece.inside]
-    narrow.sort(key=lambda piece: (piece.kind != "stall", -piece.length))
-    wanted = [
-        (piece.start + piece.length / 2, text_width(_label(piece), SMALL_SIZE)) for piece in narrow
-    ]
-    room = (-0.06, _WIDTH + _RIGHT)
-    return list(zip(narrow, place(wanted, room, rows=3, gap=0.12), strict=True))
-
-
-def _label(piece: LoopPiece) -> str:
-    return f"{piece.name} {piece.numbers}"
-
-
-def draw_loop_bar(ax: Axes, time: LoopBreakdown) -> Axes:
-    """Draw what the loop's time consists of; the axis is in inches."""
-    ax.set_axis_off()
-    ax.set_xlim(0, _WIDTH)
-    ax.set_ylim(0, loop_bar_part(time).height)
-    for piece in pieces_of(time):
-        box = Rectangle((piece.start, 0), piece.length, _BAR, color=_COLOURS[piece.kind], lw=0)
-        ax.add_patch(box)
-        ax.plot([piece.start] * 2, [0, _BAR], color=PAPER, linewidth=1.2, solid_capstyle="butt")
-        if piece.inside:
-            look: dict[str, Any] = {"ha": "center", "va": "center", "size": SMALL_SIZE}
-            look["color"] = PAPER if piece.kind in _DARK else INK
-            middle = piece.start + piece.length / 2
-            ax.text(middle, _BAR / 2 + 0.1, piece.name, weight="bold", **look)
-            ax.text(middle, _BAR / 2 - 0.1, piece.numbers, **look)
-    for piece, label in _labels(time):
-        if label:
-            bottom = _BAR + 0.05 + label.row * _LABEL
-            ax.plot([label.at] * 2, [_BAR, bottom + 0.02], color=FAINT, linewidth=0.7)
-            ax.text(label.left, bottom + 0.02, _label(piece), size=SMALL_SIZE, va="bottom")
-    caption = f"the loop's time: {seconds(time.total_s / time.steps)} a step on average"
-    top = loop_bar_part(time).height + 0.06
-    ax.text(0, top, caption, size=SMALL_SIZE, color=FAINT, va="bottom")
-    return ax
+    def draw(self, ax: Axes) -> None:
+        """Draw it; the axis is the share of the loop's time."""
+        ax.set_axis_off()
+        ax.set_xlim(0, self.strip.total)
+        self.strip.draw(ax)
+        caption = f"the loop's time: {seconds(self.time.total_s / self.time.steps)} per step, mean"
+        top = self.strip.height + 0.06
+        ax.text(0, top, caption, size=SMALL_SIZE, color=FAINT, va="bottom")
 
 
 MOST_ROWS: Final = 10
@@ -159,7 +116,7 @@ UNATTRIBUTED: Final[dict[str, Any]] = {
 _OPENING: Final = 0.75
 """Free space between the loop's bar and the stall's parts, inches."""
 _ROW: Final = 0.3
-_COLUMNS: Final = (("of stalls", 0.75), ("a step", 1.45), ("busy", 2.0))
+_COLUMNS: Final = (("of stalls", 0.75), ("per step", 1.5), ("busy share", 2.35))
 """Names of the columns at the right, and where each ends, in inches from the bars."""
 
 
@@ -169,10 +126,11 @@ def figure(run: Run) -> Sheet:
     if time is None:
         return sheet(stall_text_title(run), nothing(run), [])[0]
     rows = rows_of(run, time, MOST_ROWS)
-    parts = [loop_bar_part(time), *([_stall_part(rows)] if rows else [])]
+    bar = LoopBar(time)
+    parts = [bar.part, *([_stall_part(rows)] if rows else [])]
     made, axes = sheet(stall_text_title(run), _notes(run, time, rows), parts)
     with styled():
-        draw_loop_bar(axes[0], time)
+        bar.draw(axes[0])
         if rows:
             draw(axes[1], rows)
             _open(made, time, parts)
@@ -188,15 +146,13 @@ def _notes(run: Run, time: LoopBreakdown, rows: list[StallRow]) -> list[str]:
         lines[0] += f" · left out: {count(hidden, 'step')} (start-up, warm-up)"
     if any(row.busy is not None for row in rows):
         whose = "the workers' own" if run.settings.num_workers else "loading"
-        lines.append(
-            f"busy: the stage's share of {whose} time, which is hidden where the loop does not wait"
-        )
+        lines.append(f"busy share: of {whose} time; it is hidden where the loop does not wait")
     return [*lines, *small_print(run)]
 
 
 def _stall_part(rows: list[StallRow]) -> SheetPart:
     widest = max(text_width(row.name, TEXT_SIZE) for row in rows)
-    axis = "the stalls, a step on average · each part begins where the one before it ends"
+    axis = "the stalls per step, mean · each part begins where the one before it ends"
     height = _ROW * (len(rows) + 0.2)
     return SheetPart(
         height, above=_OPENING, axis=axis, left=widest + 0.1, right=_COLUMNS[-1][1] + 0.1

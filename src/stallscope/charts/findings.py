@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.patches import Rectangle
 
-from stallscope.charts import exposed
+from stallscope.charts.exposed import LoopBar
 from stallscope.charts.sheet import (
     FAINT,
     INK,
@@ -61,13 +61,14 @@ def figure(diagnosis: Diagnosis) -> Sheet:
     findings, time = all_words(diagnosis), _time(diagnosis)
     width = SheetPart(0.0, left=0.0, right=RIGHT).width
     rows = [_row(found, width, place) for place, found in enumerate(findings[:MOST])]
-    charts = [] if time is None else [exposed.loop_bar_part(time)]
+    bar = None if time is None else LoopBar(time)
+    charts = [] if bar is None else [bar.part]
     height = sum(row.height for row in rows)
     parts = [*charts, SheetPart(height, above=0.3, left=0.0, right=RIGHT)]
     made, axes = sheet(headline(diagnosis), _notes(diagnosis, len(findings)), parts)
     with styled():
-        if time is not None:
-            exposed.draw_loop_bar(axes[0], time)
+        if bar is not None:
+            bar.draw(axes[0])
         _draw(axes[-1], rows, width)
     return made
 

@@ -17,7 +17,6 @@ from stallscope.charts.sheet import (
     INK,
     PAPER,
     SMALL_SIZE,
-    Entry,
     SheetPart,
     draw_key,
     sheet,
@@ -144,11 +143,8 @@ def _picture(
     made, (ax,) = sheet(printable(title, 300), notes, [part])
     with styled():
         _draw(ax, boxes, part)
-        key = [
-            Entry(name, {"facecolor": colour, "edgecolor": INK, "lw": 0.3})
-            for name, colour in entries
-        ]
-        draw_key(ax, key, width=part.width, height=part.height)
+        edge = {"edgecolor": INK, "linewidth": 0.3}
+        draw_key(ax, {name: {"facecolor": colour, **edge} for name, colour in entries})
     return made
 
 

@@ -20,6 +20,7 @@ from stallscope.charts.sheet import (
     SMALL_SIZE,
     TEXT_SIZE,
     SheetPart,
+    draw_interval,
     sheet,
     styled,
     wrapped,
@@ -106,7 +107,8 @@ def _draw(ax: Axes, ladder: Ladder, rows: list[dict[str, Any]]) -> None:
         rate = row["samples_per_s"]
         is_step_alone = row["rung"] in (BATCHES.name, PINNED.name, ON_DEVICE.name)
         ax.bar(place, rate, _WIDTH, color=COLOURS["step"] if is_step_alone else _BAR)
-        top = _interval(ax, place, row)
+        ends = (row["samples_per_s_low"], row["samples_per_s_high"])
+        draw_interval(ax, (place, rate), ends, cap=6.0, vertical=True)
         dots = laps.filter(pl.col("rung") == row["rung"])["samples_per_s"].to_list()
         step = _WIDTH * 0.7 / max(len(dots) - 1, 1)
         across = [place - _WIDTH * 0.35 + step * number for number in range(len(dots))]
@@ -114,20 +116,10 @@ def _draw(ax: Axes, ladder: Ladder, rows: list[dict[str, Any]]) -> None:
         said = row["device_busy_share"]
         said = row["step_share"] if said is None else said
         label = f"{rate:,.0f}" if said is None else share(said)
-        height = max(top, *dots, rate) + highest * 0.025
+        height = max(ends[1] or rate, *dots, rate) + highest * 0.025
         ax.text(place, height, label, ha="center", va="bottom", weight="bold", size=TEXT_SIZE + 1)
         if place:
             _arrow(ax, place, rows[place - 1]["samples_per_s"], row)
-
-
-def _interval(ax: Axes, place: int, row: dict[str, Any]) -> float:
-    low, high = row["samples_per_s_low"], row["samples_per_s_high"]
-    if low is None:
-        return float(row["samples_per_s"])
-    ax.plot([place, place], [low, high], color=INK, linewidth=1.4, zorder=3)
-    for end in (low, high):
-        ax.plot([place - 0.06, place + 0.06], [end, end], color=INK, linewidth=1.4, zorder=3)
-    return float(high)
 
 
 def _arrow(ax: Axes, place: int, before: float, row: dict[str, Any]) -> None:

@@ -7,35 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-from stallscope.charts.sheet import (
-    FAINT,
-    INK,
-    RULE,
-    SMALL_SIZE,
-    TEXT_SIZE,
-    SheetPart,
-    sheet,
-    styled,
-)
+from stallscope.charts.labelled_bars import LabelledBar, bars_part, draw_bars
+from stallscope.charts.sheet import sheet, styled
 from stallscope.lines.result import notes_of, title
 from stallscope.names import printable
 from stallscope.stages import COLOURS
 from stallscope.units import count, share
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from stallscope.charts.sheet import Sheet
     from stallscope.lines.result import Lines
 
 
 _MOST: Final = 8
 _LEAST: Final = 0.005
-_ROW: Final = 0.56
-_BAR: Final = 0.2
-_LEFT: Final = 2.35
 _LONGEST_SOURCE: Final = 82
 _LONGEST_NAME: Final = 29
 
@@ -46,10 +31,10 @@ def figure(lines: Lines) -> Sheet:
     if not rows:
         return sheet(title(lines), notes_of(lines), [])[0]
     axis = f"share of a {lines.circumstances.unit}'s time"
-    part = SheetPart(_ROW * len(rows), above=0.12, axis=axis, left=_LEFT, right=0.55)
-    made, (ax,) = sheet(title(lines), _notes(lines, len(rows)), [part])
+    bars = [_bar(row) for row in rows]
+    made, (ax,) = sheet(title(lines), _notes(lines, len(rows)), [bars_part(bars, axis)])
     with styled():
-        _draw(ax, rows)
+        draw_bars(ax, bars, lambda value: f"{100 * value:.3g}%", font="monospace")
     return made
 
 
@@ -67,43 +52,13 @@ def _notes(lines: Lines, drawn: int) -> list[str]:
     return [population, " · ".join([what, *left_out]), *others]
 
 
-def _draw(ax: Axes, rows: list[dict[str, Any]]) -> None:
-    longest = max(row["own_share"] or 0.0 for row in rows)
-    ax.set_xlim(0, longest * 1.02 or 1.0)
-    ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set_yticks([])
-    ax.spines["left"].set_visible(False)
-    ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g}%"))
-    ax.grid(axis="x", color=RULE, linewidth=0.6)
-    for place, row in enumerate(rows):
-        value = row["own_share"] or 0.0
-        colour = COLOURS.get(row["kind"] or "other", COLOURS["other"])
-        ax.barh(place + 0.2, value, _BAR / _ROW, color=colour)
-        ax.annotate(
-            share(value),
-            (value, place + 0.2),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            size=TEXT_SIZE,
-            weight="bold",
-        )
-        look: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
-        name, line = printable(row["function"], _LONGEST_NAME), f"line {row['line']}"
-        ax.annotate(
-            name, (0, place - 0.17), xytext=(-8, 0), ha="right", size=TEXT_SIZE, color=INK, **look
-        )
-        ax.annotate(
-            line, (0, place + 0.2), xytext=(-8, 0), ha="right", size=SMALL_SIZE, color=FAINT, **look
-        )
-        source = printable((row["source"] or "no source").strip(), _LONGEST_SOURCE)
-        ax.annotate(
-            source,
-            (0, place - 0.17),
-            xytext=(2, 0),
-            size=SMALL_SIZE,
-            family="monospace",
-            color=INK,
-            **look,
-        )
+def _bar(row: dict[str, Any]) -> LabelledBar:
+    value = row["own_share"] or 0.0
+    return LabelledBar(
+        name=printable(row["function"], _LONGEST_NAME),
+        where=f"line {row['line']}",
+        text=printable((row["source"] or "no source").strip(), _LONGEST_SOURCE),
+        value=value,
+        label=share(value),
+        colour=COLOURS.get(row["kind"] or "other", COLOURS["other"]),
+    )

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from matplotlib.ticker import FuncFormatter, MaxNLocator
-
 from stallscope.charts.orders import fitting
-from stallscope.charts.sheet import FAINT, INK, PAPER, RULE, SheetPart, name_rows, sheet, styled
+from stallscope.charts.sheet import (
+    FAINT,
+    INK,
+    PAPER,
+    SheetPart,
+    draw_interval,
+    name_rows,
+    sheet,
+    styled,
+    value_axis,
+)
 from stallscope.names import printable
 from stallscope.orders.text import fit
 from stallscope.stages import COLOURS
@@ -60,21 +68,15 @@ def _draw(ax: Axes, rows: list[dict[str, Any]]) -> None:
     values = [row[name] for row in rows for name in names if row[name] is not None]
     low, high = min(1.0, *values), max(1.0, *values)
     room = 0.06 * ((high - low) or 1.0)
-    ax.set_xlim(low - room, high + room)
-    ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}×"))
-    ax.grid(axis="x", color=RULE, linewidth=0.6)
+    value_axis(ax, low - room, high + room, lambda value: f"{value:.4g}×")
     ax.axvline(1.0, color=FAINT, linewidth=1.2, linestyle="--")
     for place, row in enumerate(rows):
         _dots(ax, place, row)
 
 
 def _dots(ax: Axes, place: int, row: dict[str, Any]) -> None:
-    low, high = row["speedup_low"], row["speedup_high"]
-    if low is not None:
-        ax.plot([low, high], [place, place], color=INK, linewidth=1.4, zorder=2)
-        for end in (low, high):
-            ax.plot([end, end], [place - 0.14, place + 0.14], color=INK, linewidth=1.4, zorder=2)
+    at = (row["speedup"], place)
+    draw_interval(ax, at, (row["speedup_low"], row["speedup_high"]), cap=4.0)
     colour = COLOURS["transform"]
     ax.plot([row["speedup"]], [place], "o", ms=7, color=colour, mec=INK, mew=0.8, zorder=4)
     if row["predicted_speedup"] is not None:

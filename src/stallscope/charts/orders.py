@@ -1,11 +1,8 @@
-"""The best orders: what each would cost, part by part, what was measured, and what its data is.
-
-The pipeline as it is always stands among them.
-
-Pipelines as bars under each other: what a sample costs, part by part, and what was measured.
+"""The best orders: what a sample costs in each, part by part, and what was measured.
 
 A row is a pipeline: its name and what is to be said of it, its bar, a line with the measured
-interval under the bar, and the ops in their order. One unit of the vertical axis is one inch.
+interval under the bar, and the ops in their order. The pipeline as it is always stands among them.
+One unit of the vertical axis is one inch.
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
 from matplotlib.patches import Rectangle
 
 from stallscope.charts.sheet import (
@@ -23,8 +21,8 @@ from stallscope.charts.sheet import (
     SMALL_SIZE,
     TEXT_SIZE,
     WIDTH,
-    Entry,
     SheetPart,
+    draw_interval,
     draw_key,
     linear_time,
     sheet,
@@ -62,6 +60,8 @@ _GAP: Final = 0.2
 _KEY: Final = 0.34
 _TOP: Final = 0.1
 _BETWEEN: Final = 0.3
+MOST: Final = 6
+_USABLE: Final = (IDENTICAL, CLOSE, NOT_DISTINGUISHED)
 _DARK: Final = ("fetch",)
 _LONGEST_NAME: Final = 90
 _LABELS: Final = {
@@ -122,20 +122,16 @@ def draw(ax: Axes, rows: Sequence[PipelineRow]) -> Axes:
     for row in rows:
         _draw_row(ax, row, top, inch)
         top += row.height + _GAP
-    draw_key(ax, _entries(rows), width=ROOM, height=height)
+    draw_key(ax, _entries(rows))
     return ax
 
 
-def _entries(rows: Sequence[PipelineRow]) -> list[Entry]:
+def _entries(rows: Sequence[PipelineRow]) -> dict[str, str]:
     """The colours that are there, in the order of a sample's way."""
-    kinds = [part.kind for row in rows for part in row.parts]
-    found = [
-        Entry(label, {"facecolor": COLOURS[kind]})
-        for kind, label in _LABELS.items()
-        if kind in kinds
-    ]
+    kinds = {part.kind for row in rows for part in row.parts}
+    found = {label: COLOURS[kind] for kind, label in _LABELS.items() if kind in kinds}
     if any(row.predicted_s and not row.parts for row in rows):
-        found.append(Entry("not told apart", {"facecolor": _UNSPLIT}))
+        found["not told apart"] = _UNSPLIT
     return found
 
 
@@ -203,16 +199,9 @@ def _piece(ax: Axes, one: CostPart, at: tuple[float, float], inch: float) -> Non
 
 
 def _measured(ax: Axes, measured: tuple[float, float | None, float | None], down: float) -> None:
-    middle, low, high = measured
-    if low is not None and high is not None:
-        ax.plot([low, high], [down, down], color=INK, linewidth=1.4, zorder=3)
-        for end in (low, high):
-            ax.plot([end, end], [down - 0.045, down + 0.045], color=INK, linewidth=1.4, zorder=3)
+    middle, *ends = measured
+    draw_interval(ax, (middle, down), (ends[0], ends[1]))
     ax.plot([middle], [down], "o", ms=4, color=PAPER, mec=INK, mew=1.0, zorder=4)
-
-
-MOST: Final = 6
-_USABLE: Final = (IDENTICAL, CLOSE, NOT_DISTINGUISHED)
 
 
 def figure(orders: Orders) -> Sheet:
@@ -244,7 +233,7 @@ def _factor(row: Mapping[str, Any]) -> float:
 
 def row_of(orders: Orders, row: dict[str, Any]) -> PipelineRow:
     """A row of the table as a row of the picture."""
-    trial = orders.trials.row(by_predicate=_is(row["trial"]), named=True)
+    trial = orders.trials.row(by_predicate=pl.col("trial") == row["trial"], named=True)
     measured = None
     if row["measured_s"] is not None:
         measured = (row["measured_s"], row["measured_low_s"], row["measured_high_s"])
@@ -274,9 +263,3 @@ def speed(row: Mapping[str, Any]) -> str:
     low, high = row["speedup_low"], row["speedup_high"]
     ends = ", measured once" if low is None else f" ({low:.2f} to {high:.2f})"
     return f"{factor_text(row['speedup'])}{ends}"
-
-
-def _is(trial: int) -> Any:
-    import polars as pl
-
-    return pl.col("trial") == trial

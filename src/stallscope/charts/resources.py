@@ -1,9 +1,7 @@
-"""What was used on the time axis of the loop: a row a resource, bands where the loop stands still.
+"""What was used on the time axis of the loop: a row a resource, bands where the loop stalls.
 
-The first row is the loop's own. A resource that was used up while the loop stood still has its name
+The first row is the loop's own. A resource that was saturated while the loop stalled has its name
 in the stall's colour.
-
-The rows of the picture of the resources: what each shows, and on which scale.
 """
 
 from __future__ import annotations
@@ -67,6 +65,16 @@ HARDLY_BYTES: Final = 1e5
 HEADROOM: Final = 1.25
 LONGEST: Final = 16
 """Characters of a device's name."""
+NOT_SAMPLED: Final = "Nothing was sampled: it is not known what was used"
+MOST_LABELS: Final = 2
+"""Lines of a row that are named; the largest."""
+BAND: Final = 0.2
+"""Opacity of the band behind the rows where the loop stalls all the time."""
+_LEFT, _RIGHT = 1.95, 1.75
+_HEIGHT, _GAP, _LOOP_HEIGHT = 0.42, 0.12, 0.3
+_LABEL: Final = 0.16
+_LINE: Final = "#444444"
+_THIN: Final = "#9A9A9A"
 FAR: Final = 0.5
 """Where less than this share of a limit is used, the axis does not reach up to it."""
 
@@ -102,9 +110,9 @@ class ResourceRow:
     lines: tuple[ResourceLine, ...]
     told: Callable[[float], str]
     """A value with its unit."""
-    used_up: bool = False
+    saturated: bool = False
     threshold: float | None = None
-    """From here on it counts as used up, in the unit of the values; None: that is not known."""
+    """From here on it counts as saturated, in the unit of the values; None: that is not known."""
 
     def tick(self, value: float) -> str:
         """A round value, without a decimal that says nothing."""
@@ -271,18 +279,6 @@ def _per_second(value: float) -> str:
     return f"{size(value)}/s"
 
 
-NOT_SAMPLED: Final = "Nothing was sampled: it is not known what was used"
-MOST_LABELS: Final = 2
-"""Lines of a row that are named; the largest."""
-BAND: Final = 0.2
-"""Opacity of the band behind the rows where the loop stands still all the time."""
-_LEFT, _RIGHT = 1.95, 1.75
-_HEIGHT, _GAP, _LOOP_HEIGHT = 0.42, 0.12, 0.3
-_LABEL: Final = 0.16
-_LINE: Final = "#444444"
-_THIN: Final = "#9A9A9A"
-
-
 def figure(run: Run) -> Sheet:
     """The resources as a picture."""
     found = usage(run)
@@ -313,7 +309,7 @@ def _notes(run: Run, found: Usage) -> list[str]:
     rate = found.samples / length_s if length_s else 0.0
     cost = f" · sampling took {found.cost_share:.1%} of one core" if found.cost_share else ""
     sampled = f"{count(found.samples, 'sample')} ({rate:.2g} a second){cost}"
-    key = "bands: the loop stands still · dotted: from here on a resource counts as used up"
+    key = "bands: the loop stalls · dotted: from here on a resource counts as saturated"
     lines = [
         f"{seconds(length_s)} of the steady state, {sampled}",
         f"{key} · numbers at the right: means",
@@ -325,17 +321,17 @@ def _notes(run: Run, found: Usage) -> list[str]:
         lines.append("a disk that serves requests side by side (SSD) may do more than when 'busy'")
     ranks = run.all_steps["rank"].n_unique()
     if ranks > 1 and found.judged.stood:
-        lines.append(f"shown: rank {found.judged.stood.rank} of {ranks}, which stands still most")
+        lines.append(f"shown: rank {found.judged.stood.rank} of {ranks}, which stalls most")
     return [*lines, *small_print(run)]
 
 
 def _draw_loop(ax: Axes, found: Usage) -> None:
-    """When the loop stands still, as a share of each bin."""
+    """How much of each bin is stall."""
     edges = found.begin_s + np.arange(len(found.stalled) + 1) * found.bin_s
     ax.stairs(found.stalled, edges, fill=True, color=STALL_COLOUR, lw=0)
     stood = found.judged.stood
     label = [f"{share(stood.share)} of the time"] if stood else []
-    _frame(ax, found, "loop stands still", top=1.0, tick="100%", colour=STALL_COLOUR)
+    _frame(ax, found, "loop stalls", top=1.0, tick="100%", colour=STALL_COLOUR)
     _label(ax, label, _LOOP_HEIGHT)
 
 
@@ -350,7 +346,7 @@ def _draw_row(ax: Axes, row: ResourceRow, found: Usage) -> None:
     if row.threshold is not None and row.threshold <= row.top:
         ax.axhline(row.threshold, color=FAINT, linewidth=0.8, linestyle=":", zorder=1)
     tick = _round_below(row.top)
-    colour = STALL_COLOUR if row.used_up else INK
+    colour = STALL_COLOUR if row.saturated else INK
     _frame(ax, found, row.name, top=row.top, at=tick, tick=row.tick(tick), colour=colour)
     _label(ax, list(_named(row)), _HEIGHT)
 

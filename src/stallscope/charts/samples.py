@@ -1,14 +1,8 @@
 """The slowest samples as a small gallery: what they are, and which stage made each of them slow.
 
-Small pictures of the samples' files.
-
-A run may be somebody else's, so its paths are opened with care: regular files only, none that are
-huge, and only by decoders of plain image formats.
-
-The slowest samples, and the stage that made each of them slow.
-
 That is not the longest stage, which may be as long in every sample, but the one that took the most
-beyond its own median.
+beyond its own median. A run may be somebody else's, so its pictures are opened with care: regular
+files only, none that are huge, and only by decoders of plain image formats.
 """
 
 from __future__ import annotations
@@ -50,6 +44,17 @@ LARGEST_BYTES: Final = 50_000_000
 LARGEST_PIXELS: Final = 100_000_000
 FORMATS: Final = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Formats that PIL decodes by itself; others start programs (EPS)."""
+COLUMNS: Final = 4
+MOST: Final = 8
+EVEN: Final = 1.5
+"""Below this many times the median, no sample is slow."""
+_PICTURE: Final = 1.25
+_LINE: Final = 0.165
+_TILE: Final = _PICTURE + 4 * _LINE + 0.25
+_LETTERS: Final = 27
+_SHARP: Final = 260
+"""Pixels of a thumbnail's longer side."""
+_SAMPLE: Final = ["rank", "epoch", "batch", "sample"]
 
 
 def thumbnail(path: str | None, most: int) -> np.ndarray | None:
@@ -81,9 +86,6 @@ def _opened(path: str, most: int) -> np.ndarray | None:
             return np.asarray(small)
 
 
-_SAMPLE = ["rank", "epoch", "batch", "sample"]
-
-
 def slowest(samples: pl.DataFrame, times: pl.DataFrame, most: int) -> pl.DataFrame:
     """The slowest samples, the slowest first.
 
@@ -105,18 +107,6 @@ def slowest(samples: pl.DataFrame, times: pl.DataFrame, most: int) -> pl.DataFra
     )
     top = samples.sort("total_s", descending=True, maintain_order=True).head(most)
     return top.join(excess, on=_SAMPLE, how="left", maintain_order="left")
-
-
-COLUMNS: Final = 4
-MOST: Final = 8
-EVEN: Final = 1.5
-"""Below this many times the median, no sample is slow."""
-_PICTURE: Final = 1.25
-_LINE: Final = 0.165
-_TILE: Final = _PICTURE + 4 * _LINE + 0.25
-_LETTERS: Final = 27
-_SHARP: Final = 260
-"""Pixels of a thumbnail's longer side."""
 
 
 def figure(run: Run) -> Sheet:

@@ -2,14 +2,6 @@
 
 Sizes are in inches, so that a picture's parts stand where they are put, whatever is in them.
 Nothing here touches pyplot: its settings and its list of open figures are the user's.
-
-Time on an axis: round ticks with their unit on each, in a scale that fits the values.
-
-The key of a chart: its colours by name, in one line over it.
-
-Where the names of narrow things go: over them, in as few rows as it takes, never overlapping.
-
-Pure arithmetic in one dimension; the picture draws what comes out.
 """
 
 from __future__ import annotations
@@ -19,19 +11,19 @@ import io
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from stallscope.units import words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.backend_bases import RendererBase
@@ -54,6 +46,13 @@ SMALL_SIZE: Final = 8.8
 _TITLE_LINE: Final = 0.245
 _SMALL_LINE: Final = 0.172
 _TICKS: Final = 0.25
+
+_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+DECADE: Final = 10.0
+FEW_DECADES: Final = 100.0
+"""An axis that spans less gets labels at 2 and 5, too."""
+ATTEMPTS: Final = 6
+"""To find places for labels, each time with those first that found none."""
 
 _RC: Final[dict[Any, Any]] = {
     "font.family": ["sans-serif"],
@@ -262,12 +261,6 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
     return float(font.get_width_height()[0]) / 64 / 72
 
 
-_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-DECADE: Final = 10.0
-FEW_DECADES: Final = 100.0
-"""An axis that spans less gets labels at 2 and 5, too."""
-
-
 def time_label(value: float, _: object = None) -> str:
     """A tick's label: `time_label(0.002)` is '2 ms'."""
     if value == 0:
@@ -323,52 +316,59 @@ def time_axis(ax: Axes, low: float, high: float) -> bool:
     return log
 
 
-_SQUARE: Final = 0.11
-_GAP: Final = 0.22
-
-
-class Entry(NamedTuple):
-    """One colour of a chart."""
-
-    name: str
-    look: dict[str, Any]
-    """How its patches look: `facecolor`, `hatch` and so on, as matplotlib has them."""
-
-
-def draw_key(ax: Axes, entries: Sequence[Entry], *, width: float, height: float) -> None:
-    """Name the colours over a chart.
+def draw_key(ax: Axes, looks: Mapping[str, str | dict[str, Any]]) -> None:
+    """Name the colours over a chart, in one line.
 
     Args:
         ax: the chart.
-        entries: its colours, from the left.
-        width: of the chart, inches.
-        height: of the chart, inches.
+        looks: for each name a colour, or all that a patch of it looks like.
     """
-    at, up = 0.0, 0.08
-    for entry in entries:
-        square = Rectangle(
-            (at / width, 1 + up / height),
-            _SQUARE / width,
-            _SQUARE / height,
-            transform=ax.transAxes,
-            clip_on=False,
-            **entry.look,
-        )
-        ax.add_patch(square)
-        at += _SQUARE + 0.06
-        ax.text(
-            at / width,
-            1 + (up + _SQUARE / 2) / height,
-            entry.name,
-            transform=ax.transAxes,
-            size=TEXT_SIZE,
-            color=INK,
-            va="center_baseline",
-        )
-        at += text_width(entry.name, TEXT_SIZE) + _GAP
+    styles = {
+        name: {"facecolor": look, "linewidth": 0} if isinstance(look, str) else look
+        for name, look in looks.items()
+    }
+    ax.legend(
+        handles=[Patch(label=name, **look) for name, look in styles.items()],
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=max(len(styles), 1),
+        frameon=False,
+        fontsize=TEXT_SIZE,
+        labelcolor=INK,
+        borderaxespad=0.0,
+        borderpad=0.4,
+        handlelength=0.8,
+        handleheight=0.8,
+        handletextpad=0.5,
+        columnspacing=1.7,
+    )
 
 
-ATTEMPTS: Final = 6
+def draw_interval(
+    ax: Axes,
+    at: tuple[float, float],
+    ends: tuple[float | None, float | None],
+    *,
+    cap: float = 3.0,
+    vertical: bool = False,
+) -> None:
+    """Draw a line from one end of an interval to the other; nothing where an end is not known."""
+    low, high = ends
+    if low is None or high is None:
+        return
+    middle = at[1] if vertical else at[0]
+    reach = [[max(middle - low, 0.0)], [max(high - middle, 0.0)]]
+    errors: dict[str, Any] = {"yerr" if vertical else "xerr": reach}
+    look: dict[str, Any] = {"ecolor": INK, "elinewidth": 1.4, "capthick": 1.4, "fmt": "none"}
+    ax.errorbar([at[0]], [at[1]], capsize=cap, zorder=3, **errors, **look)
+
+
+def value_axis(ax: Axes, low: float, high: float, label: Callable[[float], str]) -> None:
+    """A linear horizontal axis with a faint line at each of a few round values."""
+    ax.set_xlim(low, high)
+    ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: label(value)))
+    ax.grid(axis="x", color=RULE, linewidth=0.6)
 
 
 @dataclass(frozen=True)

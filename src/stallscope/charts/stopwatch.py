@@ -1,13 +1,9 @@
 """The same samples twice: as a stopwatch around each transform sees them, and as they are.
 
-The lesson is in the difference: a lazily opened image is decoded inside of a transform, and what a
-stopwatch calls loading is often not the disk.
-
-What a stopwatch around each transform would have said, computed from our own spans.
-
 Many images are opened lazily: they are decoded by whichever transform first touches the pixels,
 and a stopwatch charges that transform with the decoding. What lies outside of the transforms, the
-stopwatch can only call loading. No second measurement: the same spans, added up the naive way.
+stopwatch can only call loading, and often that is not the disk. No second measurement: the same
+spans, added up the naive way.
 """
 
 from __future__ import annotations
@@ -47,6 +43,12 @@ if TYPE_CHECKING:
 LOADING: Final = "loading"
 """Everything in a sample outside of the pipeline's own transforms."""
 
+NOTICED: Final = 0.05
+"""Share of a sample's time from which on hidden decoding is what the title speaks of."""
+_LEFT: Final = 1.25
+_RIGHT: Final = 0.4
+_HALF: Final = 0.36
+_LOADING_COLOUR: Final = "#8C8C8C"
 LIBRARIES: Final = ("PIL", "torchvision", "cv2")
 """A stage called `PIL.convert` is a library's call in the dataset's own code, which no stopwatch
 around the transforms sees."""
@@ -100,14 +102,6 @@ def naive(spans: pl.DataFrame) -> pl.DataFrame:
         .sort("blamed_share", "blamed", "share", descending=True, maintain_order=True)
         .select("blamed", "blamed_share", "stage", "kind", "share")
     )
-
-
-NOTICED: Final = 0.05
-"""Share of a sample's time from which on hidden decoding is what the title speaks of."""
-_LEFT: Final = 1.25
-_RIGHT: Final = 0.4
-_HALF: Final = 0.36
-_LOADING_COLOUR: Final = "#8C8C8C"
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,8 @@
 """The signature of a stalling loop: each worker's batches, and below them the loop that waits.
 
-Numbers are batches: the one that a stall waited for has the stall's colour, and an arrow leads
-from the moment at which it left its worker to the end of the stall.
-
-Where things stand in a timeline: the lanes, the loop below them, and the names of its parts.
-
-The loop's lane of a timeline: what it does when, what that is called, and its steps' numbers.
-
-A part that is too narrow for its name has it below, once, at the end of a line.
-
-The lanes of a timeline: the workers' batches, the loop below them, and arrows between the two.
-
 Numbers are batches. One that a long stall waited for has the stall's colour in its worker's lane
-and under the loop, and an arrow leads from where it comes to the end of the stall.
+and under the loop, and an arrow leads from the moment at which it left its worker to the end of the
+stall. A part of the loop that is too narrow for its name has it below, once, at the end of a line.
 """
 
 from __future__ import annotations
@@ -30,7 +20,6 @@ from stallscope.charts.sheet import (
     PAPER,
     SMALL_SIZE,
     TEXT_SIZE,
-    Entry,
     SheetPart,
     draw_key,
     linear_time,
@@ -55,6 +44,8 @@ if TYPE_CHECKING:
     from stallscope.run.result import Run
     from stallscope.run.timeline import Timeline
 
+    Span = tuple[float, float]
+
 
 MOST_ARROWS: Final = 12
 """To so many stalls, the longest first, an arrow leads."""
@@ -74,6 +65,29 @@ _SEEN: Final = 0.02
 _MARGIN: Final = 0.08
 _APART: Final = 0.06
 """Between a text and the ends of its part, and between two names, inches."""
+LOOP: Final = "training loop"
+ORDER: Final = ("fetch", "decode", "transform", "other", "collate")
+"""In which a batch's kinds are drawn."""
+UNKNOWN: Final[dict[str, Any]] = {
+    "facecolor": PAPER,
+    "edgecolor": "#AAAAAA",
+    "hatch": "....",
+    "linewidth": 0.6,
+}
+"""How a batch looks that was not recorded."""
+_HALF: Final = 0.36
+"""Of a batch's box, in lanes."""
+_SEND: Final = 0.1
+"""Height of the mark of sending, in lanes."""
+MOST_LANES: Final = 16
+MANY_LANES: Final = 8
+_LANE, _LOW_LANE = 0.34, 0.28
+"""Height of a lane, inches; the lower one where there are more than `MANY_LANES`."""
+_RIGHT: Final = 0.3
+_ABOVE: Final = 0.55
+"""From the top to the middle of the first lane, in lanes."""
+HALO: Final = withStroke(linewidth=3.0, foreground=PAPER)
+"""A line that leads to a name may pass under a text."""
 
 
 @dataclass(frozen=True)
@@ -172,13 +186,6 @@ def box(ax: Axes, span: tuple[float, float], row: float, half: float, **look: An
     ax.add_artist(Rectangle((start, row - half), end - start, 2 * half, **look))
 
 
-if TYPE_CHECKING:
-    Span = tuple[float, float]
-
-HALO: Final = withStroke(linewidth=3.0, foreground=PAPER)
-"""A line that leads to a name may pass under a text."""
-
-
 def draw_loop_lane(ax: Axes, found: Timeline, layout: Layout) -> None:
     """Draw the loop's lane, and what is written below it."""
     for use in found.uses.iter_rows(named=True):
@@ -231,22 +238,6 @@ def _call(ax: Axes, layout: Layout) -> None:
         ax.plot([one.placed.at] * 2, line, color=FAINT, linewidth=0.7, zorder=0.5)
         look: dict[str, Any] = {"va": "center", "size": SMALL_SIZE, "color": INK}
         ax.text(one.placed.left, down + NAME_ROW / 2, one.name, path_effects=[HALO], **look)
-
-
-LOOP: Final = "training loop"
-ORDER: Final = ("fetch", "decode", "transform", "other", "collate")
-"""In which a batch's kinds are drawn."""
-UNKNOWN: Final[dict[str, Any]] = {
-    "facecolor": PAPER,
-    "edgecolor": "#AAAAAA",
-    "hatch": "....",
-    "linewidth": 0.6,
-}
-"""How a batch looks that was not recorded."""
-_HALF: Final = 0.36
-"""Of a batch's box, in lanes."""
-_SEND: Final = 0.1
-"""Height of the mark of sending, in lanes."""
 
 
 def draw(ax: Axes, found: Timeline, layout: Layout) -> Axes:
@@ -322,15 +313,6 @@ def _lead(ax: Axes, stall: dict[str, Any], layout: Layout) -> None:
     ax.plot(xs[1:], ys[1:], marker="v", markersize=5, color=INK, zorder=4)
 
 
-MOST_LANES: Final = 16
-MANY_LANES: Final = 8
-_LANE, _LOW_LANE = 0.34, 0.28
-"""Height of a lane, inches; the lower one where there are more than `MANY_LANES`."""
-_RIGHT: Final = 0.3
-_ABOVE: Final = 0.55
-"""From the top to the middle of the first lane, in lanes."""
-
-
 def figure(run: Run) -> Sheet:
     """A few seconds of the workers and of the loop as a picture."""
     found = timeline(run)
@@ -351,7 +333,7 @@ def drawn(found: Timeline, room: tuple[SheetPart, Layout], title: str, notes: li
     made, (ax,) = sheet(title, notes, [part])
     with styled():
         draw(ax, found, layout)
-        draw_key(ax, list(entries(found)), width=part.width, height=part.height)
+        draw_key(ax, dict(_key(found)))
     return made
 
 
@@ -391,22 +373,22 @@ def small_notes(run: Run, found: Timeline, layout: Layout) -> list[str]:
     return [*lines, *small_print(run)]
 
 
-def entries(found: Timeline) -> Iterator[Entry]:
+def _key(found: Timeline) -> Iterator[tuple[str, Any]]:
     """What is drawn in which colour, the loop's last."""
     for kind in ORDER:
         if (found.blocks[kind] > 0).any():
-            yield Entry(kind, {"facecolor": COLOURS[kind], "lw": 0})
+            yield kind, COLOURS[kind]
     if not found.blocks["recorded"].all():
-        yield Entry("not recorded", UNKNOWN)
+        yield "not recorded", UNKNOWN
     sent = set(found.sends["kind"].to_list())
     used = set(found.uses["kind"].to_list())
     if "send" in sent:
-        yield Entry("send", {"facecolor": COLOURS["send"], "lw": 0})
+        yield "send", COLOURS["send"]
     if "pin" in sent or "h2d" in used:
-        yield Entry("copy", {"facecolor": COLOURS["h2d"], "lw": 0})
+        yield "copy", COLOURS["h2d"]
     if "step" in used:
-        yield Entry("step", {"facecolor": COLOURS["step"], "lw": 0})
+        yield "step", COLOURS["step"]
     if "other" in used and not (found.blocks["other"] > 0).any():
-        yield Entry("other", {"facecolor": COLOURS["other"], "lw": 0})
+        yield "other", COLOURS["other"]
     if found.stalls.height:
-        yield Entry("stall", {"facecolor": STALL_COLOUR, "lw": 0})
+        yield "stall", STALL_COLOUR

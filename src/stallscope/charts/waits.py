@@ -1,9 +1,7 @@
 """Every step's wait, over the steps: when the loop stalls, and which patterns that follows.
 
-Over the waits each pattern has a line of its own that marks its steps, so that a rhythm is seen as
-one.
-
-Patterns as lines over a chart of steps: what each one is, and marks at the steps it names.
+Over the waits each pattern has a line of its own that says what it is and marks its steps, so that
+a rhythm is seen as one.
 """
 
 from __future__ import annotations
@@ -55,6 +53,15 @@ MARKERS: Final = ("D", "s", "^", "v")
 """One for each pattern that is shown."""
 _LINE, _TICKS, _SPACE = 0.17, 0.16, 0.1
 """Heights of a line of text, of the marks, and of what is free below them, inches."""
+SMALLEST: Final = 1e-5
+"""Waits that are shorter than this share of the longest one are drawn at the axis' end."""
+FEW: Final = 400
+"""With fewer steps, each stall has a stem."""
+FEW_TICKS: Final = 8
+"""With fewer steps, each has its number on the axis."""
+_LEFT, _RIGHT, _HEIGHT = 0.75, 0.3, 1.9
+_SHORT: Final = "#777777"
+_WIDTH: Final = SheetPart(1.0, left=_LEFT, right=_RIGHT).width
 
 
 @dataclass(frozen=True)
@@ -143,17 +150,6 @@ def draw_patterns(ax: Axes, rows: Sequence[Marked], ends: tuple[float, float]) -
         ax.plot(row.steps, [middle] * len(row.steps), markersize=4, clip_on=False, **look)
         down += _TICKS + _SPACE
     return ax
-
-
-SMALLEST: Final = 1e-5
-"""Waits that are shorter than this share of the longest one are drawn at the axis' end."""
-FEW: Final = 400
-"""With fewer steps, each stall has a stem."""
-FEW_TICKS: Final = 8
-"""With fewer steps, each has its number on the axis."""
-_LEFT, _RIGHT, _HEIGHT = 0.75, 0.3, 1.9
-_SHORT: Final = "#777777"
-_WIDTH: Final = SheetPart(1.0, left=_LEFT, right=_RIGHT).width
 
 
 @dataclass(frozen=True)
