@@ -99,7 +99,7 @@ class LoopBar:
         """Draw it; the axis is the share of the loop's time."""
         ax.set_axis_off()
         ax.set_xlim(0, self.strip.total)
-        self.strip.draw(ax)
+        self.strip.fill(ax)
         caption = f"the loop's time: {seconds(self.time.total_s / self.time.steps)} per step, mean"
         top = self.strip.height + 0.06
         ax.text(0, top, caption, size=SMALL_SIZE, color=FAINT, va="bottom")

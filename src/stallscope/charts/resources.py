@@ -138,18 +138,32 @@ class ResourceRow:
 
 def rows(found: Usage) -> list[ResourceRow]:
     """Every row that there is something to show in."""
-    makers = (
-        _cores,
-        _quota,
-        _processes,
-        _queued,
-        _memory,
-        _shm,
-        _disk_busy,
-        _disk_bytes,
-        _operations,
-    )
-    made = [make(found) for make in (*makers, _network, _gpu, _gpu_memory)]
+    made = [
+        _cores(found),
+        _row(found, "CPU quota", (QUOTA,), _lines(found, QUOTA), _cores_told),
+        _processes(found),
+        _queued(found),
+        _row(found, "memory", (MEMORY,), _lines(found, MEMORY), size),
+        _row(found, "/dev/shm", (SHM,), _lines(found, SHM, name="there"), size),  # noqa: S108
+        _row(found, "disk busy", (DISK_BUSY,), _lines(found, DISK_BUSY), share),
+        _row(
+            found,
+            "disk bytes",
+            (),
+            _both(found, (DISK_READ, "read"), (DISK_WRITE, "written")),
+            _per_second,
+        ),
+        _row(
+            found,
+            "disk operations",
+            (),
+            _sum(found, DISK_OPERATIONS, "reads and writes"),
+            _operations_told,
+        ),
+        _network(found),
+        _row(found, "GPU busy", (GPU,), _lines(found, GPU), share),
+        _row(found, "GPU memory", (), _lines(found, GPU_MEMORY), size),
+    ]
     return [row for row in made if row and row.lines]
 
 
@@ -160,10 +174,6 @@ def _cores(found: Usage) -> ResourceRow:
     together = _mean(each)
     name = "of the core" if len(each) == 1 else f"of {len(each)} cores"
     return _row(found, "cores", (CORE,), [*each, ResourceLine(name, together)], share)
-
-
-def _quota(found: Usage) -> ResourceRow:
-    return _row(found, "CPU quota", (QUOTA,), _lines(found, QUOTA), _cores_told)
 
 
 def _processes(found: Usage) -> ResourceRow:
@@ -185,44 +195,11 @@ def _queued(found: Usage) -> ResourceRow:
     return _row(found, NAMES[QUEUED], (), lines, share)
 
 
-def _memory(found: Usage) -> ResourceRow:
-    return _row(found, "memory", (MEMORY,), _lines(found, MEMORY), size)
-
-
-def _shm(found: Usage) -> ResourceRow:
-    return _row(found, "/dev/shm", (SHM,), _lines(found, SHM, name="there"), size)  # noqa: S108
-
-
-def _disk_busy(found: Usage) -> ResourceRow:
-    return _row(found, "disk busy", (DISK_BUSY,), _lines(found, DISK_BUSY), share)
-
-
-def _disk_bytes(found: Usage) -> ResourceRow:
-    lines = [
-        *_sum(found, DISK_READ, "read"),
-        *_sum(found, DISK_WRITE, "written", dashed=True),
-    ]
-    return _row(found, "disk bytes", (), lines, _per_second)
-
-
-def _operations(found: Usage) -> ResourceRow:
-    lines = _sum(found, DISK_OPERATIONS, "reads and writes")
-    return _row(found, "disk operations", (), lines, _operations_told)
-
-
 def _network(found: Usage) -> ResourceRow | None:
-    lines = [*_sum(found, RECEIVED, "in"), *_sum(found, SENT, "out", dashed=True)]
+    lines = _both(found, (RECEIVED, "in"), (SENT, "out"))
     if all(line.mean < HARDLY_BYTES for line in lines):
         return None
     return _row(found, "network", (RECEIVED, SENT), lines, _per_second)
-
-
-def _gpu(found: Usage) -> ResourceRow:
-    return _row(found, "GPU busy", (GPU,), _lines(found, GPU), share)
-
-
-def _gpu_memory(found: Usage) -> ResourceRow:
-    return _row(found, "GPU memory", (), _lines(found, GPU_MEMORY), size)
 
 
 def _row(
@@ -259,6 +236,11 @@ def _sum(found: Usage, resource: str, name: str, **look: Any) -> list[ResourceLi
     together = mine.group_by("at_s").agg(pl.col("value", "limit").sum()).sort("at_s")
     values = together.with_columns(limit=pl.when(pl.col("limit") > 0).then("limit"))
     return [ResourceLine(name, values, **look)] if values.height else []
+
+
+def _both(found: Usage, solid: tuple[str, str], dashed: tuple[str, str]) -> list[ResourceLine]:
+    """Two resources with their names, each over all devices."""
+    return [*_sum(found, *solid), *_sum(found, *dashed, dashed=True)]
 
 
 def _mean(lines: list[ResourceLine]) -> pl.DataFrame:

@@ -91,7 +91,7 @@ def _figure(run: Run, *, bar: bool = False, spread: bool = False) -> Sheet:
     with styled():
         if bar:
             linear_time(axes[0], strip.total)
-            strip.draw(axes[0])
+            strip.fill(axes[0])
         if spread:
             _draw_spread(axes[-1], found)
     return made

@@ -8,25 +8,12 @@ spans, added up the naive way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
-from matplotlib.patches import Rectangle
 
-from stallscope.charts.sheet import (
-    INK,
-    MARGIN,
-    PAPER,
-    RULE,
-    SMALL_SIZE,
-    WIDTH,
-    SheetPart,
-    name_rows,
-    sheet,
-    styled,
-    text_width,
-)
+from stallscope.charts.sheet import INK, TEXT_SIZE, SheetPart, sheet, styled, value_axis
+from stallscope.charts.strip import BAR, Strip, StripPiece
 from stallscope.names import printable
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import NOTHING, UNIT_KEYS, profile
@@ -47,7 +34,9 @@ NOTICED: Final = 0.05
 """Share of a sample's time from which on hidden decoding is what the title speaks of."""
 _LEFT: Final = 1.25
 _RIGHT: Final = 0.4
-_HALF: Final = 0.36
+NAMED: Final = 0.01
+"""A piece with a smaller share has no name."""
+_GAP: Final = 0.15
 _LOADING_COLOUR: Final = "#8C8C8C"
 LIBRARIES: Final = ("PIL", "torchvision", "cv2")
 """A stage called `PIL.convert` is a library's call in the dataset's own code, which no stopwatch
@@ -104,16 +93,6 @@ def naive(spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@dataclass(frozen=True)
-class StopwatchPiece:
-    """A piece of one of the two bars."""
-
-    name: str
-    share: float
-    colour: str
-    light_text: bool = False
-
-
 def figure(run: Run) -> Sheet:
     """Both bars as a picture."""
     table, found = naive(run.work), profile(run.work)
@@ -125,10 +104,13 @@ def figure(run: Run) -> Sheet:
         "only loading · lower bar: the same time, by what it was"
     )
     notes = (f"{population(run, found)} · without collate", key)
-    body = SheetPart(1.5, axis="share of a sample's time", left=_LEFT, right=_RIGHT)
+    width = SheetPart(0.0, left=_LEFT, right=_RIGHT).width
+    upper, lower = (Strip(pieces, width, _RIGHT) for pieces in (_blamed(table), _true(table)))
+    height = lower.height + _GAP + upper.height
+    body = SheetPart(height, axis="share of a sample's time", left=_LEFT, right=_RIGHT)
     made, (ax,) = sheet(title(table), notes, [body])
     with styled():
-        draw(ax, table)
+        _draw(ax, upper, lower)
     return made
 
 
@@ -153,48 +135,34 @@ def _share_of(table: pl.DataFrame, kind: str) -> float:
     return float(table.filter(pl.col("kind") == kind)["share"].sum())
 
 
-def draw(ax: Axes, table: pl.DataFrame) -> Axes:
-    """Draw the naive bar over the true one."""
-    name_rows(ax, ["a stopwatch", "what happened"])
-    ax.set_xlim(0, 1)
-    ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25%", "50%", "75%", "100%"])
-    for row, pieces in enumerate((_naive_pieces(table), _true_pieces(table))):
-        start = 0.0
-        for piece in pieces:
-            _draw_piece(ax, piece, start, row)
-            start += piece.share
-            if row == 0:
-                ax.axvline(start, color=RULE, linewidth=0.8, linestyle=(0, (3, 3)), zorder=0)
-    return ax
-
-
-def _naive_pieces(table: pl.DataFrame) -> list[StopwatchPiece]:
+def _blamed(table: pl.DataFrame) -> list[StripPiece]:
     rows = table.select("blamed", "blamed_share").unique(maintain_order=True).iter_rows()
     return [
-        StopwatchPiece(
-            printable(name), part, _LOADING_COLOUR if name == LOADING else COLOURS["transform"]
-        )
+        _piece(name, part, _LOADING_COLOUR if name == LOADING else COLOURS["transform"])
         for name, part in rows
     ]
 
 
-def _true_pieces(table: pl.DataFrame) -> list[StopwatchPiece]:
-    return [
-        StopwatchPiece(printable(stage), part, COLOURS[kind], light_text=kind == "fetch")
-        for stage, kind, part in table.select("stage", "kind", "share").iter_rows()
-    ]
+def _true(table: pl.DataFrame) -> list[StripPiece]:
+    rows = table.select("stage", "kind", "share").iter_rows()
+    return [_piece(name, part, COLOURS[kind], dark=kind == "fetch") for name, kind, part in rows]
 
 
-def _draw_piece(ax: Axes, piece: StopwatchPiece, start: float, row: int) -> None:
-    box = Rectangle(
-        (start, row - _HALF), piece.share, 2 * _HALF, facecolor=piece.colour, edgecolor=PAPER, lw=1
-    )
-    ax.add_patch(box)
-    room = piece.share * (WIDTH - _LEFT - _RIGHT - 2 * MARGIN)
-    texts = (f"{piece.name}\n{share(piece.share)}", share(piece.share))
-    for text in texts:
-        if max(text_width(line, SMALL_SIZE) for line in text.split("\n")) + 0.08 <= room:
-            colour = PAPER if piece.light_text else INK
-            middle = start + piece.share / 2
-            ax.text(middle, row, text, ha="center", va="center", size=SMALL_SIZE, color=colour)
-            return
+def _piece(name: str, part: float, colour: str, *, dark: bool = False) -> StripPiece:
+    name, numbers = printable(name, 24), share(part)
+    outside = f"{name} {numbers}" if part >= NAMED else ""
+    return StripPiece(name, part, numbers, colour, dark=dark, outside=outside)
+
+
+def _draw(ax: Axes, upper: Strip, lower: Strip) -> None:
+    """Draw the naive bar over the true one."""
+    base = lower.height + _GAP
+    ax.set_ylim(0, base + upper.height)
+    middles = [base + BAR / 2, BAR / 2]
+    ax.set_yticks(middles, ["a stopwatch", "what happened"], size=TEXT_SIZE, color=INK)
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    value_axis(ax, 0.0, 1.0, share)
+    ax.grid(visible=False)
+    upper.draw(ax, base)
+    lower.draw(ax)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from stallscope.charts.sheet import Placed
 
 
-_BAR: Final = 0.6
+BAR: Final = 0.6
+"""Height of a bar, inches."""
 _ROW: Final = 0.19
 _ROWS: Final = 4
 _PAD: Final = 0.06
@@ -92,36 +93,42 @@ class Strip:
     @property
     def height(self) -> float:
         """Of the bar and of the names over it, inches."""
-        return _BAR + _ROW * max((label.row + 1 for _, label in self._outside), default=0) + 0.06
+        return BAR + _ROW * max((label.row + 1 for _, label in self._outside), default=0) + 0.06
 
     def _fits(self, piece: StripPiece) -> bool:
         name = text_width(piece.name, SMALL_SIZE, bold=True)
         widest = max(name, text_width(piece.numbers, SMALL_SIZE))
         return widest + 2 * _PAD <= piece.larger_half[1] / self._inch
 
-    def draw(self, ax: Axes) -> None:
-        """Draw the bar at the bottom of axes that are `height` high and end at `total`."""
+    def draw(self, ax: Axes, base: float = 0.0) -> None:
+        """Draw the bar on axes that end at `total`, `height` inches from `base` up."""
+        for piece, start in self._pieces:
+            _draw(ax, piece, (start, base))
+        for piece, start in self._inside:
+            _write(ax, piece, start, base + BAR / 2)
+        for piece, label in self._outside:
+            top, at = base + BAR, label.at * self._inch
+            bottom = top + 0.08 + label.row * _ROW
+            ax.plot([at, at], [top, bottom], color=FAINT, linewidth=0.7)
+            ax.text(label.left * self._inch, bottom, piece.outside, size=SMALL_SIZE, va="bottom")
+
+    def fill(self, ax: Axes) -> None:
+        """Draw the bar alone on its axes."""
         ax.set_ylim(0, self.height)
         ax.set_yticks([])
         ax.spines["left"].set_visible(False)
-        for piece, start in self._pieces:
-            _draw(ax, piece, start)
-        for piece, start in self._inside:
-            _write(ax, piece, start)
-        for piece, label in self._outside:
-            bottom, at = _BAR + 0.08 + label.row * _ROW, label.at * self._inch
-            ax.plot([at, at], [_BAR, bottom], color=FAINT, linewidth=0.7)
-            ax.text(label.left * self._inch, bottom, piece.outside, size=SMALL_SIZE, va="bottom")
+        self.draw(ax)
 
 
-def _draw(ax: Axes, piece: StripPiece, start: float) -> None:
+def _draw(ax: Axes, piece: StripPiece, at: tuple[float, float]) -> None:
+    start, base = at
     computing = piece.length * (1 - piece.waiting)
-    ax.add_patch(Rectangle((start, 0), computing, _BAR, facecolor=piece.colour, linewidth=0))
+    ax.add_patch(Rectangle(at, computing, BAR, facecolor=piece.colour, linewidth=0))
     if piece.waiting:
         look: dict[str, Any] = {"facecolor": _lighter(piece.colour), "edgecolor": piece.colour}
-        box = (start + computing, 0), piece.length - computing, _BAR
+        box = (start + computing, base), piece.length - computing, BAR
         ax.add_patch(Rectangle(*box, hatch="////", linewidth=0, **look))
-    ax.plot([start, start], [0, _BAR], color=PAPER, linewidth=1.2, solid_capstyle="butt")
+    ax.plot([start, start], [base, base + BAR], color=PAPER, lw=1.2, solid_capstyle="butt")
 
 
 def _lighter(colour: str) -> tuple[float, float, float]:
@@ -129,7 +136,7 @@ def _lighter(colour: str) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def _write(ax: Axes, piece: StripPiece, start: float) -> None:
+def _write(ax: Axes, piece: StripPiece, start: float, middle: float) -> None:
     begins, length, waits = piece.larger_half
     at = start + begins + length / 2
     look: dict[str, Any] = {}
@@ -138,5 +145,5 @@ def _write(ax: Axes, piece: StripPiece, start: float) -> None:
         look = {"bbox": ground}
     look |= {"ha": "center", "va": "center", "size": SMALL_SIZE}
     look |= {"color": PAPER if piece.dark and not waits else INK}
-    ax.text(at, _BAR / 2 + 0.1, piece.name, weight="bold", **look)
-    ax.text(at, _BAR / 2 - 0.1, piece.numbers, **look)
+    ax.text(at, middle + 0.1, piece.name, weight="bold", **look)
+    ax.text(at, middle - 0.1, piece.numbers, **look)
