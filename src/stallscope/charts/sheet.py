@@ -327,14 +327,13 @@ def draw_key(ax: Axes, looks: Mapping[str, str | dict[str, Any]]) -> None:
         name: {"facecolor": look, "linewidth": 0} if isinstance(look, str) else look
         for name, look in looks.items()
     }
-    ax.legend(
+    legend = ax.legend(
         handles=[Patch(label=name, **look) for name, look in styles.items()],
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
         ncols=max(len(styles), 1),
         frameon=False,
         fontsize=TEXT_SIZE,
-        labelcolor=INK,
         borderaxespad=0.0,
         borderpad=0.4,
         handlelength=0.8,
@@ -342,6 +341,8 @@ def draw_key(ax: Axes, looks: Mapping[str, str | dict[str, Any]]) -> None:
         handletextpad=0.5,
         columnspacing=1.7,
     )
+    for text in legend.get_texts():  # whatever the user's style says of legends
+        text.set_color(INK)
 
 
 def draw_interval(
