@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from itertools import combinations
 
 import matplotlib as mpl
 import numpy as np
 import pytest
 from PIL import Image
 from support.build_run import a_run
-from support.chart_texts import boxes, texts
+from support.chart_texts import check_texts, texts
 
 from stallscope.charts import samples as slowest
 from stallscope.charts import stages
@@ -53,25 +52,11 @@ class TestEveryPicture:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("name", ODD_RUNS)
     def test_draws_odd_runs_within_its_sheet(self, name, kind):
-        """Whatever was recorded, there is a picture with a title, and no text leaves it."""
+        """There is a picture with a title; no text leaves it, and none lies on another."""
         figure = plot(ODD_RUNS[name], kind)
 
         assert figure.title
-        width, height = figure.canvas.get_width_height()
-        for text, box in boxes(figure):
-            assert 0 <= box.x0, text
-            assert box.x1 <= width, text
-            assert 0 <= box.y0, text
-            assert box.y1 <= height, text
-
-    @pytest.mark.parametrize("kind", ["stages", "naive", "slowest"])
-    @pytest.mark.parametrize("name", ODD_RUNS)
-    def test_no_text_lies_on_another(self, name, kind):
-        """At notebook width no two labels overlap."""
-        found = boxes(plot(ODD_RUNS[name], kind))
-
-        for (one, here), (other, there) in combinations(found, 2):
-            assert not here.overlaps(there), f"{one!r} on {other!r}"
+        check_texts(figure)
 
     def test_is_as_wide_as_a_notebook(self):
         """Pictures have one width, so they line up beneath each other."""

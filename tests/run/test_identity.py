@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import copy
-import random
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.faults import generators, seeded
 from support.faulty_datasets import Refuses
 from support.loaders import Backwards, BulkNoise, Jitter, Noise, NoiseStream
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    RandomSampler,
+    Subset,
+    WeightedRandomSampler,
+)
 
 import stallscope as ss
 
 KINDS = [
-    "shuffled", "sampler", "weighted", "batch sampler", "no batches", "bulk", "subset", "stream",
-    "drawn",
+    "shuffled", "in order", "sampler", "weighted", "batch sampler", "no batches", "bulk", "subset",
+    "concat", "stream", "stream, no batches", "drawn", "subclass",
 ]  # fmt: skip
 FEW = settings(
     max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+class Custom(DataLoader):
+    """A loader class of the user's."""
 
 
 class Drawn:
@@ -40,6 +50,7 @@ def a_loader(kind: str, workers: int, own: torch.Generator, **how: Any) -> DataL
     data = Noise(24) if how.get("in_order") is False else Noise(24, Jitter())
     given = {
         "shuffled": lambda: ((data, 4), {"shuffle": True, "generator": own}),
+        "in order": lambda: ((data, 4), {}),
         "sampler": lambda: ((data, 4), {"sampler": Backwards(data)}),
         "weighted": lambda: ((data, 4), {"sampler": _weighted(own)}),
         "batch sampler": lambda: (
@@ -49,29 +60,18 @@ def a_loader(kind: str, workers: int, own: torch.Generator, **how: Any) -> DataL
         "no batches": lambda: ((data, None), {}),
         "bulk": lambda: ((BulkNoise(24), 4), {"shuffle": True}),
         "subset": lambda: ((Subset(data, range(3, 20)), 4), {"shuffle": True}),
+        "concat": lambda: ((ConcatDataset([data, Noise(9)]), 4), {"shuffle": True}),
         "stream": lambda: ((NoiseStream(24), 4), {}),
+        "stream, no batches": lambda: ((NoiseStream(24), None), {}),
         "drawn": lambda: ((data, 4), {"sampler": Drawn()}),
+        "subclass": lambda: ((data, 4), {"shuffle": True}),
     }[kind]()
-    return DataLoader(*given[0], **given[1], num_workers=workers, **how)
+    make = Custom if kind == "subclass" else DataLoader
+    return make(*given[0], **given[1], num_workers=workers, **how)
 
 
 def _weighted(own: torch.Generator) -> WeightedRandomSampler:
     return WeightedRandomSampler([1.0] * 23 + [9.0], 20, generator=own)
-
-
-def seeded(number: int) -> torch.Generator:
-    """Seed every generator of this process, and one of the user's."""
-    torch.manual_seed(number)
-    np.random.seed(number)
-    random.seed(number)
-    return torch.Generator().manual_seed(number)
-
-
-def generators(*own: torch.Generator) -> tuple[Any, ...]:
-    """Where every generator of this process stands, and those of the user's."""
-    state = np.random.get_state()
-    there = torch.get_rng_state().tolist(), state[1].tolist(), state[2], random.getstate()
-    return (*there, *(one.get_state().tolist() for one in own))
 
 
 def two_epochs(loader: DataLoader) -> list[list[Any]]:
@@ -106,8 +106,10 @@ def check(kind: str, workers: int, number: int, *, given: bool, **how: Any) -> N
         own = seeded(number)
         loader = a_loader(kind, workers, own, **how)
         if inside:
+            before = {name: id(value) for name, value in vars(loader.dataset).items()}
             with ss.instrumented(loader if given else None) as watch:
                 seen.append(two_epochs(loader))
+            assert before == {name: id(value) for name, value in vars(loader.dataset).items()}
         else:
             seen.append(two_epochs(loader))
         after.append((generators(own), getattr(loader.sampler, "epochs", None)))
@@ -121,7 +123,6 @@ def check(kind: str, workers: int, number: int, *, given: bool, **how: Any) -> N
 
 
 class TestInstrumented:
-    @pytest.mark.slow
     @FEW
     @given(
         st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 1000), st.booleans(),
@@ -181,8 +182,23 @@ class TestInstrumented:
         assert plain == inside
 
 
-@pytest.mark.slow
 class TestRecord:
+    @FEW
+    @given(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000))
+    def test_leaves_no_trace_in_the_generators(self, kind, workers, number):
+        """The batches of plain iteration; then every generator, the loader's too, is put back."""
+        plain = [batch.tolist() for batch in a_loader(kind, workers, seeded(number))]
+        own, seen = seeded(number), []
+        loader = a_loader(kind, workers, own)
+        before = generators(own)
+
+        ss.record(loader, seen.append, batches=len(plain) - max(workers, 1), warmup=0)
+
+        assert plain == [batch.tolist() for batch in seen]
+        assert before == generators(own)
+        assert plain == [batch.tolist() for batch in loader]
+
+    @pytest.mark.slow
     @FEW
     @given(
         st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000), st.booleans(),

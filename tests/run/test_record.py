@@ -5,23 +5,19 @@ from __future__ import annotations
 import copy
 import gc
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from support.faults import generators, seeded
 from support.loaders import (
     Backwards,
-    BulkNoise,
     Dies,
     Endless,
     Fails,
@@ -30,16 +26,12 @@ from support.loaders import (
     NoiseStream,
     Slow,
 )
-from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, RandomSampler, Subset
+from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope.errors import UnsupportedError, WorkspaceError
 
 PARENT = os.getpid()
-
-
-class Custom(DataLoader):
-    """A loader class of the user's."""
 
 
 @pytest.fixture
@@ -51,104 +43,16 @@ def no_foreign_gc_callbacks():
     gc.callbacks[:] = kept
 
 
-def seed(number: int) -> None:
-    """Seed every generator of this process."""
-    torch.manual_seed(number)
-    np.random.seed(number)
-    random.seed(number)
-
-
-def generators() -> tuple[Any, ...]:
-    """Where every generator of this process stands."""
-    state = np.random.get_state()
-    return torch.get_rng_state().tolist(), state[1].tolist(), state[2], random.getstate()
-
-
-def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    """Bit for bit."""
-    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def make_loader(kind: str, workers: int, number: int) -> DataLoader:
-    """A loader of this kind; the same arguments give the same batches."""
-    data = Noise(24, Jitter())
-    own = torch.Generator().manual_seed(number)
-    common = {"num_workers": workers, "persistent_workers": workers > 0 and number % 2 == 0}
-    return {
-        "shuffled": lambda: DataLoader(data, 4, shuffle=True, generator=own, **common),
-        "in order": lambda: DataLoader(data, 4, **common),
-        "sampler": lambda: DataLoader(data, 4, sampler=Backwards(data), **common),
-        "batch sampler": lambda: DataLoader(
-            data, batch_sampler=BatchSampler(RandomSampler(data), 5, False), **common
-        ),
-        "no batches": lambda: DataLoader(data, batch_size=None, **common),
-        "bulk": lambda: DataLoader(BulkNoise(24), 4, shuffle=True, **common),
-        "subset": lambda: DataLoader(Subset(data, range(3, 20)), 4, shuffle=True, **common),
-        "concat": lambda: DataLoader(ConcatDataset([data, Noise(9)]), 4, shuffle=True, **common),
-        "stream": lambda: DataLoader(NoiseStream(24), 4, **common),
-        "stream, no batches": lambda: DataLoader(NoiseStream(24), batch_size=None, **common),
-        "subclass": lambda: Custom(data, 4, shuffle=True, **common),
-    }[kind]()
-
-
-KINDS = [
-    "shuffled", "in order", "sampler", "batch sampler", "no batches", "bulk", "subset", "concat",
-    "stream", "stream, no batches", "subclass",
-]  # fmt: skip
-
-
 class TestTheDataIsNeverChanged:
-    @settings(
-        max_examples=6, deadline=None, derandomize=True,
-        suppress_health_check=[HealthCheck.too_slow],
-    )  # fmt: skip
-    @given(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000))
-    def test_instrumented_gives_what_plain_iteration_gives(self, kind, workers, number):
-        """Two epochs: the same bits in the same order, and every generator moves as it would."""
-        seed(number)
-        plain_loader = make_loader(kind, workers, number)
-        plain = [batch for _ in range(2) for batch in plain_loader]
-        after_plain = generators()
-        seed(number)
-        loader = make_loader(kind, workers, number)
-        before = {name: id(value) for name, value in vars(loader.dataset).items()}
-
-        with ss.instrumented(loader) as watch:
-            seen = [batch for _ in range(2) for batch in loader]
-
-        assert equal(plain, seen)
-        assert after_plain == generators()
-        assert before == {name: id(value) for name, value in vars(loader.dataset).items()}
-        if not any("1 batch in" in note for note in watch.run.notes):
-            assert {0, 1} == set(watch.run.batches["epoch"])
-            assert len(seen) == watch.run.batches.filter("complete").height
-
-    @settings(
-        max_examples=4, deadline=None, derandomize=True,
-        suppress_health_check=[HealthCheck.too_slow],
-    )  # fmt: skip
-    @given(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000))
-    def test_record_leaves_no_trace_in_the_generators(self, kind, workers, number):
-        """The batches of plain iteration; then every generator, the loader's too, is put back."""
-        seed(number)
-        plain = list(make_loader(kind, workers, number))
-        seed(number)
-        loader = make_loader(kind, workers, number)
-        before = generators()
-        seen: list[torch.Tensor] = []
-
-        ss.record(loader, seen.append, batches=len(plain) - max(workers, 1), warmup=0)
-
-        assert equal(plain, seen)
-        assert before == generators()
-        assert equal(plain, list(loader))
-
     def test_persistent_workers_go_on_without_hooks(self):
         """Workers that live on after the block give what they would have given, unrecorded."""
         batches = []
         for instrument in (False, True):
-            seed(7)
-            loader = make_loader("shuffled", 2, 4)
+            own = seeded(7)
+            loader = DataLoader(
+                Noise(24, Jitter()), 4, shuffle=True, generator=own, num_workers=2,
+                persistent_workers=True,
+            )  # fmt: skip
             if instrument:
                 with ss.instrumented(loader) as watch:
                     first = list(loader)
@@ -157,7 +61,8 @@ class TestTheDataIsNeverChanged:
             batches.append([*first, *loader])
             loader._iterator._shutdown_workers()
 
-        assert equal(*batches)
+        assert all(map(torch.equal, *batches))
+        assert len(batches[0]) == len(batches[1])
         assert {0} == set(watch.run.batches["epoch"])
 
     def test_a_counting_sampler_is_put_back(self):

@@ -318,9 +318,17 @@ FORKS = {
 }
 
 
+MODULES_TOO = (
+    "an exit code", "an error", "an error in a thread", "a syntax error",
+    "a syntax error in another", "an interrupt", "a deleted name",
+)  # fmt: skip
+
+
 class TestHowAScriptEnds:
-    @pytest.mark.parametrize("case", ENDS)
-    @pytest.mark.parametrize("module", [False, True], ids=["file", "module"])
+    @pytest.mark.parametrize(
+        ("case", "module"),
+        [*((case, False) for case in ENDS), *((case, True) for case in MODULES_TOO)],
+    )
     def test_same(self, here, case, module):
         """Output, traceback and exit code are those of plain Python."""
         write("go.py", ENDS[case])

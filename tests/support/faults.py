@@ -185,17 +185,19 @@ def _interrupted(verb: str, workers: int, after_s: float | None) -> bool:
     return False
 
 
-def generators() -> tuple[Any, ...]:
-    """Where every generator of this process stands."""
+def generators(*own: torch.Generator) -> tuple[Any, ...]:
+    """Where every generator of this process stands, and those of the user's."""
     state = np.random.get_state()
-    return torch.get_rng_state().tolist(), state[1].tolist(), state[2], random.getstate()
+    there = torch.get_rng_state().tolist(), state[1].tolist(), state[2], random.getstate()
+    return (*there, *(one.get_state().tolist() for one in own))
 
 
-def seeded(number: int) -> None:
-    """Seed every generator of this process."""
+def seeded(number: int) -> torch.Generator:
+    """Seed every generator of this process, and one of the user's."""
     torch.manual_seed(number)
     np.random.seed(number)
     random.seed(number)
+    return torch.Generator().manual_seed(number)
 
 
 def _main() -> None:
