@@ -39,8 +39,8 @@ from torchvision.datasets import ImageFolder
 from tqdm import tqdm
 
 from stallscope.hooks.fetchers import Hooks
+from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.loop_log import MAIN, LogPlace
-from stallscope.hooks.recorder import Recorder
 from stallscope.hooks.stage_log import Header
 from stallscope.isolation.workspace import log_capacity, workspace
 from stallscope.targets.images import sample_folder

@@ -22,9 +22,9 @@ from benchkit.command import Option, arguments, met, table
 from benchkit.pairing import Estimate, centre, in_turns
 from torch.profiler import record_function
 
+from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.ops import Ops
 from stallscope.hooks.patches import Patches
-from stallscope.hooks.recorder import Recorder
 from stallscope.hooks.stage_log import LogWriter
 from stallscope.stages import Stage
 

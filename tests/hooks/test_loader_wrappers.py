@@ -14,7 +14,7 @@ from support.loaders import Noise
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.hooks import loader_wrappers
+from stallscope.hooks import iterators
 
 BATCHES = 6
 NAMES = (
@@ -53,7 +53,7 @@ def around(tmp_path, monkeypatch):
     """Imports a module with such a class for the first time."""
     (tmp_path / "library_around.py").write_text(AROUND)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(loader_wrappers.CLASSES, "library_around", ("Around",))
+    monkeypatch.setitem(iterators.LOADER_WRAPPERS, "library_around", ("Around",))
     yield lambda: importlib.import_module("library_around")
     sys.modules.pop("library_around", None)
 

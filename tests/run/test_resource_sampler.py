@@ -21,9 +21,9 @@ from stallscope import stages
 from stallscope.hooks.loop_log import LogPlace
 from stallscope.hooks.stage_log import read_lines
 from stallscope.isolation.workspace import workspace
-from stallscope.run import resource_sampler
+from stallscope.run import resource_sampler, resource_sources
 from stallscope.run.resource_sampler import Sampler
-from stallscope.run.resource_sources import Portable, gpus
+from stallscope.run.resource_sources import gpus
 
 NEEDS_PROC = pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="no /proc")  # noqa: PTH110
 
@@ -103,19 +103,19 @@ class TestSamples:
         assert [True] == ["Disks could not be sampled" in note for note in told]
         assert stages.CORE in samples(place)[-1]["read"]
 
-    def test_through_psutil_name_the_same_resources(self, place):
-        """Where there is no /proc; what it does not know is missing, and nothing else differs."""
+    def test_of_a_system_without_proc_are_none_and_that_is_said_once(
+        self, place, tmp_path, monkeypatch
+    ):
+        """Nothing is read in another way; the loop is recorded as ever."""
+        monkeypatch.setattr(resource_sources, "PROC", tmp_path / "no such file")
         with Sampler(place):
             wait_for_samples(place)
-        read = samples(place)[0]["read"]
 
-        found = Portable(place)
-        asked = found.read()
-
-        assert set(asked) <= set(read)
-        assert read[stages.LOOP].keys() == asked[stages.LOOP].keys()
-        memory, total = asked[stages.MEMORY]["machine"], found.limits[stages.MEMORY]["machine"]
-        assert 0 < memory < total
+        assert {stages.SAMPLER} >= set(samples(place)[0]["read"]) - {stages.GPU, stages.GPU_MEMORY}
+        told = [entry["note"] for entry in read_lines(place.resources()) if "note" in entry]
+        assert ["the machine's resources were not sampled: this system has no /proc"] == [
+            note for note in told if "GPU" not in note
+        ]
 
     @NEEDS_PROC
     def test_count_a_wait_for_a_core(self, place):

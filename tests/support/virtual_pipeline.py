@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, default_collate, default_convert
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from stallscope.hooks.fetchers import Hooks
-from stallscope.hooks.recorder import Recorder
+from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.stage_log import LogWriter, read_log
 from stallscope.run.decode import Decoded, decode
 

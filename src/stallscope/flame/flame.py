@@ -22,7 +22,7 @@ from stallscope.isolation.workspace import log_capacity, workspace
 from stallscope.loops import cached_loaders
 from stallscope.loops.timed_loop import TimedLoop
 from stallscope.machine import require_single_rank
-from stallscope.run.failures import note
+from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
 from stallscope.targets.object_graph import find_loaders
 

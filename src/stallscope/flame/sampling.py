@@ -30,7 +30,7 @@ from stallscope.flame import pyspy
 from stallscope.flame.fallback import InProcess
 from stallscope.flame.pyspy import WORKER_LOOP, Spy, StackFrame, collapsed, what_would_allow
 from stallscope.flame.result import IN_PROCESS, PY_SPY, SAMPLES, WINDOW_S, Flame, FlameConditions
-from stallscope.hooks.weak import under
+from stallscope.hooks.patches import under
 from stallscope.interrupts import held_back
 from stallscope.loops.timed_loop import started
 from stallscope.loops.training_loop import ProgressBar

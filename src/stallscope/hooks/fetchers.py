@@ -31,18 +31,17 @@ from stallscope.hooks import libraries
 from stallscope.hooks.library_calls import Libraries
 from stallscope.hooks.loop_log import Mark
 from stallscope.hooks.ops import Ops
-from stallscope.hooks.patches import Patches
+from stallscope.hooks.patches import Patches, under, unseen
 from stallscope.hooks.stage_log import LONGEST_NS, Header, Tag
 from stallscope.hooks.training_step import listeners
-from stallscope.hooks.weak import under, unseen
 from stallscope.stages import BATCH, GARBAGE, GETITEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType, TracebackType
 
+    from stallscope.hooks.hot_path import Recorder
     from stallscope.hooks.loop_log import MarkWriter
-    from stallscope.hooks.recorder import Recorder
     from stallscope.stages import Stage
 
 

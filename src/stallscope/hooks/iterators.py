@@ -4,15 +4,22 @@ Each iterator of a loader that is measured writes marks: when the loop waits, wh
 which worker was asked for it and when, when it arrived. The hooks lie on the classes of the
 iterators, because an iterator asks its workers for batches before anybody has got hold of it.
 
-Which loader is which in a recording, and what a reader of the run has to know of each.
+What other libraries put around loaders normalises, moves or shuffles batches in the main process,
+after torch's loader has given them, so a loop waits longer than torch's iterator tells. Where such
+a library has been imported, the `__iter__` of its class gives a generator of ours that marks the
+outermost wait. Nothing else of the user's object changes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import count, islice
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
@@ -22,15 +29,28 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
-from stallscope.hooks.loop_log import Mark, epoch_key
-from stallscope.hooks.weak import ByIdentity, unseen
+from stallscope.after_import import once_imported
+from stallscope.hooks.loop_log import AROUND, Mark, epoch_key
+from stallscope.hooks.patches import ByIdentity, unseen
 from stallscope.interrupts import held_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from stallscope.hooks.loop_log import MarkWriter
     from stallscope.hooks.patches import Patches
+
+
+_HOOKED: Final = ("__next__", "_reset", "_try_put_index", "_get_data")
+LOADER_WRAPPERS: Final[dict[str, tuple[str, ...]]] = {
+    "timm.data.loader": ("PrefetchLoader",),
+    "fastai.data.load": ("DataLoader",),
+    "accelerate.data_loader": ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"),
+    "webdataset.pipeline": ("DataPipeline",),
+}
+"""What is put around loaders, by the module that defines it. MONAI's ThreadDataLoader is none of
+them: its batches come from a thread of its own, so no wait for a loader lies inside of the loop's.
+"""
 
 
 class Loaders:
@@ -97,9 +117,6 @@ def held(loader: Any, name: str) -> Any:
         with contextlib.suppress(Exception):  # a property of the user's, or their `__getattr__`
             return getattr(loader, known)
     return None
-
-
-_HOOKED: Final = ("__next__", "_reset", "_try_put_index", "_get_data")
 
 
 @dataclass(eq=False)
@@ -350,3 +367,90 @@ def _given(iteration: Iteration, iterator: Any) -> int:
         return iteration.given - 1
     in_order = getattr(iterator, "_in_order", True)  # torch 2.6 made that a choice
     return iterator._rcvd_idx - 1 if in_order else iteration.arrived
+
+
+class Wrappers:
+    """Marks the waits for what other libraries put around loaders.
+
+    Args:
+        marks: where to write.
+        loader_waits: whether this thread is waiting for a loader's batch: what is iterated then is
+            part of making it.
+        patches: what is changed here comes off with them.
+    """
+
+    def __init__(
+        self, marks: MarkWriter, loader_waits: Callable[[], bool], patches: Patches
+    ) -> None:
+        self._marks = marks
+        self._loader_waits = loader_waits
+        self._patches = patches
+        self._imports = ExitStack()
+        self._numbers = count()
+        self._here = threading.local()
+
+    def put_on(self) -> None:
+        """Hook the libraries that are there; the others when they are imported."""
+        for module in LOADER_WRAPPERS:
+            hook = functools.partial(self._hook, module)
+            self._imports.enter_context(once_imported(module, hook))
+
+    def take_off(self) -> None:
+        """Wait for no import any more; the patches are undone by their owner."""
+        self._imports.close()
+
+    def is_waiting(self) -> bool:
+        """Whether this thread is waiting for a batch."""
+        return getattr(self._here, "inside", False) or self._loader_waits()
+
+    def _hook(self, module: str) -> None:
+        for name in LOADER_WRAPPERS[module]:
+            cls = getattr(sys.modules[module], name, None)
+            original = vars(cls).get("__iter__") if isinstance(cls, type) else None
+            if original is not None:
+                self._patches.put(cls, "__iter__", self._around(original))
+
+    @unseen
+    def _around(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def iterate(wrapper: Any) -> Any:
+            if self.is_waiting():  # the stall is the outermost iterator's
+                return original(wrapper)
+            key = epoch_key(AROUND, next(self._numbers))
+            self._marks.mark(Mark.ITER, key)
+            made = original(wrapper)
+            self._marks.mark(Mark.ITERATED, key)
+            # An iterator with more to it than its batches stays what it is.
+            plain = isinstance(made, (GeneratorType, islice))
+            return self._batches(made, key) if plain else made
+
+        return iterate
+
+    @unseen
+    def _batches(self, made: Any, key: int) -> Iterator[Any]:
+        """What the library's iterator gives; it is closed when this is."""
+        numbers = count()
+        try:
+            while got := self._next(made, key, numbers):
+                yield got.pop()  # a batch that the loop drops must not live on here
+        finally:
+            if isinstance(made, GeneratorType):
+                made.close()
+
+    @unseen
+    def _next(self, made: Iterator[Any], key: int, numbers: Iterator[int]) -> list[Any]:
+        """The next batch as a list of one; empty at the end."""
+        if self.is_waiting():
+            return list(islice(made, 1))
+        got: list[Any] = []
+        self._here.inside = True
+        self._marks.mark(Mark.WAIT, key)
+        try:
+            got += islice(made, 1)
+            return got
+        finally:
+            self._here.inside = False
+            if got:
+                self._marks.mark(Mark.GOT, key, next(numbers))
+            else:
+                self._marks.mark(Mark.ENDED, key)

@@ -29,8 +29,8 @@ from stallscope.stages import COLLATE, GETITEM, Stage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from stallscope.hooks.hot_path import Recorder
     from stallscope.hooks.patches import Patches
-    from stallscope.hooks.recorder import Recorder
 
 
 def hook_fastai(recorder: Recorder, patches: Patches) -> None:

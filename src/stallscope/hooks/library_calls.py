@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from stallscope.hooks.hot_path import Recorder
     from stallscope.hooks.patches import Patches
-    from stallscope.hooks.recorder import Recorder
 
 
 class LibraryCall(NamedTuple):

@@ -5,16 +5,15 @@ few, about twenty a batch, and may come from any thread of a process: the loop, 
 that sends its batches, the one that pins them. So a mark is a row of six numbers that stands for
 itself; a file holds the latest of one process, also when the process is killed.
 
-Where the processes of one recording put what they write.
+`LogPlace` says where the processes of one recording put both, and `RecordingInfo` what it is.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from itertools import count
 from threading import get_ident
@@ -24,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stallscope.errors import RunFormatError
-from stallscope.hooks.stage_log import Header, LogWriter, NamesFile, read_names, reserve
-from stallscope.stages import Stage
+from stallscope.hooks.stage_log import Header, LogWriter, MappedLog, Pages, read_names
+from stallscope.machine import machine as machine_here
+from stallscope.machine import rank as rank_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,8 +89,14 @@ AROUND: Final = -1
 """What other libraries put around loaders; each iteration of it is an epoch of its own."""
 _EPOCHS: Final = 1 << 20
 _MAGIC: Final = 0x4D41524B53  # "MARKS"
-_HEADER: Final = struct.Struct("6q")  # magic, pid, worker, began_ns, rows, one of reserve
 _ROW: Final = struct.Struct("6q")
+"""The first one is the header: magic, pid, worker, born_ns, how many rows, and one in reserve."""
+MAIN: Final = -1
+"""Worker id of the main process in the logs."""
+_OF_WORKER: Final = re.compile(r"\d+-\d+-\d+\.events").fullmatch
+_MAIN_ROWS: Final = 400_000
+_WORKER_ROWS: Final = 20_000
+"""Marks that are kept of a process; those of a worker: about five thousand batches."""
 
 
 def epoch_key(loader: int, epoch: int) -> int:
@@ -103,7 +109,7 @@ def loader_and_epoch(key: int) -> tuple[int, int]:
     return divmod(key, _EPOCHS)
 
 
-class MarkWriter:
+class MarkWriter(MappedLog):
     """Writes the marks of one process; any thread may.
 
     Args:
@@ -113,10 +119,8 @@ class MarkWriter:
     """
 
     def __init__(self, path: Path, *, worker: int, pid: int, rows: int) -> None:
-        self._path = path
-        self._mapping = reserve(path, (rows + 1) * _ROW.size)
-        self._names = NamesFile(path)
-        _HEADER.pack_into(self._mapping, 0, _MAGIC, pid, worker, perf_counter_ns(), rows, 0)
+        super().__init__(path, (rows + 1) * _ROW.size)
+        _ROW.pack_into(self._mapping, 0, _MAGIC, pid, worker, perf_counter_ns(), rows, 0)
         self.mark = self._writer(rows)
         self.say = self._names.say
 
@@ -144,12 +148,7 @@ class MarkWriter:
         """
         self.mark = self.say = _nothing
         if close and not self._mapping.closed:
-            used = self._used()
-            self._mapping.close()
-            self._names.close()
-            if os.name == "posix":
-                with contextlib.suppress(OSError):
-                    os.truncate(self._path, used)
+            self._give_back(self._used())
 
     def _used(self) -> int:
         """Bytes up to the first row that nothing was written into; rows fill up in order."""
@@ -164,27 +163,14 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Where marks go that nobody wants any more."""
 
 
-@dataclass(frozen=True)
-class MarkPages:
-    """The marks of one process."""
+@dataclass(frozen=True, kw_only=True)
+class MarkPages(Pages):
+    """The marks of one process; `stages` are the parts of its loop."""
 
-    pid: int
-    worker: int
-    """Worker id, or -1 for the main process."""
-    began_ns: int
-    """`perf_counter_ns()` when the file was made."""
     rows: np.ndarray
-    """int64 of shape (marks, 6), columns of `Row`, in the order of time."""
+    """int64 of shape (marks, 6), columns of `MarkRow`, in the order of time."""
     full: bool = False
     """Whether earlier marks were overwritten."""
-    parts: dict[int, Stage] = field(default_factory=dict)
-    """Stage of each code of a part of the loop."""
-    loaders: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """What is known of each loader."""
-    about: dict[str, Any] = field(default_factory=dict)
-    """What the recording said of itself."""
-    notes: tuple[str, ...] = ()
-    """What could not be seen, in sentences."""
 
 
 def read_marks(path: Path) -> MarkPages:
@@ -198,32 +184,36 @@ def read_marks(path: Path) -> MarkPages:
         raise RunFormatError(f"{path} is no file of marks of stallscope")
     written = raw[: raw.size // len(MarkRow) * len(MarkRow)].reshape(-1, len(MarkRow))[1:]
     rows = written[written[:, MarkRow.WHAT] != 0]
-    pages = MarkPages(
+    return MarkPages(
         pid=int(raw[1]),
         worker=int(raw[2]),
-        began_ns=int(raw[3]),
+        born_ns=int(raw[3]),
         rows=rows[np.argsort(rows[:, MarkRow.TIME_NS], kind="stable")],
         full=bool(len(written) == raw[4] and written[-1, MarkRow.WHAT]),
+        **read_names(path),
     )
-    notes: dict[str, None] = {}
-    for entry in read_names(path):
-        if "part" in entry:
-            pages.parts[entry["part"]] = Stage(*entry["stage"])
-        elif "loader" in entry:
-            pages.loaders[entry["loader"]] = entry
-        elif "about" in entry:
-            pages.about.update(entry["about"])
-        elif "note" in entry:
-            notes[entry["note"]] = None
-    return MarkPages(**{**vars(pages), "notes": tuple(notes)})
 
 
-MAIN: Final = -1
-"""Worker id of the main process in the logs."""
-_OF_WORKER: Final = re.compile(r"\d+-\d+-\d+\.events").fullmatch
-_MAIN_ROWS: Final = 400_000
-_WORKER_ROWS: Final = 20_000
-"""Marks that are kept of a process: those of a worker: about five thousand batches."""
+@dataclass(frozen=True)
+class RecordingInfo:
+    """What a run says of itself."""
+
+    name: str = ""
+    """What the user pointed at."""
+    warmup: int = 0
+    """Batches at the start that are not part of the steady state."""
+    simulated_step_s: float | None = None
+    """How long the step was simulated to take; None where nothing was simulated."""
+    notes: tuple[str, ...] = ()
+    """Sentences that the run is to carry."""
+    rank: int = field(default_factory=rank_here)
+    """Of the process that trains, in a distributed run."""
+    machine: dict[str, Any] = field(default_factory=machine_here)
+    """Where it was measured."""
+
+    def leave_with(self, marks: MarkWriter) -> None:
+        """Leave it with the logs, which then say all, whatever becomes of this process."""
+        marks.say(about=asdict(self))
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stallscope.hooks.find_ops import Slot
+    from stallscope.hooks.hot_path import Recorder
     from stallscope.hooks.patches import Patches
-    from stallscope.hooks.recorder import Recorder
 
 
 _MOST_KEPT: Final = 1000

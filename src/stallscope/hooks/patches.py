@@ -7,6 +7,13 @@ in either order. Threads of the user's may make iterators, and so change places,
 change is made under one lock, and one that comes after the end is none.
 
 A process that is forked while something records must not write into its parent's logs.
+
+Warnings do not see the hooks: `warnings.warn(..., stacklevel=2)` names whoever called the function
+that warns, and prints once for each such place, so a hook around that function would be named
+instead. Python passes over frames of its own import system, which it knows by their file's name
+(`is_internal_frame` in CPython's Python/_warnings.c), so the hooks' code objects carry such a name
+behind that of their file. Who looks from outside (py-spy) sees in the name of a hook's frame which
+stage is at work; that costs nothing while the hook runs.
 """
 
 from __future__ import annotations
@@ -16,11 +23,24 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, Final
-from weakref import WeakSet
+from functools import partial
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from weakref import WeakSet, ref
 
+from stallscope.stages import frame_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stallscope.stages import Stage
+
+
+MARK: Final = " (passed over by warnings, as importlib._bootstrap is)"
+"""Behind the file's name in tracebacks."""
 _ABSENT: Final = object()
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+Known = TypeVar("Known")
 
 
 @dataclass(eq=False)
@@ -189,3 +209,50 @@ def _take_off_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_take_off_in_child)
+
+
+class ByIdentity(Generic[Known]):
+    """A mapping that holds no object alive and asks none for its hash, nor for `==`."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[ref[Any], Known]] = {}
+
+    def get(self, thing: Any) -> Known | None:
+        """What is known of this very object; None if nothing is."""
+        there, known = self._held.get(id(thing), (None, None))
+        return known if there is not None and there() is thing else None
+
+    def put(self, thing: Any, known: Known) -> None:
+        """Know this of it from now on."""
+        number = id(thing)
+        self._held[number] = ref(thing, partial(self._forget, number)), known
+
+    def living(self) -> list[Any]:
+        """All objects that still live."""
+        there = [reference() for reference, _ in list(self._held.values())]
+        return [thing for thing in there if thing is not None]
+
+    def _forget(self, number: int, gone: ref[Any]) -> None:
+        if number in self._held and self._held[number][0] is gone:
+            del self._held[number]
+
+
+def unseen(function: _Function) -> _Function:
+    """Make warnings pass over a function, and over those that are defined inside of it."""
+    function.__code__ = _marked(function.__code__)
+    return function
+
+
+def _marked(code: CodeType) -> CodeType:
+    inner = tuple(_marked(one) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_filename=code.co_filename + MARK, co_consts=inner)
+
+
+def under(stage: Stage, function: _Function) -> _Function:
+    """Name the frames of a function of ours after a stage; its `__name__` stays."""
+    name = frame_name(stage)
+    named = {"co_name": name}
+    if sys.version_info >= (3, 11):  # what tracebacks and py-spy show from then on
+        named["co_qualname"] = name
+    function.__code__ = function.__code__.replace(**named)  # type: ignore[arg-type]
+    return function

@@ -21,13 +21,11 @@ from torch.utils.data._utils import worker as torch_worker
 
 from stallscope.errors import UnsupportedError, WorkspaceError
 from stallscope.hooks.fetchers import Hooks
-from stallscope.hooks.iterators import Iteration, Iterations
-from stallscope.hooks.loader_wrappers import Wrappers
+from stallscope.hooks.hot_path import Recorder
+from stallscope.hooks.iterators import Iteration, Iterations, Wrappers
 from stallscope.hooks.loop_log import MAIN, OUTER, Mark, epoch_key
-from stallscope.hooks.patches import Patches, in_this_process
-from stallscope.hooks.recorder import Recorder
+from stallscope.hooks.patches import Patches, in_this_process, unseen
 from stallscope.hooks.training_step import StepParts
-from stallscope.hooks.weak import unseen
 from stallscope.hooks.worker import WorkerEntry
 from stallscope.interrupts import held_back
 

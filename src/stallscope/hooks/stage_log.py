@@ -13,11 +13,8 @@ exit            0               `perf_counter_ns()` as it is
 enter           `ENTER`         bits 48-57: code of the stage; bits 0-47: ns since the log was made
 everything else its tag         a number, see the tags
 
-Beside each log lies a `.names` file of JSON lines: the codes' stages, the files' paths, notes.
-
-Files that a process writes while it works, and that survive it: mapped numbers, appended names.
-
-Space is reserved when a file is made: a full disk is an error then and never a bus error later.
+Beside each log lies a `.names` file of JSON lines: the codes' stages, the files' paths, notes. The
+loop's own log (`loop_log.py`) has words of another form, and the same mapped file and names.
 """
 
 from __future__ import annotations
@@ -43,6 +40,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+TAG_SHIFT: Final = 58
+CODE_SHIFT: Final = 48
+PAYLOAD: Final = (1 << TAG_SHIFT) - 1
+TIME: Final = (1 << CODE_SHIFT) - 1
+MOST_CODES: Final = 1 << (TAG_SHIFT - CODE_SHIFT)
+LONGEST_NS: Final = 1 << 47
+"""A log's clock would overflow after 3.2 days; the recorder stops well before (1.6 days)."""
+
+MAGIC: Final = 0x5354414C4C  # "STALL"
+HEADER_WORDS: Final = 64
+INDEX_OFFSET: Final = 1 << 56
+_PATIENCE_S: Final = 1.0
+"""So long a thread waits for its turn to write a name."""
+
+
 def reserve(path: Path, length: int) -> mmap.mmap:
     """A new file of so many zero bytes, mapped.
 
@@ -62,9 +74,6 @@ def reserve(path: Path, length: int) -> mmap.mmap:
         raise
     finally:
         os.close(descriptor)
-
-
-_PATIENCE_S: Final = 1.0
 
 
 class JsonLines:
@@ -107,18 +116,6 @@ class JsonLines:
                 self._turn.release()
 
 
-class NamesFile(JsonLines):
-    """The `.names` file beside a mapped one, see `read_names`."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path.with_suffix(".names"))
-
-
-def read_names(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of the `.names` file beside this one, those that are whole."""
-    return read_lines(path.with_suffix(".names"))
-
-
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a file that are whole; none where there is no file."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
@@ -129,16 +126,69 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield entry
 
 
-TAG_SHIFT: Final = 58
-CODE_SHIFT: Final = 48
-PAYLOAD: Final = (1 << TAG_SHIFT) - 1
-TIME: Final = (1 << CODE_SHIFT) - 1
-MOST_CODES: Final = 1 << (TAG_SHIFT - CODE_SHIFT)
-LONGEST_NS: Final = 1 << 47
-"""A log's clock would overflow after 3.2 days; the recorder stops well before (1.6 days)."""
+class MappedLog:
+    """A mapped file of numbers, with the names of what they stand for beside it.
 
-MAGIC: Final = 0x5354414C4C  # "STALL"
-HEADER_WORDS: Final = 64
+    Args:
+        path: a new file.
+        length: bytes.
+    """
+
+    def __init__(self, path: Path, length: int) -> None:
+        self._path = path
+        self._mapping = reserve(path, length)
+        self._names = JsonLines(path.with_suffix(".names"))
+
+    def _give_back(self, used: int | None) -> None:
+        """Close both files, and free what lies behind so many bytes; None: nothing."""
+        self._mapping.close()
+        self._names.close()
+        if used is not None and os.name == "posix":
+            with contextlib.suppress(OSError):
+                os.truncate(self._path, used)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pages:
+    """What was in one log of a process when it was read, numbers aside."""
+
+    pid: int
+    """Process that wrote it."""
+    worker: int
+    """Worker id, or -1 for the main process."""
+    born_ns: int
+    """`perf_counter_ns()` when the log was made; enter words count from here."""
+    stages: dict[int, Stage] = field(default_factory=dict)
+    """Stage of each code."""
+    files: dict[int, str] = field(default_factory=dict)
+    """Path of each file number."""
+    loaders: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """What is known of each loader."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """What the recording said of itself."""
+    notes: tuple[str, ...] = ()
+    """What could not be seen, in sentences."""
+
+
+def read_names(path: Path) -> dict[str, Any]:
+    """What the `.names` file beside a log says, by the fields of `Pages`."""
+    stages, files, loaders, about = {}, {}, {}, {}
+    notes: dict[str, None] = {}
+    for entry in read_lines(path.with_suffix(".names")):
+        match entry:
+            case {"stage": stage, **rest}:  # of a sample's part, or of the loop's
+                stages[rest.get("code", rest.get("part"))] = Stage(*stage)
+            case {"file": number, "path": file}:
+                files[number] = file
+            case {"loader": number}:
+                loaders[number] = entry
+            case {"about": said}:
+                about.update(said)
+            case {"note": note}:
+                notes[note] = None
+    return {
+        "stages": stages, "files": files, "loaders": loaders, "about": about, "notes": tuple(notes),
+    }  # fmt: skip
 
 
 class Tag(IntEnum):
@@ -170,9 +220,6 @@ class Tag(IntEnum):
     """The sample that had begun was none: its iterator has ended."""
 
 
-INDEX_OFFSET: Final = 1 << 56
-
-
 class Header(IntEnum):
     """Where in the header a number stands."""
 
@@ -200,8 +247,8 @@ class Header(IntEnum):
     """Which loader of the recording the process works for; 0 where that changes."""
 
 
-class LogWriter:
-    """The writing side: a mapped file and an endless supply of places in it.
+class LogWriter(MappedLog):
+    """The writing side: an endless supply of places in a mapped file.
 
     Attributes:
         words: the places after the header; `words[place()] = word` writes.
@@ -212,9 +259,7 @@ class LogWriter:
     def __init__(
         self, path: Path, *, worker: int, born_ns: int, capacity: int, loader: int = 0
     ) -> None:
-        self._path = path
-        self._mapping = reserve(path, (HEADER_WORDS + capacity) * 8)
-        self._names = NamesFile(path)
+        super().__init__(path, (HEADER_WORDS + capacity) * 8)
         self._view = memoryview(self._mapping).cast("q")
         self.header = self._view[:HEADER_WORDS]
         self.words = self._view[HEADER_WORDS:]
@@ -247,11 +292,7 @@ class LogWriter:
         used = self._used()
         for view in (self.header, self.words, self._view):
             view.release()
-        self._mapping.close()
-        self._names.close()
-        if used is not None and os.name == "posix":
-            with contextlib.suppress(OSError):
-                os.truncate(self._path, (HEADER_WORDS + used) * 8)
+        self._give_back(None if used is None else (HEADER_WORDS + used) * 8)
 
     def _used(self) -> int | None:
         """How many words were written; None when the log was full once."""
@@ -259,28 +300,16 @@ class LogWriter:
         return None if self.words[following] or self.words[-1] else following
 
 
-@dataclass(frozen=True)
-class LogPages:
-    """What was in one log when it was read."""
+@dataclass(frozen=True, kw_only=True)
+class LogPages(Pages):
+    """What was in one event log."""
 
-    pid: int
-    """Process that wrote it."""
-    worker: int
-    """Worker id, or -1 for the main process."""
-    born_ns: int
-    """`perf_counter_ns()` when the log was made; enter words count from here."""
     ready_ns: int
     """When the process asked for its first batch; 0 when it never did."""
     every: int
     """One batch in this many was recorded."""
     words: np.ndarray
     """int64, in the order of time, none of them 0."""
-    stages: dict[int, Stage] = field(default_factory=dict)
-    """Stage of each code."""
-    files: dict[int, str] = field(default_factory=dict)
-    """Path of each file number."""
-    notes: tuple[str, ...] = ()
-    """What the recorder could not see, in sentences."""
     loader: int = 0
     """Which loader of the recording the process worked for; 0 where that changed."""
     dropped: int = 0
@@ -304,7 +333,6 @@ def read_log(path: Path) -> LogPages:
         words = words[words != 0]
     else:
         words, dropped = _in_order(words, header[Header.LAPS], header[Header.BORN_NS])
-    stages, files, notes = _read_names(path)
     return LogPages(
         pid=header[Header.PID],
         worker=header[Header.WORKER],
@@ -312,12 +340,10 @@ def read_log(path: Path) -> LogPages:
         ready_ns=header[Header.READY_NS],
         every=header[Header.EVERY],
         words=words,
-        stages=stages,
-        files=files,
-        notes=notes,
         loader=header[Header.LOADER],
         dropped=dropped,
         other_threads=header[Header.OTHER_THREADS],
+        **read_names(path),
     )
 
 
@@ -345,17 +371,3 @@ def event_times(words: np.ndarray, born_ns: int) -> np.ndarray:
     """
     tags = words >> TAG_SHIFT
     return np.where(tags == 0, words, np.where(tags == Tag.ENTER, (words & TIME) + born_ns, 0))
-
-
-def _read_names(path: Path) -> tuple[dict[int, Stage], dict[int, str], tuple[str, ...]]:
-    stages: dict[int, Stage] = {}
-    files: dict[int, str] = {}
-    notes: dict[str, None] = {}
-    for entry in read_names(path):
-        if "code" in entry:
-            stages[entry["code"]] = Stage(*entry["stage"])
-        elif "file" in entry:
-            files[entry["file"]] = entry["path"]
-        elif "note" in entry:
-            notes[entry["note"]] = None
-    return stages, files, tuple(notes)

@@ -25,7 +25,7 @@ from torch.optim.optimizer import (
 
 from stallscope.errors import ArgumentError
 from stallscope.hooks.loop_log import Mark
-from stallscope.hooks.weak import unseen
+from stallscope.hooks.patches import unseen
 from stallscope.stages import BACKWARD, FORWARD, KINDS, OPTIMIZER, Stage
 
 if TYPE_CHECKING:

@@ -7,23 +7,26 @@ brings the tasks, and the one whose feeder thread sends the batches.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import inspect
+import multiprocessing
 import multiprocessing.queues
 import multiprocessing.util
 import os
+import sys
 import threading
+from contextlib import suppress
 from importlib import import_module
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.hooks.fetchers import Hooks
+from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.loop_log import Mark, loader_and_epoch
 from stallscope.hooks.patches import in_this_process
-from stallscope.hooks.recorder import Recorder
 from stallscope.hooks.self_sampler import serve_requests
 from stallscope.hooks.stage_log import Header
-from stallscope.hooks.weak import let_creator_attach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 
 _queues: Any = multiprocessing.queues
+_PR_SET_PTRACER: Final = 0x59616D61
 
 
 class WorkerEntry:
@@ -104,6 +108,22 @@ class WorkerEntry:
             if end_standing_by is not None:
                 end_standing_by()
             hooks.retire()
+
+
+def let_creator_attach() -> None:
+    """Let the process that created this one look into it, and what that starts.
+
+    Under Yama's ptrace_scope 1, Ubuntu's default, a process may look only into its own descendants:
+    py-spy, a sibling of the worker, is refused, unless the worker names an ancestor of py-spy's.
+    See prctl(2), PR_SET_PTRACER.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    with suppress(Exception):  # a kernel without Yama refuses, which is as good
+        # Not getppid(): of a process made by a fork server that is the server.
+        creator = multiprocessing.parent_process()
+        pid = os.getppid() if creator is None or creator.pid is None else creator.pid
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
 
 
 class Tasks:

@@ -31,7 +31,7 @@ from stallscope.ladder.rungs import Rungs
 from stallscope.loops.timed_loop import Span, TimedPass
 from stallscope.loops.training_loop import ProgressBar, check_budget
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
-from stallscope.run.failures import note
+from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
 from stallscope.units import count, seconds, size
 

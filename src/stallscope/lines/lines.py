@@ -26,7 +26,7 @@ from stallscope.lines.result import CALLS, FUNCTIONS, PAIRS, SOURCES, TIMES, Lin
 from stallscope.lines.select import Choice, as_list, select_functions
 from stallscope.loops.cached_loaders import check_plain
 from stallscope.machine import machine, require_single_rank
-from stallscope.run.failures import note
+from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
 from stallscope.targets.object_graph import (
     LoaderCallables,

@@ -1,21 +1,14 @@
-"""What computes the steps, behind one small protocol: another accelerator is one more file here.
+"""What computes the steps, and times them: the processor, a CUDA device, or a timer.
 
-The processor as the device: it shares its cores with the workers.
-
-A CUDA device: it runs behind the host, so steps are timed by its own events.
-
-The host waits for the device at the end of a window only.
-
-A device that is only a timer: busy exactly as long as its step takes.
-
-What a device has to tell.
+A CUDA device runs behind the host, so its steps are timed by its own events, and the host waits for
+it at the end of a window only. Another accelerator is one more class with the methods of `Cpu`.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -56,15 +49,18 @@ class HostClock:
 
 
 class Cpu:
-    """Steps that compute on the processor.
+    """Steps that compute on the processor, which shares its cores with the workers.
 
     Args:
         device: where batches are moved before the step; None: nowhere.
     """
 
     name = "CPU"
+    """In words."""
     counts_kernels = False
+    """Whether `busy_share` can tell anything."""
     has_memory = False
+    """Whether it has one of its own, into which batches are copied."""
 
     def __init__(self, device: Any = None) -> None:
         self._device = device
@@ -205,7 +201,7 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 
 class Simulated(Cpu):
-    """The device of a simulated step.
+    """The device of a simulated step: busy exactly as long as that takes.
 
     Args:
         step: the timer.
@@ -214,6 +210,9 @@ class Simulated(Cpu):
     def __init__(self, step: SimulatedStep) -> None:
         super().__init__()
         self.name = f"simulated (a timer of {seconds(step.seconds)})"
+
+
+Device = Cpu | Cuda
 
 
 def device_of(target: Target) -> Device:
@@ -231,48 +230,3 @@ def _of_modules(step: Any) -> torch.device | None:
     """Where the first parameter of the step's modules is."""
     parameters = (one for module in modules_of(step) for one in module.parameters())
     return next((parameter.device for parameter in parameters), None)
-
-
-class Clock(Protocol):
-    """Times the steps of one window; on a device that runs behind its host, in its own time."""
-
-    def begin(self) -> None:
-        """The window begins: with the next batch."""
-
-    def step_begins(self) -> None:
-        """The batch has come, and is where the step wants it."""
-
-    def step_ends(self) -> None:
-        """The step has returned."""
-
-    def read(self) -> list[tuple[float, float]]:
-        """Wait for the device; for each step, the time since the one before, and in the step, s."""
-
-
-class Device(Protocol):
-    """Computes the steps."""
-
-    name: str
-    """In words."""
-    counts_kernels: bool
-    """Whether `busy_share` can tell anything."""
-    has_memory: bool
-    """Whether it has one of its own, into which batches are copied."""
-
-    def move(self, batch: Any) -> Any:
-        """The batch where the step wants it."""
-
-    def put(self, batch: Any) -> Any:
-        """The batch in the device's own memory; the same without one."""
-
-    def clock(self) -> Clock:
-        """A new clock."""
-
-    def busy_share(self, use: Callable[[], None]) -> float | None:
-        """Share of the wall in which the device computes while `use` runs; None: not to be told."""
-
-    def reported_share(self) -> float | None:
-        """What the device's driver calls its utilisation of late (0 to 1); None: not to be told."""
-
-    def held_bytes(self) -> int:
-        """What lies in its memory, bytes; 0 without one."""

@@ -42,7 +42,7 @@ from stallscope.orders.result import (
 )
 from stallscope.orders.search import search
 from stallscope.orders.variants import Variants
-from stallscope.run.failures import note
+from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
 from stallscope.targets.object_graph import private_copy
 from stallscope.units import count, seconds

@@ -217,11 +217,11 @@ class _Loop:
                 return
 
     def _begin(self, thread: int, _: int, __: int, code: int, time_ns: int) -> None:
-        stage = self._page.parts.get(code, _UNNAMED)
+        stage = self._page.stages.get(code, _UNNAMED)
         self._parts[thread].append((stage, time_ns))
 
     def _end(self, thread: int, _: int, __: int, code: int, time_ns: int) -> None:
-        stage, open_here = self._page.parts.get(code, _UNNAMED), self._parts[thread]
+        stage, open_here = self._page.stages.get(code, _UNNAMED), self._parts[thread]
         if not any(stage == begun for begun, _ in open_here):
             return
         while open_here:  # one that raised has no end of its own

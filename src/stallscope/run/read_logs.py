@@ -1,4 +1,8 @@
-"""From what the processes of a recording wrote to runs: one for each loader."""
+"""From what the processes of a recording wrote to runs: one for each loader.
+
+Also when the user's code failed meanwhile: the exception keeps its type and its text, and gets a
+note on where it came from, and the recording as its `run`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import polars as pl
 
 from stallscope.errors import RunFormatError
-from stallscope.hooks.loop_log import MarkPages, epoch_key, loader_and_epoch, read_marks
+from stallscope.hooks.loop_log import (
+    MarkPages,
+    RecordingInfo,
+    epoch_key,
+    loader_and_epoch,
+    read_marks,
+)
 from stallscope.hooks.stage_log import LogPages, read_lines, read_log
 from stallscope.isolation.workspace import sizes
 from stallscope.run import decode
 from stallscope.run import steps as loops
 from stallscope.run.loop_events import Events, events
-from stallscope.run.recording_info import RecordingInfo
 from stallscope.run.result import STARTUP, Run, Settings
 from stallscope.run.steps import Owners, loaders, mark_steady
 from stallscope.units import count
@@ -89,7 +98,7 @@ def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
     if about is None:
         said = main.about if main else {}
         about = RecordingInfo(**{**said, "notes": tuple(said.get("notes", ()))})
-    began = [page.began_ns for page in marks] + [page.born_ns for page in pages]
+    began = [page.born_ns for page in [*marks, *pages]]
     who = loops.Who(about.rank, main.pid if main else 0, min(began, default=0))
     decoded = [decode.decode(page, origin_ns=who.origin_ns, rank=who.rank) for page in pages]
     sampled = list(read_lines(place.resources()))
@@ -244,3 +253,57 @@ def _startup(
             )
         )
     return pl.DataFrame(rows, STARTUP, orient="row")
+
+
+def salvaged(
+    error: BaseException, place: LogPlace, about: RecordingInfo | None = None
+) -> Recording | None:
+    """What was recorded before an exception, which is not to be lost for one of ours.
+
+    Args:
+        error: gets a note where nothing can be read.
+        place: where the logs are.
+        about: what the run is to say of itself, see `collect`.
+    """
+    try:
+        return collect(place, about)
+    except Exception as failed:  # noqa: BLE001 - a killed process may have left anything
+        note(error, [f"stallscope: what was recorded before cannot be read ({failed!r})"])
+        return None
+
+
+def is_of_workers(error: BaseException) -> bool:
+    """Whether torch says that a worker has died; it may say so anywhere in the user's code."""
+    return type(error) is RuntimeError and str(error).startswith("DataLoader worker")
+
+
+def explain(error: BaseException, recording: Recording) -> None:
+    """Add to an exception where it came from and what was recorded before it.
+
+    Args:
+        error: as it came out of the user's loop.
+        recording: what the logs hold.
+    """
+    vars(error)["run"] = recording.run  # past any __setattr__, such as a frozen dataclass's
+    kept = count(recording.run.all_steps.height, "batch", "es")
+    lines = [
+        *(f"stallscope: {_where(place)} when the exception left it" for place in recording.raised),
+        *(f"stallscope: {_where(place)} when its log ended" for place in recording.inside),
+        f"stallscope: what was recorded before ({kept}) is this exception's attribute `run`",
+    ]
+    note(error, lines)
+
+
+def note(error: BaseException, lines: list[str]) -> None:
+    """Add notes, where Python keeps them from 3.11 on; an exception may refuse them."""
+    with suppress(Exception):
+        vars(error)["__notes__"] = [*getattr(error, "__notes__", []), *lines]
+
+
+def _where(place: Interrupted) -> str:
+    process = "the main process" if place.worker is None else f"worker {place.worker}"
+    sample = "" if place.sample is None else f", sample {place.sample} of the batch"
+    index = "" if place.index is None else f" (index {place.index} of the dataset)"
+    return (
+        f"{process} (pid {place.pid}) was in '{place.stage}' of batch {place.batch}{sample}{index}"
+    )

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stallscope.errors import StallscopeError, UnsupportedError
-from stallscope.hooks.loop_log import LogPlace
+from stallscope.hooks.loop_log import LogPlace, RecordingInfo
 from stallscope.hooks.probe import Probe
 from stallscope.isolation.snapshot import isolated, modules_of
 from stallscope.isolation.workspace import log_capacity, workspace
 from stallscope.loops.training_loop import Limits, Progress, Replay, replay
 from stallscope.machine import require_single_rank
-from stallscope.run.failures import explain, is_of_workers, salvaged
-from stallscope.run.read_logs import collect
-from stallscope.run.recording_info import RecordingInfo
+from stallscope.run.read_logs import collect, explain, is_of_workers, salvaged
 from stallscope.run.resource_sampler import Sampler
 from stallscope.targets import target as targets
 from stallscope.targets.object_graph import find_loaders
@@ -171,7 +169,7 @@ def instrumented(loader: Any = None, *, warmup: int = 4) -> Iterator[Watch]:
         probe, sampler = Probe(place, loaders), Sampler(place)
         try:
             with probe, sampler:
-                RecordingInfo(warmup=warmup).leave_with(probe)
+                RecordingInfo(warmup=warmup).leave_with(probe.marks)
                 yield watch
         except BaseException as error:
             sampler.__exit__()  # an interrupt may have come just before the first time

@@ -2,8 +2,6 @@
 
 The thread is gone while a process is forked and comes back afterwards: a worker is never forked
 beside a thread of ours. It slows down where sampling would cost too much, and says what it costs.
-
-Everything that can be sampled on this machine.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import os
 import signal
 import threading
 from contextlib import suppress
-from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
@@ -20,35 +17,8 @@ from weakref import WeakSet
 from stallscope.hooks.patches import in_this_process
 from stallscope.hooks.stage_log import JsonLines
 from stallscope.interrupts import held_back
-from stallscope.run.resource_sources import (
-    Cores,
-    Disks,
-    Memory,
-    Missing,
-    Network,
-    Portable,
-    Processes,
-    Quota,
-    SharedMemory,
-    gpus,
-)
-from stallscope.stages import (
-    CORE,
-    DISK_BUSY,
-    DISK_OPERATIONS,
-    DISK_READ,
-    DISK_WRITE,
-    LOOP,
-    MEMORY,
-    NAMES,
-    QUEUED,
-    QUOTA,
-    RECEIVED,
-    SAMPLER,
-    SENT,
-    SHM,
-    WORKER,
-)
+from stallscope.run.resource_sources import Missing, ResourceSource, sources
+from stallscope.stages import SAMPLER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,39 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stallscope.hooks.loop_log import LogPlace
-    from stallscope.run.resource_sources import Readings, ResourceSource
-
-
-def sources(place: LogPlace) -> list[ResourceSource | Missing]:
-    """Every source of this machine, or what is missing in its place.
-
-    Args:
-        place: where the workers' logs are.
-    """
-    if not Path("/proc/stat").exists():
-        return [Portable(place), Missing((QUOTA, QUEUED, SHM, DISK_BUSY)), gpus(place)]
-    makers: list[tuple[tuple[str, ...], Callable[[], ResourceSource]]] = [
-        ((CORE,), Cores),
-        ((QUOTA,), Quota),
-        ((LOOP, WORKER, QUEUED), lambda: Processes(place)),
-        ((MEMORY,), Memory),
-        ((SHM,), SharedMemory),
-        ((DISK_BUSY, DISK_READ, DISK_WRITE, DISK_OPERATIONS), Disks),
-        ((RECEIVED, SENT), Network),
-    ]
-    return [_made(resources, make) for resources, make in makers] + [gpus(place)]
-
-
-def _made(
-    resources: tuple[str, ...], make: Callable[[], ResourceSource]
-) -> ResourceSource | Missing:
-    try:
-        return make()
-    except LookupError:
-        return Missing(resources)
-    except (OSError, ValueError) as error:
-        named = ", ".join(NAMES[resource] for resource in resources)
-        return Missing(resources, f"not sampled: {named} ({error})")
+    from stallscope.run.resource_sources import Readings
 
 
 EVERY_NS: Final = 100_000_000

@@ -1,18 +1,9 @@
-"""Linux: what the kernel counts of the whole machine, and of the container.
+"""What a sample of the machine is read from: the kernel's counters in /proc, and NVML.
 
-A file of the kernel's that stays open between two samples.
+The files stay open between two samples: a read costs about 10 µs this way, a third of what it costs
+through psutil, which also calls `open`; that is hooked while samples are made in this process.
 
-A read costs about 10 µs this way, and a third of what it costs through psutil. What else speaks
-for it: psutil opens files, and `open` is hooked while samples are made in the measured process.
-
-Linux: what the process that trains and its workers have of the cores, and wait for them.
-
-Where there is no /proc (macOS, Windows): what psutil knows, in one source.
-
-What one sample holds, and what it is read from.
-
-GPUs through NVML, where its Python package (nvidia-ml-py) is installed; it is never needed.
-
+GPUs are read through NVML where its Python package (nvidia-ml-py) is installed; it is never needed.
 Functions and fields: docs.nvidia.com/deploy/nvml-api. "Busy" is NVML's `utilization.gpu`: the share
 of a period (1/6 s to 1 s) in which a kernel of any process ran.
 """
@@ -22,9 +13,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import psutil
 import torch
 
 from stallscope.machine import cpu_groups, memory_groups
@@ -38,6 +28,7 @@ from stallscope.stages import (
     GPU_MEMORY,
     LOOP,
     MEMORY,
+    NAMES,
     QUEUED,
     QUOTA,
     RECEIVED,
@@ -48,11 +39,98 @@ from stallscope.stages import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stallscope.hooks.loop_log import LogPlace
 
 
+PROC: Final = Path("/proc/stat")
+"""Where this is missing (macOS, Windows), nothing but GPUs is sampled."""
 _LONGEST: Final = 1 << 15
-"""Of these files, bytes; what is wanted of a longer one, the cores in /proc/stat, stands first."""
+"""Bytes that are read of a file; what is wanted of a longer one, the cores in /proc/stat, stands
+first."""
+_SHM: Final = "/dev/shm"  # noqa: S108 - is only asked
+_SECTOR: Final = 512
+"""Bytes that the kernel calls a sector, whatever the disk's are (docs.kernel.org/admin-guide/
+iostats.html)."""
+_BUSY: Final = (1, 2, 3, 6, 7, 8)
+"""Columns of a core in proc_stat(5): user, nice, system, irq, softirq, steal. What the hypervisor
+gives to others is not free, either."""
+_LOOK_EVERY: Final = 5
+"""Samples between two looks for new workers."""
+_TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
+_FIRST_NAMESPACE: Final = 0xEFFFFFFC
+"""Inode of the first namespace of process ids (PROC_PID_INIT_INO in Linux); only in there are
+NVML's process ids ours."""
+
+Readings = dict[str, dict[str, float]]
+"""Of each resource (see `stallscope.stages`) and device, its counter or its value."""
+
+
+class Missing(NamedTuple):
+    """Resources that are not sampled."""
+
+    resources: tuple[str, ...]
+    why: str = ""
+    """Nothing where there is nothing to sample: no GPU, no quota."""
+
+
+class ResourceSource:
+    """Something that a sample is read from, always by one thread at a time."""
+
+    seldom = False
+    """Whether it is read only with every few samples: it changes slowly, or costs much."""
+
+    def __init__(self) -> None:
+        self.limits: Readings = {}
+        """Of its resources, those that are known."""
+        self.notes: list[str] = []
+        """What a reader of the run has to know, in sentences; more may come while it is read."""
+
+    def read(self) -> Readings:
+        """What is used now.
+
+        Raises:
+            OSError, ValueError, LookupError: that cannot be read any more.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give back what it holds open."""
+
+
+def sources(place: LogPlace) -> list[ResourceSource | Missing]:
+    """Every source of this machine, or what is missing in its place.
+
+    Args:
+        place: where the workers' logs are.
+    """
+    makers: dict[tuple[str, ...], Callable[[], ResourceSource]] = {
+        (CORE,): Cores,
+        (QUOTA,): Quota,
+        (LOOP, WORKER, QUEUED): lambda: Processes(place),
+        (MEMORY,): Memory,
+        (SHM,): SharedMemory,
+        (DISK_BUSY, DISK_READ, DISK_WRITE, DISK_OPERATIONS): Disks,
+        (RECEIVED, SENT): Network,
+    }
+    if not PROC.exists():
+        everything = tuple(resource for resources in makers for resource in resources)
+        why = "the machine's resources were not sampled: this system has no /proc"
+        return [Missing(everything, why), gpus(place)]
+    return [_make(resources, make) for resources, make in makers.items()] + [gpus(place)]
+
+
+def _make(
+    resources: tuple[str, ...], make: Callable[[], ResourceSource]
+) -> ResourceSource | Missing:
+    try:
+        return make()
+    except LookupError:
+        return Missing(resources)
+    except (OSError, ValueError) as error:
+        named = ", ".join(NAMES[resource] for resource in resources)
+        return Missing(resources, f"not sampled: {named} ({error})")
 
 
 class ProcFile:
@@ -76,24 +154,13 @@ class ProcFile:
             os.close(descriptor)
 
 
-_SHM: Final = "/dev/shm"  # noqa: S108 - is only asked
-_SECTOR: Final = 512
-"""Bytes that the kernel calls a sector, whatever the disk's are (docs.kernel.org/admin-guide/
-iostats.html)."""
-_BUSY: Final = (1, 2, 3, 6, 7, 8)
-"""Columns of a core in proc_stat(5): user, nice, system, irq, softirq, steal. What the hypervisor
-gives to others is not free, either."""
+class OfFile(ResourceSource):
+    """A source that is one file."""
 
-
-class OfFile:
-    """What the sources of one file have in common."""
-
-    seldom = False
     path = ""
 
     def __init__(self) -> None:
-        self.limits: Readings = {}
-        self.notes: list[str] = []
+        super().__init__()
         self._file = ProcFile(self.path)
 
     def close(self) -> None:
@@ -109,7 +176,6 @@ class Cores(OfFile):
     def __init__(self) -> None:
         super().__init__()
         self._names = {f"cpu{core}": str(core) for core in sorted(os.sched_getaffinity(0))}
-        self._tick_s = 1 / os.sysconf("SC_CLK_TCK")
         self.limits = {CORE: dict.fromkeys(self._names.values(), 1.0)}
 
     def read(self) -> Readings:
@@ -119,7 +185,7 @@ class Cores(OfFile):
             columns = line.split()
             name = self._names.get(columns[0])
             if name is not None:
-                busy[name] = sum(int(columns[place]) for place in _BUSY) * self._tick_s
+                busy[name] = sum(int(columns[place]) for place in _BUSY) * _TICK_S
         return {CORE: busy}
 
 
@@ -209,54 +275,41 @@ class Memory(OfFile):
         return {name: int(rest.split()[0]) for name, _, rest in (n.partition(":") for n in head)}
 
 
-class Quota:
+class Quota(ResourceSource):
     """The CPU quota of the container; LookupError where it has none."""
 
-    seldom = False
-
     def __init__(self) -> None:
+        super().__init__()
         groups = cpu_groups()
         if not groups:
             raise LookupError
         self._group = groups[0]
-        self.limits: Readings = {QUOTA: {"container": self._group.quota_cores}}
-        self.notes: list[str] = []
+        self.limits = {QUOTA: {"container": self._group.quota_cores}}
 
     def read(self) -> Readings:
         """CPU seconds of all its processes."""
         used_s = self._group.used_s()
         return {} if used_s is None else {QUOTA: {"container": used_s}}
 
-    def close(self) -> None:
-        """It holds nothing."""
 
-
-class SharedMemory:
+class SharedMemory(ResourceSource):
     """What lies in /dev/shm."""
 
     seldom = True
 
     def __init__(self) -> None:
-        self.limits: Readings = {SHM: {_SHM: self._bytes()[1]}}
-        self.notes: list[str] = []
+        super().__init__()
+        self.limits = {SHM: {_SHM: self._bytes()[1]}}
 
     def read(self) -> Readings:
         """Bytes in use."""
         return {SHM: {_SHM: self._bytes()[0]}}
-
-    def close(self) -> None:
-        """It holds nothing."""
 
     @staticmethod
     def _bytes() -> tuple[float, float]:
         found = os.statvfs(_SHM)
         unit = found.f_frsize
         return float((found.f_blocks - found.f_bfree) * unit), float(found.f_blocks * unit)
-
-
-_LOOK_EVERY: Final = 5
-"""Samples; then it is looked whether there are new workers."""
-_TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 
 
 class _Process:
@@ -289,18 +342,15 @@ class _Process:
             self._schedule.close()
 
 
-class Processes:
+class Processes(ResourceSource):
     """The process that trains, with all its threads, and the workers that have a log.
 
     Args:
         place: where the workers' logs are.
     """
 
-    seldom = False
-
     def __init__(self, place: LogPlace) -> None:
-        self.limits: Readings = {}
-        self.notes: list[str] = []
+        super().__init__()
         self._place = place
         self._pid = str(os.getpid())
         self._loop = _Process(self._pid)
@@ -346,122 +396,7 @@ def _count(process: _Process, pid: str, resource: str, found: Readings) -> None:
         found[QUEUED][pid] = queued_s
 
 
-class Portable:
-    """Cores, processes, memory, disks and network; all disks together, and all links.
-
-    Args:
-        place: where the workers' logs are.
-    """
-
-    seldom = False
-
-    def __init__(self, place: LogPlace) -> None:
-        self.notes: list[str] = []
-        self._place = place
-        self._loop = psutil.Process()
-        self._workers: dict[str, psutil.Process] = {}
-        self._known: set[str] = set()
-        cores = [str(core) for core in range(psutil.cpu_count() or 1)]
-        self.limits: Readings = {
-            CORE: dict.fromkeys(cores, 1.0),
-            MEMORY: {"machine": float(psutil.virtual_memory().total)},
-        }
-
-    def read(self) -> Readings:
-        """Counters since the machine or the process was started; memory as it is."""
-        cores = enumerate(psutil.cpu_times(percpu=True))
-        memory = psutil.virtual_memory()
-        return {
-            CORE: {str(core): sum(times) - times.idle for core, times in cores},
-            MEMORY: {"machine": float(memory.total - memory.available)},
-            LOOP: {str(os.getpid()): _cpu_s(self._loop)},
-            WORKER: self._of_workers(),
-            **_of_disks(),
-            **_of_network(),
-        }
-
-    def _of_workers(self) -> dict[str, float]:
-        for pid in self._place.workers() - self._known:
-            self._known.add(pid)
-            with suppress(psutil.Error):
-                self._workers[pid] = psutil.Process(int(pid))
-        spent = {pid: self._worker_s(pid) for pid in list(self._workers)}
-        return {pid: spent_s for pid, spent_s in spent.items() if spent_s is not None}
-
-    def _worker_s(self, pid: str) -> float | None:
-        try:
-            return _cpu_s(self._workers[pid])
-        except psutil.Error:
-            del self._workers[pid]
-            return None
-
-    def close(self) -> None:
-        """It holds nothing open."""
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
-def _of_disks() -> Readings:
-    # Without `nowrap`, for which psutil takes a lock that a forked child would find taken
-    used = psutil.disk_io_counters(nowrap=False)
-    if used is None:
-        return {}
-    return {
-        DISK_READ: {"all": float(used.read_bytes)},
-        DISK_WRITE: {"all": float(used.write_bytes)},
-        DISK_OPERATIONS: {"all": float(used.read_count + used.write_count)},
-    }
-
-
-def _of_network() -> Readings:
-    used = psutil.net_io_counters(nowrap=False)
-    if used is None:
-        return {}
-    return {RECEIVED: {"all": float(used.bytes_recv)}, SENT: {"all": float(used.bytes_sent)}}
-
-
-Readings = dict[str, dict[str, float]]
-"""Of each resource (see `stallscope.resources`) and device, its counter or its value."""
-
-
-class ResourceSource(Protocol):
-    """Something that a sample is read from, always by one thread at a time."""
-
-    seldom: bool
-    """Whether it is read only with every few samples: it changes slowly, or costs much."""
-    limits: Readings
-    """Of its resources, those that are known."""
-    notes: list[str]
-    """What a reader of the run has to know, in sentences; more may come while it is read."""
-
-    def read(self) -> Readings:
-        """What is used now.
-
-        Raises:
-            OSError, ValueError, LookupError: that cannot be read any more.
-        """
-
-    def close(self) -> None:
-        """Give back what it holds open."""
-
-
-class Missing(NamedTuple):
-    """Resources that are not sampled."""
-
-    resources: tuple[str, ...]
-    why: str = ""
-    """Nothing where there is nothing to sample: no GPU, no quota."""
-
-
-_FIRST_NAMESPACE: Final = 0xEFFFFFFC
-"""Inode of the first namespace of process ids (PROC_PID_INIT_INO in Linux); only in there are
-NVML's process ids ours."""
-
-
-class Gpus:
+class Gpus(ResourceSource):
     """The GPUs that this process may use.
 
     Args:
@@ -472,13 +407,13 @@ class Gpus:
     seldom = True
 
     def __init__(self, nvml: Any, place: LogPlace) -> None:
+        super().__init__()
         self._nvml, self._place = nvml, place
         self._pid = os.getpid()
-        self.notes: list[str] = []
         nvml.nvmlInit()
         self._gpus = {str(number): gpu for number, gpu in self._visible()}
         total = {n: float(nvml.nvmlDeviceGetMemoryInfo(g).total) for n, g in self._gpus.items()}
-        self.limits: Readings = {GPU: dict.fromkeys(self._gpus, 1.0), GPU_MEMORY: total}
+        self.limits = {GPU: dict.fromkeys(self._gpus, 1.0), GPU_MEMORY: total}
 
     def _visible(self) -> list[tuple[int, Any]]:
         """Number and handle of each; CUDA_VISIBLE_DEVICES holds numbers, or the ids of GPUs."""

@@ -1,23 +1,18 @@
-"""Somebody's script, run in this process as `python SCRIPT` or `python -m MODULE` would run it.
+"""`stallscope run`: a script that knows nothing of it, recorded from its first import of torch on.
 
-The script must not notice: it is `__main__`, with its own arguments, import path and globals, and
-it ends as ever, with the same output, traceback and exit code. Nothing heavy is imported before it
-starts, since what it sets in `os.environ` ahead of its own imports must still have its effect.
+It runs in this process as `python SCRIPT` or `python -m MODULE` would run it: as `__main__`, with
+its own arguments and import path, and it ends as ever, with the same output, traceback and exit
+code. Nothing heavy is imported before it starts, since what it sets in `os.environ` ahead of its
+own imports must still have its effect.
 
-Recording a script that knows nothing of it: from its first import of torch to its end.
-
-Which folder the run of `stallscope run` goes into: one a launch, in it one a rank.
-
-The ranks of one launch must name their folder alike without a word between them, before they have
-met. On one machine they have a launcher in common, so its birth is in the name. It is the nearest
-ancestor that is no rank itself (it was started without `RANK`): each rank may have a shell or
-another wrapper of its own in between.
+The run goes into one folder a launch, in it one a rank. The ranks must name that folder alike
+before they have met: on one machine they have a launcher in common, so its birth is in the name. It
+is the nearest ancestor that is no rank itself (it was started without `RANK`), because each rank
+may have a shell or another wrapper of its own in between.
 """
 
 from __future__ import annotations
 
-import builtins
-import ctypes
 import importlib.util
 import os
 import pkgutil
@@ -28,7 +23,6 @@ import time
 import traceback
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -51,6 +45,10 @@ if TYPE_CHECKING:
     from stallscope.run.result import Run
 
 
+RUNS: Final = Path("stallscope-runs")
+"""Where runs go that were given no folder."""
+
+
 def run_script(
     script: str,
     args: Sequence[str],
@@ -64,9 +62,9 @@ def run_script(
         script: its path, or with `module` its dotted name.
         args: its arguments.
         module: run it as `python -m` does.
-        watching: entered just before the script's code runs and left after it, as a `with` block
-            around it would be. What goes wrong in leaving it is told on stderr and changes nothing.
-            In a process that the script forked it is not left at all.
+        watching: entered just before the script's code runs and left after it, also in a process
+            that the script forked. What goes wrong in leaving it is told on stderr and changes
+            nothing.
 
     Returns:
         What the script ended with, for `end_with`; None if it came to its last line.
@@ -80,14 +78,15 @@ def run_script(
         raise
     except Exception as error:  # noqa: BLE001 - it does not compile
         return error.with_traceback(None)
-    process, watch = os.getpid(), watching()
-    watch.__enter__()  # no `with`: a forked process must not leave it
-    ended = _run(start)
-    if os.getpid() == process:
-        _leave(watch, ended)
-    else:
-        # A generator that waits inside of a `with` block would be ended when it is collected.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(watch))
+    watch = watching()
+    watch.__enter__()
+    ended = None
+    try:
+        start()
+    except BaseException as error:  # noqa: BLE001 - raised again by `end_with`
+        trace = error.__traceback__
+        ended = error.with_traceback(trace and trace.tb_next)  # behind our own frame
+    _leave(watch)
     return ended
 
 
@@ -102,7 +101,7 @@ def end_with(error: BaseException | None) -> None:
     trace, hook = error.__traceback__, sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, _: TracebackType | None) -> None:
-        sys.excepthook, sys.last_traceback = hook, trace
+        sys.excepthook = hook
         hook(kind, error.with_traceback(trace), trace)
 
     if not isinstance(error, SystemExit):
@@ -111,28 +110,27 @@ def end_with(error: BaseException | None) -> None:
 
 
 def _file(script: str, args: Sequence[str]) -> Callable[[], object]:
-    """Make everything ready for a file, as pymain_run_python in CPython's Modules/main.c does."""
-    path = os.path.join(Path.cwd(), script)  # noqa: PTH118 - not made shorter by Python either
-    if not os.path.exists(path):  # noqa: PTH110 - its "./" matters
+    """Make everything ready for a file, or for a folder or a zip file."""
+    path = Path.cwd() / script
+    if not path.exists():
         raise TargetError(
             f"there is no script {script!r}: give the path of one, or -m with a module's name"
         )
-    if pkgutil.get_importer(path) is not None:  # a folder or a zip file
+    if pkgutil.get_importer(str(path)) is not None:  # a folder or a zip file
         _become_main([script, *args])
         if not _is_safe():
             del sys.path[0]
-        sys.path.insert(0, path)
+        sys.path.insert(0, str(path))
         return partial(runpy._run_module_as_main, "__main__", alter_argv=False)  # type: ignore[attr-defined]  # noqa: SLF001
     try:
-        source = Path(path).read_bytes()
+        source = path.read_bytes()
     except OSError as error:
         raise TargetError(f"script {script!r} cannot be read ({error.strerror})") from error
     code = compile(source, path, "exec", dont_inherit=True)
     names = _become_main([script, *args])
-    loader = SourceFileLoader("__main__", path)
-    names.update(__file__=path, __cached__=None, __loader__=loader)
+    names["__file__"] = str(path)
     if not _is_safe():
-        sys.path[0] = str(Path(path).resolve().parent)
+        sys.path[0] = str(path.resolve().parent)
     return partial(exec, code, names)
 
 
@@ -158,11 +156,7 @@ def _become_main(argv: list[str]) -> dict[str, Any]:
     """Put a new `__main__` in the place of ours; its globals."""
     main = sys.modules["__main__"] = ModuleType("__main__")
     sys.argv = argv
-    names = vars(main)
-    if sys.version_info < (3, 14):
-        names["__annotations__"] = {}
-    names["__builtins__"] = builtins
-    return names
+    return vars(main)
 
 
 def _is_safe() -> bool:
@@ -170,29 +164,16 @@ def _is_safe() -> bool:
     return bool(getattr(sys.flags, "safe_path", sys.flags.isolated))
 
 
-def _run(start: Callable[[], object]) -> BaseException | None:
-    """What a script ends with; the traceback begins behind our own frame."""
-    try:
-        start()
-    except BaseException as error:  # noqa: BLE001 - raised again by `end_with`
-        trace = error.__traceback__
-        return error.with_traceback(trace and trace.tb_next)
-    return None
-
-
-def _leave(watch: AbstractContextManager[object], ended: BaseException | None) -> None:
+def _leave(watch: AbstractContextManager[object]) -> None:
     """End the watching; whatever happens here, the script's own end stays what it was."""
     left = False
-    kind, trace = (None, None) if ended is None else (type(ended), ended.__traceback__)
     try:
         with held_back():
-            watch.__exit__(kind, ended, trace)
+            watch.__exit__(None, None, None)
             left = True
     except BaseException as error:  # noqa: BLE001 - told, unless it came too late to matter
-        if not left and error is not ended:
+        if not left:
             _tell(error)
-    if ended is not None:
-        ended.__traceback__ = trace
 
 
 def _tell(error: BaseException) -> None:
@@ -240,16 +221,15 @@ def watching(
 
 def _begun(logs: Path, name: str, warmup: int) -> tuple[Any, ...]:
     """A probe that records into this folder from now on, and a sampler."""
-    from stallscope.hooks.loop_log import LogPlace
+    from stallscope.hooks.loop_log import LogPlace, RecordingInfo
     from stallscope.hooks.probe import Probe
     from stallscope.isolation.workspace import log_capacity
-    from stallscope.run.recording_info import RecordingInfo
     from stallscope.run.resource_sampler import Sampler
 
     place = LogPlace(logs, log_capacity(logs, 8))
     probe, sampler = Probe(place, None), Sampler(place)
     probe.__enter__()
-    RecordingInfo(name=name, warmup=warmup).leave_with(probe)
+    RecordingInfo(name=name, warmup=warmup).leave_with(probe.marks)
     sampler.__enter__()
     return probe, sampler
 
@@ -270,10 +250,6 @@ def _saved(folder: Path, logs: Path) -> Run | None:
         with suppress(OSError):  # the script may have put something of its own there
             folder.rmdir()
     return run
-
-
-RUNS: Final = Path("stallscope-runs")
-"""Where runs go that were given no folder."""
 
 
 def out_folder(script: str, out: Path | None) -> Path:
