@@ -1,14 +1,11 @@
-"""Hooking the fetchers: where torch makes a batch, in a worker and in the main process alike.
+"""Hooking torch's fetchers: where a batch is made, in a worker and in the main process alike.
 
 Around the original `fetch`, the dataset, its iterator and the collate function are replaced by
 recording stand-ins and put back in a `finally`; nothing outside of torch's fetcher sees them.
 
-What stands in for a dataset while one of its batches is recorded.
-
-Where an exception came from in a batch that was not recorded.
-
-Recorded batches say so themselves. In the others no hook is on, but the traceback knows: the
-frame of the dataset's `__getitem__` holds the index, and the innermost hooked code is the stage.
+Recorded batches say by themselves where an exception came from. In the others no hook is on, but
+the traceback knows: the frame of the dataset's `__getitem__` holds the index, and the innermost
+hooked code is the stage.
 """
 
 from __future__ import annotations
@@ -43,6 +40,21 @@ if TYPE_CHECKING:
     from stallscope.hooks.hot_path import Recorder
     from stallscope.hooks.loop_log import MarkWriter
     from stallscope.stages import Stage
+
+
+_OLDEST: Final = 2
+"""Collections of younger generations are too many and too short to be told."""
+_COST_SHARE: Final = 0.004
+"""Recording may cost this share of the batches' time; else only every k-th batch is recorded. Less
+than half of the promised 1%: a word's cost is an estimate, and going on and off costs, too."""
+_WORD_NS: Final = (200, 1400)
+"""What a word costs with the hook around it: in a row (`tests/benchmarks/span_cost.py`), and
+between ops that use the caches (`tests/benchmarks/overhead.py`)."""
+_CROWDING: Final = 80
+"""Time between two words over the time by which that makes a word dearer."""
+_FIRST_BATCHES: Final = 8
+"""The first batches of a process are always recorded: they tell what recording costs."""
+_REPLACED: Final = frozenset({"dataset", "dataset_iter", "collate_fn"})
 
 
 def asked_by_bulk(dataset: Any) -> Iterator[Any]:
@@ -114,20 +126,6 @@ def _locate(
 def _second_argument(frame: FrameType) -> Any:
     names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
     return frame.f_locals.get(names[1]) if len(names) > 1 else None
-
-
-_OLDEST: Final = 2
-"""Collections of younger generations are too many and too short to be told."""
-_COST_SHARE: Final = 0.004
-"""Recording may cost this share of the batches' time; else only every k-th batch is recorded. Less
-than half of the promised 1%: a word's cost is an estimate, and going on and off costs, too."""
-_WORD_NS: Final = (200, 1400)
-"""What a word costs with the hook around it: in a row (`tests/benchmarks/span_cost.py`), and
-between ops that use the caches (`tests/benchmarks/overhead.py`)."""
-_CROWDING: Final = 80
-"""Time between two words over the time by which that makes a word dearer."""
-_FIRST_BATCHES: Final = 8
-"""The first batches of a process are always recorded: they tell what recording costs."""
 
 
 class Task(Protocol):
@@ -388,6 +386,3 @@ class Hooks:
             fetcher.dataset = DatasetStandIn(fetcher.dataset, recorder, whole)
             # Only what can be read without being used up.
             self._indices = iter(index if isinstance(index, (list, tuple)) else ())
-
-
-_REPLACED: Final = frozenset({"dataset", "dataset_iter", "collate_fn"})

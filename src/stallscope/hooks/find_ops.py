@@ -47,6 +47,11 @@ CONTAINERS: Final = frozenset(
 _PLAIN_CODE: Final = (types.FunctionType, types.MethodType, functools.partial)
 
 
+_WHOLE: Final = frozenset({"webdataset"})
+"""Packages whose stages have an adapter: what these are made of stays in them."""
+_MODULE_FIELDS: Final = frozenset(vars(nn.Module()))
+
+
 class Slot(NamedTuple):
     """A place that holds something callable: `owner.name`, or `owner[name]`."""
 
@@ -99,10 +104,6 @@ def is_own_part(holder: Any, value: Any) -> bool:
     return home in _WHOLE and _package(value if is_function(value) else type(value)) == home
 
 
-_WHOLE: Final = frozenset({"webdataset"})
-"""Packages whose stages have an adapter: what these are made of stays in them."""
-
-
 def _package(named: Any) -> str:
     return str(getattr(named, "__module__", "")).partition(".")[0]
 
@@ -134,9 +135,6 @@ def slots(holder: Any) -> Iterator[Slot]:
     if isinstance(holder, nn.Module):
         for name, value in holder._modules.items():
             yield Slot(holder._modules, name, value, name)
-
-
-_MODULE_FIELDS: Final = frozenset(vars(nn.Module()))
 
 
 def helpers(dataset: Any) -> Iterator[Slot]:

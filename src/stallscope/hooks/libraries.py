@@ -1,14 +1,10 @@
 """The libraries that have an adapter, hooked when they have been imported.
 
-fastai: its loader gives torch an iterable dataset that makes whole batches by itself.
-
-Iterators nested in one another: each `next` is a span, and what it pulls is not its own time.
-
-Hugging Face's `datasets`: iterators nested in one another, and the functions that they map.
-
-webdataset: a pipeline of generators, each of them a stage.
-
-`DataPipeline.invoke` makes the iterator of one stage out of that of the stage before it.
+- fastai's loader gives torch an iterable dataset that makes whole batches by itself.
+- Hugging Face's `datasets` nests iterators in one another, with the functions that they map: each
+  `next` is a span, and what it pulls from the iterator inside is not its own time.
+- webdataset has a pipeline of generators, each of them a stage: `DataPipeline.invoke` makes the
+  iterator of one stage out of that of the stage before it.
 """
 
 from __future__ import annotations
@@ -31,6 +27,24 @@ if TYPE_CHECKING:
 
     from stallscope.hooks.hot_path import Recorder
     from stallscope.hooks.patches import Patches
+
+
+_END: Final = object()
+_KINDS: Final = {
+    **dict.fromkeys(("Examples", "Arrow", "RebatchedArrow"), "fetch"),
+    "Formatted": "decode",
+}
+"""Kind of an iterator by its class's name, without what all of them have; the others only pass
+examples on."""
+_CALLED: Final = {"Mapped": "map", "Filtered": "filter"}
+"""The user's word for what a class does besides calling the user's function."""
+_WEBDATASET_KINDS: Final = {
+    **dict.fromkeys(("tar_file_expander", "tarfile_samples", "tarfile_to_samples"), "fetch"),
+    **dict.fromkeys(("StreamingOpen", "FileCache", "cached_tarfile_samples"), "fetch"),
+    **dict.fromkeys(("decode", "xdecode"), "decode"),
+    **dict.fromkeys(("map", "map_dict", "map_tuple"), "transform"),
+}
+"""Kind of a stage by the name of its function or class; the others only pass samples on."""
 
 
 def hook_fastai(recorder: Recorder, patches: Patches) -> None:
@@ -95,9 +109,6 @@ def _transform(recorder: Recorder, cls: Any, original: Callable[..., Any]) -> Ca
     return call
 
 
-_END: Final = object()
-
-
 class StageIterator:
     """An iterator of the library's whose every `next` is a span of one stage.
 
@@ -123,17 +134,6 @@ class StageIterator:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
-
-
-_KINDS: Final = {
-    **dict.fromkeys(("Examples", "Arrow", "RebatchedArrow"), "fetch"),
-    "Formatted": "decode",
-}
-"""Kind of an iterator by its class's name, without what all of them have; the others only pass
-examples on."""
-
-_CALLED: Final = {"Mapped": "map", "Filtered": "filter"}
-"""The user's word for what a class does besides calling the user's function."""
 
 
 def hook_iterable(recorder: Recorder, patches: Patches) -> None:
@@ -225,15 +225,6 @@ def _stage_of(cls: type) -> Stage:
 def _below(cls: type) -> list[type]:
     direct: list[type] = type.__subclasses__(cls)
     return [below for sub in direct for below in (sub, *_below(sub))]
-
-
-_WEBDATASET_KINDS: Final = {
-    **dict.fromkeys(("tar_file_expander", "tarfile_samples", "tarfile_to_samples"), "fetch"),
-    **dict.fromkeys(("StreamingOpen", "FileCache", "cached_tarfile_samples"), "fetch"),
-    **dict.fromkeys(("decode", "xdecode"), "decode"),
-    **dict.fromkeys(("map", "map_dict", "map_tuple"), "transform"),
-}
-"""Kind of a stage by the name of its function or class; the others only pass samples on."""
 
 
 def hook_webdataset(recorder: Recorder, patches: Patches) -> None:

@@ -3,7 +3,7 @@
 Three sorts. Reading and decoding are stages of their own wherever they happen, because they
 happen in surprising places: `PIL.Image.open` is lazy, so the first transform that touches the
 pixels decodes them. A transforming call (`cv2.resize`) is a stage only in the dataset's own code;
-inside a transform that has a name it belongs to that transform (see `probe/hotpath.py`).
+inside a transform that has a name it belongs to that transform (see `hooks/hot_path.py`).
 
 What is read through an open file object (`file.read()`) cannot be hooked without changing the
 object's type; it stays in `getitem`, as waiting.
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
     from stallscope.hooks.hot_path import Recorder
     from stallscope.hooks.patches import Patches
+
+
+_READS_AND_DECODES: Final = {
+    "imread": "cv2.imread reads and decodes in one call: its reading is part of 'decode'",
+}
 
 
 class LibraryCall(NamedTuple):
@@ -79,10 +84,6 @@ CALLS: Final = (
     ),
     *_transforming("cv2", "cv2", "cvtColor flip GaussianBlur resize warpAffine warpPerspective"),
 )
-
-_READS_AND_DECODES: Final = {
-    "imread": "cv2.imread reads and decodes in one call: its reading is part of 'decode'",
-}
 
 
 class Libraries:

@@ -32,6 +32,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+OUTER: Final = 0
+"""The loader that a recording iterates itself, when that is no torch DataLoader."""
+AROUND: Final = -1
+"""What other libraries put around loaders; each iteration of it is an epoch of its own."""
+_EPOCHS: Final = 1 << 20
+_MAGIC: Final = 0x4D41524B53  # "MARKS"
+_ROW: Final = struct.Struct("6q")
+"""The first one is the header: magic, pid, worker, born_ns, how many rows, and one in reserve."""
+MAIN: Final = -1
+"""Worker id of the main process in the logs."""
+_OF_WORKER: Final = re.compile(r"\d+-\d+-\d+\.events").fullmatch
+_MAIN_ROWS: Final = 400_000
+_WORKER_ROWS: Final = 20_000
+"""Marks that are kept of a process; those of a worker: about five thousand batches."""
+
+
 class Mark(IntEnum):
     """What happened. In brackets: what the number and the extra of the row are."""
 
@@ -81,22 +97,6 @@ class MarkRow(IntEnum):
     EXTRA = 4
     TIME_NS = 5
     """`perf_counter_ns()`."""
-
-
-OUTER: Final = 0
-"""The loader that a recording iterates itself, when that is no torch DataLoader."""
-AROUND: Final = -1
-"""What other libraries put around loaders; each iteration of it is an epoch of its own."""
-_EPOCHS: Final = 1 << 20
-_MAGIC: Final = 0x4D41524B53  # "MARKS"
-_ROW: Final = struct.Struct("6q")
-"""The first one is the header: magic, pid, worker, born_ns, how many rows, and one in reserve."""
-MAIN: Final = -1
-"""Worker id of the main process in the logs."""
-_OF_WORKER: Final = re.compile(r"\d+-\d+-\d+\.events").fullmatch
-_MAIN_ROWS: Final = 400_000
-_WORKER_ROWS: Final = 20_000
-"""Marks that are kept of a process; those of a worker: about five thousand batches."""
 
 
 def epoch_key(loader: int, epoch: int) -> int:

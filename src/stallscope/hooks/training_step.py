@@ -1,13 +1,11 @@
-"""What the loop does between two waits: the parts of a step, as marks.
+"""What the loop does between two waits: the parts of a step, as marks; and `ss.stage`.
 
 Backward passes and optimizers are seen wherever they run; a module's forward pass where its owner
 is known; a user's own part where `ss.stage` names it; garbage collection, when it takes long.
 Only what the thread of the loop does counts, and nothing while it waits for a batch.
 
-`ss.stage`: the user's own name for a part of the training step or of `__getitem__`.
-
-It may stand in code that is measured or not, in a worker or in the loop, and costs next to nothing
-where nobody measures. Light, because every spawned worker imports it.
+`ss.stage` may stand in code that is measured or not, in a worker or in the loop, and costs next to
+nothing where nobody measures. Light, because every spawned worker imports it.
 """
 
 from __future__ import annotations
@@ -36,6 +34,10 @@ if TYPE_CHECKING:
 
     from stallscope.hooks.loop_log import MarkWriter
     from stallscope.hooks.patches import Patches
+
+
+_OLDEST: Final = 2
+"""Collections of younger generations are too many and too short to be told."""
 
 
 class Listener(Protocol):
@@ -84,10 +86,6 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with ss.st
         end = self._ends.pop()
         if end is not None:
             end()
-
-
-_OLDEST: Final = 2
-"""Collections of younger generations are too many and too short to be told."""
 
 
 class StepParts:

@@ -1,17 +1,10 @@
-"""Putting back what an active experiment moves: generators, samplers, modules, optimizers.
+"""Putting back what an active measurement moves: generators, samplers, modules, optimizers.
 
-An experiment iterates the user's loader and may run the user's training step. Afterwards all
-random generators stand where they stood, and everything that trains and can be reached from the
-step is as it was. What was found is named, and so is that nothing was found.
-
-Putting random generators and samplers back to where they were.
-
-Every global generator, and every one that the loader, its samplers, its dataset or its transforms
-hold, of every make.
-
-Batches that are made in this process, made as in a worker: with one torch thread.
-
-Moving a batch to the device that the step computes on.
+It iterates the user's loader and may run the user's training step. Afterwards every random
+generator, global or held by the loader, its samplers, its dataset or its transforms, stands where
+it stood, and everything that trains and can be reached from the step is as it was. What was found
+is named, and so is that nothing was found. Batches that are made in this process are made as in a
+worker: with one torch thread.
 """
 
 from __future__ import annotations
@@ -49,6 +42,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from stallscope.targets.target import Target
+
+
+_OF_TORCH: Final = frozenset(vars(nn.Module()))
+"""Attributes of every module: its state covers what is in them."""
+_BESIDE: Final = (
+    *(torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler),
+    *(torch.Generator, random.Random, np.random.Generator, np.random.RandomState),
+)
+"""What a module may keep that trains it or draws for it, and is no part of its state."""
 
 
 def restore_generators(loader: Any) -> Iterator[Callable[[], None]]:
@@ -114,15 +116,6 @@ def _sampler_state(loader: Any) -> Iterator[Callable[[], None]]:
         own_attributes(batch_sampler).get("sampler"),
     ):
         yield attributes_of(sampler)
-
-
-_OF_TORCH: Final = frozenset(vars(nn.Module()))
-"""Attributes of every module: its state covers what is in them."""
-_BESIDE: Final = (
-    *(torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler),
-    *(torch.Generator, random.Random, np.random.Generator, np.random.RandomState),
-)
-"""What a module may keep that trains it or draws for it, and is no part of its state."""
 
 
 @contextmanager

@@ -4,8 +4,6 @@ It lies in the temporary folder, is readable by its owner alone, and is deleted 
 ends, however it ends. What a killed process left behind is swept by the next start: a folder
 carries in its name its owner's process id, the time that process was born, and the machine or
 container, as others may write into the same folder.
-
-How large the samples' files are, asked once the recording is over.
 """
 
 from __future__ import annotations
@@ -34,6 +32,10 @@ _PREFIX: Final = "stallscope-"
 _NAME: Final = re.compile(rf"{_PREFIX}(\d+)-(\d+)-([0-9a-f]+)-")
 _LARGEST_LOG_BYTES: Final = 32 << 20
 _SMALLEST_LOG_BYTES: Final = 1 << 20
+
+
+_LONGEST_S: Final = 2.0
+"""A slow network disk must not make the user wait for a detail."""
 
 
 @contextmanager
@@ -129,10 +131,6 @@ def _no_room(folder: Path, why: str) -> str:
         f"no place for the event logs in {folder} ({why}): a few MB a worker are needed. Free some "
         "space, or set TMPDIR to a folder on a local disk"
     )
-
-
-_LONGEST_S: Final = 2.0
-"""A slow network disk must not make the user wait for a detail."""
 
 
 def sizes(paths: Iterable[str]) -> dict[str, int]:

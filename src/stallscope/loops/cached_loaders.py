@@ -1,14 +1,8 @@
 """Copies of a loader with one more of its costs taken away; the user's own stays as it is.
 
-All share its workers' settings, its collate function and its batch size. They go on without an end,
-so that no lap ends in the restart of an epoch.
-
-Samples from memory instead of a dataset's, and how they get there.
-
-They are made by the loader's own workers and come back pickled, in one piece a batch: as tensors,
-each would need a file descriptor.
-
-Whole batches from memory, over and over.
+All share its workers' settings, its collate function and its batch size, and go on without an end,
+so that no pass ends in the restart of an epoch. Samples are kept by the loader's own workers and
+come back pickled, in one piece a batch: as tensors, each would need a file descriptor.
 
 A step may change its batch in place; what it changes never reaches the next use of that batch. So
 the first time, the step gets a copy, which is compared with the original afterwards. If they are

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from stallscope.hooks.find_ops import Slot
 
 
+_PLAIN: Final = (str, bytes, int, float, type(None))
+"""Equal ones may be one object without having come the same way."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeferredResult:
     """Stands for what a call gave, or for an item of it."""
@@ -158,10 +162,6 @@ class _SplittingOp:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._op, name)
-
-
-_PLAIN: Final = (str, bytes, int, float, type(None))
-"""Equal ones may be one object without having come the same way."""
 
 
 def _by_result(value: Any, results: list[Any]) -> Any:

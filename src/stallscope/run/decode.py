@@ -1,17 +1,9 @@
-"""From the words of a log to spans: which stage was at work in which sample, from when to when.
+"""From the words of a log to tables: which stage was at work in which sample, from when to when.
 
 Spans are exclusive: they never overlap within a thread. A stage that is interrupted by one inside
 of it (a transform that triggers a decode) is two spans. So durations add up, to the sample's time
-and to a worker's.
-
-The words of a log, taken apart: which batch, sample and stage each of them belongs to.
-
-Everything is done on whole arrays, in time linear in the number of words (and one stable sort by
-depth), because a log may hold tens of millions.
-
-Where a process was when something went wrong: from its log, also when it was killed.
-
-From the samples of a recording to the table of its resources.
+and to a worker's. Everything is done on whole arrays, in time linear in the number of words (and
+one stable sort by depth), because a log may hold tens of millions.
 """
 
 from __future__ import annotations
@@ -41,9 +33,54 @@ if TYPE_CHECKING:
 
     from stallscope.hooks.stage_log import LogPages
 
+    Schema = dict[str, PolarsDataType]
+
 
 UNKNOWN = Stage("unnamed", "other")
 """A code whose name was lost with its process."""
+
+
+SPANS: Schema = {
+    "rank": pl.Int16,
+    "pid": pl.Int32,
+    "worker": pl.Int16,
+    "epoch": pl.Int32,
+    "batch": pl.Int32,
+    "sample": pl.Int32,
+    "stage": pl.Categorical,
+    "kind": pl.Enum(KINDS),
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "cpu_ns": pl.Int64,
+}
+"""One row a span. `worker` is null in the main process, `sample` (its place in the batch, from 0)
+is null for what belongs to the batch, `cpu_ns` is null where it was not read. Times count from the
+start of the run."""
+BATCHES: Schema = {
+    "rank": pl.Int16,
+    "pid": pl.Int32,
+    "worker": pl.Int16,
+    "epoch": pl.Int32,
+    "batch": pl.Int32,
+    "complete": pl.Boolean,
+}
+"""One row a recorded batch; `complete` when its end was recorded."""
+SAMPLES: Schema = {
+    "epoch": pl.Int32,
+    "batch": pl.Int32,
+    "sample": pl.Int32,
+    "worker": pl.Int16,
+    "index": pl.Int64,
+    "path": pl.String,
+    "width": pl.Int32,
+    "height": pl.Int32,
+    "bytes": pl.Int64,
+    "rank": pl.Int16,
+}
+"""One row a sample: what it was. From `index` on, null is what is unknown: the index in the
+dataset, the file, the image's width and height in pixels, the file's size."""
+SHORTEST_NS: Final = 20_000_000
+"""A rate over less time is noise: the kernel counts CPU time in steps of 10 ms."""
 
 
 class DecodedWords:
@@ -169,53 +206,6 @@ def _interrupted(words: DecodedWords, at: int, code: int) -> Interrupted:
         index=int(words.payload[word]) - INDEX_OFFSET if indexed else None,
         stage=words.stages[code].name,
     )
-
-
-if TYPE_CHECKING:
-    Schema = dict[str, PolarsDataType]
-
-
-SPANS: Schema = {
-    "rank": pl.Int16,
-    "pid": pl.Int32,
-    "worker": pl.Int16,
-    "epoch": pl.Int32,
-    "batch": pl.Int32,
-    "sample": pl.Int32,
-    "stage": pl.Categorical,
-    "kind": pl.Enum(KINDS),
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "cpu_ns": pl.Int64,
-}
-"""One row a span. `worker` is null in the main process, `sample` (its place in the batch, from 0)
-is null for what belongs to the batch, `cpu_ns` is null where it was not read. Times count from the
-start of the run."""
-
-BATCHES: Schema = {
-    "rank": pl.Int16,
-    "pid": pl.Int32,
-    "worker": pl.Int16,
-    "epoch": pl.Int32,
-    "batch": pl.Int32,
-    "complete": pl.Boolean,
-}
-"""One row a recorded batch; `complete` when its end was recorded."""
-
-SAMPLES: Schema = {
-    "epoch": pl.Int32,
-    "batch": pl.Int32,
-    "sample": pl.Int32,
-    "worker": pl.Int16,
-    "index": pl.Int64,
-    "path": pl.String,
-    "width": pl.Int32,
-    "height": pl.Int32,
-    "bytes": pl.Int64,
-    "rank": pl.Int16,
-}
-"""One row a sample: what it was. From `index` on, null is what is unknown: the index in the
-dataset, the file, the image's width and height in pixels, the file's size."""
 
 
 @dataclass(frozen=True)
@@ -392,9 +382,6 @@ def _file_of_sample(words: DecodedWords, pixels: np.ndarray) -> np.ndarray:
     at = np.where((pixels >= 0) & (at >= 0) & (before_image >= at), before_image, at)
     return np.where(at >= 0, words.payload[np.maximum(at, 0)], 0) if at.size else at
 
-
-SHORTEST_NS: Final = 20_000_000
-"""A rate over less time is noise: the kernel counts CPU time in steps of 10 ms."""
 
 _Row = tuple[Any, ...]
 

@@ -20,6 +20,16 @@ _UNNAMED = Stage("unnamed", "other")
 """A part whose name was lost with its process."""
 
 
+_TIMES = {
+    Mark.ASKED: "asked_ns",
+    Mark.TAKEN: "taken_ns",
+    Mark.MADE: "made_ns",
+    Mark.PICKLE: "pickle_ns",
+    Mark.SENT: "sent_ns",
+    Mark.ARRIVED: "arrived_ns",
+}
+
+
 class Batch(NamedTuple):
     """A batch of a loader."""
 
@@ -81,16 +91,6 @@ class Delivery:
     pickle_ns: int | None = None
     sent_ns: int | None = None
     arrived_ns: int | None = None
-
-
-_TIMES = {
-    Mark.ASKED: "asked_ns",
-    Mark.TAKEN: "taken_ns",
-    Mark.MADE: "made_ns",
-    Mark.PICKLE: "pickle_ns",
-    Mark.SENT: "sent_ns",
-    Mark.ARRIVED: "arrived_ns",
-}
 
 
 @dataclass

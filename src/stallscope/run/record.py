@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from stallscope.run.result import Run
 
 
+_PROCESSES = 8
+"""So many logs must have room where it is not known how many workers there will be."""
+
+
 def record(  # noqa: PLR0913 - the public signature
     target: Any,
     step: Callable[[Any], object] | None = None,
@@ -127,10 +131,6 @@ def _about_loop(seen: Replay) -> tuple[str, ...]:
     elif seen.epochs > 1:
         said.append(f"the loader is short: the recording went through {seen.epochs} epochs")
     return tuple(said)
-
-
-_PROCESSES = 8
-"""So many logs must have room where it is not known how many workers there will be."""
 
 
 class Watch:

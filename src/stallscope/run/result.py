@@ -1,11 +1,7 @@
-"""The one saved value in the middle: what was measured.
+"""The one saved value in the middle: what was measured, and the tables that follow from it.
 
-Everything before makes it, everything after reads it.
-
-On disk a run is a folder of JSON and Parquet with a schema version, never pickle, so opening
-somebody else's run is safe.
-
-The tables of a run, each worked out from what was recorded.
+Everything before makes it, everything after reads it. On disk a run is a folder of JSON and Parquet
+with a schema version, never pickle, so opening somebody else's run is safe.
 """
 
 from __future__ import annotations
@@ -27,8 +23,6 @@ from stallscope.stalls.step_series import Evidence
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
 
-
-if TYPE_CHECKING:
     Schema = dict[str, PolarsDataType]
 
 STEPS: Schema = {
@@ -107,6 +101,8 @@ where that is not known. What is a share or a rate is of the time from `start_ns
 counted from the start of the run; bytes in use are those at its end. A resource that could not be
 read has one row without device and value."""
 
+_BATCH: Final = ["rank", "epoch", "batch"]
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -176,17 +172,26 @@ class Run(Result):
         Args:
             steady: only the steady state.
         """
-        return spans(self, steady=steady)
+        if not steady:
+            return pl.concat([self.all_spans, self.side_spans])
+        return pl.concat([self.work, self._beside])
 
     @cached_property
     def work(self) -> pl.DataFrame:
         """The spans of the workers' own work in the steady state, columns as of `spans`."""
-        return work(self)
+        steady = self.batches.filter("steady").select("rank", "pid", "epoch", "batch")
+        return summary.of_batches(self.all_spans, steady)
+
+    @cached_property
+    def _beside(self) -> pl.DataFrame:
+        """The spans beside the workers' work that belong to a steady step."""
+        steady = self.steps().select(_BATCH).unique()
+        return self.side_spans.join(steady, on=_BATCH, how="semi", maintain_order="left")
 
     @cached_property
     def _stages(self) -> pl.DataFrame:
-
-        return stages(self)
+        stood = self.exposed() if self.all_steps.height else None
+        return summary.of_loop(summary.stages(self.work), summary.stages(self._beside), stood)
 
     def stages(self) -> pl.DataFrame:
         """Where the time goes, the longest stage first; columns of `analyze.summary.STAGES`."""
@@ -198,8 +203,7 @@ class Run(Result):
 
     @cached_property
     def _samples(self) -> pl.DataFrame:
-
-        return samples(self, steady=True)
+        return summary.samples(self.work, self.all_samples)
 
     def samples(self, *, steady: bool = True) -> pl.DataFrame:
         """One row a sample: where it came from and what it cost, see `analyze.summary.samples`.
@@ -207,7 +211,7 @@ class Run(Result):
         Args:
             steady: only the steady state.
         """
-        return self._samples if steady else samples(self, steady=False)
+        return self._samples if steady else summary.samples(self.all_spans, self.all_samples)
 
     def steps(self, *, steady: bool = True) -> pl.DataFrame:
         """One row a step of the loop, columns of `STEPS`.
@@ -220,9 +224,14 @@ class Run(Result):
         return self.all_steps.filter("steady")
 
     @cached_property
-    def _standing(self) -> StallBreakdown:
+    def _stalls(self) -> StallBreakdown:
+        return self._break_down(self.steps())
 
-        return stood_still(self)
+    def _break_down(self, steps: pl.DataFrame) -> StallBreakdown:
+        """Why the loop stood still in these steps."""
+        return break_down_stalls(
+            steps, self.waits, self.deliveries, self.all_spans, self.side_spans
+        )
 
     def resources(self, *, steady: bool = True) -> pl.DataFrame:
         """What was used meanwhile, sample by sample; columns of `RESOURCES`.
@@ -230,7 +239,23 @@ class Run(Result):
         Args:
             steady: only from the begin of the first steady step to the end of the last one.
         """
-        return resources(self) if steady else self.all_resources
+        return self._resources if steady else self.all_resources
+
+    @cached_property
+    def _resources(self) -> pl.DataFrame:
+        """The samples that end in the steady state of their rank; none where no loop was seen."""
+        used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
+        ends = (
+            self.steps()
+            .group_by("rank")
+            .agg(
+                first_ns=pl.col("start_ns").min(),
+                last_ns=(pl.col("end_ns") + (used_s * 1e9).cast(pl.Int64)).max(),
+            )
+        )
+        inside = pl.col("end_ns").is_between("first_ns", "last_ns") | pl.col("value").is_null()
+        within = self.all_resources.join(ends, on="rank", maintain_order="left").filter(inside)
+        return within.drop("first_ns", "last_ns")
 
     def stalls(self) -> pl.DataFrame:
         """One row a wait that matters: longer than 1 ms and than 1% of the median step.
@@ -238,11 +263,11 @@ class Run(Result):
         Returns:
             Columns of `analyze.stalls.exposed.STALLS`, of the steady state.
         """
-        return self._standing.stalls
+        return self._stalls.stalls
 
     def parts(self) -> pl.DataFrame:
         """What each stall consists of, columns of `analyze.stalls.exposed.PARTS`."""
-        return self._standing.parts
+        return self._stalls.parts
 
     @property
     def not_recorded_share(self) -> float:
@@ -250,7 +275,7 @@ class Run(Result):
 
         Tables and pictures divide it like the time of the batches that were.
         """
-        return self._standing.not_recorded_share
+        return self._stalls.not_recorded_share
 
     def exposed(self) -> pl.DataFrame:
         """What the loop stood still for, the longest part first.
@@ -258,12 +283,20 @@ class Run(Result):
         Returns:
             Columns of `analyze.stalls.exposed.EXPOSED`; the parts add up to all stalls.
         """
-        return exposed(self._standing.parts)
+        return attribution.table(self._stalls.parts)
 
     @cached_property
     def _patterns(self) -> pl.DataFrame:
-
-        return patterns(self)
+        steps = self.all_steps.filter(self.all_steps["step"] >= self.settings.warmup)
+        evidence = Evidence(
+            steps=steps,
+            parts=self._break_down(steps).parts,
+            samples=self.samples(steady=False),
+            deliveries=self.deliveries,
+            side_spans=self.side_spans,
+            num_workers=self.settings.num_workers,
+        )
+        return find_patterns(evidence)
 
     def patterns(self) -> pl.DataFrame:
         """When and why the loop stands still, and how likely that is wrong.
@@ -311,77 +344,3 @@ class Run(Result):
         from stallscope.views import trace
 
         return trace.write(Path(path), trace.events(self), trace.about(self))
-
-
-_BATCH: Final = ["rank", "epoch", "batch"]
-
-
-def work(run: Run) -> pl.DataFrame:
-    """The spans of the workers' own work in the steady state."""
-    steady = run.batches.filter("steady").select("rank", "pid", "epoch", "batch")
-    return summary.of_batches(run.all_spans, steady)
-
-
-def spans(run: Run, *, steady: bool) -> pl.DataFrame:
-    """The spans of the workers' own work, and then those beside it."""
-    if not steady:
-        return pl.concat([run.all_spans, run.side_spans])
-    return pl.concat([run.work, _beside(run)])
-
-
-def _beside(run: Run) -> pl.DataFrame:
-    """The spans beside the workers' work that belong to a steady step."""
-    steady = run.steps().select(_BATCH).unique()
-    return run.side_spans.join(steady, on=_BATCH, how="semi", maintain_order="left")
-
-
-def samples(run: Run, *, steady: bool) -> pl.DataFrame:
-    """One row a sample, see `summary.samples`."""
-    return summary.samples(run.work if steady else run.all_spans, run.all_samples)
-
-
-def stages(run: Run) -> pl.DataFrame:
-    """One row a stage, see `summary.STAGES`."""
-    stood = run.exposed() if run.all_steps.height else None
-    return summary.of_loop(summary.stages(run.work), summary.stages(_beside(run)), stood)
-
-
-def stood_still(run: Run) -> StallBreakdown:
-    """Why the loop stood still in the steady state."""
-    return break_down_stalls(run.steps(), run.waits, run.deliveries, run.all_spans, run.side_spans)
-
-
-def resources(run: Run) -> pl.DataFrame:
-    """The samples that end in the steady state of their rank; none where no loop was seen."""
-    used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
-    ends = (
-        run.steps()
-        .group_by("rank")
-        .agg(
-            first_ns=pl.col("start_ns").min(),
-            last_ns=(pl.col("end_ns") + (used_s * 1e9).cast(pl.Int64)).max(),
-        )
-    )
-    inside = pl.col("end_ns").is_between("first_ns", "last_ns") | pl.col("value").is_null()
-    within = run.all_resources.join(ends, on="rank", maintain_order="left").filter(inside)
-    return within.drop("first_ns", "last_ns")
-
-
-def exposed(parts: pl.DataFrame) -> pl.DataFrame:
-    """All stalls together, see `exposed.EXPOSED`."""
-    return attribution.table(parts)
-
-
-def patterns(run: Run) -> pl.DataFrame:
-    """When and why the loop stands still, over all steps after the warm-up."""
-    steps = run.all_steps.filter(run.all_steps["step"] >= run.settings.warmup)
-    found = break_down_stalls(steps, run.waits, run.deliveries, run.all_spans, run.side_spans)
-    evidence = Evidence(
-        steps=steps,
-        parts=found.parts,
-        samples=run.samples(steady=False),
-        deliveries=run.deliveries,
-        side_spans=run.side_spans,
-        num_workers=run.settings.num_workers,
-    )
-    return find_patterns(evidence)

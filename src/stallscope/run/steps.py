@@ -1,13 +1,8 @@
 """The steps of the loop over a loader: each wait for a batch, and what was done with it then.
 
 The use of a batch ends where the loop asks for the next one, or for the next epoch; a loop over
-another loader in between (validation) is no part of it.
-
-The loop's side as tables: steps, waits, deliveries, and what the loop did between two waits.
-
-Times count from the start of the run.
-
-Which batches and steps belong to the steady state: after the warm-up, and no process's first.
+another loader in between (validation) is no part of it. Times in the tables count from the start of
+the run. The steady state begins after the warm-up, and leaves out each process's first batch.
 """
 
 from __future__ import annotations
@@ -42,6 +37,9 @@ if TYPE_CHECKING:
 
 
 _TRAINS = (BACKWARD, OPTIMIZER)
+
+
+_BATCH: Final = ["rank", "epoch", "batch"]
 
 
 class Interval(NamedTuple):
@@ -392,9 +390,6 @@ def _deliveries(found: Events, loader: int, who: Who) -> pl.DataFrame:
 def _times(way: Delivery, who: Who) -> Iterator[int | None]:
     times = (way.asked_ns, way.taken_ns, way.made_ns, way.pickle_ns, way.sent_ns, way.arrived_ns)
     return (None if time is None else time - who.origin_ns for time in times)
-
-
-_BATCH: Final = ["rank", "epoch", "batch"]
 
 
 def mark_steady(

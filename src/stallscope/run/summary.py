@@ -1,19 +1,10 @@
-"""The tables of a run, from its spans: by stage and by sample.
+"""What a run's spans say by stage and by sample, and the one sentence on top of all its views.
 
-Everything is linear in the number of spans: they come in the order in which each process wrote
-them, so a sample's spans stand together and sums are taken by position, without a hash table. It
-goes through the spans in blocks of whole batches, so that a run that fills half of the memory can
-still be summarised (`tests/benchmarks/summarise.py` prints time and memory).
-
-One sample's way in numbers: every stage's time for each sample, its mean and its share.
-
-This is what the pictures, the table and the headline of a run have in common, so that they
-never disagree. A sample's time is all that a worker does for it: its own stages, and its part of
-what the worker does for the whole batch (collate).
-
-The one sentence on top: where a sample's time goes. No judgement; it says what was measured.
-
-It stands over the table and the picture, so it is written in one place.
+A sample's time is all that a worker does for it: its own stages, and its part of what the worker
+does for the whole batch (collate). Everything is linear in the number of spans: they come in the
+order in which each process wrote them, so a sample's spans stand together and sums are taken by
+position, without a hash table, in blocks of whole batches. So a run that fills half of the memory
+can still be summarised (`tests/benchmarks/summarise.py` prints time and memory).
 """
 
 from __future__ import annotations
@@ -42,8 +33,6 @@ if TYPE_CHECKING:
 
     from polars._typing import PolarsDataType
 
-
-if TYPE_CHECKING:
     Schema = dict[str, PolarsDataType]
 
 STAGES: Schema = {
@@ -66,6 +55,25 @@ _BLOCK: Final = 1 << 18
 """Spans in a block, about."""
 _MOST_EDGES: Final = 1000
 """With more ends of stretches than this, one copy is better than a table in many pieces."""
+
+
+_PARTS: Final = {f"{kind}_s": KINDS.index(kind) for kind in SAMPLE_KINDS}
+UNIT_KEYS: Final = ("rank", "pid", "epoch", "batch", "sample")
+NOTHING: Final = "No batch was recorded from beginning to end: there is nothing to show"
+
+ALIKE: Final = 0.85
+"""A second stage that takes this share of the first is named beside it."""
+OUTSTANDING: Final = 0.2
+"""Below this share of a sample's time, no stage stands out."""
+WORTH_A_REMARK: Final = 0.1
+"""Share of a sample's time from which on `getitem` needs an explanation."""
+MOSTLY: Final = 0.5
+
+NOTICED: Final = 0.03
+"""Share of a sample's time from which on a stage's waiting is looked at."""
+CROWDED: Final = 0.25
+"""When every computing stage waits so much, the machine was busy with something else."""
+FEWEST_WAITING: Final = 3
 
 
 def of_batches(spans: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
@@ -187,9 +195,6 @@ def samples(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     return joined.select(*order, "sample", "slowest", "path", "width", "height", "bytes", "rank")
 
 
-_PARTS: Final = {f"{kind}_s": KINDS.index(kind) for kind in SAMPLE_KINDS}
-
-
 def _costs(block: _Block) -> pl.DataFrame:
     """The samples of a block: where each stands and what it cost."""
     first = np.flatnonzero(np.diff(block.sample, prepend=-1))
@@ -294,9 +299,6 @@ def _unique_small(values: np.ndarray) -> tuple[list[int], np.ndarray]:
 
 def _ratio(part: float, whole: float) -> float | None:
     return float(part) / float(whole) if whole else None
-
-
-UNIT_KEYS: Final = ("rank", "pid", "epoch", "batch", "sample")
 
 
 @dataclass(frozen=True)
@@ -425,23 +427,6 @@ def stage_name(stage: StageTimes, unit: str, longest: int = LONGEST) -> str:
         return printable(stage.stage, longest)
     per = "the rest" if stage.stage == BATCH.name else "per batch"
     return f"{printable(stage.stage, longest)}, {per}"
-
-
-NOTHING: Final = "No batch was recorded from beginning to end: there is nothing to show"
-
-ALIKE: Final = 0.85
-"""A second stage that takes this share of the first is named beside it."""
-OUTSTANDING: Final = 0.2
-"""Below this share of a sample's time, no stage stands out."""
-WORTH_A_REMARK: Final = 0.1
-"""Share of a sample's time from which on `getitem` needs an explanation."""
-MOSTLY: Final = 0.5
-
-NOTICED: Final = 0.03
-"""Share of a sample's time from which on a stage's waiting is looked at."""
-CROWDED: Final = 0.25
-"""When every computing stage waits so much, the machine was busy with something else."""
-FEWEST_WAITING: Final = 3
 
 
 def headline(profile: Profile, name: Callable[[str], str] = str) -> str:

@@ -3,11 +3,9 @@
 Each way in which that can fail has its own sentence, because this is the first thing that a user
 types; and an error of the user's code is never mistaken for a wrong name.
 
-Can a started worker find the user's code? Told in one sentence before the worker fails.
-
 A worker that is not forked imports the dataset's class by its name; what a notebook cell, a
-function's body or a lambda defines has no name there. Nothing is pickled to find that out: for
-some loaders that takes gigabytes.
+function's body or a lambda defines has no name there, and that is said before the worker fails.
+Nothing is pickled to find it out: for some loaders that takes gigabytes.
 """
 
 from __future__ import annotations
@@ -28,6 +26,10 @@ from stallscope.hooks.probe import start_method
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import ModuleType
+
+
+_OWN_WAYS: Final = {"__reduce__", "__reduce_ex__", "__getstate__"}
+"""A class that defines one of these decides itself what is sent to the worker."""
 
 
 def is_factory(text: str) -> bool:
@@ -107,10 +109,6 @@ def _words(found: Any) -> str:
 def _meant(wrong: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(wrong, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-_OWN_WAYS: Final = {"__reduce__", "__reduce_ex__", "__getstate__"}
-"""A class that defines one of these decides itself what is sent to the worker."""
 
 
 def check_spawnable(loader: Any) -> None:

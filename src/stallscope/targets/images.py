@@ -1,14 +1,9 @@
-"""A folder of images as a loader, for the user who has pictures but no loader at hand.
+"""The user's pictures as a loader, where there is none at hand; and the target "sample".
 
-The pipeline is stallscope's, and everything made here says so (`OURS`): the numbers are those of
-the user's files and disk, not of the user's transforms.
-
-The target "sample": a usual training loader over photographs that come with the package.
-
-Tar shards as a loader: archives of `key.jpg`, `key.json`, `key.txt`, of which the image is used.
-
-The layout is webdataset's (a sample = neighbouring members with one key, the key ends at the
-first dot of the file's name), read with the standard library alone. The pipeline is stallscope's.
+A folder of images, or tar shards of `key.jpg`, `key.json`, `key.txt` in webdataset's layout (a
+sample is neighbouring members with one key, which ends at the first dot of the file's name), read
+with the standard library alone. The pipeline is stallscope's, and everything made here says so
+(`OURS`): the numbers are those of the user's files and disk, not of the user's transforms.
 """
 
 from __future__ import annotations
@@ -51,6 +46,11 @@ MEAN: Final = [0.485, 0.456, 0.406]
 """Mean of ImageNet's channels (docs.pytorch.org/vision/stable/models.html)."""
 STD: Final = [0.229, 0.224, 0.225]
 """Standard deviation of ImageNet's channels (same source)."""
+
+
+COPIES: Final = 40
+"""How often each photograph is in the sample dataset: 48 files make 1,920 entries."""
+_RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
 class ImageFile(NamedTuple):
@@ -187,10 +187,6 @@ def _class(path: Path, folder: Path) -> str:
     return inner[0] if len(inner) > 1 else ""
 
 
-COPIES: Final = 40
-"""How often each photograph is in the sample dataset: 48 files make 1,920 entries."""
-
-
 def sample_folder() -> Path:
     """The folder of the sample photographs: two class folders of JPEGs, 533 by 800 pixels.
 
@@ -222,9 +218,6 @@ def photographs() -> list[ImageFile]:
             f"no photographs in the sample data, {sample_folder()}: install stallscope again"
         )
     return found
-
-
-_RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
 class TarShards(IterableDataset[Any]):

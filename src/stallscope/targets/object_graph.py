@@ -1,12 +1,8 @@
-"""Walking through what objects hold, without running any code of theirs.
+"""What objects hold, found without running any code of theirs.
 
-Putting the attributes of an object back: what they are, and what is in those that can change.
-
-The DataLoaders inside of what the user points at: their workers are the user's, not ours.
-
-The Python functions of a pipeline: those that its parts are known by, and those they call.
-
-Only looks. A part without Python code (made in C, compiled) is named, because it has no lines.
+The DataLoaders inside of what the user points at, in a form that starts its own workers; attributes
+that are put back afterwards; and the Python functions of a pipeline. A part without Python code
+(made in C, compiled) is named, because it has no lines.
 """
 
 from __future__ import annotations
@@ -38,6 +34,13 @@ _MOST_ITEMS: Final = 64
 """A list of a million paths holds no generator and no model."""
 _MOST_OBJECTS: Final = 20_000
 _PLAIN: Final = (str, bytes, int, float, bool, type(None), type)
+
+
+_ENTRIES: Final = ("__getitems__", "__getitem__", "__iter__")
+_OF_OPS: Final = ("__call__", "forward", "transform", "_transform", "apply")
+"""Where an op's class does its work; the last three are called by what torchvision's and
+albumentations' base classes have in `forward` or `__call__`."""
+_DEEPEST_CALLABLE: Final = 4
 
 
 def walk(start: Any, inside: Callable[[Any], list[Any]]) -> Iterator[Any]:
@@ -226,13 +229,6 @@ def _check_ends(loader: Any) -> None:
             f"torchdata's {type(loader).__name__} keeps its threads and processes until it is gone "
             "itself, so a recording would leave them behind. Give a DataLoader over the same data"
         )
-
-
-_ENTRIES: Final = ("__getitems__", "__getitem__", "__iter__")
-_OF_OPS: Final = ("__call__", "forward", "transform", "_transform", "apply")
-"""Where an op's class does its work; the last three are called by what torchvision's and
-albumentations' base classes have in `forward` or `__call__`."""
-_DEEPEST_CALLABLE: Final = 4
 
 
 class LoaderCallables:
