@@ -145,14 +145,14 @@ class Probe:
 
     # ---- the recording's own loop -----------------------------------------------------------
 
-    def begin(self, target: Any) -> Iterator[Any]:
-        """An iterator of the target; what is iterated inside of it is measured, too."""
+    def begin(self, loader: Any) -> Iterator[Any]:
+        """An iterator of the loader; what is iterated inside of it is measured, too."""
         self._epoch += 1
         key = epoch_key(OUTER, self._epoch)
         self.marks.mark(Mark.ITER, key)
         # An interrupt while a worker is started would leave it behind, or get lost in the fork.
         with held_back():
-            iterator: Iterator[Any] = self._inside(iter, target)
+            iterator: Iterator[Any] = self._inside(iter, loader)
         self.marks.mark(Mark.ITERATED, key)
         return iterator
 
