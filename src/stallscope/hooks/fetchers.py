@@ -19,7 +19,7 @@ import weakref
 from contextlib import contextmanager
 from math import ceil
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from torch.utils.data import Subset
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from stallscope.hooks.hot_path import Recorder
+    from stallscope.hooks.iterators import Iteration
     from stallscope.hooks.loop_log import MarkWriter
     from stallscope.stages import Stage
 
@@ -128,18 +129,6 @@ def _second_argument(frame: FrameType) -> Any:
     return frame.f_locals.get(names[1]) if len(names) > 1 else None
 
 
-class Task(Protocol):
-    """What a fetcher in this process is to make."""
-
-    @property
-    def key(self) -> int:
-        """Loader and epoch, see `marks.epoch_key`."""
-
-    @property
-    def given(self) -> int:
-        """Number of the batch in its epoch."""
-
-
 class Hooks:
     """All hooks of one process.
 
@@ -153,7 +142,7 @@ class Hooks:
     def __init__(
         self,
         recorder: Recorder,
-        task: Callable[[Any], Task | None] | None = None,
+        task: Callable[[Any], Iteration | None] | None = None,
         marks: MarkWriter | None = None,
     ) -> None:
         self.number = -1
@@ -209,7 +198,7 @@ class Hooks:
         self._recorder.retire(close=not self._busy)
 
     def begin_epoch(self, key: int) -> None:
-        """All later batches belong to this epoch, see `marks.epoch_key`."""
+        """All later batches belong to this epoch, see `loop_log.epoch_key`."""
         self.number, self._epoch = -1, key
         self._recorder.mark(Tag.EPOCH, key)
 

@@ -227,7 +227,7 @@ class LogPlace:
     most_bytes: int = 1 << 30
     """All logs together; a process that starts later leaves none."""
     stands_by: bool = False
-    """Whether each worker stands by to sample its own stacks, see `probe.standby`."""
+    """Whether each worker stands by to sample its own stacks, see `hooks.self_sampler`."""
 
     def open(self, worker: int, loader: int = 0) -> LogWriter:
         """A new event log of this process. Raises OSError where there is no room."""
@@ -263,7 +263,7 @@ class LogPlace:
         return {name.partition("-")[0] for name in names if _OF_WORKER(name)}
 
     def resources(self) -> Path:
-        """Where samples of what is used lie, see `stallscope.resources`."""
+        """Where samples of what is used lie, see `stallscope.stages`."""
         return self.folder / "samples.resources"
 
     def stop(self) -> None:

@@ -231,7 +231,7 @@ def warm(loader: DataLoader[Any], indices: list[Any]) -> DataLoader[Any]:
 
 
 def capturing(loader: DataLoader[Any], indices: list[Any]) -> DataLoader[Any]:
-    """Gives the samples of each batch, pickled: see `measure.cache.samples`."""
+    """Gives the samples of each batch, pickled: see `loops.cached_loaders`."""
     if is_stream(loader):
         return _copy(loader, collate_fn=packed, pin_memory=False)
     dataset = Capturing(loader.dataset)

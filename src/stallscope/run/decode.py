@@ -387,7 +387,7 @@ _Row = tuple[Any, ...]
 
 
 def table(entries: Iterable[dict[str, Any]], *, origin_ns: int, rank: int) -> pl.DataFrame:
-    """What was used, columns of `run.RESOURCES`.
+    """What was used, columns of `run.result.RESOURCES`.
 
     Args:
         entries: what a sampler wrote, line by line.

@@ -34,7 +34,7 @@ class Batch(NamedTuple):
     """A batch of a loader."""
 
     key: int
-    """Loader and epoch, see `marks.epoch_key`."""
+    """Loader and epoch, see `loop_log.epoch_key`."""
     number: int
     """In the epoch, from 0."""
 

@@ -1,6 +1,6 @@
 """What a sample of the machine is read from: the kernel's counters in /proc, and NVML.
 
-The files stay open between two samples: a read costs about 10 µs this way, a third of what it costs
+The files stay open between two samples: a sample costs about a fifth of what it costs
 through psutil, which also calls `open`; that is hooked while samples are made in this process.
 
 GPUs are read through NVML where its Python package (nvidia-ml-py) is installed; it is never needed.

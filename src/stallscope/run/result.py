@@ -96,7 +96,7 @@ RESOURCES: Schema = {
     "limit": pl.Float64,
 }
 """One row a sample of a resource on a device (a core, a process id, a disk): how much of it was
-used, in the unit of the resource's name (see `stallscope.resources`), and how much there is, null
+used, in the unit of the resource's name (see `stallscope.stages`), and how much there is, null
 where that is not known. What is a share or a rate is of the time from `start_ns` to `end_ns`,
 counted from the start of the run; bytes in use are those at its end. A resource that could not be
 read has one row without device and value."""
@@ -130,12 +130,12 @@ class Run(Result):
     _view: ClassVar[str] = "stallscope.views.run"
 
     all_spans: pl.DataFrame
-    """Every span, columns of `analyze.spans.SPANS`, in the order in which each process wrote
+    """Every span, columns of `run.decode.SPANS`, in the order in which each process wrote
     them."""
     all_samples: pl.DataFrame
-    """What each sample was, columns of `analyze.spans.SAMPLES`."""
+    """What each sample was, columns of `run.decode.SAMPLES`."""
     batches: pl.DataFrame
-    """Columns of `analyze.spans.BATCHES` and `steady`."""
+    """Columns of `run.decode.BATCHES` and `steady`."""
     all_steps: pl.DataFrame
     """Columns of `STEPS`."""
     waits: pl.DataFrame
@@ -143,7 +143,7 @@ class Run(Result):
     deliveries: pl.DataFrame
     """Columns of `DELIVERIES`."""
     side_spans: pl.DataFrame
-    """Spans of the tracks beside the workers' own, columns of `analyze.spans.SPANS`: sending (the
+    """Spans of the tracks beside the workers' own, columns of `run.decode.SPANS`: sending (the
     feeder thread of each worker), pinning, and the training loop: copies to the device, `forward`,
     `backward`, `optimizer`, the user's own parts, garbage collection, loops over other loaders."""
     startup: pl.DataFrame
@@ -194,7 +194,7 @@ class Run(Result):
         return summary.of_loop(summary.stages(self.work), summary.stages(self._beside), stood)
 
     def stages(self) -> pl.DataFrame:
-        """Where the time goes, the longest stage first; columns of `analyze.summary.STAGES`."""
+        """Where the time goes, the longest stage first; columns of `run.summary.STAGES`."""
         return self._stages
 
     def table(self) -> pl.DataFrame:
@@ -206,7 +206,7 @@ class Run(Result):
         return summary.samples(self.work, self.all_samples)
 
     def samples(self, *, steady: bool = True) -> pl.DataFrame:
-        """One row a sample: where it came from and what it cost, see `analyze.summary.samples`.
+        """One row a sample: where it came from and what it cost, see `run.summary.samples`.
 
         Args:
             steady: only the steady state.
@@ -261,12 +261,12 @@ class Run(Result):
         """One row a wait that matters: longer than 1 ms and than 1% of the median step.
 
         Returns:
-            Columns of `analyze.stalls.exposed.STALLS`, of the steady state.
+            Columns of `stalls.attribution.STALLS`, of the steady state.
         """
         return self._stalls.stalls
 
     def parts(self) -> pl.DataFrame:
-        """What each stall consists of, columns of `analyze.stalls.exposed.PARTS`."""
+        """What each stall consists of, columns of `stalls.attribution.PARTS`."""
         return self._stalls.parts
 
     @property
@@ -281,7 +281,7 @@ class Run(Result):
         """What the loop stood still for, the longest part first.
 
         Returns:
-            Columns of `analyze.stalls.exposed.EXPOSED`; the parts add up to all stalls.
+            Columns of `stalls.attribution.EXPOSED`; the parts add up to all stalls.
         """
         return attribution.table(self._stalls.parts)
 
@@ -302,7 +302,7 @@ class Run(Result):
         """When and why the loop stands still, and how likely that is wrong.
 
         Returns:
-            Columns of `analyze.patterns.PATTERNS`, over all steps after the warm-up; what explains
+            Columns of `stalls.patterns.PATTERNS`, over all steps after the warm-up; what explains
             most comes first.
         """
         return self._patterns

@@ -141,9 +141,9 @@ def saturation(
     """What was used up in the steady state of the rank that stood still longest.
 
     Args:
-        resources: columns of `run.RESOURCES`, of the steady state.
-        steps: columns of `run.STEPS`, of the steady state.
-        stalls: columns of `analyze.stalls.exposed.STALLS`, of these steps.
+        resources: columns of `run.result.RESOURCES`, of the steady state.
+        steps: columns of `run.result.STEPS`, of the steady state.
+        stalls: columns of `stalls.attribution.STALLS`, of these steps.
         workers: worker processes of the loader; 0: the main process loads.
     """
     stood = _stood(steps, stalls)
@@ -231,7 +231,7 @@ def stalled_s(begin_ns: np.ndarray, end_ns: np.ndarray, stalls: pl.DataFrame) ->
     Args:
         begin_ns: from the start of the run.
         end_ns: of the same shape.
-        stalls: columns of `analyze.stalls.exposed.STALLS`, of one rank.
+        stalls: columns of `stalls.attribution.STALLS`, of one rank.
     """
     ordered = stalls.select("start_ns", "end_ns").sort("start_ns")
     if ordered.is_empty():

@@ -63,7 +63,7 @@ def title_of_steps(run: Run, rank: int, steps: pl.DataFrame) -> str:
     Args:
         run: what was measured.
         rank: of the steps.
-        steps: columns of `run.STEPS`.
+        steps: columns of `run.result.STEPS`.
     """
     its = (pl.col("rank") == rank) & pl.col("step").is_in(steps["step"].implode())
     time = loop_breakdown(steps, run.stalls().filter(its))

@@ -277,13 +277,13 @@ class LoopTables:
     """What the loop over one loader did."""
 
     steps: pl.DataFrame
-    """Columns of `run.STEPS`; `steady` is false throughout."""
+    """Columns of `run.result.STEPS`; `steady` is false throughout."""
     waits: pl.DataFrame
-    """Columns of `run.WAITS`."""
+    """Columns of `run.result.WAITS`."""
     deliveries: pl.DataFrame
-    """Columns of `run.DELIVERIES`."""
+    """Columns of `run.result.DELIVERIES`."""
     side_spans: pl.DataFrame
-    """Columns of `analyze.spans.SPANS`."""
+    """Columns of `run.decode.SPANS`."""
 
 
 def loop(found: Events, loader: int, who: Who) -> LoopTables:
@@ -401,9 +401,9 @@ def mark_steady(
     recording too short to leave out its start keeps what there is.
 
     Args:
-        batches: columns of `analyze.spans.BATCHES`, the recorded ones.
-        steps: columns of `run.STEPS`; a step that waited is one of the loop's.
-        deliveries: columns of `run.DELIVERIES`.
+        batches: columns of `run.decode.BATCHES`, the recorded ones.
+        steps: columns of `run.result.STEPS`; a step that waited is one of the loop's.
+        deliveries: columns of `run.result.DELIVERIES`.
         warmup: steps at the start that are left out.
     """
     first = _first(batches, deliveries)

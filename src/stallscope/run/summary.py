@@ -80,7 +80,7 @@ def of_batches(spans: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
     """The spans of these batches, in their order; whole stretches of them are not copied.
 
     Args:
-        spans: columns of `analyze.spans.SPANS`, in the order in which they were recorded.
+        spans: columns of `run.decode.SPANS`, in the order in which they were recorded.
         wanted: `rank, pid, epoch, batch` of the batches.
     """
     starts = np.flatnonzero(_begins_batch(spans))
@@ -100,7 +100,7 @@ def stages(spans: pl.DataFrame) -> pl.DataFrame:
     """Where the workers' time goes, by stage.
 
     Args:
-        spans: columns of `analyze.spans.SPANS`, in the order in which they were recorded.
+        spans: columns of `run.decode.SPANS`, in the order in which they were recorded.
 
     Returns:
         Columns of `STAGES`; `exposed_s` is null, see `of_loop`.
@@ -128,7 +128,7 @@ def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None
     Args:
         work: columns of `STAGES`, of the workers' own spans.
         side: the same columns, of the spans beside them; they are no share of the workers' time.
-        exposed: columns of `analyze.stalls.exposed.EXPOSED`; None where no waits were recorded.
+        exposed: columns of `stalls.attribution.EXPOSED`; None where no waits were recorded.
     """
     both = pl.concat([work, side.with_columns(busy_share=pl.lit(None, STAGES["busy_share"]))])
     if exposed is None:
@@ -178,8 +178,8 @@ def samples(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     """What each sample cost, and in which part.
 
     Args:
-        spans: columns of `analyze.spans.SPANS`, in the order in which they were recorded.
-        known: columns of `analyze.spans.SAMPLES`.
+        spans: columns of `run.decode.SPANS`, in the order in which they were recorded.
+        known: columns of `run.decode.SAMPLES`.
 
     Returns:
         One row a sample: `epoch, batch, worker, index, start_ns, fetch_s, decode_s, transform_s,
@@ -214,7 +214,7 @@ class _Block:
     """Some of the spans, as arrays: whole batches of them.
 
     Args:
-        spans: columns of `analyze.spans.SPANS`.
+        spans: columns of `run.decode.SPANS`.
         new_batch: whether a span is the first of its batch.
     """
 
@@ -355,7 +355,7 @@ def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
     """Time of each stage in each sample (`sample` null: in each batch).
 
     Args:
-        spans: columns of `analyze.spans.SPANS`.
+        spans: columns of `run.decode.SPANS`.
 
     Returns:
         `rank, pid, epoch, batch, sample, worker, stage, kind, wall_s, cpu_ns, read_ns, moment_s`:
@@ -382,7 +382,7 @@ def profile(spans: pl.DataFrame) -> Profile:
     """Where a sample's time goes, from the spans of a run.
 
     Args:
-        spans: columns of `analyze.spans.SPANS`.
+        spans: columns of `run.decode.SPANS`.
     """
     times = unit_times(spans)
     sampled = times.filter(pl.col("sample").is_not_null())

@@ -53,7 +53,7 @@ class Window:
     """From the start of the run."""
     end_ns: int
     steps: pl.DataFrame
-    """The steps in it, columns of `run.STEPS`."""
+    """The steps in it, columns of `run.result.STEPS`."""
 
     def holds(self, start: str = "start_ns", end: str = "end_ns") -> pl.Expr:
         """Whether something from `start` to `end` reaches into it."""
@@ -90,8 +90,8 @@ def window(
     """So many steps around a stall of typical length.
 
     Args:
-        steps: columns of `run.STEPS`, of one rank, in order, with their times.
-        stalls: columns of `analyze.stalls.exposed.STALLS`, of these steps.
+        steps: columns of `run.result.STEPS`, of one rank, in order, with their times.
+        stalls: columns of `stalls.attribution.STALLS`, of these steps.
         many: steps in the window.
         favoured: numbers of the steps to choose among; any stall where it is empty.
         recorded: columns of `run.batches`; a step whose batch is one of them is preferred.
@@ -114,7 +114,7 @@ def steps_from(steps: pl.DataFrame, step: int, many: int) -> Window:
     """So many steps from a certain one on, or the last ones.
 
     Args:
-        steps: columns of `run.STEPS`, of one rank, in order, with their times.
+        steps: columns of `run.result.STEPS`, of one rank, in order, with their times.
         step: number of the first one.
         many: steps in the window.
     """
