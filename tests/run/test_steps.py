@@ -40,9 +40,9 @@ class Marks:
         return MarkPages(
             pid=7,
             worker=self.worker,
-            began_ns=0,
+            born_ns=0,
             rows=np.array(self.rows, dtype=np.int64).reshape(-1, 6),
-            parts={code: PARTS[code - 1] for code in CODES.values()},
+            stages={code: PARTS[code - 1] for code in CODES.values()},
         )
 
 
