@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from benchkit.command import Option, arguments, ms, table
 from benchkit.pairing import ratio
-from support.pipelines import Tensors, workbench_of
+from support.pipelines import Tensors, runner_of
 from torchvision.transforms import v2
 
 from stallscope.orders import run_ops
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def _row(name: str, ops: list[Any], budget_s: float, errors: list, noise: list) -> tuple[str, ...]:
-    bench = workbench_of(Larger(v2.Compose(ops)), SAMPLES)
+    bench = runner_of(Larger(v2.Compose(ops)), SAMPLES)
     deadline = time.perf_counter() + budget_s
     began = time.perf_counter()
     found = search(len(ops), bench.start(), bench.attempt, lambda: time.perf_counter() > deadline)

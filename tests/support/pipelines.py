@@ -362,15 +362,15 @@ KNOWN = (
 """Each: the ops, another order of them, and how its data compares with the original's."""
 
 
-def workbench(known: Known, seed: int = 0, samples: int = 16) -> PipelineRunner:
-    """The pipeline at work, with data of its own for each seed."""
+def runner_of_known(known: Known, seed: int = 0, samples: int = 16) -> PipelineRunner:
+    """A known pipeline's runner, with data of its own for each seed."""
     ops = known.ops()
     transform = v2.Compose(ops) if isinstance(ops, list) else ops
-    return workbench_of(known.dataset(transform, seed), samples)
+    return runner_of(known.dataset(transform, seed), samples)
 
 
-def workbench_of(dataset: Any, samples: int = 16) -> PipelineRunner:
-    """The pipeline of a dataset at work."""
+def runner_of(dataset: Any, samples: int = 16) -> PipelineRunner:
+    """The runner of a dataset's pipeline."""
     loader = DataLoader(dataset, batch_size=4)
     runner = PipelineRunner(capture(loader, samples, ROOM), 4)
     runner.run_original(lambda: False)
@@ -385,4 +385,4 @@ def compared(known: Known, seed: int = 0) -> Comparison:
 
     usual = random_streams._seed
     with patch.object(random_streams, "_seed", other):
-        return EquivalenceJudge(workbench(known, seed)).compare(Recipe(known.order))
+        return EquivalenceJudge(runner_of_known(known, seed)).compare(Recipe(known.order))

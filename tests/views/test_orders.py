@@ -22,7 +22,8 @@ from support.chart_texts import check_texts, texts
 
 import stallscope as ss
 from stallscope.charts.order_pictures import amplification, of
-from stallscope.orders.result import CLOSE, COSTS, Counts, parts_of
+from stallscope.orders.result import CLOSE, COSTS, Counts
+from stallscope.orders.sample_costs import parts_of
 from stallscope.orders.text import costliest, fit, floor, on_top, sentence, verdict
 from stallscope.views.orders import KINDS
 

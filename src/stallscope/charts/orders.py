@@ -30,7 +30,8 @@ from stallscope.charts.sheet import (
     text_width,
 )
 from stallscope.names import printable
-from stallscope.orders.result import CLOSE, IDENTICAL, NOT_DISTINGUISHED, parts_of
+from stallscope.orders.result import CLOSE, IDENTICAL, NOT_DISTINGUISHED
+from stallscope.orders.sample_costs import parts_of
 from stallscope.orders.text import TITLE, factor_text, notes_of, sentence
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import seconds

@@ -16,7 +16,8 @@ from stallscope.orders.equivalence import EquivalenceJudge
 from stallscope.orders.pipeline import Chain
 from stallscope.orders.random_streams import named_kept, restored
 from stallscope.orders.recipe import Recipe, Site, code_of, loader_by
-from stallscope.orders.result import BATCH, DECODE, FAILS, FETCH, rates_of, speedup
+from stallscope.orders.result import FAILS, rates_of, speedup
+from stallscope.orders.sample_costs import BATCH, DECODE, FETCH
 from stallscope.targets.object_graph import LoaderCallables, bindings_kept, private_copy
 
 if TYPE_CHECKING:

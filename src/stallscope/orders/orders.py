@@ -31,7 +31,6 @@ from stallscope.orders.pipeline_runner import PipelineRunner
 from stallscope.orders.recipe import loader_by
 from stallscope.orders.result import (
     COSTS,
-    DECODE,
     FAILS,
     LAPS,
     OPS,
@@ -40,6 +39,7 @@ from stallscope.orders.result import (
     Orders,
     OrdersConditions,
 )
+from stallscope.orders.sample_costs import DECODE
 from stallscope.orders.search import search
 from stallscope.orders.variants import Variants
 from stallscope.run.read_logs import note

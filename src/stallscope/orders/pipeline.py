@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _DEEPEST: Final = 6
+"""Datasets inside of one another, and composes likewise."""
 _MOST_ITEMS: Final = 200
 """Ops in a list, or datasets in another: a million paths are neither."""
 _COMPOSES: Final = {
@@ -83,12 +84,12 @@ class Place:
 
 
 def places(dataset: Any) -> list[Place]:
-    """All places of a dataset and of the datasets inside of it, each value once."""
+    """List the places of a dataset and of the datasets inside of it, each value once."""
     return _each_once(_places(dataset, ()))
 
 
 def readers(dataset: Any) -> list[Place]:
-    """Where datasets hold the function that makes an image of a path: `loader`, as torchvision's.
+    """List where datasets hold what makes an image of a path: `loader`, as torchvision's.
 
     (`torchvision.datasets.DatasetFolder`: "A function to load a sample given its path".)
     """
@@ -145,7 +146,7 @@ def _is_op(value: Any) -> bool:
 
 
 def shallow(thing: Any) -> Any:
-    """A copy that shares everything with the original; no `__getstate__` of the user's runs."""
+    """Copy an object, sharing all that it holds; no `__getstate__` of the user's runs."""
     if isinstance(thing, (list, tuple, dict)):
         return copy.copy(thing)
     try:
@@ -290,13 +291,12 @@ def _holder(value: Any) -> str | None:
         return "_modules" if type(value) is nn.Sequential else None
     if find_ops.is_function(value) or not callable(value) or _is_special(value):
         return None
-    known = (type(value).__module__, type(value).__name__) in _COMPOSES
     listed = [
         name
         for name, inner in own_attributes(value).items()
         if isinstance(inner, (list, tuple)) and inner and all(map(callable, inner))
     ]
-    if known:
+    if _is_known(value):
         return "transforms" if "transforms" in listed else None
     return listed[0] if len(listed) == 1 and _is_users(value) else None
 
@@ -317,17 +317,15 @@ def _is_users(value: Any) -> bool:
 
 def _flattened(value: Any, code: str, depth: int) -> list[tuple[Any, str, bool]]:
     """The ops inside of a value, an expression for each, and whether it maps items."""
-    deepest = 5
     if isinstance(value, (list, tuple)):
         items, attribute = list(value), ""
     else:
-        holder = _holder(value) if depth <= deepest else None
+        holder = _holder(value) if depth < _DEEPEST else None
         if holder is None or (depth and not _is_known(value)):
             return [(value, code, False)]
-        items = (
-            list(value) if isinstance(value, nn.Sequential) else list(own_attributes(value)[holder])
-        )
-        attribute = "" if isinstance(value, nn.Sequential) else f".{holder}"
+        is_sequential = isinstance(value, nn.Sequential)
+        items = list(value if is_sequential else own_attributes(value)[holder])
+        attribute = "" if is_sequential else f".{holder}"
     maps = type(value).__module__ == "monai.transforms.compose" and bool(
         own_attributes(value)["map_items"]
     )

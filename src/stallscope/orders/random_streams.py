@@ -155,7 +155,7 @@ def _copy_of(op: Any) -> tuple[bool, Any]:
 
 
 def named_by(op: Any) -> list[Any]:
-    """Generators that the op's functions name, or have in their closures."""
+    """Find generators that the op's functions name, or have in their closures."""
     found: dict[int, Any] = {}
     for function in functions_of(op):
         try:

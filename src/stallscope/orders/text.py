@@ -18,9 +18,8 @@ from stallscope.orders.result import (
     FAILS,
     IDENTICAL,
     NOT_DISTINGUISHED,
-    as_it_is,
-    parts_of,
 )
+from stallscope.orders.sample_costs import as_it_is, parts_of
 from stallscope.units import count, seconds, share, times
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from stallscope.orders.bench import Comparison
 from stallscope.orders.candidates import CANDIDATES, Candidate, Situation
 from stallscope.orders.equivalence import EquivalenceJudge
 from stallscope.orders.recipe import Recipe, Variant, change_of, code_of, random_order_changed
-from stallscope.orders.result import BETWEEN, CLOSE, FAILS, IDENTICAL, ON_BATCH
+from stallscope.orders.result import CLOSE, FAILS, IDENTICAL
 from stallscope.orders.run_ops import measure_op
+from stallscope.orders.sample_costs import BETWEEN, ON_BATCH
 from stallscope.orders.search import cheapest, failures
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from stallscope.orders.result import (
     FAILS,
     IDENTICAL,
     NOT_DISTINGUISHED,
-    op_names,
 )
+from stallscope.orders.sample_costs import op_names
 from stallscope.orders.text import factor_text, sentence, verdict
 from stallscope.units import seconds
 from stallscope.views.document import Notes, Table, html

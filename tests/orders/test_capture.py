@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 from stallscope.orders.capture import NoPipelineError, capture
 
 
-def surveyed(dataset, samples=4):
+def captured(dataset, samples=4):
     """The pipeline of a dataset."""
     return capture(DataLoader(dataset, batch_size=2), samples, ROOM)
 
@@ -54,12 +54,12 @@ class Two(Tensors):
 
 def test_a_compose_of_the_users_is_believed_if_it_calls_its_ops_in_turn():
     """That is tried, on copies."""
-    assert ["halve", "middle"] == names(surveyed(Tensors(InTurn(halve, middle))))
+    assert ["halve", "middle"] == names(captured(Tensors(InTurn(halve, middle))))
 
 
 def test_what_does_not_call_its_ops_in_turn_is_one_op():
     """And it is said."""
-    found = surveyed(Tensors(Backwards(middle, by_size)))
+    found = captured(Tensors(Backwards(middle, by_size)))
 
     assert ["Backwards"] == names(found)
     assert "taken as one op" in found.notes[0]
@@ -72,7 +72,7 @@ def by_size(image):
 
 def test_of_two_pipelines_the_longer_one_is_taken():
     """The other one is named."""
-    found = surveyed(Two(halve, v2.Compose([triple, middle])))
+    found = captured(Two(halve, v2.Compose([triple, middle])))
 
     assert ["triple", "middle"] == names(found)
     assert (
@@ -83,7 +83,7 @@ def test_of_two_pipelines_the_longer_one_is_taken():
 
 def test_a_list_that_the_dataset_calls_is_a_pipeline():
     """What goes into the first and comes out of the last is known."""
-    found = surveyed(Listed([halve, middle]))
+    found = captured(Listed([halve, middle]))
 
     assert ["halve", "middle"] == names(found)
     assert (0,) == found.site.where
@@ -108,7 +108,7 @@ def test_a_pipeline_that_is_not_called_is_none():
             return self.image(index)
 
     with pytest.raises(NoPipelineError, match=r"it holds dataset\.transform, uncalled"):
-        surveyed(Idle(halve))
+        captured(Idle(halve))
 
 
 def test_a_dataset_that_insists_on_its_own_compose_is_said():
@@ -121,4 +121,4 @@ def test_a_dataset_that_insists_on_its_own_compose_is_said():
             return self.transform(self.image(index))
 
     with pytest.raises(NoPipelineError, match=r"does more with its pipeline.*give a Compose"):
-        surveyed(Insists(v2.Compose([halve, middle])))
+        captured(Insists(v2.Compose([halve, middle])))
