@@ -11,7 +11,7 @@ import pytest
 
 from stallscope.errors import WorkspaceError
 from stallscope.isolation import workspace as workspaces
-from stallscope.isolation.workspace import log_capacity, workspace
+from stallscope.isolation.workspace import log_capacity, sizes, workspace
 
 
 def test_it_is_private_and_gone_afterwards(tmp_path):
@@ -82,3 +82,12 @@ def test_the_folders_of_another_machine_are_left_alone(tmp_path, monkeypatch):
         monkeypatch.setattr(workspaces, "_place", lambda: "0a1b2c3d")
         with workspace(tmp_path):
             assert not elsewhere.exists()
+
+
+def test_only_regular_files_have_a_size(tmp_path):
+    """Folders, missing files and names that cannot be are left out."""
+    (tmp_path / "a.jpg").write_bytes(b"123")
+
+    found = sizes([str(tmp_path / "a.jpg"), str(tmp_path), str(tmp_path / "b.jpg"), "a\0b"])
+
+    assert {str(tmp_path / "a.jpg"): 3} == found

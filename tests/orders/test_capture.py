@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.pipelines import ROOM, Listed, Tensors, halve, middle, triple
+from support.pipelines import ROOM, InTurn, Listed, Tensors, halve, middle, triple
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
@@ -18,18 +18,6 @@ def captured(dataset, samples=4):
 def names(found):
     """Its ops."""
     return [op.name for op in found.site.chain.ops]
-
-
-class InTurn:
-    """A compose of the user's."""
-
-    def __init__(self, *ops):
-        self.ops = ops
-
-    def __call__(self, image):
-        for op in self.ops:
-            image = op(image)
-        return image
 
 
 class Backwards(InTurn):

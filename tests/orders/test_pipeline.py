@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.pipelines import OneMoreInPlace, Tensors, halve, middle, triple
+from support.pipelines import InTurn, OneMoreInPlace, Tensors, halve, middle, triple
 from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
@@ -12,18 +12,6 @@ from torchvision.transforms import v2
 from stallscope.orders.pipeline import Chain
 
 IMAGE = Tensors(None).image(0)
-
-
-class Mine:
-    """A compose of the user's."""
-
-    def __init__(self, *ops):
-        self.ops = ops
-
-    def __call__(self, image):
-        for op in self.ops:
-            image = op(image)
-        return image
 
 
 def names(value):
@@ -37,7 +25,7 @@ def names(value):
         (v1.Compose([halve, middle]), "a torchvision Compose"),
         (v2.Compose([halve, middle]), "a torchvision v2 Compose"),
         ([halve, middle], "a list of ops"),
-        (Mine(halve, middle), "a Mine"),
+        (InTurn(halve, middle), "a InTurn"),
     ],
 )
 def test_is_taken_apart_and_put_together(value, kind):

@@ -1,12 +1,14 @@
-"""The tables of a run against the same sums taken the slow way."""
+"""The tables of a run against the same sums taken the slow way; a sample's time; the sentence."""
 
 from __future__ import annotations
 
 import numpy as np
 import polars as pl
 import pytest
+from support.build_run import a_run
 
 from stallscope.run import decode, summary
+from stallscope.run.summary import NOTHING, headline, profile, remarks
 
 
 @pytest.fixture
@@ -96,3 +98,140 @@ def test_what_the_loop_stood_still_for_is_told_once(spans):
     table = summary.of_loop(work, work.clear(), stood).filter(pl.col("stage") == "Crop")
 
     assert [3.0, 0.0] == table["exposed_s"].to_list()
+
+
+def profile_of(samples, **made):
+    return profile(a_run(samples, **made).work)
+
+
+class TestProfile:
+    def test_divides_the_batch_work_among_the_samples(self):
+        """Collate counts once for a batch and is divided by all samples."""
+        found = profile_of([{"decode": 3.0}] * 8, batch_size=4, collate_ms=8.0)
+
+        assert [("decode", 0.003), ("collate", 0.002)] == [
+            (s.stage, s.mean_s) for s in found.stages
+        ]
+        assert [0.6, 0.4] == pytest.approx([stage.share for stage in found.stages])
+
+    def test_agrees_with_the_table_of_stages(self):
+        """The shares are the ones of `Run.stages`."""
+        run = a_run([{"fetch": 1.0, "decode": 3.0, "Crop": 2.0}] * 8, collate_ms=1.0, workers=2)
+
+        shares = {stage.stage: stage.share for stage in profile(run.work).stages}
+
+        assert dict(run.stages().select("stage", "busy_share").iter_rows()) == pytest.approx(shares)
+
+    def test_means_over_all_samples_where_a_stage_is_rare(self):
+        """A stage that one sample in four has weighs a quarter; its own times stay as they are."""
+        found = profile_of([{"A": 1.0, "B": 4.0}, {"A": 1.0}, {"A": 1.0}, {"A": 1.0}])
+
+        rare = next(stage for stage in found.stages if stage.stage == "B")
+        assert (0.001, [0.004]) == (rare.mean_s, rare.times_s.tolist())
+
+    def test_adds_up_a_stage_that_was_interrupted(self):
+        """Two spans of a stage in one sample are one time."""
+        found = profile_of([[("Crop", 1.0), ("decode", 5.0), ("Crop", 2.0)]])
+
+        assert {"decode": [0.005], "Crop": [0.003]} == {
+            stage.stage: stage.times_s.tolist() for stage in found.stages
+        }
+
+    def test_counts_batches_where_samples_cannot_be_told_apart(self):
+        """Without a sample in any span, everything is per batch."""
+        found = profile_of([{"fetch": 2.0}] * 8, batch_size=4, per_batch=True)
+
+        assert ("batch", 2, 0.008) == (found.unit, found.units, found.mean_s)
+
+    def test_leaves_unread_cpu_time_unknown(self):
+        """Waiting is None where CPU time was not read, and never below 0."""
+        found = profile_of([{"A": 2.0, "B": 1.0}] * 4, cpu_share={"B": 1.1})
+
+        assert [None, 0.0] == [stage.waiting_share for stage in found.stages]
+
+    def test_is_empty_for_an_empty_run(self):
+        """A run without a batch has no stages."""
+        assert () == profile_of([]).stages
+
+
+def said(sample, **made):
+    return headline(profile(a_run([sample] * 8, **made).work))
+
+
+class TestHeadline:
+    def test_names_the_longest_stage_and_reading(self):
+        """The longest stage leads; reading is always told."""
+        assert "decode takes 60% of a sample's time; reading takes 10%" == said(
+            {"fetch": 1.0, "decode": 6.0, "Crop": 3.0}
+        )
+
+    def test_names_two_that_are_alike(self):
+        """A second stage that takes nearly as much is named, too."""
+        assert "decode and Mask take 45% and 40% of a sample's time; reading takes 15%" == said(
+            {"fetch": 1.5, "decode": 4.5, "Mask": 4.0}
+        )
+
+    def test_says_each_where_two_are_equal(self):
+        """The same number is not said twice."""
+        assert said({"fetch": 1.0, "A": 4.0, "B": 4.0}).startswith("A and B each take 44% of")
+
+    def test_says_that_nothing_stands_out(self):
+        """Thirty equal stages have no culprit."""
+        assert said({f"Op{i}": 1.0 for i in range(30)}).startswith("No stage stands out: ")
+
+    def test_says_that_reading_waits(self):
+        """Reading that leads is told with its nature, and what comes after it."""
+        assert "Reading takes 80% of a sample's time, mostly waiting; decode takes 20%" == said(
+            {"fetch": 8.0, "decode": 2.0}, cpu_share={"fetch": 0.1}
+        )
+
+    def test_explains_a_getitem_that_waits(self):
+        """Unnamed waiting is probably reading; that reading takes little is then not claimed."""
+        sentence = said({"fetch": 0.1, "getitem": 8.0}, cpu_share={"getitem": 0.1})
+
+        assert sentence.endswith("mostly waiting: probably reading through an open file object")
+
+    def test_explains_a_getitem_that_computes(self):
+        """Unnamed computing is the dataset's own code."""
+        sentence = said({"getitem": 8.0, "A": 1.0}, cpu_share={"getitem": 0.9})
+
+        assert "mostly computing: code of the dataset's own that no hook can name" in sentence
+
+    def test_says_when_no_reading_was_seen(self):
+        """Missing is not zero."""
+        assert said({"A": 1.0}).endswith("; no reading was seen")
+
+    def test_says_that_there_is_nothing(self):
+        """An empty run has a sentence, too."""
+        assert NOTHING == headline(profile(a_run([]).work))
+
+    def test_shows_names_as_the_caller_wants(self):
+        """The names go through the caller's function, the words do not."""
+        found = profile(a_run([{"A": 1.0, "fetch": 0.5}] * 4).work)
+
+        assert headline(found, lambda name: f"<{name}>").startswith("<A> takes 67%")
+
+
+class TestRemarks:
+    def test_explain_a_large_getitem_that_does_not_lead(self):
+        """The reader learns what the grey part is."""
+        found = profile(a_run([{"A": 6.0, "getitem": 3.0}] * 4, cpu_share={"getitem": 0.1}).work)
+
+        assert (
+            "getitem takes 33%, mostly waiting: probably reading through an open file object",
+        ) == remarks(found)
+
+    def test_tell_of_a_busy_machine(self):
+        """Computing stages that all wait say something about the machine."""
+        crowd = dict.fromkeys(("decode", "A", "B"), 0.4)
+        found = profile(a_run([{"decode": 3.0, "A": 2.0, "B": 2.0}] * 4, cpu_share=crowd).work)
+
+        (remark,) = remarks(found)
+        assert "off the CPU for 60%" in remark
+
+    def test_keep_quiet_when_one_stage_waits(self):
+        """A single transform that waits may wait for the network."""
+        cpu = {"decode": 0.99, "A": 0.1, "B": 0.98}
+        found = profile(a_run([{"decode": 3.0, "A": 2.0, "B": 2.0}] * 4, cpu_share=cpu).work)
+
+        assert () == remarks(found)

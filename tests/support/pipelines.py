@@ -67,6 +67,18 @@ class Tensors(Smooth):
         return torch.from_numpy(np.asarray(super().image(index)).copy()).permute(2, 0, 1)
 
 
+class InTurn:
+    """A compose of the user's."""
+
+    def __init__(self, *ops):
+        self.ops = ops
+
+    def __call__(self, image):
+        for op in self.ops:
+            image = op(image)
+        return image
+
+
 class Listed(Tensors):
     """Holds its ops in a list, and calls them in turn."""
 
