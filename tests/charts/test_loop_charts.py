@@ -169,7 +169,7 @@ class TestExposed:
         run = a_loop(MAKING, using=QUICK)
 
         assert exposed.figure(run).title == (
-            "The loop stands still 59% of the time; 91% of that is RandomMask in the workers"
+            "The loop stalls 59% of the time; 91% of that is RandomMask in the workers"
         )
 
     def test_says_first_when_the_loop_hardly_waits(self):
@@ -178,7 +178,7 @@ class TestExposed:
 
         figures = [plot(run, kind) for kind in KINDS]
 
-        title = "The loop hardly waits: it stands still 2% of the time"
+        title = "The loop hardly waits: it stalls 2% of the time"
         assert [title] * 3 == [figure.title for figure in figures]
         assert 2 == len(figures[KINDS.index("exposed")].axes)
         (pattern,) = run.patterns()["title"]
@@ -204,7 +204,7 @@ class TestExposed:
         """There is nothing to take apart."""
         figure = exposed.figure(ODD_LOOPS["no stall"])
 
-        assert "The loop never stands still: the longest of 44 waits takes 100 µs" == figure.title
+        assert "The loop never stalls: the longest of 44 waits takes 100 µs" == figure.title
         assert 1 == len(figure.axes)
 
 

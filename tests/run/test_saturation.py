@@ -36,14 +36,14 @@ class TestUsedUp:
         """Every core that may be used is busy; the title says for how much of the stalls."""
         found = judged(CALM | {(stages.CORE, "0"): 0.97, (stages.CORE, "1"): 0.99})
 
-        assert [stages.CORE] == [use["resource"] for use in found.used_up]
+        assert [stages.CORE] == [use["resource"] for use in found.saturated]
         assert sentence(found).startswith(
-            "The 2 cores at hand were used up for 100% of the stalls, which are 50% of the loop's"
+            "The 2 cores at hand were saturated for 100% of the stalls, which are 50% of the loop's"
         )
 
     def test_one_core_of_two_is_not_all(self):
         """A process of one thread fills one core."""
-        assert [] == judged(CALM | {(stages.CORE, "0"): 1.0}).used_up
+        assert [] == judged(CALM | {(stages.CORE, "0"): 1.0}).saturated
 
     @pytest.mark.parametrize(
         ("use", "subject"),
@@ -58,14 +58,14 @@ class TestUsedUp:
     )
     def test_is_named(self, use, subject):
         """By its device, where it has one."""
-        assert sentence(judged(CALM | use)).startswith(f"{subject} was used up")
+        assert sentence(judged(CALM | use)).startswith(f"{subject} was saturated")
 
     @pytest.mark.parametrize(
         "use", [{(stages.RECEIVED, "eth0"): 1e12}, {(stages.DISK_WRITE, "vda"): 1e12}]
     )
     def test_is_not_claimed_without_a_limit(self, use):
         """How much a disk or a virtual link could do is not known."""
-        assert [] == judged(CALM | use).used_up
+        assert [] == judged(CALM | use).saturated
 
     def test_several_are_all_named(self):
         """The first with its numbers."""
@@ -81,7 +81,7 @@ class TestUsedUp:
         found = judged(CALM | {(stages.DISK_BUSY, "vda"): (disk, 1.0)}, waits)
 
         row = found.uses.filter(pl.col("resource") == stages.DISK_BUSY).to_dicts()[0]
-        assert (0.5, 0.0, False) == (row["full_share"], row["stalled_share"], row["used_up"])
+        assert (0.5, 0.0, False) == (row["full_share"], row["stalled_share"], row["saturated"])
 
     def test_of_the_rank_that_stands_still_most(self):
         """Its own resources count."""
@@ -93,14 +93,14 @@ class TestUsedUp:
         found = saturation(pl.concat(used), both, find_stalls(both), workers=1)
 
         assert 1 == found.stood.rank
-        assert [stages.DISK_BUSY] == [use["resource"] for use in found.used_up]
+        assert [stages.DISK_BUSY] == [use["resource"] for use in found.saturated]
 
 
 class TestNothing:
     def test_is_used_up_and_the_loop_stands_still(self):
         """Then it is a lock, or a limit in the software."""
         assert (
-            "No resource was used up while the loop stood still (50% of the time): look for a lock "
+            "No resource was saturated while the loop stalled (50% of the time): look for a lock "
             "or a software limit"
         ) == sentence(judged(CALM))
 
@@ -108,7 +108,7 @@ class TestNothing:
         """All is well."""
         told = sentence(judged(CALM, [0.0] * 10))
 
-        assert "No resource was used up, and the loop hardly stood still" == told
+        assert "No resource was saturated, and the loop hardly stalled" == told
 
     def test_of_the_machine_but_the_workers(self):
         """A worker on each of a few cores, others free: more workers."""
@@ -124,7 +124,7 @@ class TestNothing:
         busy = CALM | {(stages.LOOP, "99"): 0.99}
 
         assert sentence(judged(busy, workers=0)).startswith("The main process, which makes the")
-        assert [] == judged(busy, workers=1).used_up
+        assert [] == judged(busy, workers=1).saturated
 
     def test_can_be_said_of_a_moment(self):
         """Two half seconds carry no judgement."""
@@ -150,20 +150,20 @@ class TestCoresOfOthers:
         """It sleeps: the loop would be as slow on an idle machine."""
         found = judged(CALM | self.FULL | {(stages.WORKER, "100"): 0.05})
 
-        assert [] == found.used_up
-        assert sentence(found).startswith("Nothing that the loop needed was used up")
+        assert [] == found.saturated
+        assert sentence(found).startswith("Nothing that the loop needed was saturated")
 
     def test_are_what_a_worker_waits_for_that_cannot_run(self):
         """It hardly computes, because it has no core to do so."""
         queued = {(stages.WORKER, "100"): 0.05, (stages.QUEUED, "100"): 0.8}
 
-        assert [stages.CORE] == [u["resource"] for u in judged(CALM | self.FULL | queued).used_up]
+        assert [stages.CORE] == [u["resource"] for u in judged(CALM | self.FULL | queued).saturated]
 
     def test_of_the_main_process(self):
         """Which makes the batches where there are no workers."""
-        assert [] == judged(CALM | self.FULL, workers=0).used_up
+        assert [] == judged(CALM | self.FULL, workers=0).saturated
         needy = CALM | self.FULL | {(stages.QUEUED, "99"): 0.6}
-        assert [stages.CORE] == [use["resource"] for use in judged(needy, workers=0).used_up]
+        assert [stages.CORE] == [use["resource"] for use in judged(needy, workers=0).saturated]
 
 
 def test_cores_of_other_processes_are_said():
@@ -177,5 +177,5 @@ def test_busy_cores_of_a_loop_that_does_not_wait():
     """They are named, and the loop's state beside them."""
     told = sentence(judged(CALM | {(stages.CORE, "0"): 1.0, (stages.CORE, "1"): 1.0}, [0.0] * 10))
 
-    assert told.startswith("The 2 cores at hand were used up for 100% of the time")
-    assert told.endswith("though the loop hardly stood still")
+    assert told.startswith("The 2 cores at hand were saturated for 100% of the time")
+    assert told.endswith("though the loop hardly stalled")

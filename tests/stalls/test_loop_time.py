@@ -61,7 +61,7 @@ class TestSentence:
 
         told = [sentence(time, parts, workers) for workers in (4, 0)]
 
-        still = "The loop stands still 50% of the time; 72% of that is Mask in the"
+        still = "The loop stalls 50% of the time; 72% of that is Mask in the"
         assert [f"{still} workers", f"{still} main process"] == told
 
     def test_names_two_that_are_alike(self):
@@ -90,7 +90,7 @@ class TestSentence:
     def test_says_when_the_loop_never_stalls(self):
         """And how long the longest wait is."""
         assert (
-            "The loop never stands still: the longest of 2 waits takes 500 µs"
+            "The loop never stalls: the longest of 2 waits takes 500 µs"
             == sentence(time_of(steps_of([0.0005, 0.0])), exposed(), 4)
         )  # fmt: skip
 
@@ -100,9 +100,7 @@ class TestSentence:
 
         told = [sentence(time, exposed(("send", "send", 1.0)), 4) for time in times]
 
-        assert [
-            f"The loop hardly waits: it stands still {a}% of the time" for a in ("<1", 1, 4)
-        ] == told
+        assert [f"The loop hardly waits: it stalls {a}% of the time" for a in ("<1", 1, 4)] == told
 
     def test_says_when_nothing_is_known(self):
         """No loop, no judgement."""

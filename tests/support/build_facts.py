@@ -78,7 +78,7 @@ EVEN = {
     ("collate", "collate"): 0.25,
 }
 LOCKED = {("Lookup", "transform"): (0.9, 0.5), ("fetch", "fetch"): 0.1}
-USED_UP = {"mean_share": 0.97, "used_up": True}
+USED_UP = {"mean_share": 0.97, "saturated": True}
 SENDS = {("send", "sending"): 0.9, ("Blur", "transform"): 0.1}
 
 CASES = {
@@ -103,8 +103,8 @@ CASES = {
     ),
     "start-up": known(stalled=0.1, load=0.5, starts=Starts(2.0, 2.0, 3, again=True)),
     "copy": known(stalled=0.3, work={("pin", "pin"): 0.9, ("send", "sending"): 0.1}, load=0.4),
-    "memory-pressure": known(used_up=({"resource": MEMORY, **USED_UP},)),
-    "shm": known(used_up=({"resource": SHM, **USED_UP},)),
+    "memory-pressure": known(saturated=({"resource": MEMORY, **USED_UP},)),
+    "shm": known(saturated=({"resource": SHM, **USED_UP},)),
     "lock": known(work=LOCKED, use={"worker_cpu": 0.5}, alone_waiting_s=0.0, lock_frames=0.7),
     "inconclusive": known(work={("unattributed", "unattributed"): 0.4, ("A", "transform"): 0.6}),
 }

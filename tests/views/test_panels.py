@@ -195,7 +195,7 @@ class TestStallPanel:
 
     @pytest.mark.parametrize(
         ("run", "said"),
-        [(a_loop(MAKING, using={"forward": 300.0}), "never stands still"), (a_run([]), NO_LOOP)],
+        [(a_loop(MAKING, using={"forward": 300.0}), "never stalls"), (a_run([]), NO_LOOP)],
     )
     def test_says_when_there_is_no_stall(self, run, said):
         """A sentence, and no picture that stays."""

@@ -79,9 +79,7 @@ class TestLoopText:
 
         lines = str(run).splitlines()
 
-        begin = lines.index(
-            "The loop stands still 55% of the time; 90% of that is Mask in the workers"
-        )
+        begin = lines.index("The loop stalls 55% of the time; 90% of that is Mask in the workers")
         assert lines[begin + 1 : begin + 8] == [
             "30 ms a step: stall 55% · short waits 1% · copies 3% · step 37% · other 3%",
             "",
@@ -98,7 +96,7 @@ class TestLoopText:
         """No table of what does not matter."""
         text = str(a_loop(LOOP, using={"forward": 90.0}, unpickle=0.1))
 
-        assert "The loop never stands still: the longest of 44 waits takes 100 µs" in text
+        assert "The loop never stalls: the longest of 44 waits takes 100 µs" in text
         assert "stalled by" not in text
 
     def test_says_nothing_of_a_loop_that_was_not_recorded(self):

@@ -209,11 +209,11 @@ def _row(
     lines: list[ResourceLine],
     told: Callable[[float], str],
 ) -> ResourceRow:
-    used_up = any(use["resource"] in resources for use in found.judged.used_up)
+    saturated = any(use["resource"] in resources for use in found.judged.saturated)
     limits = [line.limit or (1.0 if resources == OWN else 0.0) for line in lines]
     limit = max(limits, default=0.0)
     threshold = limit * THRESHOLDS[resources[0]] if resources and limit else None
-    return ResourceRow(name, tuple(lines), told, used_up, threshold)
+    return ResourceRow(name, tuple(lines), told, saturated, threshold)
 
 
 def _lines(found: Usage, resource: str, *, name: str = "", **look: Any) -> list[ResourceLine]:
@@ -299,7 +299,7 @@ def _notes(run: Run, found: Usage) -> list[str]:
     if found.missing:
         absent = ", ".join(NAMES.get(name, printable(name)) for name in found.missing)
         lines.append(f"not there, or not read: {absent}")
-    if any(use["resource"] == DISK_BUSY for use in found.judged.used_up):
+    if any(use["resource"] == DISK_BUSY for use in found.judged.saturated):
         lines.append("a disk that serves requests side by side (SSD) may do more than when 'busy'")
     ranks = run.all_steps["rank"].n_unique()
     if ranks > 1 and found.judged.stood:

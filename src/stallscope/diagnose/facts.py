@@ -312,8 +312,8 @@ class Facts:
     """What was used of the machine."""
     starts: Starts = field(default_factory=Starts)
     """What starting workers costs."""
-    used_up: tuple[dict[str, Any], ...] = ()
-    """Rows of `analyze.saturation.USES`: what was saturated while the loop stalled."""
+    saturated: tuple[dict[str, Any], ...] = ()
+    """Rows of `run.saturation.USES`: what was saturated while the loop stalled."""
     others_share: float = 0.0
     """Share (0 to 1) of the cores that other processes had; 0 where that is not known."""
     patterns: dict[str, float] = field(default_factory=dict)
@@ -423,7 +423,7 @@ def facts(run: Run, setup: Setup) -> Facts:
         making=made,
         use=used,
         starts=starts(run, setup),
-        used_up=tuple(resources.used_up),
+        saturated=tuple(resources.saturated),
         others_share=resources.others_share or 0.0,
         patterns=dict(waits.group_by("pattern").agg(pl.col("share").sum()).iter_rows()),
         titles=dict(named.select("pattern", "title").iter_rows()),

@@ -523,7 +523,7 @@ def memory(facts: Facts) -> list[Finding]:
             clearly=0.7,
             evidence={"used_share": row["mean_share"], "stall_share": facts.stall_share},
         )
-        for row in facts.used_up
+        for row in facts.saturated
         if row["resource"] in _SPACES
     ]
 

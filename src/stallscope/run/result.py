@@ -258,7 +258,7 @@ class Run(Result):
         return within.drop("first_ns", "last_ns")
 
     def stalls(self) -> pl.DataFrame:
-        """One row a wait that matters: longer than 1 ms and than 1% of the median step.
+        """One row per stall: a wait that matters, as `stalls.thresholds` has it.
 
         Returns:
             Columns of `stalls.attribution.STALLS`, of the steady state.

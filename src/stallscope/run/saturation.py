@@ -1,12 +1,8 @@
-"""Which resource was used up while the loop stood still; or that none was, which says as much.
+"""Which resource was saturated while the loop stalled; or that none was, which says as much.
 
 Samples are put together to moments of half a second, since the kernel counts CPU time in steps of
-10 ms. In a moment a resource is used up when its use reaches a share of its limit; what has no
-known limit (bytes a second of a disk, say) is never called used up.
-
-What was used over the steady state, and when the loop stood still, on one time axis.
-
-Which resource was used up, in one sentence; picture and table tell the same.
+10 ms. In a moment a resource is saturated when its use reaches a share of its limit; what has no
+known limit (bytes a second of a disk, say) is never called saturated.
 """
 
 from __future__ import annotations
@@ -44,10 +40,10 @@ MOMENT_NS: Final = 500_000_000
 FEWEST: Final = 4
 """Moments; with fewer, nothing is said."""
 MOSTLY: Final = 0.5
-"""A resource that was used up for this share of the time in stalls is named."""
+"""A resource that was saturated for this share of the time in stalls is named."""
 WANTED: Final = 0.5
 """Share of its time in which a process computes, or waits for a core, from which on it needs the
-cores; they may be used up by others while it waits for something else."""
+cores; others may saturate them while it waits for something else."""
 
 THRESHOLDS: Final = {
     CORE: SATURATED,
@@ -61,8 +57,8 @@ THRESHOLDS: Final = {
     WORKER: SATURATED,
     LOOP: SATURATED,
 }
-"""What can be used up. GPU memory is not in it: torch keeps what it once had. A worker that
-computes on one core all the time is used up, too: there could be more of them."""
+"""What can be saturated. GPU memory is not in it: torch keeps what it once had. A worker that
+computes on one core all the time is saturated, too: there could be more of them."""
 _FULL: Final = ("stalled_share", "full_share")
 TOGETHER: Final = (CORE, WORKER)
 """Judged as one: all cores, all workers."""
@@ -78,40 +74,45 @@ USES: Final = {
     "mean_share": pl.Float64,
     "full_share": pl.Float64,
     "stalled_share": pl.Float64,
-    "used_up": pl.Boolean,
+    "saturated": pl.Boolean,
 }
 """One row a resource with a limit: how much of it was used on average, for which share of the
 time at least `threshold` of it was, and the same of the time in stalls (null without stalls).
-`device` is null where all `devices` are judged as one. `used_up` says that it mattered: the
+`device` is null where all `devices` are judged as one. `saturated` says that it mattered: the
 makers of the batches needed it."""
 
+MOST_BINS: Final = 300
+"""More cannot be told apart at a notebook's width."""
+SHORTEST_S: Final = 0.2
+"""Of a bin: below it, CPU time that is counted in steps of 10 ms is more step than time."""
 
-class Stood(NamedTuple):
+
+class LoopStall(NamedTuple):
     """What the loop of a rank did meanwhile."""
 
     rank: int
     share: float
-    """Share (0 to 1) of its time in which it stood still."""
+    """Share (0 to 1) of its time in which it stalled."""
     has_step: bool
 
 
 @dataclass(frozen=True)
 class Saturation:
-    """What was used up while the loop stood still."""
+    """What was saturated while the loop stalled."""
 
     uses: pl.DataFrame
     """Columns of `USES`, the machine's resources first."""
     moments: int
     """Half seconds that were judged."""
-    stood: Stood | None
+    stood: LoopStall | None
     """None where no loop was recorded."""
     others_share: float | None
     """Share of the cores' time that other processes had; None where that is not known."""
 
     @property
-    def used_up(self) -> list[dict[str, Any]]:
-        """The rows of what was used up; the machine's first."""
-        return self.uses.filter("used_up").to_dicts()
+    def saturated(self) -> list[dict[str, Any]]:
+        """The rows of what was saturated; the machine's first."""
+        return self.uses.filter("saturated").to_dicts()
 
     def mean_share(self, resource: str) -> float | None:
         """How much of a resource was used on average; None where that is not known."""
@@ -120,13 +121,13 @@ class Saturation:
 
     @property
     def full(self) -> bool:
-        """Whether something was used up all the same that was not needed."""
-        shares = self.uses.filter(~pl.col("used_up")).select(pl.coalesce(*_FULL)).to_series()
+        """Whether something was saturated all the same that was not needed."""
+        shares = self.uses.filter(~pl.col("saturated")).select(pl.coalesce(*_FULL)).to_series()
         return any(part >= MOSTLY for part in shares)
 
     @property
     def stalls(self) -> bool:
-        """Whether the loop stood still long enough to matter."""
+        """Whether the loop stalled long enough to matter."""
         return self.stood is not None and self.stood.share >= HARDLY
 
     @property
@@ -138,7 +139,7 @@ class Saturation:
 def saturation(
     resources: pl.DataFrame, steps: pl.DataFrame, stalls: pl.DataFrame, *, workers: int
 ) -> Saturation:
-    """What was used up in the steady state of the rank that stood still longest.
+    """What was saturated in the steady state of the rank that stalled longest.
 
     Args:
         resources: columns of `run.result.RESOURCES`, of the steady state.
@@ -153,18 +154,18 @@ def saturation(
     judged = _judged(moments, stalls.filter(pl.col("rank") == rank))
     if not _cores_wanted(mine, workers):
         idle = pl.col("resource").is_in([CORE, QUOTA])
-        judged = judged.with_columns(used_up=pl.col("used_up") & ~idle)
+        judged = judged.with_columns(saturated=pl.col("saturated") & ~idle)
     number = moments["moment"].n_unique()
     return Saturation(judged, number, stood, _others_share(mine))
 
 
-def _stood(steps: pl.DataFrame, stalls: pl.DataFrame) -> Stood | None:
+def _stood(steps: pl.DataFrame, stalls: pl.DataFrame) -> LoopStall | None:
     found = []
     for rank in steps["rank"].unique().sort():
         mine = pl.col("rank") == rank
         time = loop_breakdown(steps.filter(mine), stalls.filter(mine))
         if time is not None:
-            found.append(Stood(rank, time.stall_share, time.step_s > 0))
+            found.append(LoopStall(rank, time.stall_share, time.step_s > 0))
     return max(found, key=lambda stood: stood.share, default=None)
 
 
@@ -219,14 +220,14 @@ def _judged(moments: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
             full_share=full.mean(),
             stalled_share=pl.when(pl.col("stalled_s").sum() > 0).then(of_stalls),
         )
-        .with_columns(used_up=pl.coalesce(*_FULL) >= MOSTLY)
+        .with_columns(saturated=pl.coalesce(*_FULL) >= MOSTLY)
     )
     place = pl.col("resource").replace_strict({n: i for i, n in enumerate(THRESHOLDS)})
     return uses.sort(place, "device").select(pl.col(n).cast(kind) for n, kind in USES.items())
 
 
 def stalled_s(begin_ns: np.ndarray, end_ns: np.ndarray, stalls: pl.DataFrame) -> np.ndarray:
-    """For how long the loop stood still between these moments, seconds.
+    """For how long the loop stalled between these moments, seconds.
 
     Args:
         begin_ns: from the start of the run.
@@ -271,12 +272,6 @@ def _core_seconds(samples: pl.DataFrame) -> float:
     return float(samples["value"].to_numpy() @ length_s)
 
 
-MOST_BINS: Final = 300
-"""More cannot be told apart at a notebook's width."""
-SHORTEST_S: Final = 0.2
-"""Of a bin: below it, CPU time that is counted in steps of 10 ms is more step than time."""
-
-
 @dataclass(frozen=True)
 class Usage:
     """The resources of one rank, in bins of the same length."""
@@ -285,7 +280,7 @@ class Usage:
     """`resource, device, at_s, value, limit`: the mean of a bin, at its middle; seconds from the
     start of the run."""
     stalled: np.ndarray
-    """Of each bin, the share (0 to 1) in which the loop stood still."""
+    """Of each bin, the share (0 to 1) in which the loop stalled."""
     begin_s: float
     """Of the first bin, seconds from the start of the run."""
     bin_s: float
@@ -297,7 +292,7 @@ class Usage:
     missing: tuple[str, ...]
     """Resources that are not there, or were not read."""
     judged: Saturation
-    """What of it was used up."""
+    """What of it was saturated."""
 
     @property
     def end_s(self) -> float:
@@ -306,7 +301,7 @@ class Usage:
 
 
 def find_saturated(run: Run) -> Saturation:
-    """Which resource was used up in the steady state of a run."""
+    """Which resource was saturated in the steady state of a run."""
     workers = run.settings.num_workers
     return saturation(run.resources(), run.steps(), run.stalls(), workers=workers)
 
@@ -360,17 +355,17 @@ def _mean(cost: pl.DataFrame) -> float | None:
 
 
 def sentence(found: Saturation) -> str:
-    """The answer: what was used up, or where else to look."""
+    """The answer: what was saturated, or where else to look."""
     if found.stood is None:
         return "No training loop was recorded: nothing can be said of what it lacked"
     if not found.known:
-        return "The steady state was too short to tell whether a resource was used up"
-    machine = [use for use in found.used_up if use["resource"] not in OWN]
-    own = [use for use in found.used_up if use["resource"] in OWN]
+        return "The steady state was too short to tell whether a resource was saturated"
+    machine = [use for use in found.saturated if use["resource"] not in OWN]
+    own = [use for use in found.saturated if use["resource"] in OWN]
     if machine:
         return _of_machine(found, machine)
     if not found.stalls:
-        return "No resource was used up, and the loop hardly stood still"
+        return "No resource was saturated, and the loop hardly stalled"
     return _of_own(found, own[0]) if own else _of_none(found)
 
 
@@ -378,7 +373,7 @@ def _of_none(found: Saturation) -> str:
     part = share(found.stood.share if found.stood else None)
     what = "Nothing that the loop needed" if found.full else "No resource"
     return (
-        f"{what} was used up while the loop stood still ({part} of the time): look for a lock or a "
+        f"{what} was saturated while the loop stalled ({part} of the time): look for a lock or a "
         "software limit"
     )
 
@@ -388,15 +383,15 @@ def _of_machine(found: Saturation, uses: list[dict[str, Any]]) -> str:
     stood = found.stood.share if found.stood else 0.0
     if found.stalls:
         during = f"{share(use['stalled_share'])} of the stalls, which are {share(stood)} of the"
-        told = f"{subject(use)} used up for {during} loop's time"
+        told = f"{subject(use)} saturated for {during} loop's time"
     else:
-        told = f"{subject(use)} used up for {share(use['full_share'])} of the time"
+        told = f"{subject(use)} saturated for {share(use['full_share'])} of the time"
     others = found.others_share or 0.0
     if use["resource"] == CORE and others >= OTHERS:
         told += f"; other processes had {share(others)} of the cores"
     more = dict.fromkeys(NAMES[one["resource"]] for one in uses[1:])
     told += f"; so was: {', '.join(more)}" if more else ""
-    return told if found.stalls else f"{told}, though the loop hardly stood still"
+    return told if found.stalls else f"{told}, though the loop hardly stalled"
 
 
 def _of_own(found: Saturation, use: dict[str, Any]) -> str:
@@ -409,7 +404,7 @@ def _of_own(found: Saturation, use: dict[str, Any]) -> str:
 
 
 def subject(use: dict[str, Any]) -> str:
-    """What was used up, as the begin of a sentence; a row of `USES`."""
+    """What was saturated, as the begin of a sentence; a row of `USES`."""
     device = use["device"]
     told = {
         CORE: f"The {count(use['devices'], 'core')} at hand were",

@@ -1,17 +1,8 @@
-"""A piece of the steady state for the timeline: what each worker and the training loop did when.
-
-The window holds a stall of typical length, not the worst one: what is drawn should be what happens
-again and again. Of several ranks one is shown.
-
-A window of the steady state to look at: around something typical.
+"""A piece of the steady state to look at: what each worker and the training loop did when.
 
 What is drawn should be what happens again and again, so the window holds a stall of about the
-median length, not the worst one, and is itself of about the usual length.
-
-The timeline at a place that somebody chose: around a stall, or from a step on.
-
-A batch has hundreds of spans, far more than a picture can show, so within a batch the spans of one
-kind are put together. A batch's begin, end and totals are as measured.
+median length, not the worst one. Somebody can choose a place, too. A batch has hundreds of spans,
+far more than a picture can show, so within a batch the spans of one kind are put together.
 """
 
 from __future__ import annotations
@@ -43,6 +34,10 @@ NEAR: Final = 1.5
 SMALL: Final = 0.2
 """The shortest stalls that together are this share of the time in stalls are not looked for."""
 _LENGTHS: Final = ("length_s", "length_ns")
+
+_LOOP_KINDS: Final = ("h2d", "step", "other")
+_BATCH: Final = ("epoch", "batch")
+_ONE_BATCH: Final = ("rank", "pid", "worker", "epoch", "batch")
 
 
 @dataclass(frozen=True)
@@ -170,11 +165,6 @@ def _typical(tries: pl.DataFrame, favoured: Collection[int]) -> dict[str, Any]:
     far = off["length_s"] > math.log(NEAR)
     ordered = among.sort("gap", far, ~pl.col("known"), off["length_ns"], maintain_order=True)
     return ordered.row(0, named=True)
-
-
-_LOOP_KINDS: Final = ("h2d", "step", "other")
-_BATCH: Final = ("epoch", "batch")
-_ONE_BATCH: Final = ("rank", "pid", "worker", "epoch", "batch")
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,9 @@
-"""Exposed time: for which part of whose work the training loop stood still.
+"""Exposed time: for which part of whose work the training loop stalled.
 
-Workers that are busy are no problem; a loop that stands still is. So the work that made a batch
-is laid over the stall of the loop that waited for it, and only what overlaps counts:
-
-1. Before its worker took the task up, the worker was on an earlier batch, or not yet there, or the
-   task lay in a queue.
-2. While it was being made, its spans say at which stage; what no span covers is unattributed, or
-   not recorded where the recorder thinned the batch out.
-3. Then it lay in the worker's queue, was pickled and sent, received, pinned and handed out.
-
-The parts of a stall add up to it. Everything is linear in the number of spans, but for one sort of
-those that lie in a stall.
-
-What the loop stood still for, wherever its waits come from.
-
-The loop may iterate a DataLoader, or something around one that takes several of its batches for one
-of its own, or none. So each `next` of the DataLoader inside of a stall is explained by the batch
-that it waited for; the rest of the stall is the main process's own work.
+Workers that are busy are no problem; a loop that waits for them is. So the work that made a batch
+is laid over the stall that waited for it, and only what overlaps counts (see `lifecycle`). What
+lies in a stall beside the DataLoader's own `next` is the main process's work. The parts of a stall
+add up to it.
 """
 
 from __future__ import annotations
@@ -40,9 +27,8 @@ from stallscope.stalls.thresholds import STALL_S, STALL_SHARE
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
 
-
-if TYPE_CHECKING:
     Schema = dict[str, PolarsDataType]
+
 
 STALLS: Schema = {
     "rank": pl.Int16,
@@ -54,7 +40,7 @@ STALLS: Schema = {
     "end_ns": pl.Int64,
     "stall_s": pl.Float64,
 }
-"""One row a stall: the step that waited and the window in which the loop stood still, from
+"""One row a stall: the step that waited and the window in which the loop stalled, from
 `start_ns` to `end_ns`, counted from the start of the run."""
 
 PARTS: Schema = {
@@ -78,6 +64,8 @@ EXPOSED: Schema = {
 stalls in which it occurs."""
 
 _PART: Final = ("part", "kind")
+
+_STEP = ["rank", "step"]
 
 
 def find_stalls(steps: pl.DataFrame) -> pl.DataFrame:
@@ -114,7 +102,7 @@ def stall_parts(
     Args:
         stalls: columns of `STALLS`.
         deliveries: columns of `run.DELIVERIES`, of the whole run: also warm-up, all epochs.
-        spans: columns of `analyze.spans.SPANS`, the workers', of the whole run.
+        spans: columns of `run.decode.SPANS`, the workers', of the whole run.
         side_spans: the same columns, of pinning and of the training loop.
 
     Returns:
@@ -201,17 +189,14 @@ def _is_own(part: str) -> pl.Expr:
     )
 
 
-_STEP = ["rank", "step"]
-
-
 @dataclass(frozen=True)
 class StallBreakdown:
     """Stalls and what they consist of."""
 
     stalls: pl.DataFrame
-    """Columns of `exposed.STALLS`."""
+    """Columns of `STALLS`."""
     parts: pl.DataFrame
-    """Columns of `exposed.PARTS`, with the batches that were not recorded spread."""
+    """Columns of `PARTS`, with the batches that were not recorded spread."""
     not_recorded_share: float
     """Share (0 to 1) of the stalled time that was spread so."""
 
@@ -223,13 +208,13 @@ def break_down_stalls(
     spans: pl.DataFrame,
     side_spans: pl.DataFrame,
 ) -> StallBreakdown:
-    """What the loop stood still for in these steps.
+    """What the loop stalled for in these steps.
 
     Args:
         steps: columns of `run.STEPS`; those that count.
         waits: columns of `run.WAITS`.
         deliveries: columns of `run.DELIVERIES`, of the whole run.
-        spans: columns of `analyze.spans.SPANS`, of the whole run.
+        spans: columns of `run.decode.SPANS`, of the whole run.
         side_spans: the same columns, of the whole run.
     """
     stalls = find_stalls(steps)

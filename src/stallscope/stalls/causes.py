@@ -1,14 +1,8 @@
-"""Things that happened at some steps, tested for being the reason why the loop stood still there.
+"""What happened at some steps, tested for being the reason why the loop stalled there.
 
-That one thing comes with another says little where both are frequent, so it is asked how probable
-so many coincidences are when neither has to do with the other, and what happened must have taken
-long enough.
-
-What single samples can do to the loop: one that takes long, and one that opens a new file.
-
-What can make the loop wait for data: garbage, a new epoch or file, a slow sample or worker.
-
-What can make a step long beside the model: the user's named parts, garbage, an epoch's end.
+A slow sample or worker, a new file or epoch, garbage, a part of the step that has a name. That one
+thing comes with another says little where both are frequent, so it is asked how probable so many
+coincidences are when neither has to do with the other; and it must have taken long enough.
 """
 
 from __future__ import annotations
@@ -51,17 +45,39 @@ if TYPE_CHECKING:
 
 
 LIFT: Final = 2.0
-"""Where a cause is at work, standing still is so many times as frequent as elsewhere; so most of
+"""Where a cause is at work, stalls are so many times as frequent as elsewhere; so most of
 it is no coincidence."""
 MOSTLY: Final = 0.8
 """This share of the steps has a rhythm when all are said to."""
 THROUGHOUT: Final = 0.5
 """A rhythm that fills less of the run is there only at times."""
 
+SHARD: Final = 4.0
+"""A file is a shard when it gives so many samples in a row, on average."""
+CLEARLY: Final = 2.0
+"""From this ratio on, what a file's first sample takes is said beside what the others take."""
+NAMED: Final = 3
+"""So many samples are named in a sentence."""
+_BATCH: Final = ("epoch", "batch")
+A_THIRD: Final = 1 / 3
+"""What a slow worker takes longer than the others is at least so much of a stall: where no worker
+is quick enough, the loop waits for the slow one all the same."""
+NOTICED: Final = 0.1
+"""From this share of a wait on, it is said what the loader's restart took of it."""
+REST: Final = (OTHER.name, STEP.name)
+"""What lies outside of all parts that have a name."""
+MODEL: Final = (FORWARD.name, BACKWARD.name, OPTIMIZER.name)
+"""Parts of the step itself: they are told beside a rhythm, and are no reason by themselves."""
+CALLED: Final = {
+    ANOTHER_LOADER.name: "a loop over another loader (validation?)",
+    END_OF_EPOCH.name: "the end of the epoch (its workers end, unless they are persistent)",
+}
+"""What parts are called that are not the user's own."""
+
 
 @dataclass(frozen=True, eq=False)
 class ExplainedStalls:
-    """Steps at which the loop stood still, and why."""
+    """Steps at which the loop stalled, and why."""
 
     code: str
     """Kind of pattern."""
@@ -70,7 +86,7 @@ class ExplainedStalls:
     title: str
     """One sentence with numbers."""
     explained: np.ndarray
-    """Of each step, whether this is why the loop stood still there."""
+    """Of each step, whether this is why the loop stalled there."""
     named: np.ndarray
     """Of each step, whether it is one of those that the title speaks of; the others that are
     explained follow these."""
@@ -87,7 +103,7 @@ class Stops:
     named: np.ndarray
     """Of each step, whether the title speaks of it."""
     seconds: np.ndarray
-    """For how long the loop stood still at each step."""
+    """For how long the loop stalled at each step."""
     period: int | None
     """Steps from one time to the next."""
 
@@ -98,7 +114,7 @@ class Stops:
 
     @property
     def typical(self) -> str:
-        """For how long the loop stood still there (median), in words."""
+        """For how long the loop stalled there (median), in words."""
         return self.median(self.seconds)
 
     def median(self, values: np.ndarray) -> str:
@@ -140,19 +156,19 @@ class PatternCause:
     fewest: int = 3
     """It explains at least so many steps, or nothing."""
     reach: int = 1
-    """Standing still within so many steps from there belongs to it, when it is not longer."""
+    """A stall within so many steps from there belongs to it, when it is not longer."""
     tried: int = 1
     """Of how many of its kind it is the best; they share the doubt."""
     doubt: float = 0.0
     """Chance of being wrong that is there before any step is looked at."""
     measured: bool = False
-    """It was measured only where the loop stood still, so that only `doubt` speaks."""
+    """It was measured only where the loop stalled, so that only `doubt` speaks."""
 
-    def chance_at(self, still: np.ndarray, free: np.ndarray) -> float:
-        """The chance that it has nothing to do with standing still.
+    def chance_at(self, stalled: np.ndarray, free: np.ndarray) -> float:
+        """The chance that it has nothing to do with the stalls.
 
         Args:
-            still: the steps at which the loop stood still.
+            stalled: the steps at which the loop stalled.
             free: the steps that nothing else explains.
         """
         if self.measured:
@@ -160,15 +176,15 @@ class PatternCause:
         known = free if self.known is None else free & self.known
         total, marked, drawn, both = (
             int(np.count_nonzero(mask & known))
-            for mask in (known, self.marked, still, self.marked & still)
+            for mask in (known, self.marked, stalled, self.marked & stalled)
         )
         if both * (total - marked) < LIFT * (drawn - both) * marked:
             return 1.0
         return hypergeometric_tail(total=total, marked=marked, drawn=drawn, both=both)
 
-    def explained_of(self, still: np.ndarray, left: Residual) -> np.ndarray:
-        """The steps that it explains, of those at which the loop stood still."""
-        here = still & self.marked
+    def explained_of(self, stalled: np.ndarray, left: Residual) -> np.ndarray:
+        """The steps that it explains, of those at which the loop stalled."""
+        here = stalled & self.marked
         if self.enough_s is not None:
             here = here & (self.enough_s >= self.enough * left.seconds)
         return left.with_rounds(here, self.reach)
@@ -179,15 +195,15 @@ def explain(cause: PatternCause, left: Residual, tests: int) -> ExplainedStalls 
 
     Args:
         cause: what happened.
-        left: where the loop stood still, as far as nothing else explains it.
+        left: where the loop stalled, as far as nothing else explains it.
         tests: how many causes are tried, that share the doubt.
     """
     levels = left.levels()
     candidates = []
-    for still in levels:
-        alone = cause.chance_at(still, left.free) * len(levels) * cause.tried + cause.doubt
-        explained = cause.explained_of(still, left)
-        enough = np.count_nonzero(still & cause.marked & explained) >= cause.fewest
+    for stalled in levels:
+        alone = cause.chance_at(stalled, left.free) * len(levels) * cause.tried + cause.doubt
+        explained = cause.explained_of(stalled, left)
+        enough = np.count_nonzero(stalled & cause.marked & explained) >= cause.fewest
         if enough and alone * tests < CHANCE:
             candidates.append((float(left.seconds[explained].sum()), alone * tests, explained))
     if not candidates:
@@ -212,16 +228,6 @@ def ordinal(number: int) -> str:
     endings = {1: "st", 2: "nd", 3: "rd"}
     teens = number // 10 % 10 == 1
     return f"{number}{'th' if teens else endings.get(number % 10, 'th')}"
-
-
-SHARD: Final = 4.0
-"""A file is a shard when it gives so many samples in a row, on average."""
-CLEARLY: Final = 2.0
-"""From this ratio on, what a file's first sample takes is said beside what the others take."""
-NAMED: Final = 3
-"""So many samples are named in a sentence."""
-
-_BATCH: Final = ("epoch", "batch")
 
 
 def slow_sample_limit(took_s: np.ndarray) -> tuple[float, float]:
@@ -321,13 +327,6 @@ def _first_takes(told: pl.DataFrame) -> str:
     if first_s < CLEARLY * other_s:
         return ""
     return f": its first one takes {seconds(first_s)}, the others {seconds(other_s)}"
-
-
-A_THIRD: Final = 1 / 3
-"""What a slow worker takes longer than the others is at least so much of a stall: where no worker
-is quick enough, the loop waits for the slow one all the same."""
-NOTICED: Final = 0.1
-"""From this share of a wait on, it is said what the loader's restart took of it."""
 
 
 def wait_causes(loop: StepSeries, evidence: Evidence) -> list[PatternCause]:
@@ -430,17 +429,6 @@ def _slow_worker(loop: StepSeries, slow: int, workers: int) -> PatternCause:
         tried=workers,
         doubt=workers * rank_sum_tail(loop.made_s[own], loop.made_s[rest]),
     )
-
-
-REST: Final = (OTHER.name, STEP.name)
-"""What lies outside of all parts that have a name."""
-MODEL: Final = (FORWARD.name, BACKWARD.name, OPTIMIZER.name)
-"""Parts of the step itself: they are told beside a rhythm, and are no reason by themselves."""
-CALLED: Final = {
-    ANOTHER_LOADER.name: "a loop over another loader (validation?)",
-    END_OF_EPOCH.name: "the end of the epoch (its workers end, unless they are persistent)",
-}
-"""What parts are called that are not the user's own."""
 
 
 def parts_s(loop: StepSeries, side_spans: pl.DataFrame) -> dict[str, np.ndarray]:

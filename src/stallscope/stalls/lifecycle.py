@@ -1,18 +1,9 @@
-"""The way of a batch through a stall: which milestone was passed when, inside of the window.
-
-Between two milestones one party has the batch: the queue to its worker, the worker, the worker's
-feeder thread, the pipe, the pin thread, the training loop. So the milestones cut the window of a
-stall into sections that add up to it, to the nanosecond, whatever was seen and whatever was not.
-
-How much of a stretch of time is covered by intervals: of one process, of one rank.
-
-Answered for all stretches at once, by a running total of what is covered and two look-ups in it.
-
-A stall cut into sections by the way of its batch, and whose time each of them is.
+"""A batch's way through a stall: which party had it when, and so whose time each section is.
 
 Before its worker took the task up, the worker was on an earlier batch, or not ready yet, or the
 task lay in a queue. While the batch was being made, its spans say at which stage. Then it lay in
-the worker's queue, was pickled and sent, received, pinned and handed out.
+the worker's queue, was pickled and sent, received, pinned and handed out. The sections of a stall
+add up to it, to the nanosecond, whatever was seen and whatever was not.
 """
 
 from __future__ import annotations
@@ -28,6 +19,9 @@ from stallscope.stages import KINDS
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
 
+    Schema = dict[str, PolarsDataType]
+    _Names = dict[int, np.ndarray | str]  # of a section; one for all stalls, or one for each
+
 
 BATCH: Final = ("rank", "epoch", "batch")
 """What names a batch, together with the process that made it."""
@@ -38,6 +32,42 @@ feeder thread began to pickle it, had sent it; it was received, began to be pinn
 
 _SENT: Final = ["asked_ns", "taken_ns", "made_ns", "pickle_ns", "sent_ns"]
 _RECEIVED: Final = ["arrived_ns", "pinning_ns", "pinned_ns"]
+
+EARLIER: Final = "earlier batch"
+"""The worker that owed the batch was still on an earlier one."""
+START: Final = "start workers"
+"""The worker was being started, or was getting ready for its first batch."""
+QUEUED: Final = "queued"
+"""The task, or the batch, lay in a queue: nobody was at work on it."""
+SEND: Final = "send"
+"""The worker's feeder thread pickled the batch and wrote it into the pipe."""
+UNPICKLE: Final = "unpickle"
+"""It had been sent and was not yet received."""
+PIN: Final = "pin"
+"""It was being copied to pinned memory."""
+MAIN: Final = "main process"
+"""The loader's own work in the training loop's process: sampler, bookkeeping."""
+GARBAGE: Final = "garbage collection"
+"""The main process collected garbage when it should have received or handed out the batch."""
+NOT_RECORDED: Final = "not recorded"
+"""It was being made, but the recorder had left it out."""
+UNATTRIBUTED: Final = "unattributed"
+"""Nothing that was recorded explains it."""
+KIND_OF: Final = {
+    **dict.fromkeys((EARLIER, START, MAIN, GARBAGE, NOT_RECORDED), "other"),
+    **dict.fromkeys((QUEUED, SEND, UNPICKLE), "send"),
+    PIN: "pin",
+    UNATTRIBUTED: None,
+}
+"""Every part that is no worker's stage, with its kind."""
+_ROW: Final[Schema] = {
+    "stall": pl.Int64,
+    "section": pl.Int64,
+    "part": pl.String,
+    "kind": pl.Enum(KINDS),
+    "ns": pl.Int64,
+}
+"""One piece of a stall; `stall` is its row number."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +99,9 @@ def lifecycle_of(
     the clock after the fact, and where another one was quicker, the other one's clock is right.
 
     Args:
-        stalls: columns of `analyze.stalls.exposed.STALLS`.
+        stalls: columns of `stalls.attribution.STALLS`.
         deliveries: columns of `run.DELIVERIES`, of the whole run.
-        side_spans: columns of `analyze.spans.SPANS`; those of pinning are used.
+        side_spans: columns of `run.decode.SPANS`; those of pinning are used.
     """
     seen = (
         stalls.select(*BATCH, begin_ns="start_ns", finish_ns="end_ns")
@@ -201,49 +231,6 @@ class IntervalUnion:
         return np.where(last >= 0, self._before_ns[last] + inside, 0)
 
 
-if TYPE_CHECKING:
-    Schema = dict[str, PolarsDataType]
-    _Names = dict[int, np.ndarray | str]  # of a section; one for all stalls, or one for each
-
-EARLIER: Final = "earlier batch"
-"""The worker that owed the batch was still on an earlier one."""
-START: Final = "start workers"
-"""The worker was being started, or was getting ready for its first batch."""
-QUEUED: Final = "queued"
-"""The task, or the batch, lay in a queue: nobody was at work on it."""
-SEND: Final = "send"
-"""The worker's feeder thread pickled the batch and wrote it into the pipe."""
-UNPICKLE: Final = "unpickle"
-"""It had been sent and was not yet received."""
-PIN: Final = "pin"
-"""It was being copied to pinned memory."""
-MAIN: Final = "main process"
-"""The loader's own work in the training loop's process: sampler, bookkeeping."""
-GARBAGE: Final = "garbage collection"
-"""The main process collected garbage when it should have received or handed out the batch."""
-NOT_RECORDED: Final = "not recorded"
-"""It was being made, but the recorder had left it out."""
-UNATTRIBUTED: Final = "unattributed"
-"""Nothing that was recorded explains it."""
-
-KIND_OF: Final = {
-    **dict.fromkeys((EARLIER, START, MAIN, GARBAGE, NOT_RECORDED), "other"),
-    **dict.fromkeys((QUEUED, SEND, UNPICKLE), "send"),
-    PIN: "pin",
-    UNATTRIBUTED: None,
-}
-"""Every part that is no worker's stage, with its kind."""
-
-_ROW: Final[Schema] = {
-    "stall": pl.Int64,
-    "section": pl.Int64,
-    "part": pl.String,
-    "kind": pl.Enum(KINDS),
-    "ns": pl.Int64,
-}
-"""One piece of a stall; `stall` is its row number."""
-
-
 def attribute_sections(
     way: BatchLifecycle, deliveries: pl.DataFrame, spans: pl.DataFrame, side_spans: pl.DataFrame
 ) -> pl.DataFrame:
@@ -252,7 +239,7 @@ def attribute_sections(
     Args:
         way: the milestones of the batches waited for.
         deliveries: columns of `run.DELIVERIES`.
-        spans: columns of `analyze.spans.SPANS`, the workers'.
+        spans: columns of `run.decode.SPANS`, the workers'.
         side_spans: the same columns; garbage collections of the main process are used.
 
     Returns:

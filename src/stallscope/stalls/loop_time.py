@@ -1,4 +1,4 @@
-"""The training loop's time: how long it stands still, and what for, in numbers and in a sentence.
+"""The training loop's time: how long it stalls, and what for, in numbers and in a sentence.
 
 The pictures and the table have these in common, so that they never disagree.
 """
@@ -79,7 +79,7 @@ class LoopBreakdown:
 
     @property
     def stall_share(self) -> float:
-        """Share (0 to 1) of its time in which the loop stands still."""
+        """Share (0 to 1) of its time in which the loop stalls."""
         return self.share(self.stall_s)
 
     @property
@@ -111,7 +111,7 @@ def loop_breakdown(steps: pl.DataFrame, stalls: pl.DataFrame) -> LoopBreakdown |
 
     Args:
         steps: columns of `run.STEPS`.
-        stalls: columns of `analyze.stalls.exposed.STALLS`, of these steps.
+        stalls: columns of `stalls.attribution.STALLS`, of these steps.
     """
     known = steps.drop_nulls(["wait_s", "start_ns", "end_ns"])
     if known.is_empty():
@@ -137,11 +137,11 @@ def sentence(
     workers: int,
     name: Callable[[str], str] = str,
 ) -> str:
-    """How much of its time the loop stands still, and the longest part of that if it matters.
+    """How much of its time the loop stalls, and the longest part of that if it matters.
 
     Args:
         time: what the loop's time consists of.
-        exposed: columns of `analyze.stalls.exposed.EXPOSED`.
+        exposed: columns of `stalls.attribution.EXPOSED`.
         workers: worker processes of the loader; 0: the main process loads.
         name: makes a stage's name fit to be shown.
     """
@@ -149,30 +149,30 @@ def sentence(
         return NO_LOOP
     if not time.stalls:
         return (
-            f"The loop never stands still: the longest of {count(time.steps, 'wait')} takes "
+            f"The loop never stalls: the longest of {count(time.steps, 'wait')} takes "
             f"{seconds(time.longest_wait_s)}"
         )
     if time.hardly_waits:
-        return f"The loop hardly waits: it stands still {share(time.stall_share)} of the time"
-    still = f"The loop stands still {share(time.stall_share)} of the time"
+        return f"The loop hardly waits: it stalls {share(time.stall_share)} of the time"
+    stalls = f"The loop stalls {share(time.stall_share)} of the time"
     if not time.step_s:
-        still = "The loop has no step here and takes batches as they come, so it only waits"
+        stalls = "The loop has no step here and takes batches as they come, so it only waits"
     if exposed.is_empty():
-        return still
+        return stalls
     first, *others = exposed.head(2).iter_rows(named=True)
     named = [first, *(part for part in others if part["share"] >= ALIKE * first["share"])]
     words = [f"{share(part['share'])} {_word(part, name)}" for part in named]
     words[0] = words[0].replace(" ", " of that is ", 1)
     where = "in the workers" if workers else "in the main process"
     end = "" if any(is_own(part["part"], part["kind"]) for part in named) else f" {where}"
-    return f"{still}; {' and '.join(words)}{end}"
+    return f"{stalls}; {' and '.join(words)}{end}"
 
 
 def leading(patterns: pl.DataFrame) -> dict[str, Any] | None:
     """The pattern that explains most, if one is claimed that explains enough to be looked at.
 
     Args:
-        patterns: columns of `analyze.patterns.PATTERNS`.
+        patterns: columns of `stalls.patterns.PATTERNS`.
     """
     claimed = patterns.filter(pl.col("chance").is_not_null(), pl.col("share") >= LEADING_SHARE)
     return next(claimed.head(1).iter_rows(named=True), None)

@@ -1,16 +1,9 @@
-"""Why the training loop stands still when it does: patterns, each with a chance of being wrong.
+"""Patterns: why the training loop stalls when it does, each with a chance of being wrong.
 
-What only looks like a pattern is not claimed: long waits by chance are called irregular. Each rank
-is looked at by itself; what is found on several of them is one row.
-
-Standing still in a rhythm, all the time, or without any pattern: what is left to say.
-
-These are looked at when nothing that happened at the steps explains them better.
-
-Why one rank's loop stands still: what explains most first, then what is left again.
-
-What happened at the very steps (a slow sample, a garbage collection) is a better explanation than a
-rhythm alone, and wins where it explains nearly as much.
+What explains most comes first, then what is left is looked at again. What happened at the very
+steps (a slow sample, a garbage collection) is a better explanation than a rhythm alone. What only
+looks like a pattern is not claimed: long waits by chance are called irregular. Each rank is looked
+at by itself; what is found on several of them is one row.
 """
 
 from __future__ import annotations
@@ -46,6 +39,9 @@ if TYPE_CHECKING:
     from stallscope.stalls.periodicity import Rhythm
     from stallscope.stalls.step_series import StepSeries
 
+    Recurring = Callable[[Residual, int], list[ExplainedStalls]]
+    Schema = dict[str, PolarsDataType]
+
 
 RHYTHMS: Final = ("workers_together", "periodic", "periodic_step")
 """Patterns that are nothing but a rhythm: what is found of one later is part of it."""
@@ -56,12 +52,36 @@ MOST_EPISODES: Final = 0.75
 ALIKE: Final = 3.0
 """Waits are alike when the upper quartile is not more times the lower one than this."""
 SUBSTANTIAL: Final = 0.1
-"""Share of all the time of standing still from which on what has no pattern is spoken of."""
+"""Share of all stalled time from which on what has no pattern is spoken of."""
 TOGETHER: Final = 0.5
 """Workers finish together when the batches of one round are ready within this share of the time
 that making one takes."""
 HEAVY: Final = 0.1
 """The share of the stalls that are called the longest ones."""
+
+NEARLY: Final = 0.8
+"""A more specific pattern is preferred when it explains this share of what the other one does."""
+MOST: Final = 12
+"""More patterns are not looked for on one side of one rank."""
+PATTERNS: Schema = {
+    "pattern": pl.String,
+    "title": pl.String,
+    "stalls": pl.Int64,
+    "stalled_s": pl.Float64,
+    "share": pl.Float64,
+    "period": pl.Int32,
+    "chance": pl.Float64,
+    "side": pl.Enum(("wait", "step")),
+    "rank": pl.Int16,
+    "steps": pl.List(pl.Int32),
+    "named": pl.List(pl.Int32),
+}
+"""One row a pattern, the one that explains most first. `stalls`: the stalls, or the long steps,
+that it explains, over all ranks; `stalled_s`: how long they are, or by how much longer than usual;
+`share` (0 to 1) of all such time; `period` in steps, null where there is no rhythm; `chance`: the
+probability that it is an accident, null where nothing is claimed; `side`: whether the loop waited
+for data or a step was long; `steps`: which steps, of `rank` (the rank with most of it); `named`:
+those of them that the title speaks of; the others lie beside these."""
 
 
 def recurring_waits(loop: StepSeries, left: Residual, tests: int) -> list[ExplainedStalls]:
@@ -69,7 +89,7 @@ def recurring_waits(loop: StepSeries, left: Residual, tests: int) -> list[Explai
     return [_waits(loop, left, *one) for one in _rhythms(left, tests, loop.num_workers)]
 
 
-def _waits(loop: StepSeries, left: Residual, still: np.ndarray, beat: Rhythm) -> ExplainedStalls:
+def _waits(loop: StepSeries, left: Residual, stalled: np.ndarray, beat: Rhythm) -> ExplainedStalls:
     starts = _mask(beat.starts, loop.size)
     stops = Stops(starts, left.seconds, beat.period)
     waits = f"{stops.subject('waits', 'wait')} {stops.typical}"
@@ -79,7 +99,7 @@ def _waits(loop: StepSeries, left: Residual, still: np.ndarray, beat: Rhythm) ->
         return ExplainedStalls(
             "workers_together", "", title, explained, starts, beat.chance, beat.period
         )
-    explained = left.with_runs(starts, still, beat.period)
+    explained = left.with_runs(starts, stalled, beat.period)
     title = f"{waits}; nothing that was recorded explains it"
     return ExplainedStalls(
         "periodic", str(beat.period), title, explained, starts, beat.chance, beat.period
@@ -94,13 +114,17 @@ def recurring_steps(
 
 
 def _long_steps(
-    loop: StepSeries, parts: dict[str, np.ndarray], left: Residual, still: np.ndarray, beat: Rhythm
+    loop: StepSeries,
+    parts: dict[str, np.ndarray],
+    left: Residual,
+    stalled: np.ndarray,
+    beat: Rhythm,
 ) -> ExplainedStalls:
     starts = _mask(beat.starts, loop.size)
     stops = Stops(starts, left.seconds, beat.period)
     times = f"{times_longer(loop, starts)} times as long as usual ({stops.typical} more)"
     title = f"{stops.subject('is', 'are')} {times}, {_where(parts, stops)}"
-    explained = left.with_runs(starts, still, beat.period)
+    explained = left.with_runs(starts, stalled, beat.period)
     return ExplainedStalls(
         "periodic_step", str(beat.period), title, explained, starts, beat.chance, beat.period
     )
@@ -132,8 +156,8 @@ def irregular(left: Residual, total_s: float, noun: str) -> list[ExplainedStalls
     """What no pattern explains, where it is much; no chance, as nothing is claimed of it.
 
     Args:
-        left: where the loop stood still, as far as nothing explains it.
-        total_s: for how long it stood still in all.
+        left: where the loop stalled, as far as nothing explains it.
+        total_s: for how long it stalled in all.
         noun: what one of these times is called.
     """
     lengths = np.sort(left.seconds[left.flags])[::-1]
@@ -153,9 +177,9 @@ def irregular(left: Residual, total_s: float, noun: str) -> list[ExplainedStalls
 def _rhythms(left: Residual, tests: int, expected: int = 0) -> list[tuple[np.ndarray, Rhythm]]:
     """The rhythms that are sure, and the steps in which each was found, the fewest steps first."""
     levels = sorted(left.levels(), key=np.count_nonzero)
-    found = ((still, rhythm(still, left.free, expected)) for still in levels)
-    paid = [(still, beat.less_sure(len(levels) * tests)) for still, beat in found if beat]
-    return [(still, beat) for still, beat in paid if beat.chance < CHANCE]
+    found = ((stalled, rhythm(stalled, left.free, expected)) for stalled in levels)
+    paid = [(stalled, beat.less_sure(len(levels) * tests)) for stalled, beat in found if beat]
+    return [(stalled, beat) for stalled, beat in paid if beat.chance < CHANCE]
 
 
 def _round(loop: StepSeries, starts: np.ndarray) -> str:
@@ -200,15 +224,6 @@ def _mask(places: np.ndarray, size: int) -> np.ndarray:
     return mask
 
 
-if TYPE_CHECKING:
-    Recurring = Callable[[Residual, int], list[ExplainedStalls]]
-
-NEARLY: Final = 0.8
-"""A more specific pattern is preferred when it explains this share of what the other one does."""
-MOST: Final = 12
-"""More patterns are not looked for on one side of one rank."""
-
-
 def explain_waits(loop: StepSeries, evidence: Evidence, ranks: int) -> list[ExplainedStalls]:
     """Why the loop waits for data.
 
@@ -223,7 +238,7 @@ def explain_waits(loop: StepSeries, evidence: Evidence, ranks: int) -> list[Expl
     always = constant(left)
     if always is not None:
         found, left = [*found, always], left.without(always.explained)
-    return found + irregular(left, loop.still_s, "stall")
+    return found + irregular(left, loop.lost_s, "stall")
 
 
 def explain_long_steps(loop: StepSeries, evidence: Evidence, ranks: int) -> list[ExplainedStalls]:
@@ -238,7 +253,7 @@ def explain_long_steps(loop: StepSeries, evidence: Evidence, ranks: int) -> list
     causes = step_causes(loop, parts)
     recurring: Recurring = lambda left, tests: recurring_steps(loop, parts, left, tests)  # noqa: E731
     found, left = _one_by_one(Residual.of(loop.long_s), causes, recurring, ranks)
-    return found + irregular(left, loop.still_s, "long step")
+    return found + irregular(left, loop.lost_s, "long step")
 
 
 def _one_by_one(
@@ -288,67 +303,34 @@ def _stands_out(high: np.ndarray, low: np.ndarray, seconds: np.ndarray) -> bool:
     return bool(rest.any() and np.median(seconds[high]) >= SPIKE * np.median(seconds[rest]))
 
 
-if TYPE_CHECKING:
-    Schema = dict[str, PolarsDataType]
-
-PATTERNS: Schema = {
-    "pattern": pl.String,
-    "title": pl.String,
-    "stalls": pl.Int64,
-    "stalled_s": pl.Float64,
-    "share": pl.Float64,
-    "period": pl.Int32,
-    "chance": pl.Float64,
-    "side": pl.Enum(("wait", "step")),
-    "rank": pl.Int16,
-    "steps": pl.List(pl.Int32),
-    "named": pl.List(pl.Int32),
-}
-"""One row a pattern, the one that explains most first. `stalls`: the stalls, or the long steps,
-that it explains, over all ranks; `stalled_s`: how long they are, or by how much longer than usual;
-`share` (0 to 1) of all such time; `period` in steps, null where there is no rhythm; `chance`: the
-probability that it is an accident, null where nothing is claimed; `side`: whether the loop waited
-for data or a step was long; `steps`: which steps, of `rank` (the rank with most of it); `named`:
-those of them that the title speaks of; the others lie beside these."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pattern:
-    """Why the loop stood still at some steps of one rank."""
+    """Why one rank's loop stalled, or had long steps, at some of its steps."""
 
-    code: str
-    """Kind of pattern."""
-    subject: str
-    """What tells it from others of its kind: a worker, the name of a part, a period."""
-    title: str
-    """One sentence with numbers."""
+    found: ExplainedStalls
     side: str
     """Whether the loop waited for data ("wait") or a step was long ("step")."""
     rank: int
     """Rank in a distributed run."""
-    steps: tuple[int, ...]
-    """The steps that it explains."""
-    named: tuple[int, ...]
+    steps: list[int]
+    """Numbers of the steps that it explains."""
+    named: list[int]
     """Those of them that the title speaks of."""
-    stalled_s: float
-    """For how long the loop stood still there."""
-    period: int | None
-    """Steps from one time to the next; None where there is no rhythm."""
-    chance: float | None
-    """Probability that it is an accident; None where nothing is claimed."""
+    lost_s: float
+    """How long the stalls are, or by how much the steps are longer than usual."""
 
 
 def patterns(evidence: Evidence) -> pl.DataFrame:
-    """Why the training loop stands still when it does.
+    """Why the training loop stalls when it does.
 
     Args:
         evidence: what is known about the steps.
 
     Returns:
-        Columns of `PATTERNS`; empty where the loop does not stand still.
+        Columns of `PATTERNS`; empty where the loop does not stall.
     """
     found: list[Pattern] = []
-    still_s = 0.0
+    lost_s = 0.0
     own = list(evidence.by_rank())
     for rank, known in own:
         loop = loop_of(known)
@@ -356,55 +338,42 @@ def patterns(evidence: Evidence) -> pl.DataFrame:
         found += [_pattern(one, rank, "wait", loop) for one in waits]
         steps = explain_long_steps(loop, known, len(own))
         found += [_pattern(one, rank, "step", loop) for one in steps]
-        still_s += loop.still_s
-    rows = [_row(same, still_s, len(own)) for same in _alike(found)]
+        lost_s += loop.lost_s
+    rows = [_row(same, lost_s, len(own)) for same in _alike(found)]
     table = pl.DataFrame(rows, PATTERNS, orient="row")
     return table.sort("stalled_s", descending=True, maintain_order=True)
 
 
 def _pattern(found: ExplainedStalls, rank: int, side: str, loop: StepSeries) -> Pattern:
-    seconds = loop.stall_s if side == "wait" else loop.long_s
-    return Pattern(
-        code=found.code,
-        subject=found.subject,
-        title=found.title,
-        side=side,
-        rank=rank,
-        steps=_steps(loop, found.explained),
-        named=_steps(loop, found.named),
-        stalled_s=float(seconds[found.explained].sum()),
-        period=found.period,
-        chance=found.chance,
-    )
+    lost_s = loop.stall_s if side == "wait" else loop.long_s
+    steps = loop.keys["step"].to_numpy()
+    explained, named = (steps[which].tolist() for which in (found.explained, found.named))
+    return Pattern(found, side, rank, explained, named, float(lost_s[found.explained].sum()))
 
 
-def _steps(loop: StepSeries, which: np.ndarray) -> tuple[int, ...]:
-    return tuple(loop.keys["step"].to_numpy()[which].tolist())
-
-
-def _alike(found: Iterable[Pattern]) -> list[list[Pattern]]:
+def _alike(patterns: Iterable[Pattern]) -> list[list[Pattern]]:
     """The same pattern on several ranks together, the rank with most of it first."""
     groups: dict[tuple[str, str, str, int], list[Pattern]] = {}
     seen: Counter[tuple[str, str, str, int]] = Counter()
-    for one in found:
-        kind = (one.side, one.code, one.subject)
+    for one in patterns:
+        kind = (one.side, one.found.code, one.found.subject)
         here = (*kind, one.rank)
-        again = 0 if one.code in RHYTHMS else seen[here]
+        again = 0 if one.found.code in RHYTHMS else seen[here]
         seen[here] += 1
         groups.setdefault((*kind, again), []).append(one)
-    return [sorted(group, key=lambda one: -one.stalled_s) for group in groups.values()]
+    return [sorted(group, key=lambda one: -one.lost_s) for group in groups.values()]
 
 
 def _row(same: list[Pattern], total_s: float, ranks: int) -> dict[str, object]:
     first = same[0]
-    stalled_s = sum(one.stalled_s for one in same)
+    stalled_s = sum(one.lost_s for one in same)
     return {
-        "pattern": first.code,
-        "title": first.title + _on({one.rank for one in same}, ranks),
+        "pattern": first.found.code,
+        "title": first.found.title + _on({one.rank for one in same}, ranks),
         "stalls": sum(len(one.steps) for one in same),
         "stalled_s": stalled_s,
         "share": min(stalled_s / total_s, 1.0),
-        "period": first.period,
+        "period": first.found.period,
         "chance": _chance(same),
         "side": first.side,
         "rank": first.rank,
@@ -417,8 +386,8 @@ def _chance(same: list[Pattern]) -> float | None:
     """The chance of the rank where it is least sure; on a rank, the first finding counts."""
     least: dict[int, float] = {}
     for one in same:
-        if one.chance is not None:
-            least[one.rank] = min(one.chance, least.get(one.rank, 1.0))
+        if one.found.chance is not None:
+            least[one.rank] = min(one.found.chance, least.get(one.rank, 1.0))
     return max(least.values(), default=None)
 
 

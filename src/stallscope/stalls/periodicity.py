@@ -27,7 +27,7 @@ FEWEST: Final = 3
 TYPICAL: Final = 0.5
 """At least this share of the events has another one exactly a period earlier or later."""
 EXPECTED: Final = 0.8
-"""An expected period may use up this share of the chance of being wrong."""
+"""An expected period may take this share of the chance of being wrong."""
 CLEARER: Final = 2.0
 """A distance of one period is so many times as frequent as the distances around it."""
 

@@ -1,11 +1,8 @@
-"""What is known about a loop's steps, and about what happened meanwhile.
+"""One rank's steps as arrays, and where among them the loop stalls or a step is long.
 
-When the training loop of one rank stands still, as arrays with one value a step.
-
-There are two ways of standing still: the loop waits for data (a stall), or a step takes far longer
-than the others do (a long step: a checkpoint, logging, validation, garbage collection).
-
-Where the loop stood still for a reason that is not known yet: where patterns are looked for.
+There are two ways to lose time: the loop waits for data (a stall), or a step takes far longer than
+the others do (a long step: a checkpoint, logging, validation, garbage collection). `Residual` is
+what of it no pattern explains yet.
 """
 
 from __future__ import annotations
@@ -23,6 +20,16 @@ from stallscope.stalls.thresholds import LONG, LONGER_S
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_BATCH: Final = ("epoch", "batch")
+SPIKE: Final = 3.0
+"""A spike is longer than so many times the median, ..."""
+FENCE: Final = 3.0
+"""... or than the median by so many times the distance of the quartiles (J. Tukey's far out) ..."""
+ABOVE: Final = 1.5
+"""... and so many times the median."""
+HIGH: Final = 0.9
+"""Another level is half of the length that this share of them does not exceed."""
+
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
@@ -31,13 +38,13 @@ class Evidence:
     steps: pl.DataFrame
     """Columns of `run.STEPS`, after the warm-up, in order."""
     parts: pl.DataFrame
-    """Columns of `analyze.stalls.exposed.PARTS`."""
+    """Columns of `stalls.attribution.PARTS`."""
     samples: pl.DataFrame
     """What `Run.samples` gives; `rank` too where there are several ranks, else it goes unused."""
     deliveries: pl.DataFrame
     """Columns of `run.DELIVERIES`."""
     side_spans: pl.DataFrame
-    """Columns of `analyze.spans.SPANS`: those of the training loops."""
+    """Columns of `run.decode.SPANS`: those of the training loops."""
     num_workers: int = 0
     """Worker processes of each rank's loader; 0: the main process loads."""
 
@@ -65,9 +72,6 @@ def _of_rank(table: pl.DataFrame, rank: int) -> pl.DataFrame:
     if "rank" not in table.columns:
         return table
     return table.filter(pl.col("rank").fill_null(0) == rank)
-
-
-_BATCH: Final = ("epoch", "batch")
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +125,8 @@ class StepSeries:
         return np.where(is_long, excess_s, 0.0)
 
     @property
-    def still_s(self) -> float:
-        """For how long it stood still in all, both ways."""
+    def lost_s(self) -> float:
+        """For how long it stalled in all, both ways."""
         return float(self.stall_s.sum() + self.long_s.sum())
 
     def of_batches(self, table: pl.DataFrame, *columns: str) -> list[np.ndarray]:
@@ -190,7 +194,7 @@ def covered_s(
     """How much of each window of time the training loop spent in a stage, seconds.
 
     Args:
-        spans: columns of `analyze.spans.SPANS`, of one rank.
+        spans: columns of `run.decode.SPANS`, of one rank.
         stage: its name.
         starts_ns: when each window begins.
         ends_ns: when it ends.
@@ -203,19 +207,9 @@ def covered_s(
     return inside_s
 
 
-SPIKE: Final = 3.0
-"""A spike is longer than so many times the median, ..."""
-FENCE: Final = 3.0
-"""... or than the median by so many times the distance of the quartiles (J. Tukey's far out) ..."""
-ABOVE: Final = 1.5
-"""... and so many times the median."""
-HIGH: Final = 0.9
-"""Another level is half of the length that this share of them does not exceed."""
-
-
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """Where the loop stood still, as far as no pattern explains it yet."""
+    """Where the loop stalled, as far as no pattern explains it yet."""
 
     seconds: np.ndarray
     """For how long, at each step; 0 where it did not, or where that is explained."""
@@ -229,7 +223,7 @@ class Residual:
 
     @property
     def flags(self) -> np.ndarray:
-        """The steps at which it stood still."""
+        """The steps at which it stalled."""
         return self.seconds > 0
 
     def without(self, explained: np.ndarray) -> Residual:
@@ -237,7 +231,7 @@ class Residual:
         return Residual(np.where(explained, 0.0, self.seconds), self.free & ~explained)
 
     def levels(self) -> list[np.ndarray]:
-        """Which steps to look at: all that stood still, and only those that stand out of them.
+        """Which steps to look at: all that stalled, and only those that stand out of them.
 
         Where nearly every step waits, or small waits lie between the long ones, the reason of the
         long ones shows among them alone.
@@ -260,11 +254,11 @@ class Residual:
             found = found | (self.flags & (self.seconds <= limits))
         return found
 
-    def with_runs(self, starts: np.ndarray, still: np.ndarray, longest: int) -> np.ndarray:
-        """These steps and those right after each, up to so many, while all of them are still."""
-        found: np.ndarray = starts & still
+    def with_runs(self, starts: np.ndarray, stalled: np.ndarray, longest: int) -> np.ndarray:
+        """These steps and those right after each, up to so many, while all of them stall."""
+        found: np.ndarray = starts & stalled
         last = found
         for _ in range(longest - 1):
-            last = np.append(False, last[:-1]) & still
+            last = np.append(False, last[:-1]) & stalled
             found = found | last
         return found
