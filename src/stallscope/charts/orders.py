@@ -34,6 +34,7 @@ from stallscope.orders.result import CLOSE, IDENTICAL, NOT_DISTINGUISHED
 from stallscope.orders.sample_costs import parts_of
 from stallscope.orders.text import TITLE, factor_text, notes_of, sentence
 from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.stats import INTERVAL
 from stallscope.units import seconds
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 
 AXIS: Final = "seconds of one worker per sample"
-KEY: Final = "bar: predicted, part by part · line under it: measured, with its 95% interval"
+KEY: Final = f"bar: predicted, part by part · line under it: measured, with its {INTERVAL}"
 _UNSPLIT: Final = "#C9CED2"
 _LEFT: Final = 0.05
 _RIGHT: Final = 0.35
@@ -86,7 +87,7 @@ class PipelineRow:
     predicted_s: float | None = None
     """Per sample; None where it fails."""
     measured_s: tuple[float, float | None, float | None] | None = None
-    """Per sample, with the ends of the 95% interval."""
+    """Per sample, with the ends of the interval."""
     order: str = ""
     """Its ops in their order; small, under the bar."""
     failed: str = ""

@@ -275,7 +275,7 @@ class Gain:
     factor: float
     """How many times as fast the loop is with everything cached."""
     low: float | None
-    """Lower end of the 95% interval; None where there is none ..."""
+    """Lower end of the interval; None where there is none ..."""
     high: float | None
     """... and its upper end."""
 
@@ -301,7 +301,7 @@ class Facts:
     time: LoopBreakdown | None = None
     """What the loop's time consists of; None where no wait was recorded."""
     stall_low: float = 0.0
-    """Lower end of the 95% interval of the share of the loop's time that is stalls ..."""
+    """Lower end of the interval of the share of the loop's time that is stalls ..."""
     stall_high: float = 1.0
     """... and its upper end."""
     exposure: Exposure = field(default_factory=Exposure)

@@ -201,7 +201,7 @@ TABLE: Schema = {
 stallscope. Shares are of all samples that were chosen. `self_share`: the sample belongs to it, with
 what torch, numpy and others compute for it, but not with what is a kind of its own (decode, a
 library's transform, reading, sending), see `frames.owner`; `total_share`: it was anywhere on the
-stack; `hits`: samples with it on the stack, `samples`: all of them. The ends are those of 95%
+stack; `hits`: samples with it on the stack, `samples`: all of them. The ends are those of
 intervals, `interval` says how they were made: by resampling "windows" of consecutive samples, or
 "Wilson", which takes samples as independent."""
 

@@ -197,7 +197,7 @@ CHANGES: Schema = {
     "distinguishable": pl.Boolean,
 }
 """One row a function of the user's own. Shares as `self_share` in `shares.TABLE`; `change`: after
-minus before, in shares of 1, with the ends of its 95% interval; `distinguishable`: 0 lies outside
+minus before, in shares of 1, with the ends of its interval; `distinguishable`: 0 lies outside
 of it."""
 
 

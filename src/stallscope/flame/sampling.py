@@ -127,13 +127,9 @@ def circumstances_of(name: str, how: How, processes: Sequence[Process]) -> Flame
     return FlameConditions(
         name=name,
         how=PY_SPY,
-        rate_hz=how.rate_hz,
-        seconds=how.seconds if processes else 0.0,
-        native=how.native,
-        idle=how.idle,
-        gil=how.gil,
         num_workers=sum(number is not None for number, _ in processes),
         machine=machine(),
+        **vars(how if processes else replace(how, seconds=0.0)),
     )
 
 

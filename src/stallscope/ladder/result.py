@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 
 from stallscope.result import Result
+from stallscope.stats import ENDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -170,14 +171,13 @@ GAINS: Schema = {
     "factor_high": pl.Float64,
     "distinguishable": pl.Boolean,
 }
-"""How many times as fast a rung is as the one below it that was measured, with a 95% interval;
+"""How many times as fast a rung is as the one below it that was measured, with its interval;
 `removes` are all the costs between the two."""
 
 _DRAWS: Final = 2_000
 _SEED: Final = 20_240_229
 _MOST_BLOCKS: Final = 50
 """In a lap; more would cost time and make no interval better."""
-_ENDS: Final = (2.5, 97.5)
 _CLEAR: Final = 0.05
 """An interval is narrow if neither end is farther from the figure than this share of it."""
 
@@ -274,10 +274,10 @@ class Rates:
         self.draws = _resampled(blocks) if sum(map(len, blocks)) > 1 else np.array([])
 
     def interval(self) -> tuple[float | None, float | None]:
-        """The ends of the 95% interval; None where there is one block only."""
+        """The ends of the interval; None where there is one block only."""
         if not self.draws.size:
             return None, None
-        low, high = np.percentile(self.draws, _ENDS)
+        low, high = np.percentile(self.draws, ENDS)
         return float(low), float(high)
 
     def is_narrow(self) -> bool:
@@ -329,5 +329,5 @@ def _gain(lower: Rates, upper: Rates) -> tuple[Any, ...]:
         return upper.name, removes, factor, None, None, False
     # Drawn independently: the laps of two rungs are not the same.
     ratios = upper.draws / np.random.default_rng(_SEED).permutation(lower.draws)
-    low, high = (float(end) for end in np.percentile(ratios, _ENDS))
+    low, high = (float(end) for end in np.percentile(ratios, ENDS))
     return upper.name, removes, factor, low, high, not low <= 1 <= high

@@ -21,6 +21,7 @@ import polars as pl
 
 from stallscope.names import printable
 from stallscope.result import Result
+from stallscope.stats import INTERVAL
 from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ _KEYS: Final = ("function", "line")
 
 
 class Cost(NamedTuple):
-    """How many times as long samples take while their lines are timed: a 95% interval."""
+    """How many times as long samples take while their lines are timed, an interval."""
 
     factor: float
     """The geometric mean over the pairs."""
@@ -223,7 +224,7 @@ def cost_sentence(found: Cost | None) -> str:
         return (
             f"timed line by line, samples take {found.factor:.2f}× as long (one pair: no interval)"
         )
-    ends = f"95% interval {found.low:.2f} to {found.high:.2f}, with and without in turn"
+    ends = f"{INTERVAL} {found.low:.2f} to {found.high:.2f}, with and without in turn"
     if found.low <= 1 <= found.high:
         return f"what line_profiler costs is not distinguishable from nothing ({ends})"
     return f"line_profiler makes the same samples take {found.factor:.2f}× as long ({ends})"

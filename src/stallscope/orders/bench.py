@@ -69,7 +69,7 @@ class Measured:
     seconds: float
     """Of one worker per sample."""
     low: float | None
-    """End of its 95% interval; None where too little was measured."""
+    """End of its interval; None where too little was measured."""
     high: float | None
     """The other end."""
     original_s: float
@@ -77,7 +77,7 @@ class Measured:
     speedup: float
     """The original's seconds over the new one's."""
     speedup_low: float | None
-    """End of its 95% interval; None where too little was measured."""
+    """End of its interval; None where too little was measured."""
     speedup_high: float | None
     """The other end."""
     place: str

@@ -43,6 +43,7 @@ from stallscope.orders.sample_costs import DECODE
 from stallscope.orders.search import search
 from stallscope.orders.variants import Variants
 from stallscope.run.read_logs import note
+from stallscope.stats import ENDS
 from stallscope.targets import target as targets
 from stallscope.targets.object_graph import private_copy
 from stallscope.units import count, seconds
@@ -321,12 +322,12 @@ def _kinds(inputs: Sequence[OpInput]) -> str:
 def _interval(
     times_s: list[float], centre: Callable[..., Any] = np.mean
 ) -> tuple[float | None, float | None]:
-    """The ends of a 95% interval of the centre, from resampled samples; None for a single one."""
+    """The ends of the interval of the centre, from resampled samples; None for a single one."""
     if len(times_s) < 2:  # noqa: PLR2004 - one has no spread
         return None, None
     rng = np.random.default_rng(_SEED)
     resampled = centre(rng.choice(times_s, size=(_DRAWS, len(times_s))), axis=1)
-    low, high = np.percentile(resampled, (2.5, 97.5))
+    low, high = np.percentile(resampled, ENDS)
     return float(low), float(high)
 
 

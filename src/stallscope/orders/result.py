@@ -18,6 +18,7 @@ import polars as pl
 from stallscope.ladder.result import Rates
 from stallscope.orders.bench import NoSuchOrderError, OrderBench
 from stallscope.result import Result
+from stallscope.stats import ENDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -248,13 +249,12 @@ TABLE: Schema = {
     "why": pl.String,
 }
 """One row a trial; times in seconds of one worker per sample. `speedup`: the original's measured
-time over the trial's, with a 95% interval; null where the trial was not measured, and then
+time over the trial's, with its interval; null where the trial was not measured, and then
 `predicted_speedup` is all there is."""
 
 _PROMISING: Final = 1.05
 """What is only predicted to be faster by less than this is not recommended."""
 _SEED: Final = 20_240_229
-_ENDS: Final = (2.5, 97.5)
 
 
 def orders_table(orders: Orders) -> pl.DataFrame:
@@ -311,13 +311,13 @@ def rates_of(laps: pl.DataFrame) -> dict[int, Rates]:
 
 
 def speedup(original: Rates, other: Rates) -> tuple[float, float | None, float | None]:
-    """How many times as fast the other one is, with the ends of a 95% interval (None: too few)."""
+    """How many times as fast the other one is, with the ends of its interval (None: too few)."""
     factor = other.rate / original.rate
     if not (original.draws.size and other.draws.size):
         return factor, None, None
     # Drawn independently: the starts of two trials are not the same.
     ratios = other.draws / np.random.default_rng(_SEED).permutation(original.draws)
-    low, high = (float(end) for end in np.percentile(ratios, _ENDS))
+    low, high = (float(end) for end in np.percentile(ratios, ENDS))
     return factor, low, high
 
 

@@ -20,6 +20,7 @@ from stallscope.orders.result import (
     NOT_DISTINGUISHED,
 )
 from stallscope.orders.sample_costs import as_it_is, parts_of
+from stallscope.stats import INTERVAL
 from stallscope.units import count, seconds, share, times
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def sentence(orders: Orders) -> str:
 
 
 def _ends(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f" (95% interval {low:.2f} to {high:.2f})"
+    return "" if low is None or high is None else f" ({INTERVAL} {low:.2f} to {high:.2f})"
 
 
 def _nothing(orders: Orders) -> str:

@@ -31,6 +31,7 @@ from stallscope.orders.result import (
 )
 from stallscope.orders.sample_costs import op_names
 from stallscope.orders.text import factor_text, sentence, verdict
+from stallscope.stats import INTERVAL
 from stallscope.units import seconds
 from stallscope.views.document import Notes, Table, html
 from stallscope.views.panels import WIDE, CopyButton, Panel, image, saying
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     Positions = tuple[int, ...]
 
-_HEADS = ("order", "predicted", "speed-up", "measured", "speed-up", "95% interval", "data")
+_HEADS = ("order", "predicted", "speed-up", "measured", "speed-up", INTERVAL, "data")
 _MARKS = {
     IDENTICAL: "✓",
     CLOSE: "≈",
@@ -249,7 +250,7 @@ def _measured(found: Measured) -> str:
     where = "in workers" if found.place == "workers" else "in the main process"
     if low is None or high is None:
         return f"{factor_text(found.speedup)} as fast, measured once {where}, without an interval"
-    ends = f"95% interval {low:.2f} to {high:.2f}"
+    ends = f"{INTERVAL} {low:.2f} to {high:.2f}"
     if low <= 1 <= high:
         return f"not distinguishable from the original, measured {where} ({ends})"
     return f"{factor_text(found.speedup)} as fast, measured {where} ({ends})"
