@@ -17,9 +17,12 @@ ROOT = Path(stallscope.__file__).parent
 LAYERS = {
     # layer: (its folders and modules, layers below that it may use, packages that it may use)
     "words": (
-        "after_import errors interrupts machine names packaged result stages stats units",
+        (
+            "after_import atomic errors interrupts machine names packaged result stages stats "
+            "store units"
+        ),
         "",
-        "numpy polars psutil torch matplotlib:types",
+        "numpy polars psutil torch matplotlib:types typing_extensions:types",
     ),
     "hooks": ("hooks", "words", "numpy torch typing_extensions:types"),
     "loops": (
@@ -50,13 +53,6 @@ LAYERS = {
         "numpy polars torch PIL scipy torchvision nbformat typer jupyter_core webdataset",
     ),
 }
-STILL_UPWARDS = {"run.result views.trace", "diagnose.text __init__"}
-"""Importer and imported, until they are mended."""
-STILL_CIRCLES = {
-    "run.result run.files", "run.result run.decode", "flame.result flame.files",
-    "flame.result flame.classify",
-}  # fmt: skip
-"""Importer and imported, until the modules of a circle are one."""
 
 
 def _imports(path):
@@ -114,7 +110,7 @@ def test_imports_go_down_only():
         if _layer(other) not in (_layer(module), *LAYERS[_layer(module)][1].split())
     }
 
-    assert upwards == STILL_UPWARDS
+    assert not upwards
 
 
 def test_each_layer_has_its_packages():
@@ -136,8 +132,7 @@ def test_no_module_imports_itself_by_way_of_others():
     """There is no circle of imports, not even of lazy ones."""
     graph = {module: set() for module in FILES}
     for module, other in _edges():
-        if f"{module} {other}" not in STILL_UPWARDS | STILL_CIRCLES:
-            graph[module].add(other)
+        graph[module].add(other)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -152,7 +147,7 @@ HEAVY = {"torch", "polars", "matplotlib", "ipywidgets", "pandas", "nbformat", "s
     [
         ("stallscope, stallscope.cli, stallscope.hooks.stage_log", set()),
         ("stallscope.hooks.probe, stallscope.targets.target", {"torch"}),
-        ("stallscope.run.result, stallscope.run.files, stallscope.run.summary", {"polars"}),
+        ("stallscope.run.result, stallscope.store, stallscope.run.summary", {"polars"}),
     ],
 )
 def test_loads_no_more_than_it_needs(modules, heavy):

@@ -11,6 +11,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from stallscope.packaged import __version__ as __version__
+
 if TYPE_CHECKING:
     from stallscope.diagnose.diagnose import diagnose
     from stallscope.diagnose.result import Diagnosis
@@ -22,15 +24,13 @@ if TYPE_CHECKING:
     from stallscope.ladder.result import Ladder
     from stallscope.lines.lines import lines
     from stallscope.lines.result import Lines
+    from stallscope.load import load
     from stallscope.orders.orders import orders
     from stallscope.orders.result import Orders
     from stallscope.run.record import instrumented, record
     from stallscope.run.result import Run
-    from stallscope.saved import load
     from stallscope.targets.target import Target, simulated_step, target
 
-
-__version__ = "0.1.0.dev0"
 
 _HOMES = {
     "Diagnosis": "stallscope.diagnose.result",
@@ -46,7 +46,7 @@ _HOMES = {
     "instrumented": "stallscope.run.record",
     "ladder": "stallscope.ladder.ladder",
     "lines": "stallscope.lines.lines",
-    "load": "stallscope.saved",
+    "load": "stallscope.load",
     "orders": "stallscope.orders.orders",
     "record": "stallscope.run.record",
     "simulated_step": "stallscope.targets.target",

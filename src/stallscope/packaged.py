@@ -1,10 +1,12 @@
-"""Where the files lie that come with the package but are no modules: notebooks and photographs."""
+"""The package itself: its version, and where its files lie that are no modules."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from stallscope.errors import StallscopeError
+
+__version__ = "0.1.0.dev0"
 
 
 def packaged(name: str) -> Path:

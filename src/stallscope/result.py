@@ -1,16 +1,18 @@
-"""What all results share: a table, a picture, a panel, and a face in notebook and terminal.
+"""What all results share: a table, a picture, a panel, a face in notebook and terminal, a folder.
 
 A result knows the name of its view and imports it when it is looked at, so that reading a result
-in a script costs no matplotlib.
-
-Pictures and panels are asked for by name; a wrong name is answered with those that there are.
+in a script costs no matplotlib. Pictures and panels are asked for by name; a wrong name is answered
+with those that there are.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from stallscope import store
 from stallscope.errors import StallscopeError
 
 if TYPE_CHECKING:
@@ -18,6 +20,31 @@ if TYPE_CHECKING:
 
     import polars as pl
     from matplotlib.figure import Figure
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What was measured, and where."""
+
+    name: str = ""
+    """What the user pointed at, in the user's words."""
+    num_workers: int = 0
+    """Worker processes of the loader; 0: the main process loads."""
+    machine: dict[str, Any] = field(default_factory=dict)
+    """Where it was measured."""
+
+
+@dataclass(frozen=True)
+class LoopConditions(Conditions):
+    """What a loop was that was timed, and on what it computed."""
+
+    device: str = "CPU"
+    """What computes the steps, in words."""
+    simulated_step_s: float | None = None
+    """How long the step was simulated to take, seconds; None where nothing was simulated."""
+    has_step: bool = True
+    """Whether there was a step at all."""
 
 
 class Result:
@@ -55,6 +82,40 @@ class Result:
 
     def _face(self) -> Any:
         return import_module(self._view)
+
+
+class SavedResult(Result):
+    """Base of the results that can be saved: all that `ss.load` reads."""
+
+    _contents: ClassVar[store.Contents]
+    """What it consists of on disk."""
+
+    def save(self, folder: str | Path) -> Path:
+        """Write it as JSON and Parquet; `ss.load` reads it back.
+
+        Args:
+            folder: a new or empty folder, or one with an older result of this kind, which is
+                replaced when the new one is whole.
+
+        Returns:
+            The folder.
+
+        Raises:
+            RunFormatError: the folder holds something else, or cannot be written.
+        """
+        return store.save(self, self._contents, Path(folder))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what `save` wrote. Runs nothing that the folder says.
+
+        Args:
+            folder: the folder.
+
+        Raises:
+            RunFormatError: there is none of this kind, a damaged one, or one of another version.
+        """
+        return store.read(cls, cls._contents, Path(folder))
 
 
 class NoSuchPictureError(StallscopeError, ValueError):

@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def _rows(flame: ss.Flame, start: str, by: str, worker: int | str) -> list[tuple[str, ...]]:
-    found = shares(flame, worker=worker)
+    found = shares(flame.samples, worker=worker)
     of_worker = pl.lit(value=True) if worker == ALL else pl.col("worker") == worker
     windows = flame.samples.filter(of_worker).select("pid", "window").n_unique()
     rows = []

@@ -80,16 +80,16 @@ def _decode_and_save(folder: Path, _: int) -> dict[str, Figures]:
 
 
 def _load(folder: Path, _: int) -> dict[str, Figures]:
-    from stallscope.run.files import read
+    import stallscope as ss
 
-    return {"load": _timed(lambda: read(folder / "run"))[1]}
+    return {"load": _timed(lambda: ss.load(folder / "run"))[1]}
 
 
 def _tables(folder: Path, _: int) -> dict[str, Figures]:
-    import stallscope.run.summary  # noqa: F401 - imported before the clock runs
-    from stallscope.run.files import read
+    import stallscope as ss
+    import stallscope.run.summary
 
-    run = read(folder / "run")
+    run = ss.load(folder / "run")
     given = {"s": 0.0, "gb": _peak_gb()}
     _, stages = _timed(run.stages)
     _, samples = _timed(run.samples)

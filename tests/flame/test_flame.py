@@ -159,7 +159,7 @@ class TestOfALoader:
 
     def test_a_folder_that_holds_none(self, tmp_path):
         """One sentence."""
-        with pytest.raises(RunFormatError, match=r"is not a flame: it lacks flame\.json"):
+        with pytest.raises(RunFormatError, match=r"is not a flame: it has no flame\.json"):
             ss.Flame.load(tmp_path)
 
 

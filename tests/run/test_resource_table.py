@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallscope import stages
-from stallscope.run.decode import notes, table
-from stallscope.run.result import RESOURCES
+from stallscope.run.decode import RESOURCES, notes, table
 
 SECOND = 1_000_000_000
 

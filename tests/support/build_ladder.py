@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stallscope.ladder.result import FACTS, LAPS, RUNGS, Ladder, LadderConditions, Rung
+from stallscope.ladder.result import FACTS, LAPS, RUNGS, Ladder, Rung
+from stallscope.result import LoopConditions
 
 STEP_S = 0.1
 SAMPLES = 8
@@ -46,7 +47,7 @@ def a_ladder(  # noqa: PLR0917
             of_lap = whole * (1 + lap_noise * rng.standard_normal())
             each = of_lap * (1 + noise * rng.standard_normal(steps))
             rows += [(rung.name, lap, float(one), STEP_S, SAMPLES) for one in np.maximum(each, 0)]
-    known = LadderConditions(name="planted", **circumstances)
+    known = LoopConditions(name="planted", **circumstances)
     facts = [
         (
             rung.name,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import polars as pl
 
-from stallscope.run.decode import BATCHES, SAMPLES, SPANS
-from stallscope.run.result import DELIVERIES, RESOURCES, STARTUP, STEPS, WAITS, Run, Settings
+from stallscope.run.decode import BATCHES, RESOURCES, SAMPLES, SPANS
+from stallscope.run.result import DELIVERIES, STARTUP, STEPS, WAITS, Run, Settings
 from stallscope.stages import CORE
 
 KINDS = {

@@ -104,7 +104,7 @@ def show(
       stallscope show stallscope-runs/train-20261120-101500
     """  # noqa: D301
     with report_errors():
-        from stallscope.saved import load
+        from stallscope.load import load
 
         print_result(load(folder))
 
@@ -125,7 +125,7 @@ def trace(
       stallscope trace stallscope-runs/train-20261120-101500 train.json.gz
     """  # noqa: D301
     with report_errors():
-        from stallscope.saved import load
+        from stallscope.load import load
 
         written = load(folder).trace(out)
         print_note("open it in https://ui.perfetto.dev or chrome://tracing")

@@ -5,17 +5,18 @@ Everything before makes it, everything after reads it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - a field's type, which is checked on loading
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import polars as pl
 
 from stallscope.diagnose.causes import CAUSES, Cause
-from stallscope.result import Result
+from stallscope.result import LoopConditions, SavedResult
+from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from polars._typing import PolarsDataType
@@ -65,6 +66,10 @@ class Finding:
     next_step: str = ""
     """Which notebook, which setting or which line of the user's code (`file:line`)."""
 
+    def __post_init__(self) -> None:
+        if self.code not in CAUSES:
+            raise ValueError(f"there is no cause {self.code!r}")
+
     @property
     def cause(self) -> Cause:
         """What it is called, and whether its rule was tested."""
@@ -77,21 +82,9 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class DiagnosisConditions:
+class DiagnosisConditions(LoopConditions):
     """What was measured, and on what."""
 
-    name: str = ""
-    """What the user pointed at, in the user's words."""
-    device: str = "CPU"
-    """What computes the steps, in words."""
-    simulated_step_s: float | None = None
-    """How long the step was simulated to take, seconds; None where nothing was simulated."""
-    has_step: bool = True
-    """Whether there was a step at all."""
-    num_workers: int = 0
-    """Worker processes of the loader; 0: the main process loads."""
-    machine: dict[str, Any] = field(default_factory=dict)
-    """Where it was measured."""
     budget_s: float = 60.0
     """What it was allowed to take, seconds."""
     wall_s: float = 0.0
@@ -99,10 +92,21 @@ class DiagnosisConditions:
 
 
 @dataclass(frozen=True, eq=False)
-class Diagnosis(Result):
+class Diagnosis(SavedResult):
     """Why the loop starves for data, or that it does not; and what was measured to tell."""
 
     _view: ClassVar[str] = "stallscope.views.diagnosis"
+    _contents: ClassVar = Contents(
+        kind="diagnosis",
+        noun="diagnosis",
+        tables=(StoredTable("spent", SPENT, {"phase"}),),
+        values={
+            "findings": tuple[Finding, ...],
+            "circumstances": DiagnosisConditions,
+            "notes": tuple[str, ...],
+        },
+        parts={"run": "run", "ladder": "ladder", "flame": "flame"},
+    )
 
     findings: tuple[Finding, ...]
     """The verdict, then whatever else was found, what costs most first; never empty."""
@@ -118,6 +122,10 @@ class Diagnosis(Result):
     """What was measured, and on what."""
     notes: tuple[str, ...] = ()
     """What was left out or has to be known, in sentences."""
+
+    def __post_init__(self) -> None:
+        if not self.findings:
+            raise ValueError("a diagnosis has no finding")
 
     @property
     def verdict(self) -> Finding:

@@ -304,10 +304,3 @@ def outside_notes(diagnosis: Diagnosis) -> list[str]:
     """The same where a guided notebook is no link."""
     named = any(GUIDED.search(found.next_step) for found in diagnosis.findings)
     return [*notes_of(diagnosis), *([OPENS] if named else [])]
-
-
-def version() -> str:
-    """Which stallscope says this."""
-    from stallscope import __version__
-
-    return __version__

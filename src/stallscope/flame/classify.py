@@ -19,7 +19,9 @@ import polars as pl
 from stallscope.stats import intervals
 
 if TYPE_CHECKING:
-    from stallscope.flame.result import Flame, Schema
+    from polars._typing import PolarsDataType
+
+    Schema = dict[str, PolarsDataType]
 
 
 YOURS: Final = "yours"
@@ -220,18 +222,20 @@ def chosen(
     return samples
 
 
-def table(flame: Flame, worker: int | str | None = ALL, stage: str | None = ALL) -> pl.DataFrame:
+def table(
+    samples: pl.DataFrame, worker: int | str | None = ALL, stage: str | None = ALL
+) -> pl.DataFrame:
     """The share of each of the user's own functions, the largest share of its own first.
 
     Args:
-        flame: what was sampled.
+        samples: of a flame.
         worker: a worker's number, or None for the main process.
         stage: a stage's name, or None for samples whose stage is not known.
 
     Returns:
         Columns of `TABLE`.
     """
-    samples = chosen(flame.samples, worker, stage)
+    samples = chosen(samples, worker, stage)
     if samples.is_empty():
         return pl.DataFrame(schema=TABLE)
     units, counts, processes = _windows(samples)

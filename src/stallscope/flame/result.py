@@ -24,7 +24,8 @@ import polars as pl
 
 from stallscope.flame import classify
 from stallscope.flame.classify import KINDS, YOURS, kind_shares
-from stallscope.result import Result
+from stallscope.result import Conditions, Result, SavedResult
+from stallscope.store import Contents, StoredTable
 from stallscope.units import share
 
 if TYPE_CHECKING:
@@ -61,11 +62,9 @@ IN_PROCESS: Final = "in-process sampler"
 
 
 @dataclass(frozen=True)
-class FlameConditions:
-    """What was sampled, how and where."""
+class FlameConditions(Conditions):
+    """What was sampled, how and where; without workers the main process was."""
 
-    name: str = ""
-    """What the user pointed at, in the user's words."""
     how: str = PY_SPY
     """Who took the samples: `PY_SPY` from outside, or `IN_PROCESS`, a thread of the worker."""
     rate_hz: float = 50.0
@@ -78,17 +77,21 @@ class FlameConditions:
     """Whether samples of waiting threads are in it."""
     gil: bool = False
     """Whether only threads that hold Python's lock were sampled."""
-    num_workers: int = 0
-    """Worker processes that were sampled; 0: the main process was."""
-    machine: dict[str, Any] = field(default_factory=dict)
-    """Where it was measured."""
 
 
 @dataclass(frozen=True, eq=False)
-class Flame(Result):
+class Flame(SavedResult):
     """Where in the code the workers' time goes: sampled stacks of all of them."""
 
     _view: ClassVar[str] = "stallscope.views.flame"
+    _contents: ClassVar = Contents(
+        kind="flame",
+        noun="flame",
+        tables=(
+            StoredTable("samples", SAMPLES, {"pid", "window", "stack", "hits"}, file="stacks"),
+        ),
+        values={"circumstances": FlameConditions, "notes": tuple[str, ...]},
+    )
 
     samples: pl.DataFrame
     """Columns of `SAMPLES`."""
@@ -116,9 +119,7 @@ class Flame(Result):
 
     @cached_property
     def _table(self) -> pl.DataFrame:
-        from stallscope.flame.classify import table
-
-        return table(self)
+        return classify.table(self.samples)
 
     def table(self) -> pl.DataFrame:
         """The share of each of the user's own functions, with an interval, the largest first.
@@ -154,36 +155,6 @@ class Flame(Result):
         """
         written: Path = self._face().export(self, path)
         return written
-
-    def save(self, folder: str | Path) -> Path:
-        """Write it as JSON and Parquet; `Flame.load` reads it back.
-
-        Args:
-            folder: a new or empty folder, or one with an older flame to write over.
-
-        Returns:
-            The folder.
-
-        Raises:
-            RunFormatError: the folder holds something else, or cannot be written.
-        """
-        from stallscope.flame import files
-
-        return files.save(self, folder)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Flame:
-        """Read what `save` wrote. Runs nothing that the folder says.
-
-        Args:
-            folder: the folder.
-
-        Raises:
-            RunFormatError: there is none, a damaged one, or one of another version.
-        """
-        from stallscope.flame import files
-
-        return files.read(folder)
 
 
 CHANGES: Schema = {
@@ -240,8 +211,8 @@ def diff(after: Flame, before: Flame) -> FlameDifference:
 def changes(after: Flame, before: Flame) -> pl.DataFrame:
     """The change of each of the user's own functions, the largest first; columns of `CHANGES`."""
     now, then = (
-        {(row["function"], row["file"]): row for row in classify.table(one).iter_rows(named=True)}
-        for one in (after, before)
+        {(row["function"], row["file"]): row for row in flame.table().iter_rows(named=True)}
+        for flame in (after, before)
     )
     counts = [int(one.samples["hits"].sum()) for one in (after, before)]
     rows = []

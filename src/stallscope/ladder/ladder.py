@@ -24,13 +24,13 @@ from stallscope.ladder.result import (
     LAPS,
     RUNGS,
     Ladder,
-    LadderConditions,
     is_clear,
 )
 from stallscope.ladder.rungs import Rungs
 from stallscope.loops.timed_loop import Span, TimedPass
 from stallscope.loops.training_loop import ProgressBar, check_budget
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
+from stallscope.result import LoopConditions
 from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
 from stallscope.units import count, seconds, size
@@ -207,7 +207,7 @@ class _Climb:
         return Ladder(
             laps=pl.DataFrame(list(self._rows()), LAPS, orient="row"),
             facts=pl.DataFrame([self._fact(rung) for rung in RUNGS], FACTS, orient="row"),
-            circumstances=LadderConditions(
+            circumstances=LoopConditions(
                 name=target.name,
                 device=rungs.device.name,
                 simulated_step_s=target.simulated_step_s,

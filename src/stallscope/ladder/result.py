@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from stallscope.result import Result
+from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import ENDS
+from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,35 +72,26 @@ FACTS: Schema = {
 there is none), and why it was not measured, if it was not."""
 
 
-@dataclass(frozen=True)
-class LadderConditions:
-    """What was measured, and on what."""
-
-    name: str = ""
-    """What the user pointed at, in the user's words."""
-    device: str = "CPU"
-    """What computes the steps, in words."""
-    simulated_step_s: float | None = None
-    """How long the step was simulated to take, seconds; None where nothing was simulated."""
-    has_step: bool = True
-    """Whether there was a step at all."""
-    num_workers: int = 0
-    """Worker processes of the loader; 0: the main process loads."""
-    machine: dict[str, Any] = field(default_factory=dict)
-    """Where it was measured."""
-
-
 @dataclass(frozen=True, eq=False)
-class Ladder(Result):
+class Ladder(SavedResult):
     """How fast the loop is, and would be without each of the loader's costs."""
 
     _view: ClassVar[str] = "stallscope.views.ladder"
+    _contents: ClassVar = Contents(
+        kind="ladder",
+        noun="ladder",
+        tables=(
+            StoredTable("laps", LAPS, LAPS.keys() - {"step_s"}),
+            StoredTable("facts", FACTS, {"rung"}),
+        ),
+        values={"circumstances": LoopConditions, "notes": tuple[str, ...]},
+    )
 
     laps: pl.DataFrame
     """Columns of `LAPS`."""
     facts: pl.DataFrame
     """Columns of `FACTS`."""
-    circumstances: LadderConditions = field(default_factory=LadderConditions)
+    circumstances: LoopConditions = field(default_factory=LoopConditions)
     """What was measured, and on what."""
     notes: tuple[str, ...] = ()
     """What was left out or has to be known, in sentences."""

@@ -169,7 +169,11 @@ class LineMeasurement:
             ),
             pairs=pl.DataFrame(self._pairs, PAIRS, orient="row"),
             circumstances=LinesConditions(
-                self._target.name, self._pieces.unit, self._samples, self._wall_s, machine()
+                name=self._target.name,
+                unit=self._pieces.unit,
+                samples=self._samples,
+                wall_s=self._wall_s,
+                machine=machine(),
             ),
             notes=(*self._target.notes, *self._notes(), *chosen.notes),
         )

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 import polars as pl
 
 from stallscope.names import printable
-from stallscope.result import Result
+from stallscope.result import Conditions, SavedResult
 from stallscope.stats import INTERVAL
+from stallscope.store import Contents, StoredTable
 from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:
@@ -62,26 +63,34 @@ PAIRS: Schema = {"with_s": pl.Float64, "without_s": pl.Float64}
 
 
 @dataclass(frozen=True)
-class LinesConditions:
+class LinesConditions(Conditions):
     """What was measured, and where."""
 
-    name: str = ""
-    """What the user pointed at, in the user's words."""
     unit: str = "sample"
     """What was counted: "sample", or "batch" where one index stands for a whole one."""
     samples: int = 0
     """How many of them were made while their lines were timed."""
     wall_s: float = 0.0
     """How long these took, collate included, seconds: what all shares are shares of."""
-    machine: dict[str, Any] = field(default_factory=dict)
-    """Where it was measured."""
 
 
 @dataclass(frozen=True, eq=False)
-class Lines(Result):
+class Lines(SavedResult):
     """How long each line of a dataset, its transforms and its collate function takes."""
 
     _view: ClassVar[str] = "stallscope.views.lines"
+    _contents: ClassVar = Contents(
+        kind="lines",
+        noun="listing of lines",
+        tables=(
+            StoredTable("functions", FUNCTIONS, {"function", "file", "line"}),
+            StoredTable("times", TIMES, TIMES.keys()),
+            StoredTable("calls", CALLS, CALLS.keys()),
+            StoredTable("sources", SOURCES, SOURCES.keys()),
+            StoredTable("pairs", PAIRS, PAIRS.keys()),
+        ),
+        values={"circumstances": LinesConditions, "notes": tuple[str, ...]},
+    )
 
     functions: pl.DataFrame
     """Columns of `FUNCTIONS`."""

@@ -17,8 +17,9 @@ import polars as pl
 
 from stallscope.ladder.result import Rates
 from stallscope.orders.bench import NoSuchOrderError, OrderBench
-from stallscope.result import Result
+from stallscope.result import Conditions, SavedResult
 from stallscope.stats import ENDS
+from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,6 +106,13 @@ COSTS: Schema = {
 it, the digest of its inputs, seconds per sample, and the error, if it raised one (seconds null)."""
 
 
+_NEVER_NULL: Final = {
+    *("trial", "kind", "positions", "order", "change", "changes"),
+    *("equivalence", "compared", "recommended", "code"),
+}
+"""Of the columns of `TRIALS`."""
+
+
 @dataclass(frozen=True)
 class FixedCosts:
     """What a sample costs outside of its ops, seconds per sample, in one process."""
@@ -138,32 +146,42 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class OrdersConditions:
+class OrdersConditions(Conditions):
     """What was measured, and on what."""
 
-    name: str = ""
-    """What the user pointed at, in the user's words."""
     pipeline: str = ""
     """Where the pipeline was found ("dataset.transform, a torchvision Compose")."""
     samples: int = 0
     """Samples on which orders were compared and ops timed."""
-    num_workers: int = 0
-    """Worker processes of the loader; 0: the main process loads."""
     batch_size: int | None = None
     """The loader's own; None where it has none."""
     budget_s: float = 0.0
     """What was allowed, seconds."""
     took_s: float = 0.0
     """What was used."""
-    machine: dict[str, Any] = field(default_factory=dict)
-    """Where it was measured."""
 
 
 @dataclass(frozen=True, eq=False)
-class Orders(Result):
+class Orders(SavedResult):
     """The orders of a pipeline, and other changes to it: the same data or not, and how fast."""
 
     _view: ClassVar[str] = "stallscope.views.orders"
+    _contents: ClassVar = Contents(
+        kind="orders",
+        noun="set of orders",
+        tables=(
+            StoredTable("ops", OPS, {"position", "name", "settings", "takes", "gives"}),
+            StoredTable("trials", TRIALS, _NEVER_NULL, unbounded={"largest_difference", "psnr_db"}),
+            StoredTable("laps", LAPS, LAPS.keys()),
+            StoredTable("costs", COSTS, {"op", "before", "state"}),
+        ),
+        values={
+            "rest": FixedCosts,
+            "counts": Counts,
+            "circumstances": OrdersConditions,
+            "notes": tuple[str, ...],
+        },
+    )
 
     ops: pl.DataFrame
     """Columns of `OPS`."""

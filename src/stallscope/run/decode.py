@@ -23,7 +23,6 @@ from stallscope.hooks.stage_log import (
     Tag,
     event_times,
 )
-from stallscope.run.result import RESOURCES
 from stallscope.stages import GAUGES, KINDS, SHARES, Stage
 
 if TYPE_CHECKING:
@@ -79,6 +78,21 @@ SAMPLES: Schema = {
 }
 """One row a sample: what it was. From `index` on, null is what is unknown: the index in the
 dataset, the file, the image's width and height in pixels, the file's size."""
+RESOURCES: Schema = {
+    "rank": pl.Int16,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "resource": pl.Categorical,
+    "device": pl.Categorical,
+    "value": pl.Float64,
+    "limit": pl.Float64,
+}
+"""One row a sample of a resource on a device (a core, a process id, a disk): how much of it was
+used, in the unit of the resource's name (see `stallscope.stages`), and how much there is, null
+where that is not known. What is a share or a rate is of the time from `start_ns` to `end_ns`,
+counted from the start of the run; bytes in use are those at its end. A resource that could not be
+read has one row without device and value."""
+
 SHORTEST_NS: Final = 20_000_000
 """A rate over less time is noise: the kernel counts CPU time in steps of 10 ms."""
 
@@ -387,7 +401,7 @@ _Row = tuple[Any, ...]
 
 
 def table(entries: Iterable[dict[str, Any]], *, origin_ns: int, rank: int) -> pl.DataFrame:
-    """What was used, columns of `run.result.RESOURCES`.
+    """What was used, columns of `RESOURCES`.
 
     Args:
         entries: what a sampler wrote, line by line.

@@ -1,24 +1,26 @@
 """The one saved value in the middle: what was measured, and the tables that follow from it.
 
-Everything before makes it, everything after reads it. On disk a run is a folder of JSON and Parquet
-with a schema version, never pickle, so opening somebody else's run is safe.
+Everything before makes it, everything after reads it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import polars as pl
 
-from stallscope.result import Result
+from stallscope.result import SavedResult
 from stallscope.run import summary
+from stallscope.run.decode import BATCHES, RESOURCES, SAMPLES, SPANS
 from stallscope.stalls import attribution
 from stallscope.stalls.attribution import StallBreakdown, break_down_stalls
 from stallscope.stalls.patterns import patterns as find_patterns
 from stallscope.stalls.step_series import Evidence
+from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -86,20 +88,13 @@ STARTUP: Schema = {
 """One row a process: when it was ready for its first batch (from the start of its epoch), what
 its first sample cost, and what one of its samples costs later (median)."""
 
-RESOURCES: Schema = {
-    "rank": pl.Int16,
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "resource": pl.Categorical,
-    "device": pl.Categorical,
-    "value": pl.Float64,
-    "limit": pl.Float64,
+_NEVER_NULL: Final = {
+    *("rank", "pid", "epoch", "batch", "step", "stage", "kind"),
+    *("start_ns", "end_ns", "complete", "steady", "resource"),
 }
-"""One row a sample of a resource on a device (a core, a process id, a disk): how much of it was
-used, in the unit of the resource's name (see `stallscope.stages`), and how much there is, null
-where that is not known. What is a share or a rate is of the time from `start_ns` to `end_ns`,
-counted from the start of the run; bytes in use are those at its end. A resource that could not be
-read has one row without device and value."""
+"""Columns without empty places, in all tables of a run."""
+LOGS: Final = "logs"
+"""Where in a run's folder a process that records into it writes its logs meanwhile."""
 
 _BATCH: Final = ["rank", "epoch", "batch"]
 
@@ -121,13 +116,39 @@ class Settings:
 
 
 @dataclass(frozen=True, eq=False)
-class Run(Result):
+class Run(SavedResult):
     """One measurement of a loader: spans inside the workers, samples, steps, start-up.
 
     Tables show the steady state; start-up and warm-up are kept apart. `steady=False` gives all.
     """
 
     _view: ClassVar[str] = "stallscope.views.run"
+    _contents: ClassVar = Contents(
+        kind="run",
+        noun="run",
+        tables=(
+            StoredTable("all_spans", SPANS, _NEVER_NULL, file="spans"),
+            StoredTable("all_samples", SAMPLES, _NEVER_NULL, file="samples"),
+            StoredTable("batches", {**BATCHES, "steady": pl.Boolean}, _NEVER_NULL),
+            StoredTable("all_steps", STEPS, _NEVER_NULL, file="steps"),
+            StoredTable("waits", WAITS, _NEVER_NULL),
+            # A worker that was not hooked has no known process
+            StoredTable("deliveries", DELIVERIES, _NEVER_NULL - {"pid"}),
+            StoredTable("side_spans", SPANS, _NEVER_NULL),
+            StoredTable("startup", STARTUP, _NEVER_NULL),
+            StoredTable("all_resources", RESOURCES, _NEVER_NULL, file="resources", since=3),
+        ),
+        values={
+            "settings": Settings,
+            "first_batch_s": float | None,
+            "machine": dict[str, Any],
+            "notes": tuple[str, ...],
+        },
+        parts={"others": "run"},
+        version=3,
+        oldest=2,
+        beside=(LOGS,),
+    )
 
     all_spans: pl.DataFrame
     """Every span, columns of `run.decode.SPANS`, in the order in which each process wrote
@@ -307,22 +328,6 @@ class Run(Result):
         """
         return self._patterns
 
-    def save(self, folder: str | Path) -> Path:
-        """Write the run as JSON and Parquet; `load` reads it back.
-
-        Args:
-            folder: a new or empty folder, or one with an older run to write over.
-
-        Returns:
-            The folder.
-
-        Raises:
-            RunFormatError: the folder holds something else, or cannot be written.
-        """
-        from stallscope.run import files
-
-        return files.save(self, Path(folder))
-
     def trace(self, path: str | Path) -> Path:
         """Write everything as one timeline, for https://ui.perfetto.dev or chrome://tracing.
 
@@ -341,6 +346,6 @@ class Run(Result):
             TraceFileError: it ends otherwise, is there and is no trace of ours, or cannot be
                 written.
         """
-        from stallscope.views import trace
-
-        return trace.write(Path(path), trace.events(self), trace.about(self))
+        trace = import_module("stallscope.views.trace")
+        written: Path = trace.write(Path(path), trace.events(self), trace.about(self))
+        return written

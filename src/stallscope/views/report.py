@@ -30,10 +30,10 @@ from stallscope.diagnose.text import (
     ended,
     outside_notes,
     phases,
-    version,
 )
 from stallscope.flame.tree import of_flame
 from stallscope.names import printable
+from stallscope.packaged import __version__
 from stallscope.units import seconds
 from stallscope.views.document import write
 from stallscope.views.flame_viewer import script, static
@@ -59,7 +59,7 @@ def as_json(diagnosis: Diagnosis, *, redact: bool = False) -> str:
     told = diagnosis.circumstances
     values = {
         "schema_version": SCHEMA_VERSION,
-        "stallscope": version(),
+        "stallscope": __version__,
         "verdict": diagnosis.verdict.code,
         "findings": [
             {
@@ -170,7 +170,7 @@ def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         phases=phases(diagnosis),
         ended=ended(diagnosis),
         notes=[*outside_notes(diagnosis), *([_NO_PICTURES] if redact else [])],
-        version=version(),
+        version=__version__,
         written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
         # the only way out of such an element is "</"
         flame=json.dumps(flame, separators=(",", ":")).replace("<", "\\u003c") if flame else "",

@@ -8,46 +8,50 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from stallscope import store
 from stallscope.errors import RunFormatError
 from stallscope.hooks.loop_log import LogPlace
-from stallscope.run import files
 from stallscope.run.read_logs import collect
+from stallscope.run.result import LOGS
 from stallscope.units import count
 
 if TYPE_CHECKING:
     from stallscope.run.result import Run
 
 
-LOGS: Final = "logs"
-"""Where a process that records into a run's folder writes its logs meanwhile."""
 _TABLES: Final = (
     *("all_spans", "all_samples", "batches", "all_steps"),
     *("waits", "deliveries", "side_spans", "startup", "all_resources"),
 )
 
 
-def load(path: str | Path) -> Run:
-    """Read a run: one that was saved, one whose process was killed, or all ranks of a training.
+def load(path: str | Path) -> Any:
+    """Read a result that was saved, a run whose process was killed, or all ranks of a training.
 
     Runs nothing that the folder says.
 
     Args:
-        path: the run's folder, or the one that holds `rank0`, `rank1` and so on.
+        path: the folder that `save` wrote, or the one that holds `rank0`, `rank1` and so on.
+
+    Returns:
+        A `Run`, `Ladder`, `Flame`, `Orders`, `Lines` or `Diagnosis`, as it was saved. The pipeline
+        itself is not saved with its orders: they can be looked at, not applied.
 
     Raises:
-        RunFormatError: no run there, a damaged one, or one of another schema version.
+        RunFormatError: no result there, a damaged one, or one of another schema version.
     """
     folder = Path(path)
-    ranks = sorted(folder.glob("rank*"), key=lambda rank: (len(rank.name), rank.name))
-    if ranks and not (folder / "run.json").exists():
-        return _together([_one(rank) for rank in ranks])
-    return _one(folder)
+    if store.kind_in(folder) is None:
+        ranks = sorted(folder.glob("rank*"), key=lambda rank: (len(rank.name), rank.name))
+        if ranks:
+            return _together([_read(rank) for rank in ranks])
+    return _read(folder)
 
 
-def _one(folder: Path) -> Run:
+def _read(folder: Path) -> Any:
     logs = LogPlace(folder / LOGS, 0)
-    if (folder / "run.json").exists() or not (logs.marks() or logs.logs()):
-        return files.read(folder)
+    if store.kind_in(folder) or not (logs.marks() or logs.logs()):
+        return store.load(folder)
     try:
         run = collect(logs).run
     except (ValueError, KeyError, TypeError, IndexError, OSError) as error:

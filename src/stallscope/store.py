@@ -1,0 +1,375 @@
+"""Results on disk: a folder of JSON and Parquet, never pickle, so that anybody's can be opened.
+
+A result states what it consists of (`Contents`); how it is written, read and checked stands here
+once. What would break a table or a picture later is refused on reading, in one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import stat
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, fields, is_dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args, get_origin
+from typing import get_type_hints as hints_of
+
+import polars as pl
+
+from stallscope.atomic import part_of
+from stallscope.errors import RunFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from collections.abc import Set as AbstractSet
+    from pathlib import Path
+
+    from polars._typing import PolarsDataType
+
+KINDS: Final = ("run", "ladder", "flame", "orders", "lines", "diagnosis")
+"""Everything that can be saved; each is the class of that name in the package."""
+
+_LONGEST_NS: Final = 1 << 53
+"""No time is longer (104 days), so that sums are exact."""
+_POLARS: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+"""What polars raises over a damaged file; a panic is no `Exception`."""
+_MEND: Final = "copy the folder once more, or record again"
+
+R = TypeVar("R")
+
+
+class StoredTable(NamedTuple):
+    """A table of a result, and what its values have to be."""
+
+    field: str
+    """Of the result."""
+    schema: Mapping[str, PolarsDataType]
+    filled: AbstractSet[str] = frozenset()
+    """Columns in which no value is missing; those that the table has not are left out."""
+    file: str = ""
+    """Its name on disk; by default the field's."""
+    since: int = 1
+    """The schema version that brought it; older results keep the field's default."""
+    unbounded: AbstractSet[str] = frozenset()
+    """Columns that may hold an infinity."""
+
+    @property
+    def name(self) -> str:
+        """Of the file."""
+        return f"{self.file or self.field}.parquet"
+
+
+class Contents(NamedTuple):
+    """What a kind of result consists of on disk."""
+
+    kind: str
+    """One of `KINDS`."""
+    noun: str
+    """What one of them is called, in an error."""
+    tables: tuple[StoredTable, ...]
+    values: Mapping[str, Any]
+    """Fields that are in the head, with their types, dataclasses too."""
+    parts: Mapping[str, str] = {}
+    """Fields that are results or tuples of results, each in a folder of that name, by kind."""
+    version: int = 1
+    oldest: int = 1
+    """The oldest schema version that is read."""
+    beside: tuple[str, ...] = ()
+    """What else may lie in the folder, and stays."""
+
+    @property
+    def head(self) -> str:
+        """The name of the file that is written last: a folder that has it is a whole result."""
+        return f"{self.kind}.json"
+
+    @property
+    def names(self) -> list[str]:
+        """All that is written, the head last."""
+        return [*(table.name for table in self.tables), *self.parts, self.head]
+
+
+def save(result: Any, contents: Contents, folder: Path) -> Path:
+    """Write a result; an older one is replaced only when the new one is whole.
+
+    Raises:
+        RunFormatError: the folder holds something else, or cannot be written.
+    """
+    try:
+        _check_place(contents, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with _replaced(folder, contents.names) as new:
+            _write(result, contents, new)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise RunFormatError(
+            f"the {contents.noun} cannot be written into {folder}: {error}"
+        ) from error
+    return folder
+
+
+def read(result: type[R], contents: Contents, folder: Path) -> R:
+    """Read what `save` wrote. Runs nothing that the folder says.
+
+    Args:
+        result: the class; it is made of the fields that its contents name.
+        contents: of the class.
+        folder: with the head, the tables, and the folders of the parts.
+
+    Raises:
+        RunFormatError: there is none, a damaged one, or one of another schema version.
+    """
+    try:
+        head = _head(contents, folder)
+        version = _version(contents, folder, head)
+        tables = {
+            table.field: _table(folder, table)
+            for table in contents.tables
+            if table.since <= version
+        }
+        values = {
+            field: _checked(kind, head[field], f"{field} in {contents.head}")
+            for field, kind in contents.values.items()
+        }
+        counts = _checked(dict[str, int], head.get("parts", {}), f"parts in {contents.head}")
+        parts = {
+            field: part
+            for field, kind in contents.parts.items()
+            if (part := _part(folder / field, kind, counts.get(field))) is not None
+        }
+        return result(**tables, **values, **parts)
+    except RunFormatError:
+        raise
+    except KeyError as error:
+        raise RunFormatError(f"{folder}/{contents.head} has no {error}: {_MEND}") from error
+    except (OSError, TypeError, ValueError, RecursionError, *_POLARS) as error:
+        why = str(error).partition("\n")[0]
+        raise RunFormatError(f"{folder} is not a whole {contents.noun} ({why}): {_MEND}") from error
+
+
+def load(folder: Path) -> Any:
+    """Read the result in a folder, whichever kind it is.
+
+    Raises:
+        RunFormatError: there is none, a damaged one, or one of another schema version.
+    """
+    kind = kind_in(folder)
+    if kind is None:
+        raise RunFormatError(
+            f"{folder} is not a saved result: it has no {', '.join(f'{one}.json' for one in KINDS)}"
+            ". Give a folder that `.save(...)` of a result or `stallscope record --out` wrote"
+        )
+    return _class_of(kind).load(folder)
+
+
+def kind_in(folder: Path) -> str | None:
+    """Which kind of result a folder holds; None: none."""
+    return next((kind for kind in KINDS if (folder / f"{kind}.json").exists()), None)
+
+
+def _class_of(kind: str) -> Any:
+    """The class of a kind, by its public name: what is below here need not know it."""
+    return getattr(import_module("stallscope"), kind.capitalize())
+
+
+def _check_place(contents: Contents, folder: Path) -> None:
+    if folder.is_file():
+        raise RunFormatError(f"{folder} is a file; give a new folder for the {contents.noun}")
+    found = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    ours = {*contents.names, *contents.beside}
+    if any(name not in ours and not name.endswith(".part") for name in found):
+        raise RunFormatError(
+            f"{folder} holds other files; give a new folder for the {contents.noun}"
+        )
+
+
+@contextmanager
+def _replaced(folder: Path, names: list[str]) -> Iterator[Path]:
+    """A new folder; at the end what it holds takes the places of the files in `folder`.
+
+    What was there is put back when that goes wrong. The folder itself stays, so it may be a mount
+    point or the current one.
+
+    Args:
+        folder: there is one.
+        names: what may be replaced; the last one goes first and comes last.
+    """
+    work = part_of(folder / "new")
+    new, old = work / "new", work / "old"
+    work.mkdir(0o700)
+    try:
+        new.mkdir()
+        old.mkdir()
+        yield new
+        moves = [(folder / name, old / name) for name in reversed(names)]
+        moves += [(new / name, folder / name) for name in names]
+        _move_all(moves)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _move_all(moves: Iterable[tuple[Path, Path]]) -> None:
+    """Rename what there is, in order; all of it or nothing."""
+    done: list[tuple[Path, Path]] = []
+    try:
+        for source, target in moves:
+            if os.path.lexists(source):
+                source.rename(target)
+                done.append((source, target))
+    except BaseException:
+        for source, target in reversed(done):
+            target.rename(source)
+        raise
+
+
+def _write(result: Any, contents: Contents, folder: Path) -> None:
+    for table in contents.tables:
+        getattr(result, table.field).write_parquet(folder / table.name)
+    counts = {}
+    for field in contents.parts:
+        part = getattr(result, field)
+        if isinstance(part, tuple):
+            counts[field] = len(part)
+            for number, one in enumerate(part, 1):
+                one.save(folder / field / str(number))
+        else:
+            counts[field] = int(part is not None)
+            if part is not None:
+                part.save(folder / field)
+    head = {
+        "kind": contents.kind,
+        "schema_version": contents.version,
+        **{field: _plain(getattr(result, field)) for field in contents.values},
+        "parts": counts,
+    }
+    (folder / contents.head).write_text(json.dumps(head, indent=2, default=float), encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _head(contents: Contents, folder: Path) -> dict[str, Any]:
+    path = folder / contents.head
+    if not os.path.lexists(path):
+        raise RunFormatError(
+            f"{folder} is not a {contents.noun}: it has no {contents.head}. Give a folder that "
+            f"`.save(...)` of a {contents.noun} wrote"
+        )
+    try:
+        head = json.loads(_plain_file(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunFormatError(f"{path} cannot be read ({error}): {_MEND}") from error
+    if not isinstance(head, dict):
+        raise RunFormatError(f"{path} is damaged (no JSON object): {_MEND}")
+    return head
+
+
+def _version(contents: Contents, folder: Path, head: dict[str, Any]) -> int:
+    """The schema version of a head, which is of this kind."""
+    if head.get("kind", contents.kind) != contents.kind:
+        raise ValueError(f"{contents.head} says that it is of the kind {head['kind']!r}")
+    version = head.get("schema_version")
+    if type(version) is int and contents.oldest <= version <= contents.version:
+        return version
+    known = f"versions {contents.oldest} to {contents.version}"
+    raise RunFormatError(
+        f"{folder} has schema version {version!r}; this stallscope reads "
+        f"{known if contents.oldest < contents.version else contents.version}. "
+        "Open it with the stallscope that wrote it"
+    )
+
+
+def _part(folder: Path, kind: str, count: Any) -> Any:
+    """The result in a folder, or all those in its numbered folders; None: there is none.
+
+    Args:
+        folder: of the part.
+        kind: of it.
+        count: how many there have to be; None where an older version did not write that.
+    """
+    if not os.path.lexists(folder):
+        if count:
+            raise ValueError(f"{folder.name} is missing")
+        return None
+    _check_is_folder(folder)
+    if (folder / f"{kind}.json").exists():
+        return _class_of(kind).load(folder)
+    found = sorted((one for one in folder.iterdir() if one.name.isdecimal()), key=_number)
+    for one in found:
+        _check_is_folder(one)
+    if count not in (None, len(found)):
+        raise ValueError(f"{folder.name} holds {len(found)} of {count}")
+    return tuple(_class_of(kind).load(one) for one in found)
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name)
+
+
+def _plain_file(path: Path) -> Path:
+    """The path, if it is a file and no link, device or pipe."""
+    if not os.path.lexists(path):
+        raise ValueError(f"{path.name} is missing")
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise ValueError(f"{path.name} is no file, or only a link to one")
+    return path
+
+
+def _check_is_folder(path: Path) -> None:
+    if not stat.S_ISDIR(path.lstat().st_mode):
+        raise ValueError(f"{path.name} is no folder, or only a link to one")
+
+
+def _table(folder: Path, table: StoredTable) -> pl.DataFrame:
+    """A table with exactly the columns of its schema, and values that can be worked with."""
+    path = _plain_file(folder / table.name)
+    found = pl.read_parquet(path, columns=list(table.schema), glob=False)
+    frame = found.select(pl.col(name).cast(kind) for name, kind in table.schema.items())
+    for name, column in zip(table.schema, frame, strict=True):
+        if name in table.filled and column.null_count():
+            raise ValueError(f"{path.name}: {name} has empty places")
+        if column.dtype == pl.Float64:
+            is_bad = column.is_nan() if name in table.unbounded else ~column.is_finite()
+            if is_bad.any():
+                raise ValueError(f"{path.name}: {name} holds what is no number")
+        if name.endswith("_ns") and not column.is_between(-_LONGEST_NS, _LONGEST_NS).all():
+            raise ValueError(f"{path.name}: {name} holds impossible times")
+    if "start_ns" in table.schema and not (frame["end_ns"] >= frame["start_ns"]).all():
+        raise ValueError(f"{path.name}: spans end before they start")
+    return frame
+
+
+def _checked(kind: Any, given: Any, name: str) -> Any:
+    """A value of the head, of the type that it has to have."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if isinstance(kind, type) and is_dataclass(kind):
+        if not isinstance(given, dict):
+            raise TypeError(f"{name} is no JSON object")
+        hints = hints_of(kind)
+        return kind(**{f.name: _checked(hints[f.name], given[f.name], name) for f in fields(kind)})
+    if origin is tuple:
+        if not isinstance(given, list):
+            raise TypeError(f"{name} is no list")
+        return tuple(_checked(parts[0], one, name) for one in given)
+    if origin in (dict, Mapping):
+        if not isinstance(given, dict):
+            raise TypeError(f"{name} is no JSON object")
+        # Numbers by name may be what JSON calls NaN: not measured
+        return {
+            key: one if type(one) is parts[1] else _checked(parts[1], one, name)
+            for key, one in given.items()
+        }
+    allowed = parts or (kind,)
+    if Any in allowed:
+        return given
+    if type(given) not in (*allowed, *((int,) if float in allowed else ())):
+        raise TypeError(f"{name} has a {type(given).__name__}")
+    if isinstance(given, float) and not math.isfinite(given):
+        raise ValueError(f"{name} has what is no number")
+    return given
