@@ -1,11 +1,9 @@
-"""How probable it is that a pattern is an accident, and how sure a share is.
+"""How sure a number is: the chance that a pattern is an accident, and the interval around a share.
 
-Probabilities are exact or by formula. Intervals of shares of samples are resampled by windows, in
-each process apart, because neighbouring samples look alike (Efron and Tibshirani, "An Introduction
-to the Bootstrap", 1993, chapter 8), always with the same draws. A few windows make percentile
-intervals too narrow; they are widened as Student's t is wider than the normal. Without enough
-windows it is Wilson's interval (Journal of the American Statistical Association 22, 1927), which
-takes samples as independent.
+Neighbouring samples and steps look alike, so what is resampled are blocks of
+them, in the way in which the data came about (Efron and Tibshirani, "An Introduction to the
+Bootstrap", 1993, chapter 8). Every draw has the same seed: the same run always gets the same
+answer.
 """
 
 from __future__ import annotations
@@ -19,18 +17,33 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 
 LEVEL: Final = 0.95
 """Of every interval that the package shows."""
 INTERVAL: Final = f"{LEVEL:.0%} interval"
 """What an interval is called."""
-ENDS: Final = (round(50 * (1 - LEVEL), 6), round(50 * (1 + LEVEL), 6))
-"""The percentiles that it ends at."""
-_Z: Final = round(NormalDist().inv_cdf((1 + LEVEL) / 2), 6)
 LEAST: Final = 1e-12
 """No chance is given as smaller: what a test assumes about a machine is never that certain."""
+WINDOWS: Final = "windows"
+WILSON: Final = "Wilson"
+"""How an interval was made, see `share_intervals`."""
+
+_UPPER: Final = (1 + LEVEL) / 2
+_ENDS: Final = (round(100 * (1 - _UPPER), 6), round(100 * _UPPER, 6))
+"""The percentiles that an interval ends at."""
+_Z: Final = round(NormalDist().inv_cdf(_UPPER), 6)
+_DRAWS: Final = 2_000
+_SEED: Final = 20_240_229
+_FEWEST: Final = 4
+"""Blocks, or windows beyond one for each process; with fewer there is nothing to resample."""
+_CLEAR: Final = 0.05
+"""An interval is narrow if neither end is farther from the figure than this share of it."""
 
 
 def hypergeometric_tail(*, total: int, marked: int, drawn: int, both: int) -> float:
@@ -110,19 +123,74 @@ def _probability(value: float) -> float:
     return min(max(value, LEAST), 1.0)
 
 
-if TYPE_CHECKING:
-    Floats = NDArray[np.float64]
+class Rates:
+    """A rate, and those of resamples of the starts in which it was measured.
 
-RESAMPLED: Final = "windows"
-WILSON: Final = "Wilson"
-FEWEST_FREE: Final = 4
-"""Windows beyond one for each process; with fewer there is nothing to resample."""
-_DRAWS: Final = 1_000
-_SEED: Final = 20_270_529
+    Starts differ by what else the machine did, blocks by their samples; so whole starts are drawn,
+    and blocks inside of each.
+
+    Args:
+        starts: of each start, how much and in how many seconds its blocks were, shape (blocks, 2).
+    """
+
+    def __init__(self, starts: Sequence[Floats]) -> None:
+        much, seconds = np.concatenate(starts).sum(axis=0)
+        self.rate = float(much / seconds)
+        self.draws = np.array([])
+        """Empty where there is one block only, which tells nothing of others."""
+        if sum(map(len, starts)) > 1:
+            sums = _resampled(starts, whole=False)
+            self.draws = sums[:, 0] / sums[:, 1]
+
+    def interval(self) -> tuple[float | None, float | None]:
+        """The ends of the interval; None where there is one block only."""
+        return _ends(self.draws) if self.draws.size else (None, None)
+
+    def is_narrow(self) -> bool:
+        """Whether both ends are near."""
+        low, high = self.interval()
+        if low is None or high is None:
+            return False
+        return max(high - self.rate, self.rate - low) <= _CLEAR * self.rate
+
+    def over(self, other: Rates) -> tuple[float, float | None, float | None]:
+        """How many times as fast this is as the other, with the ends of its interval."""
+        factor = self.rate / other.rate
+        if not (self.draws.size and other.draws.size):
+            return factor, None, None
+        # Drawn independently: the starts of the two are not the same.
+        return factor, *_ends(self.draws / np.random.default_rng(_SEED).permutation(other.draws))
 
 
-def intervals(hits: Floats, samples: Floats, processes: list[int]) -> tuple[Floats, Floats, str]:
-    """The intervals of shares at `LEVEL`.
+def stall_interval(steps: pl.DataFrame, stalls: pl.DataFrame, block: int) -> tuple[float, float]:
+    """The interval of the share of stalls; from 0 to 1 where there are too few blocks to tell.
+
+    Args:
+        steps: columns of `run.STEPS`.
+        stalls: columns of `stalls.attribution.STALLS`, of these steps.
+        block: steps that depend on each other: a round of the workers.
+    """
+    known = steps.drop_nulls(["wait_s", "start_ns"]).join(
+        stalls.select("rank", "step", "stall_s"), on=["rank", "step"], how="left"
+    )
+    blocks = known.height // max(block, 1)
+    if blocks < _FEWEST:
+        return 0.0, 1.0
+    period_s = pl.sum_horizontal("wait_s", "restart_s", "h2d_s", "step_s", "other_s")
+    pairs = known.select(pl.col("stall_s").fill_null(0.0), period_s.alias("period_s")).to_numpy()
+    sums = _resampled([pairs[: blocks * block].reshape(blocks, block, 2).sum(axis=1)])
+    low, high = _ends(sums[:, 0] / np.maximum(sums[:, 1], 1e-12))
+    return low, min(high, 1.0)
+
+
+def share_intervals(
+    hits: Floats, samples: Floats, processes: Sequence[int]
+) -> tuple[Floats, Floats, str]:
+    """The intervals of shares of samples that were taken in windows of time.
+
+    Windows are resampled, in each process apart. A few of them make percentile intervals too
+    narrow; they are widened as Student's t is wider than the normal. Without enough windows it is
+    Wilson's interval, which takes samples as independent.
 
     Args:
         hits: of each window and function, shape (windows, functions).
@@ -132,26 +200,24 @@ def intervals(hits: Floats, samples: Floats, processes: list[int]) -> tuple[Floa
     Returns:
         The lower and upper ends, each of shape (functions,), between 0 and 1; how it was done.
     """
-    strata = [np.flatnonzero(np.asarray(processes) == one) for one in dict.fromkeys(processes)]
-    free = len(processes) - len(strata)
+    which = np.asarray(processes)
+    groups = [which == process for process in dict.fromkeys(processes)]
+    free = len(which) - len(groups)
     count = float(samples.sum())
     shares = hits.sum(axis=0) / count
-    if free < FEWEST_FREE:
+    if free < _FEWEST:
         return *wilson(shares, count), WILSON
-    rng = np.random.default_rng(_SEED)
-    weights = np.zeros((_DRAWS, len(processes)))
-    for rows in strata:
-        weights[:, rows] = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), _DRAWS)
-    drawn = (weights @ hits) / (weights @ samples)[:, None]
-    low, high = np.percentile(drawn, ENDS, axis=0)
-    wider = sqrt(len(processes) / free) * _t(free) / _Z
+    columns = np.column_stack([samples, hits])
+    sums = _resampled([columns[rows] for rows in groups])
+    low, high = np.percentile(sums[:, 1:] / sums[:, :1], _ENDS, axis=0)
+    wider = sqrt(len(which) / free) * t_quantile(free) / _Z
     low = np.clip(shares - (shares - low).clip(0) * wider, 0, 1)
     high = np.clip(shares + (high - shares).clip(0) * wider, 0, 1)
     # Where all windows say the same, resampling them says nothing
     same = high - low <= 0
-    alike = _independent(shares[~same], (high - low)[~same], count, len(processes))
+    alike = _independent(shares[~same], (high - low)[~same], count, len(which))
     low_all, high_all = wilson(shares, alike)
-    return np.where(same, low_all, low), np.where(same, high_all, high), RESAMPLED
+    return np.where(same, low_all, low), np.where(same, high_all, high), WINDOWS
 
 
 def _independent(shares: Floats, widths: Floats, count: float, windows: int) -> float:
@@ -164,15 +230,25 @@ def _independent(shares: Floats, widths: Floats, count: float, windows: int) -> 
 
 
 def wilson(shares: Floats, count: float) -> tuple[Floats, Floats]:
-    """Wilson's interval of shares of so many independent samples."""
+    """Wilson's interval of shares of so many independent samples.
+
+    (Journal of the American Statistical Association 22, 1927.)
+    """
     middle = shares + _Z**2 / (2 * count)
     reach = _Z * np.sqrt(shares * (1 - shares) / count + _Z**2 / (4 * count**2))
     scale = 1 + _Z**2 / count
     return ((middle - reach) / scale).clip(0, 1), ((middle + reach) / scale).clip(0, 1)
 
 
-def _t(free: int) -> float:
-    """Student's t at the upper end, by Cornish and Fisher (Abramowitz and Stegun 26.7.5)."""
+def t_quantile(free: int) -> float:
+    """Student's t at the upper end; from 3 degrees of freedom on by Cornish and Fisher's expansion.
+
+    (Abramowitz and Stegun 26.7.5.)
+    """
+    if free == 1:
+        return math.tan(math.pi * LEVEL / 2)
+    if free == 2:  # noqa: PLR2004 - the other one that has a short formula
+        return LEVEL * sqrt(2 / (1 - LEVEL**2))
     return (
         _Z
         + (_Z**3 + _Z) / (4 * free)
@@ -181,33 +257,26 @@ def _t(free: int) -> float:
     )
 
 
-_INTERVAL_DRAWS: Final = 1000
-_INTERVAL_SEED: Final = 20_260_101
-_FEWEST_BLOCKS: Final = 4
+def _ends(draws: Floats) -> tuple[float, float]:
+    low, high = np.percentile(draws, _ENDS)
+    return float(low), float(high)
 
 
-def stall_interval(steps: pl.DataFrame, stalls: pl.DataFrame, block: int) -> tuple[float, float]:
-    """The interval of the share of stalls, by resampling blocks of steps.
-
-    (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 8.) From 0 to 1 where
-    there are too few blocks to tell.
+def _resampled(groups: Sequence[Floats], *, whole: bool = True) -> Floats:
+    """The sums of all rows in each draw, shape (draws, columns): rows of a group with replacement.
 
     Args:
-        steps: columns of `run.STEPS`.
-        stalls: columns of `analyze.stalls.exposed.STALLS`, of these steps.
-        block: steps that depend on each other: a round of the workers.
+        groups: each of shape (rows, columns).
+        whole: every group is in each draw once; else groups are drawn with replacement, too.
     """
-    known = steps.drop_nulls(["wait_s", "start_ns"]).join(
-        stalls.select("rank", "step", "stall_s"), on=["rank", "step"], how="left"
-    )
-    blocks = known.height // max(block, 1)
-    if blocks < _FEWEST_BLOCKS:
-        return 0.0, 1.0
-    period_s = pl.sum_horizontal("wait_s", "restart_s", "h2d_s", "step_s", "other_s")
-    pairs = known.select(pl.col("stall_s").fill_null(0.0), period_s.alias("period_s")).to_numpy()
-    sums = pairs[: blocks * block].reshape(blocks, block, 2).sum(axis=1)
-    drawn = np.random.default_rng(_INTERVAL_SEED).integers(blocks, size=(_INTERVAL_DRAWS, blocks))
-    totals = sums[drawn].sum(axis=1)
-    shares = totals[:, 0] / np.maximum(totals[:, 1], 1e-12)
-    low, high = np.percentile(shares, ENDS)
-    return float(low), float(min(high, 1.0))
+    rng = np.random.default_rng(_SEED)
+    sums = np.zeros((_DRAWS, groups[0].shape[1]))
+    every = np.tile(np.arange(len(groups)), (_DRAWS, 1))
+    chosen = every if whole else rng.integers(len(groups), size=every.shape)
+    for number, rows in enumerate(groups):
+        times = (chosen == number).sum(axis=1)
+        share = np.full(len(rows), 1 / len(rows))
+        for more in range(int(times.max(initial=0))):
+            has = times > more
+            sums[has] += rng.multinomial(len(rows), share, size=int(has.sum())) @ rows
+    return sums

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from stallscope.stats import intervals
+from stallscope.stats import share_intervals
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -244,8 +244,8 @@ def table(
     if not names:
         return pl.DataFrame(schema=TABLE)
     inner, outer = (_matrix(units, pairs, names, len(counts)) for pairs in (own, anywhere))
-    self_low, self_high, how = intervals(inner, counts, processes)
-    total_low, total_high, _ = intervals(outer, counts, processes)
+    self_low, self_high, how = share_intervals(inner, counts, processes)
+    total_low, total_high, _ = share_intervals(outer, counts, processes)
     count = counts.sum()
     found = [StackFunction(*name.split("\0")) for name in names]
     return pl.DataFrame(

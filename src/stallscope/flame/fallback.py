@@ -14,6 +14,7 @@ from dataclasses import asdict
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from stallscope.atomic import whole_file
 from stallscope.flame.pyspy import How, Seen, StackFrame
 from stallscope.hooks import self_sampler
 from stallscope.hooks.self_sampler import RESULT, Request
@@ -107,10 +108,8 @@ class InProcess:
     def _sample_here(self) -> None:
         seen = self_sampler.sample(self._asked, lambda: not self._stopped)
         path = self._folder / f"{os.getpid()}-{self._asked.number}{RESULT}"
-        part = path.with_suffix(".part")
-        with suppress(OSError):  # the folder is gone
-            part.write_text(json.dumps(asdict(seen)), encoding="utf-8")
-            part.replace(path)
+        with suppress(OSError), whole_file(path) as file:  # the folder may be gone
+            file.write(json.dumps(asdict(seen)).encode())
 
 
 def _threads(sampled: Any) -> list[list[list[StackFrame]]]:

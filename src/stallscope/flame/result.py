@@ -20,11 +20,13 @@ from functools import cached_property
 from math import hypot
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import numpy as np
 import polars as pl
 
 from stallscope.flame import classify
 from stallscope.flame.classify import KINDS, YOURS, kind_shares
 from stallscope.result import Conditions, Result, SavedResult
+from stallscope.stats import wilson
 from stallscope.store import Contents, StoredTable
 from stallscope.units import share
 
@@ -229,10 +231,6 @@ def changes(after: Flame, before: Flame) -> pl.DataFrame:
 def _ends(row: dict[str, Any] | None, count: int) -> tuple[float, float, float]:
     """A share and the ends of its interval; of a function that was never seen, near 0."""
     if row is None:
-        import numpy as np
-
-        from stallscope.stats import wilson
-
         return 0.0, 0.0, float(wilson(np.zeros(1), max(count, 1))[1][0])
     return row["self_share"], row["self_share_low"], row["self_share_high"]
 

@@ -19,6 +19,8 @@ from itertools import accumulate, chain, islice, repeat, takewhile
 from operator import attrgetter, itemgetter, truth
 from typing import TYPE_CHECKING, Any, Final
 
+from stallscope.atomic import whole_file
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -96,7 +98,8 @@ def serve_requests(folder: Path) -> Callable[[], None]:
 
 def request(folder: Path, asked: Request) -> None:
     """Ask every process that stands by there."""
-    _write(str(folder / REQUEST), asdict(asked))
+    with whole_file(folder / REQUEST) as file:
+        file.write(json.dumps(asdict(asked)).encode())
 
 
 def withdraw(folder: Path) -> None:
@@ -116,7 +119,8 @@ def _stand_by(folder: str, ending: threading.Event) -> None:
             if asked.number != answered:
                 answered = asked.number
                 seen = sample(asked, going)
-                _write(f"{folder}/{os.getpid()}-{asked.number}{RESULT}", asdict(seen))
+                with whole_file(f"{folder}/{os.getpid()}-{asked.number}{RESULT}") as file:
+                    file.write(json.dumps(asdict(seen)).encode())
 
 
 def sample(asked: Request, going: Callable[[], bool]) -> Sampled:
@@ -220,15 +224,3 @@ def _read(path: str) -> Any:
         return json.loads(os.read(descriptor, 1 << 16))
     finally:
         os.close(descriptor)
-
-
-def _write(path: str, value: Any) -> None:
-    """Whole or not at all."""
-    descriptor = os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        data = memoryview(json.dumps(value).encode())
-        while data:
-            data = data[os.write(descriptor, data) :]
-    finally:
-        os.close(descriptor)
-    os.replace(f"{path}.part", path)  # noqa: PTH105

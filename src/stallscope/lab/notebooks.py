@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import nbformat
 
+from stallscope.atomic import whole_file
 from stallscope.errors import StallscopeError
 from stallscope.packaged import packaged
 from stallscope.targets.factory import is_factory
@@ -179,7 +180,8 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
         folder.mkdir(parents=True, exist_ok=True)
         notes = [_place(folder / name, new, memory, force=force) for name, new in wanted.items()]
         memory.update(target=aim.target, import_from=aim.import_from)
-        _write(folder / _MEMORY, json.dumps(memory, indent=2))
+        with whole_file(folder / _MEMORY) as file:
+            file.write(json.dumps(memory, indent=2).encode())
     except OSError as error:
         raise StallscopeError(
             f"the notebooks cannot be copied into {folder}: {error.strerror or error}",
@@ -207,7 +209,8 @@ def _place(path: Path, new: Any, memory: dict[str, Any], *, force: bool) -> str:
     if not same:
         if changed or _has_outputs(old):
             note = f"{path.name} is new; the one before is {_put_aside(path)}"
-        _write(path, nbformat.writes(new))
+        with whole_file(path) as file:
+            file.write(nbformat.writes(new).encode())
     written[path.name] = _digest(new)
     return note
 
@@ -252,10 +255,3 @@ def _recall(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError):
         known = False
     return memory if known else {"schema_version": 1, "notebooks": {}}
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a whole file or none."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

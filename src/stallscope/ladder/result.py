@@ -1,12 +1,7 @@
 """The cached ladder as a value: the same loop, each time with one more of its costs removed.
 
-Everything before makes it, everything after reads it.
-
-What the laps of a ladder say: how fast each rung is, and what the loader costs.
-
-Intervals come from resampling laps, and blocks of steps inside of each: laps differ by what else
-the machine did, steps by their samples. (Efron and Tibshirani, "An Introduction to the Bootstrap",
-1993, chapter 8: resample in the way in which the data came about.)
+Laps are the starts of a rung that `Rates` resamples; the blocks inside of one are as many steps as
+there are workers, which make batches at the same time.
 """
 
 from __future__ import annotations
@@ -16,19 +11,17 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-import numpy as np
 import polars as pl
 
 from stallscope.result import LoopConditions, SavedResult
-from stallscope.stats import ENDS
+from stallscope.stats import Rates
 from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
     from polars._typing import PolarsDataType
 
-
-if TYPE_CHECKING:
     Schema = dict[str, PolarsDataType]
 
 
@@ -166,12 +159,8 @@ GAINS: Schema = {
 """How many times as fast a rung is as the one below it that was measured, with its interval;
 `removes` are all the costs between the two."""
 
-_DRAWS: Final = 2_000
-_SEED: Final = 20_240_229
 _MOST_BLOCKS: Final = 50
 """In a lap; more would cost time and make no interval better."""
-_CLEAR: Final = 0.05
-"""An interval is narrow if neither end is farther from the figure than this share of it."""
 
 
 def table(ladder: Ladder) -> pl.DataFrame:
@@ -209,15 +198,13 @@ def table(ladder: Ladder) -> pl.DataFrame:
 
 def gains(ladder: Ladder) -> pl.DataFrame:
     """One row a measured rung above the lowest, columns of `GAINS`."""
-    rows = [_gain(*pair) for pair in pairwise(ladder.rates.values())]
-    return pl.DataFrame(rows, GAINS, orient="row")
+    return pl.DataFrame([_gain(ladder, *pair) for pair in pairwise(ladder.rates)], GAINS)
 
 
 def measure_rungs(ladder: Ladder) -> pl.DataFrame:
     """The highest measured rung against the lowest: one row with the columns of `GAINS`."""
-    measured = list(ladder.rates.values())
-    rows = [_gain(measured[0], measured[-1])] if len(measured) > 1 else []
-    return pl.DataFrame(rows, GAINS, orient="row")
+    names = list(ladder.rates)
+    return pl.DataFrame([_gain(ladder, names[0], names[-1])] if len(names) > 1 else [], GAINS)
 
 
 def lap_rates(ladder: Ladder) -> pl.DataFrame:
@@ -229,10 +216,9 @@ def lap_rates(ladder: Ladder) -> pl.DataFrame:
 
 def compare(ladder: Ladder, lower: str, upper: str) -> dict[str, Any] | None:
     """How many times as fast one rung is as another: a row as of `GAINS`; None if not measured."""
-    below, above = ladder.rates.get(lower), ladder.rates.get(upper)
-    if below is None or above is None:
+    if lower not in ladder.rates or upper not in ladder.rates:
         return None
-    return pl.DataFrame([_gain(below, above)], GAINS, orient="row").row(0, named=True)
+    return _gain(ladder, lower, upper)
 
 
 def is_clear(ladder: Ladder) -> bool:
@@ -247,37 +233,8 @@ def rates_of(ladder: Ladder) -> dict[str, Rates]:
     for rung in RUNGS:
         laps = _steps(ladder, rung.name).partition_by("lap", maintain_order=True)
         if laps:
-            found[rung.name] = Rates(rung.name, [_blocks(lap, block) for lap in laps])
+            found[rung.name] = Rates([_blocks(lap, block) for lap in laps])
     return found
-
-
-class Rates:
-    """Samples a second of one rung, and of resamples of its laps.
-
-    Args:
-        name: of the rung.
-        blocks: of each lap, the samples and the seconds of its blocks, shape (blocks, 2).
-    """
-
-    def __init__(self, name: str, blocks: list[NDArray[np.float64]]) -> None:
-        self.name = name
-        whole = np.concatenate(blocks).sum(axis=0)
-        self.rate = float(whole[0] / whole[1])
-        self.draws = _resampled(blocks) if sum(map(len, blocks)) > 1 else np.array([])
-
-    def interval(self) -> tuple[float | None, float | None]:
-        """The ends of the interval; None where there is one block only."""
-        if not self.draws.size:
-            return None, None
-        low, high = np.percentile(self.draws, ENDS)
-        return float(low), float(high)
-
-    def is_narrow(self) -> bool:
-        """Whether both ends are near."""
-        low, high = self.interval()
-        if low is None or high is None:
-            return False
-        return max(high - self.rate, self.rate - low) <= _CLEAR * self.rate
 
 
 def _steps(ladder: Ladder, name: str) -> pl.DataFrame:
@@ -286,7 +243,7 @@ def _steps(ladder: Ladder, name: str) -> pl.DataFrame:
 
 def _blocks(lap: pl.DataFrame, block: int) -> NDArray[np.float64]:
     """Samples and seconds of each whole block of a lap, shape (blocks, 2); of all if none is."""
-    steps: NDArray[np.float64] = lap.select("samples", "seconds").to_numpy().astype(np.float64)
+    steps: NDArray[np.float64] = lap.select("samples", "seconds").to_numpy().astype(float)
     block *= -(-len(steps) // (block * _MOST_BLOCKS))
     whole = len(steps) // block * block
     if not whole:
@@ -295,31 +252,15 @@ def _blocks(lap: pl.DataFrame, block: int) -> NDArray[np.float64]:
     return summed
 
 
-def _resampled(laps: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The rate in each draw: laps with replacement, and blocks inside of each."""
-    rng = np.random.default_rng(_SEED)
-    sums = np.zeros((_DRAWS, 2))
-    chosen = rng.integers(len(laps), size=(_DRAWS, len(laps)))
-    for number, lap in enumerate(laps):
-        times = (chosen == number).sum(axis=1)
-        for more in range(int(times.max(initial=0))):
-            has = times > more
-            weights = rng.multinomial(
-                len(lap), np.full(len(lap), 1 / len(lap)), size=int(has.sum())
-            )
-            sums[has] += weights @ lap
-    rates: NDArray[np.float64] = sums[:, 0] / sums[:, 1]
-    return rates
-
-
-def _gain(lower: Rates, upper: Rates) -> tuple[Any, ...]:
+def _gain(ladder: Ladder, lower: str, upper: str) -> dict[str, Any]:
     names = [rung.name for rung in RUNGS]
-    between = RUNGS[names.index(lower.name) + 1 : names.index(upper.name) + 1]
-    removes = ", ".join(rung.removes for rung in between)  # rungs may not have been measured
-    factor = upper.rate / lower.rate
-    if not (lower.draws.size and upper.draws.size):
-        return upper.name, removes, factor, None, None, False
-    # Drawn independently: the laps of two rungs are not the same.
-    ratios = upper.draws / np.random.default_rng(_SEED).permutation(lower.draws)
-    low, high = (float(end) for end in np.percentile(ratios, ENDS))
-    return upper.name, removes, factor, low, high, not low <= 1 <= high
+    between = RUNGS[names.index(lower) + 1 : names.index(upper) + 1]
+    factor, low, high = ladder.rates[upper].over(ladder.rates[lower])
+    return {
+        "rung": upper,
+        "removes": ", ".join(rung.removes for rung in between),  # some may not be measured
+        "factor": factor,
+        "factor_low": low,
+        "factor_high": high,
+        "distinguishable": low is not None and high is not None and not low <= 1 <= high,
+    }

@@ -21,7 +21,7 @@ import polars as pl
 
 from stallscope.names import printable
 from stallscope.result import Conditions, SavedResult
-from stallscope.stats import INTERVAL
+from stallscope.stats import INTERVAL, t_quantile
 from stallscope.store import Contents, StoredTable
 from stallscope.units import count, seconds, share
 
@@ -146,9 +146,6 @@ shares are of the time in which the samples were made; `source` is null where th
 
 STANDS_OUT: Final = 0.05
 """A line with a smaller share of a sample's time is none that anybody has to look at."""
-_T: Final = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
-_T_OF_MANY: Final = 2.13
-"""The 97.5% quantiles of Student's t with 1, 2, 3 and so on degrees of freedom."""
 _KEYS: Final = ("function", "line")
 
 
@@ -220,8 +217,7 @@ def cost(pairs: pl.DataFrame) -> Cost | None:
     mean = fmean(ratios)
     if len(ratios) == 1:
         return Cost(exp(mean), None, None)
-    quantile = _T[len(ratios) - 2] if len(ratios) - 2 < len(_T) else _T_OF_MANY
-    half = quantile * stdev(ratios) / sqrt(len(ratios))
+    half = t_quantile(len(ratios) - 1) * stdev(ratios) / sqrt(len(ratios))
     return Cost(exp(mean), exp(mean - half), exp(mean + half))
 
 

@@ -16,7 +16,7 @@ from stallscope.orders.equivalence import EquivalenceJudge
 from stallscope.orders.pipeline import Chain
 from stallscope.orders.random_streams import named_kept, restored
 from stallscope.orders.recipe import Recipe, Site, code_of, loader_by
-from stallscope.orders.result import FAILS, rates_of, speedup
+from stallscope.orders.result import FAILS, rates_of
 from stallscope.orders.sample_costs import BATCH, DECODE, FETCH
 from stallscope.targets.object_graph import LoaderCallables, bindings_kept, private_copy
 
@@ -117,7 +117,7 @@ class OrderEvaluator:
             raise NoSuchOrderError(f"this order of {names} was not measured: {why}")
         original, other = rates[0], rates[1]
         low, high = other.interval()
-        factor, factor_low, factor_high = speedup(original, other)
+        factor, factor_low, factor_high = other.over(original)
         return Measured(
             seconds=1 / other.rate,
             low=1 / high if high else None,

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 import polars as pl
 
-from stallscope.ladder.result import Rates
 from stallscope.orders.bench import NoSuchOrderError, OrderBench
 from stallscope.result import Conditions, SavedResult
-from stallscope.stats import ENDS
+from stallscope.stats import Rates
 from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
@@ -272,7 +271,6 @@ time over the trial's, with its interval; null where the trial was not measured,
 
 _PROMISING: Final = 1.05
 """What is only predicted to be faster by less than this is not recommended."""
-_SEED: Final = 20_240_229
 
 
 def orders_table(orders: Orders) -> pl.DataFrame:
@@ -324,19 +322,8 @@ def rates_of(laps: pl.DataFrame) -> dict[int, Rates]:
             np.column_stack([block["samples"], block["samples"] * block["seconds"]]).astype(float)
             for block in blocks
         ]
-        found[int(trial)] = Rates(str(trial), pairs)
+        found[int(trial)] = Rates(pairs)
     return found
-
-
-def speedup(original: Rates, other: Rates) -> tuple[float, float | None, float | None]:
-    """How many times as fast the other one is, with the ends of its interval (None: too few)."""
-    factor = other.rate / original.rate
-    if not (original.draws.size and other.draws.size):
-        return factor, None, None
-    # Drawn independently: the starts of two trials are not the same.
-    ratios = other.draws / np.random.default_rng(_SEED).permutation(original.draws)
-    low, high = (float(end) for end in np.percentile(ratios, ENDS))
-    return factor, low, high
 
 
 def _measured(rates: dict[int, Rates], trial: int) -> dict[str, Any]:
@@ -348,7 +335,7 @@ def _measured(rates: dict[int, Rates], trial: int) -> dict[str, Any]:
         return dict.fromkeys(names)
     low, high = mine.interval()
     seconds = (1 / mine.rate, 1 / high if high else None, 1 / low if low else None)
-    factors = (1.0, None, None) if trial == 0 else speedup(original, mine)
+    factors = (1.0, None, None) if trial == 0 else mine.over(original)
     return dict(zip(names, (*seconds, *factors), strict=True))
 
 

@@ -7,12 +7,12 @@ and on a dark ground. Files that others can open are written here as well: whole
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from markupsafe import Markup
 
+from stallscope.atomic import whole_file
 from stallscope.errors import StallscopeError
 from stallscope.names import printable
 
@@ -224,14 +224,10 @@ def write(path: Path, makers: Mapping[str, Callable[[], str]]) -> Path:
             f"{path.with_suffix(next(iter(makers))).name!r}"
         )
     text = make()
-    meanwhile = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            meanwhile.write_text(text, encoding="utf-8", errors="replace", newline="\n")
-            meanwhile.replace(path)
-        finally:
-            meanwhile.unlink(missing_ok=True)
+        with whole_file(path) as file:
+            file.write(text.encode("utf-8", "replace"))
     except OSError as error:
         raise ExportError(
             f"{path} cannot be written ({error.strerror or error}): give another place"

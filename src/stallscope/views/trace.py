@@ -32,7 +32,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import os
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
+from stallscope.atomic import whole_file
 from stallscope.errors import TraceFileError
 from stallscope.stages import CHROME_COLOURS as STAGE_COLOURS
 from stallscope.stages import NAMES, PIN, SAMPLER, SEND, STEP
@@ -78,16 +78,11 @@ def write(path: Path, events: Iterable[dict[str, Any]], about: dict[str, Any]) -
             f"a trace is {_PLAIN} or {_PACKED}: {str(path)!r} cannot be its name, give one such as "
             f"{str(path.with_suffix(_PACKED))!r}"
         )
-    meanwhile = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         _check_free(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with _opened(meanwhile, packed=path.name.endswith(_PACKED)) as file:
-                file.writelines(_lines(events, about))
-            meanwhile.replace(path)
-        finally:
-            meanwhile.unlink(missing_ok=True)
+        with whole_file(path) as file, _packed(file, path) as inner:
+            inner.writelines(_lines(events, about))
     except OSError as error:
         raise TraceFileError(
             f"the trace cannot be written to {path} ({error.strerror or error}): give another place"
@@ -113,14 +108,14 @@ def _check_free(path: Path) -> None:
 
 
 @contextmanager
-def _opened(path: Path, *, packed: bool) -> Iterator[IO[bytes]]:
-    with path.open("xb") as file:
-        if not packed:
-            yield file
-            return
-        # Without its name and time in it: the same run gives the same file
-        with gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as inner:
-            yield inner  # type: ignore[misc]  # a file of bytes, too
+def _packed(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+    """What to write into: it compresses, where the path says so."""
+    if not path.name.endswith(_PACKED):
+        yield file
+        return
+    # Without its name and time in it: the same run gives the same file
+    with gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as inner:
+        yield inner  # type: ignore[misc]  # a file of bytes, too
 
 
 def _lines(events: Iterable[dict[str, Any]], about: dict[str, Any]) -> Iterator[bytes]:
