@@ -35,7 +35,7 @@ WILSON: Final = "Wilson"
 """How an interval was made, see `share_intervals`."""
 
 _UPPER: Final = (1 + LEVEL) / 2
-_ENDS: Final = (round(100 * (1 - _UPPER), 6), round(100 * _UPPER, 6))
+ENDS: Final = (round(100 * (1 - _UPPER), 6), round(100 * _UPPER, 6))
 """The percentiles that an interval ends at."""
 _Z: Final = round(NormalDist().inv_cdf(_UPPER), 6)
 _DRAWS: Final = 2_000
@@ -209,7 +209,7 @@ def share_intervals(
         return *wilson(shares, count), WILSON
     columns = np.column_stack([samples, hits])
     sums = _resampled([columns[rows] for rows in groups])
-    low, high = np.percentile(sums[:, 1:] / sums[:, :1], _ENDS, axis=0)
+    low, high = np.percentile(sums[:, 1:] / sums[:, :1], ENDS, axis=0)
     wider = sqrt(len(which) / free) * t_quantile(free) / _Z
     low = np.clip(shares - (shares - low).clip(0) * wider, 0, 1)
     high = np.clip(shares + (high - shares).clip(0) * wider, 0, 1)
@@ -258,7 +258,7 @@ def t_quantile(free: int) -> float:
 
 
 def _ends(draws: Floats) -> tuple[float, float]:
-    low, high = np.percentile(draws, _ENDS)
+    low, high = np.percentile(draws, ENDS)
     return float(low), float(high)
 
 
