@@ -1,6 +1,6 @@
 """Is it found why a training loop stands still? Loops with a planted reason, run for real.
 
-For each loop: for which share of its time it stands still, what the stalls consist of, what no span
+For each loop: for which share of its time it stalls, what the stalls consist of, what no span
 explains of them, and which pattern is found, with its period and the chance that it is an accident.
 A loop whose reason is its own use of the batches hardly stands still; then the longest part of that
 is shown. What must be found stands in `tests/support/stalling_loops.py`.

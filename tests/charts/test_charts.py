@@ -102,9 +102,7 @@ class TestStages:
         figure = stages.figure(run)
 
         assert "Mask takes 51% of a sample's time; reading takes 3%" == figure.title
-        note = (
-            "32 samples · 2 workers · left out: 2 batches (start-up, warm-up, the unfinished end)"
-        )
+        note = "32 samples · 2 workers · left out: 2 batches (start-up, warm-up, incomplete end)"
         assert (note, "not your pipeline") == figure.notes
 
     def test_names_every_stage(self):
@@ -124,7 +122,7 @@ class TestStages:
         """A missing CPU time is said, and not drawn as computing."""
         axes = stages.figure(a_run([USUAL] * 40)).axes
 
-        assert "computing and waiting are not told apart" in axes[0].get_xlabel()
+        assert "computing and waiting are not distinguished" in axes[0].get_xlabel()
 
     def test_uses_a_log_axis_beyond_a_decade_only(self):
         """Times that span less stay on a linear axis."""

@@ -169,7 +169,7 @@ class TestExposed:
         run = a_loop(MAKING, using=QUICK)
 
         assert exposed.figure(run).title == (
-            "The loop stalls 59% of the time; 91% of that is RandomMask in the workers"
+            "The training loop stalls 59% of the time; 91% of that is RandomMask, in the workers"
         )
 
     def test_says_first_when_the_loop_hardly_waits(self):
@@ -178,7 +178,7 @@ class TestExposed:
 
         figures = [plot(run, kind) for kind in KINDS]
 
-        title = "The loop hardly waits: it stalls 2% of the time"
+        title = "The training loop hardly waits: it stalls 2% of the time"
         assert [title] * 3 == [figure.title for figure in figures]
         assert 2 == len(figures[KINDS.index("exposed")].axes)
         (pattern,) = run.patterns()["title"]
@@ -204,7 +204,9 @@ class TestExposed:
         """There is nothing to take apart."""
         figure = exposed.figure(ODD_LOOPS["no stall"])
 
-        assert "The loop never stalls: the longest of 44 waits takes 100 µs" == figure.title
+        assert (
+            "The training loop never stalls: the longest of 44 waits takes 100 µs" == figure.title
+        )
         assert 1 == len(figure.axes)
 
 
@@ -228,7 +230,7 @@ class TestWaits:
         assert 1 + bool(run.patterns().height) == len(figure.axes)
         (marks,) = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 2]
         assert first["named"] == list(marks.get_xdata())
-        assert any("chance that this is an accident: under 0.1%" in text for text in words(figure))
+        assert any("p-value below 0.001" in text for text in words(figure))
 
     def test_marks_the_steps_that_the_sentence_names(self):
         """Every 4th one: the small waits of its round are explained, but not named."""

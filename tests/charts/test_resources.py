@@ -115,7 +115,7 @@ def test_a_row_has_its_mean_and_what_there_is():
 
 
 def test_the_loop_is_the_first_row():
-    """As much of it is filled as the loop stands still."""
+    """As much of it is filled as the loop stalls."""
     first = plot(RUNS["calm"], "resources").axes[0]
 
     (filled,) = first.patches

@@ -100,7 +100,7 @@ class TestOrder:
         assert "decode" == judge(heavy)[0].code
 
     def test_one_worker_that_only_waits_waits_for_storage(self):
-        """Where next to all is waiting for storage, that is what to mend first."""
+        """Where next to all is waiting for storage, that is what to fix first."""
         waits = known(work=WAITS_IN_FETCH, use=IDLE, setup={"num_workers": 1, "cores": 8.0})
 
         assert "storage-latency" == judge(waits)[0].code

@@ -150,15 +150,12 @@ class TestSentence:
                 {"simulated_step_s": 0.1},
             ),
             (
-                (
-                    "The loader costs nothing that can be told: the simulated device is 100% busy as "  # noqa: E501
-                    "it is"
-                ),
+                ("The loader costs nothing measurable: the simulated device is 100% busy as it is"),
                 {AS_IT_IS: 0.1, BATCHES: 0.1},
                 {"simulated_step_s": 0.1},
             ),
             (
-                "The loader costs nothing that can be told: the step takes 100% of the loop",
+                "The loader costs nothing measurable: the step takes 100% of the loop",
                 {AS_IT_IS: 0.1, BATCHES: 0.1},
                 {},
             ),

@@ -73,5 +73,5 @@ def test_any_array_has_statistics(shape):
 
 
 def test_no_difference_at_all():
-    """Pipelines that give the same statistics are not told apart."""
+    """Pipelines that give the same statistics are not distinguished."""
     assert not equivalence.compare_draws(drawn(), drawn()).distinguished

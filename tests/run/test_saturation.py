@@ -1,4 +1,4 @@
-"""Which resource was used up, out of planted use."""
+"""Which resource was saturated, out of planted use."""
 
 from __future__ import annotations
 

@@ -362,7 +362,7 @@ class TestStalls:
         assert [3, 4] == find_stalls(frame(rows, STEPS))["step"].to_list()
 
     def test_begins_with_the_restart(self):
-        """The loop stands still in `iter(loader)` too."""
+        """The training loop stalls in `iter(loader)` too."""
         found = find_stalls(frame([step(5.0, start_ms=100, restart_ms=40.0)], STEPS))
 
         assert [(ns(60), ns(105), 0.045)] == found.select("start_ns", "end_ns", "stall_s").rows()

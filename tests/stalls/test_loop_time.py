@@ -61,7 +61,7 @@ class TestSentence:
 
         told = [sentence(time, parts, workers) for workers in (4, 0)]
 
-        still = "The loop stalls 50% of the time; 72% of that is Mask in the"
+        still = "The training loop stalls 50% of the time; 72% of that is Mask, in the"
         assert [f"{still} workers", f"{still} main process"] == told
 
     def test_names_two_that_are_alike(self):
@@ -70,13 +70,13 @@ class TestSentence:
 
         told = sentence(time_of(steps_of([0.1])), parts, 2)
 
-        assert told.endswith("; 50% of that is reading and 45% Mask in the workers")
+        assert told.endswith("; 50% of that is reading and 45% Mask, in the workers")
 
     @pytest.mark.parametrize(
         ("part", "kind", "words"),
         [
             ("queued", "send", "batches that lie in a queue"),
-            ("queued", "transform", "queued in the workers"),
+            ("queued", "transform", "queued, in the workers"),
             ("unattributed", None, "unattributed"),
             ("earlier batch", "other", "a worker still on an earlier batch"),
         ],
@@ -90,7 +90,7 @@ class TestSentence:
     def test_says_when_the_loop_never_stalls(self):
         """And how long the longest wait is."""
         assert (
-            "The loop never stalls: the longest of 2 waits takes 500 µs"
+            "The training loop never stalls: the longest of 2 waits takes 500 µs"
             == sentence(time_of(steps_of([0.0005, 0.0])), exposed(), 4)
         )  # fmt: skip
 
@@ -100,7 +100,9 @@ class TestSentence:
 
         told = [sentence(time, exposed(("send", "send", 1.0)), 4) for time in times]
 
-        assert [f"The loop hardly waits: it stalls {a}% of the time" for a in ("<1", 1, 4)] == told
+        assert [
+            f"The training loop hardly waits: it stalls {a}% of the time" for a in ("<1", 1, 4)
+        ] == told
 
     def test_says_when_nothing_is_known(self):
         """No loop, no judgement."""

@@ -14,7 +14,7 @@ from support.virtual_loop import a_loop
 
 DECODE = Finding(
     "decode",
-    "Decoding is what the loop waits for: 46% of its time, in both workers",
+    "The loop waits for decoding: 46% of its time, in both workers",
     0.46,
     {"stall_share": 0.5, "decode_p50_s": 0.012, "read_bytes_per_s": 12e6, "cores": 1.9},
     0.84,
@@ -23,7 +23,7 @@ DECODE = Finding(
 LOCK = Finding("lock", "The workers wait for each other: 9%", 0.09, {"lock_s": 0.002}, 0.41, "")
 COPY = Finding("copy", "Copying batches to the device: 5%", 0.05, {"h2d_share": 0.05}, 0.3, "pin")
 HEALTHY = Finding("healthy", "The loop hardly waits for data: 2%", 0.0, {"stall_share": 0.02}, 0.9)
-UNKNOWN = Finding("inconclusive", "The cause cannot be told: the loader ended", 0.3, {}, 0.2, "")
+UNKNOWN = Finding("inconclusive", "The cause is unclear: the loader ended", 0.3, {}, 0.2, "")
 MACHINE = {"cores": 2, "system": "Linux x86_64", "python": "3.11.7", "torch": "2.15.0"}
 PHASES = (
     ("loop", 14.0, "does the loop wait at all"),

@@ -81,7 +81,7 @@ class Found:
     """What was found in a loop."""
 
     stalled_share: float
-    """Share of its time in which it stands still."""
+    """Share of its time in which it stalls."""
     parts: pl.DataFrame
     """Columns of `analyze.stalls.exposed.EXPOSED`."""
     difference_s: float
@@ -93,7 +93,7 @@ class Found:
 
     @property
     def stands(self) -> bool:
-        """Whether it stands still for more than a little of its time."""
+        """Whether it stalls for more than a little of its time."""
         return self.stalled_share >= HARDLY
 
     @property

@@ -118,7 +118,7 @@ def test_a_share_is_said_to_be_of_what_it_is():
 
 def test_a_value_and_its_unit_stand_on_one_line():
     """In the large title of the page, and in that of the picture."""
-    title = "Decoding is what the loop waits for: " + "it takes 2.9 ms " * 20
+    title = "The loop waits for decoding: " + "it takes 2.9 ms " * 20
     told = a_diagnosis(Finding("decode", title.strip(), 0.5, {}, 0.9, ""), parts=False)
     lines = [text.get_text() for text in told.plot().texts]
 

@@ -173,7 +173,7 @@ class TestSentences:
         said = sentence(some_orders(others=(), measured=(0, 1), noise=0.2))
 
         assert said.startswith("Keep the pipeline as it is: of 4 other pipelines that were tried,")
-        assert re.search("; nearest: RandomCrop before PILToTensor, 1.*× and not sure$", said)
+        assert re.search("; nearest: RandomCrop before PILToTensor, 1.*×, within the noise$", said)
 
     def test_decoding_is_not_charged_to_an_op(self):
         """The costliest op is named without it, and decoding beside it."""
@@ -190,7 +190,7 @@ class TestSentences:
 
     def test_the_floor_is_told(self):
         """What the best pipeline still decodes, no order takes away."""
-        assert "of the best pipeline, 53% is decoding" in floor(ORDERS["full"])
+        assert "decoding the image takes 53% of the best pipeline" in floor(ORDERS["full"])
         assert not floor(ORDERS["no others"])
 
     def test_what_is_only_close_is_said_apart(self):

@@ -226,7 +226,9 @@ class TestTimelinePanel:
         for step in (slider.min, 20, slider.max):
             slider.value = step
             seen.add(panel.children[1].value)
-            assert f"Steps {step} to {step + 5}: the loop stands still" in panel.children[1].value
+            assert (
+                f"Steps {step} to {step + 5}: the training loop stalls" in panel.children[1].value
+            )
 
         assert (4, 42, 3) == (slider.min, slider.max, len(seen))
 
@@ -265,7 +267,7 @@ class TestTimelinePanel:
         """There is nothing to slide over."""
         panel = a_run([], steps=steps_of([0.2])).panel("timeline")
 
-        assert panel.still.title.startswith("Step 0: the loop stands still")
+        assert panel.still.title.startswith("Step 0: the training loop stalls")
 
     @pytest.mark.parametrize("name", STALLING)
     def test_has_every_text_in_a_place_of_its_own(self, name):

@@ -9,7 +9,7 @@ from support.build_run import a_run
 from support.virtual_loop import a_loop
 
 KEY = (
-    "share and mean: per sample over all of them, collate's part included · p50 and p95: "
+    "share and mean: per sample, over all samples, including collate · p50 and p95: "
     "where the stage occurred · waiting: not on a CPU"
 )
 ATTACK = "<img src=x onerror=alert(1)>"
@@ -32,7 +32,7 @@ class TestText:
             "decode    90%  9.0 ms  9.0 ms  9.0 ms        —",
             "fetch     10%  1.0 ms  1.0 ms  1.0 ms      75%",
             "",
-            "4 samples · 1 worker · left out: 1 batch (start-up, warm-up, the unfinished end)",
+            "4 samples · 1 worker · left out: 1 batch (start-up, warm-up, incomplete end)",
             KEY,
             "stallscope's default pipeline, not yours",
         ]
@@ -79,24 +79,26 @@ class TestLoopText:
 
         lines = str(run).splitlines()
 
-        begin = lines.index("The loop stalls 55% of the time; 90% of that is Mask in the workers")
+        begin = lines.index(
+            "The training loop stalls 55% of the time; 90% of that is Mask, in the workers"
+        )
         assert lines[begin + 1 : begin + 8] == [
-            "30 ms a step: stall 55% · short waits 1% · copies 3% · step 37% · other 3%",
+            "30 ms per step: stall 55% · short waits 1% · copies 3% · step 37% · other 3%",
             "",
-            "stalled by  share  a step  busy",
-            "Mask          90%   15 ms   58%",
-            "collate        8%  1.2 ms    4%",
-            "send           2%  250 µs     —",
-            "unpickle       1%  125 µs     —",
+            "stalled by  share  per step  busy",
+            "Mask          90%     15 ms   58%",
+            "collate        8%    1.2 ms    4%",
+            "send           2%    250 µs     —",
+            "unpickle       1%    125 µs     —",
         ]
         assert lines[begin + 10].startswith("- Every 4th step waits 66 ms")
-        assert lines[begin + 10].endswith("; chance that this is an accident: under 0.1%)")
+        assert lines[begin + 10].endswith(" · p-value below 0.001")
 
     def test_says_only_so_where_the_loop_hardly_waits(self):
         """No table of what does not matter."""
         text = str(a_loop(LOOP, using={"forward": 90.0}, unpickle=0.1))
 
-        assert "The loop never stalls: the longest of 44 waits takes 100 µs" in text
+        assert "The training loop never stalls: the longest of 44 waits takes 100 µs" in text
         assert "stalled by" not in text
 
     def test_says_nothing_of_a_loop_that_was_not_recorded(self):

@@ -143,9 +143,9 @@ def _axis_name(found: Profile) -> str:
     if any(piece.waiting for piece in pieces_of(found)):
         parts.append(KEY)
     if unread == len(found.stages):
-        parts.append("computing and waiting are not told apart")
+        parts.append("computing and waiting are not distinguished")
     elif unread:
-        parts.append(f"not told apart from waiting: {count(unread, 'stage')}")
+        parts.append(f"not distinguished from waiting: {count(unread, 'stage')}")
     return " · ".join(parts)
 
 

@@ -41,15 +41,13 @@ def record(
         int, typer.Option(metavar="N", min=1, help="Batches in the steady state.")
     ] = 50,
     warmup: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Batches before that, kept apart.")
+        int, typer.Option(metavar="N", min=0, help="Batches to skip before it, as warm-up.")
     ] = 4,
-    budget: Annotated[
-        float, typer.Option(metavar="S", min=0, help="Stop after so many seconds.")
-    ] = 60.0,
+    budget: Annotated[float, typer.Option(metavar="S", min=0, help="Stop after S seconds.")] = 60.0,
 ) -> None:
     """Record a loader, and print where the time goes.
 
-    What the workers do with every sample is measured; the table shows the steady state.
+    Measures what the workers do with every sample; the table shows the steady state.
 
     Modules of the current folder can be imported, as with python -m.
 
@@ -81,8 +79,8 @@ def lines(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A class, a method or a function, such as MyTransform; may be given again. By "
-            "default your own that take the most time.",
+            help="A class, a method or a function, such as MyTransform; may be repeated. Default: "
+            "those of your own that take the most time.",
         ),
     ] = None,
     samples: Annotated[
@@ -91,7 +89,7 @@ def lines(
 ) -> None:
     """Time the lines of a dataset, its transforms and its collate function.
 
-    Samples are made in this process, one after the other. The listing shows each line's share.
+    Makes samples in this process, one after the other; the listing shows the share of each line.
 
     Modules of the current folder can be imported, as with python -m.
 
@@ -190,19 +188,19 @@ def diagnose(  # noqa: PLR0913 - the command's options
         float | None,
         typer.Option(
             metavar="S",
-            help="A simulated training step of so many seconds, for a target without one of its "
-            "own: a timer in place of a device.",
+            help="A simulated training step of S seconds, for a target without a step of its own: "
+            "a timer in place of a device.",
         ),
     ] = None,
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="Move each batch there, such as cuda:0.")
     ] = None,
     budget: Annotated[
-        float, typer.Option(metavar="S", min=0, help="Take no longer than so many seconds.")
+        float, typer.Option(metavar="S", min=0, help="Take at most S seconds.")
     ] = 60.0,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a report: one file, which asks no network."),
+        typer.Option(metavar="FILE", help="Write a report: one file that needs no network."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead of text, for programs.")
@@ -211,10 +209,10 @@ def diagnose(  # noqa: PLR0913 - the command's options
         bool, typer.Option("--redact", help="Leave out paths and pictures, for others to read.")
     ] = False,
 ) -> None:
-    """Say what keeps a training loop from its data, with the numbers behind it.
+    """Find out why a training loop waits for data, with the numbers behind the verdict.
 
-    Ends with 0 where nothing is wrong, 3 where a cause was found, 4 where none can be told, and 2
-    for an input that cannot be used. A function that returns (loader, step) brings its own step.
+    Exits with 0 if nothing is wrong, 3 if a cause was found, 4 if the cause is unclear, and 2 for
+    an input that cannot be used. A function that returns (loader, step) brings its own step.
 
     Modules of the current folder can be imported, as with python -m.
 
@@ -276,17 +274,15 @@ def orders(
     samples: Annotated[
         int, typer.Option(metavar="N", min=1, help="Samples on which orders are compared.")
     ] = 16,
-    budget: Annotated[
-        float, typer.Option(metavar="S", min=0, help="Stop after so many seconds.")
-    ] = 60.0,
+    budget: Annotated[float, typer.Option(metavar="S", min=0, help="Stop after S seconds.")] = 60.0,
     code: Annotated[
         bool, typer.Option("--code", help="Print the code of the best pipeline, and only that.")
     ] = False,
 ) -> None:
-    """Look for an order of the transforms that gives the same data in less time.
+    """Search for an order of the transforms that gives the same data in less time.
 
-    Every order's data is compared with that of the pipeline as it is, on the same random numbers.
-    The fastest ones are measured in the loader's workers.
+    Compares the data of every order with that of the pipeline as it is, on the same random
+    numbers, and measures the fastest orders in the loader's workers.
 
     Modules of the current folder can be imported, as with python -m.
 
@@ -373,7 +369,7 @@ def flame(  # noqa: PLR0913 - the command's options
 ) -> None:
     """Sample the DataLoader workers of a training that runs, and print where their time goes.
 
-    The training is left running as it is. Without workers the process itself is sampled.
+    Leaves the training running as it is. Without workers, samples the process itself.
 
     \b
     Examples:

@@ -151,7 +151,7 @@ def storage(facts: Facts) -> Finding | None:
         return _unseen(facts, waits)
     rate = facts.reading.bytes_per_s
     with_rate = f" at {size(rate)}/s" if rate else ""
-    each = f"{seconds(facts.reading.sample_s)} a sample" if facts.reading.sample_s else "unseen"
+    each = f"{seconds(facts.reading.sample_s)} per sample" if facts.reading.sample_s else "unseen"
     shared = f", and one worker alone takes {_alone(facts)}" if facts.is_shared is not None else ""
     return finding(
         cause,
@@ -177,7 +177,7 @@ def _is_unseen(facts: Facts) -> bool:
 def _unseen(facts: Facts, waits: float) -> Finding:
     """The dataset's own code waits: most often it reads, by what has no hook, but maybe not."""
     each = facts.stage_s.get(stages.GETITEM.name)
-    with_each = f", {seconds(each)} a sample" if each else ""
+    with_each = f", {seconds(each)} per sample" if each else ""
     return finding(
         causes.WAITS_UNSEEN,
         facts,
@@ -301,7 +301,7 @@ def _of_transforms(facts: Facts) -> Finding:
         return finding(
             causes.ONE_TRANSFORM,
             facts,
-            f"{name} holds {share(most.share)} of the stalls, {seconds(each)} a sample",
+            f"{name} holds {share(most.share)} of the stalls, {seconds(each)} per sample",
             severity=facts.stall_share * most.share,
             clearly=min(
                 _clearly(facts, most.share), clear(most.share / part, thresholds.ONE_OF_MANY, 0.75)

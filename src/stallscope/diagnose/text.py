@@ -119,7 +119,7 @@ TWICE: Final = (
     "costs more: look again afterwards"
 )
 OPENS: Final = "names like 02_fetch_vs_transform are guided notebooks: `stallscope lab` opens them"
-NOT_TESTED: Final = "this rule is not tested: such a loader was not planted"
+NOT_TESTED: Final = "this rule is not tested: no loader with this cause was built"
 HOW_SURE: Final = (
     "how sure: 0 to 1, from limits that were set by hand: how clearly the rule is met, how much of "
     "the stalls is explained at all, how steady the measurement was; it is no probability"

@@ -64,7 +64,7 @@ def _costs(ladder: Ladder, up_to: str) -> str:
     """The factor between the lowest and the highest measured rung."""
     gain = ladder.headroom().row(0, named=True)
     if not gain["distinguishable"]:
-        return f"and no faster{up_to} than can be told"
+        return f"and is not measurably faster{up_to}"
     if up_to:
         return f"{times(gain['factor'])} as many{up_to}{_most(ladder)}"
     factor = times(gain["factor"])
@@ -84,7 +84,7 @@ def _no_cost(ladder: Ladder) -> str:
     gain = ladder.headroom().row(0, named=True)
     if gain["factor_low"] is None:
         return "Too little was measured to tell what the loader costs"
-    return "The loader costs nothing that can be told"
+    return "The loader costs nothing measurable"
 
 
 def _up_to(top: dict[str, Any]) -> str:
@@ -106,7 +106,7 @@ def notes_of(ladder: Ladder) -> list[str]:
     if told.simulated_step_s is not None:
         said = [f"the step is simulated: a timer of {seconds(told.simulated_step_s)}, no device"]
     elif not told.has_step:
-        said = ["no step was given: how busy a device could be cannot be told"]
+        said = ["no step was given: how busy a device could be is unknown"]
     missing = ladder.table().filter(pl.col("why_not").is_not_null())
     for why in missing["why_not"].unique(maintain_order=True):
         names = missing.filter(pl.col("why_not") == why)["rung"]

@@ -108,7 +108,7 @@ def _nearest(orders: Orders) -> str:
     if rows.is_empty():
         return ""
     first = rows.row(0, named=True)
-    return f"; nearest: {first['change']}, {factor_text(first['speedup'])} and not sure"
+    return f"; nearest: {first['change']}, {factor_text(first['speedup'])}, within the noise"
 
 
 def costliest(orders: Orders) -> str:
@@ -134,7 +134,7 @@ def floor(orders: Orders) -> str:
     if not decode:
         return ""
     took = share(decode / sum(part.seconds for part in parts))
-    return f"of the best pipeline, {took} is decoding the image, which no order takes away"
+    return f"decoding the image takes {took} of the best pipeline; no order removes that"
 
 
 def summary(orders: Orders) -> str:
@@ -148,7 +148,7 @@ def summary(orders: Orders) -> str:
 
 
 def _adjective(equivalence: str) -> str:
-    return "not told apart" if equivalence == NOT_DISTINGUISHED else equivalence
+    return "not distinguished" if equivalence == NOT_DISTINGUISHED else equivalence
 
 
 def search(orders: Orders) -> str:
@@ -158,7 +158,7 @@ def search(orders: Orders) -> str:
         return ""
     said = f"{count(told.measurements, 'op')} timed in {count(told.states, 'state')}"
     if told.exhaustive > told.measurements:
-        said += f", where timing every order by itself takes {told.exhaustive:,}"
+        said += f"; timing every order by itself would take {told.exhaustive:,}"
     return said
 
 
@@ -199,8 +199,8 @@ def verdict(row: dict[str, Any]) -> str:
     said = {
         IDENTICAL: "identical: the same bits",
         CLOSE: f"close: {difference(row) or 'nearly the same values'}",
-        NOT_DISTINGUISHED: "not distinguished: other values, which simple statistics do not tell "
-        "apart",
+        NOT_DISTINGUISHED: "not distinguished: other values, which simple statistics do not "
+        "distinguish",
         DIFFERENT: "different data",
         FAILS: "fails",
     }[row["equivalence"]]
@@ -236,7 +236,7 @@ def prediction_errors(orders: Orders) -> list[float]:
 def whole(orders: Orders) -> str:
     """What a sample costs as it is; "" where that is not known."""
     took = orders.trials["predicted_s"][0] if orders.trials.height else None
-    return "" if took is None else f"{seconds(took)} a sample as it is"
+    return "" if took is None else f"{seconds(took)} per sample as it is"
 
 
 def notes_of(orders: Orders) -> list[str]:

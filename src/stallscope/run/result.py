@@ -299,7 +299,7 @@ class Run(SavedResult):
         return self._stalls.not_recorded_share
 
     def exposed(self) -> pl.DataFrame:
-        """What the loop stood still for, the longest part first.
+        """Return what stalls the training loop, the longest part first.
 
         Returns:
             Columns of `stalls.attribution.EXPOSED`; the parts add up to all stalls.
@@ -320,7 +320,7 @@ class Run(SavedResult):
         return find_patterns(evidence)
 
     def patterns(self) -> pl.DataFrame:
-        """When and why the loop stands still, and how likely that is wrong.
+        """Return when and why the training loop stalls, each pattern with its p-value.
 
         Returns:
             Columns of `stalls.patterns.PATTERNS`, over all steps after the warm-up; what explains

@@ -1,4 +1,4 @@
-"""What the loop stands still for, in words and rows: the picture and the table tell the same.
+"""What stalls the training loop, in words and rows: the picture and the table tell the same.
 
 Nothing here draws: a run in a terminal loads no matplotlib.
 
@@ -28,7 +28,7 @@ LONGEST_TITLE: Final = 300
 SMALL: Final = 0.01
 """Parts with a smaller share of the stalls are put together; what is unattributed never is."""
 SURE: Final = 0.001
-"""A chance below this is only called small."""
+"""A smaller p-value is not written out."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class StallRow:
 
 
 def title(run: Run) -> str:
-    """How much of its time the loop stands still, and what that mostly is."""
+    """Say how much of its time the loop stalls, and what that mostly is."""
     time = loop_breakdown(run.steps(), run.stalls())
     return sentence(time, run.exposed(), run.settings.num_workers, printable)
 
@@ -112,11 +112,11 @@ def pattern_title(pattern: dict[str, Any]) -> str:
 
 def explained(pattern: dict[str, Any]) -> str:
     """How much a pattern explains, and how sure that is; a row of `Run.patterns`."""
-    told = f"{share(pattern['share'])} of all time in stalls and in long steps"
+    told = f"{share(pattern['share'])} of all time in stalls and long steps"
     if pattern["chance"] is None:
         return told
-    chance = "under 0.1%" if pattern["chance"] < SURE else f"{pattern['chance']:.1%}"
-    return f"{told}; chance that this is an accident: {chance}"
+    chance = f"below {SURE}" if pattern["chance"] < SURE else f"{pattern['chance']:.3f}"
+    return f"{told} · p-value {chance}"
 
 
 def rows_of(run: Run, time: LoopBreakdown, most: int) -> list[StallRow]:
@@ -159,7 +159,7 @@ def _busy(run: Run) -> pl.DataFrame:
 def split(time: LoopBreakdown) -> str:
     """What a step of the loop consists of, in one line."""
     parts = [f"{name} {share(time.share(sum_s))}" for name, _, sum_s in time.pieces()]
-    return f"{seconds(time.total_s / time.steps)} a step: {' · '.join(parts)}"
+    return f"{seconds(time.total_s / time.steps)} per step: {' · '.join(parts)}"
 
 
 def population(run: Run, profile: Profile) -> str:
@@ -177,8 +177,8 @@ def left_out(run: Run) -> str:
     steady = int(run.batches["steady"].sum() or 0) if run.batches.height else 0
     hidden = run.batches.height - steady
     if not hidden:
-        return "start-up is not kept apart"
-    return f"left out: {counted(hidden, 'batch')} (start-up, warm-up, the unfinished end)"
+        return "start-up is included"
+    return f"left out: {counted(hidden, 'batch')} (start-up, warm-up, incomplete end)"
 
 
 def nothing(run: Run) -> tuple[str, ...]:

@@ -149,22 +149,24 @@ def sentence(
         return NO_LOOP
     if not time.stalls:
         return (
-            f"The loop never stalls: the longest of {count(time.steps, 'wait')} takes "
+            f"The training loop never stalls: the longest of {count(time.steps, 'wait')} takes "
             f"{seconds(time.longest_wait_s)}"
         )
     if time.hardly_waits:
-        return f"The loop hardly waits: it stalls {share(time.stall_share)} of the time"
-    stalls = f"The loop stalls {share(time.stall_share)} of the time"
+        return f"The training loop hardly waits: it stalls {share(time.stall_share)} of the time"
+    stalls = f"The training loop stalls {share(time.stall_share)} of the time"
     if not time.step_s:
-        stalls = "The loop has no step here and takes batches as they come, so it only waits"
+        stalls = (
+            "The training loop has no step here: it takes batches as they come, so it only waits"
+        )
     if exposed.is_empty():
         return stalls
     first, *others = exposed.head(2).iter_rows(named=True)
     named = [first, *(part for part in others if part["share"] >= ALIKE * first["share"])]
     words = [f"{share(part['share'])} {_word(part, name)}" for part in named]
     words[0] = words[0].replace(" ", " of that is ", 1)
-    where = "in the workers" if workers else "in the main process"
-    end = "" if any(is_own(part["part"], part["kind"]) for part in named) else f" {where}"
+    where = ", in the workers" if workers else ", in the main process"
+    end = "" if any(is_own(part["part"], part["kind"]) for part in named) else where
     return f"{stalls}; {' and '.join(words)}{end}"
 
 

@@ -28,7 +28,7 @@ HEADS: Final = (
     "rung",
     "samples/s",
     INTERVAL,
-    "against the one before",
+    "vs. previous rung",
     "in the step",
     "busy",
     "in memory",

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope import result
-from stallscope.names import printable
+from stallscope.names import plural, printable
 from stallscope.run import stall_text
 from stallscope.run.saturation import find_saturated, sentence
 from stallscope.run.summary import headline, profile, remarks, stage_name
@@ -31,9 +31,9 @@ KINDS: Final = {
     "sample": "one sample as a bar of stages",
     "spread": "single samples as dots, stage by stage",
     "naive": "what a stopwatch around each transform would have said",
-    "exposed": "what the loop stood still for",
+    "exposed": "what stalls the training loop",
     "timeline": "workers and loop over a few seconds: who was waited for",
-    "resources": "what was used up while the loop stood still: cores, memory, disk, network",
+    "resources": "what was saturated while the loop stalled: cores, memory, disk, network",
     "waits": "every step's wait, and the patterns in them",
     "slowest": "the slowest samples, and what made them slow",
 }
@@ -51,7 +51,7 @@ MOST_ROWS: Final = 20
 MOST_PARTS: Final = 6
 MOST_PATTERNS: Final = 3
 HEADS: Final = ("stage", "share", "mean", "p50", "p95", "waiting")
-PART_HEADS: Final = ("stalled by", "share", "a step", "busy")
+PART_HEADS: Final = ("stalled by", "share", "per step", "busy")
 PART_KEY: Final = (
     "share: of all time in stalls · busy: the stage's share of the time in which batches are made"
 )
@@ -108,7 +108,7 @@ def _patterns(run: Run) -> list[str]:
     """The patterns that explain most, as sentences."""
     patterns = run.patterns()
     sentences = [
-        f"{stall_text.pattern_title(pattern)} ({stall_text.explained(pattern)})"
+        f"{stall_text.pattern_title(pattern)} · {stall_text.explained(pattern)}"
         for pattern in patterns.head(MOST_PATTERNS).iter_rows(named=True)
     ]
     hidden = patterns.height - len(sentences)
@@ -146,8 +146,8 @@ def _notes(run: Run, found: Profile) -> list[str]:
         taken = share(sum(stage.share for stage in hidden))
         notes.append(f"not shown: {len(hidden)} more stages, together {taken}")
     notes.append(
-        f"share and mean: per {found.unit} over all of them, collate's part included · p50 and "
-        "p95: where the stage occurred · waiting: not on a CPU"
+        f"share and mean: per {found.unit}, over all {found.unit}{plural(found.unit)}, including "
+        "collate · p50 and p95: where the stage occurred · waiting: not on a CPU"
     )
     of_loop = (note for note in stall_text.small_print(run) if note not in run.notes)
     return [*notes, *remarks(found), *run.notes, *of_loop]
