@@ -278,7 +278,7 @@ FORKS = {
 
 MODULES_TOO = (
     "an exit code", "an error", "an error in a thread", "a syntax error",
-    "a syntax error in another", "an interrupt", "a deleted name",
+    "a syntax error in another", "an interrupt",
 )  # fmt: skip
 
 
