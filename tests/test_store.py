@@ -202,6 +202,9 @@ class TestHostileFolders:
     def test_nothing_there(self, tmp_path):
         """Says what can be opened."""
         refusal(tmp_path, r"is not a saved result: it has no run\.json, .*diagnosis\.json")
+        refusal(tmp_path / "no", "is not a saved result: there is no such folder")
+        (tmp_path / "file").touch()
+        refusal(tmp_path / "file", "is not a saved result: it is a file")
 
 
 class TestSaving:

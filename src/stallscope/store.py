@@ -157,9 +157,14 @@ def load(folder: Path) -> Any:
     """
     kind = kind_in(folder)
     if kind is None:
+        why = "there is no such folder"
+        if folder.is_dir():
+            why = f"it has no {', '.join(f'{kind}.json' for kind in KINDS)}"
+        elif folder.exists():
+            why = "it is a file"
         raise RunFormatError(
-            f"{folder} is not a saved result: it has no {', '.join(f'{one}.json' for one in KINDS)}"
-            ". Give a folder that `.save(...)` of a result or `stallscope record --out` wrote"
+            f"{folder} is not a saved result: {why}. Give a folder that `.save(...)` of a result "
+            "or `stallscope record --out` wrote"
         )
     return _class_of(kind).load(folder)
 

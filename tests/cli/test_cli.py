@@ -436,7 +436,7 @@ class TestTrace:
         [
             (["run", "t.txt"], "a trace is .json or .json.gz"),
             (["run", "mine.json"], "no trace of stallscope's"),
-            (["nowhere", "t.json"], "is not a run"),
+            (["nowhere", "t.json"], "is not a saved result: there is no such folder"),
         ],
     )
     def test_says_what_is_wrong_in_one_line(self, here, saved, arguments, words):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cv2
@@ -144,6 +146,21 @@ class TestDecoding:
 
         READ[0] = lambda _: cv2.imread(str(photograph))
         assert any("cv2.imread" in note for note in record(Files(None), tmp_path).notes)
+
+    def test_tifffile(self, photograph, tmp_path, monkeypatch):
+        """`tifffile.imread` is decode, the run says that it reads, too, and no other library's."""
+        tifffile: Any = ModuleType("tifffile")
+        tifffile.imread = lambda _: np.zeros(9)
+        monkeypatch.setitem(sys.modules, "tifffile", tifffile)
+
+        READ[0] = lambda _: tifffile.imread(photograph)
+        recorded = record(Files(None), tmp_path)
+
+        assert 4 == recorded.spans["stage"].to_list().count("decode")
+        assert [str(photograph)] * 4 == recorded.samples["path"].to_list()
+        assert ["tifffile.imread"] == [
+            note.split()[0] for note in recorded.notes if "reads and decodes" in note
+        ]
 
 
 class TestTransforming:

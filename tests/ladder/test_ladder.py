@@ -186,7 +186,7 @@ class TestWhichRungsThereAre:
         assert ladder.table()["step_share"].is_null().all()
         assert ladder.table()["device_busy_share"].is_null().all()
         assert "The loader alone gives" in str(ladder)
-        assert "how busy a device could be cannot be told" in str(ladder)
+        assert "how busy a device could be is unknown" in str(ladder)
 
     def test_that_have_no_room_in_memory(self):
         """A dataset larger than memory loses the cached rungs only."""

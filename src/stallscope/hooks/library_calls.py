@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 
 _READS_AND_DECODES: Final = {
-    "imread": "cv2.imread reads and decodes in one call: its reading is part of 'decode'",
+    name: f"{name} reads and decodes in one call: its reading is part of 'decode'"
+    for name in ("cv2.imread", "tifffile.imread")
 }
+"""What a run says, by the call in `CALLS`: such a call cannot be divided."""
 
 
 class LibraryCall(NamedTuple):
@@ -72,6 +74,7 @@ CALLS: Final = (
     LibraryCall("torch.ops.image", "decode_gif", DECODE),
     LibraryCall("cv2", "imdecode", DECODE),
     LibraryCall("cv2", "imread", DECODE, "file"),
+    LibraryCall("tifffile", "imread", DECODE, "file"),
     *_transforming(
         "PIL",
         "PIL.Image",
@@ -128,7 +131,7 @@ class Libraries:
         """What to do with the result and the arguments of a call."""
         recorder = self._recorder
         record_file, record_pixels = recorder.file, recorder.pixels
-        note = _READS_AND_DECODES.get(call.path)
+        note = _READS_AND_DECODES.get(f"{call.module}.{call.path}")
 
         def file(_: object, path: object = None, *__: object) -> None:
             nonlocal note
