@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -346,6 +345,5 @@ class Run(SavedResult):
             TraceFileError: it ends otherwise, is there and is no trace of ours, or cannot be
                 written.
         """
-        trace = import_module("stallscope.views.trace")
-        written: Path = trace.write(Path(path), trace.events(self), trace.about(self))
+        written: Path = self._face().trace(self, Path(path))
         return written

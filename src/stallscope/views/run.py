@@ -20,6 +20,7 @@ from stallscope.views.document import Block, Bullets, CellBar, Document, Heading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from stallscope.charts.sheet import Sheet
     from stallscope.run.result import Run
@@ -79,6 +80,13 @@ def panel(run: Run, kind: str | None = None) -> Any:
     from stallscope.views import run_panels
 
     return run_panels.panel(run, kind)
+
+
+def trace(run: Run, path: Path) -> Path:
+    """Write the run as a trace, see `Run.trace`."""
+    from stallscope.views import trace as tracing
+
+    return tracing.write(path, tracing.events(run), tracing.about(run))
 
 
 def document(run: Run) -> Document:
