@@ -35,7 +35,7 @@ from torchvision.transforms import v2
 
 import stallscope as ss
 from stallscope.demo import BusyOp, FasterRandomMask, RandomMask, case_b_loader
-from stallscope.orders import benchmark, variants
+from stallscope.orders import benchmark, evaluator, variants
 from stallscope.orders.bench import NoSuchOrderError
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
@@ -217,7 +217,7 @@ class TestInWorkers:
     @pytest.mark.slow
     def test_an_order_can_be_measured_by_itself(self, orders, monkeypatch):
         """Against the original, in workers, with progress from 0 to 1; generators stay."""
-        monkeypatch.setattr("stallscope.orders.evaluator._MEASURED_S", 2.0)
+        monkeypatch.setattr(evaluator, "_MEASURED_S", 2.0)
         seen: list[float] = []
         before = generators()
 
