@@ -253,7 +253,10 @@ class TestBadInput:
 
     @pytest.mark.parametrize(
         "moment",
-        [pytest.param(moment, marks=[pytest.mark.thorough] * (moment % 3 > 0)) for moment in range(12)],
+        [
+            pytest.param(moment, marks=[pytest.mark.thorough] * (moment % 3 > 0))
+            for moment in range(12)
+        ],
     )
     @pytest.mark.usefixtures("no_foreign_gc_callbacks")
     def test_an_interrupt_at_any_moment_leaves_nothing(self, moment):
