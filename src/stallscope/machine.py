@@ -1,13 +1,9 @@
-"""Where a measurement was made: what a reader must know before comparing numbers.
-
-What this process may use of the machine: its cores and its memory, not those of the host.
+"""Where a measurement was made: the machine, what this process may use of it, and which rank it is.
 
 A container's limits are those of its control groups: every group from the process's own up to the
 one that is mounted limits it, and the tightest counts. Both versions are read:
 docs.kernel.org/admin-guide/cgroup-v2.html and docs.kernel.org/admin-guide/cgroup-v1/memory.html.
 What cannot be read limits nothing.
-
-Which rank this process is, and that active experiments leave distributed training alone.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ def test_what_has_no_state_to_put_back_is_no_hindrance():
     """Randomness of the operating system."""
     safe = random.SystemRandom()
 
-    with as_before(DataLoader(Noise()), lambda batch: (batch, safe.random())):
-        pass
+    with as_before(DataLoader(Noise()), lambda batch: (batch, safe.random())) as notes:
+        assert "reaches no model" in notes[0]
 
 
 def test_a_dataset_that_has_a_state_is_left_alone():

@@ -83,13 +83,13 @@ class Found:
     stalled_share: float
     """Share of its time in which it stalls."""
     parts: pl.DataFrame
-    """Columns of `analyze.stalls.exposed.EXPOSED`."""
+    """Columns of `stalls.attribution.EXPOSED`."""
     difference_s: float
     """By how much the parts of a stall miss it, at most."""
     use: str
     """The longest part of what it does with its batches."""
     patterns: pl.DataFrame
-    """Columns of `analyze.patterns.PATTERNS`."""
+    """Columns of `stalls.patterns.PATTERNS`."""
 
     @property
     def stands(self) -> bool:

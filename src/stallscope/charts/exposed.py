@@ -225,7 +225,7 @@ def parts_of(run: Run, stall: dict[str, Any]) -> pl.DataFrame:
         stall: a row of `Run.stalls`.
 
     Returns:
-        Columns of `analyze.stalls.exposed.PARTS`, and `share` (0 to 1) of the stall.
+        Columns of `stalls.attribution.PARTS`, and `share` (0 to 1) of the stall.
     """
     its = (pl.col("rank") == stall["rank"]) & (pl.col("step") == stall["step"])
     found = run.parts().filter(its).sort("exposed_s", descending=True, maintain_order=True)

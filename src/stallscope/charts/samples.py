@@ -91,7 +91,7 @@ def slowest(samples: pl.DataFrame, times: pl.DataFrame, most: int) -> pl.DataFra
 
     Args:
         samples: as `Run.samples` gives them.
-        times: as `analyze.profile.unit_times` gives them, of the same samples.
+        times: as `run.summary.unit_times` gives them, of the same samples.
         most: how many.
 
     Returns:

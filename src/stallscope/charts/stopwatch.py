@@ -49,7 +49,7 @@ def blamed(spans: pl.DataFrame) -> pl.DataFrame:
     Reading and decoding that interrupt a transform are charged to that transform.
 
     Args:
-        spans: columns of `analyze.spans.SPANS`, in the order in which they were recorded.
+        spans: columns of `run.decode.SPANS`, in the order in which they were recorded.
     """
     library = pl.col("stage").str.split(".").list.first().is_in(LIBRARIES)
     own = (pl.col("kind") == "transform") & ~library
@@ -75,7 +75,7 @@ def naive(spans: pl.DataFrame) -> pl.DataFrame:
     """The naive table and what is in it, both the longest first.
 
     Args:
-        spans: columns of `analyze.spans.SPANS`, in the order in which they were recorded.
+        spans: columns of `run.decode.SPANS`, in the order in which they were recorded.
 
     Returns:
         `blamed, blamed_share, stage, kind, share`: a transform or `LOADING` and its share (0 to 1)

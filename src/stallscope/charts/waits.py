@@ -90,7 +90,7 @@ def marked(
     """The lines of the first patterns.
 
     Args:
-        patterns: columns of `analyze.patterns.PATTERNS`.
+        patterns: columns of `stalls.patterns.PATTERNS`.
         title: the one whose sentence is the title already.
         width: of the chart, inches.
     """

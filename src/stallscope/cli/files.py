@@ -1,7 +1,4 @@
-"""The commands that open the guided notebooks: `lab` and `notebooks`.
-
-The commands that look at a saved run: `show` and `trace`.
-"""
+"""Commands around files: `lab` and `notebooks` copy notebooks, `show` and `trace` read a result."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""The commands that measure: `record` a loader, its `lines`, `run` a script.
-
-The command that names the cause: `diagnose`.
-
-The command that looks for a faster pipeline with the same data: `orders`.
-
-The command that looks into a training which runs already: `flame`.
-"""
+"""Commands that measure: `record`, `lines`, `run`, `diagnose`, `orders`, `flame`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What a frame of a stack is: a function of a file, of the user's or of one of the libraries.
+"""Classify the frames of stacks, the user's or a library's, and find the functions that take time.
 
 Pure text: no file is opened, so that a recording of another machine reads the same.
-
-Which of the user's own functions the time goes into.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
-"""py-spy as a guest in several processes: asked first with `dump`, and never left behind.
+"""py-spy as a guest in several processes: one bounded call of it, and what its stacks mean.
 
+Over 500 lines, as probing, attaching, refusal and the reading of its frames belong to one tool.
 Nothing here waits: the training loop goes on, and whoever records looks in now and then. A refused
-`record` can hang, so it is only made where a `dump` under a timeout has worked.
-
-One call of py-spy: bounded, ended with whoever made it, and what its words mean.
-
-What keeps py-spy from attaching here, and the exact setting that would let it.
-
-Raw stacks made readable: what is torch's way into a worker and what is ours is left out.
-
-A forked worker's stack begins with everything that its parent was inside of. What remains begins
-at the worker's loop, at a thread's function, or in the main process at the user's own program.
+`record` can hang, so it is only made where a `dump` under a timeout has worked; a refusal names the
+setting that would allow it. A forked worker's stack begins with everything that its parent was
+inside of: what remains begins at torch's worker loop, at a thread's function, or in the main
+process at the user's own program.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
-"""The stacks of the workers as a value: where in the code their time went.
+"""The stacks of the workers as a value: where in the code their time went, and what changed.
 
-Everything before makes it, everything after reads it.
-
-Two recordings against each other: what grew, and what shrank.
-
-Functions are matched by name and file, without lines: between two recordings the file is often
-edited. The interval of a change is made from those of both shares (Zou and Donner, "Construction of
-confidence limits about effect measures", Statistics in Medicine 27, 2008).
-
-Sampled stacks: what they are made of, and which of the user's functions they lie in.
-
-What a flamegraph says, in a sentence.
+Functions of two recordings are matched by name and file, without lines: in between the file is
+often edited. The interval of a change is made from those of both shares (Zou and Donner,
+"Construction of confidence limits about effect measures", Statistics in Medicine 27, 2008).
 """
 
 from __future__ import annotations
@@ -127,7 +119,7 @@ class Flame(SavedResult):
         """The share of each of the user's own functions, with an interval, the largest first.
 
         Returns:
-            Columns of `analyze.stacks.TABLE`.
+            Columns of `flame.classify.TABLE`.
         """
         return self._table
 
@@ -138,7 +130,7 @@ class Flame(SavedResult):
             before: the one to compare with.
 
         Returns:
-            The difference, see `analyze.stacks.diff`; it has a `table()` and shows itself.
+            The difference, a `FlameDifference`; it has a `table()` and shows itself.
         """
         return diff(self, before)
 

@@ -1,14 +1,8 @@
-"""Sampling a loader's stacks, in its steady state, while it goes on.
+"""Sampling the stacks of a loader's workers in its steady state, while it goes on.
 
 A loader that ends before the time asked for is over begins again. Where py-spy may not attach, the
-workers sample themselves.
-
-Counting stacks: what several processes showed, as the rows of a flame.
-
-Finding the DataLoader workers below a process that runs already.
-
-A worker is known by its stack: torch's worker loop is in it. Its number is that of the loop's own
-argument. The process is only read.
+workers sample themselves. Workers of a process that runs already are found by their stacks, in
+which torch's worker loop gives their number; that process is only read.
 """
 
 from __future__ import annotations

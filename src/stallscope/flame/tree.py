@@ -1,10 +1,8 @@
 """Stacks merged into one tree: equal beginnings become one frame, and its hits add up.
 
 The tree is arrays, parents before their children and the frames of one depth beside each other, so
-that every sum over it is one pass a depth. Hits stand where a stack ends, apart for each worker and
-stage: a viewer sums those that it shows.
-
-What the viewer in `static/viewer.js` is given: the merged stacks as plain lists.
+that every sum over it is one pass per depth. Hits stand where a stack ends, apart for each worker
+and stage: the viewer (`static/viewer.js`), which gets plain lists, sums those that it shows.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""The guided notebooks in a folder of the user's.
+"""The guided notebooks in a folder of the user's, pointed at a target.
 
 The user works in copies, and a copy is the user's: what they changed is not written over, and
 outputs that would be lost are put aside first. Only a changed cell counts as a change, because
 running a notebook and saving it is what it is for. A small file beside the copies remembers what
-was written.
-
-Pointing a notebook at a target: the value of TARGET in its cell tagged `parameters`.
+was written. The target stands in the cell tagged `parameters`, as TARGET.
 """
 
 from __future__ import annotations

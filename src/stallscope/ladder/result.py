@@ -100,7 +100,7 @@ class Ladder(SavedResult):
         return table(self)
 
     def table(self) -> pl.DataFrame:
-        """One row a rung, from the bottom to the top; columns of `analyze.headroom.TABLE`."""
+        """One row a rung, from the bottom to the top; columns of `ladder.result.TABLE`."""
         return self._table
 
     @cached_property
@@ -112,7 +112,7 @@ class Ladder(SavedResult):
         """One row a measured rung but the lowest: how much faster it is than the one before it.
 
         Returns:
-            Columns of `analyze.headroom.GAINS`.
+            Columns of `ladder.result.GAINS`.
         """
         return self._gains
 
@@ -125,7 +125,7 @@ class Ladder(SavedResult):
         """What the loader costs in all: the highest measured rung against the lowest.
 
         Returns:
-            One row with the columns of `analyze.headroom.GAINS`; none where nothing was measured.
+            One row with the columns of `ladder.result.GAINS`; none where nothing was measured.
         """
         return self._headroom
 

@@ -1,21 +1,13 @@
-"""Driving line_profiler, so that nothing of it is left on anything.
+"""Driving line_profiler over a loader's samples, so that nothing of it is left on anything.
 
 line_profiler wraps nothing here, but it knows a function by its bytecode, which it makes unique:
 it gives the function a code object with some no-ops behind its end. That is taken back. While it
 is on it holds `sys.settrace` (up to Python 3.11) or the profiler's place of `sys.monitoring`; it
 puts back what was there, so a debugger or a coverage tool only misses what happens meanwhile.
 
-Who calls whom, and from which line: a tree of the Python functions that make some samples.
-
-Tells which functions are worth a closer look, and how much of a function's time belongs to which of
-the lines that call it. `sys.setprofile` calls us for every function, so its times are rough: they
-choose and divide, and are shown to nobody.
-
-A loader's samples made in this process, piece by piece, so that a piece can be made twice.
-
-A piece is a batch of fewer samples than the loader's: a comparison needs several of them.
-
-The source of a function, line by line, and why there is none.
+Samples are made in this process, in batches smaller than the loader's, as a comparison needs
+several. A tree of calls from `sys.setprofile` tells which functions are worth a closer look and
+divides a function's time among the lines that call it; its times are rough and shown to nobody.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""The lines of a pipeline as a value: how often each ran, how long it took, what it says.
-
-Everything before makes it, everything after reads it. (Not `lines.py`: `ss.lines` is the verb.)
-
-What the times of lines say: which line is the hottest, and what timing them costs.
+"""The lines of a pipeline as a value: how often each ran, how long it took, which is the hottest.
 
 A line's time holds everything that the line calls, so the line that calls the transforms is always
-the longest. The time that is a line's own is without what other listed functions took that it
+the longest. The time that is a line's own leaves out what other listed functions took that it
 called; these times add up, also in a function that calls itself.
 """
 
@@ -113,7 +109,7 @@ class Lines(SavedResult):
         return table(self)
 
     def table(self) -> pl.DataFrame:
-        """One row a line that ran, the hottest first; columns of `analyze.hotlines.TABLE`."""
+        """One row a line that ran, the hottest first; columns of `lines.result.TABLE`."""
         return self._table
 
     def cost(self) -> Cost | None:

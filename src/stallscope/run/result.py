@@ -248,7 +248,7 @@ class Run(SavedResult):
         return self._break_down(self.steps())
 
     def _break_down(self, steps: pl.DataFrame) -> StallBreakdown:
-        """Why the loop stood still in these steps."""
+        """Break down why the loop stalled in these steps."""
         return break_down_stalls(
             steps, self.waits, self.deliveries, self.all_spans, self.side_spans
         )

@@ -123,7 +123,7 @@ def stages(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None) -> pl.DataFrame:
-    """The stages of the workers, then those beside them, with the time that the loop stood still.
+    """The stages of the workers, then those beside them, with the time that the loop stalled.
 
     Args:
         work: columns of `STAGES`, of the workers' own spans.
@@ -133,11 +133,11 @@ def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None
     both = pl.concat([work, side.with_columns(busy_share=pl.lit(None, STAGES["busy_share"]))])
     if exposed is None:
         return both
-    stood = exposed.select(stage="part", kind="kind", stood_s="exposed_s")
-    joined = both.join(stood, on=["stage", "kind"], how="left", maintain_order="left")
-    first = pl.int_range(pl.len()).over("stage", "kind") == 0  # it stood still once for both rows
-    stood_s = pl.when(first).then(pl.col("stood_s").fill_null(0.0)).otherwise(0.0)
-    return joined.with_columns(exposed_s=stood_s).drop("stood_s")
+    stalled = exposed.select(stage="part", kind="kind", stalled_s="exposed_s")
+    joined = both.join(stalled, on=["stage", "kind"], how="left", maintain_order="left")
+    first = pl.int_range(pl.len()).over("stage", "kind") == 0  # a stall counts once for both rows
+    stalled_s = pl.when(first).then(pl.col("stalled_s").fill_null(0.0)).otherwise(0.0)
+    return joined.with_columns(exposed_s=stalled_s).drop("stalled_s")
 
 
 @dataclass

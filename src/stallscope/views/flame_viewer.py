@@ -58,7 +58,7 @@ def page(data: dict[str, Any], below: str = "") -> str:
     """The page.
 
     Args:
-        data: what `flamedata` made.
+        data: as `flame.tree.of_flame` or `of_difference` gives it.
         below: HTML that stands under the graph, with its names escaped.
     """
     return _PAGE.format(
@@ -80,7 +80,7 @@ def framed(data: dict[str, Any], table: str, still: str = "") -> str:
     browser passes over otherwise, is then seen above the table.
 
     Args:
-        data: what `flamedata` made.
+        data: as `flame.tree.of_flame` or `of_difference` gives it.
         table: HTML whose names are escaped.
         still: the picture, a PNG in base64.
     """
@@ -97,7 +97,7 @@ class FlamePanel(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywid
     """Zoom, search, details, and switches for workers and stages; a click tells Python the frame.
 
     Args:
-        data: what `flamedata` made.
+        data: as `flame.tree.of_flame` or `of_difference` gives it.
         still: the picture for places that show no widgets.
         table: the table for them, HTML whose names are escaped.
     """

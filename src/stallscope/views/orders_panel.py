@@ -1,10 +1,7 @@
 """Put the ops of a pipeline into any order: see its cost and its data, measure it, take its code.
 
-A thin skin over `ordertries.Tries`. The ops can be dragged; two buttons do the same for a keyboard.
-
-The orders that somebody tries in the panel: what is known of each, as sentences and pictures.
-
-Plain functions of the orders and their bench, without widgets, so that the panel is only a skin.
+The panel is a thin skin over `Tries`, which works without widgets. The ops can be dragged; two
+buttons do the same for a keyboard.
 """
 
 from __future__ import annotations
