@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from benchkit.command import Option, arguments, ms, table
 from benchkit.pairing import ratio
-from support.pipelines import Tensors, runner_of
+from support.pipelines import Tensors, evaluator_of
 from torchvision.transforms import v2
 
 from stallscope.orders import run_ops
-from stallscope.orders.search import Order, SearchResult, cheapest, search
+from stallscope.orders.search import SearchResult, cheapest
 
 SAMPLES = 4
 EXHAUSTED = 6
@@ -95,26 +95,27 @@ def main() -> None:
 
 
 def _row(name: str, ops: list[Any], budget_s: float, errors: list, noise: list) -> tuple[str, ...]:
-    bench = runner_of(Larger(v2.Compose(ops)), SAMPLES)
+    bench = evaluator_of(Larger(v2.Compose(ops)), SAMPLES)
     deadline = time.perf_counter() + budget_s
     began = time.perf_counter()
-    found = search(len(ops), bench.start(), bench.attempt, lambda: time.perf_counter() > deadline)
+    bench.search(lambda: time.perf_counter() > deadline)
+    found = bench.found
     took_s = time.perf_counter() - began
     last = list(found.after(range(len(ops))))[-1][1]
     same = cheapest(found, 200)[last.state.digest]
     tried = f"{found.measurements:,}" + (f" (+{found.unexplored} left)" if found.unexplored else "")
     row = (name, str(len(ops)), tried, f"{found.exhaustive:,}", f"{took_s:.1f}")
     if len(ops) > EXHAUSTED:
-        return (*row, "-", "-", ms(same[0].seconds), "-")
+        return (*row, "-", "-", ms(same[0][0]), "-")
     began = time.perf_counter()
-    whole = _exhaustive(bench, found, last.state.digest, {order.positions for order in same})
+    whole = _exhaustive(bench, found, last.state.digest, {positions for _, positions in same})
     exhaustive_s = time.perf_counter() - began
-    predicted = {order.positions: order.seconds for order in same}
+    predicted = {positions: seconds for seconds, positions in same}
     for positions, (first, second) in whole.items():
         noise.append(abs(first - second) / min(first, second))
         if positions in predicted:
             errors.append(abs(predicted[positions] - min(first, second)) / min(first, second))
-    return (*row, f"{exhaustive_s:.1f}", *_winner(bench, same[0], whole))
+    return (*row, f"{exhaustive_s:.1f}", *_winner(bench, same[0][1], whole))
 
 
 def _exhaustive(
@@ -158,14 +159,14 @@ def _timed(bench: Any, positions: tuple[int, ...]) -> float:
 
 
 def _winner(
-    bench: Any, found: Order, whole: dict[tuple[int, ...], tuple[float, float]]
+    bench: Any, found: tuple[int, ...], whole: dict[tuple[int, ...], tuple[float, float]]
 ) -> tuple[str, str, str]:
     """Whether the search's winner is the exhaustive one's; else both are timed again in turn."""
     best = min(whole, key=lambda one: min(whole[one]))
-    mine, theirs = min(whole[found.positions]), min(whole[best])
-    if found.positions == best:
+    mine, theirs = min(whole[found]), min(whole[best])
+    if found == best:
         return "yes", ms(mine), ms(theirs)
-    pairs = [(_timed(bench, found.positions), _timed(bench, best)) for _ in range(_AGAIN)]
+    pairs = [(_timed(bench, found), _timed(bench, best)) for _ in range(_AGAIN)]
     more = ratio(*np.transpose(pairs))
     same = more.low <= 1 <= more.high or more.centre < _WITHIN
     said = "within noise" if same else "NO"

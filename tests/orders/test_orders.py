@@ -36,7 +36,7 @@ from torchvision.transforms import v2
 import stallscope as ss
 from stallscope.demo import BusyOp, FasterRandomMask, RandomMask, case_b_loader
 from stallscope.orders import benchmark, evaluator, variants
-from stallscope.orders.bench import NoSuchOrderError
+from stallscope.orders.result import NoSuchOrderError
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 
@@ -46,7 +46,7 @@ def short_laps(monkeypatch):
     """These tests look at what is measured, and not at how well."""
     monkeypatch.setattr(benchmark, "LAP_S", 0.03)
     monkeypatch.setattr(benchmark, "_MOST_SWEEPS", 1)
-    monkeypatch.setattr(benchmark, "_MOST_FINALISTS", 1)
+    monkeypatch.setattr(variants, "_MOST_FINALISTS", 1)
 
 
 def quick(target: Any, **named: Any) -> ss.Orders:
@@ -149,7 +149,7 @@ def orders(loader):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(benchmark, "LAP_S", 0.05)
         patch.setattr(benchmark, "_MOST_SWEEPS", 2)
-        patch.setattr(benchmark, "_MOST_FINALISTS", 2)
+        patch.setattr(variants, "_MOST_FINALISTS", 2)
         # ends with the second sweep, so a busy machine has the time it needs
         return quick(loader, budget_s=60)
 
@@ -224,7 +224,7 @@ class TestInWorkers:
         measured = orders.bench.measure((1, 0), seen.append)
 
         assert "workers" == measured.place
-        assert measured.speedup == pytest.approx(measured.original_s / measured.seconds)
+        assert measured.speedup_low <= measured.speedup <= measured.speedup_high
         assert sorted(seen) == seen
         assert 1 == seen[-1]
         assert before == generators()
@@ -448,7 +448,7 @@ def test_an_op_may_be_called_as_something_else():
 def test_a_candidate_that_fails_is_noted(monkeypatch):
     """The others are tried, and the result is there."""
 
-    def broken(situation):
+    def broken(evaluator, notes):
         raise OSError("a file is gone")
         yield
 

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from stallscope.orders.pipeline import Chain, Op, places
-from stallscope.orders.recipe import Recipe, Site, change_of, code_of, random_order_changed
+from stallscope.orders.recipe import Recipe, Site, change_of, code_of
 
 OPS = [Op(position, name, None) for position, name in enumerate("ABCDE")]
 
@@ -27,14 +27,6 @@ OPS = [Op(position, name, None) for position, name in enumerate("ABCDE")]
 def test_as_few_ops_as_possible_are_said_to_move(positions, change):
     """Those outside of a longest row that kept its order."""
     assert change == change_of(positions, OPS)
-
-
-def test_the_order_of_draws_is_known():
-    """Only ops that draw matter for that."""
-    is_random = {0: True, 1: False, 2: True}
-
-    assert not random_order_changed((1, 0, 2), is_random)
-    assert random_order_changed((2, 1, 0), is_random)
 
 
 class Holder:

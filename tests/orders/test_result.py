@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from stallscope.orders.bench import NoSuchOrderError
-from stallscope.orders.result import COSTS, LAPS, OPS, TABLE, TRIALS, Orders
+from stallscope.orders.result import COSTS, LAPS, OPS, TABLE, TRIALS, NoSuchOrderError, Orders
 
 FIRST = ["order", "change", "predicted_s", "measured_s", "measured_low_s", "measured_high_s"]
 FIRST += ["speedup", "equivalence"]

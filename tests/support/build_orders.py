@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from stallscope.orders.bench import Comparison, CostPart, Measured, NoSuchOrderError, Prediction
 from stallscope.orders.result import (
     CLOSE,
     COSTS,
@@ -21,10 +20,15 @@ from stallscope.orders.result import (
     LAPS,
     OPS,
     TRIALS,
+    Comparison,
+    CostPart,
     Counts,
     FixedCosts,
+    NoSuchOrderError,
     Orders,
     OrdersConditions,
+    OrderTiming,
+    Prediction,
 )
 
 NAMES = ("PILToTensor", "RandomCrop", "RandomMask", "ConvertColor", "Scale")
@@ -112,7 +116,7 @@ class PlannedBench:
         far = {CLOSE: (1.0, 52.0), DIFFERENT: (201.0, 8.0)}.get(same, (None, None))
         return Comparison(same, *far, compared=16, pictures=(pair, pair))
 
-    def measure(self, positions, on_progress=None) -> Measured:
+    def measure(self, positions, on_progress=None) -> OrderTiming:
         self._ask("measure", positions)
         for share in (0.25, 0.5, 1.0):
             if on_progress is not None:
@@ -121,16 +125,8 @@ class PlannedBench:
             raise self.fails
         took, original = predicted_s(positions), predicted_s(range(len(NAMES)))
         factor = original / took
-        return Measured(
-            took,
-            took * 0.97,
-            took * 1.04,
-            original,
-            factor,
-            factor * 0.95,
-            factor * 1.05,
-            "workers",
-        )
+        factors = (factor, factor * 0.95, factor * 1.05)
+        return OrderTiming(took, took * 0.97, took * 1.04, *factors, "workers")
 
     def code(self, positions) -> str:
         self._ask("code", positions)

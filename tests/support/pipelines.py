@@ -20,15 +20,14 @@ from torchvision.transforms import v2
 
 from stallscope.orders import random_streams
 from stallscope.orders.capture import capture
-from stallscope.orders.equivalence import EquivalenceJudge
-from stallscope.orders.pipeline_runner import PipelineRunner
+from stallscope.orders.evaluator import OrderEvaluator
 from stallscope.orders.recipe import Recipe
 from stallscope.orders.result import CLOSE, DIFFERENT, FAILS, IDENTICAL, NOT_DISTINGUISHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stallscope.orders.bench import Comparison
+    from stallscope.orders.result import Comparison
 
 WIDTH, HEIGHT = 36, 32
 _STREAMS = 1000
@@ -374,19 +373,12 @@ KNOWN = (
 """Each: the ops, another order of them, and how its data compares with the original's."""
 
 
-def runner_of_known(known: Known, seed: int = 0, samples: int = 16) -> PipelineRunner:
-    """A known pipeline's runner, with data of its own for each seed."""
-    ops = known.ops()
-    transform = v2.Compose(ops) if isinstance(ops, list) else ops
-    return runner_of(known.dataset(transform, seed), samples)
-
-
-def runner_of(dataset: Any, samples: int = 16) -> PipelineRunner:
-    """The runner of a dataset's pipeline."""
+def evaluator_of(dataset: Any, samples: int = 16) -> OrderEvaluator:
+    """The evaluator of a dataset's pipeline."""
     loader = DataLoader(dataset, batch_size=4)
-    runner = PipelineRunner(capture(loader, samples, ROOM), 4)
-    runner.run_original(lambda: False)
-    return runner
+    evaluator = OrderEvaluator(loader, capture(loader, samples, ROOM))
+    evaluator.run_original(lambda: False)
+    return evaluator
 
 
 def compared(known: Known, seed: int = 0) -> Comparison:
@@ -397,4 +389,6 @@ def compared(known: Known, seed: int = 0) -> Comparison:
 
     usual = random_streams._seed
     with patch.object(random_streams, "_seed", other):
-        return EquivalenceJudge(runner_of_known(known, seed)).compare(Recipe(known.order))
+        ops = known.ops()
+        transform = v2.Compose(ops) if isinstance(ops, list) else ops
+        return evaluator_of(known.dataset(transform, seed)).judge(Recipe(known.order))

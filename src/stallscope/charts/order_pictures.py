@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stallscope.charts.sheet import Sheet
-    from stallscope.orders.bench import Comparison, Picture
-    from stallscope.orders.result import Orders
+    from stallscope.orders.result import Comparison, Orders, Picture
 
 
 NO_BENCH: Final = "Only figures are here, not the pipeline: there are no samples to show"

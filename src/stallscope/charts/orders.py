@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from stallscope.charts.sheet import Sheet
-    from stallscope.orders.bench import CostPart
-    from stallscope.orders.result import Orders
+    from stallscope.orders.result import CostPart, Orders
 
 
 AXIS: Final = "seconds of one worker per sample"

@@ -1,7 +1,8 @@
 """Whether two pipelines give the same data: on the same draws, value by value, then by statistics.
 
-The order of the questions matters. Equal digests are identical. Else the values are compared: other
-types, dtypes or shapes are different, whatever the values. Nearly equal values are close.
+The order of the questions (`OrderEvaluator.judge`) matters. Equal digests are identical. Else the
+values are compared: other types, dtypes or shapes are different, whatever the values. Nearly equal
+values are close.
 
 Where values are far apart but the pipelines draw random numbers, a test over samples asks whether
 simple statistics can tell them apart: a flip and a random crop give other data in the other order
@@ -17,24 +18,19 @@ probably have seen is given with it.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from stallscope.orders.bench import Comparison
-from stallscope.orders.digests import Leaf, digest, largest_array, leaves_of, pictures
-from stallscope.orders.pipeline_runner import LONGEST, NotComparableError
-from stallscope.orders.recipe import Recipe
-from stallscope.orders.result import CLOSE, DIFFERENT, FAILS, IDENTICAL, NOT_DISTINGUISHED
-from stallscope.orders.run_ops import digest_of
-from stallscope.units import count, share
+from stallscope.orders.digests import digest, leaves_of
+from stallscope.orders.result import CLOSE, DIFFERENT, IDENTICAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from stallscope.orders.pipeline_runner import PipelineRunner
+    from stallscope.orders.digests import Leaf
     from stallscope.orders.run_ops import OpInput
 
     Array = NDArray[np.generic]
@@ -65,97 +61,6 @@ _TURNS: Final = 8_000
 _SEED: Final = 20_240_229
 _POWER: Final = 0.84
 """Normal quantile of a power of 80%."""
-_DRAWS: Final = 4
-"""Of each sample, for statistics."""
-_PICTURES: Final = 4
-
-
-class EquivalenceJudge:
-    """Compares pipelines with the one as it is.
-
-    Args:
-        runner: that one.
-    """
-
-    def __init__(self, runner: PipelineRunner) -> None:
-        self._runner = runner
-        self._original_draws: list[Floats] = []
-
-    def compare(self, recipe: Recipe, *, shows: bool = False) -> Comparison:
-        """Whether a pipeline gives the original's data.
-
-        Args:
-            recipe: the pipeline.
-            shows: whether to make pictures.
-        """
-        runner = self._runner
-        n = len(runner.inputs)
-        try:
-            outputs = runner.outputs(recipe)
-            shown = self._pictures(outputs) if shows else ()
-            if digest_of(outputs) == runner.digest:
-                return self._on_other_draws(recipe, shown)
-            if runner.unsteady:
-                why = f"not comparable: {'; '.join(runner.unsteady)}"
-                return Comparison(DIFFERENT, compared=n, why=why, pictures=shown)
-            return self._judged(recipe, _difference(runner.original, outputs), shown)
-        except NotComparableError as error:
-            return Comparison(DIFFERENT, compared=n, why=str(error))
-        except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
-            text = " ".join(str(error).split())[:LONGEST]
-            return Comparison(FAILS, why=f"raises {type(error).__name__}: {text}")
-
-    def _on_other_draws(self, recipe: Recipe, shown: Any) -> Comparison:
-        """Identical on the first draws: on others, too?"""
-        runner, n = self._runner, len(self._runner.inputs)
-        if not runner.is_random or runner.unsteady:
-            return Comparison(IDENTICAL, compared=n, pictures=shown)
-        original, other = (runner.outputs(one, 1) for one in (self._original, recipe))
-        if digest_of(original) == digest_of(other):
-            return Comparison(IDENTICAL, compared=2 * n, why=runner.idle_text, pictures=shown)
-        return self._judged(recipe, _difference(original, other), shown)
-
-    def _judged(self, recipe: Recipe, difference: SampleDifference, shown: Any) -> Comparison:
-        """Not identical: close, not distinguishable, or different."""
-        n = len(self._runner.inputs)
-        equivalence, why = difference.equivalence, difference.why
-        if equivalence == DIFFERENT and not why and self._runner.is_random:
-            equivalence, why = self._distinguished(recipe)
-        return Comparison(equivalence, difference.largest, difference.psnr_db, n, why, shown)
-
-    def _distinguished(self, recipe: Recipe) -> tuple[str, str]:
-        """Whether samples that are drawn anew can be told from the original's, and why so."""
-        n = len(self._runner.inputs)
-        if n < FEWEST_PAIRS:
-            return DIFFERENT, f"{count(n, 'sample')} are too few to test whether both draw alike"
-        turns = range(1, 1 + _DRAWS)
-        if not self._original_draws:
-            self._original_draws = [self._statistics(self._original, turn) for turn in turns]
-        other = [self._statistics(recipe, _DRAWS + turn) for turn in turns]
-        verdict = compare_draws(np.stack(self._original_draws, axis=1), np.stack(other, axis=1))
-        draws = f"{verdict.pairs} samples with {_DRAWS} draws each"
-        if verdict.distinguished:
-            return DIFFERENT, f"{verdict.statistic} differs over {draws}"
-        return NOT_DISTINGUISHED, (
-            f"other values, but no statistic tells them apart over {draws}; a shift of the mean by "
-            f"{share(verdict.smallest_share)} of the spread would probably have been seen"
-        )
-
-    def _statistics(self, recipe: Recipe, turn: int) -> Floats:
-        rows = []
-        for output in self._runner.outputs(recipe, turn):
-            array = largest_array(output.value)
-            rows.append(statistics(np.zeros((1, 1)) if array is None else array))
-        return np.stack(rows)
-
-    @property
-    def _original(self) -> Recipe:
-        return Recipe(self._runner.as_it_is)
-
-    def _pictures(self, outputs: list[OpInput]) -> tuple[Any, ...]:
-        pairs = zip(self._runner.original[:_PICTURES], outputs[:_PICTURES], strict=True)
-        shown = [pictures(one.value, other.value) for one, other in pairs]
-        return tuple(pair for pair in shown if pair is not None)
 
 
 class SampleDifference(NamedTuple):
@@ -171,11 +76,11 @@ class SampleDifference(NamedTuple):
     """What differs, in words."""
 
 
-def _difference(original: list[OpInput], other: list[OpInput]) -> SampleDifference:
-    """How far apart outputs are; their digests may differ although all values agree."""
-    found = compare_samples(*([leaves_of(one.value) for one in ones] for ones in (original, other)))
-    is_same = digest([one.value for one in original]) == digest([one.value for one in other])
-    if found.equivalence == IDENTICAL and not is_same:
+def compare_outputs(original: Sequence[OpInput], other: Sequence[OpInput]) -> SampleDifference:
+    """Compare what two pipelines gave; their digests may differ although all values agree."""
+    mine, theirs = ([one.value for one in outputs] for outputs in (original, other))
+    found = compare_samples(list(map(leaves_of, mine)), list(map(leaves_of, theirs)))
+    if found.equivalence == IDENTICAL and digest(mine) != digest(theirs):
         return found._replace(equivalence=DIFFERENT, why="another type or structure")
     return found
 
@@ -189,15 +94,30 @@ def compare_samples(
         original: of the pipeline as it is.
         other: of the new one, of the same samples on the same draws.
     """
-    for mine, theirs in zip(original, other, strict=True):
+    samples = list(zip(original, other, strict=True))
+    for mine, theirs in samples:
         why = _unlike(mine, theirs)
         if why:
             return SampleDifference(DIFFERENT, why=why)
-    pairs = [
-        [(a.values, b.values) for a, b in zip(mine, theirs, strict=True) if a.values is not None]
-        for mine, theirs in zip(original, other, strict=True)
-    ]
-    return _compare_values([[(a, b) for a, b in sample if b is not None] for sample in pairs])
+    largest, lowest_db, largest_share = 0.0, math.inf, 0.0
+    for one, new in (pair for mine, theirs in samples for pair in zip(mine, theirs, strict=True)):
+        if one.values is None or new.values is None:
+            continue
+        gap, peak = _gap(one.values, new.values), _range(one.values)
+        here = float(gap.max(initial=0.0))
+        if not math.isfinite(here):
+            return SampleDifference(DIFFERENT, why="a value is not a number in one of them only")
+        if here:
+            largest = max(largest, here)
+            largest_share = max(largest_share, here / peak if peak else math.inf)
+            usual = here * math.sqrt(np.mean((gap / here) ** 2))  # the square of `here` may be 0
+            psnr_db = 20 * math.log10(peak / usual) if peak else -math.inf
+            lowest_db = min(lowest_db, psnr_db)
+    if not largest:
+        return SampleDifference(IDENTICAL)
+    is_close = lowest_db >= CLOSE_PSNR_DB and largest_share <= CLOSE_SHARE
+    psnr = lowest_db if math.isfinite(lowest_db) else None
+    return SampleDifference(CLOSE if is_close else DIFFERENT, largest, psnr)
 
 
 def _unlike(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> str:
@@ -210,29 +130,6 @@ def _unlike(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> str:
         if a.plain != b.plain:
             return f"{b.plain:.40} instead of {a.plain:.40}"
     return ""
-
-
-def _compare_values(samples: list[list[tuple[Array, Array]]]) -> SampleDifference:
-    largest, lowest, share = 0.0, math.inf, 0.0
-    for sample in samples:
-        for a, b in sample:
-            gap = _gap(a, b)
-            peak = _range(a)
-            here = float(gap.max(initial=0.0))
-            largest = max(largest, here)
-            if not math.isfinite(largest):
-                return SampleDifference(
-                    DIFFERENT, why="a value is not a number in one of them only"
-                )
-            mean_square = float(np.mean(gap**2)) if gap.size else 0.0
-            if mean_square > 0:
-                lowest = min(lowest, 10 * math.log10(peak**2 / mean_square) if peak else -math.inf)
-            share = max(share, here / peak if peak else math.inf if here else 0.0)
-    if lowest == math.inf:
-        return SampleDifference(IDENTICAL) if not largest else SampleDifference(CLOSE, largest)
-    is_close = lowest >= CLOSE_PSNR_DB and share <= CLOSE_SHARE
-    psnr = lowest if math.isfinite(lowest) else None
-    return SampleDifference(CLOSE if is_close else DIFFERENT, largest, psnr)
 
 
 def _gap(a: Array, b: Array) -> NDArray[np.float64]:

@@ -1,36 +1,79 @@
-"""The pipeline after `ss.orders` has returned: what a panel asks of any order, and new loaders.
+"""A pipeline at hand: what any order or change of it costs and gives, and loaders that have it.
 
-Every question is answered with one torch thread, and all generators are put back afterwards.
+Everything is done in this process, on the captured samples, with one torch thread, and each op on
+its own stream of random numbers. The search and the variants work inside of one `guarded` block;
+what a panel asks later guards itself. Nothing here changes an object of the user's.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from itertools import cycle, islice
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import torch
+
 from stallscope.isolation.snapshot import as_before, one_thread
-from stallscope.orders.bench import Comparison, CostPart, Measured, NoSuchOrderError, Prediction
+from stallscope.loops.cached_values import fresh
 from stallscope.orders.benchmark import Benchmark, same_batches
-from stallscope.orders.equivalence import EquivalenceJudge
+from stallscope.orders.digests import described, largest_array, pictures
+from stallscope.orders.equivalence import FEWEST_PAIRS, compare_draws, compare_outputs, statistics
+from stallscope.orders.loader_parts import BatchOps
 from stallscope.orders.pipeline import Chain
-from stallscope.orders.random_streams import named_kept, restored
-from stallscope.orders.recipe import Recipe, Site, code_of, loader_by
-from stallscope.orders.result import FAILS, rates_of
+from stallscope.orders.random_streams import Stream, named_kept, restored
+from stallscope.orders.recipe import Recipe, code_of, loader_by
+from stallscope.orders.result import (
+    DIFFERENT,
+    FAILS,
+    IDENTICAL,
+    NOT_DISTINGUISHED,
+    Comparison,
+    CostPart,
+    FixedCosts,
+    NoSuchOrderError,
+    OrderTiming,
+    Prediction,
+    timings_of,
+)
+from stallscope.orders.run_ops import (
+    OpInput,
+    Outcome,
+    digest_of,
+    find_telling_draws,
+    layout_of,
+    measure_op,
+    run_op,
+)
 from stallscope.orders.sample_costs import BATCH, DECODE, FETCH
+from stallscope.orders.search import SearchResult, State, TriedOp, search
 from stallscope.targets.object_graph import LoaderCallables, bindings_kept, private_copy
+from stallscope.units import count, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from stallscope.orders.pipeline_runner import PipelineRunner
-    from stallscope.orders.search import SearchResult
-    from stallscope.orders.variants import Variants
+    from numpy.typing import NDArray
 
+    from stallscope.orders.capture import CapturedPipeline
+    from stallscope.orders.equivalence import SampleDifference
+    from stallscope.orders.recipe import Site, Variant
+
+_LONGEST: Final = 160
+"""Characters of an error's text."""
+_PICTURES: Final = 4
+_DRAWS: Final = 4
+"""Of each sample, for statistics."""
 _MEASURED_S: Final = 8.0
 """How long measuring one order against the original takes."""
 _FIRST_LAP_S: Final = 20.0
 """And at most this for each of the two, where they are so slow that one lap takes longer."""
+
+
+class NotComparableError(Exception):
+    """An op that keeps a state gets something else than in the pipeline as it is."""
 
 
 @contextmanager
@@ -49,103 +92,344 @@ def preserving_state(loader: Any) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def guarded(loader: Any, runner: PipelineRunner) -> Iterator[None]:
-    """Put back the same after the runner's work, which has one torch thread, as in a worker."""
-    with preserving_state(loader), restored(runner.streams), one_thread():
-        yield
-
-
 class OrderEvaluator:
-    """The `bench.OrderBench` of a real pipeline.
+    """The ops of one pipeline, on the samples that were captured.
 
     Args:
         loader: the user's.
-        runner: the pipeline.
-        found: what the search has tried; grows with what is asked.
-        variants: what was looked at.
+        captured: the pipeline and the samples.
+
+    Attributes:
+        searched: on how many samples orders are searched; what is found is compared on all.
+        outcomes: of each op in the pipeline as it is.
+        original: what the pipeline gives as it is.
+        digest: of that.
+        found: what was tried; grows with what is asked.
+        fixed: what a sample costs outside of its ops.
+        variants: every pipeline that was looked at; the first is as it is.
     """
 
-    def __init__(
-        self, loader: Any, runner: PipelineRunner, found: SearchResult, variants: Variants
-    ) -> None:
-        self._loader, self._runner, self._found = loader, runner, found
-        self._fixed, self._variants = variants.fixed, tuple(variants.all)
-        self._judge = EquivalenceJudge(runner)
+    def __init__(self, loader: Any, captured: CapturedPipeline) -> None:
+        self.loader = loader
+        self.site = captured.site
+        self.ops = captured.site.chain.ops
+        self.as_it_is = tuple(range(len(self.ops)))
+        self.samples = captured.samples
+        self.inputs = [sample.given for sample in captured.samples]
+        self.searched = len(self.inputs)
+        self.outcomes: dict[int, Outcome] = {}
+        self.original: list[OpInput] = []
+        self.digest = ""
+        self.found: SearchResult
+        self.fixed = FixedCosts()
+        self.variants: list[Variant] = []
+        self._idle: list[str] = []
+        self._original_draws: list[NDArray[np.float64]] = []
+        self._streams: dict[tuple[int, int], Stream] = {}
+        self._replaced: list[Any] = []  # an id is only good while its object lives
+        for position in self.as_it_is:
+            self.stream(position)
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Use one torch thread, as in a worker, and put back what running ops moves."""
+        with preserving_state(self.loader), restored(self._streams.values), one_thread():
+            yield
+
+    def run_original(self, is_over: Callable[[], bool]) -> None:
+        """Run the ops of the pipeline as it is; has to come first.
+
+        Args:
+            is_over: whether there is no time for more.
+        """
+        inputs: Sequence[OpInput] = self.inputs
+        for op in self.ops:
+            stream = self.stream(op.position)
+            outcome = measure_op(op, stream, inputs)
+            if outcome.is_random and not outcome.unsteady:
+                acting = find_telling_draws(op, stream, inputs, outcome.results, is_over)
+                if stream.telling:
+                    outcome = measure_op(op, stream, inputs)
+                if not acting:
+                    self._idle.append(op.name)
+            self.outcomes[op.position] = outcome
+            inputs = outcome.results
+        self.original, self.digest = list(inputs), digest_of(inputs)
+
+    def stream(self, position: int, op: Any = None) -> Stream:
+        """The stream of an op, or of another object in its place: the same draws."""
+        key = (position, id(op))
+        if key not in self._streams:
+            self._replaced.append(op)
+            stream = Stream(self.ops[position].call if op is None else op, position)
+            if op is not None:
+                stream.telling = self.stream(position).telling
+            self._streams[key] = stream
+        return self._streams[key]
+
+    def inputs_of(self, position: int) -> Sequence[OpInput]:
+        """What an op gets in the pipeline as it is."""
+        return self.outcomes[position - 1].results if position else self.inputs
+
+    @property
+    def idle_text(self) -> str:
+        """The random ops that did nothing in any draw, in words; "" where there is none."""
+        names = ", ".join(self._idle)
+        return f"{names} changed no sample in any draw that was looked at" if names else ""
+
+    def seconds_of(self, positions: Sequence[int]) -> float:
+        """What ops cost in the pipeline as it is, per sample."""
+        return sum(self.outcomes[position].seconds for position in positions)
+
+    @property
+    def base_s(self) -> float:
+        """What all ops cost in the pipeline as it is, per sample."""
+        return self.seconds_of(self.as_it_is)
+
+    # ---- orders, op by op -------------------------------------------------------------------
+
+    def search(self, is_over: Callable[[], bool]) -> None:
+        """Try the ops in all orders that differ, until the time is over."""
+        inputs = self.inputs[: self.searched]
+        start = State(digest_of(inputs), layout_of(inputs))
+        self.found = search(len(self.ops), (start, inputs), self._attempt, is_over)
+
+    def _attempt(
+        self, position: int, applied: Sequence[int], value: list[OpInput], state: State
+    ) -> TriedOp:
+        """Run an op on what others have made of the samples; see `search.Attempt`."""
+        op, outcome = self.ops[position], self.outcomes[position]
+        if tuple(applied) == self.as_it_is[:position]:
+            return _tried(outcome.first(self.searched))
+        before = self.inputs_of(position)[: self.searched]
+        if outcome.unsteady and state.digest != digest_of(before):
+            return TriedOp(None, None, why_not=f"not comparable: {outcome.unsteady}")
+        try:
+            return _tried(measure_op(op, self.stream(position), value))
+        except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
+            text = " ".join(str(error).split()) or "no text"
+            got = described(value[0].value) if value else "nothing"
+            why = f"{op.name} raises {type(error).__name__} on {got}: {text[:_LONGEST]}"
+            return TriedOp(None, None, why_not=why)
+
+    def op_seconds(self, positions: Sequence[int]) -> Iterator[tuple[int, TriedOp | None, float]]:
+        """Follow an order: each op, what it did, and what it costs on all samples.
+
+        Samples beyond those of the search may be larger: an op's time is scaled by the ratio of
+        both in the pipeline as it is.
+        """
+        for position, tried in self.found.after(positions):
+            times_s = self.outcomes[position].times_s
+            searched_s = fmean(times_s[: self.searched])
+            seconds = (tried and tried.seconds) or 0.0
+            yield position, tried, seconds * fmean(times_s) / searched_s if searched_s else seconds
 
     def predict(self, positions: Sequence[int]) -> Prediction:
-        """See `bench.OrderBench`."""
+        """Predict what an order costs; times the ops in states that are new.
+
+        Raises:
+            NoSuchOrderError: these are not the positions of all ops.
+        """
         order = self._checked(positions)
-        with guarded(self._loader, self._runner):
-            self._runner.explore(order, self._found)
-        parts = [CostPart(FETCH, self._fixed.fetch_s, "fetch")]
-        if self._fixed.decode_s:
-            parts.append(CostPart(DECODE, self._fixed.decode_s, "decode"))
-        for position, tried in self._found.after(order):
+        if any(tried is None for _, tried in self.found.after(order)):
+            with self.guarded():
+                self._explore(order)
+        parts = [CostPart(FETCH, self.fixed.fetch_s, "fetch")]
+        if self.fixed.decode_s:
+            parts.append(CostPart(DECODE, self.fixed.decode_s, "decode"))
+        for position, tried, seconds in self.op_seconds(order):
             if tried is None or tried.seconds is None:
-                why = tried.why_not if tried else "not tried"
-                return Prediction(None, tuple(parts), why)
-            seconds = self._runner.scaled_s(position, tried.seconds)
-            parts.append(CostPart(self._runner.ops[position].name, seconds, "transform"))
-        parts.append(CostPart(BATCH, self._fixed.batch_s, "collate"))
+                return Prediction(None, tuple(parts), tried.why_not if tried else "not tried")
+            parts.append(CostPart(self.ops[position].name, seconds, "transform"))
+        parts.append(CostPart(BATCH, self.fixed.batch_s, "collate"))
         return Prediction(sum(part.seconds for part in parts), tuple(parts))
 
+    def _explore(self, order: Sequence[int]) -> None:
+        """Run the ops of an order in the states in which the search has not run them."""
+        node, values = self.found.start, self.inputs[: self.searched]
+        for place, position in enumerate(order):
+            tried = self.found.edges.get(node, {}).get(position)
+            if tried is None:
+                tried = self._attempt(position, order[:place], values, node.state)
+                self.found.keep(node, position, tried)
+                values = tried.value
+            elif tried.state is not None:
+                values = run_op(self.ops[position], self.stream(position), values)
+            if tried.state is None:
+                return
+            node = node.after(position, tried.state)
+            self.found.reached_by.setdefault(node, tuple(order[: place + 1]))
+
+    # ---- whole pipelines: their data ----------------------------------------------------------
+
+    def outputs(self, recipe: Recipe, turn: int = 0) -> list[OpInput]:
+        """What a pipeline gives for the samples.
+
+        Args:
+            recipe: the pipeline.
+            turn: 0 for the draws on which pipelines are compared.
+
+        Raises:
+            NotComparableError: an op with a state of its own gets something else than as it is.
+            Exception: whatever an op raises.
+        """
+        values = self.inputs
+        if recipe.opener is not None:
+            images = [recipe.opener(one.lazy.open()) for one in self.samples if one.lazy]
+            values = [OpInput((image,), {}) for image in images]
+        elif recipe.reader is not None:
+            values = [OpInput((recipe.reader(one.path),), {}) for one in self.samples]
+        for position in recipe.per_sample:
+            unsteady = self.outcomes[position].unsteady
+            if unsteady and not turn and digest_of(values) != digest_of(self.inputs_of(position)):
+                raise NotComparableError(f"not comparable: {unsteady}")
+            stream = self.stream(position, recipe.replaced.get(position))
+            values = run_op(self.ops[position], stream, values, turn)
+        return self._on_batch(recipe, values) if recipe.on_batch else list(values)
+
+    def _on_batch(self, recipe: Recipe, inputs: Sequence[OpInput]) -> list[OpInput]:
+        """What ops make of a batch, in the size in which the loader makes them.
+
+        A product of matrices may round other than in another size. An epoch may end with a smaller
+        batch, so the first sample is taken from a batch of its own.
+        """
+        values = [given.value for given in inputs]
+        size = max(self.loader.batch_size or 1, len(values))
+        column = torch.stack(list(islice(cycle(values), size)))
+        work = BatchOps(None, recipe.works(self.site.chain), ()).work
+        results = [work(fresh(column[:1]))[0], *work(column)[1 : len(values)]]
+        return [OpInput((result,), {}) for result in results]
+
+    def judge(self, recipe: Recipe, *, shows: bool = False) -> Comparison:
+        """Tell whether a pipeline gives the original's data.
+
+        Args:
+            recipe: the pipeline.
+            shows: whether to make pictures.
+        """
+        n = len(self.inputs)
+        shown: tuple[Any, ...] = ()
+        try:
+            outputs = self.outputs(recipe)
+            if shows:
+                shown = _pictures(self.original, outputs)
+            unsteady = "; ".join(one.unsteady for one in self.outcomes.values() if one.unsteady)
+            is_random = any(outcome.is_random for outcome in self.outcomes.values())
+            original = self.original
+            if digest_of(outputs) == self.digest:
+                if unsteady or not is_random:
+                    return Comparison(IDENTICAL, compared=n, pictures=shown)
+                original, outputs = (self.outputs(one, 1) for one in (self._as_it_is, recipe))
+                if digest_of(original) == digest_of(outputs):
+                    why = self.idle_text
+                    return Comparison(IDENTICAL, compared=2 * n, why=why, pictures=shown)
+            elif unsteady:
+                why = f"not comparable: {unsteady}"
+                return Comparison(DIFFERENT, compared=n, why=why, pictures=shown)
+            found = compare_outputs(original, outputs)
+            if found.equivalence == DIFFERENT and not found.why and is_random:
+                found = self._distinguished(recipe, found)
+            equivalence, largest, psnr_db, why = found
+            return Comparison(equivalence, largest, psnr_db, n, why, shown)
+        except NotComparableError as error:
+            return Comparison(DIFFERENT, compared=n, why=str(error))
+        except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
+            text = " ".join(str(error).split())[:_LONGEST]
+            return Comparison(FAILS, why=f"raises {type(error).__name__}: {text}")
+
+    def _distinguished(self, recipe: Recipe, found: SampleDifference) -> SampleDifference:
+        """Whether samples that are drawn anew can be told from the original's, and why so."""
+        n = len(self.inputs)
+        if n < FEWEST_PAIRS:
+            why = f"{count(n, 'sample')} are too few to test whether both draw alike"
+            return found._replace(why=why)
+        turns = range(1, 1 + _DRAWS)
+        if not self._original_draws:
+            self._original_draws = [self._statistics(self._as_it_is, turn) for turn in turns]
+        other = [self._statistics(recipe, _DRAWS + turn) for turn in turns]
+        verdict = compare_draws(np.stack(self._original_draws, axis=1), np.stack(other, axis=1))
+        draws = f"{verdict.pairs} samples with {_DRAWS} draws each"
+        if verdict.distinguished:
+            return found._replace(why=f"{verdict.statistic} differs over {draws}")
+        why = (
+            f"other values, but no statistic tells them apart over {draws}; a shift of the mean by "
+            f"{share(verdict.smallest_share)} of the spread would probably have been seen"
+        )
+        return found._replace(equivalence=NOT_DISTINGUISHED, why=why)
+
+    def _statistics(self, recipe: Recipe, turn: int) -> NDArray[np.float64]:
+        arrays = [largest_array(output.value) for output in self.outputs(recipe, turn)]
+        empty = np.zeros((1, 1))
+        return np.stack([statistics(empty if array is None else array) for array in arrays])
+
+    @property
+    def _as_it_is(self) -> Recipe:
+        return Recipe(self.as_it_is)
+
+    # ---- whole pipelines: what a panel asks -------------------------------------------------
+
     def compare(self, positions: Sequence[int]) -> Comparison:
-        """See `bench.OrderBench`."""
+        """Tell whether an order gives the original's data, with pictures.
+
+        Raises:
+            NoSuchOrderError: these are not the positions of all ops.
+        """
         recipe = Recipe(self._checked(positions))
-        with guarded(self._loader, self._runner):
-            return self._judge.compare(recipe, shows=True)
+        with self.guarded():
+            return self.judge(recipe, shows=True)
 
     def measure(
-        self, positions: Sequence[int], on_progress: Callable[[float], object] | None = None
-    ) -> Measured:
-        """See `bench.OrderBench`."""
+        self, positions: Sequence[int], on_progress: Callable[[float], object] = lambda _: None
+    ) -> OrderTiming:
+        """Run an order and the original in turn, in workers where the loader has some.
+
+        Args:
+            positions: the order.
+            on_progress: is told the share that is done, 0 to 1.
+
+        Raises:
+            NoSuchOrderError: these are not the positions of all ops, or there was no steady state.
+        """
         recipe = Recipe(self._checked(positions))
         benchmark = Benchmark(first_lap_s=_FIRST_LAP_S)
-        with private_copy(self._loader) as mine, preserving_state(self._loader):
+        with private_copy(self.loader) as mine, preserving_state(self.loader):
             loader, _ = same_batches(mine)
-            loaders = {0: loader, 1: loader_by(recipe, self._runner.site, loader)}
+            loaders = {0: loader, 1: loader_by(recipe, self.site, loader)}
             deadline_ns = time.perf_counter_ns() + int(_MEASURED_S * 1e9)
             benchmark.run(loaders, deadline_ns, on_progress)
-        if on_progress is not None:
-            on_progress(1.0)
-        laps = benchmark.laps()
-        rates = rates_of(laps)
-        if 1 not in rates or 0 not in rates:
-            names = ", ".join(op.name for op in self._runner.ops)
+        on_progress(1.0)
+        timing = timings_of(benchmark.laps()).get(1)
+        if timing is None:
+            names = ", ".join(op.name for op in self.ops)
             why = benchmark.failed.get(1, "too little time for a steady state")
             raise NoSuchOrderError(f"this order of {names} was not measured: {why}")
-        original, other = rates[0], rates[1]
-        low, high = other.interval()
-        factor, factor_low, factor_high = other.over(original)
-        return Measured(
-            seconds=1 / other.rate,
-            low=1 / high if high else None,
-            high=1 / low if low else None,
-            original_s=1 / original.rate,
-            speedup=factor,
-            speedup_low=factor_low,
-            speedup_high=factor_high,
-            place=str(laps["place"][0]),
-        )
+        return timing
 
     def code(self, positions: Sequence[int]) -> str:
-        """See `bench.OrderBench`."""
-        return code_of(Recipe(self._checked(positions)), self._runner.site, {})
+        """Python source that makes the order's pipeline from a `loader`."""
+        return code_of(Recipe(self._checked(positions)), self.site, {})
 
     def apply(self, loader: Any, trial: int | Sequence[int]) -> Any:
-        """See `bench.OrderBench`."""
+        """Make a new loader with the pipeline of a trial, or with an order.
+
+        Args:
+            loader: one with the same pipeline at the same place; stays as it is.
+            trial: the number of a trial, or the positions of an order.
+
+        Raises:
+            NoSuchOrderError: there is no such trial or order, or another pipeline in the loader.
+        """
         return loader_by(self._recipe(trial), self._site_in(loader), loader)
 
     def _recipe(self, trial: int | Sequence[int]) -> Recipe:
         if not isinstance(trial, int):
             return Recipe(self._checked(trial))
-        if not 0 <= trial < len(self._variants):
-            last = len(self._variants) - 1
+        if not 0 <= trial < len(self.variants):
+            last = len(self.variants) - 1
             raise NoSuchOrderError(
                 f"there is no trial {trial}: .table() has the trials 0 to {last}"
             )
-        chosen = self._variants[trial]
+        chosen = self.variants[trial]
         if chosen.comparison.equivalence == FAILS:
             raise NoSuchOrderError(
                 f"trial {trial} ({chosen.change}) cannot be applied: {chosen.comparison.why}"
@@ -154,8 +438,8 @@ class OrderEvaluator:
 
     def _checked(self, positions: Sequence[int]) -> tuple[int, ...]:
         order = tuple(positions)
-        if sorted(order) != list(self._runner.as_it_is):
-            names = ", ".join(f"{op.position} {op.name}" for op in self._runner.ops)
+        if sorted(order) != list(self.as_it_is):
+            names = ", ".join(f"{op.position} {op.name}" for op in self.ops)
             raise NoSuchOrderError(
                 f"{list(order)} is no order of this pipeline: give each of its ops once, by its "
                 f"position ({names})"
@@ -164,7 +448,7 @@ class OrderEvaluator:
 
     def _site_in(self, loader: Any) -> Site:
         """Where the pipeline works in a loader: the same objects, or the same ops in a row."""
-        site = self._runner.site
+        site = self.site
         value = site.place.found_in(getattr(loader, "dataset", None))
         if value is site.chain.value:
             return site
@@ -177,4 +461,15 @@ class OrderEvaluator:
                 f"{', '.join(wanted)}): give the loader that was measured, or call ss.orders for "
                 "this one"
             )
-        return Site(site.place, chain, site.where, site.reader)
+        return site._replace(chain=chain)
+
+
+def _tried(outcome: Outcome) -> TriedOp:
+    state = State(outcome.digest, outcome.layout)
+    return TriedOp(outcome.seconds, state, list(outcome.results))
+
+
+def _pictures(original: list[OpInput], outputs: list[OpInput]) -> tuple[Any, ...]:
+    pairs = zip(original[:_PICTURES], outputs[:_PICTURES], strict=True)
+    shown = [pictures(one.value, other.value) for one, other in pairs]
+    return tuple(pair for pair in shown if pair is not None)

@@ -22,26 +22,23 @@ from stallscope.loops.cached_loaders import check_plain
 from stallscope.loops.cached_values import bytes_of
 from stallscope.loops.training_loop import ProgressBar, check_budget
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
-from stallscope.orders.bench import Comparison
-from stallscope.orders.benchmark import Benchmark, choose_finalists, expected_lap_s, same_batches
+from stallscope.orders import variants
+from stallscope.orders.benchmark import Benchmark, expected_lap_s, same_batches
 from stallscope.orders.capture import capture, fixed_costs
 from stallscope.orders.digests import described
-from stallscope.orders.evaluator import OrderEvaluator, guarded, preserving_state
-from stallscope.orders.pipeline_runner import PipelineRunner
+from stallscope.orders.evaluator import OrderEvaluator, preserving_state
 from stallscope.orders.recipe import loader_by
 from stallscope.orders.result import (
     COSTS,
     FAILS,
-    LAPS,
     OPS,
-    TRIALS,
+    Comparison,
     Counts,
     Orders,
     OrdersConditions,
+    timings_of,
 )
 from stallscope.orders.sample_costs import DECODE
-from stallscope.orders.search import search
-from stallscope.orders.variants import Variants
 from stallscope.run.read_logs import note
 from stallscope.stats import ENDS
 from stallscope.targets import target as targets
@@ -110,13 +107,13 @@ def orders(
         order_search = OrderSearch(loader, target, began_ns, allowed_s)
         try:
             order_search.analyze(int(samples), alternatives)
-            order_search.benchmark()
+            order_search.measure()
         except StallscopeError:
             raise
         except Exception as error:
             note(error, ["stallscope: raised while ss.orders made samples of this loader"])
             raise
-        return order_search.result(original)
+        return order_search.result()
 
 
 def _check(samples: object, alternatives: object) -> None:
@@ -142,44 +139,41 @@ class OrderSearch:
         self._loader, self._target = loader, target
         self._began_ns, self._budget_s = began_ns, budget_s
         self._notes = list(target.notes)
-        self._runner: PipelineRunner
-        self._found: SearchResult
-        self._variants: Variants
-        self._benchmark: Benchmark | None = None
+        self._evaluator: OrderEvaluator
+        self._benchmark: Benchmark
 
     def analyze(self, samples: int, alternatives: Mapping[Any, Any] | None) -> None:
         """Do everything that is done in this process."""
         captured = capture(self._loader, samples, _room_bytes())
         self._notes += captured.notes
         began_ns = time.perf_counter_ns()
-        self._runner = runner = PipelineRunner(captured, self._loader.batch_size or 1)
-        with guarded(self._loader, runner):
-            runner.run_original(lambda: self._used_share() > _SEARCH_UNTIL)
-            runner.searched = self._samples_to_search((time.perf_counter_ns() - began_ns) / 1e9)
-            self._found = search(
-                len(runner.ops),
-                runner.start(),
-                runner.attempt,
-                lambda: self._used_share() > _SEARCH_UNTIL,
-            )
-            fixed = fixed_costs(self._loader, runner.samples)
-            self._variants = variants = Variants(runner, self._found, fixed)
-            variants.add_alternatives(alternatives)
-            variants.add_orders(self._is_over)
-            variants.add_candidates(self._loader, self._notes, self._is_over)
+        self._evaluator = evaluator = OrderEvaluator(self._target.loaders[0], captured)
+        with evaluator.guarded():
+            evaluator.run_original(self._is_searched)
+            self._limit_search((time.perf_counter_ns() - began_ns) / 1e9)
+            evaluator.search(self._is_searched)
+            evaluator.fixed = fixed_costs(self._loader, captured.samples)
+            variants.add_original(evaluator)
+            variants.add_alternatives(evaluator, alternatives)
+            variants.add_orders(evaluator, self._is_compared)
+            variants.add_candidates(evaluator, self._notes, self._is_compared)
 
-    def _samples_to_search(self, original_s: float) -> int:
-        """So few that all orders of ops that commute can be tried in time.
+    def _limit_search(self, original_s: float) -> None:
+        """Search on so few samples that all orders of ops that commute can be tried in time.
 
         Args:
             original_s: how long the ops as they are took on all samples.
         """
-        all_, n = len(self._runner.inputs), len(self._runner.ops)
+        all_, n = len(self._evaluator.inputs), len(self._evaluator.ops)
         left_s = (_SEARCH_UNTIL - self._used_share()) * self._budget_s
         fitting = int(left_s / (original_s / all_ * 2 ** (n - 1)))
-        return min(max(fitting, _FEWEST_SEARCHED), all_)
+        self._evaluator.searched = min(max(fitting, _FEWEST_SEARCHED), all_)
 
-    def _is_over(self) -> bool:
+    def _is_searched(self) -> bool:
+        """Whether no more orders are tried."""
+        return self._used_share() > _SEARCH_UNTIL
+
+    def _is_compared(self) -> bool:
         """Whether no more variants are compared."""
         return self._used_share() > _COMPARE_UNTIL
 
@@ -187,10 +181,10 @@ class OrderSearch:
         """Of the budget."""
         return (time.perf_counter_ns() - self._began_ns) / 1e9 / self._budget_s
 
-    def benchmark(self) -> None:
+    def measure(self) -> None:
         """Measure the original and the finalists in turn, then what gained together."""
-        variants = self._variants
-        lap_s = expected_lap_s(self._loader, variants)
+        evaluator = self._evaluator
+        lap_s = expected_lap_s(self._loader, evaluator.fixed.total_s + evaluator.base_s)
         self._benchmark = benchmark = Benchmark(lap_s)
         again, indices = same_batches(self._loader)
         began_ns = time.perf_counter_ns()
@@ -202,80 +196,79 @@ class OrderSearch:
             return lambda share: bar.update(int((begin + share * (end - begin)) * 100) - bar.n)
 
         with closing(bar):
-            finalists = choose_finalists(variants, lap_s, alone_ns)
+            finalists = variants.choose_finalists(evaluator, lap_s, alone_ns)
             loaders = self._loaders([0, *finalists], again, indices)
             benchmark.run(loaders, alone_ns, progress(0, _ALONE))
-            self._note_failed(benchmark)
-            with guarded(self._loader, self._runner):
-                added = variants.add_together(benchmark.speedups())
+            self._mark_failed()
+            timings = timings_of(benchmark.laps())
+            speedups = {trial: timing.speedup for trial, timing in timings.items() if trial}
+            with evaluator.guarded():
+                added = variants.add_together(evaluator, speedups)
                 together = self._loaders(added, again, indices)
             last = {0: loaders[0], **together} if together else loaders
             benchmark.run(last, deadline_ns, progress(_ALONE, 1))
-        self._note_failed(benchmark)
+        self._mark_failed()
 
-    def _note_failed(self, benchmark: Benchmark) -> None:
-        variants = self._variants.all
-        for number, why in benchmark.failed.items():
-            variants[number] = replace(variants[number], comparison=Comparison(FAILS, why=why))
+    def _mark_failed(self) -> None:
+        """Let variants fail whose loader raised."""
+        for number, why in self._benchmark.failed.items():
+            failed = replace(
+                self._evaluator.variants[number], comparison=Comparison(FAILS, why=why)
+            )
+            self._evaluator.variants[number] = failed
 
     def _loaders(self, numbers: Iterable[int], loader: Any, indices: list[Any]) -> dict[int, Any]:
         """The loaders of variants, without a cache that there is no room for."""
         loaders = {}
+        samples = self._evaluator.samples
         for number in numbers:
-            recipe = self._variants.all[number].recipe
-            loaders[number] = loader_by(recipe, self._runner.site, loader)
-            if not recipe.cached:
-                continue
-            samples = self._runner.samples
+            recipe = self._evaluator.variants[number].recipe
             each_bytes = bytes_of([one.finished for one in samples]) / len(samples)
-            if each_bytes * len(indices) > _room_bytes():
+            if recipe.cached and each_bytes * len(indices) > _room_bytes():
                 self._notes.append("the cache was not measured: its samples need too much memory")
-                del loaders[number]
                 continue
-            for index in indices:  # filled before the workers are forked, which all have it then
-                loaders[number].dataset[index]
+            loaders[number] = loader_by(recipe, self._evaluator.site, loader)
+            for index in indices if recipe.cached else ():
+                loaders[number].dataset[index]  # before the workers are forked, which all have it
         return loaders
 
-    def result(self, loader: Any) -> Orders:
-        """What is known by now.
-
-        Args:
-            loader: the user's own.
-        """
-        runner, variants, found = self._runner, self._variants, self._found
-        benchmark = self._benchmark
+    def result(self) -> Orders:
+        """What is known by now."""
+        evaluator = self._evaluator
+        found, loader = evaluator.found, evaluator.loader
         return Orders(
-            ops=_ops_table(runner, variants.fixed.decode_s),
-            trials=pl.DataFrame(list(variants.rows()), TRIALS, orient="row"),
-            laps=benchmark.laps() if benchmark else pl.DataFrame(schema=LAPS),
+            ops=_ops_table(evaluator),
+            trials=variants.trials_table(evaluator),
+            laps=self._benchmark.laps(),
             costs=_costs_table(found),
-            rest=variants.fixed,
+            rest=evaluator.fixed,
             counts=Counts(
                 found.measurements, len(found.reached_by), found.exhaustive, found.unexplored
             ),
             circumstances=OrdersConditions(
                 name=self._target.name,
-                pipeline=f"{runner.site.place.text}, {runner.site.chain.kind}",
-                samples=len(runner.inputs),
+                pipeline=f"{evaluator.site.place.text}, {evaluator.site.chain.kind}",
+                samples=len(evaluator.inputs),
                 num_workers=loader.num_workers,
                 batch_size=loader.batch_size,
                 budget_s=self._budget_s,
                 took_s=(time.perf_counter_ns() - self._began_ns) / 1e9,
                 machine=machine(),
             ),
-            notes=(*self._notes, *_notes_on_ops(runner), *self._notes_on_time()),
-            bench=OrderEvaluator(loader, runner, found, variants),
+            notes=(*self._notes, *_notes_on_ops(evaluator), *self._notes_on_time()),
+            bench=evaluator,
         )
 
     def _notes_on_time(self) -> Iterator[str]:
         """What the budget did not suffice for."""
-        if self._found.unexplored:
+        unexplored = self._evaluator.found.unexplored
+        if unexplored:
             yield (
                 f"{seconds(self._budget_s)} were not enough for all orders: "
-                f"{count(self._found.unexplored, 'op')} in a state that was reached were not "
-                "tried, nor what may lie behind"
+                f"{count(unexplored, 'op')} in a state that was reached were not tried, nor what "
+                "may lie behind"
             )
-        if self._benchmark is None or self._benchmark.is_thin():
+        if self._benchmark.is_thin():
             yield "the budget was over before everything had been measured a second time"
 
 
@@ -283,18 +276,20 @@ def _room_bytes() -> int:
     return int(memory_available_bytes() * _MEMORY_SHARE)
 
 
-def _ops_table(runner: PipelineRunner, decode_s: float) -> pl.DataFrame:
+def _ops_table(evaluator: OrderEvaluator) -> pl.DataFrame:
     """Columns of `result.OPS`."""
     rows: list[tuple[Any, ...]] = []
-    lazy = [(one.lazy, one.decode_s) for one in runner.samples if one.lazy is not None]
+    lazy = [(one.lazy, one.decode_s) for one in evaluator.samples if one.lazy is not None]
     if lazy:
         first, _ = lazy[0]
         takes = f"{first.format} {first.size[0]}×{first.size[1]}"
-        gives = described(runner.inputs[0].value)
+        gives = described(evaluator.inputs[0].value)
         low, high = _interval([each_s for _, each_s in lazy], np.median)
-        rows.append((-1, DECODE, None, "", takes, gives, decode_s, low, high, None, None))
-    for op in runner.ops:
-        outcome = runner.outcomes[op.position]
+        rows.append(
+            (-1, DECODE, None, "", takes, gives, evaluator.fixed.decode_s, low, high, None, None)
+        )
+    for op in evaluator.ops:
+        outcome = evaluator.outcomes[op.position]
         low, high = _interval(list(outcome.times_s))
         rows.append(
             (
@@ -302,7 +297,7 @@ def _ops_table(runner: PipelineRunner, decode_s: float) -> pl.DataFrame:
                 op.name,
                 outcome.is_random,
                 op.settings,
-                _kinds(runner.inputs_of(op.position)),
+                _kinds(evaluator.inputs_of(op.position)),
                 _kinds(outcome.results),
                 outcome.seconds,
                 low,
@@ -347,22 +342,22 @@ def _costs_table(found: SearchResult) -> pl.DataFrame:
     return pl.DataFrame(rows, COSTS, orient="row")
 
 
-def _notes_on_ops(runner: PipelineRunner) -> Iterator[str]:
+def _notes_on_ops(evaluator: OrderEvaluator) -> Iterator[str]:
     """What has to be known of the ops."""
-    if len(runner.ops) == 1:
-        yield f"{runner.ops[0].name} is the only op: there is no other order"
-    for op in runner.ops:
-        outcome = runner.outcomes[op.position]
+    if len(evaluator.ops) == 1:
+        yield f"{evaluator.ops[0].name} is the only op: there is no other order"
+    for op in evaluator.ops:
+        outcome = evaluator.outcomes[op.position]
         if outcome.unsteady:
             yield f"{outcome.unsteady}: it is only compared on what it gets as it is"
         if outcome.changes_input:
             yield f"{op.name} changes its input in place: it always got a copy here"
-        if not runner.stream(op.position).copied:
+        if not evaluator.stream(op.position).copied:
             yield f"{op.name} cannot be copied: it was used itself, and its attributes put back"
-    if runner.idle_text:
-        yield f"{runner.idle_text}: nothing is known of it"
-    if runner.searched < len(runner.inputs):
+    if evaluator.idle_text:
+        yield f"{evaluator.idle_text}: nothing is known of it"
+    if evaluator.searched < len(evaluator.inputs):
         yield (
-            f"orders were searched on {count(runner.searched, 'sample')}, and those that were "
-            f"found compared on {len(runner.inputs)}"
+            f"orders were searched on {count(evaluator.searched, 'sample')}, and those that were "
+            f"found compared on {len(evaluator.inputs)}"
         )

@@ -112,7 +112,7 @@ class Stream:
 
 
 @contextmanager
-def restored(streams: Callable[[], list[Stream]]) -> Iterator[None]:
+def restored(streams: Callable[[], Iterable[Stream]]) -> Iterator[None]:
     """Put back, after the block, what the streams share with the user.
 
     Args:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from stallscope.orders.bench import Comparison
 from stallscope.orders.loader_parts import BatchOps, CachedPrefix
 from stallscope.orders.pipeline import Chained
-from stallscope.orders.result import FAILS, IDENTICAL
+from stallscope.orders.result import FAILS, IDENTICAL, Comparison
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from stallscope.orders.pipeline import Chain, Op, Place
-
 
 _NOT_COMPARED: Final = Comparison(FAILS, why="not compared")
 
@@ -100,8 +98,7 @@ class Variant:
         return self.comparison.equivalence == IDENTICAL
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(NamedTuple):
     """Where a pipeline works."""
 
     place: Place
@@ -163,12 +160,12 @@ def code_of(recipe: Recipe, site: Site, names: Mapping[int, str]) -> str:
     lines = [f"    {names.get(p, ops[p].code)},  # {_comment(ops[p])}" for p in recipe.positions]
     old = f"old = loader.{site.place.text}"
     listed = "\n".join(lines)
-    made = _made(site, listed, names)
-    places = ["loader.dataset" + "".join(map(str, path)) for path in site.place.paths]
-    return "\n".join([*made[:1], old, *made[1:], *(f"{place} = new" for place in places)]).strip()
+    first, *rest = _source_of_new(site, listed, names)
+    places = [f"loader.dataset{''.join(map(str, path))} = new" for path in site.place.paths]
+    return "\n".join([first, old, *rest, *places]).strip()
 
 
-def _made(site: Site, listed: str, names: Mapping[int, str]) -> list[str]:
+def _source_of_new(site: Site, listed: str, names: Mapping[int, str]) -> list[str]:
     """The lines that make `new`; the first is an import, or empty."""
     kind, value = site.chain.kind, site.chain.value
     if kind == "one op":
@@ -195,21 +192,17 @@ def _comment(op: Op) -> str:
 
 def change_of(positions: Sequence[int], ops: Sequence[Op]) -> str:
     """Say what an order changes, in as few words as possible: "RandomCrop before PILToTensor"."""
-    moved = _moved(tuple(positions))
-    if not moved:
-        return "as it is"
-    said = []
-    for position in moved:
-        place = list(positions).index(position)
-        said.append(
-            f"{ops[position].name} before {ops[positions[place + 1]].name}"
-            if place + 1 < len(positions)
-            else f"{ops[position].name} last"
-        )
-    return ", ".join(said)
+    changes = [
+        f"{ops[position].name} before {ops[after].name}"
+        if after is not None
+        else f"{ops[position].name} last"
+        for position, after in zip(positions, [*positions[1:], None], strict=True)
+        if position in _moved(positions)
+    ]
+    return ", ".join(changes) or "as it is"
 
 
-def _moved(positions: tuple[int, ...]) -> list[int]:
+def _moved(positions: Sequence[int]) -> set[int]:
     """The fewest ops that have to be moved: those outside of a longest rising row.
 
     Of several, those are said to move that come earlier than they did.
@@ -225,13 +218,7 @@ def _moved(positions: tuple[int, ...]) -> list[int]:
         longest = max(rows, key=lambda row: (len(row), -row[-1]), default=())
         best.append((*longest, position))
     kept = max(best, key=lambda row: (len(row), came_earlier(row)))
-    return [position for position in positions if position not in kept]
-
-
-def random_order_changed(positions: Sequence[int], is_random: dict[int, bool]) -> bool:
-    """Tell whether ops that draw random numbers draw them in another order than before."""
-    drawing = [position for position in positions if is_random.get(position)]
-    return drawing != sorted(drawing)
+    return set(positions) - set(kept)
 
 
 def _loaded(value: Any) -> Any:

@@ -1,21 +1,21 @@
 """The orders of a pipeline as a value: do they give the same data, and how long do they take.
 
 Everything before makes it, everything after reads it. What can still run the pipeline is an
-`OrderBench`, which may be missing. The table puts predicted beside measured times, and says what
-may be used; its intervals come from resampling starts of the loader, and groups of batches inside
-of each.
+`evaluator.OrderEvaluator`, which may be missing. The table puts predicted beside measured times,
+and says what may be used; its intervals come from resampling starts of the loader, and groups of
+batches inside of each.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from stallscope.orders.bench import NoSuchOrderError, OrderBench
+from stallscope.errors import StallscopeError
 from stallscope.result import Conditions, SavedResult
 from stallscope.stats import Rates
 from stallscope.store import Contents, StoredTable
@@ -23,8 +23,10 @@ from stallscope.store import Contents, StoredTable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
     from polars._typing import PolarsDataType
 
+    Picture = NDArray[np.uint8]
     Schema = dict[str, PolarsDataType]
 
 IDENTICAL: Final = "identical"
@@ -110,6 +112,60 @@ _NEVER_NULL: Final = {
     *("equivalence", "compared", "recommended", "code"),
 }
 """Of the columns of `TRIALS`."""
+
+
+class NoSuchOrderError(StallscopeError, ValueError):
+    """There is no such trial, or these are not the positions of all ops."""
+
+
+class CostPart(NamedTuple):
+    """One part of what a sample costs."""
+
+    name: str
+    """An op's name, or what it is else."""
+    seconds: float
+    """Per sample."""
+    kind: str
+    """Whose colour it has: one of `stages.KINDS`."""
+
+
+class Prediction(NamedTuple):
+    """What a pipeline should cost, from the costs of its ops in the states they would meet."""
+
+    seconds: float | None
+    """Per sample; None where the order raises."""
+    parts: tuple[CostPart, ...] = ()
+    """In the order in which they happen; up to the op that raises."""
+    why: str = ""
+    """Why there is no prediction."""
+
+
+class Comparison(NamedTuple):
+    """A pipeline's data against the original's, on the same samples and draws.
+
+    All but the pictures are columns of `TRIALS`.
+    """
+
+    equivalence: str
+    largest_difference: float | None = None
+    psnr_db: float | None = None
+    compared: int = 0
+    why: str = ""
+    pictures: tuple[tuple[Picture, Picture], ...] = ()
+    """A few samples, original and new, uint8 of shape (height, width, 3); none where samples are
+    no images."""
+
+
+class OrderTiming(NamedTuple):
+    """A pipeline against the original, for real, started in turn; columns of `TABLE`."""
+
+    measured_s: float
+    measured_low_s: float | None
+    measured_high_s: float | None
+    speedup: float
+    speedup_low: float | None
+    speedup_high: float | None
+    place: str
 
 
 @dataclass(frozen=True)
@@ -198,8 +254,8 @@ class Orders(SavedResult):
     """What was measured, and on what."""
     notes: tuple[str, ...] = ()
     """What was left out or has to be known, in sentences."""
-    bench: OrderBench | None = field(default=None, repr=False)
-    """The pipeline, still at hand; None where there is only this data."""
+    bench: Any = field(default=None, repr=False)
+    """The pipeline, still at hand (`evaluator.OrderEvaluator`); None: there is only this data."""
 
     @cached_property
     def _table(self) -> pl.DataFrame:
@@ -234,13 +290,14 @@ class Orders(SavedResult):
                 "only the figures of these orders are here, not the pipeline: call ss.orders in "
                 "this process, and apply what it returns"
             )
-        if trial is None and self.best is None:
-            raise NoSuchOrderError(
-                "no other pipeline was found that gives the same data faster: keep the loader as "
-                "it is, or name a trial of .table()"
-            )
-        chosen = trial if trial is not None or self.best is None else int(self.best["trial"])
-        return self.bench.apply(loader, chosen)  # type: ignore[arg-type]  # None is gone by now
+        if trial is None:
+            if self.best is None:
+                raise NoSuchOrderError(
+                    "no other pipeline was found that gives the same data faster: keep the loader "
+                    "as it is, or name a trial of .table()"
+                )
+            trial = int(self.best["trial"])
+        return self.bench.apply(loader, trial)
 
 
 TABLE: Schema = {
@@ -275,73 +332,72 @@ _PROMISING: Final = 1.05
 
 def orders_table(orders: Orders) -> pl.DataFrame:
     """One row a trial, columns of `TABLE`: recommended first, then the original, then the rest."""
-    rates = rates_of(orders.laps)
-    original = orders.trials.row(0, named=True) if orders.trials.height else {}
+    timings = timings_of(orders.laps)
+    whole_s = orders.trials["predicted_s"][0] if orders.trials.height else None
     rows = []
     for trial in orders.trials.iter_rows(named=True):
-        measured = _measured(rates, trial["trial"])
-        predicted = trial["predicted_s"]
-        whole = original["predicted_s"]
+        timing = timings.get(trial["trial"])
+        measured = timing._asdict() if timing else dict.fromkeys(OrderTiming._fields)
+        promised = whole_s / trial["predicted_s"] if whole_s and trial["predicted_s"] else None
         rows.append(
             {
                 **trial,
                 **measured,
-                "place": _place(orders.laps, trial["trial"]),
-                "predicted_speedup": whole / predicted if whole and predicted else None,
-                "recommended": is_recommended(trial, measured, whole),
+                "predicted_speedup": promised,
+                "recommended": _is_recommended(trial, timing, promised),
             }
         )
     rows.sort(key=_rank)
     return pl.DataFrame([[row[name] for name in TABLE] for row in rows], TABLE, orient="row")
 
 
-def is_recommended(trial: dict[str, Any], measured: dict[str, Any], whole_s: float | None) -> bool:
+def _is_recommended(
+    trial: dict[str, Any], timing: OrderTiming | None, promised: float | None
+) -> bool:
     """Whether a trial gives the same bits, and is faster.
 
-    Args:
-        trial: a row of `TRIALS`.
-        measured: its `speedup_low`, null where it was not measured, or too little for an interval:
-            then the prediction has to promise more than its own noise.
-        whole_s: what the original should cost.
+    Where it was not measured, or too little for an interval, the prediction has to promise more
+    than its own noise.
     """
     if not trial["recommended"] or trial["equivalence"] != IDENTICAL:
         return False
-    if measured["speedup_low"] is not None:
-        return bool(measured["speedup_low"] > 1.0)
-    if measured["speedup"] is not None and measured["speedup"] <= 1.0:
+    if timing and timing.speedup_low is not None:
+        return timing.speedup_low > 1.0
+    if timing and timing.speedup <= 1.0:
         return False
-    return bool(whole_s and trial["predicted_s"] and whole_s / trial["predicted_s"] > _PROMISING)
+    return promised is not None and promised > _PROMISING
 
 
-def rates_of(laps: pl.DataFrame) -> dict[int, Rates]:
-    """For each trial that was measured, how many samples one worker makes in a second."""
-    found = {}
-    for trial in laps["trial"].unique(maintain_order=True):
-        blocks = laps.filter(pl.col("trial") == trial).partition_by("block", maintain_order=True)
+def timings_of(laps: pl.DataFrame) -> dict[int, OrderTiming]:
+    """How long each trial took, and how many times as fast as the original it was.
+
+    Args:
+        laps: columns of `LAPS`.
+
+    Returns:
+        By the trial's number; nothing where the original was not measured.
+    """
+    rates, places = {}, {}
+    for (trial,), rows in laps.group_by("trial", maintain_order=True):
         pairs = [
             np.column_stack([block["samples"], block["samples"] * block["seconds"]]).astype(float)
-            for block in blocks
+            for block in rows.partition_by("block", maintain_order=True)
         ]
-        found[int(trial)] = Rates(pairs)
+        rates[trial], places[trial] = Rates(pairs), rows["place"][0]
+    found: dict[int, OrderTiming] = {}
+    for trial, rate in rates.items() if 0 in rates else ():
+        low, high = rate.interval()
+        factor, least, most = rate.over(rates[0]) if trial else (1.0, None, None)
+        found[trial] = OrderTiming(
+            measured_s=1 / rate.rate,
+            measured_low_s=1 / high if high else None,
+            measured_high_s=1 / low if low else None,
+            speedup=factor,
+            speedup_low=least,
+            speedup_high=most,
+            place=places[trial],
+        )
     return found
-
-
-def _measured(rates: dict[int, Rates], trial: int) -> dict[str, Any]:
-    """The measured columns of a trial; null where it was not measured."""
-    names: tuple[str, ...] = ("measured_s", "measured_low_s", "measured_high_s")
-    names += ("speedup", "speedup_low", "speedup_high")
-    mine, original = rates.get(trial), rates.get(0)
-    if mine is None or original is None:
-        return dict.fromkeys(names)
-    low, high = mine.interval()
-    seconds = (1 / mine.rate, 1 / high if high else None, 1 / low if low else None)
-    factors = (1.0, None, None) if trial == 0 else mine.over(original)
-    return dict(zip(names, (*seconds, *factors), strict=True))
-
-
-def _place(laps: pl.DataFrame, trial: int) -> str | None:
-    rows = laps.filter(pl.col("trial") == trial)
-    return str(rows["place"][0]) if rows.height else None
 
 
 def _rank(row: dict[str, Any]) -> tuple[Any, ...]:

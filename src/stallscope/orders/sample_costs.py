@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope.orders.bench import CostPart
-from stallscope.orders.result import FAILS
+from stallscope.orders.result import FAILS, CostPart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

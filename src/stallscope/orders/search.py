@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     Attempt = Callable[[int, Sequence[int], Any, "State"], "TriedOp"]
     """Tries an op (its position) after others (theirs, in order) on samples in a state."""
+    Ways = dict[str, list[tuple[float, tuple[int, ...]]]]
 
 
 class State(NamedTuple):
@@ -51,6 +52,10 @@ class SearchNode(NamedTuple):
 
     applied: frozenset[int]
     state: State
+
+    def after(self, position: int, state: State) -> SearchNode:
+        """The point that an op leads to."""
+        return SearchNode(self.applied | {position}, state)
 
 
 @dataclass
@@ -84,17 +89,11 @@ class SearchResult:
             tried = self.edges.get(node, {}).get(position) if node else None
             yield position, tried
             state = tried.state if tried else None
-            node = SearchNode(node.applied | {position}, state) if node and state else None
+            node = node.after(position, state) if node and state else None
 
-
-class Order(NamedTuple):
-    """An order that was found."""
-
-    seconds: float
-    """Of all its ops, per sample."""
-    positions: tuple[int, ...]
-    digest: str
-    """Of the data that it gives."""
+    def keep(self, node: SearchNode, position: int, tried: TriedOp) -> None:
+        """Keep what an op did, without the samples."""
+        self.edges.setdefault(node, {})[position] = tried._replace(value=None)
 
 
 def search(
@@ -108,78 +107,55 @@ def search(
         attempt: tries an op.
         is_over: asked before each op is tried, but not in the order as it is.
     """
-    state, value = start
+    state, samples = start
     found = SearchResult(n, SearchNode(frozenset(), state))
-    walk = _Walk(found, attempt, is_over)
-    walk.original(value)
-    walk.visit(found.start, (), value)
-    return found
+    visited: set[SearchNode] = set()
+    ahead: dict[tuple[SearchNode, int], Any] = {}
+    """Samples along the order as it is, so that none of its ops is tried a second time."""
 
+    def try_op(node: SearchNode, applied: tuple[int, ...], position: int, value: Any) -> TriedOp:
+        tried = attempt(position, applied, value, node.state)
+        found.keep(node, position, tried)
+        return tried
 
-class _Walk:
-    """One walk through the orders.
-
-    Args:
-        found: is filled.
-        attempt: tries an op.
-        is_over: whether the time is.
-    """
-
-    def __init__(self, found: SearchResult, attempt: Attempt, is_over: Callable[[], bool]) -> None:
-        self._found, self._attempt, self._is_over = found, attempt, is_over
-        self._visited: set[SearchNode] = set()
-        self._kept: dict[tuple[SearchNode, int], Any] = {}
-        """Samples along the order as it is, so that none of its ops is tried a second time."""
-
-    def original(self, value: Any) -> None:
-        """Try the order as it is."""
-        node = self._found.start
-        applied: tuple[int, ...] = ()
-        for position in range(self._found.n):
-            tried = self._try(node, applied, position, value)
-            if tried.state is None:
-                return
-            self._kept[node, position] = value = tried.value
-            applied = (*applied, position)
-            node = SearchNode(node.applied | {position}, tried.state)
-
-    def visit(self, node: SearchNode, applied: tuple[int, ...], value: Any) -> None:
-        """Try every op that is not yet applied, and go on from what it makes."""
-        self._visited.add(node)
-        self._found.reached_by.setdefault(node, applied)
-        for position in self._sorted(node):
-            if position in node.applied:
-                continue
-            known = self._found.edges.get(node, {}).get(position)
-            if known is None and self._is_over():
-                self._found.unexplored += 1
-                continue
-            tried = known or self._try(node, applied, position, value)
-            if tried.state is None:
-                continue
-            after = SearchNode(node.applied | {position}, tried.state)
-            made = self._kept.pop((node, position), None) if known else tried.value
-            if after not in self._visited and made is not None:
-                self.visit(after, (*applied, position), made)
-
-    def _sorted(self, node: SearchNode) -> list[int]:
-        """The ops; behind the one that comes next as it is, the cheapest first.
+    def sort(node: SearchNode) -> list[int]:
+        """The ops that are left; behind the one that comes next as it is, the cheapest first.
 
         An op that makes samples small is found early this way: it makes all behind it cheap.
         """
-        as_it_is = next((p for p in range(self._found.n) if p not in node.applied), 0)
-        cost = {p: t.seconds or 0.0 for e in self._found.edges.values() for p, t in e.items()}
-        return sorted(range(self._found.n), key=lambda p: (p != as_it_is, cost.get(p, 0.0)))
+        left = [position for position in range(n) if position not in node.applied]
+        cost = {p: t.seconds or 0.0 for e in found.edges.values() for p, t in e.items()}
+        return sorted(left, key=lambda position: (position != left[0], cost.get(position, 0.0)))
 
-    def _try(
-        self, node: SearchNode, applied: tuple[int, ...], position: int, value: Any
-    ) -> TriedOp:
-        tried = self._attempt(position, applied, value, node.state)
-        self._found.edges.setdefault(node, {})[position] = tried._replace(value=None)
-        return tried
+    def visit(node: SearchNode, applied: tuple[int, ...], value: Any) -> None:
+        """Try every op that is not yet applied, and go on from what it makes."""
+        visited.add(node)
+        found.reached_by.setdefault(node, applied)
+        for position in sort(node):
+            known = found.edges.get(node, {}).get(position)
+            if known is None and is_over():
+                found.unexplored += 1
+                continue
+            tried = known or try_op(node, applied, position, value)
+            if tried.state is None:
+                continue
+            after = node.after(position, tried.state)
+            result = ahead.pop((node, position), None) if known else tried.value
+            if after not in visited and result is not None:
+                visit(after, (*applied, position), result)
+
+    node, value = found.start, samples
+    for position in range(n):
+        tried = try_op(node, tuple(range(position)), position, value)
+        if tried.state is None:
+            break
+        ahead[node, position] = value = tried.value
+        node = node.after(position, tried.state)
+    visit(found.start, (), samples)
+    return found
 
 
-def cheapest(found: SearchResult, most: int) -> dict[str, list[Order]]:
+def cheapest(found: SearchResult, most: int) -> Ways:
     """Find, for each data that comes out at the end, the cheapest orders that give it.
 
     Args:
@@ -187,32 +163,28 @@ def cheapest(found: SearchResult, most: int) -> dict[str, list[Order]]:
         most: orders of one digest.
 
     Returns:
-        By the digest of the final data; the cheapest first.
+        By the digest of the final data: seconds per sample and the order, the cheapest first.
     """
-    memory: dict[SearchNode, dict[str, list[tuple[float, tuple[int, ...]]]]] = {}
+    memory: dict[SearchNode, Ways] = {}
 
-    def to_go(node: SearchNode) -> dict[str, list[tuple[float, tuple[int, ...]]]]:
+    def to_go(node: SearchNode) -> Ways:
         """For each final digest the cheapest ways from here on."""
         if node in memory:
             return memory[node]
         if len(node.applied) == found.n:
             return {node.state.digest: [(0.0, ())]}
-        ways: dict[str, list[tuple[float, tuple[int, ...]]]] = {}
+        ways: Ways = {}
         for position, tried in found.edges.get(node, {}).items():
             if tried.state is None or tried.seconds is None:
                 continue
-            after = SearchNode(node.applied | {position}, tried.state)
-            for digest, rest in to_go(after).items():
+            for digest, rest in to_go(node.after(position, tried.state)).items():
                 ways.setdefault(digest, []).extend(
                     (tried.seconds + seconds, (position, *order)) for seconds, order in rest
                 )
         memory[node] = {digest: heapq.nsmallest(most, all_) for digest, all_ in ways.items()}
         return memory[node]
 
-    return {
-        digest: [Order(seconds, positions, digest) for seconds, positions in orders]
-        for digest, orders in to_go(found.start).items()
-    }
+    return to_go(found.start)
 
 
 def failures(found: SearchResult) -> list[tuple[tuple[int, ...], str]]:

@@ -18,13 +18,14 @@ from stallscope.charts import orders as best
 from stallscope.charts.sheet import sheet, styled
 from stallscope.errors import StallscopeError
 from stallscope.names import printable
-from stallscope.orders.bench import Measured, NoSuchOrderError
 from stallscope.orders.result import (
     CLOSE,
     DIFFERENT,
     FAILS,
     IDENTICAL,
     NOT_DISTINGUISHED,
+    NoSuchOrderError,
+    OrderTiming,
 )
 from stallscope.orders.sample_costs import op_names
 from stallscope.orders.text import factor_text, sentence, verdict
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from stallscope.charts.sheet import Sheet
-    from stallscope.orders.bench import Comparison, OrderBench, Prediction
-    from stallscope.orders.result import Orders
+    from stallscope.orders.result import Comparison, Orders, Prediction
 
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class TriedOrder:
     """What it should cost."""
     comparison: Comparison | None = None
     """Whether it gives the original's data; None until that was looked at."""
-    measured: Measured | None = None
+    measured: OrderTiming | None = None
     """How fast it is; None until it was measured."""
 
 
@@ -72,14 +72,14 @@ class Tries:
 
     Args:
         orders: what was measured.
-        bench: the pipeline, still at hand.
+        bench: the pipeline, still at hand: an `OrderEvaluator`.
 
     Attributes:
         labels: what the ops are called, in the order as it is; no two alike.
         tried: what is known of each order.
     """
 
-    def __init__(self, orders: Orders, bench: OrderBench) -> None:
+    def __init__(self, orders: Orders, bench: Any) -> None:
         self._orders = orders
         self._bench = bench
         self._names = {op: printable(name, 40) for op, name in op_names(orders).items()}
@@ -141,7 +141,7 @@ class Tries:
 
     def code(self, positions: Positions) -> str:
         """Python source that makes an order's pipeline."""
-        return self._bench.code(positions)
+        return str(self._bench.code(positions))
 
     def bars(self, positions: Positions) -> Sheet:
         """What the order should cost beside the pipeline as it is, part by part."""
@@ -196,9 +196,9 @@ class Tries:
         fails = found.prediction.seconds is None and ops < len(positions)
         measured = None
         if found.measured is not None:
-            measured = (found.measured.seconds, found.measured.low, found.measured.high)
+            measured = found.measured[:3]
         elif other is not None:
-            measured = (other.original_s, None, None)
+            measured = (other.measured_s * other.speedup, None, None)
         return orders.PipelineRow(
             name="as it is" if first else "this order",
             said=seconds(found.prediction.seconds),
@@ -219,7 +219,7 @@ class Tries:
             _BETWEEN.join(self.labels_of(positions)),
             seconds(found.prediction.seconds),
             "—" if fails or first else factor_text(self._predicted(found)),
-            "—" if measured is None else seconds(measured.seconds),
+            "—" if measured is None else seconds(measured.measured_s),
             "—" if measured is None or first else factor_text(measured.speedup),
             "—" if measured is None or low is None else f"{low:.2f} to {measured.speedup_high:.2f}",
             "the original" if first else "—" if comparison is None else comparison.equivalence,
@@ -231,18 +231,16 @@ class Tries:
         mine = found.prediction.seconds
         return original / mine if original and mine else 1.0
 
-    def _from_search(self, positions: Positions) -> Measured | None:
+    def _from_search(self, positions: Positions) -> OrderTiming | None:
         """What the search measured of an order, if it did."""
         known = {row["trial"]: row["positions"] for row in self._orders.trials.to_dicts()}
         for row in self._orders.table().drop_nulls("measured_s").to_dicts():
             if row["kind"] == "order" and tuple(known[row["trial"]]) == positions:
-                ends = (row["measured_s"], row["measured_low_s"], row["measured_high_s"])
-                factors = (row["speedup"], row["speedup_low"], row["speedup_high"])
-                return Measured(*ends, row["measured_s"] * row["speedup"], *factors, row["place"])
+                return OrderTiming(**{name: row[name] for name in OrderTiming._fields})
         return None
 
 
-def _measured(found: Measured) -> str:
+def _measured(found: OrderTiming) -> str:
     low, high = found.speedup_low, found.speedup_high
     where = "in workers" if found.place == "workers" else "in the main process"
     if low is None or high is None:
