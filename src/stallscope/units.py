@@ -1,12 +1,18 @@
-"""Numbers as a person reads them: a value and its unit, two or three significant digits.
+"""Numbers and names as a person reads them: a value and its unit, and letters that can be shown.
 
 Tables and files keep plain numbers whose unit is in the column's name; these functions are for
-titles, labels and sentences only.
+titles, labels and sentences only. Names come from other people's code and disks, and may hold
+anything: line breaks, terminal controls, a hundred letters.
 """
 
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
+from typing import Final
+
+LONGEST: Final = 30
+"""Characters of a name, unless a place has room for more."""
 
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZE_STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -51,9 +57,14 @@ def share(value: float | None) -> str:
     return f"{value:.0%}"
 
 
-def count(value: int, noun: str, plural: str = "s") -> str:
-    """A number and its noun in the right form: `count(2, "batch", "es")` is '2 batches'."""
-    return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}{plural}"
+def count(value: int, noun: str) -> str:
+    """A number and its noun in the right form: `count(2, "batch")` is '2 batches'."""
+    return f"{value:,} {noun}{'' if value == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """What makes "sample" or "batch" a plural."""
+    return "es" if noun.endswith(("ch", "ss")) else "s"
 
 
 def words_of(told: str) -> list[str]:
@@ -65,3 +76,24 @@ def words_of(told: str) -> list[str]:
 def times(factor: float) -> str:
     """A factor as a person reads it: `times(2.04)` is '2.0×'."""
     return f"{factor:.0f}×" if factor >= 9.95 else f"{factor:.1f}×"  # noqa: PLR2004 - two digits
+
+
+def printable(name: str, longest: int = LONGEST) -> str:
+    """The name in printable characters, shortened in the middle, where long names are alike."""
+    printable = "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name
+    )
+    if len(printable) <= longest:
+        return printable
+    head = (longest - 1) // 2
+    return f"{printable[:head]}…{printable[-(longest - 1 - head) :]}"
+
+
+def file_name(path: str, longest: int = LONGEST) -> str:
+    """The last part of a path, as `printable` gives it."""
+    return printable(PurePath(path).name or path, longest)
+
+
+def worker_name(worker: int | None) -> str:
+    """How a worker is called: by its number, or as the main process."""
+    return "main process" if worker is None else f"worker {worker}"

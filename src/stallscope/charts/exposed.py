@@ -37,14 +37,13 @@ from stallscope.charts.sheet import (
 )
 from stallscope.charts.strip import Strip, StripPiece
 from stallscope.charts.timeline import drawn, layout_of, small_notes
-from stallscope.names import printable, worker_name
 from stallscope.run.stall_text import nothing, rows_of, small_print
 from stallscope.run.stall_text import title as stall_text_title
 from stallscope.run.timeline import around
 from stallscope.stages import COLOURS, FETCH, STALL_COLOUR
 from stallscope.stalls.loop_time import OWN_WORDS, is_own, loop_breakdown
 from stallscope.stalls.thresholds import STALL_RULE
-from stallscope.units import count, seconds, share
+from stallscope.units import count, printable, seconds, share, worker_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -27,9 +27,8 @@ from stallscope.flame.classify import KINDS
 from stallscope.flame.result import difference_sentence, sentence
 from stallscope.flame.tree import COLOURS as TREE_COLOURS
 from stallscope.flame.tree import difference_notes, notes_of, tree
-from stallscope.names import printable
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.units import count, share
+from stallscope.units import count, printable, share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from stallscope.charts.labelled_bars import LabelledBar, bars_part, draw_bars
 from stallscope.charts.sheet import sheet, styled
 from stallscope.lines.result import notes_of, title
-from stallscope.names import printable
 from stallscope.stages import COLOURS
-from stallscope.units import count, share
+from stallscope.units import count, printable, share
 
 if TYPE_CHECKING:
     from stallscope.charts.sheet import Sheet

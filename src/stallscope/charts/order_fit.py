@@ -16,11 +16,10 @@ from stallscope.charts.sheet import (
     styled,
     value_axis,
 )
-from stallscope.names import printable
 from stallscope.orders.text import fit
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
-from stallscope.units import count
+from stallscope.units import count, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.charts.labelled_bars import LabelledBar, bars_part, draw_bars
 from stallscope.charts.sheet import sheet, styled, time_label
-from stallscope.names import printable
 from stallscope.orders.sample_costs import DECODE, op_names
 from stallscope.orders.text import PIPELINE, costliest
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
-from stallscope.units import count, seconds
+from stallscope.units import count, printable, seconds
 
 if TYPE_CHECKING:
     from stallscope.charts.sheet import Sheet

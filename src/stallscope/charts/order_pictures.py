@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stallscope.charts.sheet import FAINT, MARGIN, SMALL_SIZE, WIDTH, SheetPart, sheet, styled
-from stallscope.names import printable
 from stallscope.orders.result import CLOSE
 from stallscope.orders.text import verdict
+from stallscope.units import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -29,13 +29,12 @@ from stallscope.charts.sheet import (
     styled,
     text_width,
 )
-from stallscope.names import printable
 from stallscope.orders.result import CLOSE, IDENTICAL, NOT_DISTINGUISHED
 from stallscope.orders.sample_costs import parts_of
 from stallscope.orders.text import TITLE, factor_text, notes_of, sentence
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL
-from stallscope.units import seconds
+from stallscope.units import printable, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

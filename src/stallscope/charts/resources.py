@@ -25,7 +25,6 @@ from stallscope.charts.sheet import (
     sheet,
     styled,
 )
-from stallscope.names import printable
 from stallscope.run.saturation import OWN, THRESHOLDS, sentence, usage
 from stallscope.run.stall_text import nothing, small_print
 from stallscope.stages import (
@@ -48,7 +47,7 @@ from stallscope.stages import (
     WORKER,
 )
 from stallscope.stalls.loop_time import NO_LOOP
-from stallscope.units import count, seconds, share, size
+from stallscope.units import count, printable, seconds, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -28,10 +28,9 @@ from stallscope.charts.sheet import (
     sheet,
     styled,
 )
-from stallscope.names import file_name, printable
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import NOTHING, profile, unit_times
-from stallscope.units import seconds, size
+from stallscope.units import file_name, printable, seconds, size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -27,11 +27,10 @@ from stallscope.charts.sheet import (
     write_right,
 )
 from stallscope.charts.strip import Strip, StripPiece
-from stallscope.names import counted, printable
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import headline, profile, remarks, stage_name
 from stallscope.stages import COLOURS
-from stallscope.units import count, seconds, share
+from stallscope.units import count, printable, seconds, share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -153,7 +152,7 @@ def title(found: Profile) -> str:
     """The stage whose slow samples stand out most, among those that matter."""
     enough = [stage for stage in found.stages if stage.times_s.size >= FEWEST]
     if not enough:
-        return f"{counted(found.units, found.unit)}: too few to say how even the stages are"
+        return f"{count(found.units, found.unit)}: too few to say how even the stages are"
     noticed = [stage for stage in enough if stage.share >= NOTICED] or enough[:1]
     stage = max(noticed, key=_unevenness)
     if _unevenness(stage) < STEADY:

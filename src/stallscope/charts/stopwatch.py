@@ -14,11 +14,10 @@ import polars as pl
 
 from stallscope.charts.sheet import INK, TEXT_SIZE, SheetPart, sheet, styled, value_axis
 from stallscope.charts.strip import BAR, Strip, StripPiece
-from stallscope.names import printable
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import NOTHING, UNIT_KEYS, profile
 from stallscope.stages import COLOURS
-from stallscope.units import share
+from stallscope.units import printable, share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,9 +21,8 @@ from stallscope.charts.sheet import (
     styled,
     text_width,
 )
-from stallscope.names import counted, plural, printable
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.units import seconds, share
+from stallscope.units import count, plural, printable, seconds, share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +66,7 @@ def picture(tail: Tail, note: str) -> Sheet:
         tail: what to draw.
         note: what was left out.
     """
-    population = f"{counted(tail.times_s.size, tail.per)} · {tail.where} · {note}"
+    population = f"{count(tail.times_s.size, tail.per)} · {tail.where} · {note}"
     log = spans_decades(float(tail.times_s.min()), float(tail.times_s.max()))
     axis = f"time in {printable(tail.stage)}, one {tail.per}{' (log scale)' if log else ''}"
     body = SheetPart(1.9, above=0.35, axis=axis, left=0.45, right=0.4)

@@ -28,12 +28,11 @@ from stallscope.charts.sheet import (
     styled,
     text_width,
 )
-from stallscope.names import printable, worker_name
 from stallscope.run.stall_text import nothing, pattern_or_title, small_print
 from stallscope.run.timeline import timeline
 from stallscope.stages import COLOURS, OTHER, STALL_COLOUR
 from stallscope.stalls.loop_time import NO_LOOP
-from stallscope.units import count, seconds
+from stallscope.units import count, printable, seconds, worker_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

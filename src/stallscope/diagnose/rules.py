@@ -633,7 +633,7 @@ def too_little_prefetch(facts: Facts) -> Finding | None:
     if facts.exposure.of(*WORK) < thresholds.LEADS:  # the batches were made in time
         return None
     ahead = setup.prefetch_factor
-    many = count(ahead * setup.num_workers, "batch", "es") if ahead else ""
+    many = count(ahead * setup.num_workers, "batch") if ahead else ""
     batches = f"{many} ahead" if many else "what is ahead"
     more = 2 * ahead if ahead else None
     return finding(

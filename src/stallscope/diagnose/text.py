@@ -11,9 +11,8 @@ from math import isnan
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
-from stallscope.names import printable
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.units import count, seconds, share, size, times
+from stallscope.units import count, printable, seconds, share, size, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

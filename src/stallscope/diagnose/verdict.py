@@ -165,7 +165,7 @@ def too_short(facts: Facts) -> str:
         return ""
     return (
         f"{count(facts.steps, 'step')} after the warm-up, and {wanted} are needed: "
-        f"{count(wanted - facts.steps, 'batch', 'es')} more"
+        f"{count(wanted - facts.steps, 'batch')} more"
     )
 
 

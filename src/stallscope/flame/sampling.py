@@ -260,7 +260,7 @@ class SamplingLoop:
         if self._sampled_s < self._how.seconds * _ENOUGH:
             self._notes.append(
                 f"{seconds(self._sampled_s)} were sampled, not {seconds(self._how.seconds)}: "
-                f"the loader gave {count(self._used, 'batch', 'es')}"
+                f"the loader gave {count(self._used, 'batch')}"
             )
         if starts > 1:
             self._notes.append(f"the loader is short: it was started {starts} times")

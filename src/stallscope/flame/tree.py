@@ -14,10 +14,9 @@ import numpy as np
 
 from stallscope.flame.classify import KINDS, STAGE_KINDS, frames, kind
 from stallscope.flame.result import PY_SPY, difference_sentence, sentence
-from stallscope.names import printable, worker_name
 from stallscope.stages import COLOURS as STAGE_COLOURS
 from stallscope.stages import STALL_COLOUR
-from stallscope.units import count
+from stallscope.units import count, printable, worker_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -229,7 +228,7 @@ def notes_of(flame: Flame) -> list[str]:
     told = flame.circumstances
     many, hits = flame.samples["pid"].n_unique(), int(flame.samples["hits"].sum())
     who = "py-spy" if told.how == PY_SPY else told.how
-    where = count(many, "process", "es")
+    where = count(many, "process")
     idle = "waiting included" if told.idle else "waiting left out"
     native = ", native frames included" if told.native else ""
     head = (

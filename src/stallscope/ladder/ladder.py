@@ -245,5 +245,5 @@ class _Climb:
 
 def _too_short(lap: TimedPass) -> str:
     if lap.exhausted:
-        return f"the loader ended after {count(lap.used, 'batch', 'es')}, before its steady state"
-    return f"in its time it made {count(lap.used, 'batch', 'es')}, too few for a steady state"
+        return f"the loader ended after {count(lap.used, 'batch')}, before its steady state"
+    return f"in its time it made {count(lap.used, 'batch')}, too few for a steady state"

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import polars as pl
 
-from stallscope.names import printable
 from stallscope.result import Conditions, SavedResult
 from stallscope.stats import INTERVAL, t_quantile
 from stallscope.store import Contents, StoredTable
-from stallscope.units import count, seconds, share
+from stallscope.units import count, printable, seconds, share
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -239,7 +238,7 @@ def title(lines: Lines) -> str:
 def notes_of(lines: Lines) -> list[str]:
     """What a reader has to know, a sentence each."""
     told = lines.circumstances
-    made = count(told.samples, told.unit, "es" if told.unit == "batch" else "s")
+    made = count(told.samples, told.unit)
     population = f"{made} made in one process with one thread, {seconds(told.wall_s)} in all"
     if lines.times.is_empty():
         return [f"{made} made while lines were timed", *lines.notes]

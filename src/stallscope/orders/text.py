@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope.names import printable
 from stallscope.orders.result import (
     CLOSE,
     DIFFERENT,
@@ -21,7 +20,7 @@ from stallscope.orders.result import (
 )
 from stallscope.orders.sample_costs import as_it_is, parts_of
 from stallscope.stats import INTERVAL
-from stallscope.units import count, seconds, share, times
+from stallscope.units import count, printable, seconds, share, times
 
 if TYPE_CHECKING:
     from stallscope.orders.result import Orders

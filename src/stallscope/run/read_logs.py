@@ -285,7 +285,7 @@ def explain(error: BaseException, recording: Recording) -> None:
         recording: what the logs hold.
     """
     vars(error)["run"] = recording.run  # past any __setattr__, such as a frozen dataclass's
-    kept = count(recording.run.all_steps.height, "batch", "es")
+    kept = count(recording.run.all_steps.height, "batch")
     lines = [
         *(f"stallscope: {_where(place)} when the exception left it" for place in recording.raised),
         *(f"stallscope: {_where(place)} when its log ended" for place in recording.inside),

@@ -125,9 +125,9 @@ def _about_loop(seen: Replay) -> tuple[str, ...]:
     """How the recording's own loop ended."""
     said = []
     if seen.out_of_time:
-        said.append(f"the budget ended the recording after {count(seen.steps, 'batch', 'es')}")
+        said.append(f"the budget ended the recording after {count(seen.steps, 'batch')}")
     if seen.exhausted:
-        said.append(f"the loader gave no more than {count(seen.steps, 'batch', 'es')}")
+        said.append(f"the loader gave no more than {count(seen.steps, 'batch')}")
     elif seen.epochs > 1:
         said.append(f"the loader is short: the recording went through {seen.epochs} epochs")
     return tuple(said)

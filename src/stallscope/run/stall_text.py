@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope.names import counted, printable
 from stallscope.run.summary import NOTHING as SUMMARY_NOTHING
 from stallscope.stalls.attribution import table
 from stallscope.stalls.loop_time import NOTHING, LoopBreakdown, leading, loop_breakdown, sentence
-from stallscope.units import count, seconds, share
+from stallscope.units import count, printable, seconds, share
 
 if TYPE_CHECKING:
     from stallscope.run.result import Run
@@ -164,7 +163,7 @@ def split(time: LoopBreakdown) -> str:
 
 def population(run: Run, profile: Profile) -> str:
     """One line: the samples, the processes and what is not part of the steady state."""
-    return f"{counted(profile.units, profile.unit)} · {workers(profile.workers)} · {left_out(run)}"
+    return f"{count(profile.units, profile.unit)} · {workers(profile.workers)} · {left_out(run)}"
 
 
 def workers(number: int) -> str:
@@ -178,10 +177,10 @@ def left_out(run: Run) -> str:
     hidden = run.batches.height - steady
     if not hidden:
         return "start-up is included"
-    return f"left out: {counted(hidden, 'batch')} (start-up, warm-up, incomplete end)"
+    return f"left out: {count(hidden, 'batch')} (start-up, warm-up, incomplete end)"
 
 
 def nothing(run: Run) -> tuple[str, ...]:
     """What to say where there is nothing to draw."""
     said = tuple(note for note in run.notes if note.lower() != SUMMARY_NOTHING.lower())
-    return (*said, f"recorded: {counted(run.batches.height, 'batch')}")
+    return (*said, f"recorded: {count(run.batches.height, 'batch')}")

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from stallscope.names import LONGEST, printable
 from stallscope.stages import (
     BATCH,
     COMPUTING_KINDS,
@@ -26,7 +25,7 @@ from stallscope.stages import (
     SAMPLE_KINDS,
     WORK_KINDS,
 )
-from stallscope.units import share
+from stallscope.units import LONGEST, printable, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from stallscope.atomic import whole_file
 from stallscope.errors import StallscopeError
-from stallscope.names import printable
+from stallscope.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -15,9 +15,8 @@ from stallscope.flame.classify import KINDS as SAMPLE_KINDS
 from stallscope.flame.classify import StackFunction, kind_shares
 from stallscope.flame.result import Flame, difference_sentence, sentence
 from stallscope.flame.tree import COLOURS, difference_notes, notes_of, of_difference, of_flame
-from stallscope.names import printable, worker_name
 from stallscope.stats import INTERVAL
-from stallscope.units import share
+from stallscope.units import printable, share, worker_name
 from stallscope.views.document import CellBar, Document, Heading, Notes, Table, write
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ import polars as pl
 
 from stallscope import result
 from stallscope.lines.result import in_order, notes_of, title
-from stallscope.names import file_name, printable
 from stallscope.stages import COLOURS
-from stallscope.units import count, seconds, share
+from stallscope.units import count, file_name, printable, seconds, share
 from stallscope.views.document import Block, Document, Heading, Notes, html, join
 
 if TYPE_CHECKING:

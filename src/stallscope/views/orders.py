@@ -6,12 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope import result
-from stallscope.names import printable
 from stallscope.orders.result import DIFFERENT, FAILS
 from stallscope.orders.text import TITLE, factor_text, notes_of, sentence, verdict
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
-from stallscope.units import count, seconds
+from stallscope.units import count, printable, seconds
 from stallscope.views.document import CellBar, Document, Fold, Heading, Notes, Table
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from stallscope.charts import order_pictures, orders
 from stallscope.charts import orders as best
 from stallscope.charts.sheet import sheet, styled
 from stallscope.errors import StallscopeError
-from stallscope.names import printable
 from stallscope.orders.result import (
     CLOSE,
     DIFFERENT,
@@ -30,7 +29,7 @@ from stallscope.orders.result import (
 from stallscope.orders.sample_costs import op_names
 from stallscope.orders.text import factor_text, sentence, verdict
 from stallscope.stats import INTERVAL
-from stallscope.units import seconds
+from stallscope.units import printable, seconds
 from stallscope.views.document import Notes, Table, html
 from stallscope.views.panels import WIDE, CopyButton, Panel, image, saying
 

@@ -32,9 +32,8 @@ from stallscope.diagnose.text import (
     phases,
 )
 from stallscope.flame.tree import of_flame
-from stallscope.names import printable
 from stallscope.packaged import __version__
-from stallscope.units import seconds
+from stallscope.units import printable, seconds
 from stallscope.views.document import write
 from stallscope.views.flame_viewer import script, static
 from stallscope.views.redact import html_without_paths, known_paths, redacted, value_without_paths

@@ -9,13 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope import result
-from stallscope.names import plural, printable
 from stallscope.run import stall_text
 from stallscope.run.saturation import find_saturated, sentence
 from stallscope.run.summary import headline, profile, remarks, stage_name
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stalls.loop_time import loop_breakdown
-from stallscope.units import count, seconds, share
+from stallscope.units import count, plural, printable, seconds, share
 from stallscope.views.document import Block, Bullets, CellBar, Document, Heading, Notes, Table
 
 if TYPE_CHECKING:

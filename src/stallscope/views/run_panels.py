@@ -16,13 +16,12 @@ from stallscope.charts.exposed import parts_of, picture, was_recorded
 from stallscope.charts.tail import Tail
 from stallscope.charts.tail import picture as tail_picture
 from stallscope.charts.timeline import picture as timeline_picture
-from stallscope.names import counted, file_name, printable, worker_name
 from stallscope.run.stall_text import left_out, title, title_of_steps
 from stallscope.run.summary import profile, unit_times
 from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stalls.loop_time import NO_LOOP
-from stallscope.units import count, seconds, share
+from stallscope.units import count, file_name, printable, seconds, share, worker_name
 from stallscope.views.document import CellBar, Table, html, join
 from stallscope.views.panels import Panel, dropdown, pick, saying, slider
 
@@ -249,7 +248,7 @@ class Tails:
         beyond = times.filter(pl.col("wall_s") > tail.limit_s).sort("wall_s", descending=True)
         shown = self._with_samples(beyond.head(MOST_ROWS))
         head = (
-            f"{counted(beyond.height, tail.per)} beyond p{tail.percentile} "
+            f"{count(beyond.height, tail.per)} beyond p{tail.percentile} "
             f"({seconds(tail.limit_s)}), the slowest first"
         )
         hidden = beyond.height - shown.height
