@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from stallscope.packaged import __version__ as __version__
+from stallscope.files import __version__ as __version__
 
 if TYPE_CHECKING:
     from stallscope.diagnose.diagnose import diagnose

@@ -20,8 +20,8 @@ from typing import get_type_hints as hints_of
 
 import polars as pl
 
-from stallscope.atomic import part_of
 from stallscope.errors import RunFormatError
+from stallscope.files import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

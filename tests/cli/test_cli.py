@@ -14,7 +14,7 @@ from support.virtual_loop import a_loop
 from typer.testing import CliRunner
 
 import stallscope
-from stallscope import cli, packaged
+from stallscope import cli, files
 from stallscope.cli import measure
 from stallscope.diagnose import diagnose as diagnose_module
 
@@ -159,7 +159,7 @@ class TestHelp:
 class TestNotebooks:
     @pytest.fixture(autouse=True)
     def installed(self, here, monkeypatch):
-        monkeypatch.setattr(packaged, "__file__", str(install(here / "site")))
+        monkeypatch.setattr(files, "__file__", str(install(here / "site")))
 
     def test_prints_what_it_made(self, here):
         """The paths of the copies are printed, one on a line."""

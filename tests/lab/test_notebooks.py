@@ -8,7 +8,7 @@ import pytest
 from nbformat import v4
 from support.build_notebook import NAME, a_notebook, install
 
-from stallscope import packaged
+from stallscope import files
 from stallscope.errors import StallscopeError
 from stallscope.lab.notebooks import copy_notebooks, notebooks_folder
 
@@ -17,7 +17,7 @@ from stallscope.lab.notebooks import copy_notebooks, notebooks_folder
 def source(tmp_path, monkeypatch):
     """The notebooks of an installed package; the current folder is empty."""
     module = install(tmp_path / "site")
-    monkeypatch.setattr(packaged, "__file__", str(module))
+    monkeypatch.setattr(files, "__file__", str(module))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return module.parent / "_share" / "notebooks"
@@ -56,7 +56,7 @@ class TestFolder:
         top = tmp_path / "checkout"
         (top / "notebooks").mkdir(parents=True)
         nbformat.write(a_notebook(), top / "notebooks" / NAME)
-        monkeypatch.setattr(packaged, "__file__", str(top / "src" / "stallscope" / "packaged.py"))
+        monkeypatch.setattr(files, "__file__", str(top / "src" / "stallscope" / "files.py"))
 
         assert notebooks_folder() == top / "notebooks"
 
@@ -66,13 +66,13 @@ class TestFolder:
         (top / "src" / "stallscope" / "_share" / "notebooks").mkdir(parents=True)
         (top / "notebooks").mkdir()
         nbformat.write(a_notebook(), top / "notebooks" / NAME)
-        monkeypatch.setattr(packaged, "__file__", str(top / "src" / "stallscope" / "packaged.py"))
+        monkeypatch.setattr(files, "__file__", str(top / "src" / "stallscope" / "files.py"))
 
         assert notebooks_folder() == top / "notebooks"
 
     def test_says_where_it_looked(self, tmp_path, monkeypatch):
         """Missing notebooks are one sentence that names both places."""
-        monkeypatch.setattr(packaged, "__file__", str(tmp_path / "a" / "b" / "packaged.py"))
+        monkeypatch.setattr(files, "__file__", str(tmp_path / "a" / "b" / "files.py"))
 
         with pytest.raises(StallscopeError, match=r"_share.notebooks and .*notebooks"):
             notebooks_folder()

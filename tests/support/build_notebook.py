@@ -18,4 +18,4 @@ def install(site):
     folder = site / "stallscope" / "_share" / "notebooks"
     folder.mkdir(parents=True)
     nbformat.write(a_notebook(), folder / NAME)
-    return site / "stallscope" / "packaged.py"
+    return site / "stallscope" / "files.py"

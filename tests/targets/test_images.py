@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stallscope import packaged
+from stallscope import files
 from stallscope.errors import StallscopeError, TargetError
 from stallscope.targets import images as sample
 
@@ -41,9 +41,7 @@ class TestSample:
 
     def test_says_where_it_looked_for_missing_data(self, monkeypatch, tmp_path):
         """A missing sample folder is one sentence that names both places."""
-        monkeypatch.setattr(
-            packaged, "__file__", str(tmp_path / "src" / "stallscope" / "packaged.py")
-        )
+        monkeypatch.setattr(files, "__file__", str(tmp_path / "src" / "stallscope" / "files.py"))
 
         with pytest.raises(StallscopeError, match=r"_share.sample_data and .*sample_data"):
             sample.sample_folder()
@@ -52,7 +50,7 @@ class TestSample:
         """The data of an installed wheel is found next to the module."""
         inside = tmp_path / "stallscope" / "_share" / "sample_data"
         (inside / "earth").mkdir(parents=True)
-        monkeypatch.setattr(packaged, "__file__", str(tmp_path / "stallscope" / "packaged.py"))
+        monkeypatch.setattr(files, "__file__", str(tmp_path / "stallscope" / "files.py"))
 
         assert sample.sample_folder() == inside.resolve()
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.atomic import whole_file
+from stallscope.files import whole_file
 from stallscope.flame.pyspy import How, Seen, StackFrame
 from stallscope.hooks import self_sampler
 from stallscope.hooks.self_sampler import RESULT, Request

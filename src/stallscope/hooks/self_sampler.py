@@ -19,7 +19,7 @@ from itertools import accumulate, chain, islice, repeat, takewhile
 from operator import attrgetter, itemgetter, truth
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.atomic import whole_file
+from stallscope.files import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

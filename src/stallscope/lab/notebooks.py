@@ -19,9 +19,8 @@ from typing import Any, Final
 
 import nbformat
 
-from stallscope.atomic import whole_file
 from stallscope.errors import StallscopeError
-from stallscope.packaged import packaged
+from stallscope.files import packaged_folder, whole_file
 from stallscope.targets.factory import is_factory
 
 _NAME: Final = "TARGET"
@@ -188,8 +187,8 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
 
 
 def notebooks_folder() -> Path:
-    """The folder of the guided notebooks, see `packaged`."""
-    return packaged("notebooks")
+    """The folder of the guided notebooks, see `packaged_folder`."""
+    return packaged_folder("notebooks")
 
 
 def _guided(folder: Path) -> list[Path]:

@@ -23,8 +23,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from stallscope.errors import TargetError
+from stallscope.files import packaged_folder
 from stallscope.machine import usable_cores
-from stallscope.packaged import packaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -193,7 +193,7 @@ def sample_folder() -> Path:
     Raises:
         StallscopeError: it is neither in the installed package nor in the source checkout.
     """
-    return packaged("sample_data")
+    return packaged_folder("sample_data")
 
 
 def sample_loader() -> DataLoader[Any]:

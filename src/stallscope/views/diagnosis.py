@@ -31,7 +31,7 @@ from stallscope.diagnose.text import (
     took,
 )
 from stallscope.errors import StallscopeError
-from stallscope.packaged import packaged
+from stallscope.files import packaged_folder
 from stallscope.units import count, words_of
 from stallscope.views.document import Block, Document, Notes, html, join
 
@@ -295,7 +295,7 @@ def _link(name: re.Match[str]) -> str:
 def _guided() -> frozenset[str]:
     """The names of the notebooks that come with this version."""
     try:
-        return frozenset(path.name for path in packaged("notebooks").glob("[0-9]*.ipynb"))
+        return frozenset(path.name for path in packaged_folder("notebooks").glob("[0-9]*.ipynb"))
     except StallscopeError:  # a package without them still has its verdict
         return frozenset()
 

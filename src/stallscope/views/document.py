@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from markupsafe import Markup
 
-from stallscope.atomic import whole_file
 from stallscope.errors import StallscopeError
+from stallscope.files import whole_file
 from stallscope.units import printable
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from stallscope.diagnose.text import (
     outside_notes,
     phases,
 )
+from stallscope.files import __version__
 from stallscope.flame.tree import of_flame
-from stallscope.packaged import __version__
 from stallscope.units import printable, seconds
 from stallscope.views.document import write
 from stallscope.views.flame_viewer import script, static

@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
-from stallscope.atomic import whole_file
 from stallscope.errors import TraceFileError
+from stallscope.files import whole_file
 from stallscope.stages import CHROME_COLOURS as STAGE_COLOURS
 from stallscope.stages import NAMES, PIN, SAMPLER, SEND, STEP
 from stallscope.units import seconds
