@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from polars._typing import PolarsDataType
 
+    Schema = dict[str, PolarsDataType]
+
 KINDS: Final = ("run", "ladder", "flame", "orders", "lines", "diagnosis")
 """Everything that can be saved; each is the class of that name in the package."""
 
@@ -47,7 +49,7 @@ class StoredTable(NamedTuple):
 
     field: str
     """Of the result."""
-    schema: Mapping[str, PolarsDataType]
+    schema: Schema
     filled: AbstractSet[str] = frozenset()
     """Columns in which no value is missing; those that the table has not are left out."""
     file: str = ""

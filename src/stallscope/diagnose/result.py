@@ -19,13 +19,10 @@ from stallscope.store import Contents, StoredTable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from polars._typing import PolarsDataType
-
     from stallscope.flame.result import Flame
     from stallscope.ladder.result import Ladder
     from stallscope.run.result import Run
-
-    Schema = dict[str, PolarsDataType]
+    from stallscope.store import Schema
 
 
 TABLE: Schema = {

@@ -17,9 +17,7 @@ import polars as pl
 from stallscope.stats import share_intervals
 
 if TYPE_CHECKING:
-    from polars._typing import PolarsDataType
-
-    Schema = dict[str, PolarsDataType]
+    from stallscope.store import Schema
 
 
 YOURS: Final = "yours"

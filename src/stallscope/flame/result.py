@@ -25,11 +25,8 @@ from stallscope.units import share
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from polars._typing import PolarsDataType
+    from stallscope.store import Schema
 
-
-if TYPE_CHECKING:
-    Schema = dict[str, PolarsDataType]
 
 SAMPLES: Schema = {
     "worker": pl.Int16,

@@ -20,9 +20,8 @@ from stallscope.store import Contents, StoredTable
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from polars._typing import PolarsDataType
 
-    Schema = dict[str, PolarsDataType]
+    from stallscope.store import Schema
 
 
 class Rung(NamedTuple):

@@ -21,11 +21,8 @@ from stallscope.store import Contents, StoredTable
 from stallscope.units import count, printable, seconds, share
 
 if TYPE_CHECKING:
-    from polars._typing import PolarsDataType
+    from stallscope.store import Schema
 
-
-if TYPE_CHECKING:
-    Schema = dict[str, PolarsDataType]
 
 FUNCTIONS: Schema = {
     "function": pl.String,

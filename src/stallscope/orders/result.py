@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
-    from polars._typing import PolarsDataType
+
+    from stallscope.store import Schema
 
     Picture = NDArray[np.uint8]
-    Schema = dict[str, PolarsDataType]
 
 IDENTICAL: Final = "identical"
 CLOSE: Final = "close"

@@ -28,11 +28,8 @@ from stallscope.stages import GAUGES, KINDS, SHARES, Stage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from polars._typing import PolarsDataType
-
     from stallscope.hooks.stage_log import LogPages
-
-    Schema = dict[str, PolarsDataType]
+    from stallscope.store import Schema
 
 
 UNKNOWN = Stage("unnamed", "other")

@@ -22,9 +22,7 @@ from stallscope.stalls.step_series import Evidence
 from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
-    from polars._typing import PolarsDataType
-
-    Schema = dict[str, PolarsDataType]
+    from stallscope.store import Schema
 
 STEPS: Schema = {
     "step": pl.Int32,

@@ -30,9 +30,7 @@ from stallscope.units import LONGEST, printable, share
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from polars._typing import PolarsDataType
-
-    Schema = dict[str, PolarsDataType]
+    from stallscope.store import Schema
 
 STAGES: Schema = {
     "stage": pl.String,

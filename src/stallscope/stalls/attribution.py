@@ -25,9 +25,7 @@ from stallscope.stalls.lifecycle import (
 from stallscope.stalls.thresholds import STALL_S, STALL_SHARE
 
 if TYPE_CHECKING:
-    from polars._typing import PolarsDataType
-
-    Schema = dict[str, PolarsDataType]
+    from stallscope.store import Schema
 
 
 STALLS: Schema = {

@@ -17,9 +17,8 @@ import polars as pl
 from stallscope.stages import KINDS
 
 if TYPE_CHECKING:
-    from polars._typing import PolarsDataType
+    from stallscope.store import Schema
 
-    Schema = dict[str, PolarsDataType]
     _Names = dict[int, np.ndarray | str]  # of a section; one for all stalls, or one for each
 
 

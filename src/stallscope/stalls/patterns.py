@@ -33,14 +33,12 @@ from stallscope.units import count, seconds, share
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from polars._typing import PolarsDataType
-
     from stallscope.stalls.causes import PatternCause
     from stallscope.stalls.periodicity import Rhythm
     from stallscope.stalls.step_series import StepSeries
+    from stallscope.store import Schema
 
     Recurring = Callable[[Residual, int], list[ExplainedStalls]]
-    Schema = dict[str, PolarsDataType]
 
 
 RHYTHMS: Final = ("workers_together", "periodic", "periodic_step")
