@@ -16,8 +16,8 @@ from stallscope.ladder.result import (
     compare,
     is_clear,
     lap_rates,
+    sentence,
 )
-from stallscope.ladder.text import sentence
 from stallscope.units import times
 
 FULL = {AS_IT_IS: 0.4, WARM: 0.4, FETCHED: 0.2, TRANSFORMED: 0.15, BATCHES: 0.1}

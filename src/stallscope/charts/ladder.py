@@ -33,8 +33,9 @@ from stallscope.ladder.result import (
     TRANSFORMED,
     WARM,
     lap_rates,
+    notes_of,
+    sentence,
 )
-from stallscope.ladder.text import notes_of, sentence
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.units import count, share, times

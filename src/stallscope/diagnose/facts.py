@@ -17,8 +17,7 @@ import polars as pl
 from stallscope.diagnose import thresholds
 from stallscope.diagnose.exposure import Exposure, MachineUse, exposure, use, waiting_s
 from stallscope.flame.classify import YOURS, frame, kind
-from stallscope.ladder.result import AS_IT_IS
-from stallscope.ladder.text import WHOLE
+from stallscope.ladder.result import AS_IT_IS, WHOLE
 from stallscope.run.saturation import find_saturated
 from stallscope.stages import BACKWARD, END_OF_EPOCH, FORWARD, OPTIMIZER, SEND, WORK_KINDS
 from stallscope.stalls.causes import slow_sample_limit

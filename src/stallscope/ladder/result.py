@@ -1,7 +1,8 @@
 """The cached ladder as a value: the same loop, each time with one more of its costs removed.
 
 Laps are the starts of a rung that `Rates` resamples; the blocks inside of one are as many steps as
-there are workers, which make batches at the same time.
+there are workers, which make batches at the same time. The sentence on top, what the loader costs
+and whether that is where to look, stands over the table and the picture.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import polars as pl
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import Rates
 from stallscope.store import Contents, StoredTable
+from stallscope.units import seconds, share, times
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,21 +93,40 @@ class Ladder(SavedResult):
     @cached_property
     def rates(self) -> dict[str, Rates]:
         """For each rung that was measured, from the bottom to the top, how fast it is."""
-        return rates_of(self)
+        block = max(self.circumstances.num_workers, 1)
+        laps = {rung.name: self._steps(rung) for rung in RUNGS}
+        return {
+            name: Rates([_blocks(lap, block) for lap in steps.partition_by("lap")])
+            for name, steps in laps.items()
+            if steps.height
+        }
 
-    @cached_property
-    def _table(self) -> pl.DataFrame:
-
-        return table(self)
+    def _steps(self, rung: Rung) -> pl.DataFrame:
+        return self.laps.filter(pl.col("rung") == rung.name)
 
     def table(self) -> pl.DataFrame:
         """One row a rung, from the bottom to the top; columns of `ladder.result.TABLE`."""
-        return self._table
+        return pl.DataFrame([self._row(rung) for rung in RUNGS], TABLE)
 
-    @cached_property
-    def _gains(self) -> pl.DataFrame:
-
-        return gains(self)
+    def _row(self, rung: Rung) -> dict[str, Any]:
+        steps, rates = self._steps(rung), self.rates.get(rung.name)
+        low, high = rates.interval() if rates else (None, None)
+        in_step, wall_s = steps["step_s"].drop_nulls(), steps["seconds"].sum()
+        step_share = in_step.sum() / wall_s if in_step.len() and wall_s else None
+        row = {
+            "rung": rung.name,
+            "removes": rung.removes,
+            "samples_per_s": rates.rate if rates else None,
+            "samples_per_s_low": low,
+            "samples_per_s_high": high,
+            "step_share": step_share,
+            "laps": steps["lap"].n_unique(),
+            "steps": steps.height,
+        }
+        row |= next(self.facts.filter(pl.col("rung") == rung.name).iter_rows(named=True), {})
+        if self.circumstances.simulated_step_s is not None:
+            row["device_busy_share"] = step_share
+        return row
 
     def gains(self) -> pl.DataFrame:
         """One row a measured rung but the lowest: how much faster it is than the one before it.
@@ -113,12 +134,7 @@ class Ladder(SavedResult):
         Returns:
             Columns of `ladder.result.GAINS`.
         """
-        return self._gains
-
-    @cached_property
-    def _headroom(self) -> pl.DataFrame:
-
-        return measure_rungs(self)
+        return pl.DataFrame([self._gain(*pair) for pair in pairwise(self.rates)], GAINS)
 
     def headroom(self) -> pl.DataFrame:
         """What the loader costs in all: the highest measured rung against the lowest.
@@ -126,7 +142,21 @@ class Ladder(SavedResult):
         Returns:
             One row with the columns of `ladder.result.GAINS`; none where nothing was measured.
         """
-        return self._headroom
+        names = list(self.rates)
+        return pl.DataFrame([self._gain(names[0], names[-1])] if len(names) > 1 else [], GAINS)
+
+    def _gain(self, lower: str, upper: str) -> dict[str, Any]:
+        names = [rung.name for rung in RUNGS]
+        between = RUNGS[names.index(lower) + 1 : names.index(upper) + 1]
+        factor, low, high = self.rates[upper].over(self.rates[lower])
+        return {
+            "rung": upper,
+            "removes": ", ".join(rung.removes for rung in between),  # some may not be measured
+            "factor": factor,
+            "factor_low": low,
+            "factor_high": high,
+            "distinguishable": low is not None and high is not None and not low <= 1 <= high,
+        }
 
 
 TABLE: Schema = {
@@ -162,50 +192,6 @@ _MOST_BLOCKS: Final = 50
 """In a lap; more would cost time and make no interval better."""
 
 
-def table(ladder: Ladder) -> pl.DataFrame:
-    """One row a rung, columns of `TABLE`."""
-    facts = {row["rung"]: row for row in ladder.facts.iter_rows(named=True)}
-    rows = []
-    for rung in RUNGS:
-        fact = facts.get(rung.name, {})
-        steps = _steps(ladder, rung.name)
-        rates = ladder.rates.get(rung.name)
-        low, high = rates.interval() if rates else (None, None)
-        wall_s = float(steps["seconds"].sum())
-        in_step = steps["step_s"].drop_nulls()
-        step_share = float(in_step.sum()) / wall_s if in_step.len() and wall_s else None
-        simulated = ladder.circumstances.simulated_step_s is not None
-        busy = step_share if simulated else fact.get("device_busy_share")
-        rows.append(
-            (
-                rung.name,
-                rung.removes,
-                rates.rate if rates else None,
-                low,
-                high,
-                step_share,
-                busy,
-                fact.get("cached_bytes"),
-                fact.get("nvml_busy_share"),
-                steps["lap"].n_unique(),
-                steps.height,
-                fact.get("why_not"),
-            )
-        )
-    return pl.DataFrame(rows, TABLE, orient="row")
-
-
-def gains(ladder: Ladder) -> pl.DataFrame:
-    """One row a measured rung above the lowest, columns of `GAINS`."""
-    return pl.DataFrame([_gain(ladder, *pair) for pair in pairwise(ladder.rates)], GAINS)
-
-
-def measure_rungs(ladder: Ladder) -> pl.DataFrame:
-    """The highest measured rung against the lowest: one row with the columns of `GAINS`."""
-    names = list(ladder.rates)
-    return pl.DataFrame([_gain(ladder, names[0], names[-1])] if len(names) > 1 else [], GAINS)
-
-
 def lap_rates(ladder: Ladder) -> pl.DataFrame:
     """One row a lap: `rung, lap, samples_per_s`, in the order in which they were run."""
     return ladder.laps.group_by("rung", "lap", maintain_order=True).agg(
@@ -217,27 +203,12 @@ def compare(ladder: Ladder, lower: str, upper: str) -> dict[str, Any] | None:
     """How many times as fast one rung is as another: a row as of `GAINS`; None if not measured."""
     if lower not in ladder.rates or upper not in ladder.rates:
         return None
-    return _gain(ladder, lower, upper)
+    return ladder._gain(lower, upper)  # noqa: SLF001 - its own module
 
 
 def is_clear(ladder: Ladder) -> bool:
     """Whether more laps would hardly change an answer: every interval is a narrow one."""
     return bool(ladder.rates) and all(rates.is_narrow() for rates in ladder.rates.values())
-
-
-def rates_of(ladder: Ladder) -> dict[str, Rates]:
-    """For each rung that was measured, from the bottom to the top, how fast it is."""
-    block = max(ladder.circumstances.num_workers, 1)
-    found = {}
-    for rung in RUNGS:
-        laps = _steps(ladder, rung.name).partition_by("lap", maintain_order=True)
-        if laps:
-            found[rung.name] = Rates([_blocks(lap, block) for lap in laps])
-    return found
-
-
-def _steps(ladder: Ladder, name: str) -> pl.DataFrame:
-    return ladder.laps.filter(pl.col("rung") == name)
 
 
 def _blocks(lap: pl.DataFrame, block: int) -> NDArray[np.float64]:
@@ -251,15 +222,91 @@ def _blocks(lap: pl.DataFrame, block: int) -> NDArray[np.float64]:
     return summed
 
 
-def _gain(ladder: Ladder, lower: str, upper: str) -> dict[str, Any]:
-    names = [rung.name for rung in RUNGS]
-    between = RUNGS[names.index(lower) + 1 : names.index(upper) + 1]
-    factor, low, high = ladder.rates[upper].over(ladder.rates[lower])
-    return {
-        "rung": upper,
-        "removes": ", ".join(rung.removes for rung in between),  # some may not be measured
-        "factor": factor,
-        "factor_low": low,
-        "factor_high": high,
-        "distinguishable": low is not None and high is not None and not low <= 1 <= high,
-    }
+WELL_USED: Final = 0.8
+"""A device that is busy for less of the time than this, with everything cached, waits for its own
+step: kernels that are too small, copies, the host."""
+WHOLE: Final = {rung.name for rung in (BATCHES, PINNED, ON_DEVICE)}
+
+
+def sentence(ladder: Ladder) -> str:
+    """What the loader costs."""
+    measured = ladder.table().filter(pl.col("samples_per_s").is_not_null())
+    if measured.is_empty() or measured["rung"][0] != AS_IT_IS.name:
+        why = ladder.table()["why_not"][0]
+        return f"The loader as it is was not measured: {why}"
+    if measured.height == 1:
+        return f"Only the loader as it is was measured: {_rate(measured.row(0, named=True))}"
+    bottom, top = measured.row(0, named=True), measured.row(-1, named=True)
+    has_step, up_to = ladder.circumstances.has_step, f" with {top['rung']}"
+    if not has_step or top["rung"] not in WHOLE:
+        what = "The loop makes" if has_step else "The loader alone gives"
+        return f"{what} {_rate(bottom)}, {_costs(ladder, up_to)}"
+    return _of_device(ladder, bottom, top)
+
+
+def _of_device(ladder: Ladder, bottom: dict[str, Any], top: dict[str, Any]) -> str:
+    """The answer where whole batches were cached."""
+    gain = ladder.headroom().row(0, named=True)
+    costs = gain["distinguishable"] and gain["factor"] > 1
+    now, cached = bottom["device_busy_share"], top["device_busy_share"]
+    is_simulated = ladder.circumstances.simulated_step_s is not None
+    device = "the simulated device" if is_simulated else "the device"
+    if now is None or cached is None:  # the processor: a share of the loop is no share of a device
+        if not costs:
+            return f"{_no_cost(ladder)}: the step takes {share(bottom['step_share'])} of the loop"
+        return f"With everything cached the loop is {_costs(ladder, '')}"
+    if cached < WELL_USED:
+        look = f"Even with everything cached {device} is {share(cached)} busy: look in the step"
+        return f"{look}; the loader costs you {times(gain['factor'])}" if costs else look
+    if not costs:
+        return f"{_no_cost(ladder)}: {device} is {share(now)} busy as it is"
+    return (
+        f"With everything cached {device} is {share(cached)} busy, as it is {share(now)}: the "
+        f"loader costs you {times(gain['factor'])}{_most(ladder)}"
+    )
+
+
+def _costs(ladder: Ladder, up_to: str) -> str:
+    """The factor between the lowest and the highest measured rung."""
+    gain = ladder.headroom().row(0, named=True)
+    if not gain["distinguishable"]:
+        return f"and is not measurably faster{up_to}"
+    if up_to:
+        return f"{times(gain['factor'])} as many{up_to}{_most(ladder)}"
+    factor = times(gain["factor"])
+    return f"{factor} as fast: the loader costs you {factor}{_most(ladder)}"
+
+
+def _most(ladder: Ladder) -> str:
+    """Which cost is the largest, where there are several and one can be told from nothing."""
+    found = ladder.gains().filter(pl.col("distinguishable") & (pl.col("factor") > 1))
+    if found.is_empty() or ladder.gains().height == 1:
+        return ""
+    first = found.sort("factor", descending=True).row(0, named=True)
+    return f"; the largest part is {first['removes']} ({times(first['factor'])})"
+
+
+def _no_cost(ladder: Ladder) -> str:
+    gain = ladder.headroom().row(0, named=True)
+    if gain["factor_low"] is None:
+        return "Too little was measured to tell what the loader costs"
+    return "The loader costs nothing measurable"
+
+
+def _rate(row: dict[str, Any]) -> str:
+    return f"{row['samples_per_s']:,.0f} samples/s"
+
+
+def notes_of(ladder: Ladder) -> list[str]:
+    """What a reader has to know, a sentence each."""
+    told = ladder.circumstances
+    said = [f"computed by: {told.device}"]
+    if told.simulated_step_s is not None:
+        said = [f"the step is simulated: a timer of {seconds(told.simulated_step_s)}, no device"]
+    elif not told.has_step:
+        said = ["no step was given: how busy a device could be is unknown"]
+    missing = ladder.table().filter(pl.col("why_not").is_not_null())
+    for why in missing["why_not"].unique(maintain_order=True):
+        names = missing.filter(pl.col("why_not") == why)["rung"]
+        said.append(f"not measured: {', '.join(names)} ({why})")
+    return [*said, *ladder.notes]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope import result
-from stallscope.ladder.result import compare
-from stallscope.ladder.text import notes_of, sentence
+from stallscope.ladder.result import compare, notes_of, sentence
 from stallscope.stats import INTERVAL
 from stallscope.units import share, size, times
 from stallscope.views.document import Document, Heading, Notes, Table, html
