@@ -86,7 +86,7 @@ class ConvertColor:
     def __init__(self) -> None:
         # BT.601, the analogue form
         self.matrix = torch.tensor(
-            [[0.299, 0.587, 0.114], [-0.14713, -0.28886, 0.436], [0.615, -0.51499, -0.10001]],
+            [[0.299, 0.587, 0.114], [-0.14713, -0.28886, 0.436], [0.615, -0.51499, -0.10001]]
         )
         self.offset = torch.tensor([[0.0], [128.0], [128.0]])
 
@@ -119,8 +119,7 @@ class OneImageManyTimes(Dataset[Any]):
 
 
 def case_b_pipeline(
-    order: Order = "published",
-    mask: type[RandomMask] = RandomMask,
+    order: Order = "published", mask: type[RandomMask] = RandomMask
 ) -> Callable[[Any], Any]:
     """The five transforms: PIL image of at least 256 by 256 to float32 of shape (3, 256, 256).
 
@@ -222,10 +221,7 @@ class SlowFetchDataset(Dataset[Any]):
     """Samples that wait for storage: float32 of shape (3, 8, 8), filled with their index."""
 
     def __init__(
-        self,
-        entries: int,
-        fetch_s: float = 0.0,
-        transform: Callable[[Any], Any] | None = None,
+        self, entries: int, fetch_s: float = 0.0, transform: Callable[[Any], Any] | None = None
     ) -> None:
         self.entries = entries
         self.fetch_s = fetch_s

@@ -14,17 +14,7 @@ WORK_KINDS: Final = ("fetch", "decode", "transform", "other", "collate")
 """What a worker does one after the other. Sending runs beside it, in a thread of its own, and the
 rest happens in the training loop."""
 
-KINDS: Final = (
-    "fetch",
-    "decode",
-    "transform",
-    "collate",
-    "send",
-    "pin",
-    "h2d",
-    "step",
-    "other",
-)
+KINDS: Final = ("fetch", "decode", "transform", "collate", "send", "pin", "h2d", "step", "other")
 """Every kind of stage, in the order in which a sample meets them."""
 
 SAMPLE_KINDS: Final = ("fetch", "decode", "transform", "other")

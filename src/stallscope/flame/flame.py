@@ -121,10 +121,7 @@ def _of_process(pid: int, how: How, said: list[str]) -> Flame:
         processes, found = sampling.below(pid, folder)
         hits, notes = StackCounts(how.rate_hz), [*said, *found]
         circumstances = circumstances_of(f"pid {pid}", how, processes)
-        with (
-            Spy(processes, how, folder) as spy,
-            closing(passing(f"pid {pid}", how.seconds)) as bar,
-        ):
+        with Spy(processes, how, folder) as spy, closing(passing(f"pid {pid}", how.seconds)) as bar:
             try:
                 while not spy.is_over:
                     time.sleep(0.02)

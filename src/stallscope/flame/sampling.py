@@ -321,7 +321,7 @@ def below(pid: int, folder: Path) -> tuple[list[Process], list[str]]:
         return [(number, pid)], [f"pid {pid} is itself a worker of a DataLoader"]
     none = "none was started, the epoch has ended, or num_workers=0"
     return [(None, pid)], [
-        f"pid {pid} has no DataLoader workers now ({none}): the process itself was sampled",
+        f"pid {pid} has no DataLoader workers now ({none}): the process itself was sampled"
     ]
 
 

@@ -18,14 +18,7 @@ import psutil
 
 from stallscope.errors import ArgumentError
 from stallscope.isolation.snapshot import isolated
-from stallscope.ladder.result import (
-    AS_IT_IS,
-    FACTS,
-    LAPS,
-    RUNGS,
-    Ladder,
-    is_clear,
-)
+from stallscope.ladder.result import AS_IT_IS, FACTS, LAPS, RUNGS, Ladder, is_clear
 from stallscope.ladder.rungs import Rungs
 from stallscope.loops.timed_loop import Span, TimedPass
 from stallscope.loops.training_loop import ProgressBar, check_budget

@@ -28,10 +28,7 @@ from stallscope.loops.cached_loaders import check_plain
 from stallscope.machine import machine, require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
-from stallscope.targets.object_graph import (
-    LoaderCallables,
-    bindings_kept,
-)
+from stallscope.targets.object_graph import LoaderCallables, bindings_kept
 from stallscope.units import count
 
 if TYPE_CHECKING:

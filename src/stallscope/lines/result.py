@@ -38,12 +38,7 @@ of and the stage's kind (null: of none), and why its source cannot be shown, if 
 TIMES: Schema = {"function": pl.String, "line": pl.Int32, "hits": pl.Int64, "time_s": pl.Float64}
 """One row a line that ran: how often, and how long in all, with everything that it called."""
 
-CALLS: Schema = {
-    "caller": pl.String,
-    "line": pl.Int32,
-    "function": pl.String,
-    "share": pl.Float64,
-}
+CALLS: Schema = {"caller": pl.String, "line": pl.Int32, "function": pl.String, "share": pl.Float64}
 """One row for each line that calls a function of `FUNCTIONS`, itself or through others that are not
 among them: the share (0 to 1) of that function's time that is spent in calls from this line."""
 

@@ -67,7 +67,7 @@ def call(factory: Any, text: str) -> Any:
             return factory()
         except (Exception, SystemExit) as error:  # SystemExit: argparse, in a notebook
             raise TargetError(
-                f"{text!r}, called without arguments, raised {_raised(error)}",
+                f"{text!r}, called without arguments, raised {_raised(error)}"
             ) from error
 
 
@@ -92,7 +92,7 @@ def _import(name: str) -> ModuleType:
             hint = f"; write {name[:-3]!r}, without .py" if name.endswith(".py") else ""
             raise TargetError(
                 f"no module {error.name!r}: looked in {str(Path.cwd())!r} and in the installed "
-                f"packages{hint}. Change to the folder that holds it, or install it",
+                f"packages{hint}. Change to the folder that holds it, or install it"
             ) from error
         raise TargetError(f"importing your module {name!r} raised {_raised(error)}") from error
 
@@ -129,7 +129,7 @@ def check_spawnable(loader: Any) -> None:
             raise TargetError(
                 f"{role} is {where}, and workers started by {method} cannot import it: give the "
                 "loader multiprocessing_context='fork' or num_workers=0, or move it to a module "
-                "(a .py file)",
+                "(a .py file)"
             )
 
 

@@ -103,7 +103,7 @@ def no_images(folder: Path) -> TargetError:
     return TargetError(
         f"no images in the folder {str(folder)!r}: looked for {', '.join(SUFFIXES)} (and tar "
         f"shards) there and below, found {there or 'no files at all'}. For any other format give "
-        "your own loader, or 'package.module:factory'",
+        "your own loader, or 'package.module:factory'"
     )
 
 
@@ -146,7 +146,7 @@ def torchvision_v2() -> Any:
         raise TargetError(
             f"stallscope's own pipelines need the torchvision that belongs to your torch "
             f"{torch.__version__}, which could not be imported ({error}): install it beside torch, "
-            "or give your own loader",
+            "or give your own loader"
         ) from error
     return v2
 
@@ -177,7 +177,7 @@ def _files(folder: Path) -> Iterator[Path]:
         if others > max(MOST_OTHERS, 10 * images):
             raise TargetError(
                 f"the folder {str(folder)!r} has no end: {images:,} images among the first "
-                f"{images + others:,} files and folders. Give the folder that holds the classes",
+                f"{images + others:,} files and folders. Give the folder that holds the classes"
             )
         yield from (Path(place, name) for name in files)
 
@@ -271,7 +271,7 @@ def find_shards(path: Path) -> list[str]:
         if not matches:
             raise TargetError(
                 f"no tar shard {name!r}: check the path; ranges are written {{000..009}}, and * "
-                "stands for anything",
+                "stands for anything"
             )
         shards += matches
     if not shards:
@@ -299,11 +299,11 @@ def _look_into(shard: str) -> None:
     except (tarfile.TarError, EOFError) as error:
         raise TargetError(
             f"{shard!r} is a file, but not a tar archive: give a folder of images, tar shards, "
-            "'package.module:factory', or a loader",
+            "'package.module:factory', or a loader"
         ) from error
     raise TargetError(
         f"no images in the tar shard {shard!r}: looked for key{', key'.join(SUFFIXES)}, found "
-        f"{names or 'no files at all'}. For any other format give your own loader",
+        f"{names or 'no files at all'}. For any other format give your own loader"
     )
 
 

@@ -116,10 +116,7 @@ class Target:
 
 
 def target(
-    spec: object,
-    *,
-    step: Step | None = None,
-    device: str | torch.device | None = None,
+    spec: object, *, step: Step | None = None, device: str | torch.device | None = None
 ) -> Target:
     """Make a target out of what the user points at.
 
@@ -172,7 +169,7 @@ def _from_path(text: str) -> Target:
     if set(text) & set("/\\") or path.suffix:
         raise TargetError(
             f"there is no {text!r} (looked in {str(Path.cwd())!r}): check the path. "
-            f"A target is {_FORMS}",
+            f"A target is {_FORMS}"
         )
     close = difflib.get_close_matches(text.lower(), ["sample"])
     hint = "; did you mean 'sample'?" if close else "."
@@ -202,7 +199,7 @@ def _from_object(value: Any, what: str) -> Target:
     if _is_dataset(value):
         raise TargetError(
             f"{what} is a dataset ({_type(value)}): give the loader that makes its batches, "
-            "DataLoader(dataset, batch_size=...)",
+            "DataLoader(dataset, batch_size=...)"
         )
     if not _is_loader(value):
         raise TargetError(f"{what} is a {_type(value)}, which yields no batches: give {_FORMS}")
@@ -243,7 +240,7 @@ def _check_filled(loader: Any, what: str) -> None:
     if _length(loader) == 0:
         raise TargetError(
             f"{what} ({_type(loader)}) has no batch: its length is 0; with drop_last, a dataset "
-            "needs at least one whole batch",
+            "needs at least one whole batch"
         )
 
 
