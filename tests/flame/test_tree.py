@@ -25,7 +25,7 @@ from stallscope.flame.classify import (
     kind_shares,
     table,
 )
-from stallscope.flame.result import CHANGES, SAMPLES, Flame, diff, difference_sentence, sentence
+from stallscope.flame.result import CHANGES, SAMPLES, Flame, difference_sentence, sentence
 from stallscope.flame.tree import pruned, tree
 
 PYTHON = "/usr/lib/python3.12"
@@ -195,7 +195,7 @@ class TestDiff:
     def test_shows_what_went_and_what_grew(self):
         """The change and whether it can be told from chance; the columns that it promises."""
         after = a_flame({JPEG: 0.5, CROP: 0.3, COLLATE: 0.2}, seed=1)
-        changes = diff(after, a_flame()).table()
+        changes = after.diff(a_flame()).table()
 
         assert CHANGES == dict(changes.schema)
         gone = changes.row(0, named=True)
@@ -210,7 +210,8 @@ class TestDiff:
     def test_the_same_twice_is_not_distinguishable(self):
         """Two recordings of one thing differ by chance only, nearly always."""
         wrong = sum(
-            diff(a_flame(seed=seed), a_flame(seed=seed + 500))
+            a_flame(seed=seed)
+            .diff(a_flame(seed=seed + 500))
             .table()
             .filter(pl.col("function") == "dilate")["distinguishable"][0]
             for seed in range(60)
@@ -221,8 +222,8 @@ class TestDiff:
         """An empty recording is told from nothing."""
         empty = Flame(pl.DataFrame(schema=SAMPLES))
 
-        assert diff(empty, empty).table().is_empty()
-        assert "not distinguishable" in difference_sentence(diff(empty, empty))
+        assert empty.diff(empty).table().is_empty()
+        assert "not distinguishable" in difference_sentence(empty.diff(empty))
 
 
 class TestSentence:

@@ -1,13 +1,14 @@
 """Classify the frames of stacks, the user's or a library's, and find the functions that take time.
 
-Pure text: no file is opened, so that a recording of another machine reads the same.
+A stack that was saved is text alone: a recording of another machine reads the same.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -37,6 +38,12 @@ STAGE_KINDS: Final = {"decode": "decode", "fetch": "io", "collate": "collate", "
 """What a library's frame is that occurs in one stage only and does not tell by its name."""
 
 
+_FROM_SOURCE: Final = {"stallscope", "torch", "torchvision"}
+"""Libraries that may be run from their sources."""
+_UNSAFE: Final = str.maketrans({";": ":", "\n": " ", "\r": " "})
+"""What has a meaning in the collapsed form."""
+
+
 class StackFunction(NamedTuple):
     """A function, whichever of its lines was running."""
 
@@ -48,6 +55,46 @@ class StackFunction(NamedTuple):
     def place(self) -> str:
         """The file from its package or its last folder on: short, and alike on all machines."""
         return "/".join(_inside(self.file)[-3:] if is_library(self) else _parts(self.file)[-2:])
+
+
+class StackFrame(NamedTuple):
+    """One function that was being run."""
+
+    name: str
+    """Of the function, with that of its class where Python has it (3.11)."""
+    file: str
+    """Full path, or the name of a compiled library."""
+    line: int
+    """0 where there is none."""
+
+    def __str__(self) -> str:
+        file = shown(self.file)
+        place = f"{file}:{self.line}" if self.line else file
+        return f"{self.name} ({place})".translate(_UNSAFE)
+
+
+@cache
+def short(file: str) -> str:
+    """A path from its outermost package on, as py-spy has it: `torch/serialization.py`."""
+    parts = _parts(file)
+    begins = _library_at(parts)
+    if begins is not None:
+        return "/".join(parts[begins:])
+    folder = os.path.dirname(file)  # noqa: PTH120 - as text: it may be no path at all
+    while os.path.exists(f"{folder}/__init__.py") and len(folder) > 1:  # noqa: PTH110
+        folder = os.path.dirname(folder)  # noqa: PTH120
+    return file[len(folder) :].lstrip("/\\") if folder else file
+
+
+@cache
+def shown(file: str) -> str:
+    """Library code from its package on; the whole path of anything else.
+
+    A user's package may be called `datasets`, as a library is: its path tells them apart.
+    """
+    inside = short(file)
+    known = _library_at(_parts(file)) or inside.partition("/")[0] in _FROM_SOURCE
+    return inside if known else file
 
 
 _FRAME: Final = re.compile(r"(?P<function>.*) \((?P<file>.*?)(?::\d+)?\)", re.DOTALL)

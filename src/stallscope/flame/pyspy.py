@@ -1,20 +1,16 @@
-"""py-spy as a guest in several processes: one bounded call of it, and what its stacks mean.
+"""py-spy as a guest in several processes, and what stands in for it where it may not attach.
 
-Over 500 lines, as probing, attaching, refusal and the reading of its frames belong to one tool.
-Nothing here waits: the training loop goes on, and whoever records looks in now and then. A refused
-`record` can hang, so it is only made where a `dump` under a timeout has worked; a refusal names the
-setting that would allow it. A forked worker's stack begins with everything that its parent was
-inside of: what remains begins at torch's worker loop, at a thread's function, or in the main
-process at the user's own program.
+Over 500 lines, as probing, attaching and refusal belong to one tool. Nothing here waits: the
+training loop goes on, and whoever records looks in now and then. A refused `record` can hang, so it
+is only made where a `dump` under a timeout has worked; a refusal names the setting that would allow
+it. Then the processes sample themselves: `InProcess` has the face of `Spy` and gives such stacks.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -22,14 +18,17 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from stallscope.flame.classify import StackFrame
+from stallscope.hooks import self_sampler
+from stallscope.hooks.self_sampler import RESULT, Request
 from stallscope.interrupts import held_back
-from stallscope.stages import COLLATE, DECODE, GETITEM, PIN, SEND, Stage, of_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from typing_extensions import Self
 
@@ -201,151 +200,6 @@ def _in_container() -> bool:
     return any(map(os.path.exists, _CONTAINER_MARKS)) or "KUBERNETES_SERVICE_HOST" in os.environ
 
 
-WORKER_LOOP: Final = "torch/utils/data/_utils/worker.py"
-"""The file of torch's worker loop, as `short` has it."""
-
-_OURS: Final = tuple(
-    f"stallscope/{folder}/"
-    for folder in (
-        *("hooks", "targets", "isolation", "loops", "run"),
-        *("ladder", "flame", "orders", "lines", "diagnose"),
-    )
-)
-_PIPELINES: Final = ("stallscope/targets/images.py", "stallscope/targets/target.py")
-"""Datasets and steps of ours stand for the user's."""
-_WATCHING: Final = (
-    *("stallscope/hooks/self_sampler.py", "stallscope/flame/pyspy.py"),
-    *("stallscope/flame/fallback.py", "stallscope/run/resource_"),
-)
-"""Whoever is inside of these is no part of what is measured."""
-_STARTS_THREADS: Final = "threading.py"
-_KNOWN: Final = {
-    "torch/utils/data/_utils/collate.py": COLLATE,
-    "torch/utils/data/_utils/pin_memory.py": PIN,
-    "PIL/ImageFile.py": DECODE,
-    "torchvision/io/image.py": DECODE,
-    "multiprocessing/resource_sharer.py": SEND,  # hands the batch's memory over
-}
-"""Stages that are told by whose code it is, where no frame of the recorder's says better."""
-_FEEDER: Final = ("multiprocessing/queues.py", "_feed")
-_LIBRARY: Final = re.compile(
-    r".*[/\\](?:(?:site|dist)-packages|lib\d*[/\\]python3[^/\\]*)[/\\](.*)", re.DOTALL
-)
-_FROM_SOURCE: Final = {"stallscope", "torch", "torchvision"}
-"""Libraries that may be run from their sources."""
-_UNSAFE: Final = str.maketrans({";": ":", "\n": " ", "\r": " "})
-"""What has a meaning in the collapsed form."""
-
-
-class StackFrame(NamedTuple):
-    """One function that was being run."""
-
-    name: str
-    """Of the function, with that of its class where Python has it (3.11)."""
-    file: str
-    """Full path, or the name of a compiled library."""
-    line: int
-    """0 where there is none."""
-
-    def __str__(self) -> str:
-        file = shown(self.file)
-        place = f"{file}:{self.line}" if self.line else file
-        return f"{self.name} ({place})".translate(_UNSAFE)
-
-
-@functools.cache
-def short(file: str) -> str:
-    """A path from its outermost package on, as py-spy has it: `torch/serialization.py`."""
-    inside = _LIBRARY.fullmatch(file)
-    if inside:
-        return inside[1]
-    folder = os.path.dirname(file)  # noqa: PTH120 - as text: it may be no path at all
-    while os.path.exists(f"{folder}/__init__.py") and len(folder) > 1:  # noqa: PTH110
-        folder = os.path.dirname(folder)  # noqa: PTH120
-    return file[len(folder) :].lstrip("/\\") if folder else file
-
-
-@functools.cache
-def shown(file: str) -> str:
-    """Library code from its package on; the whole path of anything else.
-
-    A user's package may be called `datasets`, as a library is: its path tells them apart.
-    """
-    inside = short(file)
-    known = _LIBRARY.fullmatch(file) or inside.partition("/")[0] in _FROM_SOURCE
-    return inside if known else file
-
-
-def collapsed(stack: Sequence[StackFrame]) -> tuple[str | None, str] | None:
-    """The stage and the readable frames of a stack, joined by `;`.
-
-    Args:
-        stack: the outermost frame first.
-
-    Returns:
-        None where nothing of interest is left.
-    """
-    files = [short(frame.file) for frame in stack]
-    if any(file.startswith(_WATCHING) for file in files):
-        return None
-    begin = max(
-        (place for place, file in enumerate(files) if _is_entry(stack[place], file)),
-        default=_after_threads(files),
-    )
-    kept = [
-        frame
-        for frame, file in zip(stack[begin:], files[begin:], strict=True)
-        if not _is_ours(file)
-    ]
-    stage = _stage(stack) or _known_stage(kept)
-    if not kept or (stage is None and _is_ours(files[-1])):  # our own loop, at work
-        return None
-    return stage, ";".join(map(str, kept))
-
-
-def _is_entry(frame: StackFrame, file: str) -> bool:
-    return file == WORKER_LOOP and frame.name == "_worker_loop"
-
-
-def _after_threads(files: list[str]) -> int:
-    """Where a thread's own function begins; 0 in the main thread."""
-    begin = 0
-    while begin < len(files) - 1 and files[begin] == _STARTS_THREADS:
-        begin += 1
-    return begin
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith(_OURS) and not file.startswith(_PIPELINES)
-
-
-def _stage(stack: Iterable[StackFrame]) -> str | None:
-    """The innermost stage, as the recorder sees it."""
-    stages = [of_frame(frame.name) for frame in stack if "stallscope" in frame.file]
-    name, in_transform, in_sample = None, False, False
-    for stage in filter(None, stages):
-        if (stage.gives_way and in_transform) or (in_sample and _is_sample(stage)):
-            continue
-        in_sample = in_sample or _is_sample(stage)
-        name, in_transform = stage.name, stage.kind == "transform"
-    return name
-
-
-def _is_sample(stage: Stage) -> bool:
-    return stage.name == GETITEM.name
-
-
-def _known_stage(stack: Sequence[StackFrame]) -> str | None:
-    """What is told by well-known code alone; None where nothing is."""
-    for frame in reversed(stack):
-        file = short(frame.file)
-        if file in _KNOWN:
-            return _KNOWN[file].name
-        if file == _FEEDER[0] and frame.name.endswith(_FEEDER[1]):
-            return SEND.name
-    return None
-
-
 _GRACE_S: Final = 5.0
 """So long after its time a recording may take to write down what it saw."""
 
@@ -366,6 +220,10 @@ class How:
     """Only threads that hold Python's lock."""
 
 
+Thread = list[list[StackFrame]]
+"""The stacks of a thread in the order in which they were taken; the outermost frame first."""
+
+
 @dataclass
 class Seen:
     """What was seen in one process."""
@@ -373,8 +231,7 @@ class Seen:
     worker: int | None
     """Its number in its loader; None: no worker."""
     pid: int
-    threads: list[list[list[StackFrame]]] = field(default_factory=list)
-    """Of each thread its stacks, in the order in which they were taken; outermost frame first."""
+    threads: list[Thread] = field(default_factory=list)
     why_not: str = ""
     """Why there is nothing, in words; empty where there is."""
 
@@ -514,7 +371,7 @@ class Spy:
     def _read(self, seen: Seen, call: PySpyCall) -> None:
         path = self._folder / f"{seen.pid}.speedscope"
         try:
-            seen.threads = _threads(json.loads(path.read_text(encoding="utf-8")))
+            seen.threads = _from_speedscope(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             seen.why_not = "it ended, or py-spy lost it: " + (call.said or "no word")
             return
@@ -524,13 +381,98 @@ class Spy:
             self.notes.append(f"py-spy came late to pid {seen.pid}: its shares may be inaccurate")
 
 
-def _threads(speedscope: Any) -> list[list[list[StackFrame]]]:
+def _from_speedscope(found: Any) -> list[Thread]:
     """Of each thread its stacks. Format: https://www.speedscope.app/file-format-schema.json."""
     frames = [
-        StackFrame(str(one["name"]), str(one.get("file") or "?"), int(one.get("line") or 0))
-        for one in speedscope["shared"]["frames"]
+        (frame["name"], frame.get("file") or "?", frame.get("line") or 0)
+        for frame in found["shared"]["frames"]
     ]
-    return [
-        [[frames[number] for number in stack] for stack in profile["samples"]]
-        for profile in speedscope["profiles"]
-    ]
+    return _threads(frames, [profile["samples"] for profile in found["profiles"]])
+
+
+def _threads(frames: Iterable[Any], threads: Iterable[list[list[int]]]) -> list[Thread]:
+    """Of each thread its stacks, from the numbers of their frames."""
+    known = [StackFrame(str(name), str(file), int(line)) for name, file, line in frames]
+    return [[[known[number] for number in stack] for stack in stacks] for stacks in threads]
+
+
+_LATE_S: Final = 1.0
+"""So much later than asked a worker may be through: on a busy machine it also begins late."""
+_WRITES_S: Final = 2.0
+"""So long after that it may take to write down what it saw."""
+_numbers = count()
+
+
+class InProcess:
+    """Lets several processes sample themselves, this one among them: stands in for `Spy`.
+
+    There are no native frames, and no look at Python's lock.
+
+    Args:
+        processes: number of each worker (None for another process) and its process id.
+        how: how to sample.
+        folder: in which the workers stand by.
+    """
+
+    name = "in-process sampler"
+    refused = ""
+    remedy = ""
+
+    def __init__(self, processes: Sequence[tuple[int | None, int]], how: How, folder: Path) -> None:
+        self.seen = [Seen(worker, pid) for worker, pid in processes]
+        self.seconds = 0.0
+        """How long was sampled."""
+        self.notes: list[str] = []
+        self._end: Callable[[], None] = lambda: None
+        self._folder = folder
+        self._asked = Request(next(_numbers), how.rate_hz, how.seconds, how.idle)
+        self._began = time.monotonic()
+        self._stopped = False
+
+    def __enter__(self) -> Self:
+        self._began = time.monotonic()
+        self_sampler.request(self._folder, self._asked)
+        if any(seen.pid == os.getpid() for seen in self.seen):
+            self._end = self_sampler.serve_requests(self._folder)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._withdraw()
+        self._end()
+
+    def _withdraw(self) -> None:
+        if not self._stopped:
+            self._stopped = True
+            self.seconds = min(time.monotonic() - self._began, self._asked.seconds)
+            self_sampler.withdraw(self._folder)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        late = time.monotonic() - self._began - self._asked.seconds - _LATE_S
+        if late > 0:
+            self._withdraw()
+        return late > _WRITES_S or all(self._path(seen).exists() for seen in self.seen)
+
+    def stop(self) -> None:
+        """Take what there is by now; waits a moment for it."""
+        self._withdraw()
+        deadline = time.monotonic() + _WRITES_S
+        while time.monotonic() < deadline and not self.is_over:
+            time.sleep(0.01)
+
+    def read(self) -> list[Seen]:
+        """What was seen, of every process that was asked for."""
+        for seen in self.seen:
+            self._read(seen)
+        return self.seen
+
+    def _read(self, seen: Seen) -> None:
+        try:
+            sampled = json.loads(self._path(seen).read_text(encoding="utf-8"))
+            seen.threads = _threads(sampled["frames"], sampled["threads"].values())
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            seen.why_not = "it ended before it had written down what it saw"
+
+    def _path(self, seen: Seen) -> Path:
+        return self._folder / f"{seen.pid}-{self._asked.number}{RESULT}"

@@ -91,22 +91,17 @@ class Flame(SavedResult):
     notes: tuple[str, ...] = ()
     """What was left out or has to be known, in sentences."""
 
-    @cached_property
-    def _stacks(self) -> pl.DataFrame:
-        keys = ["worker", "pid", "stage", "stack"]
-        return (
-            self.samples.group_by(keys, maintain_order=True)
-            .agg(pl.col("hits").sum())
-            .sort("hits", descending=True, maintain_order=True)
-        )
-
     def stacks(self) -> pl.DataFrame:
         """One row a process, stage and stack, the most frequent first.
 
         Returns:
             The columns `worker, pid, stage, stack, hits`, as in `SAMPLES`.
         """
-        return self._stacks
+        return (
+            self.samples.group_by("worker", "pid", "stage", "stack", maintain_order=True)
+            .agg(pl.col("hits").sum())
+            .sort("hits", descending=True, maintain_order=True)
+        )
 
     @cached_property
     def _table(self) -> pl.DataFrame:
@@ -129,7 +124,7 @@ class Flame(SavedResult):
         Returns:
             The difference, a `FlameDifference`; it has a `table()` and shows itself.
         """
-        return diff(self, before)
+        return FlameDifference(self, before)
 
     def export(self, path: str | Path) -> Path:
         """Write the flamegraph as a file that needs nothing else.
@@ -172,17 +167,28 @@ class FlameDifference(Result):
     after: Flame
     before: Flame
 
-    @cached_property
-    def _table(self) -> pl.DataFrame:
-        return changes(self.after, self.before)
-
     def table(self) -> pl.DataFrame:
         """The change of each of the user's own functions, the largest first.
 
         Returns:
             Columns of `CHANGES`.
         """
-        return self._table
+        now, then = (
+            {(row["function"], row["file"]): row for row in flame.table().iter_rows(named=True)}
+            for flame in (self.after, self.before)
+        )
+        counts = [int(flame.samples["hits"].sum()) for flame in (self.after, self.before)]
+        rows = []
+        for name in dict.fromkeys([*then, *now]):
+            new, old = (
+                _ends(rows.get(name), n) for rows, n in zip((now, then), counts, strict=True)
+            )
+            change = new[0] - old[0]
+            low = change - hypot(new[0] - new[1], old[2] - old[0])
+            high = change + hypot(new[2] - new[0], old[0] - old[1])
+            rows.append((*name, old[0], new[0], change, low, high, not low <= 0 <= high))
+        table = pl.DataFrame(rows, CHANGES, orient="row")
+        return table.sort(pl.col("change").abs(), descending=True, maintain_order=True)
 
     def export(self, path: str | Path) -> Path:
         """Write it as a file that needs nothing else: `.html` zooms in a browser, `.svg` does not.
@@ -192,29 +198,6 @@ class FlameDifference(Result):
         """
         written: Path = self._face().export(self, path)
         return written
-
-
-def diff(after: Flame, before: Flame) -> FlameDifference:
-    """What grew and what shrank since another recording."""
-    return FlameDifference(after, before)
-
-
-def changes(after: Flame, before: Flame) -> pl.DataFrame:
-    """The change of each of the user's own functions, the largest first; columns of `CHANGES`."""
-    now, then = (
-        {(row["function"], row["file"]): row for row in flame.table().iter_rows(named=True)}
-        for flame in (after, before)
-    )
-    counts = [int(one.samples["hits"].sum()) for one in (after, before)]
-    rows = []
-    for name in dict.fromkeys([*then, *now]):
-        one, other = (_ends(rows.get(name), n) for rows, n in zip((now, then), counts, strict=True))
-        change = one[0] - other[0]
-        low = change - hypot(one[0] - one[1], other[2] - other[0])
-        high = change + hypot(one[2] - one[0], other[0] - other[1])
-        rows.append((*name, other[0], one[0], change, low, high, not low <= 0 <= high))
-    made = pl.DataFrame(rows, CHANGES, orient="row")
-    return made.sort(pl.col("change").abs(), descending=True, maintain_order=True)
 
 
 def _ends(row: dict[str, Any] | None, count: int) -> tuple[float, float, float]:

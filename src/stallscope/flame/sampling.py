@@ -1,44 +1,142 @@
 """Sampling the stacks of a loader's workers in its steady state, while it goes on.
 
-A loader that ends before the time asked for is over begins again. Where py-spy may not attach, the
-workers sample themselves. Workers of a process that runs already are found by their stacks, in
-which torch's worker loop gives their number; that process is only read.
+A loader that ends before the time asked for is over begins again. A forked worker's stack begins
+with everything that its parent was inside of: what remains begins at torch's worker loop, at a
+thread's function, or in the main process at the user's own program.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
 from collections import Counter
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
-import psutil
 
-from stallscope.errors import TargetError, UnsupportedError
-from stallscope.flame import pyspy
-from stallscope.flame.fallback import InProcess
-from stallscope.flame.pyspy import WORKER_LOOP, Spy, StackFrame, collapsed, what_would_allow
+from stallscope.errors import TargetError
+from stallscope.flame.classify import StackFrame, short
+from stallscope.flame.pyspy import InProcess, Spy
 from stallscope.flame.result import IN_PROCESS, PY_SPY, SAMPLES, WINDOW_S, Flame, FlameConditions
 from stallscope.hooks.patches import under
-from stallscope.interrupts import held_back
 from stallscope.loops.timed_loop import started
 from stallscope.loops.training_loop import ProgressBar
 from stallscope.machine import machine
-from stallscope.stages import STEP
+from stallscope.stages import COLLATE, DECODE, GETITEM, PIN, SEND, STEP, Stage, of_frame
 from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from stallscope.flame.pyspy import How, Seen
     from stallscope.hooks.probe import Probe
     from stallscope.loops.timed_loop import TimedLoop
+
+
+Process = tuple["int | None", int]
+"""Number of the worker (None: no worker, or its number is not known) and process id."""
+
+WORKER_LOOP: Final = "torch/utils/data/_utils/worker.py"
+"""The file of torch's worker loop, as `short` has it."""
+
+_OURS: Final = tuple(
+    f"stallscope/{folder}/"
+    for folder in (
+        *("hooks", "targets", "isolation", "loops", "run"),
+        *("ladder", "flame", "orders", "lines", "diagnose"),
+    )
+)
+_PIPELINES: Final = ("stallscope/targets/images.py", "stallscope/targets/target.py")
+"""Datasets and steps of ours stand for the user's."""
+_WATCHING: Final = (
+    *("stallscope/hooks/self_sampler.py", "stallscope/flame/pyspy.py", "stallscope/run/resource_"),
+)
+"""Whoever is inside of these is no part of what is measured."""
+_STARTS_THREADS: Final = "threading.py"
+_KNOWN: Final = {
+    "torch/utils/data/_utils/collate.py": COLLATE,
+    "torch/utils/data/_utils/pin_memory.py": PIN,
+    "PIL/ImageFile.py": DECODE,
+    "torchvision/io/image.py": DECODE,
+    "multiprocessing/resource_sharer.py": SEND,  # hands the batch's memory over
+}
+"""Stages that are told by whose code it is, where no frame of the recorder's says better."""
+_FEEDER: Final = ("multiprocessing/queues.py", "_feed")
+
+
+def collapsed(stack: Sequence[StackFrame]) -> tuple[str | None, str] | None:
+    """The stage and the readable frames of a stack, joined by `;`.
+
+    Args:
+        stack: the outermost frame first.
+
+    Returns:
+        None where nothing of interest is left.
+    """
+    files = [short(frame.file) for frame in stack]
+    if any(file.startswith(_WATCHING) for file in files):
+        return None
+    begin = max(
+        (place for place, file in enumerate(files) if _is_entry(stack[place], file)),
+        default=_after_threads(files),
+    )
+    kept = [
+        frame
+        for frame, file in zip(stack[begin:], files[begin:], strict=True)
+        if not _is_ours(file)
+    ]
+    stage = _stage(stack) or _known_stage(kept)
+    if not kept or (stage is None and _is_ours(files[-1])):  # our own loop, at work
+        return None
+    return stage, ";".join(map(str, kept))
+
+
+def _is_entry(frame: StackFrame, file: str) -> bool:
+    return file == WORKER_LOOP and frame.name == "_worker_loop"
+
+
+def _after_threads(files: list[str]) -> int:
+    """Where a thread's own function begins; 0 in the main thread."""
+    begin = 0
+    while begin < len(files) - 1 and files[begin] == _STARTS_THREADS:
+        begin += 1
+    return begin
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_OURS) and not file.startswith(_PIPELINES)
+
+
+def _stage(stack: Iterable[StackFrame]) -> str | None:
+    """The innermost stage, as the recorder sees it."""
+    stages = [of_frame(frame.name) for frame in stack if "stallscope" in frame.file]
+    name, in_transform, in_sample = None, False, False
+    for stage in filter(None, stages):
+        if (stage.gives_way and in_transform) or (in_sample and _is_sample(stage)):
+            continue
+        in_sample = in_sample or _is_sample(stage)
+        name, in_transform = stage.name, stage.kind == "transform"
+    return name
+
+
+def _is_sample(stage: Stage) -> bool:
+    return stage.name == GETITEM.name
+
+
+def _known_stage(stack: Sequence[StackFrame]) -> str | None:
+    """What is told by well-known code alone; None where nothing is."""
+    for frame in reversed(stack):
+        file = short(frame.file)
+        if file in _KNOWN:
+            return _KNOWN[file].name
+        if file == _FEEDER[0] and frame.name.endswith(_FEEDER[1]):
+            return SEND.name
+    return None
 
 
 class StackCounts:
@@ -74,10 +172,11 @@ class StackCounts:
         return said
 
     def _add(self, seen: Seen) -> None:
-        known: dict[tuple[StackFrame, ...], tuple[str | None, str] | None] = {}
+        readable = cache(collapsed)
         first = last = self._windows.get(seen.pid, 0)
         for thread in seen.threads:
-            for place, stack in enumerate(_readable(thread, known)):
+            stacks = (readable(tuple(stack)) for stack in thread)
+            for place, stack in enumerate(filter(None, stacks)):
                 window = first + place // self._in_window
                 self._count[(seen.worker, seen.pid, window, *stack)] += 1
                 last = max(last, window + 1)
@@ -94,20 +193,6 @@ class StackCounts:
                 "had no time to be seen"
             )
         return Flame(samples, circumstances, tuple(dict.fromkeys(said)))
-
-
-def _readable(
-    thread: list[list[StackFrame]],
-    known: dict[tuple[StackFrame, ...], tuple[str | None, str] | None],
-) -> Iterator[tuple[str | None, str]]:
-    """Stage and collapsed form of each stack that is of interest."""
-    for stack in thread:
-        key = tuple(stack)
-        if key not in known:
-            known[key] = collapsed(stack)
-        found = known[key]
-        if found is not None:
-            yield found
 
 
 def circumstances_of(name: str, how: How, processes: Sequence[Process]) -> FlameConditions:
@@ -281,153 +366,3 @@ def _with_stage(loop: TimedLoop) -> Callable[[Any], None]:
             loop.step(loop.device.move(batch))
 
     return under(STEP, use)
-
-
-_MOST_PROCESSES: Final = 512
-_AT_ONCE: Final = 16
-"""Dumps that run beside each other: a training is going on."""
-
-Process = tuple["int | None", int]
-"""Number of the worker (None: no worker, or its number is not known) and process id."""
-
-
-def below(pid: int, folder: Path) -> tuple[list[Process], list[str]]:
-    """The workers below a process; the process itself where there are none.
-
-    Args:
-        pid: of the process that trains.
-        folder: private, for what py-spy writes.
-
-    Returns:
-        The workers, and sentences on what was found.
-
-    Raises:
-        UnsupportedError: there is no such process, it is not Python, not the user's, or cannot be
-            looked into.
-    """
-    process = _process(pid)
-    program = pyspy.executable()
-    if program is None:
-        raise UnsupportedError(
-            f"pid {pid} can only be looked into by py-spy, which is not installed beside this "
-            "Python: pip install py-spy"
-        )
-    found = _workers(_children(process), program, folder)
-    if found:
-        return found, [f"{count(len(found), 'worker')} found below pid {pid}"]
-    threads = _dumped(pid, process, program, folder)
-    is_worker, number = _number(threads)
-    if is_worker:
-        return [(number, pid)], [f"pid {pid} is itself a worker of a DataLoader"]
-    none = "none was started, the epoch has ended, or num_workers=0"
-    return [(None, pid)], [
-        f"pid {pid} has no DataLoader workers now ({none}): the process itself was sampled"
-    ]
-
-
-def _process(pid: int) -> psutil.Process:
-    try:
-        process = psutil.Process(pid)
-        ended = process.status() == psutil.STATUS_ZOMBIE
-        owner = process.uids().real if hasattr(process, "uids") else None
-    except (psutil.NoSuchProcess, ValueError, OverflowError, TypeError) as error:
-        raise _gone(pid) from error
-    except psutil.AccessDenied as error:
-        raise _not_ours(pid) from error
-    if ended:
-        raise _gone(pid)
-    if owner is not None and os.geteuid() not in (0, owner):
-        raise _not_ours(pid)
-    return process
-
-
-def _gone(pid: int) -> UnsupportedError:
-    return UnsupportedError(
-        f"there is no process with pid {pid}: it has ended, or it has another number"
-    )
-
-
-def _not_ours(pid: int) -> UnsupportedError:
-    return UnsupportedError(
-        f"pid {pid} belongs to another user: run this as that user, or with sudo"
-    )
-
-
-def _children(process: psutil.Process) -> dict[int, int]:
-    """Each process below it that lives, and its parent."""
-    found: dict[int, int] = {}
-    with suppress(psutil.Error):
-        for child in process.children(recursive=True)[:_MOST_PROCESSES]:
-            with suppress(psutil.Error):
-                if child.status() != psutil.STATUS_ZOMBIE:
-                    found[child.pid] = child.ppid()
-    return found
-
-
-def _asked(pids: list[int], program: Path, folder: Path) -> dict[int, pyspy.PySpyCall]:
-    """Each process's own dump, all made at once."""
-    calls: dict[int, pyspy.PySpyCall] = {}
-    try:
-        for pid in pids:
-            with held_back():
-                calls[pid] = pyspy.dump(program, pid, folder, with_locals=True)
-        while not all(call.is_over for call in calls.values()):
-            time.sleep(0.01)
-    finally:
-        with held_back():
-            for call in calls.values():
-                call.kill()
-    return calls
-
-
-def _workers(parents: dict[int, int], program: Path, folder: Path) -> list[Process]:
-    found: dict[int, int | None] = {}
-    pids = list(parents)
-    for first in range(0, len(pids), _AT_ONCE):
-        for pid, call in _asked(pids[first : first + _AT_ONCE], program, folder).items():
-            with suppress(ValueError, KeyError, TypeError):
-                is_worker, number = _number(json.loads(call.out))
-                if is_worker:
-                    found[pid] = number
-    # What a worker forks itself has the worker's loop in its stack, too.
-    own = {pid: number for pid, number in found.items() if parents[pid] not in found}
-    if None in own.values():  # those of one loader are born in order
-        return list(enumerate(sorted(own)))
-    return sorted((number, pid) for pid, number in own.items() if number is not None)
-
-
-def _number(threads: Any) -> tuple[bool, int | None]:
-    """Whether a dump is a worker's, and the number in its loop's arguments."""
-    for thread in threads:
-        for frame in thread["frames"]:
-            file = str(frame["filename"]).replace("\\", "/")
-            if frame["name"] == "_worker_loop" and file.endswith(WORKER_LOOP):
-                values = {one["name"]: one["repr"] for one in frame.get("locals") or ()}
-                number = str(values.get("worker_id"))
-                return True, int(number) if number.isdecimal() else None
-    return False, None
-
-
-def _dumped(pid: int, process: psutil.Process, program: Path, folder: Path) -> Any:
-    """The stacks of a process."""
-    call = _asked([pid], program, folder)[pid]
-    with suppress(ValueError):
-        if call.worked:
-            return json.loads(call.out)
-    if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-        raise _gone(pid)
-    if pyspy.is_refused(call) or call.timed_out:
-        raise UnsupportedError(
-            f"pid {pid} cannot be looked into ({pyspy.why_not(call)}): {what_would_allow()}"
-        )
-    raise UnsupportedError(
-        f"pid {pid} ({_name(process)}) is no Python process that py-spy can read "
-        f"({pyspy.why_not(call)}): give the pid of the process that trains; where it is one, "
-        "`pip install --upgrade py-spy`"
-    )
-
-
-def _name(process: psutil.Process) -> str:
-    with suppress(psutil.Error):
-        return str(process.name())
-    return "unknown"

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import stallscope
-from stallscope.flame.pyspy import StackFrame, collapsed, short, shown
+from stallscope.flame.classify import StackFrame, short, shown
+from stallscope.flame.sampling import collapsed
 from stallscope.stages import DECODE, GETITEM, Stage, frame_name, of_frame
 
 TORCH = Path(torch.__file__).parent
