@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.build_lines import some_lines
 
-from stallscope.lines.result import TABLE, cost, cost_sentence, in_order, sentence
+from stallscope.lines.result import TABLE, cost_sentence, in_order, sentence
 
 if TYPE_CHECKING:
     from stallscope.lines.result import Lines
@@ -74,5 +74,5 @@ class TestCost:
 
     def test_was_not_measured(self):
         """Nothing is made up."""
-        assert cost(some_lines(pairs=()).pairs) is None
+        assert some_lines(pairs=()).cost() is None
         assert "was not measured" in cost_sentence(None)

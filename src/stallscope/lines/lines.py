@@ -3,14 +3,12 @@
 Some samples are made in this process by torch's own fetcher, three times: once to see which
 functions take the time, and then in turn with their lines timed and without, which tells what the
 timing costs.
-
-One measurement of lines: which samples are made, when their lines are timed, what came of it.
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final
@@ -32,7 +30,7 @@ from stallscope.targets.object_graph import LoaderCallables, bindings_kept
 from stallscope.units import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from types import CodeType
 
@@ -46,13 +44,7 @@ _WORTH_SAYING: Final = 0.1
 
 
 class LineMeasurement:
-    """One measurement.
-
-    Args:
-        target: what the user points at, with one DataLoader in it.
-        parts: of that loader.
-        samples: how many to make with their lines timed.
-    """
+    """Which samples are made, when their lines are timed, what came of it."""
 
     def __init__(self, target: Target, parts: LoaderCallables, samples: int) -> None:
         self._target = target
@@ -60,7 +52,7 @@ class LineMeasurement:
         self._parts = parts
         self._pieces = Pieces(self._loader, samples)
         self._tree = CallTree()
-        self._choice = Choice([], {}, {})
+        self._choice = Choice()
         self._timer = LineTimer([])
         self._pairs: list[tuple[float, float]] = []
         self._samples = 0
@@ -71,47 +63,51 @@ class LineMeasurement:
         steps = 1 + _LOOKED_AT + 2 * len(self._pieces.all)
         self._bar = tqdm(desc=title, total=steps, unit="piece", leave=False, delay=0.5)
 
-    def look(self, wanted: list[Any] | None) -> None:
+    def run(self, wanted: list[Any] | None) -> None:
+        """Choose functions, and time their lines."""
+        with closing(self._bar):
+            self._look(wanted)
+            self._doing = "timing lines"
+            with self._timer.attached():
+                self._measure()
+
+    def _look(self, wanted: list[Any] | None) -> None:
         """See which functions take the time, and choose."""
         pieces = self._pieces.all
-        with _closed_on_error(self._bar):
-            self._make(pieces[0])
-            self._doing = "looking for the functions that take the time"
-            for piece in pieces[:_LOOKED_AT]:
-                self._make(piece, self._tree.watching)
-            self._choice = select_functions(self._parts, self._tree, wanted)
+        self._make(pieces[0])
+        self._doing = "looking for the functions that take the time"
+        for piece in pieces[:_LOOKED_AT]:
+            self._make(piece, self._tree.watching)
+        self._choice = select_functions(self._parts, self._tree, wanted)
         self._timer = LineTimer(self._choice.functions)
 
-    def measure(self) -> None:
-        """Each piece with its lines timed and without, in turn."""
-        self._doing = "timing lines"
-        with closing(self._bar), self._timer.attached():
-            self._pieces.restart()
-            for number, piece in enumerate(self._pieces.all):
-                again = [
-                    *snapshot.restore_generators(self._loader)
-                ]  # the same draws the second time
-                took: dict[bool, float] = {}
-                for timed in (True, False) if number % 2 else (False, True):
-                    seconds = self._make(piece, self._timer.on if timed else None)
-                    if seconds is None:
-                        return
-                    took[timed] = seconds
-                    if timed:
-                        self._samples += self._pieces.count(piece)
-                        self._wall_s += seconds
-                    if not self._pieces.stream and len(took) == 1:
-                        for restore in again:
-                            restore()
-                self._pairs.append((took[True], took[False]))
+    def _measure(self) -> None:
+        """Make each piece with its lines timed and without, in turn."""
+        self._pieces.restart()
+        for number, piece in enumerate(self._pieces.all):
+            again = [*snapshot.restore_generators(self._loader)]  # the same draws the second time
+            took: dict[bool, float] = {}
+            for timed in (True, False) if number % 2 else (False, True):
+                seconds = self._make(piece, self._timer.on if timed else nullcontext)
+                if seconds is None:
+                    return
+                took[timed] = seconds
+                if timed:
+                    self._samples += self._pieces.count(piece)
+                    self._wall_s += seconds
+                if not self._pieces.stream and len(took) == 1:
+                    for restore in again:
+                        restore()
+            self._pairs.append((took[True], took[False]))
 
-    def _make(self, piece: Any, watch: Any = None) -> float | None:
+    def _make(
+        self, piece: Any, watching: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> float | None:
         """Make a piece; returns its seconds, None where a stream has no more."""
         for _ in range(2):
             batches = self._pieces.prepare(piece)
-            watching: AbstractContextManager[None] = watch() if watch else _unwatched()
             try:
-                with watching:
+                with watching():
                     began_ns = time.perf_counter_ns()
                     next(batches)
                     took_ns = time.perf_counter_ns() - began_ns
@@ -125,7 +121,6 @@ class LineMeasurement:
 
     def leave_with(self, error: BaseException) -> None:
         """Tell an exception of the user's where it came from, and what was measured before it."""
-        self._bar.close()
         vars(error)["lines"] = self.result()  # past any __setattr__ of a frozen exception
         said = [f"stallscope: raised while {self._doing}"]
         if self._loader.num_workers:
@@ -138,7 +133,7 @@ class LineMeasurement:
 
     def result(self) -> Lines:
         """What is known by now."""
-        names, chosen = self._choice.names, self._choice
+        names = self._choice.names
         sources = {code: source_of(code) for code in names}
         times = [
             (names[one.code], one.line, one.hits, one.time_s)
@@ -172,7 +167,7 @@ class LineMeasurement:
                 wall_s=self._wall_s,
                 machine=machine(),
             ),
-            notes=(*self._target.notes, *self._notes(), *chosen.notes),
+            notes=(*self._target.notes, *self._notes(), *self._choice.notes),
         )
 
     def _about(self, code: CodeType, why_not: str) -> tuple[Any, ...]:
@@ -198,7 +193,11 @@ class LineMeasurement:
                     f"`{names[one.code]}` calls itself: the time of its lines counts every level, "
                     "their own time does not"
                 )
-        decoders = self._tree.called("PIL.ImageFile", "load") - set(names)
+        decoders = {
+            code
+            for code, module in self._tree.modules().items()
+            if (module, code.co_name) == ("PIL.ImageFile", "load") and code not in names
+        }
         for one in self._tree.calls({*names, *decoders}):
             if one.code in decoders and one.share > _WORTH_SAYING:
                 yield (
@@ -211,21 +210,6 @@ class LineMeasurement:
             yield f"the loader gave no more than {count(self._samples, 'sample')}"
         if self._loader.num_workers and self._loader.worker_init_fn is not None:
             yield "made in this process: worker_init_fn was not called"
-
-
-@contextmanager
-def _closed_on_error(bar: Any) -> Iterator[None]:
-    """Close a bar where the block fails."""
-    try:
-        yield
-    except BaseException:
-        bar.close()
-        raise
-
-
-@contextmanager
-def _unwatched() -> Iterator[None]:
-    yield
 
 
 def lines(target: Any, *, functions: Any = None, samples: int = 32) -> Lines:
@@ -260,13 +244,12 @@ def lines(target: Any, *, functions: Any = None, samples: int = 32) -> Lines:
     with isolated(target) as target, one_thread():
         parts = LoaderCallables(target.loaders[0])
         with bindings_kept(parts.holders()):
-            reading = LineMeasurement(target, parts, int(samples))
+            measurement = LineMeasurement(target, parts, int(samples))
             try:
-                reading.look(wanted)
-                reading.measure()
+                measurement.run(wanted)
             except StallscopeError:
                 raise
             except BaseException as error:
-                reading.leave_with(error)
+                measurement.leave_with(error)
                 raise
-            return reading.result()
+            return measurement.result()

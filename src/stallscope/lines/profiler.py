@@ -45,11 +45,7 @@ class LineTime(NamedTuple):
 
 
 class LineTimer:
-    """Times the lines of functions in this thread.
-
-    Args:
-        functions: those; several may share one code object, as closures do.
-    """
+    """Times the lines of functions in this thread; several may share one code, as closures do."""
 
     def __init__(self, functions: Iterable[FunctionType]) -> None:
         self._functions = list(functions)
@@ -102,13 +98,7 @@ def _place(code: CodeType) -> tuple[str, int, str]:
 
 
 class CallNode:
-    """A function as it is called along one way.
-
-    Args:
-        code: what runs; None: the root.
-        line: of the caller that this call stands on.
-        module: where it lives.
-    """
+    """A function as it is called along one way, by a line of its caller; the root has no code."""
 
     __slots__ = ("children", "code", "line", "module", "ns")
 
@@ -191,14 +181,6 @@ class CallTree:
     def modules(self) -> dict[CodeType, str]:
         """Where each function lives."""
         return {way[-1].code: way[-1].module for way in self.ways() if way[-1].code}
-
-    def called(self, module: str, name: str) -> set[CodeType]:
-        """The functions of that name and place that ran."""
-        return {
-            code
-            for code, place in self.modules().items()
-            if (place, code.co_name) == (module, name)
-        }
 
     def calls(self, chosen: set[CodeType]) -> list[CallTime]:
         """From which lines of chosen functions the chosen ones are called, itself or by others."""

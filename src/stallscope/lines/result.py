@@ -96,16 +96,43 @@ class Lines(SavedResult):
 
     @cached_property
     def _table(self) -> pl.DataFrame:
-
-        return table(self)
+        wall_s = self.circumstances.wall_s or None
+        whole = self.times.group_by("function").agg(whole_s=pl.col("time_s").sum())
+        called = (
+            self.calls.join(whole, on="function")
+            .group_by(function="caller", line="line")
+            .agg(called_s=(pl.col("share") * pl.col("whole_s")).sum())
+        )
+        about = self.functions.select("function", "file", "stage", "kind")
+        own_s = (pl.col("time_s") - pl.col("called_s").fill_null(0.0)).clip(lower_bound=0.0)
+        return (
+            self.times.join(about, on="function")
+            .join(self.sources, on=_KEYS, how="left")
+            .join(called, on=_KEYS, how="left")
+            .with_columns(own_s=own_s)
+            .with_columns(share=pl.col("time_s") / wall_s, own_share=pl.col("own_s") / wall_s)
+            .sort("own_s", "time_s", descending=True, maintain_order=True)
+            .select([pl.col(name).cast(kind) for name, kind in TABLE.items()])
+        )
 
     def table(self) -> pl.DataFrame:
         """One row a line that ran, the hottest first; columns of `lines.result.TABLE`."""
         return self._table
 
     def cost(self) -> Cost | None:
-        """How many times as long the same samples take while their lines are timed."""
-        return cost(self.pairs)
+        """How many times as long the same samples take while their lines are timed.
+
+        A Student's t interval of the logarithms of the pairs' ratios, which are few.
+        """
+        pairs = self.pairs.iter_rows()
+        ratios = [log(timed / plain) for timed, plain in pairs if timed > 0 and plain > 0]
+        if not ratios:
+            return None
+        mean = fmean(ratios)
+        if len(ratios) == 1:
+            return Cost(exp(mean), None, None)
+        half = t_quantile(len(ratios) - 1) * stdev(ratios) / sqrt(len(ratios))
+        return Cost(exp(mean), exp(mean - half), exp(mean + half))
 
 
 KEY: Final = (
@@ -146,28 +173,6 @@ class Cost(NamedTuple):
     high: float | None
 
 
-def table(lines: Lines) -> pl.DataFrame:
-    """One row a line that ran, columns of `TABLE`."""
-    wall_s = lines.circumstances.wall_s or None
-    whole = lines.times.group_by("function").agg(whole_s=pl.col("time_s").sum())
-    called = (
-        lines.calls.join(whole, on="function")
-        .group_by(function="caller", line="line")
-        .agg(called_s=(pl.col("share") * pl.col("whole_s")).sum())
-    )
-    about = lines.functions.select("function", "file", "stage", "kind")
-    own_s = (pl.col("time_s") - pl.col("called_s").fill_null(0.0)).clip(lower_bound=0.0)
-    return (
-        lines.times.join(about, on="function")
-        .join(lines.sources, on=_KEYS, how="left")
-        .join(called, on=_KEYS, how="left")
-        .with_columns(own_s=own_s)
-        .with_columns(share=pl.col("time_s") / wall_s, own_share=pl.col("own_s") / wall_s)
-        .sort("own_s", "time_s", descending=True, maintain_order=True)
-        .select([pl.col(name).cast(kind) for name, kind in TABLE.items()])
-    )
-
-
 def in_order(lines: Lines) -> list[dict[str, Any]]:
     """The functions, rows of `FUNCTIONS` with `own_share`, the one with the hottest line first."""
     own = pl.col("own_share")
@@ -188,24 +193,6 @@ def sentence(lines: Lines) -> str:
     if first["own_share"] < STANDS_OUT:
         return f"No line stands out: the hottest, {where}, takes {taken}{said}"
     return f"{where[0].upper()}{where[1:]} takes {taken}{said}"
-
-
-def cost(pairs: pl.DataFrame) -> Cost | None:
-    """What timing lines costs, from samples made with and without; None without any.
-
-    A Student's t interval of the logarithms of the pairs' ratios, which are few.
-
-    Args:
-        pairs: columns of `listings.PAIRS`.
-    """
-    ratios = [log(one / other) for one, other in pairs.iter_rows() if one > 0 and other > 0]
-    if not ratios:
-        return None
-    mean = fmean(ratios)
-    if len(ratios) == 1:
-        return Cost(exp(mean), None, None)
-    half = t_quantile(len(ratios) - 1) * stdev(ratios) / sqrt(len(ratios))
-    return Cost(exp(mean), exp(mean - half), exp(mean + half))
 
 
 def cost_sentence(found: Cost | None) -> str:

@@ -8,8 +8,8 @@ insides are not the user's to change, and stay the time of the line that calls t
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.errors import ArgumentError
 from stallscope.hooks.find_ops import is_librarys, name_of
@@ -17,13 +17,14 @@ from stallscope.targets.object_graph import (
     function_of,
     functions_of,
     functions_with,
+    place_of,
     qualified,
     what_it_is,
 )
 from stallscope.units import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import CodeType, FunctionType
 
     from stallscope.lines.profiler import CallTree
@@ -40,16 +41,15 @@ _LIBRARIES: Final = frozenset({"torch", "torchvision", "torchaudio", "datasets",
 _MOST_NAMES: Final = 12
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """The functions whose lines are timed."""
 
-    functions: list[FunctionType]
-    names: dict[CodeType, str]
+    functions: Sequence[FunctionType] = ()
+    names: Mapping[CodeType, str] = {}
     """How each is called in the result; no two alike."""
-    stages: dict[CodeType, Stage]
+    stages: Mapping[CodeType, Stage] = {}
     """The stage that each is part of, where it is part of one."""
-    notes: list[str] = field(default_factory=list)
+    notes: Sequence[str] = ()
 
 
 def select_functions(
@@ -65,7 +65,7 @@ def select_functions(
     Raises:
         ArgumentError: a name that nothing has, or an object without Python code.
     """
-    seen, notes = _Seen.of(parts, tree), list[str]()
+    seen, notes = _seen(parts, tree), list[str]()
     if wanted is None:
         codes = _costly(parts, seen, notes)
         notes += _without_lines(parts)
@@ -111,8 +111,7 @@ def as_list(functions: Any) -> list[Any] | None:
     return list(functions)
 
 
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(NamedTuple):
     """What ran."""
 
     shares: dict[CodeType, float]
@@ -120,17 +119,16 @@ class _Seen:
     users: set[CodeType]
     """Those that are not a library's."""
 
-    @classmethod
-    def of(cls, parts: LoaderCallables, tree: CallTree) -> _Seen:
-        shares, modules = tree.shares(), tree.modules()
-        homes = parts.homes - _LIBRARIES or {""}
-        order = sorted(shares, key=shares.__getitem__, reverse=True)
-        users = {
-            code
-            for code in order
-            if any(not is_librarys(modules[code], code.co_filename, home) for home in homes)
-        }
-        return cls({code: shares[code] for code in order}, users)
+
+def _seen(parts: LoaderCallables, tree: CallTree) -> _Seen:
+    modules, homes = tree.modules(), parts.homes - _LIBRARIES or {""}
+    shares = dict(sorted(tree.shares().items(), key=itemgetter(1), reverse=True))
+    users = {
+        code
+        for code in shares
+        if any(not is_librarys(modules[code], code.co_filename, home) for home in homes)
+    }
+    return _Seen(shares, users)
 
 
 def _costly(parts: LoaderCallables, seen: _Seen, notes: list[str]) -> list[CodeType]:
@@ -145,9 +143,9 @@ def _costly(parts: LoaderCallables, seen: _Seen, notes: list[str]) -> list[CodeT
     if hidden:
         names = ", ".join(f"`{qualified(code)}`" for code in hidden[:_MOST_NAMES])
         notes.append(
-            f"not shown: {count(len(hidden), 'function')} that {'take' if len(hidden) > 1 else ''}"
-            f"{'' if len(hidden) > 1 else 'takes'} less than the others ({names}); ask for them "
-            "with functions="
+            f"not shown: {count(len(hidden), 'function')} that "
+            f"{'take' if len(hidden) > 1 else 'takes'} less than the others ({names}); ask for "
+            "them with functions="
         )
     return candidates[:_MOST]
 
@@ -163,22 +161,30 @@ def _named(one: Any, parts: LoaderCallables, seen: _Seen) -> list[CodeType]:
     """The codes that a name or an object stands for."""
     if not isinstance(one, str):
         return _codes_of(one)
+
+    def is_stage(code: CodeType) -> bool:
+        return code in parts.stages and parts.stages[code].name == one
+
     known = dict.fromkeys([*parts.functions, *seen.shares])
-    for fits in (_is_part, _is_called, _ends_in):
-        found = [code for code in known if fits(one, code, parts)]
-        if found:
-            return found
+    names = {code: qualified(code, parts.functions.get(code)) for code in known}
+    ways = (
+        [code for code in known if names[code].rpartition(".")[0] == one or is_stage(code)],
+        [code for code in known if names[code] == one],
+        [code for code in known if code.co_name == one],
+    )
+    if any(ways):
+        return next(filter(None, ways))
     if one in parts.without_source:
         raise ArgumentError(
             f"functions={one!r} has no Python source ({parts.without_source[one]}), so it has no "
             "lines: name a function that is written in Python"
         )
-    names = _names(parts, seen)
-    close = difflib.get_close_matches(one, names, 1)
+    possible = _names(parts, seen)
+    close = difflib.get_close_matches(one, possible, 1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise ArgumentError(
         f"functions={one!r} names nothing that makes these samples; {hint}There are "
-        f"{', '.join(names)}"
+        f"{', '.join(possible)}"
     )
 
 
@@ -195,20 +201,6 @@ def _codes_of(one: Any) -> list[CodeType]:
     return [function.__code__ for function in found]
 
 
-def _is_part(name: str, code: CodeType, parts: LoaderCallables) -> bool:
-    """Whether this is a stage's function, or a method of a class of that name."""
-    in_class = qualified(code, parts.functions.get(code)).rpartition(".")[0] == name
-    return in_class or (code in parts.stages and parts.stages[code].name == name)
-
-
-def _is_called(name: str, code: CodeType, parts: LoaderCallables) -> bool:
-    return name == qualified(code, parts.functions.get(code))
-
-
-def _ends_in(name: str, code: CodeType, _: LoaderCallables) -> bool:
-    return code.co_name == name
-
-
 def _names(parts: LoaderCallables, seen: _Seen) -> list[str]:
     """The names that could have been given, the most expensive first; the user's own, mostly."""
     ran = [code for code in seen.shares if code in seen.users or code in parts.functions]
@@ -223,10 +215,6 @@ def _distinct(functions: list[FunctionType]) -> dict[CodeType, str]:
     names = {code: qualified(code, function) for code, function in codes.items()}
     alike = [name for name in names.values() if list(names.values()).count(name) > 1]
     return {
-        code: f"{name} ({_file(code)}:{code.co_firstlineno})" if name in alike else name
+        code: f"{name} ({place_of(code)})" if name in alike else name
         for code, name in names.items()
     }
-
-
-def _file(code: CodeType) -> str:
-    return code.co_filename.replace("\\", "/").rpartition("/")[2]

@@ -354,8 +354,13 @@ def functions_with(codes: Iterable[CodeType]) -> dict[CodeType, list[FunctionTyp
 def qualified(code: CodeType, function: FunctionType | None = None) -> str:
     """The name by which a person knows a function: with its class, a lambda with its place."""
     if code.co_name == "<lambda>":
-        file = code.co_filename.replace("\\", "/").rpartition("/")[2]
-        return f"lambda ({file}:{code.co_firstlineno})"
+        return f"lambda ({place_of(code)})"
     if function is not None:
         return function.__qualname__
     return getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
+
+
+def place_of(code: CodeType) -> str:
+    """The file's name and the line where a function begins."""
+    file = code.co_filename.replace("\\", "/").rpartition("/")[2]
+    return f"{file}:{code.co_firstlineno}"
