@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -17,9 +18,9 @@ from stallscope.ladder.result import (
     WARM,
 )
 from stallscope.loops import cached_loaders
-from stallscope.loops.cached_loaders import CachedBatches, unpacked
+from stallscope.loops.cached_loaders import CachedBatches
 from stallscope.loops.cached_values import bytes_of, mapped
-from stallscope.loops.devices import device_of
+from stallscope.loops.devices import Cuda, device_of
 from stallscope.loops.timed_loop import TimedLoop, run_timed_pass, started
 from stallscope.units import size
 
@@ -74,13 +75,10 @@ class Rungs:
 
         Only a loader that we made can fail here: an exception of the user's own passes.
         """
-        if rung in (AS_IT_IS, WARM):
-            run_timed_pass(self._loops[rung], lap, span)
-            return ""
         try:
             run_timed_pass(self._loops[rung], lap, span)
         except Exception as error:
-            if not lap.in_loader:
+            if rung in (AS_IT_IS, WARM) or not lap.in_loader:
                 raise
             return f"with cached samples the loader raised {error!r:.200}"
         return ""
@@ -90,8 +88,7 @@ class Rungs:
     def capture(self, deadline_ns: int) -> None:
         """Keep samples and batches in memory, and make the loops that use them.
 
-        Args:
-            deadline_ns: the last batch that is kept is the first that comes after this.
+        The last batch that is kept is the first that comes after the deadline.
         """
         if self._plain:
             self._capture_samples(deadline_ns)
@@ -148,7 +145,7 @@ class Rungs:
         loop = self._loop(cached_loaders.capturing(self.loader, indices))
         with started(loop) as batches:
             for number, batch in enumerate(batches, 1):
-                samples = unpacked(batch)
+                samples = pickle.loads(batch)  # noqa: S301 - our own workers made it a moment ago
                 samples = samples if self._collates else [samples]
                 pairs = [(sample, None) for sample in samples] if stream else samples
                 yield [whole for whole, _ in pairs], [half for _, half in pairs]
@@ -214,7 +211,7 @@ class Rungs:
             self._no_batches("no step was given: taking a batch from memory takes no time")
             return
         self._keep(BATCHES, made)
-        if self.device.has_memory:
+        if isinstance(self.device, Cuda):
             self._keep(PINNED, [mapped(batch, _pinned) for batch in made])
             self._keep(ON_DEVICE, [self.device.put(batch) for batch in made])
         else:

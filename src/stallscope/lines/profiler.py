@@ -12,7 +12,6 @@ divides a function's time among the lines that call it; its times are rough and 
 
 from __future__ import annotations
 
-import copy
 import inspect
 import linecache
 import sys
@@ -27,7 +26,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from stallscope.errors import TargetError
 from stallscope.interrupts import held_back
-from stallscope.loops.cached_loaders import GoingOn, OverAndOver, is_stream
+from stallscope.loops.cached_loaders import GoingOn, OverAndOver, copy_of, is_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -280,17 +279,8 @@ class Pieces:
         return self._going
 
     def _copy(self, sampler: Any) -> DataLoader[Any]:
-        clone = copy.copy(self._loader)
-        vars(clone).update(  # torch forbids to set some of them
-            num_workers=0,
-            timeout=0,
-            prefetch_factor=None,
-            pin_memory=False,
-            persistent_workers=False,
-            _iterator=None,
-        )
-        vars(clone)["batch_sampler" if self._batches else "sampler"] = sampler
-        return clone
+        here = {"num_workers": 0, "timeout": 0, "prefetch_factor": None, "pin_memory": False}
+        return copy_of(self._loader, sampler=sampler, **here)
 
 
 def _slices(indices: list[Any], size: int) -> Iterator[list[Any]]:

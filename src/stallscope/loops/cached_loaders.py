@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 
 class _InPlaceOf:
-    """Stands in for a dataset: a `worker_init_fn` finds the dataset's attributes on it.
-
-    Args:
-        dataset: the user's.
-    """
+    """Stands in for the user's dataset: a `worker_init_fn` finds its attributes here."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -47,11 +43,7 @@ class _InPlaceOf:
 
 
 class Capturing(_InPlaceOf):
-    """Gives each sample twice: finished, and before its transforms (None where it has no cut).
-
-    Args:
-        dataset: map-style.
-    """
+    """Gives each sample twice: finished, and before its transforms (None where it has no cut)."""
 
     def __init__(self, dataset: Any) -> None:
         super().__init__(dataset)
@@ -73,18 +65,8 @@ def packed(samples: Any) -> bytes:
     return pickle.dumps(compact(samples), pickle.HIGHEST_PROTOCOL)
 
 
-def unpacked(batch: bytes) -> Any:
-    """What `packed` packed, in this same recording."""
-    return pickle.loads(batch)  # noqa: S301 - our own workers made it a moment ago
-
-
 class Finished(_InPlaceOf):
-    """A map-style dataset of finished samples, by their number.
-
-    Args:
-        dataset: the user's.
-        samples: what to give.
-    """
+    """A map-style dataset of finished samples, by their number."""
 
     def __init__(self, dataset: Any, samples: list[Any]) -> None:
         super().__init__(dataset)
@@ -98,12 +80,7 @@ class Finished(_InPlaceOf):
 
 
 class Unfinishing(_InPlaceOf):
-    """A map-style dataset that does the transforms alone, on what went into them.
-
-    Args:
-        dataset: the user's.
-        halves: the samples before their transforms.
-    """
+    """A map-style dataset that does the transforms alone, on what went into them."""
 
     def __init__(self, dataset: Any, halves: list[Unfinished]) -> None:
         super().__init__(dataset)
@@ -119,12 +96,7 @@ class Unfinishing(_InPlaceOf):
 
 
 class FinishedStream(_InPlaceOf, IterableDataset[Any]):
-    """A stream of finished samples without an end; each worker begins at another place.
-
-    Args:
-        dataset: the user's.
-        samples: what to give.
-    """
+    """A stream of finished samples without an end; each worker begins at another place."""
 
     def __init__(self, dataset: Any, samples: list[Any]) -> None:
         super().__init__(dataset)
@@ -147,9 +119,7 @@ def is_plain(loader: Any) -> bool:
 def check_plain(target: Target, so: str) -> None:
     """Make sure that there is one DataLoader, of which torch makes the samples.
 
-    Args:
-        target: what the user points at.
-        so: what cannot be done otherwise, in words.
+    `so` are the words for what cannot be done otherwise.
 
     Raises:
         UnsupportedError: there is none, or one that iterates itself.
@@ -172,11 +142,7 @@ def is_stream(loader: DataLoader[Any]) -> bool:
 
 
 class GoingOn:
-    """A sampler's epochs one after the other, also over several iterators.
-
-    Args:
-        sampler: of indices, or of lists of such.
-    """
+    """A sampler's epochs one after the other, also over several iterators."""
 
     def __init__(self, sampler: Iterable[Any]) -> None:
         self._sampler = sampler
@@ -195,11 +161,7 @@ class GoingOn:
 
 
 class OverAndOver:
-    """The same indices, or lists of such, over and over; anew for each iterator.
-
-    Args:
-        parts: at least one.
-    """
+    """The same indices, or lists of such, over and over; anew for each iterator."""
 
     def __init__(self, parts: list[Any]) -> None:
         self._parts = parts
@@ -216,8 +178,8 @@ def going_on(loader: Any) -> Any:
     if not is_plain(loader):
         return loader
     if is_stream(loader):
-        return _copy(loader)
-    return _copy(loader, sampler=GoingOn(_sampler(loader)))
+        return copy_of(loader)
+    return copy_of(loader, sampler=GoingOn(_sampler(loader)))
 
 
 def next_indices(loader: DataLoader[Any], batches: int) -> list[Any]:
@@ -227,43 +189,31 @@ def next_indices(loader: DataLoader[Any], batches: int) -> list[Any]:
 
 def warm(loader: DataLoader[Any], indices: list[Any]) -> DataLoader[Any]:
     """The loader over the same few batches again and again."""
-    return _copy(loader, sampler=OverAndOver(indices))
+    return copy_of(loader, sampler=OverAndOver(indices))
 
 
 def capturing(loader: DataLoader[Any], indices: list[Any]) -> DataLoader[Any]:
     """Gives the samples of each batch, pickled: see `loops.cached_loaders`."""
     if is_stream(loader):
-        return _copy(loader, collate_fn=packed, pin_memory=False)
+        return copy_of(loader, collate_fn=packed, pin_memory=False)
     dataset = Capturing(loader.dataset)
-    return _copy(loader, dataset=dataset, sampler=indices, collate_fn=packed, pin_memory=False)
+    return copy_of(loader, dataset=dataset, sampler=indices, collate_fn=packed, pin_memory=False)
 
 
 def transforming(
     loader: DataLoader[Any], halves: list[Unfinished], counts: list[int]
 ) -> DataLoader[Any]:
-    """Does the transforms, collates and sends; what went into the transforms is in memory.
-
-    Args:
-        loader: the user's.
-        halves: the samples before their transforms.
-        counts: how many samples each batch has.
-    """
+    """Does the transforms, collates and sends; what went into the transforms is in memory."""
     dataset = Unfinishing(loader.dataset, halves)
-    return _copy(loader, dataset=dataset, sampler=OverAndOver(_numbered(loader, counts)))
+    return copy_of(loader, dataset=dataset, sampler=OverAndOver(_numbered(loader, counts)))
 
 
 def collating(loader: DataLoader[Any], samples: list[Any], counts: list[int]) -> DataLoader[Any]:
-    """Collates and sends finished samples from memory.
-
-    Args:
-        loader: the user's.
-        samples: finished.
-        counts: how many samples each batch has.
-    """
+    """Collates and sends finished samples from memory."""
     if is_stream(loader):
-        return _copy(loader, dataset=FinishedStream(loader.dataset, samples))
+        return copy_of(loader, dataset=FinishedStream(loader.dataset, samples))
     dataset = Finished(loader.dataset, samples)
-    return _copy(loader, dataset=dataset, sampler=OverAndOver(_numbered(loader, counts)))
+    return copy_of(loader, dataset=dataset, sampler=OverAndOver(_numbered(loader, counts)))
 
 
 def _numbered(loader: DataLoader[Any], counts: list[int]) -> list[Any]:
@@ -283,7 +233,8 @@ def _sampler(loader: DataLoader[Any]) -> Any:
     return loader.batch_sampler if _collates(loader) else loader.sampler
 
 
-def _copy(loader: DataLoader[Any], *, sampler: Any = None, **changed: Any) -> DataLoader[Any]:
+def copy_of(loader: DataLoader[Any], *, sampler: Any = None, **changed: Any) -> DataLoader[Any]:
+    """The loader with other attributes; a sampler of batches where it has such, else of indices."""
     clone = copy.copy(loader)
     attributes = vars(clone)  # torch forbids to set some of them
     attributes.update(changed, _iterator=None, persistent_workers=False)

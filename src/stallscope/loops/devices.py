@@ -49,29 +49,23 @@ class HostClock:
 
 
 class Cpu:
-    """Steps that compute on the processor, which shares its cores with the workers.
+    """Steps that compute on the processor, which shares its cores with the workers, or a timer.
 
     Args:
         device: where batches are moved before the step; None: nowhere.
+        name: in words.
     """
 
-    name = "CPU"
-    """In words."""
     counts_kernels = False
     """Whether `busy_share` can tell anything."""
-    has_memory = False
-    """Whether it has one of its own, into which batches are copied."""
 
-    def __init__(self, device: Any = None) -> None:
+    def __init__(self, device: Any = None, name: str = "CPU") -> None:
         self._device = device
+        self.name = name
 
     def move(self, batch: Any) -> Any:
         """The batch where the step wants it."""
         return batch if self._device is None else to_device(batch, self._device)
-
-    def put(self, batch: Any) -> Any:
-        """The same batch: there is no memory but the host's."""
-        return batch
 
     def clock(self) -> HostClock:
         """A new clock."""
@@ -91,11 +85,7 @@ class Cpu:
 
 
 class EventClock:
-    """Times steps by events on the device's current stream.
-
-    Args:
-        where: the device.
-    """
+    """Times steps by events on the device's current stream."""
 
     def __init__(self, where: torch.device) -> None:
         self._where = where
@@ -140,7 +130,6 @@ class Cuda:
     """
 
     counts_kernels = True
-    has_memory = True
 
     def __init__(self, where: torch.device, *, moves: bool) -> None:
         self._where = where
@@ -200,33 +189,17 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-class Simulated(Cpu):
-    """The device of a simulated step: busy exactly as long as that takes.
-
-    Args:
-        step: the timer.
-    """
-
-    def __init__(self, step: SimulatedStep) -> None:
-        super().__init__()
-        self.name = f"simulated (a timer of {seconds(step.seconds)})"
-
-
 Device = Cpu | Cuda
 
 
 def device_of(target: Target) -> Device:
     """What the target's step computes on: where the user says, or where its modules are."""
     if isinstance(target.step, SimulatedStep):
-        return Simulated(target.step)
+        return Cpu(name=f"simulated (a timer of {seconds(target.step.seconds)})")
     device = target.device
-    where = torch.device(device) if device is not None else _of_modules(target.step)
+    parameters = (one for module in modules_of(target.step) for one in module.parameters())
+    own = next((parameter.device for parameter in parameters), None)
+    where = torch.device(device) if device is not None else own
     if where is not None and where.type == "cuda":
         return Cuda(where, moves=device is not None)
     return Cpu(device)
-
-
-def _of_modules(step: Any) -> torch.device | None:
-    """Where the first parameter of the step's modules is."""
-    parameters = (one for module in modules_of(step) for one in module.parameters())
-    return next((parameter.device for parameter in parameters), None)

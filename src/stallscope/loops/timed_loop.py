@@ -108,13 +108,7 @@ class Span:
 
 
 def run_timed_pass(loop: TimedLoop, lap: TimedPass, span: Span) -> None:
-    """Run a loop for a while; its workers are gone afterwards.
-
-    Args:
-        loop: what to run.
-        lap: is filled.
-        span: when to stop.
-    """
+    """Run a loop for a while and fill the lap; its workers are gone afterwards."""
     began_ns = time.perf_counter_ns()
     halfway_ns = (began_ns + span.deadline_ns) // 2
     timed_s = 0.0
@@ -125,24 +119,15 @@ def run_timed_pass(loop: TimedLoop, lap: TimedPass, span: Span) -> None:
             timed_s += _timed(loop, batches, lap, Span(span.least_s - timed_s, span.deadline_ns))
             if span.watches_device and lap.seconds and lap.busy_share is None:
                 lap.busy_share = _busy(loop, batches)
-        if lap.used == before or (not lap.seconds and not _may_go_on(loop, lap)):
+        ends_in_warmup = not lap.seconds and lap.used <= loop.warmup  # it would do so every time
+        if lap.used == before or ends_in_warmup:
             break
     lap.exhausted = not lap.seconds and time.perf_counter_ns() < span.deadline_ns
 
 
-def _may_go_on(loop: TimedLoop, lap: TimedPass) -> bool:
-    """A loop that ends within its warm-up would do so every time."""
-    return lap.used > loop.warmup
-
-
 @contextmanager
 def started(loop: TimedLoop, lap: TimedPass | None = None) -> Iterator[Iterator[Any]]:
-    """The batches of one start; afterwards nothing of it lives.
-
-    Args:
-        loop: what to start.
-        lap: is told when the loop waits for a batch.
-    """
+    """The batches of one start; afterwards nothing of it lives."""
     lap = lap or TimedPass()
     before = _children()
     with held_back():  # an interrupt while a worker is started would leave it behind
