@@ -111,8 +111,8 @@ class Ladder(SavedResult):
     def _row(self, rung: Rung) -> dict[str, Any]:
         steps, rates = self._steps(rung), self.rates.get(rung.name)
         low, high = rates.interval() if rates else (None, None)
-        in_step, wall_s = steps["step_s"].drop_nulls(), steps["seconds"].sum()
-        step_share = in_step.sum() / wall_s if in_step.len() and wall_s else None
+        in_step, wall_s = steps["step_s"].drop_nulls(), float(steps["seconds"].sum())
+        step_share = float(in_step.sum()) / wall_s if in_step.len() and wall_s else None
         row = {
             "rung": rung.name,
             "removes": rung.removes,
