@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 from benchkit.command import Option, arguments, table
 from benchkit.pairing import Estimate, in_turns, ratio
+from support.planted_costs import busy
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 from torchvision import transforms as v1
@@ -25,7 +26,7 @@ from torchvision.transforms import v2
 from tqdm import tqdm
 
 import stallscope as ss
-from stallscope.demo import FasterRandomMask, OneImageManyTimes, busy, case_b_pipeline
+from stallscope.demo import FasterRandomMask, OneImageManyTimes, case_b_pipeline
 from stallscope.targets.images import sample_folder
 
 if TYPE_CHECKING:

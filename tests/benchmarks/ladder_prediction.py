@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import torch
 from benchkit.command import Option, arguments, table
+from support.planted_costs import BusyCollate, BusyOp, SlowFetchDataset
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.demo import BusyCollate, BusyOp, SlowFetchDataset
 from stallscope.ladder.result import AS_IT_IS, FETCHED, TRANSFORMED, WARM
 from stallscope.machine import cores_available
 from stallscope.stages import BATCH as BATCH_STAGE

@@ -12,10 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchkit.command import Option, arguments, table
+from support.planted_costs import SlowFetchDataset, busy, waiting
 from torch.utils.data import DataLoader, default_collate
 
 import stallscope as ss
-from stallscope.demo import SlowFetchDataset, busy, case_b_loader, waiting
+from stallscope.demo import case_b_loader
 from stallscope.machine import cores_available
 
 if TYPE_CHECKING:

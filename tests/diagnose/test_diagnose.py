@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from support.loaders import Fails, Noise, NoiseStream
+from support.planted_costs import SlowFetchDataset
 from torch import nn
 from torch.utils.data import DataLoader, get_worker_info
 
 import stallscope as ss
-from stallscope.demo import SlowFetchDataset
 from stallscope.diagnose import diagnose, verdict
 from stallscope.diagnose.causes import CAUSES
 from stallscope.diagnose.result import SPENT, TABLE

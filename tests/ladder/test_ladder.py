@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 import torch
 from support.loaders import BulkNoise, Endless, Fails, Noise, NoiseStream
+from support.planted_costs import BusyOp, SlowFetchDataset
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.demo import BusyOp, SlowFetchDataset
 from stallscope.ladder import ladder as ladder_module
 from stallscope.ladder.result import (
     AS_IT_IS,

@@ -20,13 +20,28 @@ SHORTER = {
 }
 """What measures less than is right for a person: here it counts that every cell runs."""
 MINE = """
-from stallscope.demo import Scale, SlowFetchDataset
-from torch.utils.data import DataLoader
+import time
+import torch
+from stallscope.demo import Scale
+from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms.v2 import Compose, RandomHorizontalFlip
 
+class Slow(Dataset):
+    def __init__(self, transform):
+        self.transform = transform
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return self.transform(self.load(index))
+
+    def load(self, index):
+        time.sleep(0.001)
+        return torch.full((3, 8, 8), float(index))
+
 def loader():
-    data = SlowFetchDataset(64, 0.001, Compose([RandomHorizontalFlip(), Scale()]))
-    return DataLoader(data, batch_size=4, num_workers=0)
+    return DataLoader(Slow(Compose([RandomHorizontalFlip(), Scale()])), batch_size=4, num_workers=0)
 """
 
 by_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

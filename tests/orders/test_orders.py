@@ -29,12 +29,13 @@ from support.pipelines import (
     no_return,
     triple,
 )
+from support.planted_costs import BusyOp
 from torch.utils.data import DataLoader, Subset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import stallscope as ss
-from stallscope.demo import BusyOp, FasterRandomMask, RandomMask, case_b_loader
+from stallscope.demo import FasterRandomMask, RandomMask, case_b_loader
 from stallscope.orders import benchmark, evaluator, variants
 from stallscope.orders.result import NoSuchOrderError
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
+from support.planted_costs import BusyOp, busy, waiting
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -26,7 +27,6 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from stallscope.demo import BusyOp, busy, waiting
 from stallscope.hooks.training_step import stage
 from stallscope.loops.devices import Cpu
 from stallscope.loops.timed_loop import TimedLoop, started

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
-from stallscope.demo import busy
+from support.planted_costs import busy
 
 LONGER = int(os.environ.get("LONGER", "1"))
 """How many times as long the datasets of the support table are as for the tests."""

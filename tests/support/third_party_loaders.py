@@ -25,8 +25,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from stallscope.demo import busy
 from support.loaders import LONGER, SLOW_OP_S
+from support.planted_costs import busy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.planted_costs import BusyCollate, SlowFetchDataset
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
-from stallscope import demo
 from stallscope.errors import TargetError
 from stallscope.targets import images
 from stallscope.targets.factory import check_spawnable
@@ -360,7 +360,8 @@ class TestShards:
 
 class TestFactories:
     LOADER = (
-        "from stallscope.demo import SlowFetchDataset\nfrom torch.utils.data import DataLoader\n"
+        "from torch.utils.data import DataLoader\n"
+        "from support.planted_costs import SlowFetchDataset\n"
     )
 
     def test_a_factory_is_called(self, here):
@@ -487,7 +488,7 @@ class TestWrongFactories:
         a_module(
             here,
             "train_m",
-            "from stallscope.demo import SlowFetchDataset\ndata = SlowFetchDataset(1)",
+            "from support.planted_costs import SlowFetchDataset\ndata = SlowFetchDataset(1)",
         )
 
         assert "is a dataset (SlowFetchDataset)" in the_error("train_m:data")
@@ -527,7 +528,7 @@ class TestCheckSpawnable:
     def a_loader(self, dataset=None, method="spawn", **named):
         """A loader with a worker that would be started so."""
         return DataLoader(
-            dataset or demo.SlowFetchDataset(2),
+            dataset or SlowFetchDataset(2),
             num_workers=1,
             multiprocessing_context=method,
             **named,
@@ -571,7 +572,7 @@ class TestCheckSpawnable:
         """A lambda in a Compose of a dataset inside a dataset is refused."""
         from torchvision.transforms import v2
 
-        dataset = demo.SlowFetchDataset(2, transform=v2.Compose([lambda image: image]))
+        dataset = SlowFetchDataset(2, transform=v2.Compose([lambda image: image]))
 
         assert "an op of the dataset's transform is a lambda" in the_error(
             self.a_loader(wrap(dataset))
@@ -588,7 +589,7 @@ class TestCheckSpawnable:
 
     def test_code_of_modules_is_found(self):
         """Datasets, methods and functions of importable modules pass."""
-        check_spawnable(self.a_loader(collate_fn=demo.BusyCollate(0.0).__call__))
+        check_spawnable(self.a_loader(collate_fn=BusyCollate(0.0).__call__))
 
     def test_a_class_with_its_own_pickling_is_trusted(self):
         """A class that decides itself what is sent is left to do so."""
