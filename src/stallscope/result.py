@@ -137,26 +137,22 @@ def resolve_kind(kind: str | None, kinds: Mapping[str, str], whose: str) -> str:
     Raises:
         NoSuchPictureError: there is none of that name.
     """
-    if kind is not None and kind not in kinds:
-        raise NoSuchPictureError(_unknown("picture", kind, kinds, whose))
-    return kind or next(iter(kinds))
+    return _resolve(kind, kinds, f"picture {kind!r} of {whose}", NoSuchPictureError)
 
 
 def resolve_panel(kind: str | None, kinds: Mapping[str, str], whose: str) -> str:
-    """The name of the panel that is asked for; the arguments are those of `picture`.
+    """The name of the panel that is asked for; the arguments are those of `resolve_kind`.
 
     Raises:
         NoSuchPanelError: there is none of that name.
     """
+    return _resolve(kind, kinds, f"panel {kind!r} of {whose}", NoSuchPanelError)
+
+
+def _resolve(
+    kind: str | None, kinds: Mapping[str, str], what: str, error: type[StallscopeError]
+) -> str:
     if kind is not None and kind not in kinds:
-        raise NoSuchPanelError(_unknown("panel", kind, kinds, whose))
+        known = "; ".join(f"{key!r}: {shown}" for key, shown in kinds.items())
+        raise error(f"there is no {what}. There {'is' if len(kinds) == 1 else 'are'} {known}")
     return kind or next(iter(kinds))
-
-
-def _unknown(what: str, kind: str, kinds: Mapping[str, str], whose: str) -> str:
-    known = "; ".join(f"{key!r}: {told}" for key, told in kinds.items())
-    return f"there is no {what} {kind!r} of {whose}. There {_are(kinds)} {known}"
-
-
-def _are(kinds: Mapping[str, str]) -> str:
-    return "is" if len(kinds) == 1 else "are"

@@ -471,11 +471,10 @@ class TestWhatItSays:
 def test_the_cached_samples_are_those_of_the_dataset():
     """Finishing what went into the transforms gives the samples, bit for bit."""
     from stallscope.loops import cached_loaders
-    from stallscope.loops.cached_loaders import unpacked
 
     loader = DataLoader(SlowFetchDataset(64, 0.0, Halve()), 4, num_workers=1)
     indices = cached_loaders.next_indices(loader, 3)
-    kept = [unpacked(batch) for batch in cached_loaders.capturing(loader, indices)]
+    kept = [pickle.loads(batch) for batch in cached_loaders.capturing(loader, indices)]
     finished = [[whole for whole, _ in batch] for batch in kept]
     halves = [half for batch in kept for _, half in batch]
 

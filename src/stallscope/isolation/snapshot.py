@@ -13,7 +13,6 @@ import copy
 import functools
 import inspect
 import random
-import sys
 from collections.abc import Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -53,19 +52,21 @@ _BESIDE: Final = (
 """What a module may keep that trains it or draws for it, and is no part of its state."""
 
 
-def restore_generators(loader: Any) -> Iterator[Callable[[], None]]:
-    """What to call to put everything back.
+def restore_generators(loader: Any) -> Iterator[Callable[[], object]]:
+    """What to call to put every generator and sampler back.
 
-    Args:
-        loader: a DataLoader, or something around some.
+    Global ones, and those of a DataLoader (or something around some), its samplers, its dataset and
+    its transforms. A sampler of the user's may count its epochs or shuffle its list.
     """
     yield from _global_generators()
-    yield from _generators(loader)
-    for inner in find_loaders(loader):
-        yield from _sampler_state(inner)
+    yield from filter(None, map(state_of, walk(loader, children)))
+    for inner in map(own_attributes, find_loaders(loader)):
+        batch_sampler = inner.get("batch_sampler")
+        of_batches = own_attributes(batch_sampler).get("sampler")
+        yield from map(attributes_of, (inner.get("sampler"), batch_sampler, of_batches))
 
 
-def _global_generators() -> Iterator[Callable[[], None]]:
+def _global_generators() -> Iterator[Callable[[], object]]:
     torch_state = torch.get_rng_state()
     yield lambda: torch.set_rng_state(torch_state)
     python_state = random.getstate()
@@ -73,49 +74,25 @@ def _global_generators() -> Iterator[Callable[[], None]]:
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         cuda_states = torch.cuda.get_rng_state_all()
         yield lambda: torch.cuda.set_rng_state_all(cuda_states)
-    if "numpy" in sys.modules:
-        numpy_random = sys.modules["numpy"].random
-        numpy_state = numpy_random.get_state()
-        yield lambda: numpy_random.set_state(numpy_state)
+    numpy_state = np.random.get_state()  # noqa: NPY002 - the user's code may draw from it
+    yield lambda: np.random.set_state(numpy_state)  # noqa: NPY002
 
 
-def _generators(loader: Any) -> Iterator[Callable[[], None]]:
-    """Every generator that the loader, its samplers, its dataset or its transforms hold."""
-    restores = (state_of(thing) for thing in walk(loader, children))
-    return (restore for restore in restores if restore is not None)
-
-
-def state_of(thing: Any) -> Callable[[], None] | None:
+def state_of(thing: Any) -> Callable[[], object] | None:
     """What to call to put a generator back to where it is; None for anything else."""
     if isinstance(thing, torch.Generator):
         torch_state = thing.get_state()
-        return functools.partial(_quietly, thing.set_state, torch_state)
+        return lambda: thing.set_state(torch_state)
     if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
         python_state = thing.getstate()
         return lambda: thing.setstate(python_state)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(thing, numpy.random.Generator):
+    if isinstance(thing, np.random.Generator):
         numpy_state = copy.deepcopy(thing.bit_generator.state)
         return lambda: setattr(thing.bit_generator, "state", numpy_state)
-    if numpy is not None and isinstance(thing, numpy.random.RandomState):
+    if isinstance(thing, np.random.RandomState):
         legacy_state = thing.get_state()
         return lambda: thing.set_state(legacy_state)
     return None
-
-
-def _quietly(put_back: Callable[[Any], object], state: Any) -> None:
-    put_back(state)
-
-
-def _sampler_state(loader: Any) -> Iterator[Callable[[], None]]:
-    """A sampler of the user's may count its epochs or shuffle its list: all that is put back."""
-    batch_sampler = own_attributes(loader).get("batch_sampler")
-    for sampler in (
-        own_attributes(loader).get("sampler"),
-        batch_sampler,
-        own_attributes(batch_sampler).get("sampler"),
-    ):
-        yield attributes_of(sampler)
 
 
 @contextmanager
@@ -138,9 +115,8 @@ def isolated(target: Target) -> Iterator[Target]:
 def as_before(loader: Any, step: Any = None) -> Iterator[tuple[str, ...]]:
     """Put everything back after the block, also when it fails.
 
-    Args:
-        loader: a DataLoader; its generators and its samplers' state are put back.
-        step: the training step; what trains or draws and can be reached from it is put back.
+    That is the generators and samplers of a loader, and what trains or draws and can be reached
+    from a training step.
 
     Yields:
         Sentences on what was found in the step.

@@ -60,7 +60,7 @@ class Stream:
         self._number = number
         self._own = [one for one in walk(self.op, children) if isinstance(one, _PRIVATE)]
         self._named = [one for one in named_by(self.op) if one not in self._own]
-        self._restores: list[Callable[[], None]] = []
+        self._restores: list[Callable[[], object]] = []
         self.remember()
 
     def telling_draw(self, sample: int) -> Draw:
