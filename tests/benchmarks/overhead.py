@@ -267,7 +267,7 @@ def _sentences(
     plain_ms = np.median(pairs[OURS], axis=0)[0] / 1e6 / given.batch
     best = max(e.centre for name, e in estimates.items() if name not in (OURS, CONTROL))
     yield f"batches of {given.batch} samples; a sample takes {plain_ms:.2f} ms of CPU time"
-    every, cpu = recorder.log.header[Header.EVERY], recorder.pace.cpu_every
+    every, cpu = recorder.log.header[Header.EVERY], recorder.state.cpu_every
     yield f"recorded: 1 batch in {every}; the CPU clock was read in 1 sample in {cpu}"
     if ours.half_width >= given.half_width:
         yield f"the time was up at +-{ours.half_width:.4f}; the aim was +-{given.half_width}"

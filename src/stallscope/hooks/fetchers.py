@@ -35,7 +35,7 @@ from stallscope.stages import BATCH, GARBAGE, GETITEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType, TracebackType
+    from types import TracebackType
 
     from stallscope.hooks.hot_path import Recorder
     from stallscope.hooks.iterators import Iteration
@@ -118,15 +118,11 @@ def _locate(
     while traceback is not None:
         frame = traceback.tb_frame
         if frame.f_code is getitem:
-            index = _second_argument(frame)
-        key = recorder.names.key_of_code.get(frame.f_code, key)
+            names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+            index = frame.f_locals.get(names[1]) if len(names) > 1 else None
+        key = recorder.state.key_of_code.get(frame.f_code, key)
         traceback = traceback.tb_next
     return index, key
-
-
-def _second_argument(frame: FrameType) -> Any:
-    names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
-    return frame.f_locals.get(names[1]) if len(names) > 1 else None
 
 
 class Hooks:
@@ -241,7 +237,7 @@ class Hooks:
                     return original(fetcher, index)
             before = dict(vars(fetcher))
             self._stand_in(fetcher, index)
-            samples, began = self._recorder.pace.samples, self._recorder.clock()
+            samples, began = self._recorder.state.samples, self._recorder.clock()
             first_word = self._recorder.enter_batch(self.number)
             made = False
             try:
@@ -252,7 +248,7 @@ class Hooks:
                 for name in _REPLACED & before.keys():
                     setattr(fetcher, name, before[name])
                 words = self._recorder.leave_batch(first_word, made=made)
-                samples = self._recorder.pace.samples - samples
+                samples = self._recorder.state.samples - samples
                 self._weigh(words, samples, self._recorder.clock() - began)
 
         under(BATCH, recorded)

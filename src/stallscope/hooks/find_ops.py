@@ -145,12 +145,13 @@ def helpers(dataset: Any) -> Iterator[Slot]:
     """
     cls = type(dataset)
     for entry in ("__getitem__", "__getitems__", "__iter__"):
-        code = inspect.unwrap(getattr(cls, entry, None) or _nothing)
+        method = getattr(cls, entry, None)
+        code = method and inspect.unwrap(method)
         if not isinstance(code, types.FunctionType) or _is_foreign(code, ""):
             continue
         home = code.__module__.partition(".")[0]
         for name in names_in(code.__code__):
-            base = _owner(cls, name)
+            base = next((base for base in cls.__mro__ if name in vars(base)), None)
             owner = vars(base) if base else code.__globals__
             function = owner.get(name)
             if _is_helper(function, home) and not name.startswith("__"):
@@ -160,9 +161,7 @@ def helpers(dataset: Any) -> Iterator[Slot]:
 def stage_of(slot: Slot, *, gives_way: bool = False) -> Stage:
     """Name and kind of what stands in a slot, by the name that the user gave the slot.
 
-    Args:
-        slot: where it stands. A name that promises nothing is a transform's.
-        gives_way: whether it is part of a transform around it.
+    A name that promises nothing is a transform's, which may be part of one around it.
     """
     kind = kind_of_name(slot.hint)
     if kind not in ("transform", "other"):
@@ -186,10 +185,6 @@ def name_of(value: Any) -> str:
     return str(name)
 
 
-def _nothing() -> None:
-    """Stands in for a method that a dataset does not have."""
-
-
 def _attributes(holder: Any) -> dict[str, Any]:
     """What an object holds itself; nothing of the user's runs to find that out."""
     try:
@@ -211,10 +206,6 @@ def _expand(owner: Any, name: Any, value: Any, hint: str, depth: int = 0) -> Ite
         yield Slot(owner, name, value, hint)
 
 
-def _owner(cls: type, name: str) -> type | None:
-    return next((base for base in cls.__mro__ if name in vars(base)), None)
-
-
 def names_in(code: types.CodeType) -> list[str]:
     """Names that a function and the functions inside it (comprehensions) look up."""
     nested = [const for const in code.co_consts if isinstance(const, types.CodeType)]
@@ -233,23 +224,12 @@ def _is_helper(function: Any, home: str) -> bool:
 
 
 def _is_foreign(function: types.FunctionType, home: str) -> bool:
-    """Whether a function is a library's: those that matter are in `libraries.py`.
-
-    Args:
-        function: a Python function.
-        home: top-level package of the dataset; what lives there is the user's.
-    """
+    """Whether a function is a library's: those that matter are in `libraries.py`."""
     return is_librarys(function.__module__ or "", function.__code__.co_filename, home)
 
 
 def is_librarys(module: str, file: str, home: str) -> bool:
-    """Whether code is a library's rather than the user's.
-
-    Args:
-        module: where it lives.
-        file: likewise.
-        home: a top-level package that is the user's, wherever it is installed.
-    """
+    """Whether code is a library's; what lives in the package `home` is the user's, wherever."""
     package = module.partition(".")[0]
     installed = re.search(r"[\\/](site|dist)-packages[\\/]", file)
     return package != home and (bool(installed) or package in sys.stdlib_module_names)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from operator import index as as_number
 from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.hooks.patches import under, unseen
 from stallscope.hooks.stage_log import CODE_SHIFT, INDEX_OFFSET, MOST_CODES, TAG_SHIFT, Header, Tag
@@ -33,19 +33,13 @@ a read costs four times as much between two ops as in a row."""
 
 
 @dataclass
-class SamplingRate:
-    """What changes while samples go by."""
+class RecorderState:
+    """What changes while samples go by, and what the numbers in the log stand for."""
 
     samples: int = 0
     """Samples so far."""
     cpu_every: int = 8
     """CPU time is read for one sample in this many."""
-
-
-@dataclass
-class LogNames:
-    """What the numbers in the log stand for."""
-
     stage_of_key: dict[int, Stage] = field(default_factory=dict)
     """Stage of each key."""
     key_of_code: dict[object, int] = field(default_factory=dict)
@@ -56,37 +50,6 @@ class LogNames:
     batch_key: int = 0
 
 
-class HotPath(NamedTuple):
-    """The functions that record, while a batch is at work and in the thread that makes it."""
-
-    method: Callable[..., Callable[..., Any]]
-    """`(original, first, key, key_of)`: a method that records."""
-    call: Callable[..., Callable[..., Any]]
-    """`(original, key, seen)`: a function that records."""
-    sample: Callable[..., Any]
-    """`(get, index, call=False)`: makes one sample by `get(index)`, or `get()`, and records it."""
-    in_sample: Callable[[], bool]
-    """Whether a sample is at work."""
-    at_work: Callable[[], bool]
-    """Whether a batch is at work, in the thread that asks."""
-    read_cpu: Callable[..., None]
-    """`(on=)`: whether the hooks read CPU time, too."""
-    enter_batch: Callable[[int], int]
-    """`(number)`: a batch begins; returns the place of its first word."""
-    leave: Callable[[], None]
-    """No batch is at work any more: the hooks only call their originals."""
-    clock_with_cpu: Callable[[], int]
-    """The clock; writes the CPU time into the log first."""
-    failed: Callable[[Any, int], None]
-    """`(index, key)`: a sample of a batch that is not recorded has failed in this stage."""
-    file: Callable[[str], None]
-    """`(path)`: the sample at work reads this file."""
-    begin: Callable[[int], Callable[[], None] | None]
-    """`(key)`: a stage begins here; returns what ends it, None where no batch is at work."""
-    pixels: Callable[[int, int], None]
-    """`(width, height)`: the sample at work opened an image of this size."""
-
-
 def word(tag: Tag, payload: int = 0) -> int:
     """A word that is not an enter or an exit."""
     return tag << TAG_SHIFT | payload
@@ -94,25 +57,21 @@ def word(tag: Tag, payload: int = 0) -> int:
 
 @unseen
 def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
-    log: LogWriter,
-    clocks: tuple[Callable[[], int], Callable[[], int]],
-    pace: SamplingRate,
-    names: LogNames,
-) -> HotPath:
-    """Make the functions that record into a log.
+    log: LogWriter, clocks: tuple[Callable[[], int], Callable[[], int]], state: RecorderState
+) -> dict[str, Callable[..., Any]]:
+    """Make the functions that record into a log, by the names that `Recorder` gives them.
 
     Args:
         log: of the thread that calls.
         clocks: of the wall, ns, monotonic and the same in every process; CPU time of this thread.
-        pace: counts the samples; may be changed from outside.
-        names: what keys and files stand for.
+        state: counts the samples; may be changed from outside.
     """
     words, place, header = log.words, log.place, log.header
     born = header[Header.BORN_NS]
     home = 0  # the thread that makes a batch; 0 while there is no batch at work
     clock, cpu_clock = clocks
     now, ident = clock, get_ident
-    getitem_key, batch_key = names.getitem_key, names.batch_key
+    getitem_key, batch_key = state.getitem_key, state.batch_key
     sample_word, file_word, pixels_word = _SAMPLE_0, word(Tag.FILE), word(Tag.PIXELS)
     sample_end, cpu_word = word(Tag.SAMPLE_END), word(Tag.CPU)
     files: dict[str, int] = {}
@@ -131,7 +90,6 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         words[place()] = word(Tag.RAISED, (key + born >> CODE_SHIFT) % MOST_CODES)
 
     def failed(index: Any, key: int) -> None:
-        """A sample of a batch that is not recorded has failed in this stage."""
         words[place()] = _sample_word(index)
         raised(key)
         words[place()] = sample_end
@@ -142,16 +100,14 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         return original(*args, **named)
 
     def leave() -> None:
-        """No batch is at work: from now on every hook only calls its original."""
         nonlocal home
         home = 0
 
     def method(
         original: Callable[..., Any], first: object, key: int, key_of: Callable[[Any], int]
     ) -> Callable[..., Any]:
-        """A method that records; `first` is the object that most classes have just one of."""
-        names.key_of_code[getattr(original, "__code__", None)] = key
-        transforms = names.stage_of_key[key].kind == "transform"
+        state.key_of_code[getattr(original, "__code__", None)] = key
+        transforms = state.stage_of_key[key].kind == "transform"
         others: dict[int, Callable[..., Any]] = {}
 
         def other(mine: int) -> Callable[..., Any]:
@@ -160,7 +116,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
             def run(*args: Any, **named: Any) -> Any:
                 return original(*args, **named)
 
-            others[mine] = under(names.stage_of_key[mine], run)
+            others[mine] = under(state.stage_of_key[mine], run)
             return others[mine]
 
         @functools.wraps(original)
@@ -188,14 +144,13 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
                 words[place()] = now()
                 in_transform = outside
 
-        return under(names.stage_of_key[key], hook)
+        return under(state.stage_of_key[key], hook)
 
     def call(
         original: Callable[..., Any], key: int, seen: Callable[..., None] | None = None
     ) -> Callable[..., Any]:
-        """A function that records; `seen(result, *args)` may look at what went through."""
-        names.key_of_code[getattr(original, "__code__", None)] = key
-        stage = names.stage_of_key[key]
+        state.key_of_code[getattr(original, "__code__", None)] = key
+        stage = state.stage_of_key[key]
         transforms, gives_way = stage.kind == "transform", stage.gives_way
 
         @functools.wraps(original)
@@ -223,13 +178,12 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         return under(stage, hook)
 
     def sample(get: Callable[..., Any], index: Any, *, call: bool = False) -> Any:
-        """One sample of this index: `get(index)`, or `get()` with `call`."""
         nonlocal in_sample, in_transform
         if in_sample or ident() != home:
             return get() if call else get(index)
         in_sample, in_transform = True, False
-        pace.samples += 1
-        if pace.samples % pace.cpu_every == 0:
+        state.samples += 1
+        if state.samples % state.cpu_every == 0:
             read_cpu(on=True)
         plain = type(index) is int and -1 < index < INDEX_OFFSET
         words[place()] = index + sample_word if plain else _sample_word(index)
@@ -250,7 +204,6 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
                 read_cpu(on=False)
 
     def enter_batch(number: int) -> int:
-        """A batch begins; returns the place of its first word."""
         nonlocal in_sample, in_transform, home
         in_sample = in_transform = False  # an interrupt may have left the last batch half done
         read_cpu(on=False)
@@ -261,19 +214,16 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         return first
 
     def file(path: str) -> None:
-        """The sample at work reads this file."""
         number = files.get(path)
         if number is None:
             number = files[path] = len(files) + 1
-            names.new_files.append(path)
+            state.new_files.append(path)
         words[place()] = number + file_word
 
     def pixels(width: int, height: int) -> None:
-        """The sample at work opened an image of this size."""
         words[place()] = (width << 24 | height) + pixels_word
 
-    def begin(key: int) -> Callable[[], None] | None:
-        """A stage begins here and now; what gives way is part of it."""
+    def begin_key(key: int) -> Callable[[], None] | None:
         nonlocal in_transform
         if ident() != home:
             return None
@@ -288,27 +238,27 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
 
         return end
 
-    def inside() -> bool:
+    def is_in_sample() -> bool:
         return in_sample
 
     def at_work() -> bool:
         return home == get_ident()
 
-    return HotPath(
-        method,
-        call,
-        under(GETITEM, sample),
-        inside,
-        at_work,
-        read_cpu,
-        enter_batch,
-        leave,
-        clock_with_cpu,
-        failed,
-        file,
-        begin,
-        pixels,
-    )
+    return {
+        "method": method,
+        "call": call,
+        "sample": under(GETITEM, sample),
+        "in_sample": is_in_sample,
+        "at_work": at_work,
+        "read_cpu": read_cpu,
+        "enter_batch": enter_batch,
+        "leave": leave,
+        "clock_with_cpu": clock_with_cpu,
+        "failed": failed,
+        "file": file,
+        "begin_key": begin_key,
+        "pixels": pixels,
+    }
 
 
 def _sample_word(index: Any) -> int:
@@ -332,6 +282,38 @@ class Recorder:
         cpu_clock: CPU time of this thread, ns.
     """
 
+    # The functions that record, while a batch is at work and in the thread that makes it. Bound
+    # once: a hook's way to them must not lead through properties.
+    method: Callable[..., Callable[..., Any]]
+    """`(original, first, key, key_of)`: a method that records; `first` is the object that most
+    classes have just one of."""
+    call: Callable[..., Callable[..., Any]]
+    """`(original, key, seen)`: a function that records; `seen(result, *args)` may look at what
+    went through."""
+    sample: Callable[..., Any]
+    """`(get, index, call=False)`: makes one sample by `get(index)`, or `get()`, and records it."""
+    in_sample: Callable[[], bool]
+    """Whether a sample is at work."""
+    at_work: Callable[[], bool]
+    """Whether a batch is at work, in the thread that asks."""
+    read_cpu: Callable[..., None]
+    """`(on=)`: whether the hooks read CPU time, too."""
+    enter_batch: Callable[[int], int]
+    """`(number)`: a batch begins; returns the place of its first word."""
+    leave: Callable[[], None]
+    """No batch is at work any more: the hooks only call their originals."""
+    clock_with_cpu: Callable[[], int]
+    """The clock; writes the CPU time into the log first."""
+    failed: Callable[[Any, int], None]
+    """`(index, key)`: a sample of a batch that is not recorded has failed in this stage."""
+    file: Callable[[str], None]
+    """`(path)`: the sample at work reads this file."""
+    begin_key: Callable[[int], Callable[[], None] | None]
+    """`(key)`: a stage begins here and now, and what gives way is part of it; returns what ends it,
+    None where no batch is at work."""
+    pixels: Callable[[int, int], None]
+    """`(width, height)`: the sample at work opened an image of this size."""
+
     def __init__(
         self,
         log: LogWriter,
@@ -340,17 +322,11 @@ class Recorder:
     ) -> None:
         self.log = log
         self.clock = clock
-        self.pace = SamplingRate()
-        self.names = LogNames()
+        self.state = RecorderState()
         self._codes: dict[Stage, int] = {}
         self._files_said = 0
-        self.names.getitem_key, self.names.batch_key = self.key(GETITEM), self.key(BATCH)
-        self._hot = hot_path(log, (clock, cpu_clock), self.pace, self.names)
-        # Bound here once: a hook's way to its functions must not lead through properties.
-        self.method, self.call, self.sample = self._hot.method, self._hot.call, self._hot.sample
-        self.in_sample, self.at_work = self._hot.in_sample, self._hot.at_work
-        self.enter_batch, self.failed = self._hot.enter_batch, self._hot.failed
-        self.file, self.pixels = self._hot.file, self._hot.pixels
+        self.state.getitem_key, self.state.batch_key = self.key(GETITEM), self.key(BATCH)
+        vars(self).update(hot_path(log, (clock, cpu_clock), self.state))
 
     def retire(self, *, close: bool = True) -> None:
         """Write nothing from now on: a hook that somebody still holds only calls its original.
@@ -358,7 +334,7 @@ class Recorder:
         Args:
             close: also give the mapping back; a forked child leaves it to its parent.
         """
-        self._hot.leave()
+        self.leave()
         if close:
             self.log.close()
 
@@ -375,12 +351,12 @@ class Recorder:
             code = self._codes[stage] = len(self._codes) + 1
             self.log.say(code=code, stage=stage)
         key = (Tag.ENTER << TAG_SHIFT | code << CODE_SHIFT) - self.log.header[Header.BORN_NS]
-        self.names.stage_of_key[key] = stage
+        self.state.stage_of_key[key] = stage
         return key
 
     def begin(self, stage: Stage) -> Callable[[], None] | None:
-        """A stage begins here and now, see `HotPath.begin`."""
-        return self._hot.begin(self.key(stage))
+        """A stage begins here and now, see `begin_key`."""
+        return self.begin_key(self.key(stage))
 
     def note(self, sentence: str) -> None:
         """Say what could not be seen; it is shown with the run."""
@@ -392,11 +368,11 @@ class Recorder:
         timed = self.call(original, self.key(COLLATE))
 
         def hook(samples: Any) -> Any:
-            self._hot.read_cpu(on=True)
+            self.read_cpu(on=True)
             try:
                 return timed(samples)
             finally:
-                self._hot.read_cpu(on=False)
+                self.read_cpu(on=False)
 
         return hook
 
@@ -418,14 +394,14 @@ class Recorder:
             made: whether there is a batch, and no exception.
         """
         words, place, header = self.log.words, self.log.place, self.log.header
-        self._hot.leave()
-        now = self._hot.clock_with_cpu()
+        self.leave()
+        now = self.clock_with_cpu()
         last = place()
         words[last] = now
         if made:
             self.mark(Tag.BATCH_END)
-        header[Header.SAMPLES] = self.pace.samples
-        new = self.names.new_files
+        header[Header.SAMPLES] = self.state.samples
+        new = self.state.new_files
         if new:
             self.log.say_files(new, self._files_said + 1)
             self._files_said += len(new)
@@ -442,7 +418,7 @@ class Recorder:
             sample_ns: time a sample takes.
         """
         cost_ns = events * _cpu_clock_cost_ns()
-        self.pace.cpu_every = max(1, min(1000, round(cost_ns / (_CPU_SHARE * max(sample_ns, 1)))))
+        self.state.cpu_every = max(1, min(1000, round(cost_ns / (_CPU_SHARE * max(sample_ns, 1)))))
 
 
 @functools.cache

@@ -50,17 +50,17 @@ _WEBDATASET_KINDS: Final = {
 def hook_fastai(recorder: Recorder, patches: Patches) -> None:
     """Make every item a sample, every transform a stage, and tell the collating."""
     cls = sys.modules["fastai.data.load"].DataLoader
-    patches.put(cls, "do_item", _item(recorder, cls.do_item))
+    original = cls.do_item
+
+    @functools.wraps(original)
+    def do_item(self: Any, index: Any) -> Any:
+        return recorder.sample(functools.partial(original, self), index)
+
+    patches.put(cls, "do_item", do_item)
     patches.put(cls, "create_batch", recorder.call(cls.create_batch, recorder.key(COLLATE)))
     module = sys.modules.get("fasttransform.transform") or sys.modules["fastcore.transform"]
     transform = module.Transform
     patches.put(transform, "_call", _transform(recorder, transform, transform._call))
-
-
-def makes_samples(dataset: Any) -> bool:
-    """Whether this is what fastai gives torch: an iterable of batches, whose samples are seen."""
-    cls = type(dataset)
-    return (cls.__module__, cls.__name__) == ("fastai.data.load", "_FakeLoader")
 
 
 class Batches:
@@ -79,14 +79,6 @@ class Batches:
         except StopIteration:
             self._recorder.mark(Tag.EXHAUSTED)
             raise
-
-
-def _item(recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def do_item(self: Any, index: Any) -> Any:
-        return recorder.sample(functools.partial(original, self), index)
-
-    return do_item
 
 
 def _transform(recorder: Recorder, cls: Any, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -199,9 +191,8 @@ class _Timed:
     def copy(self, holder: Any, name: str) -> Any:
         """The object with a recording function, or itself where there is none to record."""
         function = getattr(holder, name)
-        own = getattr(
-            holder, "mask_function", function
-        )  # `filter` calls the user's through its own
+        # `filter` calls the user's through its own
+        own = getattr(holder, "mask_function", function)
         plain = find_ops.is_function(function) and not inspect.iscoroutinefunction(own)
         if not plain or self._records(function) or get_ident() != self._home:
             return holder
@@ -317,6 +308,8 @@ def samples(recorder: Recorder, fetcher: Any) -> Any:
         recorder: of the batch at work.
         fetcher: torch's, with `dataset` and `dataset_iter`.
     """
-    if makes_samples(fetcher.dataset):
+    cls = type(fetcher.dataset)
+    # What fastai gives torch: an iterable of batches, whose samples are seen in it
+    if (cls.__module__, cls.__name__) == ("fastai.data.load", "_FakeLoader"):
         return Batches(recorder, fetcher.dataset_iter)
     return recorder.iterator(fetcher.dataset_iter)

@@ -181,7 +181,7 @@ class Probe:
 
     def part(self, stage: Stage) -> Callable[[], None]:
         """A part of the recording's own step begins; returns what to call at its end."""
-        return self._parts.begin(stage) or _nothing
+        return self._parts.begin(stage) or (lambda: None)
 
     @property
     def forked(self) -> bool:
@@ -238,7 +238,7 @@ class Probe:
         except OSError as error:
             self.marks.say(note=f"samples made in the main process were not recorded ({error})")
             return
-        self._hooks = Hooks(Recorder(log), self._task, self.marks)
+        self._hooks = Hooks(Recorder(log), self._iterations.waiting_for, self.marks)
         self._hooks.put_on()
         in_this_process.add(self._hooks)
 
@@ -246,16 +246,10 @@ class Probe:
         """Stand in for a module's worker loop."""
         original = module._worker_loop
         if not (isinstance(original, WorkerEntry) and original.belongs_to(self._place)):
-            entry = WorkerEntry(self._place, original, self._starting)
+            # The workers that start in a thread are those of the iterator that it starts
+            here = self._here
+            entry = WorkerEntry(self._place, original, lambda: getattr(here, "starting", None))
             self._patches.put(module, "_worker_loop", entry)
-
-    def _starting(self) -> int | None:
-        """Loader and epoch of the workers that start in this thread."""
-        return getattr(self._here, "starting", None)
-
-    def _task(self, fetcher: Any) -> Iteration | None:
-        """What a fetcher in this process makes: a batch of the iteration that is waited for."""
-        return self._iterations.waiting_for(fetcher)
 
     @unseen
     def _pinning(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -277,10 +271,6 @@ class Probe:
 
 def _is_among(loader: Any, loaders: list[Any]) -> bool:
     return any(loader is other for other in loaders)
-
-
-def _nothing() -> None:
-    """The end of a part that nobody sees."""
 
 
 def start_method(loader: Any) -> str:

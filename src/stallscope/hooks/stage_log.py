@@ -289,15 +289,12 @@ class LogWriter(MappedLog):
         """Give the mapping back, and the space that was not used. Nothing may be written then."""
         if self._mapping.closed:
             return
-        used = self._used()
+        following = self.place()
+        was_full = self.words[following] or self.words[-1]
+        used = None if was_full else following
         for view in (self.header, self.words, self._view):
             view.release()
         self._give_back(None if used is None else (HEADER_WORDS + used) * 8)
-
-    def _used(self) -> int | None:
-        """How many words were written; None when the log was full once."""
-        following = self.place()
-        return None if self.words[following] or self.words[-1] else following
 
 
 @dataclass(frozen=True, kw_only=True)

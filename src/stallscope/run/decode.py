@@ -343,7 +343,13 @@ def _samples(words: DecodedWords, rank: int) -> pl.DataFrame:
     numbers = np.arange(at.size)
     pixels = _first_in_sample(words, words.tags == Tag.PIXELS)
     file = _file_of_sample(words, pixels)
-    paths = [None, *(_readable(words.log, i + 1) for i in range(max(words.log.files, default=0)))]
+    files = words.log.files
+    # A path with the bytes of its name that are no text written out; a killed process may not have
+    # named the files of its last batch
+    paths = [None] + [
+        files[number].encode("utf-8", "backslashreplace").decode() if number in files else None
+        for number in range(1, max(files, default=0) + 1)
+    ]
     size = np.where(pixels >= 0, words.payload[np.maximum(pixels, 0)], 0) if at.size else numbers
     batch = words.batch_at[words.batch_of_word[at]]
     frame = pl.DataFrame(
@@ -352,7 +358,6 @@ def _samples(words: DecodedWords, rank: int) -> pl.DataFrame:
             "batch": words.payload[batch],
             "sample": words.sample_place(numbers),
             "index": words.payload[at] - INDEX_OFFSET,
-            # A killed process may not have named the files of its last batch.
             "file": np.where(file < len(paths), file, 0),
             "width": size >> 24,
             "height": size & ((1 << 24) - 1),
@@ -369,12 +374,6 @@ def _samples(words: DecodedWords, rank: int) -> pl.DataFrame:
         height=pl.when(pl.col("height") > 0).then("height"),
         bytes=pl.lit(None),  # asked later: no process waits for it while it loads
     ).select(pl.col(name).cast(kind) for name, kind in SAMPLES.items())
-
-
-def _readable(log: LogPages, number: int) -> str | None:
-    """A file's path, with the bytes of its name that are no text written out."""
-    path = log.files.get(number)
-    return path and path.encode("utf-8", "backslashreplace").decode()
 
 
 def _first_in_sample(words: DecodedWords, here: np.ndarray) -> np.ndarray:
@@ -407,9 +406,11 @@ def table(entries: Iterable[dict[str, Any]], *, origin_ns: int, rank: int) -> pl
     """
     known = list(entries)
     limits: dict[str, dict[str, float]] = {}
+    rows: list[_Row] = []
     for entry in known:
         limits |= entry.get("limits", {})
-    rows = [*_missing(known), *_rates(known, origin_ns)]
+        rows += [(0, 0, resource, None, None) for resource in entry.get("missing", ())]
+    rows += _rates(known, origin_ns)
     full = [
         (rank, start_ns, end_ns, resource, device, value, limits.get(resource, {}).get(device))
         for start_ns, end_ns, resource, device, value in rows
@@ -420,12 +421,6 @@ def table(entries: Iterable[dict[str, Any]], *, origin_ns: int, rank: int) -> pl
 def notes(entries: Iterable[dict[str, Any]]) -> list[str]:
     """What the sampler had to say, in sentences."""
     return [str(entry["note"]) for entry in entries if "note" in entry]
-
-
-def _missing(entries: list[dict[str, Any]]) -> Iterator[_Row]:
-    for entry in entries:
-        for resource in entry.get("missing", ()):
-            yield 0, 0, resource, None, None
 
 
 def _rates(entries: list[dict[str, Any]], origin_ns: int) -> Iterator[_Row]:

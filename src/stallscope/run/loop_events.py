@@ -20,7 +20,7 @@ _UNNAMED = Stage("unnamed", "other")
 """A part whose name was lost with its process."""
 
 
-_TIMES = {
+_TIMES: dict[int, str] = {
     Mark.ASKED: "asked_ns",
     Mark.TAKEN: "taken_ns",
     Mark.MADE: "made_ns",
@@ -56,8 +56,6 @@ class Wait:
     thread: int
     key: int
     start_ns: int
-    depth: int
-    """0 for the loop's own; more for one inside of another."""
     end_ns: int = 0
     number: int | None = None
     """Of the batch in its epoch; None where there was none."""
@@ -92,6 +90,10 @@ class Delivery:
     sent_ns: int | None = None
     arrived_ns: int | None = None
 
+    def times(self) -> list[int | None]:
+        """All of its times, in the order of the way."""
+        return [getattr(self, name) for name in _TIMES.values()]
+
 
 @dataclass
 class Events:
@@ -99,9 +101,8 @@ class Events:
 
     waits: list[Wait] = field(default_factory=list)
     """The loop's own, in the order in which they began; others are inside of them."""
-    iterators: list[NamedPart] = field(default_factory=list)
-    """The making of each iterator; `iterator_keys` has their epochs."""
-    iterator_keys: list[int] = field(default_factory=list)
+    iterators: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """The making of each iterator: begin, end, its epoch's key, thread."""
     parts: list[NamedPart] = field(default_factory=list)
     """Named parts of the loop; those of one thread are nested, and inner ones end first."""
     unfinished: list[NamedPart] = field(default_factory=list)
@@ -130,7 +131,7 @@ def _read_worker(page: MarkPages, found: Events) -> None:
     for what, _, key, number, _, time_ns in page.rows.tolist():
         delivery = found.deliveries[Batch(key, number)]
         delivery.worker, delivery.pid = page.worker, page.pid
-        setattr(delivery, _TIMES[Mark(what)], time_ns)
+        setattr(delivery, _TIMES[what], time_ns)
 
 
 class _Loop:
@@ -141,7 +142,7 @@ class _Loop:
         self._found = found
         self._waits: dict[int, list[Wait]] = defaultdict(list)
         self._parts: dict[int, list[tuple[Stage, int]]] = defaultdict(list)
-        self._iter_ns: dict[int, tuple[int, int]] = {}
+        self._iter_ns: dict[int, int] = {}
         self._pin_ns: dict[int, int] = {}
         self._pinned: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._pinning_for: dict[int, list[int]] = defaultdict(list)
@@ -150,34 +151,20 @@ class _Loop:
 
     def read(self) -> None:
         """Fill what was found."""
-        reads = {
-            Mark.ITER: self._iter,
-            Mark.ITERATED: self._iterated,
-            Mark.WAIT: self._wait,
-            Mark.GOT: self._got,
-            Mark.ENDED: self._ended,
-            Mark.BEGIN: self._begin,
-            Mark.END: self._end,
-            Mark.PIN: self._pin,
-            Mark.PINNED: self._pin_end,
-            Mark.PINS: self._pins,
-            Mark.COLLECT: self._collect,
-            Mark.COLLECTED: self._collected,
-        }
-        for what, thread, key, number, extra, time_ns in self._page.rows.tolist():
-            read = reads.get(what)
-            if read is not None:
-                read(thread, key, number, extra, time_ns)
-                self._found.last_ns[thread] = time_ns
+        for row in self._page.rows.tolist():
+            what, thread, key, number, extra, time_ns = row
+            if what in _TIMES:
+                self._deliver(what, Batch(key, number), extra, time_ns)
             else:
-                self._deliver(Mark(what), Batch(key, number), extra, time_ns)
+                self._read(row)
+                self._found.last_ns[thread] = time_ns
         self._match_pins()
         for thread, begun in self._parts.items():
             self._found.unfinished += [
                 NamedPart(thread, stage, start, start) for stage, start in begun
             ]
 
-    def _deliver(self, what: Mark, batch: Batch, extra: int, time_ns: int) -> None:
+    def _deliver(self, what: int, batch: Batch, extra: int, time_ns: int) -> None:
         delivery = self._found.deliveries[batch]
         setattr(delivery, _TIMES[what], time_ns)
         if what == Mark.ASKED:
@@ -186,26 +173,37 @@ class _Loop:
         elif what == Mark.TAKEN:
             delivery.pid = self._page.pid
 
-    def _iter(self, thread: int, key: int, _: int, __: int, time_ns: int) -> None:
-        self._iter_ns[key] = thread, time_ns
-
-    def _iterated(self, thread: int, key: int, _: int, __: int, time_ns: int) -> None:
-        if key in self._iter_ns:
-            begun = self._iter_ns.pop(key)[1]
-            self._found.iterators.append(NamedPart(thread, _UNNAMED, begun, time_ns))
-            self._found.iterator_keys.append(key)
-
-    def _wait(self, thread: int, key: int, _: int, __: int, time_ns: int) -> None:
-        open_here = self._waits[thread]
-        wait = Wait(thread, key, time_ns, depth=len(open_here))
-        (open_here[-1].inside if open_here else self._found.waits).append(wait)
-        open_here.append(wait)
-
-    def _got(self, thread: int, key: int, number: int, _: int, time_ns: int) -> None:
-        self._close(thread, key, time_ns, number)
-
-    def _ended(self, thread: int, key: int, _: int, __: int, time_ns: int) -> None:
-        self._close(thread, key, time_ns, None)
+    def _read(self, row: list[int]) -> None:  # noqa: C901 - one case for each kind of mark
+        what, thread, key, number, extra, time_ns = row
+        match what:
+            case Mark.ITER:
+                self._iter_ns[key] = time_ns
+            case Mark.ITERATED if key in self._iter_ns:
+                self._found.iterators.append((self._iter_ns.pop(key), time_ns, key, thread))
+            case Mark.WAIT:
+                open_here = self._waits[thread]
+                wait = Wait(thread, key, time_ns)
+                (open_here[-1].inside if open_here else self._found.waits).append(wait)
+                open_here.append(wait)
+            case Mark.GOT:
+                self._close(thread, key, time_ns, number)
+            case Mark.ENDED:
+                self._close(thread, key, time_ns, None)
+            case Mark.BEGIN:
+                self._parts[thread].append((self._page.stages.get(extra, _UNNAMED), time_ns))
+            case Mark.END:
+                self._end(thread, self._page.stages.get(extra, _UNNAMED), time_ns)
+            case Mark.PIN:
+                self._pin_ns[thread] = time_ns
+            case Mark.PINNED if thread in self._pin_ns:
+                self._pinned[thread].append((self._pin_ns.pop(thread), time_ns))
+            case Mark.PINS:
+                self._pinning_for[extra].append(key)
+            case Mark.COLLECT:
+                self._collect_ns = time_ns
+            case Mark.COLLECTED if self._collect_ns is not None:
+                self._found.collections.append((self._collect_ns, time_ns))
+                self._collect_ns = None
 
     def _close(self, thread: int, key: int, time_ns: int, number: int | None) -> None:
         open_here = self._waits[thread]
@@ -216,12 +214,8 @@ class _Loop:
                 wait.number = number
                 return
 
-    def _begin(self, thread: int, _: int, __: int, code: int, time_ns: int) -> None:
-        stage = self._page.stages.get(code, _UNNAMED)
-        self._parts[thread].append((stage, time_ns))
-
-    def _end(self, thread: int, _: int, __: int, code: int, time_ns: int) -> None:
-        stage, open_here = self._page.stages.get(code, _UNNAMED), self._parts[thread]
+    def _end(self, thread: int, stage: Stage, time_ns: int) -> None:
+        open_here = self._parts[thread]
         if not any(stage == begun for begun, _ in open_here):
             return
         while open_here:  # one that raised has no end of its own
@@ -229,24 +223,6 @@ class _Loop:
             self._found.parts.append(NamedPart(thread, begun, start_ns, time_ns))
             if begun == stage:
                 return
-
-    def _pin(self, thread: int, _: int, __: int, ___: int, time_ns: int) -> None:
-        self._pin_ns[thread] = time_ns
-
-    def _pin_end(self, thread: int, _: int, __: int, ___: int, time_ns: int) -> None:
-        if thread in self._pin_ns:
-            self._pinned[thread].append((self._pin_ns.pop(thread), time_ns))
-
-    def _pins(self, _: int, key: int, __: int, thread: int, ___: int) -> None:
-        self._pinning_for[thread].append(key)
-
-    def _collect(self, _: int, __: int, ___: int, ____: int, time_ns: int) -> None:
-        self._collect_ns = time_ns
-
-    def _collected(self, _: int, __: int, ___: int, ____: int, time_ns: int) -> None:
-        if self._collect_ns is not None:
-            self._found.collections.append((self._collect_ns, time_ns))
-            self._collect_ns = None
 
     def _match_pins(self) -> None:
         """The batches of a thread that pins arrive in the order in which they were pinned.

@@ -120,7 +120,10 @@ def _run(written: _Written, number: int) -> Run:
     """The run of one loader."""
     about, known = written.about, written.loader(number)
     loop = loops.loop(written.events, number, written.who)
-    pages, decoded = _of_loader(written, number)
+    # Of the processes that worked for this loader, also those that worked for several
+    pairs = zip(written.logs, written.decoded, strict=True)
+    mine = [(page, one) for page, one in pairs if page.loader in (0, number)]
+    pages, decoded = [page for page, _ in mine], [one for _, one in mine]
     made = _stack([d.batches for d in decoded], decode.BATCHES, number)
     batches, steps = mark_steady(made, loop.steps, loop.deliveries, about.warmup)
     settings = Settings(
@@ -145,13 +148,6 @@ def _run(written: _Written, number: int) -> Run:
         machine=about.machine,
         notes=tuple(dict.fromkeys(_notes(written, number, pages, batches))),
     )
-
-
-def _of_loader(written: _Written, number: int) -> tuple[list[LogPages], list[Decoded]]:
-    """The logs of the processes that worked for a loader, also those that worked for several."""
-    pairs = zip(written.logs, written.decoded, strict=True)
-    mine = [(page, one) for page, one in pairs if page.loader in (0, number)]
-    return [page for page, _ in mine], [one for _, one in mine]
 
 
 def _stack(frames: list[pl.DataFrame], schema: dict[str, Any], number: int) -> pl.DataFrame:
@@ -210,8 +206,7 @@ def _with_sizes(samples: pl.DataFrame) -> pl.DataFrame:
 
 def _began_ns(written: _Written, number: int) -> dict[int, int]:
     """When the loop asked for the iterator of each epoch."""
-    found = zip(written.events.iterators, written.events.iterator_keys, strict=True)
-    pairs = ((loader_and_epoch(key), part.start_ns) for part, key in found)
+    pairs = ((loader_and_epoch(key), start) for start, _, key, _ in written.events.iterators)
     return {epoch: start for (loader, epoch), start in pairs if loader == number}
 
 

@@ -93,7 +93,6 @@ class LoopStall(NamedTuple):
     rank: int
     share: float
     """Share (0 to 1) of its time in which it stalled."""
-    has_step: bool
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def _stood(steps: pl.DataFrame, stalls: pl.DataFrame) -> LoopStall | None:
         mine = pl.col("rank") == rank
         time = loop_breakdown(steps.filter(mine), stalls.filter(mine))
         if time is not None:
-            found.append(LoopStall(rank, time.stall_share, time.step_s > 0))
+            found.append(LoopStall(rank, time.stall_share))
     return max(found, key=lambda stood: stood.share, default=None)
 
 
@@ -317,23 +316,22 @@ def usage(run: Run) -> Usage | None:
     there = own.drop_nulls("value")
     if there.is_empty():
         return None
-    begin_ns, end_ns = (
-        float(there["start_ns"].to_numpy().min()),
-        float(there["end_ns"].to_numpy().max()),
-    )
+    begin_ns = float(there["start_ns"].to_numpy().min())
+    end_ns = float(there["end_ns"].to_numpy().max())
     length_ns = max((end_ns - begin_ns) / MOST_BINS, SHORTEST_S * 1e9)
     number = max(int((end_ns - begin_ns) / length_ns), 1)
     length_ns = (end_ns - begin_ns) / number
     edges_ns = begin_ns + np.arange(number + 1) * length_ns
     stood_s = stalled_s(edges_ns[:-1], edges_ns[1:], stalls.filter(mine))
     cost = there.filter(pl.col("resource") == SAMPLER)
+    cost_ns = (cost["end_ns"] - cost["start_ns"]).to_numpy()
     return Usage(
         values=_binned(there, begin_ns, length_ns, number),
         stalled=np.clip(stood_s * 1e9 / length_ns, 0.0, 1.0),
         begin_s=begin_ns / 1e9,
         bin_s=length_ns / 1e9,
         samples=cost.height,
-        cost_share=_mean(cost),
+        cost_share=float(np.average(cost["value"], weights=cost_ns)) if cost.height else None,
         missing=tuple(own.filter(pl.col("value").is_null())["resource"].unique().sort()),
         judged=found,
     )
@@ -346,12 +344,6 @@ def _binned(there: pl.DataFrame, begin_ns: float, length_ns: float, number: int)
         .agg(pl.col("value").mean(), pl.col("limit").max())
         .sort("resource", "device", "at_s")
     )
-
-
-def _mean(cost: pl.DataFrame) -> float | None:
-    """By the length of each sample."""
-    length_ns = (cost["end_ns"] - cost["start_ns"]).to_numpy()
-    return float(np.average(cost["value"].to_numpy(), weights=length_ns)) if cost.height else None
 
 
 def sentence(found: Saturation) -> str:

@@ -295,7 +295,7 @@ def _new(folder: Path, number: int = 1) -> Path:
 def _launch() -> str:
     """What all ranks of this launch know, and those of other launches do not."""
     if _number("LOCAL_WORLD_SIZE") in (0, _number("WORLD_SIZE")):  # all on this machine
-        born_s = _launcher_born_s(os.getppid())
+        born_s = _launcher_born_s()
         if born_s is not None:
             return _stamp(born_s)
     elif (job := os.environ.get("TORCHELASTIC_RUN_ID", "none")) != "none":
@@ -306,31 +306,17 @@ def _launch() -> str:
     )
 
 
-def _launcher_born_s(pid: int) -> float | None:
-    """When the nearest ancestor that is no rank was started, in s since 1970; None if unknown.
+def _launcher_born_s() -> float | None:
+    """When the nearest ancestor that is no rank was started, in s since 1970; None if unknown."""
+    import psutil  # takes milliseconds: only where there are ranks
 
-    See proc(5): `btime` in /proc/stat, `ppid` (4) and `starttime` (22) in /proc/<pid>/stat.
-    """
-    try:
-        while pid and _is_rank(pid):
-            pid = int(_stat(pid)[1])
-        boot_s = Path("/proc/stat").read_text().partition("\nbtime ")[2].split()[0]
-        return int(boot_s) + int(_stat(pid)[19]) / os.sysconf("SC_CLK_TCK") if pid else None
-    except (OSError, ValueError, IndexError):  # no /proc, or not Linux's
-        return None
-
-
-def _is_rank(pid: int) -> bool:
-    try:
-        environ = Path(f"/proc/{pid}/environ").read_bytes()
-    except PermissionError:  # another user's
-        return False
-    return any(entry.startswith(b"RANK=") for entry in environ.split(b"\0"))
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/<pid>/stat from the third on; the second, a name, may hold blanks."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    for process in psutil.Process().parents():
+        with suppress(psutil.Error):  # one of another user, say, is no rank
+            if "RANK" in process.environ():
+                continue
+        with suppress(psutil.Error):
+            return float(process.create_time())
+    return None
 
 
 def _stamp(seconds: float) -> str:

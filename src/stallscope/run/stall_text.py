@@ -128,7 +128,9 @@ def rows_of(run: Run, time: LoopBreakdown, most: int) -> list[StallRow]:
     """
     if time.stall_share < NOTHING:
         return []
-    busy = {(stage, kind): part for stage, kind, part in _busy(run).iter_rows()}
+    work = run.stages().drop_nulls("busy_share")
+    own = work.group_by("stage", "kind").agg(pl.col("busy_share").sum())  # two rows there are one
+    busy = {(stage, kind): part for stage, kind, part in own.iter_rows()}
     rows = [
         StallRow(
             printable(part["part"]),
@@ -147,12 +149,6 @@ def rows_of(run: Run, time: LoopBreakdown, most: int) -> list[StallRow]:
         return rows
     together = (sum(row.exposed_s for row in small), sum(row.share for row in small))
     return [*told, StallRow(f"{len(small)} more", "other", *together, None), *unknown]
-
-
-def _busy(run: Run) -> pl.DataFrame:
-    """Stage, kind and share of the workers' time; a stage that is two rows there is one."""
-    work = run.stages().drop_nulls("busy_share")
-    return work.group_by("stage", "kind").agg(pl.col("busy_share").sum())
 
 
 def split(time: LoopBreakdown) -> str:

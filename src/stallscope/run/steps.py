@@ -33,7 +33,7 @@ from stallscope.stages import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stallscope.run.loop_events import Batch, Delivery, Events, NamedPart, Wait
+    from stallscope.run.loop_events import Batch, Delivery, Events, Wait
 
 
 _TRAINS = (BACKWARD, OPTIMIZER)
@@ -122,9 +122,9 @@ class Steps:
         self._part_starts = [part.start_ns for part in self._parts]
         self._collections = sorted(found.collections)
         self._iterators = sorted(
-            (part.start_ns, part.end_ns, key, part.thread)
-            for part, key in zip(found.iterators, found.iterator_keys, strict=True)
-            if self._owners.of(key) != AROUND and not self._is_waiting(part)
+            (start_ns, end_ns, key, thread)
+            for start_ns, end_ns, key, thread in found.iterators
+            if self._owners.of(key) != AROUND and not self._is_waiting(thread, start_ns)
         )
 
     def steps(self) -> Iterator[PendingStep]:
@@ -139,7 +139,9 @@ class Steps:
             for wait in got:
                 batch = self._batch(wait) or last
                 at = bisect_left(bounds, wait.end_ns)
-                until = bounds[at] if at < len(bounds) else self._end(thread, wait)
+                # The last step of all ends where its thread was last heard of
+                end = max(self._found.last_ns.get(thread, 0), wait.end_ns)
+                until = bounds[at] if at < len(bounds) else end
                 if batch is None or self._failed(wait, until):
                     continue
                 near = track[bisect_left(starts, wait.end_ns) : bisect_left(starts, until)]
@@ -157,11 +159,11 @@ class Steps:
     def _is_mine(self, key: int) -> bool:
         return self._owners.of(key) == self._loader
 
-    def _is_waiting(self, part: NamedPart) -> bool:
-        """Whether this begins inside of a wait, and so is a piece of it."""
-        track = self._owners.tracks.get(part.thread, [])
-        at = bisect_left(track, part.start_ns, key=lambda wait: wait.start_ns) - 1
-        return at >= 0 and part.start_ns < track[at].end_ns
+    def _is_waiting(self, thread: int, at_ns: int) -> bool:
+        """Whether this moment lies inside of a wait, so that what begins then is a piece of it."""
+        track = self._owners.tracks.get(thread, [])
+        at = bisect_left(track, at_ns, key=lambda wait: wait.start_ns) - 1
+        return at >= 0 and at_ns < track[at].end_ns
 
     def _batch(self, wait: Wait) -> Batch | None:
         """The batch that came: of the loader inside, where there is one."""
@@ -169,10 +171,6 @@ class Steps:
             return wait.batch
         inside = [w.batch for w in wait.inside if w.batch and w.batch.loader == self._loader]
         return inside[-1] if inside else None
-
-    def _end(self, thread: int, wait: Wait) -> int:
-        """Where the last step of all ends, as far as one can tell."""
-        return max(self._found.last_ns.get(thread, 0), wait.end_ns)
 
     def _use(self, wait: Wait, until: int, near: Sequence[Wait]) -> list[Interval]:
         """What the loop did from the end of a wait on."""
@@ -295,26 +293,35 @@ def loop(found: Events, loader: int, who: Who) -> LoopTables:
         who: whose tables these are.
     """
     steps = list(Steps(found, loader).steps())
-    worker = {batch: delivery.worker for batch, delivery in found.deliveries.items()}
-    pins = {b: pin for b, pin in found.pins.items() if b.loader == loader}
-    rows = [_step_row(step, who, worker.get(step.batch), pins.get(step.batch)) for step in steps]
-    frame = pl.DataFrame(rows, STEPS, orient="row")
+    ways = {batch: way for batch, way in found.deliveries.items() if batch.loader == loader}
+    pins = {batch: pin for batch, pin in found.pins.items() if batch.loader == loader}
+    rows = [
+        _step_row(step, who, found.deliveries.get(step.batch), pins.get(step.batch))
+        for step in steps
+    ]
+    frame = _table(rows, STEPS, who)
     # Where nothing was ever copied, or nothing was done with a batch, nothing was measured
     never = [name for name in ("h2d_s", "step_s") if not frame[name].sum()]
+    deliveries = [
+        (who.rank, way.pid, way.worker, batch.epoch, batch.number, *way.times())
+        for batch, way in ways.items()
+    ]
     return LoopTables(
         steps=frame.with_columns(pl.lit(None, STEPS[name]).alias(name) for name in never),
-        waits=pl.DataFrame(list(_wait_rows(steps, loader, who)), WAITS, orient="row"),
-        deliveries=_deliveries(found, loader, who),
-        side_spans=pl.DataFrame(
-            [*_loop_spans(steps, who), *_pin_spans(pins, who), *_sent(found, loader, who)],
-            SPANS,
-            orient="row",
-        ),
+        waits=_table(list(_wait_rows(steps, loader, who)), WAITS, who),
+        deliveries=_table(deliveries, DELIVERIES, who).sort("epoch", "batch"),
+        side_spans=_table(list(_side_spans(steps, pins, ways, who)), SPANS, who),
     )
 
 
+def _table(rows: list[tuple[Any, ...]], schema: dict[str, Any], who: Who) -> pl.DataFrame:
+    """The rows with their times counted from the start of the run."""
+    moments = [name for name in schema if name.endswith("_ns") and name != "cpu_ns"]
+    return pl.DataFrame(rows, schema, orient="row").with_columns(pl.col(moments) - who.origin_ns)
+
+
 def _step_row(
-    step: PendingStep, who: Who, worker: int | None, pin: tuple[int, int] | None
+    step: PendingStep, who: Who, delivery: Delivery | None, pin: tuple[int, int] | None
 ) -> tuple[Any, ...]:
     spent: Counter[str] = Counter()
     for span in step.spans:
@@ -324,15 +331,15 @@ def _step_row(
         step.number,
         batch.epoch,
         batch.number,
-        worker,
+        delivery and delivery.worker,
         (wait.end_ns - wait.start_ns) / 1e9,
         (pin[1] - pin[0]) / 1e9 if pin else None,
         spent.pop("h2d", 0) / 1e9,
         spent.pop("step", 0) / 1e9,
         sum(spent.values()) / 1e9,
         who.rank,
-        wait.start_ns - who.origin_ns,
-        wait.end_ns - who.origin_ns,
+        wait.start_ns,
+        wait.end_ns,
         None if step.restart_ns is None else step.restart_ns / 1e9,
         False,
     )
@@ -344,52 +351,31 @@ def _wait_rows(steps: list[PendingStep], loader: int, who: Who) -> Iterator[tupl
         for wait in step.wait.inside if outer else [step.wait]:
             batch = wait.batch
             if batch is not None and (batch.loader == loader or not outer):
-                yield (
-                    who.rank,
-                    step.number,
-                    batch.epoch,
-                    batch.number,
-                    wait.start_ns - who.origin_ns,
-                    wait.end_ns - who.origin_ns,
-                )
+                place = (who.rank, step.number, batch.epoch, batch.number)
+                yield (*place, wait.start_ns, wait.end_ns)
 
 
-def _loop_spans(steps: list[PendingStep], who: Who) -> Iterator[tuple[Any, ...]]:
+def _side_spans(
+    steps: list[PendingStep],
+    pins: dict[Batch, tuple[int, int]],
+    ways: dict[Batch, Delivery],
+    who: Who,
+) -> Iterator[tuple[Any, ...]]:
+    """What the loop did, what was pinned, and what the workers sent."""
+
+    def row(pid: int, worker: int | None, batch: Batch, span: Interval) -> tuple[Any, ...]:
+        place = (who.rank, pid, worker, batch.epoch, batch.number, None)
+        return (*place, span.stage.name, span.stage.kind, span.start_ns, span.end_ns, None)
+
     for step in steps:
         for span in step.spans:
-            yield _span(who, who.pid, None, step.batch, span)
-
-
-def _pin_spans(pins: dict[Batch, tuple[int, int]], who: Who) -> Iterator[tuple[Any, ...]]:
-    for batch, (begin, end) in pins.items():
-        yield _span(who, who.pid, None, batch, Interval(begin, end, PIN))
-
-
-def _sent(found: Events, loader: int, who: Who) -> Iterator[tuple[Any, ...]]:
-    for batch, way in found.deliveries.items():
-        if batch.loader == loader and way.pid and way.pickle_ns and way.sent_ns:
+            yield row(who.pid, None, step.batch, span)
+    for batch, pin in pins.items():
+        yield row(who.pid, None, batch, Interval(*pin, PIN))
+    for batch, way in ways.items():
+        if way.pid and way.pickle_ns and way.sent_ns:
             span = Interval(way.pickle_ns, max(way.sent_ns, way.pickle_ns), SEND)
-            yield _span(who, way.pid, way.worker, batch, span)
-
-
-def _span(who: Who, pid: int, worker: int | None, batch: Batch, span: Interval) -> tuple[Any, ...]:
-    begin, end = span.start_ns - who.origin_ns, span.end_ns - who.origin_ns
-    place = (who.rank, pid, worker, batch.epoch, batch.number, None)
-    return (*place, span.stage.name, span.stage.kind, begin, end, None)
-
-
-def _deliveries(found: Events, loader: int, who: Who) -> pl.DataFrame:
-    rows = [
-        (who.rank, way.pid, way.worker, batch.epoch, batch.number, *_times(way, who))
-        for batch, way in found.deliveries.items()
-        if batch.loader == loader
-    ]
-    return pl.DataFrame(rows, DELIVERIES, orient="row").sort("epoch", "batch")
-
-
-def _times(way: Delivery, who: Who) -> Iterator[int | None]:
-    times = (way.asked_ns, way.taken_ns, way.made_ns, way.pickle_ns, way.sent_ns, way.arrived_ns)
-    return (None if time is None else time - who.origin_ns for time in times)
+            yield row(way.pid, way.worker, batch, span)
 
 
 def mark_steady(

@@ -202,7 +202,12 @@ def timeline(run: Run) -> Timeline | None:
     steps = run.steps().drop_nulls(["start_ns", "end_ns"])
     if steps.is_empty():
         return None
-    rank, favoured, period = _looked_for(run, steps)
+    ranks = steps["rank"].unique().sort().to_list()
+    pattern = leading(run.patterns().filter(pl.col("rank").is_in(ranks)))
+    # The leading pattern's steps; without one, any stall of the first rank
+    rank, favoured, period = (
+        (pattern["rank"], pattern["steps"], pattern["period"]) if pattern else (ranks[0], [], None)
+    )
     first = pl.col("rank") == rank
     found = window(
         steps.filter(first),
@@ -232,15 +237,6 @@ def makers(run: Run, rank: int) -> tuple[int | None, ...]:
     """Everyone who makes batches in a rank, in order; None is the main process."""
     known = [table.filter(rank=rank)["worker"].unique() for table in (run.deliveries, run.batches)]
     return tuple(pl.concat(known).unique().sort(nulls_last=True))
-
-
-def _looked_for(run: Run, steps: pl.DataFrame) -> tuple[int, list[int], int | None]:
-    """Rank, steps and period of the leading pattern; without one, any stall of the first rank."""
-    ranks = steps["rank"].unique().sort().to_list()
-    pattern = leading(run.patterns().filter(pl.col("rank").is_in(ranks)))
-    return (
-        (pattern["rank"], pattern["steps"], pattern["period"]) if pattern else (ranks[0], [], None)
-    )
 
 
 def blocks_in(run: Run, first: pl.Expr, found: Window) -> pl.DataFrame:

@@ -4,6 +4,10 @@ Workers that are busy are no problem; a loop that waits for them is. So the work
 is laid over the stall that waited for it, and only what overlaps counts (see `lifecycle`). What
 lies in a stall beside the DataLoader's own `next` is the main process's work. The parts of a stall
 add up to it.
+
+Here and in `lifecycle`, a table has the name of its columns: `steps`, `waits` and `deliveries`
+those in `run.result`, `spans` (the workers') and `side_spans` those of `run.decode.SPANS`. Steps
+are those that are asked about; all others are of the whole run, with warm-up and all epochs.
 """
 
 from __future__ import annotations
@@ -67,13 +71,9 @@ _STEP = ["rank", "step"]
 
 
 def find_stalls(steps: pl.DataFrame) -> pl.DataFrame:
-    """The waits that matter; on an epoch's first step `iter(loader)` is part of the wait.
+    """The waits that matter, by the median of these steps; columns of `STALLS`, in their order.
 
-    Args:
-        steps: columns of `run.STEPS`; their median decides what matters.
-
-    Returns:
-        Columns of `STALLS`, in the order of the steps.
+    On an epoch's first step `iter(loader)` is part of the wait.
     """
     restart_s = pl.col("restart_s").fill_null(0.0)
     used_s = pl.sum_horizontal("wait_s", "h2d_s", "step_s", "other_s")  # null counts as 0
@@ -95,17 +95,7 @@ def stall_parts(
     spans: pl.DataFrame,
     side_spans: pl.DataFrame,
 ) -> pl.DataFrame:
-    """What each stall consists of.
-
-    Args:
-        stalls: columns of `STALLS`.
-        deliveries: columns of `run.DELIVERIES`, of the whole run: also warm-up, all epochs.
-        spans: columns of `run.decode.SPANS`, the workers', of the whole run.
-        side_spans: the same columns, of pinning and of the training loop.
-
-    Returns:
-        Columns of `PARTS`, in the order of the stalls.
-    """
+    """What each stall consists of; columns of `PARTS`, in the order of the stalls."""
     found = (
         attribute_sections(
             lifecycle_of(stalls, deliveries, side_spans), deliveries, spans, side_spans
@@ -120,14 +110,7 @@ def stall_parts(
 
 
 def table(parts: pl.DataFrame) -> pl.DataFrame:
-    """All stalls together.
-
-    Args:
-        parts: columns of `PARTS`.
-
-    Returns:
-        Columns of `EXPOSED`.
-    """
+    """All stalls together: of `parts`, the columns of `EXPOSED`."""
     return (
         parts.group_by(_PART, maintain_order=True)
         .agg(pl.col("exposed_s").sum(), stalls=pl.struct("rank", "step").n_unique())
@@ -138,11 +121,7 @@ def table(parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def not_recorded_share(parts: pl.DataFrame) -> float:
-    """Share (0 to 1) of all stalled time in which a batch was made that was not recorded.
-
-    Args:
-        parts: columns of `PARTS`, before `spread`.
-    """
+    """Share (0 to 1) of all stalled time in which a batch was made that was not recorded."""
     total_s = float(parts["exposed_s"].sum())
     unknown_s = float(parts.filter(_is_own(NOT_RECORDED))["exposed_s"].sum())
     return unknown_s / total_s if total_s else 0.0
@@ -154,9 +133,6 @@ def spread(parts: pl.DataFrame) -> pl.DataFrame:
     A batch that the recorder left out is taken to be made like the others: its time is divided in
     the proportion of all stages' exposed time. Where no stage was seen, nothing is divided. How
     much it is says `not_recorded_share`.
-
-    Args:
-        parts: columns of `PARTS`.
     """
     # A worker may collect garbage while it makes a batch: that is work like any other
     own = pl.any_horizontal(_is_own(part) for part in KIND_OF if part != GARBAGE)
@@ -206,15 +182,7 @@ def break_down_stalls(
     spans: pl.DataFrame,
     side_spans: pl.DataFrame,
 ) -> StallBreakdown:
-    """What the loop stalled for in these steps.
-
-    Args:
-        steps: columns of `run.STEPS`; those that count.
-        waits: columns of `run.WAITS`.
-        deliveries: columns of `run.DELIVERIES`, of the whole run.
-        spans: columns of `run.decode.SPANS`, of the whole run.
-        side_spans: the same columns, of the whole run.
-    """
+    """What the loop stalled for in these steps."""
     stalls = find_stalls(steps)
     found = stall_parts(_windows(stalls, steps, waits), deliveries, spans, side_spans)
     merged = found.group_by("rank", "step", "part", "kind", maintain_order=True).agg(

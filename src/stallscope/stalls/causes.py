@@ -191,13 +191,7 @@ class PatternCause:
 
 
 def explain(cause: PatternCause, left: Residual, tests: int) -> ExplainedStalls | None:
-    """What a cause explains of the rest; None where it explains nothing for sure.
-
-    Args:
-        cause: what happened.
-        left: where the loop stalled, as far as nothing else explains it.
-        tests: how many causes are tried, that share the doubt.
-    """
+    """What one of so many causes tried explains of the rest; None: nothing for sure."""
     levels = left.levels()
     candidates = []
     for stalled in levels:
@@ -238,12 +232,7 @@ def slow_sample_limit(took_s: np.ndarray) -> tuple[float, float]:
 
 
 def slow_samples(loop: StepSeries, samples: pl.DataFrame) -> list[PatternCause]:
-    """Batches with a sample that takes far longer than samples do.
-
-    Args:
-        loop: the steps of one rank.
-        samples: what `Run.samples` gives, of this rank.
-    """
+    """Batches with a sample that takes far longer than samples do."""
     if samples.is_empty():
         return []
     took_s = samples["total_s"].to_numpy()
@@ -294,12 +283,7 @@ def _name(row: dict[str, object]) -> str:
 
 
 def new_files(loop: StepSeries, samples: pl.DataFrame) -> list[PatternCause]:
-    """Batches in which a worker comes to a new file that holds many samples (a shard).
-
-    Args:
-        loop: the steps of one rank.
-        samples: what `Run.samples` gives, of this rank.
-    """
+    """Batches in which a worker comes to a new file that holds many samples (a shard)."""
     # Where a file is opened once for many samples, the first of them alone carries its name.
     inherited = pl.col("path").forward_fill().over("epoch", "worker")
     ordered = samples.sort("epoch", "worker", "start_ns", maintain_order=True)
@@ -443,12 +427,7 @@ def parts_s(loop: StepSeries, side_spans: pl.DataFrame) -> dict[str, np.ndarray]
 
 
 def step_causes(loop: StepSeries, parts: dict[str, np.ndarray]) -> list[PatternCause]:
-    """All that may explain long steps, the most specific first.
-
-    Args:
-        loop: the steps of one rank.
-        parts: as `parts_s` gives them.
-    """
+    """All that may explain long steps, the most specific first."""
     garbage = [GARBAGE.name] if GARBAGE.name in parts else []
     named = [name for name in parts if name not in (*MODEL, *garbage)]
     causes = [_part(loop, "garbage_collection", name, parts[name], 1) for name in garbage]
@@ -461,7 +440,8 @@ def _part(loop: StepSeries, code: str, name: str, took_s: np.ndarray, tried: int
     called = CALLED.get(name, name)
 
     def title(stops: Stops) -> str:
-        return f"{_longer(loop, stops)}: {called} takes {stops.median(took_s)}"
+        times = f"{times_longer(loop, stops.named)} times as long as usual"
+        return f"{stops.subject('is', 'are')} {times}: {called} takes {stops.median(took_s)}"
 
     return PatternCause(
         code=code,
@@ -485,11 +465,6 @@ def _ends(loop: StepSeries) -> PatternCause:
         return f"{ends}, in your own code (validation or a checkpoint?)"
 
     return PatternCause("epoch_end", last, title, fewest=2)
-
-
-def _longer(loop: StepSeries, stops: Stops) -> str:
-    times = times_longer(loop, stops.named)
-    return f"{stops.subject('is', 'are')} {times} times as long as usual"
 
 
 def times_longer(loop: StepSeries, which: np.ndarray) -> str:

@@ -96,11 +96,6 @@ def lifecycle_of(
     A milestone that was not seen falls together with a neighbour, so that the section that is
     known takes the time. What comes later in the way bounds what comes before it: a process reads
     the clock after the fact, and where another one was quicker, the other one's clock is right.
-
-    Args:
-        stalls: columns of `stalls.attribution.STALLS`.
-        deliveries: columns of `run.DELIVERIES`, of the whole run.
-        side_spans: columns of `run.decode.SPANS`; those of pinning are used.
     """
     seen = (
         stalls.select(*BATCH, begin_ns="start_ns", finish_ns="end_ns")
@@ -160,12 +155,7 @@ def _with_unseen(seen: pl.DataFrame) -> pl.DataFrame:
 def make_disjoint(starts_ns: np.ndarray, ends_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Make intervals disjoint: each begins when all before it have ended, and may become empty.
 
-    Args:
-        starts_ns: when they begin, ascending.
-        ends_ns: when they end.
-
-    Returns:
-        The new starts, ascending, and the new ends.
+    They are in the order of their starts, and remain so.
     """
     before_ns = np.maximum.accumulate(ends_ns)[:-1]
     starts_ns = np.append(starts_ns[:1], np.maximum(starts_ns[1:], before_ns))
@@ -197,13 +187,7 @@ class GroupAxis:
 
 
 class IntervalUnion:
-    """The time that is covered by at least one interval of a group.
-
-    Args:
-        group: a number for each interval.
-        starts_ns: when it begins.
-        ends_ns: when it ends.
-    """
+    """The time that is covered by at least one interval of a group; a number for each group."""
 
     def __init__(self, group: np.ndarray, starts_ns: np.ndarray, ends_ns: np.ndarray) -> None:
         self._groups = np.unique(group)
@@ -233,19 +217,19 @@ class IntervalUnion:
 def attribute_sections(
     way: BatchLifecycle, deliveries: pl.DataFrame, spans: pl.DataFrame, side_spans: pl.DataFrame
 ) -> pl.DataFrame:
-    """Cut the stalls up; the pieces of each stall add up to it exactly.
-
-    Args:
-        way: the milestones of the batches waited for.
-        deliveries: columns of `run.DELIVERIES`.
-        spans: columns of `run.decode.SPANS`, the workers'.
-        side_spans: the same columns; garbage collections of the main process are used.
-
-    Returns:
-        `stall` (its row number), `section`, `part`, `kind`, `ns`, in the order of the way.
-    """
+    """Cut the stalls up, columns of `_ROW` in the order of the way; the pieces add up exactly."""
     work, rest = _making(way, spans)
-    around = _around(way, _earlier(deliveries), _collecting(side_spans))
+    made = deliveries.drop_nulls(["taken_ns", "made_ns"])
+    collected = side_spans.filter(
+        pl.col("worker").is_null(), pl.col("stage").cast(pl.String) == GARBAGE
+    )
+    earlier = IntervalUnion(
+        _processes(made), made["taken_ns"].to_numpy(), made["made_ns"].to_numpy()
+    )
+    collecting = IntervalUnion(
+        _ranks(collected), collected["start_ns"].to_numpy(), collected["end_ns"].to_numpy()
+    )
+    around = _around(way, earlier, collecting)
     return (
         pl.concat([*around, work, rest])
         .filter(pl.col("ns") > 0)
@@ -315,19 +299,6 @@ def _rows(section: int, part: np.ndarray | str, ns: np.ndarray) -> pl.DataFrame:
 
 def _as_rows(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.select(pl.col(name).cast(kind) for name, kind in _ROW.items())
-
-
-def _earlier(deliveries: pl.DataFrame) -> IntervalUnion:
-    """When each process was making a batch."""
-    made = deliveries.drop_nulls(["taken_ns", "made_ns"])
-    return IntervalUnion(_processes(made), made["taken_ns"].to_numpy(), made["made_ns"].to_numpy())
-
-
-def _collecting(side_spans: pl.DataFrame) -> IntervalUnion:
-    """When the main process of each rank collected garbage."""
-    main = pl.col("worker").is_null() & (pl.col("stage").cast(pl.String) == GARBAGE)
-    spans = side_spans.filter(main)
-    return IntervalUnion(_ranks(spans), spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
 
 
 def _processes(frame: pl.DataFrame) -> np.ndarray:

@@ -107,12 +107,7 @@ class LoopBreakdown:
 
 
 def loop_breakdown(steps: pl.DataFrame, stalls: pl.DataFrame) -> LoopBreakdown | None:
-    """What the loop's time consists of; None where no wait was recorded.
-
-    Args:
-        steps: columns of `run.STEPS`.
-        stalls: columns of `stalls.attribution.STALLS`, of these steps.
-    """
+    """What the time of these steps, with these stalls, consists of; None: no wait was recorded."""
     known = steps.drop_nulls(["wait_s", "start_ns", "end_ns"])
     if known.is_empty():
         return None
@@ -139,11 +134,7 @@ def sentence(
 ) -> str:
     """How much of its time the loop stalls, and the longest part of that if it matters.
 
-    Args:
-        time: what the loop's time consists of.
-        exposed: columns of `stalls.attribution.EXPOSED`.
-        workers: worker processes of the loader; 0: the main process loads.
-        name: makes a stage's name fit to be shown.
+    Without `workers` (0) the main process loads; `name` makes a stage's name fit to be shown.
     """
     if time is None:
         return NO_LOOP
@@ -171,11 +162,7 @@ def sentence(
 
 
 def leading(patterns: pl.DataFrame) -> dict[str, Any] | None:
-    """The pattern that explains most, if one is claimed that explains enough to be looked at.
-
-    Args:
-        patterns: columns of `stalls.patterns.PATTERNS`.
-    """
+    """The pattern that explains most, if one is claimed that explains enough to be looked at."""
     claimed = patterns.filter(pl.col("chance").is_not_null(), pl.col("share") >= LEADING_SHARE)
     return next(claimed.head(1).iter_rows(named=True), None)
 

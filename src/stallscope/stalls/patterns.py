@@ -2,14 +2,16 @@
 
 What explains most comes first, then what is left is looked at again. What happened at the very
 steps (a slow sample, a garbage collection) is a better explanation than a rhythm alone. What only
-looks like a pattern is not claimed: long waits by chance are called irregular. Each rank is looked
-at by itself; what is found on several of them is one row.
+looks like a pattern is not claimed: long waits by chance are called irregular. Each rank (`loop`)
+is looked at by itself; what is found on several of them is one row. All `tests`, of so many causes
+on so many `ranks`, share the doubt.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -223,15 +225,9 @@ def _mask(places: np.ndarray, size: int) -> np.ndarray:
 
 
 def explain_waits(loop: StepSeries, evidence: Evidence, ranks: int) -> list[ExplainedStalls]:
-    """Why the loop waits for data.
-
-    Args:
-        loop: the steps of one rank.
-        evidence: what is known about them.
-        ranks: how many ranks are looked at, that share the doubt.
-    """
+    """Why the loop waits for data."""
     causes = wait_causes(loop, evidence)
-    recurring: Recurring = lambda left, tests: recurring_waits(loop, left, tests)  # noqa: E731
+    recurring = partial(recurring_waits, loop)
     found, left = _one_by_one(Residual.of(loop.stall_s), causes, recurring, ranks)
     always = constant(left)
     if always is not None:
@@ -240,16 +236,10 @@ def explain_waits(loop: StepSeries, evidence: Evidence, ranks: int) -> list[Expl
 
 
 def explain_long_steps(loop: StepSeries, evidence: Evidence, ranks: int) -> list[ExplainedStalls]:
-    """Why some steps take far longer than the others.
-
-    Args:
-        loop: the steps of one rank.
-        evidence: what is known about them.
-        ranks: how many ranks are looked at, that share the doubt.
-    """
+    """Why some steps take far longer than the others."""
     parts = parts_s(loop, evidence.side_spans)
     causes = step_causes(loop, parts)
-    recurring: Recurring = lambda left, tests: recurring_steps(loop, parts, left, tests)  # noqa: E731
+    recurring = partial(recurring_steps, loop, parts)
     found, left = _one_by_one(Residual.of(loop.long_s), causes, recurring, ranks)
     return found + irregular(left, loop.lost_s, "long step")
 
@@ -320,9 +310,6 @@ class Pattern:
 
 def patterns(evidence: Evidence) -> pl.DataFrame:
     """Why the training loop stalls when it does.
-
-    Args:
-        evidence: what is known about the steps.
 
     Returns:
         Columns of `PATTERNS`; empty where the loop does not stall.

@@ -130,12 +130,7 @@ class StepSeries:
         return float(self.stall_s.sum() + self.long_s.sum())
 
     def of_batches(self, table: pl.DataFrame, *columns: str) -> list[np.ndarray]:
-        """Columns of a table with one row a batch, at each batch's step; NaN where there is none.
-
-        Args:
-            table: `epoch, batch` and the columns.
-            columns: names of columns that hold numbers.
-        """
+        """Numbers of a table with a row a batch, at each batch's step; NaN where there is none."""
         return _of_batches(self.keys, table, *columns)
 
 
@@ -191,14 +186,7 @@ def _whole_ns(durations_s: np.ndarray) -> np.ndarray:
 def covered_s(
     spans: pl.DataFrame, stage: str, starts_ns: np.ndarray, ends_ns: np.ndarray
 ) -> np.ndarray:
-    """How much of each window of time the training loop spent in a stage, seconds.
-
-    Args:
-        spans: columns of `run.decode.SPANS`, of one rank.
-        stage: its name.
-        starts_ns: when each window begins.
-        ends_ns: when it ends.
-    """
+    """How much of each window of time the training loop spent in a stage, seconds."""
     these = spans.filter(pl.col("stage").cast(pl.String) == stage, pl.col("worker").is_null())
     nobody = np.zeros(these.height, dtype=np.int64)
     covered = IntervalUnion(nobody, these["start_ns"].to_numpy(), these["end_ns"].to_numpy())
