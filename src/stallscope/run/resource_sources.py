@@ -1,7 +1,7 @@
 """What a sample of the machine is read from: the kernel's counters in /proc, and NVML.
 
-The files stay open between two samples: a sample costs about a fifth of what it costs
-through psutil, which also calls `open`; that is hooked while samples are made in this process.
+The files stay open between two samples: a sample costs a fifth of what it costs through psutil,
+which also calls `open`; that is hooked while samples are made in this process.
 
 GPUs are read through NVML where its Python package (nvidia-ml-py) is installed; it is never needed.
 Functions and fields: docs.nvidia.com/deploy/nvml-api. "Busy" is NVML's `utilization.gpu`: the share
@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import psutil
 import torch
 
 from stallscope.machine import cpu_groups, memory_groups
@@ -76,8 +78,14 @@ class Missing(NamedTuple):
 
 
 class ResourceSource:
-    """Something that a sample is read from, always by one thread at a time."""
+    """Something that a sample is read from, always by one thread at a time.
 
+    Raises:
+        OSError: what it reads cannot be opened.
+    """
+
+    path = ""
+    """The file that it is; nothing where it is none, or several."""
     seldom = False
     """Whether it is read only with every few samples: it changes slowly, or costs much."""
 
@@ -86,6 +94,7 @@ class ResourceSource:
         """Of its resources, those that are known."""
         self.notes: list[str] = []
         """What a reader of the run has to know, in sentences; more may come while it is read."""
+        self._file = FileIO(self.path) if self.path else None
 
     def read(self) -> Readings:
         """What is used now.
@@ -97,6 +106,8 @@ class ResourceSource:
 
     def close(self) -> None:
         """Give back what it holds open."""
+        if self._file:
+            self._file.close()
 
 
 def sources(place: LogPlace) -> list[ResourceSource | Missing]:
@@ -133,42 +144,12 @@ def _make(
         return Missing(resources, f"not sampled: {named} ({error})")
 
 
-class ProcFile:
-    """A file in /proc.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def text(self) -> str:
-        """What is in it now. Raises OSError where its process is gone."""
-        return os.pread(self._descriptor, _LONGEST, 0).decode("utf-8", "replace")
-
-    def close(self) -> None:
-        """Give it back; it cannot be read any more."""
-        descriptor, self._descriptor = self._descriptor, -1
-        with suppress(OSError):
-            os.close(descriptor)
+def _text(file: FileIO | None) -> str:
+    """What is in a file in /proc now. Raises OSError where its process is gone."""
+    return os.pread(file.fileno(), _LONGEST, 0).decode("utf-8", "replace") if file else ""
 
 
-class OfFile(ResourceSource):
-    """A source that is one file."""
-
-    path = ""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._file = ProcFile(self.path)
-
-    def close(self) -> None:
-        """Give the file back."""
-        self._file.close()
-
-
-class Cores(OfFile):
+class Cores(ResourceSource):
     """The cores that this process may run on."""
 
     path = "/proc/stat"
@@ -181,7 +162,7 @@ class Cores(OfFile):
     def read(self) -> Readings:
         """Seconds in which each was busy."""
         busy = {}
-        for line in self._file.text().partition("intr")[0].splitlines():
+        for line in _text(self._file).partition("intr")[0].splitlines():
             columns = line.split()
             name = self._names.get(columns[0])
             if name is not None:
@@ -189,7 +170,7 @@ class Cores(OfFile):
         return {CORE: busy}
 
 
-class Disks(OfFile):
+class Disks(ResourceSource):
     """The machine's disks; not their partitions, nor what lies on top of disks."""
 
     path = "/proc/diskstats"
@@ -203,7 +184,7 @@ class Disks(OfFile):
     def read(self) -> Readings:
         """Seconds with something to do, bytes, and operations of each."""
         found: Readings = {DISK_BUSY: {}, DISK_READ: {}, DISK_WRITE: {}, DISK_OPERATIONS: {}}
-        for line in self._file.text().splitlines():
+        for line in _text(self._file).splitlines():
             columns = line.split()
             name = columns[2]
             if name in self._names:
@@ -214,7 +195,7 @@ class Disks(OfFile):
         return found
 
 
-class Network(OfFile):
+class Network(ResourceSource):
     """The interfaces that have been used since the machine started, without the loopback."""
 
     path = "/proc/self/net/dev"
@@ -222,8 +203,9 @@ class Network(OfFile):
     def __init__(self) -> None:
         super().__init__()
         self._names = {name for name, used in self._bytes() if any(used)} - {"lo"}
-        speeds = {name: _link_bytes_per_s(name) for name in self._names}
-        known = {name: speed for name, speed in speeds.items() if speed}
+        megabits = {name: link.speed for name, link in psutil.net_if_stats().items()}
+        # What the links carry; 0 where one is virtual, or down
+        known = {name: megabits[name] * 1e6 / 8 for name in self._names if megabits.get(name)}
         self.limits = {RECEIVED: known, SENT: known}
 
     def read(self) -> Readings:
@@ -235,21 +217,12 @@ class Network(OfFile):
         }
 
     def _bytes(self) -> list[tuple[str, tuple[int, int]]]:
-        lines = [line.partition(":") for line in self._file.text().splitlines()[2:]]
+        lines = [line.partition(":") for line in _text(self._file).splitlines()[2:]]
         columns = [(name.strip(), rest.split()) for name, _, rest in lines]
         return [(name, (int(numbers[0]), int(numbers[8]))) for name, numbers in columns]
 
 
-def _link_bytes_per_s(name: str) -> float | None:
-    """What the link carries; None where it is virtual, or down."""
-    try:
-        megabits = int(Path(f"/sys/class/net/{name}/speed").read_text())
-    except (OSError, ValueError):
-        return None
-    return megabits * 1e6 / 8 if megabits > 0 else None
-
-
-class Memory(OfFile):
+class Memory(ResourceSource):
     """The machine's memory, and that of the container."""
 
     path = "/proc/meminfo"
@@ -271,7 +244,7 @@ class Memory(OfFile):
         return {MEMORY: used}
 
     def _kib(self) -> dict[str, int]:
-        head = self._file.text()[:400].splitlines()[:3]  # MemTotal, MemFree, MemAvailable
+        head = _text(self._file)[:400].splitlines()[:3]  # MemTotal, MemFree, MemAvailable
         return {name: int(rest.split()[0]) for name, _, rest in (n.partition(":") for n in head)}
 
 
@@ -316,25 +289,23 @@ class _Process:
     """One process. Raises OSError where there is none."""
 
     def __init__(self, pid: str) -> None:
-        self._stat = ProcFile(f"/proc/{pid}/stat")
-        self._schedule: ProcFile | None = None
+        self._stat = FileIO(f"/proc/{pid}/stat")
+        self._schedule: FileIO | None = None
         with suppress(OSError):  # a kernel without CONFIG_SCHED_INFO
-            self._schedule = ProcFile(f"/proc/{pid}/schedstat")
+            self._schedule = FileIO(f"/proc/{pid}/schedstat")
 
-    def stat(self) -> tuple[float, int]:
-        """CPU time of all threads, and how many there are.
+    def count(self, pid: str, resource: str, found: Readings) -> None:
+        """Add its CPU time (all threads), its threads, and how long its main thread was queued.
 
-        `utime`, `stime` and `num_threads` in proc_pid_stat(5).
+        `utime`, `stime` and `num_threads` in proc_pid_stat(5);
+        docs.kernel.org/scheduler/sched-stats.html.
         """
-        columns = self._stat.text().rpartition(")")[2].split()
-        return (int(columns[11]) + int(columns[12])) * _TICK_S, int(columns[17])
-
-    def queued_s(self) -> float | None:
-        """For how long the main thread has waited on a run queue; None where that is not counted.
-
-        See docs.kernel.org/scheduler/sched-stats.html.
-        """
-        return int(self._schedule.text().split()[1]) / 1e9 if self._schedule else None
+        columns = _text(self._stat).rpartition(")")[2].split()
+        found[resource][pid] = (int(columns[11]) + int(columns[12])) * _TICK_S
+        if resource == WORKER:
+            found[THREADS][pid] = int(columns[17])
+        if self._schedule:
+            found[QUEUED][pid] = int(_text(self._schedule).split()[1]) / 1e9
 
     def close(self) -> None:
         self._stat.close()
@@ -361,39 +332,24 @@ class Processes(ResourceSource):
     def read(self) -> Readings:
         """CPU seconds of each, and seconds without a core; a worker that has ended is left out."""
         if self._reads % _LOOK_EVERY == 0:
-            self._look()
+            for pid in self._place.workers() - self._known:
+                self._known.add(pid)
+                with suppress(OSError):
+                    self._workers[pid] = _Process(pid)
         self._reads += 1
         found: Readings = {LOOP: {}, WORKER: {}, QUEUED: {}, THREADS: {}}
-        _count(self._loop, self._pid, LOOP, found)
-        for pid in list(self._workers):
-            self._count_worker(pid, found)
+        self._loop.count(self._pid, LOOP, found)
+        for pid, worker in list(self._workers.items()):
+            try:
+                worker.count(pid, WORKER, found)
+            except (OSError, IndexError):  # it has ended
+                self._workers.pop(pid).close()
         return found
-
-    def _look(self) -> None:
-        for pid in self._place.workers() - self._known:
-            self._known.add(pid)
-            with suppress(OSError):
-                self._workers[pid] = _Process(pid)
-
-    def _count_worker(self, pid: str, found: Readings) -> None:
-        try:
-            _count(self._workers[pid], pid, WORKER, found)
-        except (OSError, IndexError):  # it has ended
-            self._workers.pop(pid).close()
 
     def close(self) -> None:
         """Give the files back."""
         for process in (self._loop, *self._workers.values()):
             process.close()
-
-
-def _count(process: _Process, pid: str, resource: str, found: Readings) -> None:
-    found[resource][pid], threads = process.stat()
-    if resource == WORKER:
-        found[THREADS][pid] = threads
-    queued_s = process.queued_s()
-    if queued_s is not None:
-        found[QUEUED][pid] = queued_s
 
 
 class Gpus(ResourceSource):
@@ -426,8 +382,7 @@ class Gpus(ResourceSource):
         return [
             (number, gpu)
             for number, gpu in all_.items()
-            if str(number) in names
-            or any(_text(nvml.nvmlDeviceGetUUID(gpu)).startswith(n) for n in names)
+            if str(number) in names or any(nvml.nvmlDeviceGetUUID(gpu).startswith(n) for n in names)
         ]
 
     def read(self) -> Readings:
@@ -480,8 +435,3 @@ def _ids_are_ours() -> bool:
         return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_NAMESPACE
     except OSError:
         return os.name == "nt"
-
-
-def _text(name: str | bytes) -> str:
-    """Older versions of the package give bytes."""
-    return name.decode() if isinstance(name, bytes) else name
