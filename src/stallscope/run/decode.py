@@ -8,7 +8,7 @@ one stable sort by depth), because a log may hold tens of millions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -229,13 +229,10 @@ class Decoded:
     """Columns of `BATCHES`."""
     samples: pl.DataFrame
     """Columns of `SAMPLES`."""
-    skipped: int = 0
-    """Batches that were not recorded, because recording would have cost too much."""
     inside: Interrupted | None = None
     """Where the process was when its log ended; None between two batches."""
     raised: Interrupted | None = None
     """The innermost stage that the last failing sample's exception came from."""
-    notes: tuple[str, ...] = field(default=())
 
 
 def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:
@@ -251,10 +248,8 @@ def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:
         spans=_spans(words, origin_ns, rank),
         batches=_batches(words, rank),
         samples=_samples(words, rank),
-        skipped=int(np.count_nonzero(words.tags == Tag.SKIPPED)),
         inside=inside_of(words),
         raised=raised_in(words),
-        notes=log.notes,
     )
 
 

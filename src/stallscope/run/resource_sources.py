@@ -342,7 +342,7 @@ class Processes(ResourceSource):
         for pid, worker in list(self._workers.items()):
             try:
                 worker.count(pid, WORKER, found)
-            except (OSError, IndexError):  # it has ended
+            except (OSError, IndexError):  # noqa: PERF203 - it has ended
                 self._workers.pop(pid).close()
         return found
 

@@ -159,12 +159,11 @@ def saturation(
 
 
 def _stood(steps: pl.DataFrame, stalls: pl.DataFrame) -> LoopStall | None:
-    found = []
-    for rank in steps["rank"].unique().sort():
-        mine = pl.col("rank") == rank
-        time = loop_breakdown(steps.filter(mine), stalls.filter(mine))
-        if time is not None:
-            found.append(LoopStall(rank, time.stall_share))
+    ranks = steps["rank"].unique().sort()
+    times = {
+        rank: loop_breakdown(steps.filter(rank=rank), stalls.filter(rank=rank)) for rank in ranks
+    }
+    found = [LoopStall(rank, time.stall_share) for rank, time in times.items() if time]
     return max(found, key=lambda stood: stood.share, default=None)
 
 

@@ -63,12 +63,7 @@ class Window:
 
 
 def steps_in(workers: int, period: int | None) -> int:
-    """How many steps fit: some rounds of the workers, and two periods of a pattern if possible.
-
-    Args:
-        workers: who make batches.
-        period: of the pattern that is looked for, in steps.
-    """
+    """How many steps fit: some rounds of the workers, and two periods of a pattern if possible."""
     fitting = min(max(ROUNDS * workers, FEWEST_STEPS), MOST_STEPS)
     twice = 2 * period + 2 if period else 0
     return max(fitting, twice) if twice <= MOST_STEPS else fitting
@@ -92,8 +87,16 @@ def window(
         recorded: columns of `run.batches`; a step whose batch is one of them is preferred.
     """
     many = min(many, steps.height)
-    first = (pl.col("place") - round(BEFORE * many)).clip(0, steps.height - many)
-    ends = _with_ends(steps, stalls).with_columns(first=first, known=_known(recorded))
+    known = pl.lit(value=True)
+    if recorded is not None:
+        batches = recorded.select(pl.struct(_BATCH).alias("batch"))["batch"].unique()
+        known = pl.struct(_BATCH).is_in(batches.implode())
+    first = (pl.int_range(pl.len()) - round(BEFORE * many)).clip(0, steps.height - many)
+    ends = (
+        _ends(steps)
+        .join(stalls.select("step", "stall_s"), on="step", how="left", maintain_order="left")
+        .with_columns(first=first, known=known)
+    )
     last = pl.col("first") + many - 1
     tries = ends.with_columns(
         gap=pl.col("step").gather(last) - pl.col("step").gather("first") >= many,
@@ -106,26 +109,10 @@ def window(
 
 
 def steps_from(steps: pl.DataFrame, step: int, many: int) -> Window:
-    """So many steps from a certain one on, or the last ones.
-
-    Args:
-        steps: columns of `run.result.STEPS`, of one rank, in order, with their times.
-        step: number of the first one.
-        many: steps in the window.
-    """
+    """So many steps of one rank, from a certain one on, or the last ones."""
     begin = int(min((steps["step"] < step).sum(), max(steps.height - many, 0)))
     shown = _ends(steps[begin : begin + many])
     return Window(shown["first_ns"][0], shown["last_ns"][-1], steps[begin : begin + many])
-
-
-def _with_ends(steps: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
-    """Each step's place, its ends and its stall, if any."""
-    stalled = stalls.select("step", "stall_s")
-    return (
-        _ends(steps)
-        .join(stalled, on="step", how="left", maintain_order="left")
-        .with_columns(place=pl.int_range(pl.len()))
-    )
 
 
 def _ends(steps: pl.DataFrame) -> pl.DataFrame:
@@ -135,14 +122,6 @@ def _ends(steps: pl.DataFrame) -> pl.DataFrame:
     return steps.with_columns(
         first_ns=pl.col("start_ns") - restart_ns, last_ns=pl.col("end_ns") + used_ns
     )
-
-
-def _known(recorded: pl.DataFrame | None) -> pl.Expr:
-    """Whether a step's batch was recorded."""
-    if recorded is None:
-        return pl.lit(value=True)
-    batches = recorded.select(pl.struct(_BATCH).alias("batch"))["batch"].unique()
-    return pl.struct(_BATCH).is_in(batches.implode())
 
 
 def _typical(tries: pl.DataFrame, favoured: Collection[int]) -> dict[str, Any]:
@@ -208,15 +187,7 @@ def timeline(run: Run) -> Timeline | None:
     rank, favoured, period = (
         (pattern["rank"], pattern["steps"], pattern["period"]) if pattern else (ranks[0], [], None)
     )
-    first = pl.col("rank") == rank
-    found = window(
-        steps.filter(first),
-        run.stalls().filter(first),
-        many=steps_in(len(makers(run, rank)), period),
-        favoured=favoured,
-        recorded=run.batches.filter(first),
-    )
-    return in_window(run, rank, found)
+    return _typical_piece(run, rank, favoured, period)
 
 
 def in_window(run: Run, rank: int, found: Window) -> Timeline:
@@ -351,12 +322,16 @@ def around(run: Run, rank: int, step: int) -> Timeline:
         rank: of the stall.
         step: of the stall, a steady one.
     """
+    return _typical_piece(run, rank, [step], None)
+
+
+def _typical_piece(run: Run, rank: int, favoured: list[int], period: int | None) -> Timeline:
     same = pl.col("rank") == rank
     found = window(
         timed_steps(run, rank),
         run.stalls().filter(same),
-        many=steps_in(len(makers(run, rank)), None),
-        favoured=[step],
+        many=steps_in(len(makers(run, rank)), period),
+        favoured=favoured,
         recorded=run.batches.filter(same),
     )
     return in_window(run, rank, found)
