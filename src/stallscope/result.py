@@ -51,7 +51,8 @@ class Result:
     """Base of the results; frozen values, whose views are found by name."""
 
     _view: ClassVar[str]
-    """Module that shows this result: `plot`, `panel` and `document`, each of a result."""
+    """Module that shows this result. `WHOSE` it shows; `KINDS` and `PANELS`: each picture and panel
+    and what it shows, the default first; `plot`, `panel` and `document` give them."""
 
     def table(self) -> pl.DataFrame:
         """The result as one table; columns carry their unit in their name."""
@@ -63,7 +64,8 @@ class Result:
         Args:
             kind: which picture; an unknown name lists the ones that there are.
         """
-        figure: Figure = self._face().plot(self, kind)
+        face = self._face()
+        figure: Figure = face.plot(self, _choose("picture", kind, face.KINDS, face.WHOSE))
         return figure
 
     def panel(self, kind: str | None = None) -> Any:
@@ -72,7 +74,8 @@ class Result:
         Args:
             kind: which panel; an unknown name lists the ones that there are.
         """
-        return self._face().panel(self, kind)
+        face = self._face()
+        return face.panel(self, _choose("panel", kind, face.PANELS, face.WHOSE))
 
     def __str__(self) -> str:
         return str(self._face().document(self).text())
@@ -118,41 +121,14 @@ class SavedResult(Result):
         return store.read(cls, cls._contents, Path(folder))
 
 
-class NoSuchPictureError(StallscopeError, ValueError):
-    """There is no picture of that name; the text lists the ones that there are."""
+class NoSuchKindError(StallscopeError, ValueError):
+    """There is no picture or panel of that name; the text lists the ones that there are."""
 
 
-class NoSuchPanelError(StallscopeError, ValueError):
-    """There is no panel of that name; the text lists the ones that there are."""
-
-
-def resolve_kind(kind: str | None, kinds: Mapping[str, str], whose: str) -> str:
-    """The name of the picture that is asked for.
-
-    Args:
-        kind: a name; None: the first one.
-        kinds: what each picture shows, by name.
-        whose: what the pictures are of, in words.
-
-    Raises:
-        NoSuchPictureError: there is none of that name.
-    """
-    return _resolve(kind, kinds, f"picture {kind!r} of {whose}", NoSuchPictureError)
-
-
-def resolve_panel(kind: str | None, kinds: Mapping[str, str], whose: str) -> str:
-    """The name of the panel that is asked for; the arguments are those of `resolve_kind`.
-
-    Raises:
-        NoSuchPanelError: there is none of that name.
-    """
-    return _resolve(kind, kinds, f"panel {kind!r} of {whose}", NoSuchPanelError)
-
-
-def _resolve(
-    kind: str | None, kinds: Mapping[str, str], what: str, error: type[StallscopeError]
-) -> str:
+def _choose(what: str, kind: str | None, kinds: Mapping[str, str], whose: str) -> str:
+    """The name that is asked for; None asks for the first one."""
     if kind is not None and kind not in kinds:
-        known = "; ".join(f"{key!r}: {shown}" for key, shown in kinds.items())
-        raise error(f"there is no {what}. There {'is' if len(kinds) == 1 else 'are'} {known}")
+        known = "; ".join(f"{name!r}: {shows}" for name, shows in kinds.items())
+        are = "is" if len(kinds) == 1 else "are"
+        raise NoSuchKindError(f"there is no {what} {kind!r} of {whose}. There {are} {known}")
     return kind or next(iter(kinds))

@@ -15,8 +15,9 @@ from stallscope.charts import samples as slowest
 from stallscope.charts import stages
 from stallscope.charts.sheet import DOTS, WIDTH
 from stallscope.charts.stages import MOST_DOTS, thinned
-from stallscope.result import NoSuchPictureError
-from stallscope.views.run import KINDS, plot
+from stallscope.result import NoSuchKindError
+from stallscope.run.result import Run
+from stallscope.views.run import KINDS
 
 USUAL = {"fetch": 0.4, "decode": 4.0, "Crop": 1.0, "Flip": 0.1, "ToTensor": 0.3, "Mask": 6.0}
 HOSTILE = {
@@ -53,18 +54,19 @@ class TestEveryPicture:
     @pytest.mark.parametrize("name", ODD_RUNS)
     def test_draws_odd_runs_within_its_sheet(self, name, kind):
         """There is a picture with a title; no text leaves it, and none lies on another."""
-        figure = plot(ODD_RUNS[name], kind)
+        figure = Run.plot(ODD_RUNS[name], kind)
 
         assert figure.title
         check_texts(figure)
 
     def test_is_as_wide_as_a_notebook(self):
         """Pictures have one width, so they line up beneath each other."""
-        assert {WIDTH} == {plot(ODD_RUNS["main process"], kind).get_figwidth() for kind in KINDS}
+        run = ODD_RUNS["main process"]
+        assert {WIDTH} == {run.plot(kind).get_figwidth() for kind in KINDS}
 
     def test_shows_itself_with_its_answer_as_text(self):
         """A notebook gets a sharp picture; a reader without pictures gets the sentences."""
-        figure = plot(ODD_RUNS["main process"])
+        figure = Run.plot(ODD_RUNS["main process"])
 
         data, about = figure._repr_mimebundle_()
 
@@ -74,7 +76,7 @@ class TestEveryPicture:
     def test_is_opaque_and_dark_on_white_under_a_dark_style(self):
         """The user's own dark style does not make the text white on white."""
         with mpl.rc_context({"text.color": "w", "axes.labelcolor": "w", "xtick.color": "w"}):
-            figure = plot(ODD_RUNS["main process"])
+            figure = Run.plot(ODD_RUNS["main process"])
             found = texts(figure)
 
         assert 1.0 == figure.get_facecolor()[3]
@@ -84,14 +86,14 @@ class TestEveryPicture:
         """Nothing is left in the user's list of open figures."""
         from matplotlib import pyplot as plt
 
-        plot(ODD_RUNS["main process"])
+        Run.plot(ODD_RUNS["main process"])
 
         assert [] == plt.get_fignums()
 
     def test_names_the_pictures_there_are(self):
         """An unknown picture is the user's error, and lists the known ones."""
-        with pytest.raises(NoSuchPictureError, match=r"'sankey'.*'slowest'"):
-            plot(ODD_RUNS["empty"], "sankey")
+        with pytest.raises(NoSuchKindError, match=r"'sankey'.*'slowest'"):
+            Run.plot(ODD_RUNS["empty"], "sankey")
 
 
 class TestStages:

@@ -14,9 +14,9 @@ from support.virtual_loop import a_loop, together
 from stallscope.charts import exposed, timeline, waits
 from stallscope.charts.timeline import LOOP
 from stallscope.charts.waits import MARKERS
+from stallscope.run.result import Run
 from stallscope.run.timeline import timeline as prepared
 from stallscope.stages import STALL_COLOUR
-from stallscope.views.run import plot
 
 KINDS = ("timeline", "exposed", "waits")
 MAKING = {"fetch": 5.0, "decode": 40.0, "RandomMask": 70.0, "collate": 5.0}
@@ -64,12 +64,12 @@ class TestEveryLoop:
     @pytest.mark.parametrize("name", ODD_LOOPS)
     def test_is_drawn_with_every_text_in_a_place_of_its_own(self, name, kind):
         """No text leaves the sheet, and none lies on another."""
-        check_texts(plot(ODD_LOOPS[name], kind))
+        check_texts(Run.plot(ODD_LOOPS[name], kind))
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_says_when_no_loop_was_recorded(self, kind):
         """A run of samples alone has no waits."""
-        figure = plot(a_run([{"A": 1.0}] * 8), kind)
+        figure = Run.plot(a_run([{"A": 1.0}] * 8), kind)
 
         assert "No training loop was recorded: nothing is known of its waits" == figure.title
 
@@ -176,7 +176,7 @@ class TestExposed:
         """A few stalls have parts and a pattern; neither is the answer."""
         run = ODD_LOOPS["hardly waits"]
 
-        figures = [plot(run, kind) for kind in KINDS]
+        figures = [Run.plot(run, kind) for kind in KINDS]
 
         title = "The training loop hardly waits: it stalls 2% of the time"
         assert [title] * 3 == [figure.title for figure in figures]

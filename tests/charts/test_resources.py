@@ -12,8 +12,8 @@ from support.chart_texts import check_texts, texts
 
 from stallscope import stages
 from stallscope.charts.resources import NOT_SAMPLED
+from stallscope.run.result import Run
 from stallscope.stages import STALL_COLOUR
-from stallscope.views.run import plot
 
 LENGTH_S = 20
 WAITS = [0.4, 0.0] * 20
@@ -68,12 +68,12 @@ def words(figure):
 @pytest.mark.parametrize("name", RUNS)
 def test_every_text_has_a_place_of_its_own(name):
     """No text leaves the sheet, and none lies on another."""
-    check_texts(plot(RUNS[name], "resources"))
+    check_texts(Run.plot(RUNS[name], "resources"))
 
 
 def test_the_title_names_what_was_used_up():
     """And its row has the stall's colour."""
-    figure = plot(RUNS["busy"], "resources")
+    figure = Run.plot(RUNS["busy"], "resources")
 
     assert figure.title.startswith("The 4 cores at hand were saturated for 100% of the stalls")
     loud = [one.get_text() for one in texts(figure) if one.get_color() == STALL_COLOUR]
@@ -82,12 +82,12 @@ def test_the_title_names_what_was_used_up():
 
 def test_the_title_says_when_nothing_was():
     """Then the reader looks elsewhere."""
-    assert plot(RUNS["calm"], "resources").title.endswith("look for a lock or a software limit")
+    assert Run.plot(RUNS["calm"], "resources").title.endswith("look for a lock or a software limit")
 
 
 def test_says_what_sampling_cost_and_how_often():
     """Beneath the title."""
-    notes = plot(RUNS["calm"], "resources").notes
+    notes = Run.plot(RUNS["calm"], "resources").notes
 
     assert "(10 a second) · sampling took 0.3% of one core" in notes[0]
 
@@ -100,7 +100,7 @@ def test_says_what_is_missing():
     )
     rows = pl.concat([nothing.cast(run.all_resources.schema), run.all_resources])
 
-    figure = plot(replace(run, all_resources=rows), "resources")
+    figure = Run.plot(replace(run, all_resources=rows), "resources")
 
     assert "not there, or not read: GPU busy" in figure.notes
     assert "GPU busy" not in words(figure)
@@ -108,7 +108,7 @@ def test_says_what_is_missing():
 
 def test_a_row_has_its_mean_and_what_there_is():
     """At its right."""
-    shown = words(plot(RUNS["calm"], "resources"))
+    shown = words(Run.plot(RUNS["calm"], "resources"))
 
     assert {"8.0 GB of 32 GB", "22% of 4 cores", "5.0 MB/s read"} <= set(shown)
     assert "network" not in shown  # which carries next to nothing
@@ -116,7 +116,7 @@ def test_a_row_has_its_mean_and_what_there_is():
 
 def test_the_loop_is_the_first_row():
     """As much of it is filled as the loop stalls."""
-    first = plot(RUNS["calm"], "resources").axes[0]
+    first = Run.plot(RUNS["calm"], "resources").axes[0]
 
     (filled,) = first.patches
     assert to_rgba(STALL_COLOUR) == filled.get_facecolor()
@@ -127,12 +127,12 @@ def test_nothing_sampled_is_said():
     """A run of an older version."""
     run = replace(RUNS["calm"], all_resources=RUNS["calm"].all_resources[:0])
 
-    assert NOT_SAMPLED == plot(run, "resources").title
+    assert NOT_SAMPLED == Run.plot(run, "resources").title
 
 
 def test_no_loop_is_said():
     """A run of samples alone."""
-    assert plot(a_run([{"A": 1.0}] * 8), "resources").title.startswith("No training loop")
+    assert Run.plot(a_run([{"A": 1.0}] * 8), "resources").title.startswith("No training loop")
 
 
 def html(run):

@@ -211,8 +211,8 @@ def test_lines_of_a_terminal_are_not_too_long():
 @pytest.mark.parametrize("kind", face.PICTURE_SOURCES)
 def test_other_pictures_are_those_of_its_parts(kind):
     """The run's, the ladder's and the flame's own; a sheet says when it was not measured."""
-    diagnosis, source = DIAGNOSES["three findings"], face.PICTURE_SOURCES[kind]
-    own = getattr(diagnosis, source.part).plot(source.kind)
+    diagnosis = DIAGNOSES["three findings"]
+    own = getattr(diagnosis, face.PICTURE_SOURCES[kind]).plot(kind)
 
     assert own.title == diagnosis.plot(kind).title
     assert "the verdict stands without" in DIAGNOSES["many"].plot(kind).title

@@ -7,14 +7,23 @@ from collections.abc import Callable  # noqa: TC003 - `Annotated` is read while 
 from contextlib import AbstractContextManager  # noqa: TC003 - likewise
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Annotated, Any, Final
 
 import typer
 
-from stallscope.cli.output import FORMS, check_file, print_note, print_result, report_errors
+from stallscope.cli.output import (
+    FORMS,
+    check_file,
+    check_folder,
+    print_note,
+    print_result,
+    report_errors,
+)
 from stallscope.errors import StallscopeError
 from stallscope.units import count
+
+Target = Annotated[str, typer.Argument(metavar="TARGET", help=f"{FORMS}.")]
+Budget = Annotated[float, typer.Option(metavar="S", min=0, help="Take at most S seconds.")]
 
 
 class Script(BaseException):
@@ -25,7 +34,7 @@ class Script(BaseException):
 
 
 def record(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{FORMS}.")],
+    target: Target,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Save the run in a new folder, for stallscope.load."),
@@ -36,7 +45,7 @@ def record(
     warmup: Annotated[
         int, typer.Option(metavar="N", min=0, help="Batches to skip before it, as warm-up.")
     ] = 4,
-    budget: Annotated[float, typer.Option(metavar="S", min=0, help="Stop after S seconds.")] = 60.0,
+    budget: Budget = 60.0,
 ) -> None:
     """Record a loader, and print where the time goes.
 
@@ -49,9 +58,8 @@ def record(
       stallscope record sample
       stallscope record train:make_loader --batches 200 --out runs/before
     """  # noqa: D301
-    with report_errors():
-        _check_out(out)
-        sys.path.insert(0, str(Path.cwd()))  # also for what the user's module imports later
+    with report_errors(imports=True):
+        check_folder(out)
         from stallscope.run.record import record as record_run
 
         try:
@@ -67,7 +75,7 @@ def record(
 
 
 def lines(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{FORMS}.")],
+    target: Target,
     function: Annotated[
         list[str] | None,
         typer.Option(
@@ -91,8 +99,7 @@ def lines(
       stallscope lines sample
       stallscope lines train:make_loader --function RandomMask --samples 64
     """  # noqa: D301
-    with report_errors():
-        sys.path.insert(0, str(Path.cwd()))  # also for what the user's module imports later
+    with report_errors(imports=True):
         from stallscope.lines.lines import lines as time_lines
 
         print_result(time_lines(target, functions=function or None, samples=samples))
@@ -132,7 +139,7 @@ def run(
 
         def watch() -> AbstractContextManager[None]:
             folder = out_folder(script, out)  # not before it is known that there is a script
-            _check_out(folder)
+            check_folder(folder)
             return watching(
                 folder, name=Path(script).name, warmup=warmup, done=partial(_recorded, folder)
             )
@@ -147,35 +154,18 @@ def _recorded(folder: Path, found: Any) -> None:
         print_note(f"{count(found.all_steps.height, 'step')} recorded: stallscope show {folder}")
 
 
-def _check_out(out: Path | None) -> None:
-    """Say now, not after the recording, that it cannot be saved there."""
-    if out is None:
-        return
-    try:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise StallscopeError(f"--out {out} holds something already: give a new folder")
-        out.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=out):
-            pass
-    except OSError as error:
-        raise StallscopeError(
-            f"--out {out} cannot be written ({error.strerror or error}): give another folder"
-        ) from error
-
-
 def _save(run: Any, out: Path | None, what: str) -> None:
     if run is not None and out is not None:
         print_note(f"{what} in {run.save(out)}")
 
 
-HEALTHY, CAUSE, INCONCLUSIVE = 0, 3, 4
+_CAUSE: Final = 3
+_ENDS: Final = {"healthy": 0, "inconclusive": 4}
 """How the command ends; 1 is an exception of the user's code, 2 an input that cannot be used."""
-_ENDS: Final = {"healthy": HEALTHY, "inconclusive": INCONCLUSIVE}
-_ENDINGS: Final = (".html",)
 
 
 def diagnose(  # noqa: PLR0913 - the command's options
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{FORMS}.")],
+    target: Target,
     *,
     step: Annotated[
         float | None,
@@ -188,9 +178,7 @@ def diagnose(  # noqa: PLR0913 - the command's options
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="Move each batch there, such as cuda:0.")
     ] = None,
-    budget: Annotated[
-        float, typer.Option(metavar="S", min=0, help="Take at most S seconds.")
-    ] = 60.0,
+    budget: Budget = 60.0,
     html: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a report: one file that needs no network."),
@@ -215,16 +203,24 @@ def diagnose(  # noqa: PLR0913 - the command's options
       stallscope diagnose train:make_loader_and_step --html report.html
       stallscope diagnose train:make_loader_and_step --json --redact > verdict.json
     """  # noqa: D301
-    with report_errors():
-        check_file("--html", html, _ENDINGS)
-        sys.path.insert(0, str(Path.cwd()))  # also for what the user's module imports later
+    with report_errors(imports=True):
+        check_file("--html", html, (".html",))
         from stallscope.diagnose.diagnose import diagnose as find
 
         found = find(_target(target, step), device=device, budget_s=budget)
-        print_result(_json(found, redact=redact) if as_json else _text(found, redact=redact))
+        if as_json:
+            from stallscope.views import report
+
+            print_result(report.as_json(found, redact=redact))
+        elif redact:
+            from stallscope.views.redact import redacted
+
+            print_result(redacted(found))
+        else:
+            print_result(found)
         if html is not None:
             print_note(f"written to {found.export(html, redact=redact)}")
-        sys.exit(_ENDS.get(found.verdict.code, CAUSE))
+        sys.exit(_ENDS.get(found.verdict.code, _CAUSE))
 
 
 def _target(spec: str, step_s: float | None) -> object:
@@ -239,22 +235,8 @@ def _target(spec: str, step_s: float | None) -> object:
     return target(found, step=simulated_step(step_s))
 
 
-def _json(found: Any, *, redact: bool) -> str:
-    from stallscope.views.report import as_json
-
-    return as_json(found, redact=redact)
-
-
-def _text(found: Any, *, redact: bool) -> str:
-    if not redact:
-        return str(found)
-    from stallscope.views.redact import redacted
-
-    return str(redacted(found))
-
-
 def orders(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=f"{FORMS}.")],
+    target: Target,
     *,
     alternative: Annotated[
         list[str] | None,
@@ -267,7 +249,7 @@ def orders(
     samples: Annotated[
         int, typer.Option(metavar="N", min=1, help="Samples on which orders are compared.")
     ] = 16,
-    budget: Annotated[float, typer.Option(metavar="S", min=0, help="Stop after S seconds.")] = 60.0,
+    budget: Budget = 60.0,
     code: Annotated[
         bool, typer.Option("--code", help="Print the code of the best pipeline, and only that.")
     ] = False,
@@ -285,16 +267,11 @@ def orders(
       stallscope orders train:make_loader --alternative RandomMask=train:FasterMask
       stallscope orders train:make_loader --code
     """  # noqa: D301
-    with report_errors():
-        sys.path.insert(0, str(Path.cwd()))  # also for what the user's module imports later
+    with report_errors(imports=True):
         from stallscope.orders.orders import orders as compare
 
-        found = compare(
-            target,
-            alternatives=_alternatives(alternative or []) or None,
-            samples=samples,
-            budget_s=budget,
-        )
+        given = _alternatives(alternative or []) or None
+        found = compare(target, alternatives=given, samples=samples, budget_s=budget)
         if code:
             _say_code(found)
         else:
@@ -336,9 +313,6 @@ def _alternative(given: str) -> tuple[str, Any]:
     return name, factory.call(factory.find(text), text)
 
 
-_FLAME_ENDINGS: Final = (".html", ".svg", ".json")
-
-
 def flame(  # noqa: PLR0913 - the command's options
     pid: Annotated[int, typer.Argument(metavar="PID", help="Of the training.")],
     *,
@@ -370,7 +344,7 @@ def flame(  # noqa: PLR0913 - the command's options
       stallscope flame 4711 --seconds 20 --out workers.html
     """  # noqa: D301
     with report_errors():
-        check_file("--out", out, _FLAME_ENDINGS)
+        check_file("--out", out, (".html", ".svg", ".json"))
         from stallscope.flame.flame import flame as sampled
 
         seen = sampled(pid=pid, seconds=seconds, rate_hz=rate, native=native, idle=idle, gil=gil)

@@ -15,13 +15,20 @@ FORMS: Final = "'sample', a folder of images, tar shards, or 'package.module:fac
 
 
 @contextmanager
-def report_errors() -> Iterator[None]:
+def report_errors(*, imports: bool = False) -> Iterator[None]:
     """Show an error as what it is; click would hide a user's EOFError or broken pipe.
 
     A mistake that the user can mend is one line, anything else is a traceback with its notes.
+
+    Args:
+        imports: modules of the current folder can be imported, also later by those of the user.
     """
     try:
-        _check_here()
+        try:
+            here = str(Path.cwd())
+        except OSError as error:  # said once, before something deep inside asks for it
+            raise StallscopeError("the current folder is gone: cd to one that exists") from error
+        sys.path[:0] = [here] * imports
         yield
     except StallscopeError as error:
         print_note(str(error))
@@ -33,14 +40,6 @@ def report_errors() -> Iterator[None]:
         if sys.version_info < (3, 11):  # where tracebacks do not show notes yet
             print_note(*getattr(error, "__notes__", ()))
         raise SystemExit(1) from None
-
-
-def _check_here() -> None:
-    """Say it once, before something deep inside asks for a current folder that is gone."""
-    try:
-        Path.cwd()
-    except OSError as error:
-        raise StallscopeError("the current folder is gone: cd to one that exists") from error
 
 
 def print_result(*lines: object) -> None:
@@ -56,21 +55,33 @@ def print_note(*lines: str) -> None:
 
 
 def check_file(option: str, out: Path | None, endings: Sequence[str]) -> None:
-    """Say now, not after the measurement, that a file cannot be written.
-
-    Raises:
-        StallscopeError: another ending, a folder, no right.
-    """
+    """Say now, not after the measurement, that a file cannot be written."""
     if out is None:
         return
     if out.suffix.lower() not in endings:
         raise StallscopeError(f"{option} {out}: give a name that ends in {', '.join(endings)}")
     if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
         raise StallscopeError(f"{option} {out} cannot be written: give another file")
+    with _writing(option, out, "file"), TemporaryFile(dir=out.parent):
+        pass
+
+
+def check_folder(out: Path | None) -> None:
+    """Say now, not after the recording, that it cannot be saved there; the folder is made."""
+    if out is None:
+        return
+    with _writing("--out", out, "folder"):
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise StallscopeError(f"--out {out} holds something already: give a new folder")
+        out.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=out).close()
+
+
+@contextmanager
+def _writing(option: str, out: Path, what: str) -> Iterator[None]:
     try:
-        with TemporaryFile(dir=out.parent):
-            pass
+        yield
     except OSError as error:
         raise StallscopeError(
-            f"{option} {out} cannot be written ({error.strerror or error}): give another file"
+            f"{option} {out} cannot be written ({error.strerror or error}): give another {what}"
         ) from error

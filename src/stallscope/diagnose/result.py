@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping  # noqa: TC003 - a field's type, which is checked on loading
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 import polars as pl
@@ -157,7 +158,7 @@ class Diagnosis(SavedResult):
         Raises:
             StallscopeError: another ending, or it cannot be written there.
         """
-        written: Path = self._face().export(self, path, redact=redact)
+        written: Path = import_module("stallscope.views.report").export(self, path, redact=redact)
         return written
 
 

@@ -77,15 +77,6 @@ def _interval(evidence: Mapping[str, float], name: str, form: Callable[[float], 
     return "" if low is None or high is None else f" ({form(low)} to {form(high)})"
 
 
-class PictureSource(NamedTuple):
-    """Whose picture it is."""
-
-    part: str
-    """Field of the diagnosis."""
-    kind: str | None
-    """The picture's name there."""
-
-
 PICTURES: Final = {
     "findings": "the verdict, and what else was found, by what it costs (the default)",
     "exposed": "what the loop stalled for",
@@ -98,12 +89,11 @@ PICTURES: Final = {
 }
 """Every picture of a diagnosis."""
 PICTURE_SOURCES: Final = {
-    "ladder": PictureSource("ladder", None),
-    "flame": PictureSource("flame", None),
-    **{kind: PictureSource("run", kind) for kind in ("exposed", "stages", "timeline", "waits")},
-    "resources": PictureSource("run", "resources"),
+    **dict.fromkeys(("exposed", "stages", "timeline", "waits", "resources"), "run"),
+    "ladder": "ladder",
+    "flame": "flame",
 }
-"""Those that are of a part of it."""
+"""The part of the diagnosis whose picture of that name it is; the others are its own."""
 
 LONGEST_TITLE: Final = 400
 """Characters of a sentence: it holds names of the user's files and transforms."""

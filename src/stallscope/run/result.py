@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -344,5 +345,5 @@ class Run(SavedResult):
             TraceFileError: it ends otherwise, is there and is no trace of ours, or cannot be
                 written.
         """
-        written: Path = self._face().trace(self, Path(path))
+        written: Path = import_module("stallscope.views.trace").write(self, Path(path))
         return written

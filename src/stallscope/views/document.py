@@ -8,8 +8,10 @@ and on a dark ground. Files that others can open are written here as well: whole
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import jinja2
 from markupsafe import Markup
 
 from stallscope.errors import StallscopeError
@@ -35,6 +37,23 @@ def html(template: str, *parts: Any, **named: Any) -> Markup:
 def join(parts: Iterable[Markup | Block]) -> Markup:
     """Put pieces of HTML together."""
     return Markup().join(parts)
+
+
+def fill(template: str, **values: Any) -> Markup:
+    """Fill one of `templates/`; every value that is no `Markup` is escaped."""
+    return Markup(_templates().get_template(template).render(values))  # noqa: S704 - escaped
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    """Autoescaping is always on; a name that is missing is an error, not an empty text."""
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("stallscope.views", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 class Block:

@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope import result
 from stallscope.flame.classify import KINDS as SAMPLE_KINDS
 from stallscope.flame.classify import StackFunction, kind_shares
 from stallscope.flame.result import Flame, difference_sentence, sentence
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
     from stallscope.flame.result import FlameDifference
 
 
+WHOSE: Final = "a flamegraph"
 KINDS: Final = {"flame": "the merged stacks of all workers (the default)"}
-"""Every picture of a flamegraph, and every panel."""
+PANELS: Final = KINDS
 HEADS: Final = ("your function", "share", INTERVAL, "with all it calls", "file")
 CHANGE_HEADS: Final = ("your function", "before", "after", "change", INTERVAL, "file")
 MOST_ROWS: Final = 20
@@ -38,36 +38,18 @@ SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"
 """The name of the format, which its files carry; nothing is fetched from there."""
 
 
-def plot(flame: Flame | FlameDifference, kind: str | None = None) -> Sheet:
-    """Draw the picture; in a difference, what grew is orange and what shrank is blue.
-
-    Args:
-        flame: what was sampled.
-        kind: one of `KINDS`.
-
-    Raises:
-        NoSuchPictureError: there is no such kind.
-    """
-    result.resolve_kind(kind, KINDS, _whose(flame))
+def plot(flame: Flame | FlameDifference, _kind: str = "flame") -> Sheet:
+    """Draw the picture; in a difference, what grew is orange and what shrank is blue."""
     from stallscope.charts import flame as chart
 
     return chart.figure(flame) if isinstance(flame, Flame) else chart.difference_figure(flame)
 
 
-def panel(flame: Flame | FlameDifference, kind: str | None = None) -> Any:
-    """Give the viewer: zoom, search, details, switches; see `views.flame_viewer`.
-
-    Raises:
-        NoSuchPanelError: there is no such kind.
-    """
-    result.resolve_panel(kind, KINDS, _whose(flame))
+def panel(flame: Flame | FlameDifference, _kind: str) -> Any:
+    """Give the viewer: zoom, search, details, switches; see `views.flame_viewer`."""
     from stallscope.views.flame_viewer import FlamePanel
 
     return FlamePanel(_tree(flame), plot(flame), document(flame).html())
-
-
-def _whose(flame: Flame | FlameDifference) -> str:
-    return "a flame" if isinstance(flame, Flame) else "a difference"
 
 
 def _tree(flame: Flame | FlameDifference) -> dict[str, Any]:

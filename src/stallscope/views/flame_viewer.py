@@ -1,8 +1,7 @@
-"""A flamegraph as one HTML page that needs nothing else: no kernel, no network.
+"""The flamegraph's viewer: a widget, and an HTML page that needs no kernel and no network.
 
-The page forbids itself every request, so that what it shows stays on the machine.
-
-The flamegraph as a widget; a thin skin over `static/viewer.js`, which works without a kernel.
+Both are a thin skin over `static/viewer.js`. The page forbids itself every request, so that what it
+shows stays on the machine.
 """
 
 from __future__ import annotations
@@ -10,36 +9,20 @@ from __future__ import annotations
 import base64
 import json
 from functools import cache
-from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import anywidget
 import traitlets
 
+from stallscope.views.document import fill, html
+
 if TYPE_CHECKING:
+    from markupsafe import Markup
+
     from stallscope.charts.sheet import Sheet
 
 
-_RULES: Final = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
-)
-_PAGE: Final = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{rules}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>{body}{style}</style></head>
-<body><div id="flame"></div>
-<script type="application/json" id="data">{data}</script>
-<script>{script}
-mountFlame(document.getElementById("flame"),
-  JSON.parse(document.getElementById("data").textContent));
-</script>{below}</body></html>
-"""
-_BODY: Final = (
-    'body{margin:0;background:#fff;color:#1a1a1a;font:14px "DejaVu Sans",system-ui,sans-serif}'
-    ".stallscope-flames{padding:0 12px 12px}"
-)
 FRAME_HEIGHT: Final = 560
 
 
@@ -54,26 +37,35 @@ def script() -> str:
     return f"{static('d3-flame-graph.min.js')}\n{static('viewer.js')}"
 
 
-def page(data: dict[str, Any], below: str = "") -> str:
+def to_json(data: dict[str, Any]) -> str:
+    """Data for an element `script` of a page; the only way out of that is "</"."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def page_script() -> str:
+    """The viewer for a page: it draws the element `data` into the element `flame`."""
+    data = 'JSON.parse(document.getElementById("data").textContent)'
+    return f'{script()}\nmountFlame(document.getElementById("flame"), {data});\n'
+
+
+def page(data: dict[str, Any], below: Markup | None = None) -> Markup:
     """The page.
 
     Args:
         data: as `flame.tree.of_flame` or `of_difference` gives it.
-        below: HTML that stands under the graph, with its names escaped.
+        below: stands under the graph.
     """
-    return _PAGE.format(
-        rules=_RULES,
-        title=escape(data["title"]),
-        body=_BODY,
+    return fill(
+        "flame.html",
+        title=data["title"],
         style=static("viewer.css"),
-        # the only way out of such an element is "</"
-        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
-        script=script(),
-        below=below,
+        data=to_json(data),
+        script=page_script(),
+        below=below or "",
     )
 
 
-def framed(data: dict[str, Any], table: str, still: str = "") -> str:
+def framed(data: dict[str, Any], table: Markup, still: str) -> Markup:
     """The page in a frame of its own and a table below it, for the output of a notebook's cell.
 
     Where a notebook is not trusted, the frame is taken out: what stands inside of it, which a
@@ -81,15 +73,17 @@ def framed(data: dict[str, Any], table: str, still: str = "") -> str:
 
     Args:
         data: as `flame.tree.of_flame` or `of_difference` gives it.
-        table: HTML whose names are escaped.
+        table: what stands below.
         still: the picture, a PNG in base64.
     """
-    title = escape(data["title"])
-    picture = f"<img src='data:image/png;base64,{still}' alt='{title}'>" if still else ""
-    return (
-        f"<iframe sandbox='allow-scripts' title='{title}' "
-        f"style='width:100%;height:{FRAME_HEIGHT}px;border:0' "
-        f"srcdoc='{escape(page(data))}'>{picture}</iframe>{table}"
+    return html(
+        "<iframe sandbox='allow-scripts' title='{0}' style='width:100%;height:{1}px;border:0' "
+        "srcdoc='{2}'><img src='data:image/png;base64,{3}' alt='{0}'></iframe>{4}",
+        data["title"],
+        FRAME_HEIGHT,
+        str(page(data)),
+        still,
+        table,
     )
 
 
@@ -99,7 +93,7 @@ class FlamePanel(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywid
     Args:
         data: as `flame.tree.of_flame` or `of_difference` gives it.
         still: the picture for places that show no widgets.
-        table: the table for them, HTML whose names are escaped.
+        table: the table for them.
     """
 
     _esm: ClassVar[str] = f"{script()}\n{static('widget.js')}"
@@ -111,7 +105,7 @@ class FlamePanel(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywid
     """The frame that was clicked last: `function`, `file`, `kind`, `share` (of the chosen samples,
     0 to 1; of a difference, those after and before), `hits` and `stack`; empty after a reset."""
 
-    def __init__(self, data: dict[str, Any], still: Sheet, table: str) -> None:
+    def __init__(self, data: dict[str, Any], still: Sheet, table: Markup) -> None:
         super().__init__(data=data)
         self.still = still
         self._table = table

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope import result
 from stallscope.ladder.result import compare, notes_of, sentence
 from stallscope.stats import INTERVAL
 from stallscope.units import share, size, times
@@ -19,10 +18,9 @@ if TYPE_CHECKING:
     from stallscope.ladder.result import Ladder
 
 
+WHOSE: Final = "a ladder"
 KINDS: Final = {"ladder": "how fast the loop is without each of the loader's costs (the default)"}
-"""Every picture of a ladder."""
 PANELS: Final = {"compare": "any two rungs against each other (the default)"}
-"""Every panel of a ladder."""
 HEADS: Final = (
     "rung",
     "samples/s",
@@ -34,17 +32,8 @@ HEADS: Final = (
 )
 
 
-def plot(ladder: Ladder, kind: str | None = None) -> Sheet:
-    """Draw the picture.
-
-    Args:
-        ladder: what was measured.
-        kind: one of `KINDS`.
-
-    Raises:
-        NoSuchPictureError: there is no such kind.
-    """
-    result.resolve_kind(kind, KINDS, "a ladder")
+def plot(ladder: Ladder, _kind: str = "ladder") -> Sheet:
+    """Draw the picture."""
     from stallscope.charts import ladder as climb
 
     return climb.figure(ladder)
@@ -56,17 +45,8 @@ def document(ladder: Ladder) -> Document:
     return Document("ladder", [Heading(sentence(ladder)), table, Notes(notes_of(ladder))])
 
 
-def panel(ladder: Ladder, kind: str | None = None) -> Any:
-    """Give widgets to choose two rungs: how many times as fast the one is as the other.
-
-    Args:
-        ladder: what was measured.
-        kind: one of `PANELS`.
-
-    Raises:
-        NoSuchPanelError: there is no such kind.
-    """
-    result.resolve_panel(kind, PANELS, "a ladder")
+def panel(ladder: Ladder, _kind: str) -> Any:
+    """Give widgets to choose two rungs: how many times as fast the one is as the other."""
     from stallscope.views.panels import dropdown, pick, saying
 
     names = ladder.table().filter(pl.col("samples_per_s").is_not_null())["rung"].to_list()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope import result
 from stallscope.lines.result import in_order, notes_of, title
 from stallscope.stages import COLOURS
 from stallscope.units import count, file_name, printable, seconds, share
@@ -26,10 +25,9 @@ if TYPE_CHECKING:
     from stallscope.lines.result import Lines
 
 
+WHOSE: Final = "lines"
 KINDS: Final = {"lines": "the lines that take most time of their own (the default)"}
-"""Every picture of lines."""
 PANELS: Final = {"listing": "one function with the heat of its lines (the default)"}
-"""Every panel of lines."""
 HEADS: Final = ("line", "hits", "time", "share", "own", "source")
 MOST_FUNCTIONS: Final = 6
 """Listings in a terminal; a notebook has all, and opens the first."""
@@ -52,17 +50,8 @@ _HEAT: Final = "80"
 """Half transparent, so that a light and a dark ground both leave the text readable."""
 
 
-def plot(lines: Lines, kind: str | None = None) -> Sheet:
-    """Draw the picture.
-
-    Args:
-        lines: what was measured.
-        kind: one of `KINDS`.
-
-    Raises:
-        NoSuchPictureError: there is no such kind.
-    """
-    result.resolve_kind(kind, KINDS, "lines")
+def plot(lines: Lines, _kind: str = "lines") -> Sheet:
+    """Draw the picture."""
     from stallscope.charts import lines as hotlines
 
     return hotlines.figure(lines)
@@ -80,17 +69,8 @@ def document(lines: Lines) -> Document:
     )
 
 
-def panel(lines: Lines, kind: str | None = None) -> Any:
-    """Give widgets to choose a function; the one with the hottest lines is the first.
-
-    Args:
-        lines: what was measured.
-        kind: one of `PANELS`.
-
-    Raises:
-        NoSuchPanelError: there is no such kind.
-    """
-    result.resolve_panel(kind, PANELS, "lines")
+def panel(lines: Lines, _kind: str) -> Any:
+    """Give widgets to choose a function; the one with the hottest lines is the first."""
     from stallscope.views.panels import dropdown, pick, saying
 
     functions = in_order(lines)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope import result
 from stallscope.orders.result import DIFFERENT, FAILS
 from stallscope.orders.text import TITLE, factor_text, notes_of, sentence, verdict
 from stallscope.stages import COLOURS
@@ -20,13 +19,14 @@ if TYPE_CHECKING:
     from stallscope.orders.result import Orders
 
 
+WHOSE: Final = "orders"
 KINDS: Final = {
     "orders": "the best pipelines, part by part, beside the one as it is (the default)",
     "ops": "what each op of the pipeline as it is costs, takes and gives",
     "predicted": "predicted against measured, for every pipeline that was measured",
     "pictures": "samples of the best pipeline that is close, beside the original's",
 }
-"""Every picture of orders."""
+PANELS: Final = {"try": "the ops in any order, with cost, data, measurement and code (the default)"}
 HEADS: Final = (
     "pipeline",
     "predicted",
@@ -45,27 +45,18 @@ _CHARTS: Final = {"ops": "order_ops", "predicted": "order_fit", "pictures": "ord
 """Modules, where they are not called after the picture."""
 
 
-def plot(orders: Orders, kind: str | None = None) -> Sheet:
-    """Draw one of the pictures.
-
-    Args:
-        orders: what was measured.
-        kind: one of `KINDS`.
-
-    Raises:
-        NoSuchPictureError: there is no such kind.
-    """
-    name = result.resolve_kind(kind, KINDS, "orders")
-    chart: Any = import_module(f"stallscope.charts.{_CHARTS.get(name, name)}")
+def plot(orders: Orders, kind: str) -> Sheet:
+    """Draw one of the pictures."""
+    chart: Any = import_module(f"stallscope.charts.{_CHARTS.get(kind, kind)}")
     figure: Sheet = chart.figure(orders)
     return figure
 
 
-def panel(orders: Orders, kind: str | None = None) -> Any:
+def panel(orders: Orders, _kind: str) -> Any:
     """Give widgets that put the ops into any order; see `views.orders_panel`."""
     from stallscope.views import orders_panel
 
-    return orders_panel.panel(orders, kind)
+    return orders_panel.panel(orders)
 
 
 def document(orders: Orders) -> Document:

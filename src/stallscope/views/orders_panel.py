@@ -7,12 +7,11 @@ buttons do the same for a keyboard.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import ipywidgets
 
-from stallscope import result
 from stallscope.charts import order_pictures, orders
 from stallscope.charts import orders as best
 from stallscope.charts.sheet import sheet, styled
@@ -31,26 +30,20 @@ from stallscope.orders.text import factor_text, sentence, verdict
 from stallscope.stats import INTERVAL
 from stallscope.units import printable, seconds
 from stallscope.views.document import Notes, Table, html
-from stallscope.views.panels import WIDE, CopyButton, Panel, image, saying
+from stallscope.views.panels import CopyButton, Panel, dropdown, image, saying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+
+    from markupsafe import Markup
 
     from stallscope.charts.sheet import Sheet
     from stallscope.orders.result import Comparison, Orders, Prediction
 
-
-if TYPE_CHECKING:
     Positions = tuple[int, ...]
 
 _HEADS = ("order", "predicted", "speed-up", "measured", "speed-up", INTERVAL, "data")
-_MARKS = {
-    IDENTICAL: "✓",
-    CLOSE: "≈",
-    NOT_DISTINGUISHED: "?",
-    DIFFERENT: "✗",
-    FAILS: "✗",
-}
+_MARKS = {IDENTICAL: "✓", CLOSE: "≈", NOT_DISTINGUISHED: "?", DIFFERENT: "✗", FAILS: "✗"}
 _BETWEEN = " → "
 
 
@@ -75,30 +68,27 @@ class Tries:
 
     Attributes:
         labels: what the ops are called, in the order as it is; no two alike.
+        as_it_is: the positions of all ops, in the order of the pipeline as it is.
         tried: what is known of each order.
     """
 
     def __init__(self, orders: Orders, bench: Any) -> None:
-        self._orders = orders
         self._bench = bench
         self._names = {op: printable(name, 40) for op, name in op_names(orders).items()}
         self.labels = tuple(self._names.values())
+        self.as_it_is: Positions = tuple(self._names)
         self.tried: dict[Positions, TriedOrder] = {}
-
-    @property
-    def as_it_is(self) -> Positions:
-        """The positions of all ops, in the order of the pipeline as it is."""
-        return tuple(self._names)
+        known = {row["trial"]: row["positions"] for row in orders.trials.to_dicts()}
+        rows = [row for row in orders.table().to_dicts() if row["kind"] == "order"]
+        self._search = {tuple(known[row["trial"]]): row for row in rows}
+        """Rows of the table by their order."""
 
     def starts(self) -> list[tuple[str, Positions]]:
         """Orders that one can begin from, by what they change: those of the search that work."""
-        rows = [row for row in self._orders.table().to_dicts() if row["kind"] == "order"]
-        known = {row["trial"]: row["positions"] for row in self._orders.trials.to_dicts()}
-        works = [row for row in rows if row["equivalence"] not in {DIFFERENT, FAILS}]
         found = {
-            f"{printable(row['change'], 60)}, {row['equivalence']}": tuple(known[row["trial"]])
-            for row in works
-            if row["trial"] != 0
+            f"{printable(row['change'], 60)}, {row['equivalence']}": positions
+            for positions, row in self._search.items()
+            if row["equivalence"] not in {DIFFERENT, FAILS} and row["trial"] != 0
         }
         return [("as it is", self.as_it_is), *found.items()]
 
@@ -108,10 +98,9 @@ class Tries:
 
     def positions_of(self, labels: Sequence[str]) -> Positions | None:
         """The order that labels stand for; None where they are not all ops."""
-        by_label = {label: op for op, label in self._names.items()}
-        if sorted(labels) != sorted(by_label):
+        if sorted(labels) != sorted(self.labels):
             return None
-        return tuple(by_label[label] for label in labels)
+        return tuple(self.as_it_is[self.labels.index(label)] for label in labels)
 
     def predict(self, positions: Positions) -> TriedOrder:
         """What an order should cost; asked once."""
@@ -120,23 +109,21 @@ class Tries:
             self.tried[positions] = TriedOrder(prediction, measured=self._from_search(positions))
         return self.tried[positions]
 
-    def compare(self, positions: Positions) -> TriedOrder:
+    def compare(self, positions: Positions) -> Comparison:
         """Whether an order gives the original's data; asked once."""
         found = self.predict(positions)
         if found.comparison is None:
             found.comparison = self._bench.compare(positions)
-        return found
+        return found.comparison
 
-    def measure(self, positions: Positions, on_progress: Callable[[float], object]) -> TriedOrder:
+    def measure(self, positions: Positions, on_progress: Callable[[float], object]) -> None:
         """How fast an order is; measured again each time."""
-        found = self.compare(positions)
-        if found.comparison is not None and found.comparison.equivalence == FAILS:
+        comparison = self.compare(positions)
+        if comparison.equivalence == FAILS:
             raise NoSuchOrderError(
-                f"this order cannot be measured, it fails: {found.comparison.why}. Move the op "
-                "that fails"
+                f"this order cannot be measured, it fails: {comparison.why}. Move the op that fails"
             )
-        found.measured = self._bench.measure(positions, on_progress)
-        return found
+        self.tried[positions].measured = self._bench.measure(positions, on_progress)
 
     def code(self, positions: Positions) -> str:
         """Python source that makes an order's pipeline."""
@@ -153,8 +140,8 @@ class Tries:
 
     def pictures(self, positions: Positions) -> Sheet | None:
         """A few samples beside the original's; None where there are none."""
-        found = self.compare(positions).comparison
-        if found is None or not found.pictures or positions == self.as_it_is:
+        found = self.compare(positions)
+        if not found.pictures or positions == self.as_it_is:
             return None
         return order_pictures.of(found, "This order")
 
@@ -170,17 +157,17 @@ class Tries:
             return f"{said}: predicted, not measured"
         return f"{said}, and is {_measured(found.measured)}"
 
-    def verdict(self, positions: Positions) -> str:
+    def verdict(self, positions: Positions) -> Markup:
         """Whether the data is the original's, with a mark, as HTML."""
         found = self.tried[positions].comparison
         if positions == self.as_it_is:
-            return "<p><b>the original</b></p>"
+            return html("<p><b>the original</b></p>")
         if found is None:
-            return "<p>comparing its samples with the original's …</p>"
-        said = printable(verdict(order_pictures.told(found)), 400)
-        return f"<p><b>{_MARKS[found.equivalence]} {escape(said)}</b></p>"
+            return html("<p>comparing its samples with the original's …</p>")
+        said = printable(verdict(found._asdict()), 400)
+        return html("<p><b>{} {}</b></p>", _MARKS[found.equivalence], said)
 
-    def table(self) -> str:
+    def table(self) -> Markup:
         """All that was tried, the last first, as HTML."""
         rows = [self._cells(positions, found) for positions, found in self.tried.items()]
         return html("{}{}", Notes(["tried, the last first"]), Table(_HEADS, rows[::-1]))
@@ -189,24 +176,23 @@ class Tries:
         """One bar; the pipeline as it is is also measured whenever another one is."""
         found = self.predict(positions)
         other = self.predict(beside).measured if beside else None
-        first = positions == self.as_it_is
         parts = found.prediction.parts
         ops = sum(part.kind == "transform" for part in parts)
         fails = found.prediction.seconds is None and ops < len(positions)
-        measured = None
+        measured: tuple[float, float | None, float | None] | None = None
         if found.measured is not None:
             measured = found.measured[:3]
         elif other is not None:
             measured = (other.measured_s * other.speedup, None, None)
         return orders.PipelineRow(
-            name="as it is" if first else "this order",
+            name="this order" if beside is None else "as it is",
             said=seconds(found.prediction.seconds),
             parts=parts,
             predicted_s=found.prediction.seconds,
             measured_s=measured,
             order=_BETWEEN.join(self.labels_of(positions)),
             failed=self._names[positions[ops]] if fails else "",
-            strong=not first,
+            strong=beside is None,
         )
 
     def _cells(self, positions: Positions, found: TriedOrder) -> tuple[str, ...]:
@@ -232,11 +218,10 @@ class Tries:
 
     def _from_search(self, positions: Positions) -> OrderTiming | None:
         """What the search measured of an order, if it did."""
-        known = {row["trial"]: row["positions"] for row in self._orders.trials.to_dicts()}
-        for row in self._orders.table().drop_nulls("measured_s").to_dicts():
-            if row["kind"] == "order" and tuple(known[row["trial"]]) == positions:
-                return OrderTiming(**{name: row[name] for name in OrderTiming._fields})
-        return None
+        row = self._search.get(positions)
+        if row is None or row["measured_s"] is None:
+            return None
+        return OrderTiming(**{name: row[name] for name in OrderTiming._fields})
 
 
 def _measured(found: OrderTiming) -> str:
@@ -250,8 +235,6 @@ def _measured(found: OrderTiming) -> str:
     return f"{factor_text(found.speedup)} as fast, measured {where} ({ends})"
 
 
-KINDS: Final = {"try": "the ops in any order, with cost, data, measurement and code (the default)"}
-"""Every panel of orders."""
 NO_BENCH: Final = (
     "Only figures are here, not the pipeline: call ss.orders in this notebook to try other orders"
 )
@@ -260,24 +243,16 @@ HINT: Final = (
 )
 
 
-def panel(orders: Orders, kind: str | None = None) -> Panel:
-    """Try orders by hand.
-
-    Args:
-        orders: what was measured.
-        kind: one of `KINDS`.
-
-    Raises:
-        NoSuchPanelError: there is no such kind.
-    """
-    result.resolve_panel(kind, KINDS, "orders")
+def panel(orders: Orders) -> Panel:
+    """Try orders by hand."""
+    still = best.figure(orders)
     if orders.bench is None:
-        return saying(NO_BENCH, still=best.figure(orders))
+        return saying(NO_BENCH, still=still)
     tries = Tries(orders, orders.bench)
     if len(tries.labels) < 2:  # noqa: PLR2004 - two to change places
-        return saying(sentence(orders), still=best.figure(orders))
+        return saying(sentence(orders), still=still)
     made = Board(tries).panel
-    made.still = best.figure(orders)
+    made.still = still
     return made
 
 
@@ -293,10 +268,8 @@ class Board:
         self._now = tries.as_it_is
         labels = list(tries.labels)
         self.tags = ipywidgets.TagsInput(value=labels, allowed_tags=labels, allow_duplicates=False)
-        self.start = ipywidgets.Dropdown(
-            options=tries.starts(), description="Begin from", style=WIDE
-        )
-        self.op = ipywidgets.Dropdown(options=labels, description="Op", style=WIDE)
+        self.start = dropdown("Begin from", tries.starts())
+        self.op = dropdown("Op", labels)
         self.earlier = ipywidgets.Button(description="Earlier", icon="arrow-up")
         self.later = ipywidgets.Button(description="Later", icon="arrow-down")
         self.run = ipywidgets.Button(description="Measure for real", icon="clock-o")
@@ -306,9 +279,28 @@ class Board:
         self.said, self.verdict, self.bars, self.pictures, self.code, self.table = (
             ipywidgets.HTML() for _ in range(6)
         )
-        self._connect()
+        guard = self._guarded
+        self.tags.observe(lambda change: guard(self._take, change["new"]), names="value")
+        self.start.observe(lambda change: guard(self._begin, change["new"]), names="value")
+        self.op.observe(lambda _: self._enable(), names="value")
+        self.earlier.on_click(lambda _: guard(self.move, -1))
+        self.later.on_click(lambda _: guard(self.move, 1))
+        self.run.on_click(lambda _: guard(self.measure))
         self.show(self._now)
-        self.panel = Panel(list(self._rows()))
+        self.panel = Panel(
+            [
+                ipywidgets.HTML(html("<p>{}</p>", HINT)),
+                self.tags,
+                ipywidgets.HBox([self.op, self.earlier, self.later, self.start]),
+                self.verdict,
+                self.bars,
+                ipywidgets.HBox([self.run, self.copy, self.progress]),
+                self.said,
+                self.pictures,
+                self.code,
+                self.table,
+            ]
+        )
         self.panel.add_class("stallscope-orders-panel")
 
     def show(self, positions: Positions) -> None:
@@ -323,11 +315,13 @@ class Board:
         self._draw()
         self._tries.compare(positions)
         self._tell()
-        sheet = self._tries.pictures(positions)
-        self.pictures.value = image(sheet)
-        code = self._tries.code(positions)
-        self.copy.text = code
-        self.code.value = _fold("The code of this pipeline", code)
+        self.pictures.value = image(self._tries.pictures(positions))
+        self.copy.text = self._tries.code(positions)
+        self.code.value = html(
+            "<details><summary>The code of this pipeline</summary>"
+            "<pre style='overflow-x:auto'>{}</pre></details>",
+            self.copy.text,
+        )
 
     def _draw(self) -> None:
         self.bars.value = image(self._tries.bars(self._now))
@@ -337,31 +331,30 @@ class Board:
         self.verdict.value = self._tries.verdict(self._now)
         self.table.value = self._tries.table()
 
+    def _say(self, told: str) -> None:
+        self.said.value = html("<p>{}</p>", told) if told else ""
+
     def measure(self) -> None:
         """Measure what is shown, while a bar moves."""
         self.run.disabled = True
         self.progress.value = 0.0
         self.progress.layout.visibility = "visible"
         try:
-            self.said.value = "<p>measuring, in turn with the pipeline as it is …</p>"
-            self._tries.measure(self._now, self._move)
-            self.said.value = ""
+            self._say("measuring, in turn with the pipeline as it is …")
+            self._tries.measure(self._now, partial(setattr, self.progress, "value"))
+            self._say("")
             self._draw()
         except BaseException:
-            self.said.value = "<p>not measured: it was stopped</p>"
+            self._say("not measured: it was stopped")
             raise
         finally:
             self.progress.layout.visibility = "hidden"
             self.run.disabled = False
 
-    def _move(self, share: float) -> None:
-        self.progress.value = share
-
     def move(self, by: int) -> None:
         """Move the chosen op so many places."""
-        op = self.op.value
         labels = self._tries.labels_of(self._now)
-        place = labels.index(op)
+        place = labels.index(self.op.value)
         labels.insert(min(max(place + by, 0), len(labels) - 1), labels.pop(place))
         self._take(labels)
 
@@ -370,9 +363,13 @@ class Board:
         positions = self._tries.positions_of(labels)
         if positions is None:
             self.tags.value = self._tries.labels_of(self._now)
-            self.said.value = "<p>An order has every op once: it was put back</p>"
-        elif positions != self._now:
-            self.said.value = ""
+            self._say("An order has every op once: it was put back")
+        else:
+            self._begin(positions)
+
+    def _begin(self, positions: Positions | None) -> None:
+        if positions is not None and positions != self._now:
+            self._say("")
             self.show(positions)
 
     def _enable(self) -> None:
@@ -380,44 +377,11 @@ class Board:
         self.earlier.disabled = place == 0
         self.later.disabled = place == len(self._now) - 1
 
-    def _connect(self) -> None:
-        guard = self._guarded
-        self.tags.observe(lambda change: guard(lambda: self._take(change["new"])), names="value")
-        self.start.observe(lambda change: guard(lambda: self._begin(change["new"])), names="value")
-        self.op.observe(lambda _: self._enable(), names="value")
-        self.earlier.on_click(lambda _: guard(lambda: self.move(-1)))
-        self.later.on_click(lambda _: guard(lambda: self.move(1)))
-        self.run.on_click(lambda _: guard(self.measure))
-
-    def _begin(self, positions: Positions | None) -> None:
-        if positions is not None:
-            self._take(self._tries.labels_of(positions))
-
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _guarded(self, act: Callable[..., None], *arguments: Any) -> None:
         """Act, and say here what went wrong: what a callback raises is shown nowhere."""
         try:
-            act()
+            act(*arguments)
         except StallscopeError as error:
-            self.said.value = f"<p>{escape(str(error))}</p>"
+            self._say(str(error))
         except Exception as error:  # noqa: BLE001 - the user's own, out of an op
-            said = printable(f"{type(error).__name__}: {error}", 600)
-            self.said.value = f"<p>That did not work. {escape(said)}</p>"
-
-    def _rows(self) -> Iterator[Any]:
-        yield ipywidgets.HTML(f"<p>{HINT}</p>")
-        yield self.tags
-        yield ipywidgets.HBox([self.op, self.earlier, self.later, self.start])
-        yield self.verdict
-        yield self.bars
-        yield ipywidgets.HBox([self.run, self.copy, self.progress])
-        yield self.said
-        yield self.pictures
-        yield self.code
-        yield self.table
-
-
-def _fold(head: str, code: str) -> str:
-    return (
-        f"<details><summary>{escape(head)}</summary>"
-        f"<pre style='overflow-x:auto'>{escape(code)}</pre></details>"
-    )
+            self._say(printable(f"That did not work. {type(error).__name__}: {error}", 600))

@@ -12,15 +12,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
-from math import isfinite
-from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-import jinja2
 
 from stallscope.diagnose.text import (
     NOT_TESTED,
@@ -34,12 +28,14 @@ from stallscope.diagnose.text import (
 from stallscope.files import __version__
 from stallscope.flame.tree import of_flame
 from stallscope.units import printable, seconds
-from stallscope.views.document import write
-from stallscope.views.flame_viewer import script, static
+from stallscope.views.document import fill, write
+from stallscope.views.flame_viewer import page_script, static, to_json
 from stallscope.views.redact import html_without_paths, known_paths, redacted, value_without_paths
 
 if TYPE_CHECKING:
-    from stallscope.diagnose.result import Diagnosis, DiagnosisConditions
+    from collections.abc import Iterator
+
+    from stallscope.diagnose.result import Diagnosis
 
 
 SCHEMA_VERSION: Final = 1
@@ -55,46 +51,28 @@ def as_json(diagnosis: Diagnosis, *, redact: bool = False) -> str:
     """
     known = known_paths(diagnosis)
     diagnosis = redacted(diagnosis) if redact else diagnosis
-    told = diagnosis.circumstances
+    names = ("code", "title", "severity", "evidence", "confidence", "next_step", "tested")
     values = {
         "schema_version": SCHEMA_VERSION,
         "stallscope": __version__,
         "verdict": diagnosis.verdict.code,
-        "findings": [
-            {
-                **{name: getattr(found, name) for name in ("code", "title", "severity")},
-                "evidence": dict(found.evidence),
-                **{name: getattr(found, name) for name in ("confidence", "next_step", "tested")},
-            }
-            for found in diagnosis.findings
-        ],
+        "findings": [{name: getattr(one, name) for name in names} for one in diagnosis.findings],
         "spent": diagnosis.spent.to_dicts(),
-        "circumstances": {name: getattr(told, name) for name in vars(told)},
-        "notes": list(diagnosis.notes),
+        "circumstances": vars(diagnosis.circumstances),
+        "notes": diagnosis.notes,
     }
-    values = value_without_paths(values, known) if redact else values
-    return json.dumps(_plain(values), indent=2, allow_nan=False)
+    # JSON has no infinity and no nan
+    plain = json.loads(json.dumps(values, default=_plain), parse_constant=lambda _: None)
+    return json.dumps(value_without_paths(plain, known) if redact else plain, indent=2)
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: numbers of numpy are numbers, and infinity and nan are null."""
-    if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value) if isfinite(value) else None
-    return str(value)
+    """What JSON has for a number of numpy, a mapping, or something else."""
+    if hasattr(value, "item"):
+        return value.item()
+    return dict(value) if hasattr(value, "keys") else str(value)
 
 
-_MOUNT: Final = """
-mountFlame(document.getElementById("flame"),
-  JSON.parse(document.getElementById("data").textContent));
-"""
 TITLES: Final = {
     "exposed": "What the loop waits for",
     "ladder": "The loop without each of the loader's costs",
@@ -103,41 +81,11 @@ TITLES: Final = {
     "flame": "The workers' code",
 }
 """The sections, in order; named like the pictures."""
-_MACHINE: Final = {"device": "GPU of the machine"}
-"""What is called otherwise than in `Circumstances.machine`: the step's device may be another."""
 _NO_PICTURES: Final = "pictures, the flamegraph and paths are left out of this report"
 
 
-@dataclass(frozen=True)
-class Section:
-    """A picture, a table, or both."""
-
-    name: str
-    title: str
-    alt: str = ""
-    """The picture's answer."""
-    picture: str = ""
-    """PNG in base64; empty without one."""
-    table: str = ""
-    """HTML whose texts are escaped."""
-    is_viewer: bool = False
-    """Whether the flamegraph stands here; the picture is for paper then."""
-
-
 def export(diagnosis: Diagnosis, path: str | Path, *, redact: bool = False) -> Path:
-    """Write a report; an older file is written over.
-
-    Args:
-        diagnosis: what was found.
-        path: `.html`, or `.json` for programs.
-        redact: leave out paths and pictures.
-
-    Returns:
-        The path.
-
-    Raises:
-        ExportError: another ending, or it cannot be written there.
-    """
+    """Write a report; see `Diagnosis.export`."""
     makers = {
         ".html": lambda: page(diagnosis, redact=redact),
         ".json": lambda: as_json(diagnosis, redact=redact),
@@ -156,40 +104,26 @@ def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
     diagnosis = redacted(diagnosis) if redact else diagnosis
     verdict, *others = all_words(diagnosis)
     flame = None if redact or diagnosis.flame is None else of_flame(diagnosis.flame)
-    program = f"{script()}{_MOUNT}" if flame else ""
-    made = _template().render(
+    program = page_script() if flame else ""
+    filled = fill(
+        "report.html",
         rules=_rules(program),
         style=static("report.css") + static("viewer.css"),
         verdict=verdict,
         others=others,
         not_tested=NOT_TESTED,
         twice=TWICE,
-        sections=_sections(diagnosis, redact=redact),
+        sections=list(_sections(diagnosis, redact=redact)),
         facts=_facts(diagnosis),
         phases=phases(diagnosis),
         ended=ended(diagnosis),
         notes=[*outside_notes(diagnosis), *([_NO_PICTURES] if redact else [])],
         version=__version__,
         written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
-        # the only way out of such an element is "</"
-        flame=json.dumps(flame, separators=(",", ":")).replace("<", "\\u003c") if flame else "",
+        flame=to_json(flame) if flame else "",
         script=program,
     )
-    return html_without_paths(made, known) if redact else made  # those of tables, too
-
-
-@cache
-def _template() -> jinja2.Template:
-    """Autoescaping is always on; a name that is missing is an error, not an empty text."""
-    rooms = jinja2.PackageLoader("stallscope.views", "templates")
-    environment = jinja2.Environment(
-        loader=rooms,
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html")
+    return html_without_paths(filled, known) if redact else filled  # those of tables, too
 
 
 def _rules(program: str) -> str:
@@ -202,64 +136,51 @@ def _rules(program: str) -> str:
     )
 
 
-def _sections(diagnosis: Diagnosis, *, redact: bool) -> list[Section]:
-    """Those for which something was measured."""
-    return [
-        _section(diagnosis, name, redact=redact)
-        for name in TITLES
-        if _part(diagnosis, name) is not None and not (redact and not _table(diagnosis, name))
-    ]
-
-
-def _part(diagnosis: Diagnosis, name: str) -> Any:
-    return getattr(diagnosis, PICTURE_SOURCES[name].part)
-
-
-def _section(diagnosis: Diagnosis, name: str, *, redact: bool) -> Section:
-    table, is_viewer = _table(diagnosis, name), name == "flame"
-    if redact:
-        return Section(name, TITLES[name], table=table)
-    sheet: Any = diagnosis.plot(name)
-    picture = base64.b64encode(sheet.png()).decode("ascii")
-    return Section(name, TITLES[name], sheet.title, picture, table, is_viewer)
-
-
-def _table(diagnosis: Diagnosis, name: str) -> str:
-    """The numbers of a section; the run's table stands under its stages, once."""
-    if name in {"exposed", "timeline"}:
-        return ""
-    return str(_part(diagnosis, name)._repr_mimebundle_()["text/html"])
+def _sections(diagnosis: Diagnosis, *, redact: bool) -> Iterator[dict[str, str]]:
+    """What was measured: a picture and, as HTML whose texts are escaped, a table."""
+    for name, title in TITLES.items():
+        part = getattr(diagnosis, PICTURE_SOURCES[name])
+        shown = {"name": name, "title": title, "table": "", "alt": "", "picture": ""}
+        if part is None:
+            continue
+        if name not in {"exposed", "timeline"}:  # the run's table stands under its stages, once
+            shown["table"] = part._repr_mimebundle_()["text/html"]
+        if not redact:
+            sheet: Any = diagnosis.plot(name)
+            shown["alt"] = sheet.title
+            shown["picture"] = base64.b64encode(sheet.png()).decode("ascii")
+        if shown["table"] or shown["picture"]:
+            yield shown
 
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Name and value of what was measured, and on what."""
     told = diagnosis.circumstances
-    simulated = told.simulated_step_s
+    simulated, device = told.simulated_step_s, told.device
     step = "yours" if told.has_step else "none was given: the loader alone"
     if simulated is not None:
         step = f"simulated: a timer of {seconds(simulated)}, no device"
+        device = "none: the step is simulated"
+    size = diagnosis.run.settings.batch_size if diagnosis.run else None
+    machine = {
+        # the step's device may be another
+        "GPU of the machine" if name == "device" else str(name): _listed(value)
+        for name, value in told.machine.items()
+        if value is not None
+    }
     facts = {
         "target": told.name or "—",
         "workers": str(told.num_workers or "none: the main process loads"),
-        "batch size": _batch_size(diagnosis),
+        "batch size": "" if size is None else f"{size:,}",
         "step": step,
-        "device": "none: the step is simulated" if simulated is not None else told.device,
-        **{_MACHINE.get(name, name): _said(value) for name, value in _machine(told)},
+        "device": device,
+        **machine,
         "budget": f"{told.budget_s:.0f} s, of which {told.wall_s:.1f} s were used",
     }
     return [(printable(name), printable(value, 300)) for name, value in facts.items() if value]
 
 
-def _machine(told: DiagnosisConditions) -> list[tuple[str, Any]]:
-    return [(str(name), value) for name, value in told.machine.items() if value is not None]
-
-
-def _batch_size(diagnosis: Diagnosis) -> str:
-    size = diagnosis.run.settings.batch_size if diagnosis.run else None
-    return "" if size is None else f"{size:,}"
-
-
-def _said(value: Any) -> str:
+def _listed(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {one}" for name, one in value.items())
     return f"{value}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope import result
 from stallscope.run import stall_text
 from stallscope.run.saturation import find_saturated, sentence
 from stallscope.run.summary import headline, profile, remarks, stage_name
@@ -19,13 +18,13 @@ from stallscope.views.document import Block, Bullets, CellBar, Document, Heading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from stallscope.charts.sheet import Sheet
     from stallscope.run.result import Run
     from stallscope.run.summary import Profile
 
 
+WHOSE: Final = "a run"
 KINDS: Final = {
     "stages": "where a sample's time goes, and how it is spread (the default)",
     "sample": "one sample as a bar of stages",
@@ -37,15 +36,18 @@ KINDS: Final = {
     "waits": "every step's wait, and the patterns in them",
     "slowest": "the slowest samples, and what made them slow",
 }
-"""Every picture of a run; each is a module in `charts`, or a function of one."""
-CHARTS: Final = {
+PANELS: Final = {
+    "tail": "one stage's distribution, and what lies in its slow end (the default)",
+    "stalls": "the stalls one by one: what happened around each, and its parts",
+    "timeline": "workers and loop from any step on, as many steps as you like",
+}
+_CHARTS: Final = {
     "sample": ("stages", "sample_figure"),
     "spread": ("stages", "spread_figure"),
     "naive": ("stopwatch", "figure"),
     "slowest": ("samples", "figure"),
 }
-"""Module and function, where they are not called after the picture."""
-
+"""Module in `charts` and function, where they are not called after the picture."""
 
 MOST_ROWS: Final = 20
 MOST_PARTS: Final = 6
@@ -57,35 +59,19 @@ PART_KEY: Final = (
 )
 
 
-def plot(run: Run, kind: str | None = None) -> Sheet:
-    """Draw one of the pictures.
-
-    Args:
-        run: what was measured.
-        kind: one of `KINDS`; None draws "stages".
-
-    Raises:
-        NoSuchPictureError: there is no such kind.
-    """
-    name = result.resolve_kind(kind, KINDS, "a run")
-    module, function = CHARTS.get(name, (name, "figure"))
+def plot(run: Run, kind: str) -> Sheet:
+    """Draw one of the pictures."""
+    module, function = _CHARTS.get(kind, (kind, "figure"))
     chart: Any = import_module(f"stallscope.charts.{module}")
     figure: Sheet = getattr(chart, function)(run)
     return figure
 
 
-def panel(run: Run, kind: str | None = None) -> Any:
-    """Give the widgets of one panel: see `views.run_panels`."""
-    from stallscope.views import run_panels
+def panel(run: Run, kind: str) -> Any:
+    """Give the widgets of one panel."""
+    from stallscope.views.run_panels import stall_panel, tail_panel, timeline_panel
 
-    return run_panels.panel(run, kind)
-
-
-def trace(run: Run, path: Path) -> Path:
-    """Write the run as a trace, see `Run.trace`."""
-    from stallscope.views import trace as tracing
-
-    return tracing.write(path, tracing.events(run), tracing.about(run))
+    return {"tail": tail_panel, "stalls": stall_panel, "timeline": timeline_panel}[kind](run)
 
 
 def document(run: Run) -> Document:

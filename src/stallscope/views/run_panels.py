@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import ipywidgets
 import polars as pl
 
-from stallscope import result
 from stallscope.charts.exposed import parts_of, picture, was_recorded
 from stallscope.charts.tail import Tail
 from stallscope.charts.tail import picture as tail_picture
@@ -32,12 +31,6 @@ if TYPE_CHECKING:
     from stallscope.run.result import Run
 
 
-KINDS: Final = {
-    "tail": "one stage's distribution, and what lies in its slow end (the default)",
-    "stalls": "the stalls one by one: what happened around each, and its parts",
-    "timeline": "workers and loop from any step on, as many steps as you like",
-}
-"""Every panel of a run."""
 EMPTY: Final = "No batch was recorded from beginning to end: there is nothing to choose from"
 LONGEST: Final = "the longest first"
 IN_TIME: Final = "as they came"
@@ -52,21 +45,7 @@ LENGTHS: Final = (3, 6, 12, 24, MOST_STEPS)
 """Steps that may be shown; so few that each can be looked at, so many that a rhythm is seen."""
 
 
-def panel(run: Run, kind: str | None = None) -> Panel:
-    """Give one of the panels.
-
-    Args:
-        run: what was measured.
-        kind: one of `KINDS`; None is "tail".
-
-    Raises:
-        NoSuchPanelError: there is no such kind.
-    """
-    panels = {"tail": _tail_panel, "stalls": _stall_panel, "timeline": _timeline_panel}
-    return panels[result.resolve_panel(kind, KINDS, "a run")](run)
-
-
-def _tail_panel(run: Run) -> Panel:
+def tail_panel(run: Run) -> Panel:
     """Choose a stage, a worker and a percentile; see the distribution and what lies beyond."""
     tails = Tails(run)
     if not tails.stages:
@@ -79,7 +58,7 @@ def _tail_panel(run: Run) -> Panel:
     )
 
 
-def _stall_panel(run: Run) -> Panel:
+def stall_panel(run: Run) -> Panel:
     """Step through the stalls; see what happened around each, and what it consists of.
 
     Choosing another order keeps the stall: the longest one's neighbours are a step away.
@@ -103,7 +82,7 @@ def _stall_panel(run: Run) -> Panel:
     )
 
 
-def _timeline_panel(run: Run) -> Panel:
+def timeline_panel(run: Run) -> Panel:
     """Slide over the steady state; see what the workers and the loop did.
 
     Another length (or rank) keeps the first step, as far as there are so many after it.
