@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _ROOT: Final = Path("/")
+"""Where `proc` and `sys` are."""
 _V2: Final = ""
 """How /proc/self/cgroup names the controllers of a version 2 hierarchy."""
 
@@ -72,9 +73,6 @@ def cores_available(root: Path = _ROOT) -> float:
     """Cores that this process may keep busy; a CPU quota may be a fraction of one.
 
     The fewest of: the cores that it may run on, and the CPU quota of each of its control groups.
-
-    Args:
-        root: where `proc` and `sys` are.
     """
     may_run_on = getattr(os, "sched_getaffinity", None)
     cores = len(may_run_on(0)) if may_run_on else os.cpu_count() or 1
@@ -82,20 +80,12 @@ def cores_available(root: Path = _ROOT) -> float:
 
 
 def cpu_quota_cores(root: Path = _ROOT) -> float | None:
-    """The tightest CPU quota of this process's control groups, in cores; None without one.
-
-    Args:
-        root: where `proc` and `sys` are.
-    """
+    """The tightest CPU quota of this process's control groups, in cores; None without one."""
     return next((group.quota_cores for group in cpu_groups(root)), None)
 
 
 def cpu_groups(root: Path = _ROOT) -> list[CpuGroup]:
-    """The control groups of this process that limit its CPU, the tightest quota first.
-
-    Args:
-        root: where `proc` and `sys` are.
-    """
+    """The control groups of this process that limit its CPU, the tightest quota first."""
     quotas = [(_quota_cores(folder), folder) for folder in _folders("cpu", root)]
     found = [CpuGroup(folder, cores) for cores, folder in quotas if cores]
     return sorted(found, key=lambda group: group.quota_cores)
@@ -105,9 +95,6 @@ def memory_available_bytes(root: Path = _ROOT) -> int:
     """Memory that this process can still take without swapping or being killed, bytes.
 
     The least of: what the machine has left, and what each control group has left under its limit.
-
-    Args:
-        root: where `proc` and `sys` are.
     """
     left = [_left_in_machine(root)]
     for group in memory_groups(root):
@@ -118,11 +105,7 @@ def memory_available_bytes(root: Path = _ROOT) -> int:
 
 
 def memory_groups(root: Path = _ROOT) -> list[MemoryGroup]:
-    """The control groups of this process that limit its memory, the tightest limit first.
-
-    Args:
-        root: where `proc` and `sys` are.
-    """
+    """The control groups of this process that limit its memory, the tightest limit first."""
     folders = _folders("memory", root)
     limits = [(_number(f / "memory.max", f / "memory.limit_in_bytes"), f) for f in folders]
     # Version 1 has a number near 2^63 for "no limit"

@@ -40,10 +40,7 @@ _LONGEST_S: Final = 2.0
 
 @contextmanager
 def workspace(parent: Path | None = None) -> Iterator[Path]:
-    """A new private folder, gone after the block.
-
-    Args:
-        parent: where to make it; the system's temporary folder by default.
+    """A new private folder, gone after the block; by default among the system's temporary ones.
 
     Raises:
         WorkspaceError: it cannot be made there.

@@ -244,11 +244,7 @@ def copy_of(loader: DataLoader[Any], *, sampler: Any = None, **changed: Any) -> 
 
 
 class CachedBatches:
-    """Batches that are given again and again.
-
-    Args:
-        batches: at least one; nobody else may hold them.
-    """
+    """Batches that are given again and again; nobody else may hold them."""
 
     def __init__(self, batches: list[Any]) -> None:
         self._batches = list(batches)

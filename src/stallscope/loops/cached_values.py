@@ -106,12 +106,7 @@ def compact(value: Any) -> Any:
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The value with new containers, whose leaves were changed.
-
-    Args:
-        value: lists, tuples, dicts and objects of them; an object's class is kept.
-        change: gets each leaf.
-    """
+    """The value with new containers, whose leaves were changed; an object's class is kept."""
     if type(value) is dict:
         return {key: mapped(one, change) for key, one in value.items()}
     if type(value) is list:

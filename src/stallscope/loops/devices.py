@@ -149,11 +149,7 @@ class Cuda:
         return EventClock(self._where)
 
     def busy_share(self, use: Callable[[], None]) -> float | None:
-        """Share of the wall in which at least one kernel runs, from the profiler's device events.
-
-        Args:
-            use: a few steps, in the steady state.
-        """
+        """Share of the wall of a few steps in which at least one kernel runs, as the profiler says."""
         from torch.profiler import ProfilerActivity, profile
 
         torch.cuda.synchronize(self._where)

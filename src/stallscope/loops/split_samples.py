@@ -61,11 +61,7 @@ class Unfinished:
 
 
 class Cut:
-    """Where the samples of a dataset can be cut.
-
-    Args:
-        dataset: map-style.
-    """
+    """Where the samples of a map-style dataset can be cut."""
 
     def __init__(self, dataset: Any) -> None:
         self._slots = [slot for one in find_ops.datasets(dataset) for slot in _ops(one)]
@@ -74,23 +70,14 @@ class Cut:
         return bool(self._slots)
 
     def make(self, get: Callable[[], Any]) -> tuple[Any, Unfinished | None]:
-        """A sample, and the same before its transforms; None where it cannot be cut.
-
-        Args:
-            get: makes the sample; the ops' slots hold watchers meanwhile.
-        """
+        """A sample, and the same before its transforms; None where it cannot be cut."""
         watch = _Watch()
         with _replaced(self._slots, watch.op):
             sample = get()
         return sample, watch.unfinished(sample)
 
     def finish(self, half: Unfinished, *, copies: bool) -> Any:
-        """The sample again, by calling the ops.
-
-        Args:
-            half: what went into them.
-            copies: whether the ops may change their input in place.
-        """
+        """The sample again, by calling the ops: on copies, where these may change their input."""
         results: list[Any] = []
         for call in half.calls:
             given = fresh(call.given) if copies else call.given

@@ -74,14 +74,7 @@ class Limits:
 
     @classmethod
     def of(cls, batches: int, *, warmup: int, processes: int, budget_s: float) -> Limits:
-        """Room for the steady state, and before it for the warm-up and each process's first batch.
-
-        Args:
-            batches: in the steady state.
-            warmup: batches before that.
-            processes: how many load; 0 and 1: one.
-            budget_s: as the field.
-        """
+        """Room for the steady state, after the warm-up and the first batch of each process."""
         _check_whole("batches", batches, 1)
         _check_whole("warmup", warmup, 0)
         return cls(batches + max(warmup, processes, 1), budget_s)
@@ -159,14 +152,7 @@ class Replay:
 
 
 def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
-    """Use so many batches, over as many epochs as that takes; the workers are gone afterwards.
-
-    Args:
-        probe: measures the loop.
-        target: what is iterated, see `isolation.snapshot.isolated`, and what uses its batches.
-        limits: when to stop.
-        bar: shows how far it is; its `seen` is filled.
-    """
+    """Use so many batches, over as many epochs as that takes; the workers are gone afterwards."""
     seen, deadline_ns = bar.seen, limits.deadline_ns(perf_counter_ns())
     try:
         while not seen.is_over(limits):

@@ -114,9 +114,6 @@ def _meant(wrong: str, names: Iterable[str]) -> str:
 def check_spawnable(loader: Any) -> None:
     """Refuse a loader whose workers cannot find its code.
 
-    Args:
-        loader: anything; only one that starts workers by spawn or forkserver can fail.
-
     Raises:
         TargetError: a dataset, a transform, `collate_fn` or `worker_init_fn` is defined where a
             started worker cannot import it.

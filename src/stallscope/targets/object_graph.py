@@ -44,12 +44,7 @@ _DEEPEST_CALLABLE: Final = 4
 
 
 def walk(start: Any, inside: Callable[[Any], list[Any]]) -> Iterator[Any]:
-    """Everything that can be reached, each once, the nearest first.
-
-    Args:
-        start: where to begin.
-        inside: what an object leads to.
-    """
+    """Everything that can be reached, each once, the nearest first."""
     seen: dict[int, Any] = {}
     todo = deque([(start, 0)])
     while todo and len(seen) < _MOST_OBJECTS:
@@ -96,12 +91,7 @@ def bindings_kept(holders: Iterable[Any]) -> Iterator[None]:
 
 
 def attributes_of(thing: Any, without: Container[str] = ()) -> Callable[[], None]:
-    """What to call to put the attributes of an object back to how they are now.
-
-    Args:
-        thing: the object.
-        without: names of attributes that are left alone.
-    """
+    """What to call to put the attributes of an object back to how they are now."""
     attributes = own_attributes(thing)
     before = {name: value for name, value in attributes.items() if name not in without}
     contents = {name: _content(value) for name, value in before.items()}
@@ -232,11 +222,7 @@ def _check_ends(loader: Any) -> None:
 
 
 class LoaderCallables:
-    """The dataset, the ops and the collate function of a loader.
-
-    Args:
-        loader: torch's own.
-    """
+    """The dataset, the ops and the collate function of a loader."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.stages: dict[CodeType, Stage] = {}
