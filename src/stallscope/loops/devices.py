@@ -149,7 +149,7 @@ class Cuda:
         return EventClock(self._where)
 
     def busy_share(self, use: Callable[[], None]) -> float | None:
-        """Share of the wall of a few steps in which at least one kernel runs, as the profiler says."""
+        """Share of the wall of a few steps in which a kernel runs, as the profiler says."""
         from torch.profiler import ProfilerActivity, profile
 
         torch.cuda.synchronize(self._where)
