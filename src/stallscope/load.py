@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -17,12 +17,6 @@ from stallscope.units import count
 
 if TYPE_CHECKING:
     from stallscope.run.result import Run
-
-
-_TABLES: Final = (
-    *("all_spans", "all_samples", "batches", "all_steps"),
-    *("waits", "deliveries", "side_spans", "startup", "all_resources"),
-)
 
 
 def load(path: str | Path) -> Any:
@@ -62,10 +56,10 @@ def _read(folder: Path) -> Any:
 
 def _together(runs: list[Run]) -> Run:
     """The runs of all ranks as one; each rank's times count from its own start."""
+    fields = [table.field for table in runs[0]._contents.tables]  # noqa: SLF001 - of a result
     tables: dict[str, Any] = {
-        name: pl.concat([getattr(run, name) for run in runs]) for name in _TABLES
+        field: pl.concat([getattr(run, field) for run in runs]) for field in fields
     }
     notes = [note for run in runs for note in run.notes]
-    said = f"{count(len(runs), 'rank')}; times of each count from its own start"
-    first = runs[0]
-    return replace(first, **tables, notes=tuple(dict.fromkeys([said, *notes])), others=())
+    head = f"{count(len(runs), 'rank')}; times of each count from its own start"
+    return replace(runs[0], **tables, notes=tuple(dict.fromkeys([head, *notes])), others=())

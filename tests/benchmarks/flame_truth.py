@@ -68,9 +68,9 @@ def main() -> None:
 
 
 def _rows(flame: ss.Flame, start: str, by: str, worker: int | str) -> list[tuple[str, ...]]:
-    found = shares(flame.samples, worker=worker)
     of_worker = pl.lit(value=True) if worker == ALL else pl.col("worker") == worker
-    windows = flame.samples.filter(of_worker).select("pid", "window").n_unique()
+    samples = flame.samples.filter(of_worker)
+    found, windows = shares(samples), samples.select("pid", "window").n_unique()
     rows = []
     for function, (_, planted) in PLANTED.items():
         one = found.row(by_predicate=_is(function), named=True)

@@ -168,21 +168,8 @@ class TestTable:
 
     def test_says_how_the_interval_was_made(self):
         """By windows where there are some, else by Wilson's formula."""
-        one = a_flame(windows=1)
-
         assert {"windows"} == set(table(a_flame().samples)["interval"])
-        for samples in (one.samples, one.samples.drop("window")):
-            assert {"Wilson"} == set(table(samples)["interval"])
-
-    def test_one_worker_and_one_stage(self):
-        """The shares are of that worker's samples, in that stage."""
-        flame = a_flame()
-        alone = table(flame.samples, worker=1)
-        inside = table(flame.samples, stage="RandomMask")
-
-        assert {250} == set(alone["samples"])
-        assert ["dilate", "__getitem__"] == inside["function"].to_list()
-        assert 1.0 == inside["self_share"][0]
+        assert {"Wilson"} == set(table(a_flame(windows=1).samples)["interval"])
 
     def test_a_share_of_all_or_nothing_is_not_certain(self):
         """The interval of 100% has a width."""

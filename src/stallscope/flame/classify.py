@@ -243,70 +243,65 @@ TABLE: Schema = {
     "interval": pl.String,
 }
 """One row a function of the user's own: none of an installed package, of Python's library or of
-stallscope. Shares are of all samples that were chosen. `self_share`: the sample belongs to it, with
-what torch, numpy and others compute for it, but not with what is a kind of its own (decode, a
-library's transform, reading, sending), see `frames.owner`; `total_share`: it was anywhere on the
+stallscope. `self_share`: the sample belongs to it, with what torch, numpy and others compute for
+it, but not with what is a kind of its own (decode, a library's transform, reading, sending), see
+`owner`; `total_share`: it was anywhere on the
 stack; `hits`: samples with it on the stack, `samples`: all of them. The ends are those of
 intervals, `interval` says how they were made: by resampling "windows" of consecutive samples, or
 "Wilson", which takes samples as independent."""
 
-ALL: Final = "all"
-"""Workers, or stages, together."""
 
-
-def chosen(
-    samples: pl.DataFrame, worker: int | str | None = ALL, stage: str | None = ALL
-) -> pl.DataFrame:
-    """The samples of one worker (None: the main process), in one stage (None: not known)."""
-    if worker != ALL:
-        samples = samples.filter(pl.col("worker").eq_missing(pl.lit(worker)))
-    if stage != ALL:
-        samples = samples.filter(pl.col("stage").eq_missing(pl.lit(stage)))
-    return samples
-
-
-def table(
-    samples: pl.DataFrame, worker: int | str | None = ALL, stage: str | None = ALL
-) -> pl.DataFrame:
+def table(samples: pl.DataFrame) -> pl.DataFrame:
     """The share of each of the user's own functions, the largest share of its own first.
 
     Args:
         samples: of a flame.
-        worker: a worker's number, or None for the main process.
-        stage: a stage's name, or None for samples whose stage is not known.
 
     Returns:
         Columns of `TABLE`.
     """
-    samples = chosen(samples, worker, stage)
-    if samples.is_empty():
+    mine = pl.DataFrame(
+        [
+            (stack, *one, one == owner(stack))
+            for stack in samples["stack"].unique(maintain_order=True)
+            for one in dict.fromkeys(frames(stack))
+            if kind(one) == YOURS
+        ],
+        {"stack": pl.String, "function": pl.String, "file": pl.String, "own": pl.Boolean},
+        orient="row",
+    )
+    if mine.is_empty():
         return pl.DataFrame(schema=TABLE)
-    units, counts, processes = _windows(samples)
-    own, anywhere = _pairs(samples["stack"].unique(maintain_order=True).to_list())
-    names = list(dict.fromkeys(anywhere["frame"].to_list()))
-    if not names:
-        return pl.DataFrame(schema=TABLE)
-    inner, outer = (_matrix(units, pairs, names, len(counts)) for pairs in (own, anywhere))
+    windows = samples.group_by("pid", "window", maintain_order=True).agg(pl.col("hits").sum())
+    functions = mine.select("function", "file").unique(maintain_order=True)
+    hits = (
+        samples.join(windows.drop("hits").with_row_index("row"), on=["pid", "window"])
+        .join(mine, on="stack")
+        .join(functions.with_row_index("column"), on=["function", "file"])
+    )
+    place = hits["row"].to_numpy(), hits["column"].to_numpy()
+    outer = np.zeros((windows.height, functions.height))
+    inner = np.zeros_like(outer)
+    np.add.at(outer, place, hits["hits"].to_numpy())
+    np.add.at(inner, place, (hits["hits"] * hits["own"]).to_numpy())
+    counts, processes = windows["hits"].to_numpy().astype(float), windows["pid"].to_list()
     self_low, self_high, how = share_intervals(inner, counts, processes)
     total_low, total_high, _ = share_intervals(outer, counts, processes)
-    count = counts.sum()
-    found = [StackFunction(*name.split("\0")) for name in names]
-    return pl.DataFrame(
-        {
-            "function": [one.function for one in found],
-            "file": [one.file for one in found],
-            "self_share": inner.sum(axis=0) / count,
-            "self_share_low": self_low,
-            "self_share_high": self_high,
-            "total_share": outer.sum(axis=0) / count,
-            "total_share_low": total_low,
-            "total_share_high": total_high,
-            "hits": outer.sum(axis=0).astype(np.int64),
-            "samples": int(count),
-            "interval": how,
-        },
-        TABLE,
-    ).sort(["self_share", "total_share", "function"], descending=[True, True, False])
+    return (
+        functions.with_columns(
+            self_share=inner.sum(axis=0) / counts.sum(),
+            self_share_low=self_low,
+            self_share_high=self_high,
+            total_share=outer.sum(axis=0) / counts.sum(),
+            total_share_low=total_low,
+            total_share_high=total_high,
+            hits=outer.sum(axis=0),
+            samples=pl.lit(counts.sum()),
+            interval=pl.lit(how),
+        )
+        .select(pl.col(name).cast(dtype) for name, dtype in TABLE.items())
+        .sort(["self_share", "total_share", "function"], descending=[True, True, False])
+    )
 
 
 def kind_shares(samples: pl.DataFrame) -> dict[str, float]:
@@ -319,39 +314,3 @@ def kind_shares(samples: pl.DataFrame) -> dict[str, float]:
         hits[name] = hits.get(name, 0) + many
     count = sum(hits.values())
     return {name: hits[name] / count for name in sorted(hits, key=lambda name: -hits[name])}
-
-
-def _windows(
-    samples: pl.DataFrame,
-) -> tuple[pl.DataFrame, np.ndarray[tuple[int], np.dtype[np.float64]], list[int]]:
-    """Hits of each window and stack, samples of each window, and its process."""
-    keys = ["pid", "window"] if "window" in samples.columns else ["pid"]
-    count = samples.group_by(keys, maintain_order=True).agg(samples=pl.col("hits").sum())
-    numbered = count.with_row_index("unit")
-    units = samples.join(numbered, on=keys).select("unit", "stack", "hits")
-    found: np.ndarray[tuple[int], np.dtype[np.float64]] = count["samples"].to_numpy().astype(float)
-    return units, found, count["pid"].to_list()
-
-
-def _pairs(stacks: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """For each stack its owner, if that is the user's, and all of the user's functions in it."""
-    own, anywhere = [], []
-    for stack in stacks:
-        mine = ["\0".join(one) for one in frames(stack) if kind(one) == YOURS]
-        whose = owner(stack)
-        own += [(stack, "\0".join(whose))] if kind(whose) == YOURS else []
-        anywhere += [(stack, one) for one in dict.fromkeys(mine)]
-    schema = {"stack": pl.String, "frame": pl.String}
-    return tuple(pl.DataFrame(rows, schema, orient="row") for rows in (own, anywhere))  # type: ignore[return-value]
-
-
-def _matrix(
-    units: pl.DataFrame, pairs: pl.DataFrame, names: list[str], windows: int
-) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Hits of each window and function, shape (windows, functions)."""
-    found = np.zeros((windows, len(names)))
-    hits = units.join(pairs, on="stack").group_by("unit", "frame").agg(pl.col("hits").sum())
-    places = {name: number for number, name in enumerate(names)}
-    columns = [places[name] for name in hits["frame"]]
-    found[hits["unit"].to_numpy(), columns] = hits["hits"].to_numpy()
-    return found

@@ -249,20 +249,16 @@ def difference_notes(found: FlameDifference) -> list[str]:
     return [head, *(printable(note, 1000) for note in notes)]
 
 
-def _left_out(kept: Tree) -> list[str]:
-    if not kept.left_out:
-        return []
-    return [f"not drawn: the {count(kept.left_out, 'narrowest frame')}, counted in those above"]
-
-
 def _data(kept: Tree) -> dict[str, Any]:
+    names = [(one.function, one.place) if one else ("all", "") for one in kept.names]
+    cut = f"the {count(kept.left_out, 'narrowest frame')}"
     workers = sorted({one for one, _ in kept.groups}, key=lambda one: (one is None, one))
     stages = sorted({one for _, one in kept.groups}, key=lambda one: (one is None, one))
     return {
         "workers": [worker_name(one) for one in workers],
         "stages": [_UNKNOWN if one is None else printable(one) for one in stages],
         "groups": [[workers.index(worker), stages.index(stage)] for worker, stage in kept.groups],
-        "frames": [_named(one) for one in kept.names],
+        "frames": [[printable(part, NAME_LENGTH) for part in name] for name in names],
         "frame": kept.name.tolist(),
         "parents": kept.parents.tolist(),
         "kind": kept.kinds(),
@@ -276,12 +272,5 @@ def _data(kept: Tree) -> dict[str, Any]:
             }
             for hits in kept.recordings
         ],
-        "left_out": _left_out(kept),
+        "left_out": [f"not drawn: {cut}, counted in those above"] if kept.left_out else [],
     }
-
-
-def _named(one: StackFunction | None) -> list[str]:
-    """A function and its file."""
-    if one is None:
-        return ["all", ""]
-    return [printable(one.function, NAME_LENGTH), printable(one.place, NAME_LENGTH)]

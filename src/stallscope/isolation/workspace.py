@@ -21,6 +21,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+import psutil
+
 from stallscope.errors import WorkspaceError
 from stallscope.interrupts import held_back
 
@@ -104,19 +106,9 @@ def _birth(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except FileNotFoundError:
-        return 0 if Path("/proc/self").exists() or not _is_alive(pid) else 1
+        return 0 if Path("/proc/self").exists() or not psutil.pid_exists(pid) else 1
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _is_ours(folder: Path) -> bool:
