@@ -203,6 +203,15 @@ class TestInWorkers:
         assert first["file"].endswith("test_orders.py")
         assert first["cost_low_s"] <= first["cost_s"] <= first["cost_high_s"]
 
+    def test_predicted_times_are_taken_apart(self, orders):
+        """The parts of each trial that works add up to its prediction."""
+        predicted = orders.trials.filter(pl.col("kind") != "cache").drop_nulls("predicted_s")
+        sums = dict(orders.parts.group_by("trial").agg(pl.col("seconds").sum()).iter_rows())
+        swapped = orders.parts.filter(pl.col("trial") == 1)
+
+        assert dict(predicted.select("trial", "predicted_s").iter_rows()) == pytest.approx(sums)
+        assert ["fetch", "middle", "SlowByPixel", "collate and send"] == swapped["name"].to_list()
+
     def test_any_order_can_be_asked_for(self, orders):
         """A panel gets costs by op, the comparison with pictures, code and a loader."""
         prediction = orders.bench.predict((1, 0))
@@ -284,6 +293,9 @@ def test_a_rewrite_is_compared_and_timed():
         type(orders.apply(loader, row["trial"]).dataset.transform.transforms[2]) is FasterRandomMask
     )
     assert type(loader.dataset.transform.transforms[2]) is RandomMask
+    parts = orders.parts.filter(pl.col("trial") == row["trial"])
+    assert "FasterRandomMask" in parts["name"]
+    assert parts["seconds"].sum() == pytest.approx(row["predicted_s"])
 
 
 def test_a_rewrite_that_does_something_else_is_not_recommended():
@@ -321,6 +333,8 @@ def test_ops_on_the_batch_give_the_same_batch():
     assert "identical" == trial["equivalence"]
     assert same(batches(loader), batches(other))
     assert [middle] == other.dataset.transform.transforms
+    parts = orders.parts.filter(pl.col("trial") == trial["trial"])["name"].to_list()
+    assert ["fetch", "middle", "halve on the batch", "collate and send"] == parts
 
 
 @pytest.mark.slow
@@ -403,6 +417,14 @@ def test_an_order_that_raises_is_kept_with_its_reason():
     assert "Contrast raises" in row["why"]
     assert row["predicted_s"] is None
     assert "PILToTensor → Contrast" == row["order"]
+
+
+def test_an_order_that_draws_in_another_order_is_told():
+    """A seed gives other samples than before, whatever the statistics say."""
+    orders = quick(loader_of(v2.RandomHorizontalFlip(), v2.RandomCrop(24)), budget_s=3)
+
+    row = orders.trials.row(by_predicate=pl.col("positions") == pl.lit([1, 0]), named=True)
+    assert "random numbers are drawn in another order" in row["changes"]
 
 
 def test_an_op_with_a_state_is_told():

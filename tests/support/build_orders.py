@@ -19,6 +19,7 @@ from stallscope.orders.result import (
     IDENTICAL,
     LAPS,
     OPS,
+    PARTS,
     TRIALS,
     Comparison,
     CostPart,
@@ -198,14 +199,13 @@ OTHERS = (
 )
 
 
-def planned(positions, took=1.0) -> tuple[Any, ...]:
-    """A row of `TRIALS` without its number; a prediction adds the search's gain to the original."""
+def planned(positions) -> tuple[Any, ...]:
+    """A row of `TRIALS` without its number."""
     positions = tuple(positions)
     same = equivalence(positions)
     failed = failure(positions)
     takes = predicted_s(positions)
     original = predicted_s(range(len(NAMES)))
-    takes = takes and original + took * (takes - original)
     first = positions == tuple(range(len(NAMES)))
     far = (0.004, 52.0) if same == CLOSE else (0.9, 8.0) if same == DIFFERENT else (None, None)
     return (
@@ -240,7 +240,6 @@ def some_orders(
     blocks: int = 4,
     laps: int = 5,
     noise: float = 0.02,
-    search_took: float = 1.0,
     bench: Any = None,
     notes: tuple[str, ...] = (),
     names=NAMES,
@@ -256,13 +255,12 @@ def some_orders(
         blocks: starts of the loader for each of them.
         laps: of each start.
         noise: of a lap, as a share of it (standard deviation).
-        search_took: the times of the search, as a share of those on all samples.
         bench: the pipeline, still at hand.
         notes: of the orders.
         names: what the ops are called.
         circumstances: fields of `Circumstances`.
     """
-    rows = [(number, *planned(one, search_took)) for number, one in enumerate(orders)]
+    rows = [(number, *planned(one)) for number, one in enumerate(orders)]
     rows += [(len(rows) + number, *other(one)) for number, one in enumerate(others)]
     trials = pl.DataFrame(rows, TRIALS, orient="row")
     return Orders(
@@ -275,7 +273,8 @@ def some_orders(
             (laps, noise),
             measured_share,
         ),
-        costs=_costs(search_took),
+        costs=_costs(),
+        parts=_parts(orders, others),
         rest=REST,
         counts=Counts(measurements=31, states=23, exhaustive=600, unexplored=0),
         circumstances=OrdersConditions(
@@ -320,7 +319,36 @@ def _laps(trials, measured, blocks, each, share) -> pl.DataFrame:
     return pl.DataFrame(rows, LAPS, orient="row")
 
 
-def _costs(took) -> pl.DataFrame:
+def _parts(orders, others) -> pl.DataFrame:
+    rows = [
+        (trial, *part)
+        for trial, positions in enumerate(orders)
+        if not failure(positions)
+        for part in parts(positions)
+    ]
+    for trial, one in enumerate(others, len(orders)):
+        if one.kind != "cache":
+            rows += [(trial, *part) for part in _other_parts(one)]
+    return pl.DataFrame(rows, PARTS, orient="row")
+
+
+def _other_parts(one: Other) -> list[CostPart]:
+    """A rewrite takes what it takes; the rest of what is saved is in decoding, or on the batch."""
+    fetch, decode, *ops, batch = parts(one.positions)
+    moved = [NAMES[op] for op, name in one.names.items() if name.endswith("(on the batch)")]
+    ops = [part for part in ops if part.name not in moved]
+    if FASTER in one.names.values():
+        place = one.positions.index(MASK)
+        ops[place] = CostPart(FASTER, FASTER_MS / 1000, "transform")
+    known = [fetch, *ops, batch]
+    left_s = one.predicted_ms / 1000 - sum(part.seconds for part in known)
+    if not moved:
+        return [fetch, decode._replace(seconds=left_s), *ops, batch]
+    together = CostPart(f"{', '.join(moved)} on the batch", left_s - decode.seconds, "collate")
+    return [fetch, decode, *ops, together, batch]
+
+
+def _costs() -> pl.DataFrame:
     """Every op after every set of others that it can come after, by the first way there."""
     rows, seen = [], set()
     for positions in permutations(range(len(NAMES))):
@@ -330,7 +358,7 @@ def _costs(took) -> pl.DataFrame:
             key = (op, frozenset(before), _data(before))
             if key not in seen:
                 seen.add(key)
-                rows.append((op, list(before), str(key[1:]), took * cost_s(op, before), None))
+                rows.append((op, list(before), str(key[1:]), cost_s(op, before), None))
         if failed:
             before = positions[: failed[0]]
             rows.append((positions[failed[0]], list(before), str(before), None, failed[1]))

@@ -6,10 +6,8 @@ import re
 from dataclasses import replace
 
 import numpy as np
-import polars as pl
 import pytest
 from support.build_orders import (
-    FASTER,
     NAMES,
     REWRITE,
     WHOLE_MS,
@@ -22,8 +20,7 @@ from support.chart_texts import check_texts, texts
 
 import stallscope as ss
 from stallscope.charts.order_pictures import amplification, of
-from stallscope.orders.result import CLOSE, COSTS, Counts
-from stallscope.orders.sample_costs import parts_of
+from stallscope.orders.result import CLOSE, Counts
 from stallscope.orders.text import costliest, fit, floor, on_top, sentence, verdict
 from stallscope.views.orders import KINDS
 
@@ -219,52 +216,3 @@ class TestSentences:
         assert "identical: the same bits on 16 samples" in said
         assert any(one.startswith("close: values differ by at most 0.004, PSNR 52") for one in said)
         assert "fails (RuntimeError: the mask is 256 by 256, the image 533 by 800)" in said
-
-
-class TestParts:
-    def test_add_up_to_the_prediction(self):
-        """Of every trial whose parts are known, whatever it changes."""
-        orders = ORDERS["full"]
-        known = {row["change"]: parts_of(orders, row) for row in orders.trials.to_dicts()}
-        rows = {row["change"]: row["predicted_s"] for row in orders.trials.to_dicts()}
-
-        for change, parts in known.items():
-            if parts:
-                assert pytest.approx(rows[change]) == sum(part.seconds for part in parts)
-        assert ["order (0, 2, 1, 3, 4)", "the decoded images in memory"] == [
-            change for change, parts in known.items() if not parts
-        ]
-
-    def test_a_change_is_in_its_own_part(self):
-        """A rewrite, ops on the whole batch, and another way to decode."""
-        orders = ORDERS["full"]
-        took = {
-            row["kind"]: {part.name: part.seconds * 1000 for part in parts_of(orders, row)}
-            for row in orders.trials.to_dicts()
-        }
-
-        assert pytest.approx(0.4) == took["alternative"][FASTER]
-        assert pytest.approx(0.4) == took["together"][FASTER]
-        assert pytest.approx(0.15) == took["together"]["PILToTensor"]
-        assert pytest.approx(1.1) == took["batch"]["ConvertColor, Scale on the batch"]
-        assert pytest.approx(0.6) == took["decode"]["decode"]
-
-    def test_the_bench_knows_ways_that_the_table_does_not_tell(self):
-        """Where one set of ops led to several data, it says which of them a way led to."""
-        orders, bench = ORDERS["full"], PlannedBench()
-        more = pl.DataFrame([(4, [1, 0], "other data", 0.1, None)], COSTS, orient="row")
-        unclear = replace(orders, costs=orders.costs.vstack(more), bench=None)
-        row = unclear.trials.row(1, named=True)
-
-        assert () == parts_of(unclear, row)
-        found = parts_of(replace(unclear, bench=bench), row)
-        assert [(1, 0, 2, 3, 4)] == bench.asked["predict"]
-        assert pytest.approx(row["predicted_s"]) == sum(part.seconds for part in found)
-
-    def test_a_search_on_fewer_samples_counts_by_its_gain(self):
-        """Where ops took longer on all samples, the parts still add up to the prediction."""
-        orders = some_orders(search_took=0.8)
-        row = orders.trials.row(1, named=True)
-        parts = parts_of(orders, row)
-
-        assert pytest.approx(row["predicted_s"]) == sum(part.seconds for part in parts)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.charts.labelled_bars import LabelledBar, bars_part, draw_bars
 from stallscope.charts.sheet import sheet, styled, time_label
-from stallscope.orders.sample_costs import DECODE, op_names
+from stallscope.orders.result import DECODE, op_names
 from stallscope.orders.text import PIPELINE, costliest
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL

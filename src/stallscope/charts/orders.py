@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import polars as pl
 from matplotlib.patches import Rectangle
 
 from stallscope.charts.sheet import (
@@ -29,8 +28,7 @@ from stallscope.charts.sheet import (
     styled,
     text_width,
 )
-from stallscope.orders.result import CLOSE, IDENTICAL, NOT_DISTINGUISHED
-from stallscope.orders.sample_costs import parts_of
+from stallscope.orders.result import CLOSE, IDENTICAL, NOT_DISTINGUISHED, parts_of
 from stallscope.orders.text import TITLE, factor_text, notes_of, sentence
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL
@@ -233,14 +231,13 @@ def _factor(row: Mapping[str, Any]) -> float:
 
 def row_of(orders: Orders, row: dict[str, Any]) -> PipelineRow:
     """A row of the table as a row of the picture."""
-    trial = orders.trials.row(by_predicate=pl.col("trial") == row["trial"], named=True)
     measured = None
     if row["measured_s"] is not None:
         measured = (row["measured_s"], row["measured_low_s"], row["measured_high_s"])
     return PipelineRow(
         name=printable(row["change"] if row["trial"] else "as it is", 150),
         said=said(row),
-        parts=parts_of(orders, trial),
+        parts=parts_of(orders, row["trial"]),
         predicted_s=row["predicted_s"],
         measured_s=measured,
         order=printable(row["order"], 160) if row["kind"] == "order" else "",

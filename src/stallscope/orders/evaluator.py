@@ -26,8 +26,11 @@ from stallscope.orders.pipeline import Chain
 from stallscope.orders.random_streams import Stream, named_kept, restored
 from stallscope.orders.recipe import Recipe, code_of, loader_by
 from stallscope.orders.result import (
+    BATCH,
+    DECODE,
     DIFFERENT,
     FAILS,
+    FETCH,
     IDENTICAL,
     NOT_DISTINGUISHED,
     Comparison,
@@ -47,7 +50,6 @@ from stallscope.orders.run_ops import (
     measure_op,
     run_op,
 )
-from stallscope.orders.sample_costs import BATCH, DECODE, FETCH
 from stallscope.orders.search import SearchResult, State, TriedOp, search
 from stallscope.targets.object_graph import LoaderCallables, bindings_kept, private_copy
 from stallscope.units import count, share

@@ -30,6 +30,7 @@ from stallscope.orders.evaluator import OrderEvaluator, preserving_state
 from stallscope.orders.recipe import loader_by
 from stallscope.orders.result import (
     COSTS,
+    DECODE,
     FAILS,
     OPS,
     Comparison,
@@ -38,7 +39,6 @@ from stallscope.orders.result import (
     OrdersConditions,
     timings_of,
 )
-from stallscope.orders.sample_costs import DECODE
 from stallscope.run.read_logs import note
 from stallscope.stats import ENDS
 from stallscope.targets import target as targets
@@ -241,6 +241,7 @@ class OrderSearch:
             trials=variants.trials_table(evaluator),
             laps=self._benchmark.laps(),
             costs=_costs_table(found),
+            parts=variants.parts_table(evaluator),
             rest=evaluator.fixed,
             counts=Counts(
                 found.measurements, len(found.reached_by), found.exhaustive, found.unexplored

@@ -39,6 +39,11 @@ EQUIVALENCES: Final = (IDENTICAL, CLOSE, NOT_DISTINGUISHED, DIFFERENT, FAILS)
 bits; nearly the same values; other values that simple statistics cannot tell apart; other values;
 no values, because it raises."""
 
+FETCH: Final = "fetch"
+DECODE: Final = "decode"
+BATCH: Final = "collate and send"
+"""What the parts of a sample's time are called that are no ops."""
+
 KINDS: Final = ("order", "alternative", "batch", "decode", "cache", "together")
 """What a pipeline changes: the order; an op for the user's rewrite; where an op works; how an image
 is decoded; what is kept in memory; several of these."""
@@ -106,6 +111,15 @@ COSTS: Schema = {
 """One row for each op in a state in which it was tried: its position, the positions applied before
 it, the digest of its inputs, seconds per sample, and the error, if it raised one (seconds null)."""
 
+PARTS: Schema = {
+    "trial": pl.Int32,
+    "name": pl.String,
+    "seconds": pl.Float64,
+    "kind": pl.Enum(["fetch", "decode", "transform", "collate"]),
+}
+"""One row for each part of a trial's predicted time, in the order in which they happen: an op's
+name or what it is else, seconds per sample, and the kind of stage. None of a trial whose parts
+cannot be told apart."""
 
 _NEVER_NULL: Final = {
     *("trial", "kind", "positions", "order", "change", "changes"),
@@ -126,7 +140,7 @@ class CostPart(NamedTuple):
     seconds: float
     """Per sample."""
     kind: str
-    """Whose colour it has: one of `stages.KINDS`."""
+    """One of those in `PARTS`."""
 
 
 class Prediction(NamedTuple):
@@ -229,7 +243,9 @@ class Orders(SavedResult):
             StoredTable("trials", TRIALS, _NEVER_NULL, unbounded={"largest_difference", "psnr_db"}),
             StoredTable("laps", LAPS, LAPS.keys()),
             StoredTable("costs", COSTS, {"op", "before", "state"}),
+            StoredTable("parts", PARTS, PARTS.keys(), since=2),
         ),
+        version=2,
         values={
             "rest": FixedCosts,
             "counts": Counts,
@@ -246,6 +262,8 @@ class Orders(SavedResult):
     """Columns of `LAPS`."""
     costs: pl.DataFrame
     """Columns of `COSTS`."""
+    parts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PARTS))
+    """Columns of `PARTS`."""
     rest: FixedCosts = field(default_factory=FixedCosts)
     """What a sample costs outside of its ops."""
     counts: Counts = field(default_factory=Counts)
@@ -298,6 +316,18 @@ class Orders(SavedResult):
                 )
             trial = int(self.best["trial"])
         return self.bench.apply(loader, trial)
+
+
+def op_names(orders: Orders) -> dict[int, str]:
+    """Name each op, by its position, in the order of the pipeline as it is."""
+    rows = orders.ops.filter(pl.col("position") >= 0).sort("position")
+    return dict(rows.select("position", "name").iter_rows())
+
+
+def parts_of(orders: Orders, trial: int) -> tuple[CostPart, ...]:
+    """Take a trial's predicted time apart; gives nothing where that cannot be told."""
+    rows = orders.parts.filter(pl.col("trial") == trial).drop("trial")
+    return tuple(map(CostPart._make, rows.iter_rows()))
 
 
 TABLE: Schema = {

@@ -17,8 +17,9 @@ from stallscope.orders.result import (
     FAILS,
     IDENTICAL,
     NOT_DISTINGUISHED,
+    op_names,
+    parts_of,
 )
-from stallscope.orders.sample_costs import as_it_is, parts_of
 from stallscope.stats import INTERVAL
 from stallscope.units import count, printable, seconds, share, times
 
@@ -64,7 +65,7 @@ def _ends(low: float | None, high: float | None) -> str:
 
 
 def _nothing(orders: Orders) -> str:
-    names = orders.ops.filter(pl.col("position") >= 0)["name"].to_list()
+    names = list(op_names(orders).values())
     others = orders.trials.height - 1
     if len(names) == 1 and others <= 0:
         return f"The pipeline has one op, {names[0]}: there is nothing to put into another order"
@@ -112,7 +113,7 @@ def _nearest(orders: Orders) -> str:
 
 def costliest(orders: Orders) -> str:
     """The op that takes most of a sample's time; "" where no op was timed."""
-    parts = as_it_is(orders)
+    parts = parts_of(orders, 0)
     ops = [part for part in parts if part.kind == "transform"]
     whole = sum(part.seconds for part in parts)
     if not ops or not whole:
@@ -127,8 +128,7 @@ def floor(orders: Orders) -> str:
     """What of the best pipeline no order takes away; "" where that is not known."""
     if orders.best is None:
         return ""
-    row = orders.trials.row(by_predicate=pl.col("trial") == orders.best["trial"], named=True)
-    parts = parts_of(orders, row)
+    parts = parts_of(orders, orders.best["trial"])
     decode = sum(part.seconds for part in parts if part.kind == "decode")
     if not decode:
         return ""
@@ -142,12 +142,8 @@ def summary(orders: Orders) -> str:
     if others.is_empty():
         return ""
     found = [(others.filter(pl.col("equivalence") == one).height, one) for one in EQUIVALENCES]
-    said = ", ".join(f"{number:,} {_adjective(one)}" for number, one in found if number)
+    said = ", ".join(f"{number:,} {one.replace('-', ' ')}" for number, one in found if number)
     return f"{count(others.height, 'other pipeline')} tried: {said}"
-
-
-def _adjective(equivalence: str) -> str:
-    return "not distinguished" if equivalence == NOT_DISTINGUISHED else equivalence
 
 
 def search(orders: Orders) -> str:

@@ -16,9 +16,19 @@ import polars as pl
 from stallscope.errors import ArgumentError
 from stallscope.orders.candidates import CANDIDATES
 from stallscope.orders.recipe import Recipe, Variant, change_of, code_of
-from stallscope.orders.result import CLOSE, DIFFERENT, FAILS, IDENTICAL, TRIALS, Comparison
+from stallscope.orders.result import (
+    BATCH,
+    CLOSE,
+    DECODE,
+    DIFFERENT,
+    FAILS,
+    FETCH,
+    IDENTICAL,
+    PARTS,
+    TRIALS,
+    Comparison,
+)
 from stallscope.orders.run_ops import measure_op
-from stallscope.orders.sample_costs import BETWEEN, ON_BATCH
 from stallscope.orders.search import cheapest, failures
 
 if TYPE_CHECKING:
@@ -39,6 +49,8 @@ _MOST_FINALISTS: Final = 7
 """Pipelines beside the original that are measured for real."""
 _FIRST_KINDS: Final = ("order", "alternative", "batch", "decode", "cache")
 """The kinds of which one is measured first."""
+_ROUNDING: Final = 1e-9
+"""Seconds."""
 _REDRAWN: Final = (
     "random numbers are drawn in another order, so that a seed gives other samples than before"
 )
@@ -287,7 +299,7 @@ def trials_table(evaluator: OrderEvaluator) -> pl.DataFrame:
             number,
             variant.kind,
             list(variant.recipe.positions),
-            BETWEEN.join(_names_in(evaluator, variant.recipe)),
+            " → ".join(_names_in(evaluator, variant.recipe)),
             variant.change,
             variant.changes,
             None if variant.ops_s is None else evaluator.fixed.total_s + variant.ops_s,
@@ -306,5 +318,53 @@ def _names_in(evaluator: OrderEvaluator, recipe: Recipe) -> Iterator[str]:
         if position in recipe.replaced:
             yield _name_of(recipe.replaced[position])
         else:
-            on_batch = ON_BATCH if position in recipe.on_batch else ""
+            on_batch = " (on the batch)" if position in recipe.on_batch else ""
             yield evaluator.ops[position].name + on_batch
+
+
+def parts_table(evaluator: OrderEvaluator) -> pl.DataFrame:
+    """One row a part of a variant's predicted time, columns of `result.PARTS`."""
+    rows = [
+        (number, *part)
+        for number, variant in enumerate(evaluator.variants)
+        for part in _parts_of(evaluator, variant)
+    ]
+    return pl.DataFrame(rows, PARTS, orient="row")
+
+
+def _parts_of(evaluator: OrderEvaluator, variant: Variant) -> list[tuple[str, float, str]]:
+    """Name, seconds and kind of each part; none where they cannot be told apart."""
+    recipe, fixed = variant.recipe, evaluator.fixed
+    fails = variant.comparison.equivalence == FAILS
+    if variant.ops_s is None or fails or recipe.cached:
+        return []
+    names = dict(zip(recipe.positions, _names_in(evaluator, recipe), strict=True))
+    rewritten = {
+        (position, id(op)): one.ops_s - evaluator.base_s + evaluator.outcomes[position].seconds
+        for one in evaluator.variants
+        if one.kind == "alternative" and one.ops_s is not None
+        for position, op in one.recipe.replaced.items()
+    }
+    ops = [
+        (
+            names[position],
+            rewritten.get((position, id(recipe.replaced.get(position))), seconds),
+            "transform",
+        )
+        for position, _, seconds in evaluator.op_seconds(recipe.positions)
+        if position not in recipe.on_batch
+    ]
+    # beside the ops either decoding is another one, or ops are somewhere else
+    left_s = fixed.decode_s + variant.ops_s - sum(seconds for _, seconds, _ in ops)
+    decode_s = fixed.decode_s if recipe.on_batch else left_s
+    if min(decode_s, left_s - decode_s) < -_ROUNDING:
+        return []
+    moved = ", ".join(evaluator.ops[position].name for position in recipe.on_batch)
+    parts = [
+        (FETCH, fixed.fetch_s, "fetch"),
+        (DECODE, decode_s, "decode"),
+        *ops,
+        (f"{moved} on the batch", left_s - decode_s, "collate"),
+        (BATCH, fixed.batch_s, "collate"),
+    ]
+    return [part for part in parts if part[1] > _ROUNDING]

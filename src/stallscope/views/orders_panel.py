@@ -24,8 +24,8 @@ from stallscope.orders.result import (
     NOT_DISTINGUISHED,
     NoSuchOrderError,
     OrderTiming,
+    op_names,
 )
-from stallscope.orders.sample_costs import op_names
 from stallscope.orders.text import factor_text, sentence, verdict
 from stallscope.stats import INTERVAL
 from stallscope.units import printable, seconds
