@@ -28,6 +28,7 @@ SAMPLES = {
     "total_s": pl.Float64,
     "sample": pl.Int32,
     "path": pl.String,
+    "rank": pl.Int16,
 }
 
 
@@ -120,7 +121,8 @@ def _samples(loop: Stopped, steps: pl.DataFrame, size: int = 4) -> pl.DataFrame:
             took = loop.slow.get(step, 1.0) if place == 0 else 1.0 + 0.01 * (index % 7)
             shard = batch // max(loop.workers, 1) // loop.files if loop.files else 0
             path = f"data/{worker}-{shard}.tar" if loop.files else f"data/{index}.jpg"
-            rows.append((epoch, batch, worker, index, end_ns + place, took / 1e3, place, path))
+            about = (end_ns + place, took / 1e3, place, path, loop.rank)
+            rows.append((epoch, batch, worker, index, *about))
     return pl.DataFrame(rows, SAMPLES, orient="row")
 
 

@@ -300,8 +300,9 @@ class Iterations:
         stack = self._stack()
         if stack and any(iteration is inner for inner, _ in stack):  # a base class's own
             return original()
-        if not iteration.pins:
-            self._say_pins(iteration, iterator)
+        if not iteration.pins and (thread := getattr(iterator, "_pin_memory_thread", None)):
+            iteration.pins = True
+            self._marks.mark(Mark.PINS, iteration.key, 0, thread.ident or 0)
         stack.append((iteration, iterator))
         self._marks.mark(Mark.WAIT, iteration.key)
         try:
@@ -352,12 +353,6 @@ class Iterations:
             iteration.arrived = got[0]
             self._marks.mark(Mark.ARRIVED, iteration.key, got[0])
         return got
-
-    def _say_pins(self, iteration: Iteration, iterator: Any) -> None:
-        thread = getattr(iterator, "_pin_memory_thread", None)
-        if thread is not None and not iteration.pins:
-            iteration.pins = True
-            self._marks.mark(Mark.PINS, iteration.key, 0, thread.ident or 0)
 
 
 def _given(iteration: Iteration, iterator: Any) -> int:

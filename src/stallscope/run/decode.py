@@ -26,7 +26,7 @@ from stallscope.hooks.stage_log import (
 from stallscope.stages import GAUGES, KINDS, SHARES, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from stallscope.hooks.stage_log import LogPages
     from stallscope.store import Schema
@@ -391,31 +391,19 @@ def _file_of_sample(words: DecodedWords, pixels: np.ndarray) -> np.ndarray:
 _Row = tuple[Any, ...]
 
 
-def table(entries: Iterable[dict[str, Any]], *, origin_ns: int, rank: int) -> pl.DataFrame:
-    """What was used, columns of `RESOURCES`.
-
-    Args:
-        entries: what a sampler wrote, line by line.
-        origin_ns: the start of the run, from which times count.
-        rank: of the process that sampled.
-    """
-    known = list(entries)
+def table(entries: list[dict[str, Any]], *, origin_ns: int, rank: int) -> pl.DataFrame:
+    """What was used, columns of `RESOURCES`, out of the lines that a sampler wrote."""
     limits: dict[str, dict[str, float]] = {}
     rows: list[_Row] = []
-    for entry in known:
+    for entry in entries:
         limits |= entry.get("limits", {})
         rows += [(0, 0, resource, None, None) for resource in entry.get("missing", ())]
-    rows += _rates(known, origin_ns)
+    rows += _rates(entries, origin_ns)
     full = [
         (rank, start_ns, end_ns, resource, device, value, limits.get(resource, {}).get(device))
         for start_ns, end_ns, resource, device, value in rows
     ]
     return pl.DataFrame(full, RESOURCES, orient="row", strict=False)
-
-
-def notes(entries: Iterable[dict[str, Any]]) -> list[str]:
-    """What the sampler had to say, in sentences."""
-    return [str(entry["note"]) for entry in entries if "note" in entry]
 
 
 def _rates(entries: list[dict[str, Any]], origin_ns: int) -> Iterator[_Row]:

@@ -103,7 +103,7 @@ def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
     decoded = [decode.decode(page, origin_ns=who.origin_ns, rank=who.rank) for page in pages]
     sampled = list(read_lines(place.resources()))
     used = decode.table(sampled, origin_ns=who.origin_ns, rank=who.rank)
-    told = decode.notes(sampled)
+    told = [str(entry["note"]) for entry in sampled if "note" in entry]
     return _Written(about, events(marks), marks, pages, decoded, who, used, told)
 
 
@@ -253,13 +253,7 @@ def _startup(
 def salvaged(
     error: BaseException, place: LogPlace, about: RecordingInfo | None = None
 ) -> Recording | None:
-    """What was recorded before an exception, which is not to be lost for one of ours.
-
-    Args:
-        error: gets a note where nothing can be read.
-        place: where the logs are.
-        about: what the run is to say of itself, see `collect`.
-    """
+    """What was recorded before an exception, which gets a note where nothing can be read."""
     try:
         return collect(place, about)
     except Exception as failed:  # noqa: BLE001 - a killed process may have left anything
@@ -273,12 +267,7 @@ def is_of_workers(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, recording: Recording) -> None:
-    """Add to an exception where it came from and what was recorded before it.
-
-    Args:
-        error: as it came out of the user's loop.
-        recording: what the logs hold.
-    """
+    """Add to an exception where it came from and what was recorded before it."""
     vars(error)["run"] = recording.run  # past any __setattr__, such as a frozen dataclass's
     kept = count(recording.run.all_steps.height, "batch")
     lines = [

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from contextlib import suppress
+from functools import partial
 from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
@@ -183,23 +184,16 @@ class Sampler:
                 self._lines.say(note=note)
 
 
-def _before_fork() -> None:
-    for sampler in list(_living):
-        _unbroken(sampler, sampler.pause)
-
-
-def _after_fork() -> None:
-    for sampler in list(_living):
-        _unbroken(sampler, sampler.go_on)
-
-
-def _unbroken(sampler: Sampler, change: Callable[[], None]) -> None:
+def _at_fork(change: Callable[[Sampler], None]) -> None:
     """Python loses what leaves a hook of a fork: an interrupt is raised again by the thread."""
-    try:
-        change()
-    except KeyboardInterrupt:
-        sampler.interrupt_later()
+    for sampler in list(_living):
+        try:
+            change(sampler)
+        except KeyboardInterrupt:  # noqa: PERF203 - each by itself
+            sampler.interrupt_later()
 
 
+_before_fork = partial(_at_fork, Sampler.pause)
+_after_fork = partial(_at_fork, Sampler.go_on)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)

@@ -113,39 +113,21 @@ class Saturation:
         """The rows of what was saturated; the machine's first."""
         return self.uses.filter("saturated").to_dicts()
 
+    @property
+    def matters(self) -> bool:
+        """Whether the loop stalled long enough, and was sampled long enough, to judge by it."""
+        return self.moments >= FEWEST and self.stood is not None and self.stood.share >= HARDLY
+
     def mean_share(self, resource: str) -> float | None:
         """How much of a resource was used on average; None where that is not known."""
         rows = self.uses.filter(pl.col("resource") == resource).to_dicts()
         return rows[0]["mean_share"] if rows else None
 
-    @property
-    def full(self) -> bool:
-        """Whether something was saturated all the same that was not needed."""
-        shares = self.uses.filter(~pl.col("saturated")).select(pl.coalesce(*_FULL)).to_series()
-        return any(part >= MOSTLY for part in shares)
-
-    @property
-    def stalls(self) -> bool:
-        """Whether the loop stalled long enough to matter."""
-        return self.stood is not None and self.stood.share >= HARDLY
-
-    @property
-    def known(self) -> bool:
-        """Whether there is enough to judge by."""
-        return self.stood is not None and self.moments >= FEWEST
-
 
 def saturation(
     resources: pl.DataFrame, steps: pl.DataFrame, stalls: pl.DataFrame, *, workers: int
 ) -> Saturation:
-    """What was saturated in the steady state of the rank that stalled longest.
-
-    Args:
-        resources: columns of `run.result.RESOURCES`, of the steady state.
-        steps: columns of `run.result.STEPS`, of the steady state.
-        stalls: columns of `stalls.attribution.STALLS`, of these steps.
-        workers: worker processes of the loader; 0: the main process loads.
-    """
+    """What was saturated in the steady state of the rank that stalled longest."""
     stood = _stood(steps, stalls)
     rank = stood.rank if stood else 0
     mine = resources.filter(pl.col("rank") == rank).drop_nulls("value")
@@ -225,13 +207,7 @@ def _judged(moments: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
 
 
 def stalled_s(begin_ns: np.ndarray, end_ns: np.ndarray, stalls: pl.DataFrame) -> np.ndarray:
-    """For how long the loop stalled between these moments, seconds.
-
-    Args:
-        begin_ns: from the start of the run.
-        end_ns: of the same shape.
-        stalls: columns of `stalls.attribution.STALLS`, of one rank.
-    """
+    """For how long the loop of one rank stalled between these moments, seconds."""
     ordered = stalls.select("start_ns", "end_ns").sort("start_ns")
     if ordered.is_empty():
         return np.zeros(len(begin_ns))
@@ -349,31 +325,30 @@ def sentence(found: Saturation) -> str:
     """The answer: what was saturated, or where else to look."""
     if found.stood is None:
         return "No training loop was recorded: nothing can be said of what it lacked"
-    if not found.known:
+    if found.moments < FEWEST:
         return "The steady state was too short to tell whether a resource was saturated"
+    stalled = found.stood.share
     machine = [use for use in found.saturated if use["resource"] not in OWN]
     own = [use for use in found.saturated if use["resource"] in OWN]
     if machine:
-        return _of_machine(found, machine)
-    if not found.stalls:
+        return _of_machine(found, machine, stalled)
+    if stalled < HARDLY:
         return "No resource was saturated, and the loop hardly stalled"
-    return _of_own(found, own[0]) if own else _of_none(found)
-
-
-def _of_none(found: Saturation) -> str:
-    part = share(found.stood.share if found.stood else None)
-    what = "Nothing that the loop needed" if found.full else "No resource"
+    if own:
+        return _of_own(found, own[0])
+    shares = found.uses.filter(~pl.col("saturated")).select(pl.coalesce(*_FULL)).to_series()
+    unneeded = any(part >= MOSTLY for part in shares)  # saturated all the same
+    what = "Nothing that the loop needed" if unneeded else "No resource"
     return (
-        f"{what} was saturated while the loop stalled ({part} of the time): look for a lock or a "
-        "software limit"
+        f"{what} was saturated while the loop stalled ({share(stalled)} of the time): look for a "
+        "lock or a software limit"
     )
 
 
-def _of_machine(found: Saturation, uses: list[dict[str, Any]]) -> str:
+def _of_machine(found: Saturation, uses: list[dict[str, Any]], stalled: float) -> str:
     use = uses[0]
-    stood = found.stood.share if found.stood else 0.0
-    if found.stalls:
-        during = f"{share(use['stalled_share'])} of the stalls, which are {share(stood)} of the"
+    if stalled >= HARDLY:
+        during = f"{share(use['stalled_share'])} of the stalls, which are {share(stalled)} of the"
         told = f"{subject(use)} saturated for {during} loop's time"
     else:
         told = f"{subject(use)} saturated for {share(use['full_share'])} of the time"
@@ -382,7 +357,7 @@ def _of_machine(found: Saturation, uses: list[dict[str, Any]]) -> str:
         told += f"; other processes had {share(others)} of the cores"
     more = dict.fromkeys(NAMES[one["resource"]] for one in uses[1:])
     told += f"; so was: {', '.join(more)}" if more else ""
-    return told if found.stalls else f"{told}, though the loop hardly stalled"
+    return told if stalled >= HARDLY else f"{told}, though the loop hardly stalled"
 
 
 def _of_own(found: Saturation, use: dict[str, Any]) -> str:

@@ -57,13 +57,7 @@ def title(run: Run) -> str:
 
 
 def title_of_steps(run: Run, rank: int, steps: pl.DataFrame) -> str:
-    """The same of some steps of a rank, that follow each other.
-
-    Args:
-        run: what was measured.
-        rank: of the steps.
-        steps: columns of `run.result.STEPS`.
-    """
+    """The same of some steps of a rank, that follow each other."""
     its = (pl.col("rank") == rank) & pl.col("step").is_in(steps["step"].implode())
     time = loop_breakdown(steps, run.stalls().filter(its))
     exposed = table(run.parts().filter(its))

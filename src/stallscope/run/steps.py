@@ -285,13 +285,7 @@ class LoopTables:
 
 
 def loop(found: Events, loader: int, who: Who) -> LoopTables:
-    """The tables of the loop over one loader.
-
-    Args:
-        found: what happened in the recording.
-        loader: the loader's number.
-        who: whose tables these are.
-    """
+    """The tables of the loop over one loader, by its number."""
     steps = list(Steps(found, loader).steps())
     ways = {batch: way for batch, way in found.deliveries.items() if batch.loader == loader}
     pins = {batch: pin for batch, pin in found.pins.items() if batch.loader == loader}
@@ -385,12 +379,6 @@ def mark_steady(
 
     What was made ahead and never used is left out, so that the same call gives the same count. A
     recording too short to leave out its start keeps what there is.
-
-    Args:
-        batches: columns of `run.decode.BATCHES`, the recorded ones.
-        steps: columns of `run.result.STEPS`; a step that waited is one of the loop's.
-        deliveries: columns of `run.result.DELIVERIES`.
-        warmup: steps at the start that are left out.
     """
     first = _first(batches, deliveries)
     batches = batches.join(first, on=_BATCH, how="left", maintain_order="left")

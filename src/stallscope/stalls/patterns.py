@@ -352,9 +352,11 @@ def _alike(patterns: Iterable[Pattern]) -> list[list[Pattern]]:
 def _row(same: list[Pattern], total_s: float, ranks: int) -> dict[str, object]:
     first = same[0]
     stalled_s = sum(one.lost_s for one in same)
+    where = sorted({one.rank for one in same})
+    on = f" (rank {where[0]})" if len(where) == 1 else f" ({len(where)} of {ranks} ranks)"
     return {
         "pattern": first.found.code,
-        "title": first.found.title + _on({one.rank for one in same}, ranks),
+        "title": first.found.title + (on if ranks > 1 else ""),
         "stalls": sum(len(one.steps) for one in same),
         "stalled_s": stalled_s,
         "share": min(stalled_s / total_s, 1.0),
@@ -374,12 +376,3 @@ def _chance(same: list[Pattern]) -> float | None:
         if one.found.chance is not None:
             least[one.rank] = min(one.found.chance, least.get(one.rank, 1.0))
     return max(least.values(), default=None)
-
-
-def _on(where: set[int], ranks: int) -> str:
-    """Which ranks a sentence is about, where there are several."""
-    if ranks == 1:
-        return ""
-    if len(where) == 1:
-        return f" (rank {next(iter(where))})"
-    return f" ({len(where)} of {ranks} ranks)"

@@ -40,7 +40,7 @@ class Evidence:
     parts: pl.DataFrame
     """Columns of `stalls.attribution.PARTS`."""
     samples: pl.DataFrame
-    """What `Run.samples` gives; `rank` too where there are several ranks, else it goes unused."""
+    """What `Run.samples` gives."""
     deliveries: pl.DataFrame
     """Columns of `run.DELIVERIES`."""
     side_spans: pl.DataFrame
@@ -50,28 +50,10 @@ class Evidence:
 
     def by_rank(self) -> Iterator[tuple[int, Evidence]]:
         """Each rank and what is known about it alone."""
-        ranks = self.steps["rank"].fill_null(0).unique().sort().to_list()
-        for rank in ranks:
-            samples = self.samples
-            if "rank" not in samples.columns and len(ranks) > 1:
-                samples = samples.clear()  # nobody knows whose they are
-            yield (
-                rank,
-                replace(
-                    self,
-                    steps=_of_rank(self.steps, rank),
-                    parts=_of_rank(self.parts, rank),
-                    samples=_of_rank(samples, rank),
-                    deliveries=_of_rank(self.deliveries, rank),
-                    side_spans=_of_rank(self.side_spans, rank),
-                ),
-            )
-
-
-def _of_rank(table: pl.DataFrame, rank: int) -> pl.DataFrame:
-    if "rank" not in table.columns:
-        return table
-    return table.filter(pl.col("rank").fill_null(0) == rank)
+        for rank in self.steps["rank"].unique().sort():
+            tables = ("steps", "parts", "samples", "deliveries", "side_spans")
+            own = {name: getattr(self, name).filter(rank=rank) for name in tables}
+            yield rank, replace(self, **own)
 
 
 @dataclass(frozen=True, eq=False)

@@ -88,8 +88,7 @@ def _loop(run: Run) -> Iterator[Block]:
     if time is None:
         return
     saturation = find_saturated(run)
-    known = saturation.known and saturation.stalls and saturation.saturated
-    saturated = [sentence(saturation)] if known else []
+    saturated = [sentence(saturation)] if saturation.matters and saturation.saturated else []
     yield Heading(stall_text.title(run), [stall_text.split(time), *saturated])
     rows = stall_text.rows_of(run, time, MOST_PARTS)
     bars = [_bar(row.share, row.kind) for row in rows]
