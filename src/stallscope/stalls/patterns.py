@@ -33,7 +33,7 @@ from stallscope.stats import LEAST, log_binomial_bound
 from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from stallscope.stalls.causes import PatternCause
     from stallscope.stalls.periodicity import Rhythm
@@ -86,48 +86,35 @@ those of them that the title speaks of; the others lie beside these."""
 
 def recurring_waits(loop: StepSeries, left: Residual, tests: int) -> list[ExplainedStalls]:
     """Stalls in a rhythm, the longest first: that of the workers, or one of unknown reason."""
-    return [_waits(loop, left, *one) for one in _rhythms(left, tests, loop.num_workers)]
-
-
-def _waits(loop: StepSeries, left: Residual, stalled: np.ndarray, beat: Rhythm) -> ExplainedStalls:
-    starts = _mask(beat.starts, loop.size)
-    stops = Stops(starts, left.seconds, beat.period)
-    waits = f"{stops.subject('waits', 'wait')} {stops.typical}"
-    if beat.period == loop.num_workers:
-        explained = left.with_rounds(starts, beat.period)
-        title = f"{waits}{_round(loop, starts)}"
-        return ExplainedStalls(
-            "workers_together", "", title, explained, starts, beat.chance, beat.period
-        )
-    explained = left.with_runs(starts, stalled, beat.period)
-    title = f"{waits}; nothing that was recorded explains it"
-    return ExplainedStalls(
-        "periodic", str(beat.period), title, explained, starts, beat.chance, beat.period
-    )
+    found = []
+    for stalled, beat, stops in _rhythms(left, tests, loop.num_workers):
+        waits = f"{stops.subject('waits', 'wait')} {stops.typical}"
+        code, subject = "periodic", str(beat.period)
+        if beat.period == loop.num_workers:
+            code, subject = "workers_together", ""
+            explained = left.with_rounds(stops.named, beat.period)
+            title = f"{waits}{_round(loop, stops.named)}"
+        else:
+            explained = left.with_runs(stops.named, stalled, beat.period)
+            title = f"{waits}; nothing that was recorded explains it"
+        sure = (beat.chance, beat.period)
+        found.append(ExplainedStalls(code, subject, title, explained, stops.named, *sure))
+    return found
 
 
 def recurring_steps(
     loop: StepSeries, parts: dict[str, np.ndarray], left: Residual, tests: int
 ) -> list[ExplainedStalls]:
     """Long steps in a rhythm, the longest first; their reason has no name."""
-    return [_long_steps(loop, parts, left, *one) for one in _rhythms(left, tests)]
-
-
-def _long_steps(
-    loop: StepSeries,
-    parts: dict[str, np.ndarray],
-    left: Residual,
-    stalled: np.ndarray,
-    beat: Rhythm,
-) -> ExplainedStalls:
-    starts = _mask(beat.starts, loop.size)
-    stops = Stops(starts, left.seconds, beat.period)
-    times = f"{times_longer(loop, starts)} times as long as usual ({stops.typical} more)"
-    title = f"{stops.subject('is', 'are')} {times}, {_where(parts, stops)}"
-    explained = left.with_runs(starts, stalled, beat.period)
-    return ExplainedStalls(
-        "periodic_step", str(beat.period), title, explained, starts, beat.chance, beat.period
-    )
+    found = []
+    for stalled, beat, stops in _rhythms(left, tests):
+        times = times_longer(loop, stops.named)
+        longer = f"{times} times as long as usual ({stops.typical} more)"
+        title = f"{stops.subject('is', 'are')} {longer}, {_where(parts, stops)}"
+        explained = left.with_runs(stops.named, stalled, beat.period)
+        about = ("periodic_step", str(beat.period), title, explained, stops.named)
+        found.append(ExplainedStalls(*about, beat.chance, beat.period))
+    return found
 
 
 def constant(left: Residual) -> ExplainedStalls | None:
@@ -174,12 +161,16 @@ def irregular(left: Residual, total_s: float, noun: str) -> list[ExplainedStalls
     return [ExplainedStalls("irregular", noun, title, left.flags, left.flags, None)]
 
 
-def _rhythms(left: Residual, tests: int, expected: int = 0) -> list[tuple[np.ndarray, Rhythm]]:
-    """The rhythms that are sure, and the steps in which each was found, the fewest steps first."""
+def _rhythms(
+    left: Residual, tests: int, expected: int = 0
+) -> Iterator[tuple[np.ndarray, Rhythm, Stops]]:
+    """The rhythms that are sure, of the fewest steps first: where each was found, and its steps."""
     levels = sorted(left.levels(), key=np.count_nonzero)
-    found = ((stalled, rhythm(stalled, left.free, expected)) for stalled in levels)
-    paid = [(stalled, beat.less_sure(len(levels) * tests)) for stalled, beat in found if beat]
-    return [(stalled, beat) for stalled, beat in paid if beat.chance < CHANCE]
+    for stalled in levels:
+        beat = rhythm(stalled, left.free, expected, tests=len(levels) * tests)
+        if beat is not None and beat.chance < CHANCE:
+            starts = np.isin(np.arange(stalled.size), beat.starts)
+            yield stalled, beat, Stops(starts, left.seconds, beat.period)
 
 
 def _round(loop: StepSeries, starts: np.ndarray) -> str:
@@ -187,7 +178,10 @@ def _round(loop: StepSeries, starts: np.ndarray) -> str:
     workers = loop.num_workers
     if not np.isfinite(loop.made_s).any():
         return f", and there are {workers} workers: they probably finish together"
-    takes_s, to_do = _slower(loop)
+    # A worker makes a batch while it sends the one before: what takes longer counts
+    takes_s, to_do = float(np.nanmedian(loop.made_s)), "make"
+    if np.isfinite(loop.sent_s).any() and float(np.nanmedian(loop.sent_s)) > takes_s:
+        takes_s, to_do = float(np.nanmedian(loop.sent_s)), "send"
     rounds = np.flatnonzero(starts)[:, None] + np.arange(workers)
     ready_ns = loop.ready_ns[rounds[rounds[:, -1] < loop.size]]
     ready_ns = ready_ns[np.isfinite(ready_ns).all(axis=1)]
@@ -200,13 +194,6 @@ def _round(loop: StepSeries, starts: np.ndarray) -> str:
     )
 
 
-def _slower(loop: StepSeries) -> tuple[float, str]:
-    """What a worker takes longer for, as it makes a batch while it sends the one before."""
-    made_s = float(np.nanmedian(loop.made_s))
-    sent_s = float(np.nanmedian(loop.sent_s)) if np.isfinite(loop.sent_s).any() else 0.0
-    return (sent_s, "send") if sent_s > made_s else (made_s, "make")
-
-
 def _where(parts: dict[str, np.ndarray], stops: Stops) -> str:
     """In which part of the step most of the additional time lies, if that has a name."""
     unknown = "in your own code (a checkpoint or logging?)"
@@ -216,12 +203,6 @@ def _where(parts: dict[str, np.ndarray], stops: Stops) -> str:
     name = max(excess_s, key=lambda part: excess_s[part], default="")
     much_s = CAUSE_SHARE * np.median(stops.seconds[stops.named])
     return f"mostly in {name}" if excess_s.get(name, 0.0) > much_s else unknown
-
-
-def _mask(places: np.ndarray, size: int) -> np.ndarray:
-    mask = np.zeros(size, dtype=bool)
-    mask[places] = True
-    return mask
 
 
 def explain_waits(loop: StepSeries, evidence: Evidence, ranks: int) -> list[ExplainedStalls]:

@@ -13,7 +13,7 @@ step. `tests/stalls/test_periodicity.py` counts the false alarms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -43,18 +43,17 @@ class Rhythm:
     starts: np.ndarray
     """The steps at which they happen (the first one of a run), by their places."""
 
-    def less_sure(self, tests: int) -> Rhythm:
-        """The same as one of so many that were looked for."""
-        return replace(self, chance=min(self.chance * tests, 1.0))
 
-
-def rhythm(flags: np.ndarray, free: np.ndarray | None = None, expected: int = 0) -> Rhythm | None:
+def rhythm(
+    flags: np.ndarray, free: np.ndarray | None = None, expected: int = 0, *, tests: int = 1
+) -> Rhythm | None:
     """The period in which steps are flagged; None where none of the periods is clear.
 
     Args:
         flags: of every step, whether it is an event.
         free: of every step, whether it can be one; the others are passed over. All can by default.
         expected: a period that would be no surprise, for which most of the doubt is kept; 0: none.
+        tests: as one of so many that are looked for, which share the doubt.
 
     Returns:
         The rhythm that is the least probable accident, whatever its chance.
@@ -73,7 +72,8 @@ def rhythm(flags: np.ndarray, free: np.ndarray | None = None, expected: int = 0)
         if logs[place] >= 0:
             return None
         if clear[place] and starts.size >= max(FEWEST, TYPICAL * np.count_nonzero(events)):
-            return Rhythm(period, max(float(np.exp(logs[place])), LEAST), starts)
+            chance = max(float(np.exp(logs[place])), LEAST) * tests
+            return Rhythm(period, min(chance, 1.0), starts)
     return None
 
 
