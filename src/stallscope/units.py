@@ -63,8 +63,8 @@ def count(value: int, noun: str) -> str:
 
 
 def plural(noun: str) -> str:
-    """What makes "sample" or "batch" a plural."""
-    return "es" if noun.endswith(("ch", "ss")) else "s"
+    """What makes "sample", "batch" or "epoch" a plural."""
+    return "es" if noun.endswith(("tch", "ss")) else "s"
 
 
 def words_of(told: str) -> list[str]:
