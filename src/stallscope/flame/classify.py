@@ -252,14 +252,7 @@ intervals, `interval` says how they were made: by resampling "windows" of consec
 
 
 def table(samples: pl.DataFrame) -> pl.DataFrame:
-    """The share of each of the user's own functions, the largest share of its own first.
-
-    Args:
-        samples: of a flame.
-
-    Returns:
-        Columns of `TABLE`.
-    """
+    """The share of each of the user's own functions, columns of `TABLE`, the largest first."""
     mine = pl.DataFrame(
         [
             (stack, *one, one == owner(stack))

@@ -18,10 +18,9 @@ import psutil
 
 from stallscope.errors import ArgumentError, UnsupportedError
 from stallscope.flame import pyspy
-from stallscope.flame.pyspy import How, Spy
+from stallscope.flame.pyspy import How, Process, Spy
 from stallscope.flame.sampling import (
     WORKER_LOOP,
-    Process,
     SamplingLoop,
     StackCounts,
     circumstances_of,
@@ -94,11 +93,14 @@ def flame(  # noqa: PLR0913 - the public signature
             an iterator of its own, or more than one rank.
         WorkspaceError: no room for the logs.
     """
-    how = _how(seconds, rate_hz)
-    how = replace(how, native=bool(native), idle=bool(idle), gil=bool(gil))
+    longest = f"a number above 0, at most {_LONGEST_S:g}"
+    _check("seconds", seconds, longest, lambda given: 0 < given <= _LONGEST_S)
+    fastest = f"a number from 1 to {_FASTEST_HZ}"
+    _check("rate_hz", rate_hz, fastest, lambda given: 1 <= given <= _FASTEST_HZ)
+    rate = min(float(rate_hz), _NATIVE_HZ) if native else float(rate_hz)
+    how = How(rate, float(seconds), bool(native), bool(idle), bool(gil))
     said = []
     if native:
-        how = replace(how, rate_hz=min(how.rate_hz, _NATIVE_HZ))
         said.append(
             f"native frames: each process was stopped for each sample ({how.rate_hz:g} a second), "
             "which slows it down"
@@ -106,29 +108,18 @@ def flame(  # noqa: PLR0913 - the public signature
     if pid is not None:
         if target is not None or step is not None:
             raise ArgumentError("pid= is a training that runs by itself: give it alone")
-        return _of_process(_whole(pid), how, said)
+        _check("pid", pid, "the number of a process", lambda n: isinstance(n, int) and n > 0)
+        return _of_process(pid, how, said)
     if target is None:
         raise ArgumentError("what to sample? Give a loader, or pid= of a training that runs")
     require_single_rank()
     return _of_target(targets.target(target, step=step), how, said)
 
 
-def _how(seconds: object, rate_hz: object) -> How:
-    if not _is_number(seconds) or not 0 < seconds <= _LONGEST_S:  # type: ignore[operator]
-        raise ArgumentError(f"seconds={seconds!r}: give a number above 0, at most {_LONGEST_S:g}")
-    if not _is_number(rate_hz) or not 1 <= rate_hz <= _FASTEST_HZ:  # type: ignore[operator]
-        raise ArgumentError(f"rate_hz={rate_hz!r}: give a number from 1 to {_FASTEST_HZ}")
-    return How(float(rate_hz), float(seconds))  # type: ignore[arg-type]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _whole(pid: object) -> int:
-    if not isinstance(pid, int) or isinstance(pid, bool) or pid < 1:
-        raise ArgumentError(f"pid={pid!r}: give the number of a process")
-    return pid
+def _check(name: str, value: Any, wanted: str, fits: Callable[[Any], bool]) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not fits(value):
+        raise ArgumentError(f"{name}={value!r}: give {wanted}")
 
 
 def _of_process(pid: int, how: How, said: list[str]) -> Flame:
@@ -198,14 +189,7 @@ _AT_ONCE: Final = 16
 
 
 def below(pid: int, folder: Path) -> tuple[list[Process], list[str]]:
-    """The workers below a process; the process itself where there are none.
-
-    Args:
-        pid: of the process that trains.
-        folder: private, for what py-spy writes.
-
-    Returns:
-        The workers, and sentences on what was found.
+    """The workers below a process, itself where there are none, and sentences on what was found.
 
     Raises:
         UnsupportedError: there is no such process, it is not Python, not the user's, or cannot be

@@ -47,7 +47,7 @@ class PySpyCall:
     Args:
         arguments: of py-spy.
         folder: for its output.
-        name: of its files.
+        name: of its files there.
         bound_s: it is killed after so long.
         more: so often it is made again, within that time, where it fails without being refused.
     """
@@ -236,18 +236,16 @@ class Seen:
     """Why there is nothing, in words; empty where there is."""
 
 
-class Spy:
-    """Looks into several processes at once.
+Process = tuple["int | None", int]
+"""Number of the worker (None: no worker, or its number is not known) and process id."""
 
-    Args:
-        processes: number of each worker (None for another process) and its process id.
-        how: how to sample.
-        folder: private, for what py-spy writes.
-    """
 
-    name = "py-spy"
+class Sampler:
+    """Samples several processes at once; what is written lies in a private folder."""
 
-    def __init__(self, processes: Sequence[tuple[int | None, int]], how: How, folder: Path) -> None:
+    name: str
+
+    def __init__(self, processes: Sequence[Process], how: How, folder: Path) -> None:
         self.seen = [Seen(worker, pid) for worker, pid in processes]
         self.refused = ""
         """Why no process at all could be looked into."""
@@ -258,6 +256,15 @@ class Spy:
         self.notes: list[str] = []
         self._how = how
         self._folder = folder
+
+
+class Spy(Sampler):
+    """Looks into processes by py-spy."""
+
+    name = "py-spy"
+
+    def __init__(self, processes: Sequence[Process], how: How, folder: Path) -> None:
+        super().__init__(processes, how, folder)
         self._program = executable()
         self._dumps: dict[int, PySpyCall] = {}
         self._records: dict[int, PySpyCall] = {}
@@ -403,28 +410,17 @@ _WRITES_S: Final = 2.0
 _numbers = count()
 
 
-class InProcess:
-    """Lets several processes sample themselves, this one among them: stands in for `Spy`.
+class InProcess(Sampler):
+    """Lets the workers that stand by in the folder sample themselves, or this process.
 
     There are no native frames, and no look at Python's lock.
-
-    Args:
-        processes: number of each worker (None for another process) and its process id.
-        how: how to sample.
-        folder: in which the workers stand by.
     """
 
     name = "in-process sampler"
-    refused = ""
-    remedy = ""
 
-    def __init__(self, processes: Sequence[tuple[int | None, int]], how: How, folder: Path) -> None:
-        self.seen = [Seen(worker, pid) for worker, pid in processes]
-        self.seconds = 0.0
-        """How long was sampled."""
-        self.notes: list[str] = []
+    def __init__(self, processes: Sequence[Process], how: How, folder: Path) -> None:
+        super().__init__(processes, how, folder)
         self._end: Callable[[], None] = lambda: None
-        self._folder = folder
         self._asked = Request(next(_numbers), how.rate_hz, how.seconds, how.idle)
         self._began = time.monotonic()
         self._stopped = False

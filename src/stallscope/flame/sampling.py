@@ -20,7 +20,7 @@ import polars as pl
 
 from stallscope.errors import TargetError
 from stallscope.flame.classify import StackFrame, short
-from stallscope.flame.pyspy import InProcess, Spy
+from stallscope.flame.pyspy import InProcess, Process, Spy
 from stallscope.flame.result import IN_PROCESS, PY_SPY, SAMPLES, WINDOW_S, Flame, FlameConditions
 from stallscope.hooks.patches import under
 from stallscope.loops.timed_loop import started
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from stallscope.hooks.probe import Probe
     from stallscope.loops.timed_loop import TimedLoop
 
-
-Process = tuple["int | None", int]
-"""Number of the worker (None: no worker, or its number is not known) and process id."""
 
 WORKER_LOOP: Final = "torch/utils/data/_utils/worker.py"
 """The file of torch's worker loop, as `short` has it."""
@@ -70,13 +67,9 @@ _FEEDER: Final = ("multiprocessing/queues.py", "_feed")
 
 
 def collapsed(stack: Sequence[StackFrame]) -> tuple[str | None, str] | None:
-    """The stage and the readable frames of a stack, joined by `;`.
+    """The stage and the readable frames of a stack, joined by `;`; None if none is of interest.
 
-    Args:
-        stack: the outermost frame first.
-
-    Returns:
-        None where nothing of interest is left.
+    The outermost frame comes first.
     """
     files = [short(frame.file) for frame in stack]
     if any(file.startswith(_WATCHING) for file in files):
@@ -140,11 +133,7 @@ def _known_stage(stack: Sequence[StackFrame]) -> str | None:
 
 
 class StackCounts:
-    """How often each stack was seen, in which process and which window.
-
-    Args:
-        rate_hz: samples a second of each process.
-    """
+    """How often each stack was seen, in which process and which window."""
 
     def __init__(self, rate_hz: float) -> None:
         self._in_window = max(round(rate_hz * WINDOW_S), 1)
@@ -196,13 +185,7 @@ class StackCounts:
 
 
 def circumstances_of(name: str, how: How, processes: Sequence[Process]) -> FlameConditions:
-    """What a flame says of itself.
-
-    Args:
-        name: what the user pointed at.
-        how: how to sample.
-        processes: the ones that are sampled; empty where that is not known yet.
-    """
+    """What a flame says of itself; without processes, before anything was sampled."""
     return FlameConditions(
         name=name,
         how=PY_SPY,
@@ -235,14 +218,7 @@ _PATIENCE_S: Final = 10.0
 
 
 class SamplingLoop:
-    """One recording of a loader, over as many starts of it as that takes.
-
-    Args:
-        loop: what goes on meanwhile.
-        name: what the user called it.
-        how: how to sample.
-        notes: sentences that the result is to carry.
-    """
+    """One recording of a loader, over as many starts of it as that takes."""
 
     def __init__(self, loop: TimedLoop, name: str, how: How, notes: list[str]) -> None:
         self._loop = loop

@@ -150,12 +150,7 @@ def _merged(stacks: list[list[int]], names: int) -> tuple[Ints, Ints, Ints, Ints
 
 
 def pruned(whole: Tree, most: int = MOST_FRAMES) -> Tree:
-    """The widest frames of a tree.
-
-    Args:
-        whole: what `tree` gave.
-        most: frames to keep.
-    """
+    """The widest frames of a tree, at most so many."""
     if len(whole.name) <= most:
         return whole
     # A parent is never narrower than its child and comes before it, so it is kept as well.

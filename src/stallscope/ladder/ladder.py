@@ -95,13 +95,7 @@ def _check_bytes(max_bytes: object) -> None:
 
 
 class _Climb:
-    """One measurement of a ladder.
-
-    Args:
-        rungs: the loops.
-        began_ns: when the budget began (`perf_counter_ns`).
-        budget_s: seconds.
-    """
+    """One measurement of a ladder, whose budget began at a time (`perf_counter_ns`)."""
 
     def __init__(self, rungs: Rungs, began_ns: int, budget_s: float) -> None:
         self._rungs = rungs

@@ -55,12 +55,7 @@ class Choice(NamedTuple):
 def select_functions(
     parts: LoaderCallables, tree: CallTree, wanted: Sequence[Any] | None
 ) -> Choice:
-    """Choose functions.
-
-    Args:
-        parts: of the loader.
-        tree: what ran for some samples.
-        wanted: names or objects; None: those that cost most.
+    """Choose the functions that are wanted by name or as objects; None: those that cost most.
 
     Raises:
         ArgumentError: a name that nothing has, or an object without Python code.
