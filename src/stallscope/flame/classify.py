@@ -173,8 +173,9 @@ def is_library(one: StackFunction) -> bool:
         return one.file == "<string>"
     if _library_at(parts) is not None or ("src", "stallscope") in pairwise(parts):
         return True
+    is_absolute = one.file.startswith(("/", "\\")) or one.file[1:2] == ":"
     top = parts[0].removesuffix(".py")
-    return not _is_absolute(one.file) and (top in _KNOWN or top in sys.stdlib_module_names)
+    return not is_absolute and (top in _KNOWN or top in sys.stdlib_module_names)
 
 
 @lru_cache(maxsize=100_000)
@@ -205,10 +206,6 @@ def owner(stack: str) -> StackFunction:
 
 def _parts(file: str) -> list[str]:
     return [part for part in re.split(r"[/\\]", file) if part] or [""]
-
-
-def _is_absolute(file: str) -> bool:
-    return file.startswith(("/", "\\")) or file[1:2] == ":"
 
 
 def _library_at(parts: list[str]) -> int | None:

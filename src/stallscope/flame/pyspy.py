@@ -179,7 +179,7 @@ def what_would_allow() -> str:
             f"kernel.yama.ptrace_scope is {scope}{root}: `sudo sysctl kernel.yama.ptrace_scope=0` "
             "lets py-spy attach"
         )
-    if _in_container():
+    if any(map(os.path.exists, _CONTAINER_MARKS)) or "KUBERNETES_SERVICE_HOST" in os.environ:
         said.append(
             "this is a container: start it with `--cap-add SYS_PTRACE` (Kubernetes: "
             'securityContext.capabilities.add: ["SYS_PTRACE"]) to let py-spy attach'
@@ -194,10 +194,6 @@ def _ptrace_scope() -> int:
     with suppress(OSError, ValueError):
         return int(_SCOPE.read_text())
     return 0
-
-
-def _in_container() -> bool:
-    return any(map(os.path.exists, _CONTAINER_MARKS)) or "KUBERNETES_SERVICE_HOST" in os.environ
 
 
 _GRACE_S: Final = 5.0

@@ -74,9 +74,9 @@ def collapsed(stack: Sequence[StackFrame]) -> tuple[str | None, str] | None:
     files = [short(frame.file) for frame in stack]
     if any(file.startswith(_WATCHING) for file in files):
         return None
+    loops = (n for n, file in enumerate(files) if file == WORKER_LOOP)
     begin = max(
-        (place for place, file in enumerate(files) if _is_entry(stack[place], file)),
-        default=_after_threads(files),
+        (n for n in loops if stack[n].name == "_worker_loop"), default=_after_threads(files)
     )
     kept = [
         frame
@@ -87,10 +87,6 @@ def collapsed(stack: Sequence[StackFrame]) -> tuple[str | None, str] | None:
     if not kept or (stage is None and _is_ours(files[-1])):  # our own loop, at work
         return None
     return stage, ";".join(map(str, kept))
-
-
-def _is_entry(frame: StackFrame, file: str) -> bool:
-    return file == WORKER_LOOP and frame.name == "_worker_loop"
 
 
 def _after_threads(files: list[str]) -> int:

@@ -74,7 +74,9 @@ def ladder(
     """
     began_ns = time.perf_counter_ns()
     allowed_s = check_budget(budget_s)
-    _check_bytes(max_bytes)
+    is_size = isinstance(max_bytes, (int, float)) and 0 <= max_bytes < math.inf
+    if max_bytes is not None and not is_size:
+        raise ArgumentError(f"max_bytes={max_bytes!r}: give a number of bytes, 0 or more")
     require_single_rank()
     target = targets.target(target, step=step, device=device)
     room = int(memory_available_bytes() * _MEMORY_SHARE if max_bytes is None else max_bytes)
@@ -86,12 +88,6 @@ def ladder(
             climb.leave_with(error)
             raise
         return climb.result()
-
-
-def _check_bytes(max_bytes: object) -> None:
-    is_number = isinstance(max_bytes, (int, float)) and 0 <= max_bytes < math.inf
-    if max_bytes is not None and not is_number:
-        raise ArgumentError(f"max_bytes={max_bytes!r}: give a number of bytes, 0 or more")
 
 
 class _Climb:
@@ -173,7 +169,11 @@ class _Climb:
         failure = self._rungs.run(rung, lap, span)
         if failure or not lap.seconds:
             laps.pop()
-            self._why_not.setdefault(rung, failure or _too_short(lap))
+            made = count(lap.used, "batch")
+            too_short = f"in its time it made {made}, too few for a steady state"
+            if lap.exhausted:
+                too_short = f"the loader ended after {made}, before its steady state"
+            self._why_not.setdefault(rung, failure or too_short)
         self._took_s[rung] = (time.perf_counter_ns() - began_ns) / 1e9
         bar.update()
 
@@ -228,9 +228,3 @@ class _Climb:
             sum(reported) / len(reported) if reported else None,
             None if laps else why or "not reached",
         )
-
-
-def _too_short(lap: TimedPass) -> str:
-    if lap.exhausted:
-        return f"the loader ended after {count(lap.used, 'batch')}, before its steady state"
-    return f"in its time it made {count(lap.used, 'batch')}, too few for a steady state"

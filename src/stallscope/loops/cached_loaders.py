@@ -262,12 +262,9 @@ class CachedBatches:
                 elif self._tried:
                     yield from self._shared(batch)
                 else:
-                    yield from self._trial(batch)
-
-    def _trial(self, batch: Any) -> Iterator[Any]:
-        given = fresh(batch)
-        yield given
-        self._tried, self.copies = True, not same(given, batch)
+                    given = fresh(batch)
+                    yield given
+                    self._tried, self.copies = True, not same(given, batch)
 
     def _shared(self, batch: Any) -> Iterator[Any]:
         before = versions(batch)

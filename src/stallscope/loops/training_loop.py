@@ -235,13 +235,9 @@ class Progress:
 
     def _move(self, done: threading.Event) -> None:
         while not done.wait(_LOOK_EVERY_S) and self._place.folder.exists():
-            made = _samples_made(self._place)
+            made = sum(map(_samples_of, self._place.logs()))
             self._bar.set_postfix_str(f"{made:,} samples made", refresh=False)
             self._bar.update(self.seen.steps - self._bar.n)
-
-
-def _samples_made(place: LogPlace) -> int:
-    return sum(map(_samples_of, place.logs()))
 
 
 def _samples_of(log: Path) -> int:

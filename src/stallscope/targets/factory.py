@@ -24,7 +24,7 @@ from stallscope.hooks import find_ops
 from stallscope.hooks.probe import start_method
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from types import ModuleType
 
 
@@ -50,8 +50,11 @@ def find(text: str) -> Any:
         found: Any = _import(name)
         for attribute in path.split("."):
             if not hasattr(found, attribute):
-                meant = _meant(attribute, dir(found))
-                raise TargetError(f"{text!r}: {_words(found)} has no {attribute!r}{meant}")
+                close = difflib.get_close_matches(attribute, dir(found), n=1)
+                meant = f"; did you mean {close[0]!r}?" if close else ""
+                holder = getattr(found, "__name__", None)
+                what = f"{holder!r}" if holder else f"the {type(found).__name__}"
+                raise TargetError(f"{text!r}: {what} has no {attribute!r}{meant}")
             found = getattr(found, attribute)
     return found
 
@@ -99,16 +102,6 @@ def _import(name: str) -> ModuleType:
 
 def _raised(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _words(found: Any) -> str:
-    name = getattr(found, "__name__", None)
-    return f"{name!r}" if name else f"the {type(found).__name__}"
-
-
-def _meant(wrong: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(wrong, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def check_spawnable(loader: Any) -> None:

@@ -91,7 +91,8 @@ def find_images(folder: Path) -> list[ImageFile]:
         TargetError: there is no end to what is no image, as on a whole disk.
     """
     paths = [path for path in _files(folder) if _is_image(path.name)]
-    classes = [_class(path, folder) for path in paths]
+    inner = [path.relative_to(folder).parts for path in paths]
+    classes = [parts[0] if len(parts) > 1 else "" for parts in inner]
     label = {name: number for number, name in enumerate(sorted(set(classes)))}
     return [ImageFile(str(path), label[name]) for path, name in zip(paths, classes, strict=True)]
 
@@ -114,22 +115,14 @@ def folder_loader(files: Sequence[ImageFile]) -> DataLoader[Any]:
 
 
 def training_pipeline() -> Callable[[Any], Any]:
-    """The usual training transforms: PIL image to float32 of shape (3, 224, 224).
-
-    Raises:
-        TargetError: torchvision is missing or does not fit the installed torch.
-    """
+    """The usual training transforms: PIL image to float32 of shape (3, 224, 224)."""
     v2 = torchvision_v2()
     steps = [v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), *_to_floats(v2)]
     return v2.Compose(steps)  # type: ignore[no-any-return]
 
 
 def evaluation_pipeline() -> Callable[[Any], Any]:
-    """Resize and center crop: PIL image to float32 of shape (3, 224, 224).
-
-    Raises:
-        TargetError: torchvision is missing or does not fit the installed torch.
-    """
+    """Resize and center crop: PIL image to float32 of shape (3, 224, 224)."""
     v2 = torchvision_v2()
     return v2.Compose([v2.Resize(256), v2.CenterCrop(224), *_to_floats(v2)])  # type: ignore[no-any-return]
 
@@ -182,11 +175,6 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in files)
 
 
-def _class(path: Path, folder: Path) -> str:
-    inner = path.relative_to(folder).parts
-    return inner[0] if len(inner) > 1 else ""
-
-
 def sample_folder() -> Path:
     """The folder of the sample photographs: two class folders of JPEGs, 533 by 800 pixels.
 
@@ -233,7 +221,8 @@ class TarShards(IterableDataset[Any]):
         for shard in self.shards[first::every]:
             with tarfile.open(shard) as archive:
                 for member in image_members(archive):
-                    yield self.transform(open_image(BytesIO(read_member(archive, member))))
+                    file = archive.extractfile(member)
+                    yield self.transform(open_image(BytesIO(file.read() if file else b"")))
 
 
 def image_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -243,12 +232,6 @@ def image_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         image = next((member for member in members if _split(member)[1] in SUFFIXES), None)
         if image is not None and PurePosixPath(key).name:
             yield image
-
-
-def read_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    """The bytes of one file in an archive."""
-    file = archive.extractfile(member)
-    return file.read() if file else b""
 
 
 def is_shards(text: str) -> bool:
@@ -266,8 +249,10 @@ def find_shards(path: Path) -> list[str]:
         TargetError: a file is missing, or nothing matches.
     """
     shards: list[str] = []
+    root = Path(path.anchor)
     for name in [str(path)] if path.exists() else _without_ranges(str(path)):
-        matches = [name] if Path(name).exists() else _matches(Path(name))
+        found = root.glob(str(Path(name).relative_to(root)))
+        matches = [name] if Path(name).exists() else sorted(map(str, found))
         if not matches:
             raise TargetError(
                 f"no tar shard {name!r}: check the path; ranges are written {{000..009}}, and * "
@@ -305,11 +290,6 @@ def _look_into(shard: str) -> None:
         f"no images in the tar shard {shard!r}: looked for key{', key'.join(SUFFIXES)}, found "
         f"{names or 'no files at all'}. For any other format give your own loader"
     )
-
-
-def _matches(pattern: Path) -> list[str]:
-    root = Path(pattern.anchor)
-    return sorted(str(path) for path in root.glob(str(pattern.relative_to(root))))
 
 
 def _without_ranges(text: str) -> Iterator[str]:

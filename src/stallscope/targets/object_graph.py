@@ -143,7 +143,7 @@ def _refill(value: Any, content: Any) -> None:
         value[...] = content
     elif isinstance(value, bytearray):
         value[:] = content
-    elif _is_changed(_content(value), content):
+    elif [*map(id, _content(value))] != [*map(id, content)]:  # nobody is asked whether it is equal
         value.clear()
         if isinstance(value, dict):
             value.update(zip(content[::2], content[1::2], strict=True))
@@ -151,11 +151,6 @@ def _refill(value: Any, content: Any) -> None:
             value.update(content)
         else:
             value.extend(content)
-
-
-def _is_changed(now: list[Any], before: list[Any]) -> bool:
-    """Whether these are other objects; they are not asked whether they are equal."""
-    return list(map(id, now)) != list(map(id, before))
 
 
 def find_loaders(loader: Any) -> list[DataLoader[Any]]:

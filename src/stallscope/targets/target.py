@@ -134,7 +134,11 @@ def target(
     """
     if step is not None and not callable(step):
         raise TargetError(f"step is a {_type(step)}: give a function that uses one batch")
-    _check_device(device)
+    try:
+        if device is not None:
+            torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise TargetError(f"device={device!r} is no torch device ('cpu', 'cuda:0')") from error
     try:
         found = _from_path(os.fspath(spec)) if isinstance(spec, os.PathLike) else _find(spec)
     except PermissionError as error:
@@ -249,14 +253,6 @@ def _length(value: Any) -> int | None:
         return len(value)
     except Exception:  # noqa: BLE001 - a stream has none, and says so in many ways
         return None
-
-
-def _check_device(device: str | torch.device | None) -> None:
-    try:
-        if device is not None:
-            torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise TargetError(f"device={device!r} is no torch device ('cpu', 'cuda:0')") from error
 
 
 def _type(value: Any) -> str:
