@@ -39,6 +39,24 @@ WORKERS = 2
 SIDE = 32
 """Pixels of a finished image, each way."""
 SHARDS = 4
+STEPS = 6
+"""Of a training."""
+
+
+LIBRARIES: dict[str, Callable[[], Any]] = {}
+"""Every builder, by the name that the support table gives it."""
+OPS: dict[str, str] = {}
+"""An op that every sample of a loader goes through, by the name of its stage; "": there is none."""
+
+
+def library(name: str, op: str = "Speckle") -> Callable[[Any], Any]:
+    """Know a builder by a name, and an op of its loader."""
+
+    def register(build: Callable[[], Any]) -> Callable[[], Any]:
+        LIBRARIES[name], OPS[name] = build, op
+        return build
+
+    return register
 
 
 def seed(number: int = 0) -> None:
@@ -74,9 +92,9 @@ def _remove(folder: Path, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def photographs(folder: Path | None = None) -> Path:
+def photographs() -> Path:
     """A folder with two classes of image files."""
-    folder = (folder or scratch()) / "photographs"
+    folder = scratch() / "photographs"
     for index in range(ENTRIES):
         file = folder / ("cat", "dog")[index % 2] / f"{index:03}.jpg"
         if not file.exists():
@@ -85,9 +103,9 @@ def photographs(folder: Path | None = None) -> Path:
     return folder
 
 
-def shards(folder: Path | None = None) -> str:
+def shards() -> str:
     """Tar shards as a brace range."""
-    folder = (folder or scratch()) / "shards"
+    folder = scratch() / "shards"
     folder.mkdir(parents=True, exist_ok=True)
     each = ENTRIES // SHARDS
     for shard in range(SHARDS):
@@ -284,6 +302,7 @@ class Streamed(IterableDataset):
 # --- timm ---------------------------------------------------------------------------------------
 
 
+@library("timm's PrefetchLoader", "RandomResizedCropAndInterpolation")
 def timm_prefetch(**options: Any) -> Any:
     """The PrefetchLoader of timm on the CPU, with its default training transforms."""
     from timm.data import create_loader
@@ -300,16 +319,19 @@ def timm_prefetch(**options: Any) -> Any:
     )
 
 
+@library("timm's PrefetchLoader, persistent workers", "RandomResizedCropAndInterpolation")
 def timm_persistent() -> Any:
     """The same as timm's scripts make it: its workers live on after an epoch."""
     return timm_prefetch(persistent_workers=True)
 
 
+@library("timm's MultiEpochsDataLoader", "RandomResizedCropAndInterpolation")
 def timm_multi_epochs() -> Any:
     """A loader of timm's that keeps one iterator over all epochs, inside of its PrefetchLoader."""
     return timm_prefetch(use_multi_epochs_loader=True)
 
 
+@library("timm without the prefetcher", "RandomResizedCropAndInterpolation")
 def timm_plain() -> Any:
     """No prefetcher: a DataLoader over timm's transforms."""
     return timm_prefetch(use_prefetcher=False)
@@ -318,11 +340,11 @@ def timm_plain() -> Any:
 # --- webdataset ---------------------------------------------------------------------------------
 
 
-def _web_samples(folder: Path | None = None) -> Any:
+def _web_samples() -> Any:
     import webdataset as wds
 
     return (
-        wds.WebDataset(shards(folder), shardshuffle=SHARDS, seed=0, empty_check=False)
+        wds.WebDataset(shards(), shardshuffle=SHARDS, seed=0, empty_check=False)
         .shuffle(8, seed=0)
         .decode("pil")
         .map_dict(jpg=to_tensor)
@@ -331,34 +353,38 @@ def _web_samples(folder: Path | None = None) -> Any:
     )
 
 
-def web_loader(folder: Path | None = None) -> Any:
+@library("webdataset's WebLoader")
+def web_loader_bare() -> Any:
+    """A WebLoader that gives the workers' batches as they are."""
+    import webdataset as wds
+
+    dataset = _web_samples().batched(SIZE)
+    return wds.WebLoader(dataset, batch_size=None, num_workers=WORKERS)
+
+
+@library("webdataset's WebLoader, batched again")
+def web_loader() -> Any:
     """A WebLoader whose batches are taken apart, shuffled and made again in the main process."""
     import webdataset as wds
 
-    dataset = _web_samples(folder).batched(SIZE)
+    dataset = _web_samples().batched(SIZE)
     loader = wds.WebLoader(dataset, batch_size=None, num_workers=WORKERS)
     return loader.unbatched().shuffle(8, seed=0).batched(SIZE)
 
 
-def web_loader_bare(folder: Path | None = None) -> Any:
-    """A WebLoader that gives the workers' batches as they are."""
-    import webdataset as wds
-
-    dataset = _web_samples(folder).batched(SIZE)
-    return wds.WebLoader(dataset, batch_size=None, num_workers=WORKERS)
-
-
-def web_dataset(folder: Path | None = None) -> Any:
+@library("webdataset in torch's DataLoader")
+def web_dataset() -> Any:
     """A WebDataset in torch's own loader, which makes the batches."""
-    return DataLoader(_web_samples(folder), batch_size=SIZE, num_workers=WORKERS)
+    return DataLoader(_web_samples(), batch_size=SIZE, num_workers=WORKERS)
 
 
-def web_pipeline(folder: Path | None = None) -> Any:
+@library("webdataset's DataPipeline", "_web_image")
+def web_pipeline() -> Any:
     """A DataPipeline, stage by stage, with a map over whole samples."""
     import webdataset as wds
 
     dataset = wds.DataPipeline(
-        wds.SimpleShardList(shards(folder)),
+        wds.SimpleShardList(shards()),
         wds.split_by_worker,
         wds.tarfile_to_samples(),
         wds.decode("pil"),
@@ -386,6 +412,7 @@ def _examples() -> Any:
     return datasets.Dataset.from_list(entries, features=features)
 
 
+@library("Hugging Face, `set_transform`")
 def hf_map() -> Any:
     """Hugging Face's map-style dataset with a transform that is called with whole batches."""
     compose()  # imports torchvision here: the pipeline is built late, in each worker
@@ -394,18 +421,21 @@ def hf_map() -> Any:
     return DataLoader(dataset, batch_size=SIZE, shuffle=True, num_workers=WORKERS)
 
 
+@library("Hugging Face, formatted", "")
 def hf_formatted() -> Any:
     """Hugging Face's map-style dataset that only formats: no function of the user's."""
     dataset = _examples().map(prepare_example, keep_in_memory=True, remove_columns=["image"])
     return DataLoader(dataset.with_format("torch"), batch_size=SIZE, num_workers=WORKERS)
 
 
+@library("Hugging Face, iterable", "prepare_example")
 def hf_stream() -> Any:
     """Hugging Face's iterable dataset in the order of its shards: one mapped function."""
     dataset = _examples().to_iterable_dataset(num_shards=SHARDS).map(prepare_example)
     return DataLoader(dataset, batch_size=SIZE, num_workers=WORKERS)
 
 
+@library("Hugging Face, iterable and shuffled", "speckle_examples")
 def hf_iterable() -> Any:
     """Hugging Face's iterable dataset: two mapped functions and a shuffle buffer.
 
@@ -420,27 +450,25 @@ def hf_iterable() -> Any:
 # --- torchdata ----------------------------------------------------------------------------------
 
 
-def stateful(**options: Any) -> Any:
-    """The StatefulDataLoader of torchdata, map-style."""
+@library("torchdata's StatefulDataLoader")
+def stateful() -> Any:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    return StatefulDataLoader(Vectors(), batch_size=SIZE, num_workers=WORKERS, **options)
+    return StatefulDataLoader(Vectors(), batch_size=SIZE, num_workers=WORKERS)
 
 
+@library("torchdata's StatefulDataLoader, a stream")
 def stateful_stream() -> Any:
-    """The StatefulDataLoader of torchdata over a stream."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     return StatefulDataLoader(Streamed(), batch_size=SIZE, num_workers=WORKERS)
 
 
-def _nodes(method: str, map_fn: Any = None) -> Any:
+def _nodes(method: str) -> Any:
     from torchdata import nodes
 
     node = nodes.IterableWrapper(range(ENTRIES))
-    node = nodes.ParallelMapper(
-        node, map_fn=map_fn or prepare_index, num_workers=WORKERS, method=method
-    )
+    node = nodes.ParallelMapper(node, prepare_index, num_workers=WORKERS, method=method)
     node = nodes.Batcher(node, batch_size=SIZE)
     node = nodes.Mapper(node, default_collate)
     return nodes.Loader(nodes.Prefetcher(node, prefetch_factor=2))
@@ -452,19 +480,20 @@ def prepare_index(index: int) -> torch.Tensor:
     return to_tensor(read_image(index)) + index
 
 
+@library("torchdata's nodes, threads", "prepare_index")
 def nodes_threads() -> Any:
-    """Nodes of torchdata that map in threads."""
     return _nodes("thread")
 
 
+@library("torchdata's nodes, processes", "prepare_index")
 def nodes_processes() -> Any:
-    """Nodes of torchdata that map in processes."""
     return _nodes("process")
 
 
 # --- albumentations and MONAI -------------------------------------------------------------------
 
 
+@library("albumentations", "RandomCrop")
 def albumentations() -> Any:
     """A dataset with albumentations, nested choices included."""
     import albumentations as album
@@ -499,14 +528,15 @@ def _monai_items() -> list[dict[str, Any]]:
     return [{"image": generator.random((1, SIDE, SIDE), dtype=np.float32)} for _ in range(ENTRIES)]
 
 
-def monai(**options: Any) -> Any:
-    """MONAI's Dataset and DataLoader with dictionary transforms."""
+@library("MONAI", "Shift")
+def monai() -> Any:
     from monai import data
 
     dataset = data.Dataset(_monai_items(), _monai_transform())
-    return data.DataLoader(dataset, batch_size=SIZE, num_workers=WORKERS, **options)
+    return data.DataLoader(dataset, batch_size=SIZE, num_workers=WORKERS)
 
 
+@library("MONAI's CacheDataset", "Shift")
 def monai_cache() -> Any:
     """MONAI's CacheDataset: what is not random was computed when it was made."""
     from monai import data
@@ -515,6 +545,7 @@ def monai_cache() -> Any:
     return data.DataLoader(dataset, batch_size=SIZE, num_workers=WORKERS)
 
 
+@library("MONAI's ThreadDataLoader", "Shift")
 def monai_threads() -> Any:
     """MONAI's ThreadDataLoader: a thread of the main process makes the batches."""
     from monai import data
@@ -523,8 +554,8 @@ def monai_threads() -> Any:
     return data.ThreadDataLoader(dataset, batch_size=SIZE, num_workers=0)
 
 
+@library("MONAI's ThreadDataLoader, thread workers", "Shift")
 def monai_thread_workers() -> Any:
-    """MONAI's ThreadDataLoader whose workers are threads, too."""
     from monai import data
 
     dataset = data.Dataset(_monai_items(), _monai_transform())
@@ -536,12 +567,13 @@ def monai_thread_workers() -> Any:
 # --- fastai -------------------------------------------------------------------------------------
 
 
-def fastai(folder: Path | None = None) -> Any:
+@library("fastai", "Resize")
+def fastai() -> Any:
     """The training loader of fastai over image files: item and batch transforms."""
-    return fastai_both(folder).train
+    return fastai_both().train
 
 
-def fastai_both(folder: Path | None = None) -> Any:
+def fastai_both() -> Any:
     """The DataLoaders of fastai: training and validation."""
     from fastai.vision import all as fast
 
@@ -557,7 +589,7 @@ def fastai_both(folder: Path | None = None) -> Any:
         ],
     )
     return block.dataloaders(
-        photographs(folder), bs=SIZE, num_workers=WORKERS, device=torch.device("cpu")
+        photographs(), bs=SIZE, num_workers=WORKERS, device=torch.device("cpu")
     )
 
 
@@ -578,11 +610,13 @@ def lightning_datamodule() -> Any:
     return Data()
 
 
+@library("Lightning's DataModule")
 def lightning_loader() -> Any:
     """What a LightningDataModule gives its trainer: torch's own loader."""
     return lightning_datamodule().train_dataloader()
 
 
+@library("Lightning's CombinedLoader")
 def lightning_combined() -> Any:
     """Lightning's CombinedLoader over two loaders: one wait takes a batch of each."""
     from lightning.pytorch.utilities import CombinedLoader
@@ -592,6 +626,7 @@ def lightning_combined() -> Any:
     return CombinedLoader(loaders, "max_size_cycle")
 
 
+@library("accelerate")
 def accelerate() -> Any:
     """A loader that accelerate has prepared: one batch ahead of the loop."""
     from accelerate import Accelerator
@@ -603,66 +638,22 @@ def accelerate() -> Any:
 # --- datasets that own loaders ------------------------------------------------------------------
 
 
+@library("a dataset that owns a loader")
 def inner_loader() -> Any:
     """A dataset that owns a loader with workers; the outer loader has none."""
     return DataLoader(Patches(), batch_size=SIZE, num_workers=0)
 
 
+@library("a loader inside of the workers")
 def inner_loader_in_worker() -> Any:
     """A stream that iterates a loader inside of the workers."""
     return DataLoader(Streamed(), batch_size=SIZE, num_workers=WORKERS)
 
 
-LIBRARIES: dict[str, Callable[[], Any]] = {
-    "timm's PrefetchLoader": timm_prefetch,
-    "timm's PrefetchLoader, persistent workers": timm_persistent,
-    "timm's MultiEpochsDataLoader": timm_multi_epochs,
-    "timm without the prefetcher": timm_plain,
-    "webdataset's WebLoader": web_loader_bare,
-    "webdataset's WebLoader, batched again": web_loader,
-    "webdataset in torch's DataLoader": web_dataset,
-    "webdataset's DataPipeline": web_pipeline,
-    "Hugging Face, `set_transform`": hf_map,
-    "Hugging Face, formatted": hf_formatted,
-    "Hugging Face, iterable": hf_stream,
-    "Hugging Face, iterable and shuffled": hf_iterable,
-    "torchdata's StatefulDataLoader": stateful,
-    "torchdata's StatefulDataLoader, a stream": stateful_stream,
-    "torchdata's nodes, threads": nodes_threads,
-    "torchdata's nodes, processes": nodes_processes,
-    "albumentations": albumentations,
-    "MONAI": monai,
-    "MONAI's CacheDataset": monai_cache,
-    "MONAI's ThreadDataLoader": monai_threads,
-    "MONAI's ThreadDataLoader, thread workers": monai_thread_workers,
-    "fastai": fastai,
-    "Lightning's DataModule": lightning_loader,
-    "Lightning's CombinedLoader": lightning_combined,
-    "accelerate": accelerate,
-    "a dataset that owns a loader": inner_loader,
-    "a loader inside of the workers": inner_loader_in_worker,
-}
-"""Every builder, by the name that the support table gives it."""
-OPS: dict[str, str] = {
-    **dict.fromkeys(LIBRARIES, "Speckle"),
-    **{name: "RandomResizedCropAndInterpolation" for name in LIBRARIES if name.startswith("timm")},
-    **{name: "Shift" for name in LIBRARIES if name.startswith("MONAI")},
-    "webdataset's DataPipeline": "_web_image",
-    "Hugging Face, formatted": "",
-    "Hugging Face, iterable": "prepare_example",
-    "Hugging Face, iterable and shuffled": "speckle_examples",
-    "torchdata's nodes, threads": "prepare_index",
-    "torchdata's nodes, processes": "prepare_index",
-    "albumentations": "RandomCrop",
-    "fastai": "Resize",
-}
-"""An op that every sample of a loader goes through, by the name of its stage; "": there is none."""
-
-
 # --- trainings: the library's own loop ----------------------------------------------------------
 
 
-def lightning_fit(steps: int = 6, **options: Any) -> Any:
+def lightning_fit() -> Any:
     """Train a tiny model with Lightning's Trainer; returns the trainer."""
     import lightning
     from lightning.pytorch.demos.boring_classes import BoringModel
@@ -671,7 +662,7 @@ def lightning_fit(steps: int = 6, **options: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = lightning.Trainer(
-            max_steps=steps,
+            max_steps=STEPS,
             accelerator="cpu",
             devices=1,
             logger=False,
@@ -679,26 +670,25 @@ def lightning_fit(steps: int = 6, **options: Any) -> Any:
             enable_progress_bar=False,
             enable_model_summary=False,
             default_root_dir=scratch(),
-            **options,
         )
         trainer.fit(BoringModel(), datamodule=lightning_datamodule())
     return trainer
 
 
-def fastai_fit(epochs: int = 1, folder: Path | None = None) -> Any:
+def fastai_fit() -> Any:
     """Train a tiny model with fastai's Learner; returns the learner."""
     from fastai.vision import all as fast
 
     seed()
-    loaders = fastai_both(folder)
+    loaders = fastai_both()
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * SIDE * SIDE, 2))
     learner = fast.Learner(loaders, model, loss_func=torch.nn.functional.cross_entropy)
     with learner.no_bar(), learner.no_logging():
-        learner.fit(epochs)
+        learner.fit(1)
     return learner
 
 
-def accelerate_fit(steps: int = 6) -> Any:
+def accelerate_fit() -> Any:
     """Train a tiny model in a loop over a prepared loader; returns the losses."""
     from accelerate import Accelerator
 
@@ -709,7 +699,7 @@ def accelerate_fit(steps: int = 6) -> Any:
     loader = DataLoader(Vectors(), batch_size=SIZE, shuffle=True, num_workers=WORKERS)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     losses = []
-    for _, batch in zip(range(steps), loader, strict=False):
+    for _, batch in zip(range(STEPS), loader, strict=False):
         loss = model(batch).square().mean()
         accelerator.backward(loss)
         optimizer.step()
@@ -737,14 +727,14 @@ class TinyModel(torch.nn.Module):
         return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
-def transformers_fit(steps: int = 6) -> Any:
+def transformers_fit() -> Any:
     """Train a tiny model with transformers' Trainer; returns the trainer."""
     from transformers import Trainer, TrainingArguments
 
     seed()
     arguments = TrainingArguments(
         output_dir=str(scratch() / "transformers"),
-        max_steps=steps,
+        max_steps=STEPS,
         per_device_train_batch_size=SIZE,
         dataloader_num_workers=WORKERS,
         use_cpu=True,
