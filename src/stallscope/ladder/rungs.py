@@ -142,19 +142,16 @@ class Rungs:
         self, indices: list[Any], deadline_ns: int
     ) -> Iterable[tuple[list[Any], list[Unfinished | None]]]:
         stream = cached_loaders.is_stream(self.loader)
+        collates = cached_loaders.collates(self.loader)
         loop = self._loop(cached_loaders.capturing(self.loader, indices))
         with started(loop) as batches:
             for number, batch in enumerate(batches, 1):
                 samples = pickle.loads(batch)  # noqa: S301 - our own workers made it a moment ago
-                samples = samples if self._collates else [samples]
+                samples = samples if collates else [samples]
                 pairs = [(sample, None) for sample in samples] if stream else samples
                 yield [whole for whole, _ in pairs], [half for _, half in pairs]
                 if number >= _MOST_BATCHES or time.perf_counter_ns() > deadline_ns:
                     return
-
-    @property
-    def _collates(self) -> bool:
-        return self.loader.batch_sampler is not None
 
     def _keep_halves(self, halves: list[list[Unfinished | None]], *, stream: bool) -> None:
         flat = [half for batch in halves for half in batch]
@@ -177,9 +174,9 @@ class Rungs:
         counts = [len(batch) for batch in finished]
         self._loops[TRANSFORMED] = self._loop(cached_loaders.collating(self.loader, flat, counts))
         self._bytes[TRANSFORMED] = bytes_of(flat)
-        collate = self.loader.collate_fn
+        collate, collates = self.loader.collate_fn, cached_loaders.collates(self.loader)
         try:
-            made = [collate(batch if self._collates else batch[0]) for batch in finished]
+            made = [collate(batch if collates else batch[0]) for batch in finished]
         except Exception as error:  # noqa: BLE001 - it may rely on a worker around it
             self._no_batches(f"its batches cannot be made here: {error!r:.200}")
             return

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from stallscope.loops.split_samples import Cut
 from stallscope.units import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from stallscope.loops.split_samples import Unfinished
     from stallscope.targets.target import Target
@@ -65,37 +66,22 @@ def packed(samples: Any) -> bytes:
     return pickle.dumps(compact(samples), pickle.HIGHEST_PROTOCOL)
 
 
-class Finished(_InPlaceOf):
-    """A map-style dataset of finished samples, by their number."""
+class Cached(_InPlaceOf):
+    """A map-style dataset that makes its samples out of what is in memory, by their number."""
 
-    def __init__(self, dataset: Any, samples: list[Any]) -> None:
+    def __init__(self, dataset: Any, kept: list[Any], make: Callable[[Any], Any]) -> None:
         super().__init__(dataset)
-        self._samples = samples
+        self._kept = kept
+        self._make = make
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return len(self._kept)
 
     def __getitem__(self, number: int) -> Any:
-        return shell(self._samples[number])
+        return self._make(self._kept[number])
 
 
-class Unfinishing(_InPlaceOf):
-    """A map-style dataset that does the transforms alone, on what went into them."""
-
-    def __init__(self, dataset: Any, halves: list[Unfinished]) -> None:
-        super().__init__(dataset)
-        self._cut = Cut(dataset)
-        self._halves = halves
-        self._copies = any(half.changed for half in halves)
-
-    def __len__(self) -> int:
-        return len(self._halves)
-
-    def __getitem__(self, number: int) -> Any:
-        return self._cut.finish(self._halves[number], copies=self._copies)
-
-
-class FinishedStream(_InPlaceOf, IterableDataset[Any]):
+class CachedStream(_InPlaceOf, IterableDataset[Any]):
     """A stream of finished samples without an end; each worker begins at another place."""
 
     def __init__(self, dataset: Any, samples: list[Any]) -> None:
@@ -204,33 +190,35 @@ def transforming(
     loader: DataLoader[Any], halves: list[Unfinished], counts: list[int]
 ) -> DataLoader[Any]:
     """Does the transforms, collates and sends; what went into the transforms is in memory."""
-    dataset = Unfinishing(loader.dataset, halves)
-    return copy_of(loader, dataset=dataset, sampler=OverAndOver(_numbered(loader, counts)))
+    copies = any(half.changed for half in halves)
+    return _cached(loader, halves, partial(Cut(loader.dataset).finish, copies=copies), counts)
 
 
 def collating(loader: DataLoader[Any], samples: list[Any], counts: list[int]) -> DataLoader[Any]:
     """Collates and sends finished samples from memory."""
     if is_stream(loader):
-        return copy_of(loader, dataset=FinishedStream(loader.dataset, samples))
-    dataset = Finished(loader.dataset, samples)
-    return copy_of(loader, dataset=dataset, sampler=OverAndOver(_numbered(loader, counts)))
+        return copy_of(loader, dataset=CachedStream(loader.dataset, samples))
+    return _cached(loader, samples, shell, counts)
 
 
-def _numbered(loader: DataLoader[Any], counts: list[int]) -> list[Any]:
-    """For each batch the numbers of its samples, in the form that the loader's sampler gives."""
-    if not _collates(loader):
-        return list(range(len(counts)))
-    ends = [sum(counts[: place + 1]) for place in range(len(counts))]
-    return [list(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]
+def _cached(
+    loader: DataLoader[Any], kept: list[Any], make: Callable[[Any], Any], counts: list[int]
+) -> DataLoader[Any]:
+    numbers = iter(range(len(kept)))
+    indices = [
+        list(islice(numbers, count)) if collates(loader) else next(numbers) for count in counts
+    ]
+    dataset = Cached(loader.dataset, kept, make)
+    return copy_of(loader, dataset=dataset, sampler=OverAndOver(indices))
 
 
-def _collates(loader: DataLoader[Any]) -> bool:
+def collates(loader: DataLoader[Any]) -> bool:
     """Whether a batch is made of several samples; otherwise an index stands for a whole one."""
     return loader.batch_sampler is not None
 
 
 def _sampler(loader: DataLoader[Any]) -> Any:
-    return loader.batch_sampler if _collates(loader) else loader.sampler
+    return loader.batch_sampler if collates(loader) else loader.sampler
 
 
 def copy_of(loader: DataLoader[Any], *, sampler: Any = None, **changed: Any) -> DataLoader[Any]:
@@ -239,7 +227,7 @@ def copy_of(loader: DataLoader[Any], *, sampler: Any = None, **changed: Any) -> 
     attributes = vars(clone)  # torch forbids to set some of them
     attributes.update(changed, _iterator=None, persistent_workers=False)
     if sampler is not None:
-        attributes["batch_sampler" if _collates(loader) else "sampler"] = sampler
+        attributes["batch_sampler" if collates(loader) else "sampler"] = sampler
     return clone
 
 
