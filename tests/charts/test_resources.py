@@ -62,7 +62,7 @@ RUNS = {
 
 
 def words(figure):
-    return [text.get_text() for text in texts(figure)]
+    return [line for text in texts(figure) for line in text.get_text().split("\n")]
 
 
 @pytest.mark.parametrize("name", RUNS)

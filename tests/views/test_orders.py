@@ -19,7 +19,7 @@ from support.build_orders import (
 from support.chart_texts import check_texts, texts
 
 import stallscope as ss
-from stallscope.charts.order_pictures import amplification, of
+from stallscope.charts.orders import amplification, comparison_figure
 from stallscope.orders.result import CLOSE, Counts
 from stallscope.orders.text import costliest, fit, floor, on_top, sentence, verdict
 from stallscope.views.orders import KINDS
@@ -88,14 +88,15 @@ class TestDifference:
     def test_says_by_how_much(self):
         """The factor stands over the column of the differences."""
         found = PlannedBench().compare((0, 1, 2, 4, 3))
-        drawn = [text.get_text() for text in texts(of(found, "Scale before ConvertColor"))]
+        figure = comparison_figure(found, "Scale before ConvertColor")
+        drawn = [text.get_text() for text in texts(figure)]
 
         assert "difference × 50" in drawn
 
     def test_pictures_of_different_sizes_can_be_shown(self):
         """An order that gives another size is compared in the corner that both have."""
         small = some_pictures(0)[0]
-        check_texts(of(PlannedBench().compare((0, 1, 3, 2, 4)), "other"))
+        check_texts(comparison_figure(PlannedBench().compare((0, 1, 3, 2, 4)), "other"))
 
         assert 1 == amplification(((small, small[:20, :30]),))
 

@@ -10,33 +10,25 @@ was waited for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
+from stallscope.charts import timeline
+from stallscope.charts.bars import Strip, StripPiece
 from stallscope.charts.sheet import (
+    AXIS,
     FAINT,
-    INK,
-    MARGIN,
     PAPER,
+    ROOM,
     RULE,
-    SMALL_SIZE,
-    TEXT_SIZE,
-    WIDTH,
-    SheetPart,
+    Sheet,
     linear_time,
     name_rows,
-    sheet,
     styled,
-    text_width,
-    write_right,
+    write_columns,
 )
-from stallscope.charts.strip import Strip, StripPiece
-from stallscope.charts.timeline import drawn, layout_of, small_notes
 from stallscope.run.stall_text import nothing, rows_of, small_print
 from stallscope.run.stall_text import title as stall_text_title
 from stallscope.run.timeline import around
@@ -48,60 +40,9 @@ from stallscope.units import count, printable, seconds, share, worker_name
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from stallscope.charts.sheet import Sheet
-    from stallscope.charts.timeline import Layout
     from stallscope.run.result import Run
     from stallscope.run.stall_text import StallRow
-    from stallscope.run.timeline import Timeline
     from stallscope.stalls.loop_time import LoopBreakdown
-
-
-_COLOURS: Final = COLOURS | {"stall": STALL_COLOUR, "wait": "#F3C6A5"}
-"""Waits that are too short to be stalls are a pale stall."""
-_CAPTION: Final = 0.32
-"""Free space over the bar, inches, for the line that says what it is."""
-_RIGHT: Final = 0.1
-
-
-@dataclass(frozen=True)
-class LoopBar:
-    """The training loop's time as a bar: stalls, copying, using batches, and the rest."""
-
-    time: LoopBreakdown
-
-    @cached_property
-    def strip(self) -> Strip:
-        """Its pieces, in the order of a step."""
-        time = self.time
-        pieces = []
-        for name, kind, sum_s in time.pieces():
-            numbers = f"{share(time.share(sum_s))} · {seconds(sum_s / time.steps)}"
-            pieces.append(
-                StripPiece(
-                    name,
-                    time.share(sum_s),
-                    numbers,
-                    _COLOURS[kind],
-                    dark=kind in ("stall", "step"),
-                    outside=f"{name} {numbers}",
-                    first=kind == "stall",
-                )
-            )
-        return Strip(pieces, SheetPart(0.0, left=0.0, right=_RIGHT).width, _RIGHT)
-
-    @property
-    def part(self) -> SheetPart:
-        """How much of a sheet it needs."""
-        return SheetPart(self.strip.height, above=_CAPTION, left=0.0, right=_RIGHT)
-
-    def draw(self, ax: Axes) -> None:
-        """Draw it; the axis is the share of the loop's time."""
-        ax.set_axis_off()
-        ax.set_xlim(0, self.strip.total)
-        self.strip.fill(ax)
-        caption = f"the loop's time: {seconds(self.time.total_s / self.time.steps)} per step, mean"
-        top = self.strip.height + 0.06
-        ax.text(0, top, caption, size=SMALL_SIZE, color=FAINT, va="bottom")
 
 
 MOST_ROWS: Final = 10
@@ -112,27 +53,56 @@ UNATTRIBUTED: Final[dict[str, Any]] = {
     "linewidth": 0.8,
 }
 """How the part looks that nothing explains."""
-_OPENING: Final = 0.75
-"""Free space between the loop's bar and the stall's parts, inches."""
-_ROW: Final = 0.3
-_COLUMNS: Final = (("of stalls", 0.75), ("per step", 1.5), ("busy share", 2.35))
-"""Names of the columns at the right, and where each ends, in inches from the bars."""
+_COLOURS: Final = COLOURS | {"stall": STALL_COLOUR, "wait": "#F3C6A5"}
+"""Waits that are too short to be stalls are a pale stall."""
+_CAPTION: Final = 0.25
+"""Height over the loop's bar, inches, for the line that says what it is."""
+_OPENING: Final = 0.35
+"""Height under it, inches, for the lines from the stall to its parts."""
+_COLUMNS: Final = {"of stalls": 0.75, "per step": 1.5, "busy share": 2.35}
+"""Where each column ends at the right, inches from the bars."""
 
 
+class LoopBar:
+    """The training loop's time as a bar: stalls, copying, using batches, and the rest."""
+
+    def __init__(self, time: LoopBreakdown) -> None:
+        self._time = time
+        pieces = []
+        for name, kind, sum_s in time.pieces():
+            part = time.share(sum_s)
+            numbers = f"{share(part)} · {seconds(sum_s / time.steps)}"
+            pieces.append(StripPiece(name, part, numbers, _COLOURS[kind], f"{name} {numbers}"))
+        self._strip = Strip(pieces, ROOM)
+        self.height = self._strip.height + _CAPTION + 0.08
+        """On a sheet, inches."""
+
+    def draw(self, ax: Axes) -> None:
+        """Draw it; the axis is the share of the loop's time."""
+        time, top = self._time, self._strip.height
+        self._strip.fill(ax)
+        ax.set_axis_off()
+        ax.set_xlim(0, self._strip.total)
+        ax.set_ylim(0, top + _CAPTION)
+        caption = f"the loop's time: {seconds(time.total_s / time.steps)} per step, mean"
+        ax.text(0, top + 0.04, caption, color=FAINT, va="bottom")
+
+
+@styled
 def figure(run: Run) -> Sheet:
     """The loop's time and the stall's parts as a picture."""
     time = loop_breakdown(run.steps(), run.stalls())
     if time is None:
-        return sheet(stall_text_title(run), nothing(run), [])[0]
-    rows = rows_of(run, time, MOST_ROWS)
-    bar = LoopBar(time)
-    parts = [bar.part, *([_stall_part(rows)] if rows else [])]
-    made, axes = sheet(stall_text_title(run), _notes(run, time, rows), parts)
-    with styled():
-        bar.draw(axes[0])
-        if rows:
-            draw(axes[1], rows)
-            _open(made, time, parts)
+        return Sheet(stall_text_title(run), nothing(run))
+    rows, bar = rows_of(run, time, MOST_ROWS), LoopBar(time)
+    heights = [bar.height]
+    if rows:
+        heights = [bar.height + _OPENING, 0.3 * (len(rows) + 1) + AXIS + 0.15]
+    made = Sheet(stall_text_title(run), _notes(run, time, rows), heights)
+    bar.draw(made.parts[0])
+    if rows:
+        _open(made.parts[0], time.stall_share)
+        _draw(made.parts[1], rows)
     return made
 
 
@@ -149,16 +119,15 @@ def _notes(run: Run, time: LoopBreakdown, rows: list[StallRow]) -> list[str]:
     return [*lines, *small_print(run)]
 
 
-def _stall_part(rows: list[StallRow]) -> SheetPart:
-    widest = max(text_width(row.name, TEXT_SIZE) for row in rows)
-    axis = "the stalls per step, mean · each part begins where the one before it ends"
-    height = _ROW * (len(rows) + 0.2)
-    return SheetPart(
-        height, above=_OPENING, axis=axis, left=widest + 0.1, right=_COLUMNS[-1][1] + 0.1
-    )
+def _open(ax: Axes, stall: float) -> None:
+    """Open the stall in the bar to the width of the sheet: all that is below is the same time."""
+    ax.set_ylim(-_OPENING, ax.get_ylim()[1])
+    end = ax.get_xlim()[1]
+    xs, ys = [0, 0, end, stall], [0, -_OPENING, -_OPENING, 0]
+    ax.plot(xs, ys, color=STALL_COLOUR, linewidth=0.9, clip_on=False)
 
 
-def draw(ax: Axes, rows: list[StallRow]) -> Axes:
+def _draw(ax: Axes, rows: list[StallRow]) -> None:
     """Draw the parts below each other, and the columns of numbers."""
     linear_time(ax, sum(row.exposed_s for row in rows))
     name_rows(ax, [row.name for row in rows])
@@ -169,38 +138,8 @@ def draw(ax: Axes, rows: list[StallRow]) -> Axes:
         start += row.exposed_s
         if height + 1 < len(rows):
             ax.plot([start, start], [height - 0.36, height + 1.36], color=RULE, lw=0.8, zorder=0)
-        _write_numbers(ax, row, height)
-    for text, end in _COLUMNS:
-        write_right(ax, end, -0.95, text, FAINT)
-    return ax
-
-
-def _write_numbers(ax: Axes, row: StallRow, height: int) -> None:
-    for text, (_, end) in zip(row.cells, _COLUMNS, strict=True):
-        write_right(ax, end, height, text, INK)
-
-
-def _open(made: Sheet, time: LoopBreakdown, parts: list[SheetPart]) -> None:
-    """Two lines from the stall in the bar to the ends of its parts: they are the same time."""
-    loop, stall = parts
-    high = made.get_figheight()
-    bottom = 0.05 + stall.below + stall.height
-    top = bottom + stall.above + loop.below
-    ends = (
-        (MARGIN + loop.left, MARGIN + stall.left),
-        (
-            MARGIN + loop.left + loop.width * time.stall_share,
-            MARGIN + stall.left + stall.width,
-        ),
-    )
-    for above, below in ends:
-        line = Line2D(
-            [above / WIDTH, below / WIDTH],
-            [top / high, bottom / high],
-            color=STALL_COLOUR,
-            linewidth=0.9,
-        )
-        made.add_artist(line)
+    write_columns(ax, _COLUMNS, [row.cells for row in rows])
+    ax.set_xlabel("the stalls per step, mean · each part begins where the one before it ends")
 
 
 def picture(run: Run, stall: dict[str, Any]) -> Sheet:
@@ -210,10 +149,10 @@ def picture(run: Run, stall: dict[str, Any]) -> Sheet:
         run: what was measured.
         stall: a row of `Run.stalls`.
     """
-    found = around(run, stall["rank"], stall["step"])
-    chosen = replace(found, stalls=found.stalls.filter(pl.col("step") == stall["step"]))
-    room = layout_of(chosen)
-    return drawn(found, room, title(run, chosen, stall), _stall_notes(run, found, room[1]))
+    found, step = around(run, stall["rank"], stall["step"]), stall["step"]
+    awaited = found.stalls.filter(pl.col("step") == step).row(0, named=True)
+    title = _stall_title(run, awaited, stall)
+    return timeline.picture(run, found, title, where="around the stall", step=step)
 
 
 def parts_of(run: Run, stall: dict[str, Any]) -> pl.DataFrame:
@@ -237,9 +176,8 @@ def was_recorded(run: Run, stall: dict[str, Any]) -> bool:
     return not run.batches.filter(*same).is_empty()
 
 
-def title(run: Run, chosen: Timeline, stall: dict[str, Any]) -> str:
+def _stall_title(run: Run, awaited: dict[str, Any], stall: dict[str, Any]) -> str:
     """How long which step waits for which batch, and mostly why."""
-    awaited = chosen.stalls.row(0, named=True)
     maker = awaited["worker"]
     whose = "that the main process makes" if maker is None else f"of {worker_name(maker)}"
     waits = f"Step {stall['step']} waits {seconds(stall['stall_s'])}"
@@ -248,21 +186,11 @@ def title(run: Run, chosen: Timeline, stall: dict[str, Any]) -> str:
     if parts.is_empty():
         return told
     longest = parts.row(0, named=True)
-    if not (was_recorded(run, stall) or is_own(longest["part"], longest["kind"])):
+    name, own = longest["part"], is_own(longest["part"], longest["kind"])
+    if not (own or was_recorded(run, stall)):
         return f"{told}, which was not recorded"
-    return f"{told}; {share(longest['share'])} of that is {_word(longest)}"
-
-
-def _word(part: dict[str, Any]) -> str:
-    name: str = part["part"]
-    if is_own(name, part["kind"]):
-        return OWN_WORDS.get(name, name)
-    return "reading" if name == FETCH.name else printable(name)
-
-
-def _stall_notes(run: Run, found: Timeline, layout: Layout) -> list[str]:
-    steps = count(found.window.steps.height, "step")
-    window = f"{seconds(found.length_s)} around the stall, {steps}"
-    batch = "white: no batch in hand · within a batch, its samples' times are put together by kind"
-    _, *others = small_notes(run, found, layout)
-    return [f"{window} · {batch}", *others]
+    if own:
+        word = OWN_WORDS.get(name, name)
+    else:
+        word = "reading" if name == FETCH.name else printable(name)
+    return f"{told}; {share(longest['share'])} of that is {word}"

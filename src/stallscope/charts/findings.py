@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.patches import Rectangle
 
 from stallscope.charts.exposed import LoopBar
-from stallscope.charts.sheet import (
-    FAINT,
-    INK,
-    RULE,
-    SMALL_SIZE,
-    TEXT_SIZE,
-    SheetPart,
-    sheet,
-    styled,
-    wrapped,
-)
+from stallscope.charts.sheet import FAINT, RULE, TEXT_SIZE, Sheet, styled, wrapped
 from stallscope.diagnose.causes import INCONCLUSIVE
 from stallscope.diagnose.text import NOT_TESTED, all_words, ended, headline, measured, notes_of
 from stallscope.stalls.loop_time import loop_breakdown
@@ -26,50 +15,37 @@ from stallscope.stalls.loop_time import loop_breakdown
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from stallscope.charts.sheet import Sheet
     from stallscope.diagnose.result import Diagnosis
     from stallscope.diagnose.text import FindingText
-    from stallscope.stalls.loop_time import LoopBreakdown
 
 
 MOST: Final = 6
 """Findings that are drawn; a table has all of them."""
-_BAR: Final = 0.2
-_LINE: Final = 0.17
-_SPACE: Final = 0.2
-RIGHT: Final = 0.1
-"""As the bar of the loop's time has it: both are as long."""
+_BAR, _LINE, _SPACE = 0.2, 0.17, 0.22
+"""Heights of a bar, of a line of text, and of what is free below a finding, inches."""
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A finding with its lines of text."""
-
-    found: FindingText
-    title: list[str]
-    because: list[str]
-
-    @property
-    def height(self) -> float:
-        """Of everything, inches."""
-        lines = len(self.title) + len(self.because)
-        return _LINE * (lines + 1) + _BAR + 0.1 + _SPACE
-
-
+@styled
 def figure(diagnosis: Diagnosis) -> Sheet:
     """The findings as a picture."""
-    findings, time = all_words(diagnosis), _time(diagnosis)
-    width = SheetPart(0.0, left=0.0, right=RIGHT).width
-    rows = [_row(found, width, place) for place, found in enumerate(findings[:MOST])]
-    bar = None if time is None else LoopBar(time)
-    charts = [] if bar is None else [bar.part]
-    height = sum(row.height for row in rows)
-    parts = [*charts, SheetPart(height, above=0.3, left=0.0, right=RIGHT)]
-    made, axes = sheet(headline(diagnosis), _notes(diagnosis, len(findings)), parts)
-    with styled():
-        if bar is not None:
-            bar.draw(axes[0])
-        _draw(axes[-1], rows, width)
+    findings, run = all_words(diagnosis), diagnosis.run
+    time = None if run is None else loop_breakdown(run.steps(), run.stalls())
+    bars = [LoopBar(time)] if time else []
+    texts = [_texts(found, place) for place, found in enumerate(findings[:MOST])]
+    height = sum(_height(*lines) for lines in texts)
+    hidden = len(findings) - MOST
+    more = [f"not drawn: {hidden} more findings"] if hidden > 0 else []
+    notes = [measured(diagnosis), *more, *notes_of(diagnosis)]
+    made = Sheet(headline(diagnosis), notes, [*(bar.height + 0.2 for bar in bars), height])
+    for bar in bars:
+        bar.draw(made.parts[0])
+    ax = made.parts[-1]
+    ax.set_axis_off()
+    ax.set_ylim(height, 0)  # inches
+    down = 0.0
+    for found, (title, because) in zip(findings, texts, strict=False):
+        _draw(ax, down, found, title, because)
+        down += _height(title, because)
     return made
 
 
@@ -80,52 +56,29 @@ def missing(diagnosis: Diagnosis, part: str) -> Sheet:
     names = {"run": "The loop was not recorded", "ladder": "No ladder was measured"}
     stands = "" if diagnosis.verdict.code == INCONCLUSIVE.code else ": the verdict stands without"
     title = f"{names.get(part, 'No stacks were sampled')}{stands}"
-    return sheet(title, [*notes, measured(diagnosis)], [])[0]
+    return Sheet(title, [*notes, measured(diagnosis)])
 
 
-def _time(diagnosis: Diagnosis) -> LoopBreakdown | None:
-    run = diagnosis.run
-    return None if run is None else loop_breakdown(run.steps(), run.stalls())
+def _texts(found: FindingText, place: int) -> tuple[list[str], list[str]]:
+    """Its title and what speaks for it, as lines."""
+    because = [f"because: {found.because}"] if found.because else []
+    because += [] if found.tested else [NOT_TESTED]
+    title = found.title if place else f"verdict: {found.code}"
+    return wrapped(title, 105), wrapped(" · ".join(because), 140)
 
 
-def _notes(diagnosis: Diagnosis, found: int) -> list[str]:
-    hidden = [f"not drawn: {found - MOST} more findings"] if found > MOST else []
-    return [measured(diagnosis), *hidden, *notes_of(diagnosis)]
+def _height(title: list[str], because: list[str]) -> float:
+    return _LINE * (len(title) + 1 + len(because)) + _BAR + 0.1 + _SPACE
 
 
-def _row(found: FindingText, width: float, place: int) -> _Row:
-    said = f"verdict: {found.code}" if not place else found.title
-    because = f"because: {found.because}" if found.because else ""
-    if not found.tested:
-        because = f"{because} · {NOT_TESTED}" if because else NOT_TESTED
-    title = wrapped(said, width, TEXT_SIZE, bold=True)
-    return _Row(found, title, wrapped(because, width, SMALL_SIZE))
-
-
-def _draw(ax: Axes, rows: list[_Row], width: float) -> None:
-    """The rows from top to bottom; the axes are in inches."""
-    ax.set_axis_off()
-    ax.set_xlim(0, width)
-    ax.set_ylim(sum(row.height for row in rows), 0)
-    down = 0.0
-    for row in rows:
-        _draw_row(ax, row, down, width)
-        down += row.height
-
-
-def _draw_row(ax: Axes, row: _Row, down: float, width: float) -> None:
+def _draw(ax: Axes, down: float, found: FindingText, title: list[str], because: list[str]) -> None:
     """A sentence, a bar that is as long as the loop's time above, and the numbers."""
-    look: dict[str, Any] = {"va": "top", "color": INK}
-    for line in row.title:
-        ax.text(0, down, line, size=TEXT_SIZE, weight="bold", **look)
-        down += _LINE
-    down += 0.04
-    ax.add_patch(Rectangle((0, down), width, _BAR, color=RULE, lw=0))
-    ax.add_patch(Rectangle((0, down), width * row.found.severity, _BAR, color=row.found.colour))
-    sure = f" · how sure: {row.found.sure}" if row.found.sure else ""
+    look: dict[str, Any] = {"va": "top"}
+    ax.text(0, down, "\n".join(title), size=TEXT_SIZE, weight="bold", **look)
+    down += _LINE * len(title) + 0.04
+    ax.add_patch(Rectangle((0, down), 1, _BAR, color=RULE, lw=0))
+    ax.add_patch(Rectangle((0, down), found.severity, _BAR, color=found.colour, lw=0))
+    sure = f"how sure: {found.sure}" if found.sure else ""
     down += _BAR + 0.06
-    ax.text(0, down, f"{row.found.costs}{sure}".removeprefix(" · "), size=SMALL_SIZE, **look)
-    down += _LINE
-    for line in row.because:
-        ax.text(0, down, line, size=SMALL_SIZE, va="top", color=FAINT)
-        down += _LINE
+    ax.text(0, down, " · ".join(part for part in (found.costs, sure) if part), **look)
+    ax.text(0, down + _LINE, "\n".join(because), color=FAINT, **look)

@@ -14,12 +14,15 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 
 from stallscope.charts.sheet import (
+    AXIS,
     INK,
     PAPER,
-    SMALL_SIZE,
-    SheetPart,
+    ROOM,
+    Sheet,
     draw_key,
-    sheet,
+    fitting,
+    hide_rows,
+    ink_on,
     styled,
     text_width,
 )
@@ -33,7 +36,6 @@ from stallscope.units import count, printable, share
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from stallscope.charts.sheet import Sheet
     from stallscope.flame.result import Flame, FlameDifference
     from stallscope.flame.tree import Tree
 
@@ -42,12 +44,10 @@ MOST_FRAMES: Final = 300
 """In the picture: more would be too narrow to tell apart."""
 MOST_ROWS: Final = 22
 """Deeper frames are left out, and counted."""
-_ROW: Final = 0.21
 _PAD: Final = 0.04
-_LEFT: Final = 0.25
-_RIGHT: Final = 0.25
+_WIDTH: Final = ROOM - 0.4
+"""Of the chart, about so many inches."""
 _NARROWEST: Final = 0.002
-_DARK: Final = 120
 _ALIKE: Final = (232, 232, 232)
 _CLEAR: Final = 0.02
 """A change of so much of all of the time has its full colour."""
@@ -68,7 +68,7 @@ class _Box:
 def figure(flame: Flame) -> Sheet:
     """The flamegraph as a picture."""
     if flame.samples.is_empty():
-        return sheet(sentence(flame), notes_of(flame), [])[0]
+        return Sheet(sentence(flame), notes_of(flame))
     whole = tree(flame.samples)
     (totals,) = whole.totals()
     boxes, hidden = _boxes(
@@ -86,7 +86,7 @@ def difference_figure(found: FlameDifference) -> Sheet:
     """Two recordings in one picture."""
     title, notes = difference_sentence(found), difference_notes(found)
     if found.after.samples.is_empty() or found.before.samples.is_empty():
-        return sheet(title, notes, [])[0]
+        return Sheet(title, notes)
     merged = tree(found.after.samples, found.before.samples)
     after, before = (totals / totals[0] for totals in merged.totals())
     colours = [change_colour(*pair) for pair in zip(after, before, strict=True)]
@@ -125,6 +125,7 @@ def _boxes(
     return boxes, int((widths[1:] > 0).sum()) - len(boxes)
 
 
+@styled
 def _picture(
     title: str,
     notes: list[str],
@@ -137,47 +138,32 @@ def _picture(
         least = share(_NARROWEST) if _NARROWEST >= 0.01 else f"{_NARROWEST:.1%}"  # noqa: PLR2004
         left = f"not drawn: {count(hidden, 'frame')} narrower than {least}, deeper than {MOST_ROWS}"
         notes = [*notes, f"{left} rows, or beyond the {MOST_FRAMES} widest"]
-    height = _ROW * (1 + max((box.row for box in boxes), default=0))
-    part = SheetPart(height, above=0.42, axis=axis, left=_LEFT, right=_RIGHT)
-    made, (ax,) = sheet(printable(title, 300), notes, [part])
-    with styled():
-        _draw(ax, boxes, part)
-        edge = {"edgecolor": INK, "linewidth": 0.3}
-        draw_key(ax, {name: {"facecolor": colour, **edge} for name, colour in entries})
+    rows = 1 + max((box.row for box in boxes), default=0)
+    made = Sheet(printable(title, 300), notes, [0.21 * rows + AXIS + 0.4])
+    (ax,) = made.parts
+    ax.set_xlim(0, 1)
+    ax.set_ylim(rows, 0)
+    hide_rows(ax)
+    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ax.set_xlabel(axis)
+    patches = [Rectangle((box.left, box.row), box.width, 0.96) for box in boxes]
+    colours = [box.colour for box in boxes]
+    ax.add_collection(
+        PatchCollection(patches, facecolors=colours, edgecolors=PAPER, linewidths=0.6)
+    )
+    for box in boxes:
+        _name(ax, box)
+    edge = {"edgecolor": INK, "linewidth": 0.3}
+    draw_key(ax, {name: {"facecolor": colour, **edge} for name, colour in entries})
     return made
 
 
-def _draw(ax: Axes, boxes: list[_Box], part: SheetPart) -> None:
-    rows = max((box.row for box in boxes), default=0) + 1
-    ax.set_xlim(0, 1)
-    ax.set_ylim(rows, 0)
-    ax.set_yticks([])
-    ax.spines["left"].set_visible(False)
-    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    patches = [Rectangle((box.left, box.row), box.width, 0.96) for box in boxes]
-    ax.add_collection(
-        PatchCollection(
-            patches, facecolors=[box.colour for box in boxes], edgecolors=PAPER, linewidths=0.6
-        )
-    )
-    for box in boxes:
-        _name(ax, box, box.width * part.width - 2 * _PAD, _PAD / part.width)
-
-
-def _name(ax: Axes, box: _Box, room: float, pad: float) -> None:
+def _name(ax: Axes, box: _Box) -> None:
     """Write as much of a name as there is room for: the function alone if need be."""
+    room = box.width * _WIDTH - 2 * _PAD
     text = printable(box.name, 120)
-    function = printable(box.name.rpartition(" (")[0], 120)
-    if text_width(text, SMALL_SIZE) > room:
-        text = function
-    while text and text_width(text, SMALL_SIZE) > room:
-        text = f"{text[:-2]}…" if len(text) > 4 else ""  # noqa: PLR2004 - three letters tell little
+    if text_width(text) > room:
+        text = fitting(box.name.rpartition(" (")[0], room)
     if text:
-        colour = PAPER if _is_dark(box.colour) else INK
-        at = (box.left + pad, box.row + 0.5)
-        ax.text(*at, text, size=SMALL_SIZE, color=colour, va="center_baseline")
-
-
-def _is_dark(colour: str) -> bool:
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return red * 0.299 + green * 0.587 + blue * 0.114 < _DARK
+        at = (box.left + _PAD / _WIDTH, box.row + 0.5)
+        ax.text(*at, text, color=ink_on(box.colour), va="center_baseline")

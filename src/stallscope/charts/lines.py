@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.charts.labelled_bars import LabelledBar, bars_part, draw_bars
-from stallscope.charts.sheet import sheet, styled
+from stallscope.charts.bars import LabelledBar, bars_height, draw_bars
+from stallscope.charts.sheet import Sheet, styled
 from stallscope.lines.result import notes_of, title
 from stallscope.stages import COLOURS
 from stallscope.units import count, printable, share
 
 if TYPE_CHECKING:
-    from stallscope.charts.sheet import Sheet
     from stallscope.lines.result import Lines
 
 
@@ -24,31 +23,27 @@ _LONGEST_SOURCE: Final = 82
 _LONGEST_NAME: Final = 29
 
 
+@styled
 def figure(lines: Lines) -> Sheet:
     """The lines as a picture."""
-    rows = _rows(lines)
-    if not rows:
-        return sheet(title(lines), notes_of(lines), [])[0]
-    axis = f"share of a {lines.circumstances.unit}'s time"
-    bars = [_bar(row) for row in rows]
-    made, (ax,) = sheet(title(lines), _notes(lines, len(rows)), [bars_part(bars, axis)])
-    with styled():
-        draw_bars(ax, bars, lambda value: f"{100 * value:.3g}%", font="monospace")
-    return made
-
-
-def _rows(lines: Lines) -> list[dict[str, Any]]:
-    """The hottest lines; of those that take next to nothing none but the first."""
     rows = lines.table().head(_MOST).to_dicts()
-    return rows[:1] + [row for row in rows[1:] if (row["own_share"] or 0.0) >= _LEAST]
+    if not rows:
+        return Sheet(title(lines), notes_of(lines))
+    rows = rows[:1] + [row for row in rows[1:] if (row["own_share"] or 0.0) >= _LEAST]
+    bars = [_bar(row) for row in rows]
+    made = Sheet(title(lines), _notes(lines, len(rows)), [bars_height(bars)])
+    (ax,) = made.parts
+    draw_bars(ax, bars, lambda value: f"{100 * value:.3g}%", font="monospace")
+    ax.set_xlabel(f"share of a {lines.circumstances.unit}'s time")
+    return made
 
 
 def _notes(lines: Lines, drawn: int) -> list[str]:
     population, _, *others = notes_of(lines)
     what = "bars: a line's own time, without the other listed functions that it calls"
     hidden = lines.table().height - drawn
-    left_out = [f"{count(hidden, 'more line')} took less"] if hidden > 0 else []
-    return [population, " · ".join([what, *left_out]), *others]
+    left_out = f" · {count(hidden, 'more line')} took less" if hidden > 0 else ""
+    return [population, f"{what}{left_out}", *others]
 
 
 def _bar(row: dict[str, Any]) -> LabelledBar:

@@ -1,73 +1,86 @@
-"""The best orders: what a sample costs in each, part by part, and what was measured.
+"""The pictures of a pipeline's orders: the best ones, the ops, the predictions, the samples.
 
-A row is a pipeline: its name and what is to be said of it, its bar, a line with the measured
-interval under the bar, and the ops in their order. The pipeline as it is always stands among them.
-One unit of the vertical axis is one inch.
+In the picture of the best, a row is a pipeline: its name and what is to be said of it, its bar, a
+line with the measured interval under the bar, and the ops in their order. The pipeline as it is
+always stands among them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import polars as pl
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import EngFormatter
 
+from stallscope.charts.bars import LabelledBar, bars_height, draw_bars
 from stallscope.charts.sheet import (
+    AXIS,
     FAINT,
     INK,
-    MARGIN,
     PAPER,
-    SMALL_SIZE,
+    ROOM,
     TEXT_SIZE,
-    WIDTH,
-    SheetPart,
+    Sheet,
     draw_interval,
     draw_key,
+    fitting,
+    hide_rows,
+    ink_on,
     linear_time,
-    sheet,
+    name_rows,
     styled,
     text_width,
+    value_axis,
 )
-from stallscope.orders.result import CLOSE, IDENTICAL, NOT_DISTINGUISHED, parts_of
-from stallscope.orders.text import TITLE, factor_text, notes_of, sentence
+from stallscope.orders.result import (
+    CLOSE,
+    DECODE,
+    IDENTICAL,
+    NOT_DISTINGUISHED,
+    op_names,
+    parts_of,
+)
+from stallscope.orders.text import (
+    PIPELINE,
+    TITLE,
+    costliest,
+    factor_text,
+    fit,
+    notes_of,
+    sentence,
+    verdict,
+)
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL
-from stallscope.units import printable, seconds
+from stallscope.units import count, printable, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from matplotlib.axes import Axes
+    from numpy.typing import NDArray
 
-    from stallscope.charts.sheet import Sheet
-    from stallscope.orders.result import CostPart, Orders
+    from stallscope.orders.result import Comparison, CostPart, Orders, Picture
 
 
-AXIS: Final = "seconds of one worker per sample"
 KEY: Final = f"bar: predicted, part by part · line under it: measured, with its {INTERVAL}"
-_UNSPLIT: Final = "#C9CED2"
-_LEFT: Final = 0.05
-_RIGHT: Final = 0.35
-ROOM: Final = WIDTH - 2 * MARGIN - _LEFT - _RIGHT
-"""Length of the longest bar, inches."""
-_NAME: Final = 0.22
-_BAR: Final = 0.34
-_LINE: Final = 0.15
-_ORDER: Final = 0.22
-_GAP: Final = 0.2
-_KEY: Final = 0.34
-_TOP: Final = 0.1
-_BETWEEN: Final = 0.3
 MOST: Final = 6
 _USABLE: Final = (IDENTICAL, CLOSE, NOT_DISTINGUISHED)
-_DARK: Final = ("fetch",)
-_LONGEST_NAME: Final = 90
+_UNSPLIT: Final = "#C9CED2"
 _LABELS: Final = {
     "fetch": "dataset (reading, and all else that it does itself)",
     "decode": "decode",
     "transform": "ops",
     "collate": "collate and send",
 }
+_WIDTH: Final = ROOM - 0.4
+"""Of the longest bar, about so many inches."""
+_NAME, _BAR, _LINE, _ORDER, _GAP = 0.22, 0.34, 0.15, 0.22, 0.2
+"""Heights of a row's parts from the top, and of what is free below it, inches."""
 
 
 @dataclass(frozen=True)
@@ -93,128 +106,89 @@ class PipelineRow:
 
     @property
     def height(self) -> float:
-        """Inches, without the gap to the next one."""
-        return _NAME + _BAR + _LINE * bool(self.measured_s) + _ORDER * bool(self.order)
+        """Inches, with the gap to the next one."""
+        return _NAME + _BAR + _LINE * bool(self.measured_s) + _ORDER * bool(self.order) + _GAP
 
     @property
     def longest_s(self) -> float:
         """How far it reaches to the right, seconds."""
-        ends = [one for one in self.measured_s or () if one is not None]
+        ends = [end for end in self.measured_s or () if end is not None]
         return max([sum(part.seconds for part in self.parts), self.predicted_s or 0.0, *ends])
-
-
-def part(rows: Sequence[PipelineRow]) -> SheetPart:
-    """How much of a sheet the rows need."""
-    height = _TOP + sum(row.height + _GAP for row in rows)
-    return SheetPart(height, above=_KEY, axis=AXIS, left=_LEFT, right=_RIGHT)
-
-
-def draw(ax: Axes, rows: Sequence[PipelineRow]) -> Axes:
-    """Draw the rows on an `ax` that is as `part` says."""
-    height = part(rows).height
-    linear_time(ax, 1.01 * max((row.longest_s for row in rows), default=0.0) or 1e-3)
-    ax.set_ylim(height, 0)
-    ax.set_yticks([])
-    ax.spines["left"].set_visible(False)
-    inch, top = ax.get_xlim()[1] / ROOM, _TOP
-    for row in rows:
-        _draw_row(ax, row, top, inch)
-        top += row.height + _GAP
-    draw_key(ax, _entries(rows))
-    return ax
-
-
-def _entries(rows: Sequence[PipelineRow]) -> dict[str, str]:
-    """The colours that are there, in the order of a sample's way."""
-    kinds = {part.kind for row in rows for part in row.parts}
-    found = {label: COLOURS[kind] for kind, label in _LABELS.items() if kind in kinds}
-    if any(row.predicted_s and not row.parts for row in rows):
-        found["not told apart"] = _UNSPLIT
-    return found
-
-
-def _draw_row(ax: Axes, row: PipelineRow, top: float, inch: float) -> None:
-    _head(ax, row, top, inch)
-    top += _NAME
-    start = 0.0
-    for one in row.parts:
-        _piece(ax, one, (start, top), inch)
-        start += one.seconds
-    if row.predicted_s and not row.parts:
-        ax.add_patch(Rectangle((0, top), row.predicted_s, _BAR, facecolor=_UNSPLIT, linewidth=0))
-    if row.failed:
-        said = f"{printable(row.failed, 40)} fails here"
-        ax.text(
-            start + 0.08 * inch,
-            top + _BAR / 2,
-            said,
-            size=SMALL_SIZE,
-            va="center",
-            weight="bold",
-            color=STALL_COLOUR,
-        )
-    top += _BAR
-    if row.measured_s:
-        _measured(ax, row.measured_s, top + _LINE / 2 + 0.02)
-        top += _LINE
-    if row.order:
-        order = fitting(row.order, ROOM, size=SMALL_SIZE)
-        ax.text(0, top + 0.07, order, size=SMALL_SIZE, va="top", color=FAINT)
-
-
-def _head(ax: Axes, row: PipelineRow, top: float, inch: float) -> None:
-    """The name at the left, what is said of it at the right; the name gives way."""
-    look: dict[str, Any] = {"size": TEXT_SIZE, "va": "top", "color": INK}
-    room = ROOM - _BETWEEN - (text_width(row.said, TEXT_SIZE) if row.said else 0.0)
-    name = fitting(row.name, room, bold=row.strong)
-    ax.text(0, top, name, weight="bold" if row.strong else "normal", **look)
-    ax.text(ROOM * inch, top, row.said, ha="right", **look)
-
-
-def fitting(text: str, room: float, *, size: float = TEXT_SIZE, bold: bool = False) -> str:
-    """The text, shortened in the middle until it is no wider than `room` inches."""
-    longest = min(len(text), 2 * _LONGEST_NAME)
-    while longest > 8 and text_width(printable(text, longest), size, bold=bold) > room:  # noqa: PLR2004
-        longest -= 2
-    return printable(text, longest)
-
-
-def _piece(ax: Axes, one: CostPart, at: tuple[float, float], inch: float) -> None:
-    start, top = at
-    ax.add_patch(Rectangle(at, one.seconds, _BAR, facecolor=COLOURS[one.kind], linewidth=0))
-    ax.plot([start, start], [top, top + _BAR], color=PAPER, linewidth=1.2, solid_capstyle="butt")
-    room = one.seconds / inch - 0.08
-    name = "dataset" if one.kind == "fetch" else printable(one.name, 30)
-    took = seconds(one.seconds)
-    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "size": SMALL_SIZE - 0.6}
-    look["color"] = PAPER if one.kind in _DARK else INK
-    middle = start + one.seconds / 2
-    lines = [name, took] if text_width(took, SMALL_SIZE - 0.6) <= room else [name]
-    if text_width(name, SMALL_SIZE - 0.6) <= room:
-        for place, line in enumerate(lines):
-            down = top + _BAR / 2 + 0.15 * (place - (len(lines) - 1) / 2)
-            ax.text(middle, down, line, **look)
-
-
-def _measured(ax: Axes, measured: tuple[float, float | None, float | None], down: float) -> None:
-    middle, *ends = measured
-    draw_interval(ax, (middle, down), (ends[0], ends[1]))
-    ax.plot([middle], [down], "o", ms=4, color=PAPER, mec=INK, mew=1.0, zorder=4)
 
 
 def figure(orders: Orders) -> Sheet:
     """The best orders as a picture."""
-    rows = [row_of(orders, row) for row in chosen(orders)]
+    rows = [_row_of(orders, row) for row in _chosen(orders)]
     title = printable(sentence(orders), TITLE)
     if not rows:
-        return sheet(title, notes_of(orders), [])[0]
-    made, (ax,) = sheet(title, [KEY, *notes_of(orders)], [part(rows)])
-    with styled():
-        draw(ax, rows)
+        return Sheet(title, notes_of(orders))
+    return bars_figure(title, [KEY, *notes_of(orders)], rows)
+
+
+@styled
+def bars_figure(title: str, notes: Sequence[str], rows: Sequence[PipelineRow]) -> Sheet:
+    """Pipelines under each other."""
+    height = sum(row.height for row in rows) + 0.05
+    made = Sheet(title, notes, [height + AXIS + 0.35])
+    (ax,) = made.parts
+    linear_time(ax, 1.01 * max(row.longest_s for row in rows) or 1e-3)
+    ax.set_ylim(height, 0)  # inches
+    hide_rows(ax)
+    ax.set_xlabel("seconds of one worker per sample")
+    top = 0.1
+    for row in rows:
+        _draw_row(ax, row, top)
+        top += row.height
+    kinds = {part.kind for row in rows for part in row.parts}
+    looks = {label: COLOURS[kind] for kind, label in _LABELS.items() if kind in kinds}
+    if any(row.predicted_s and not row.parts for row in rows):
+        looks["not distinguished"] = _UNSPLIT
+    draw_key(ax, looks)
     return made
 
 
-def chosen(orders: Orders) -> list[dict[str, Any]]:
+def _draw_row(ax: Axes, row: PipelineRow, top: float) -> None:
+    inch = ax.get_xlim()[1] / _WIDTH
+    room = _WIDTH - 0.3 - text_width(row.said, TEXT_SIZE)
+    name = fitting(row.name, room, TEXT_SIZE, bold=row.strong)
+    look: dict[str, Any] = {"size": TEXT_SIZE, "va": "top"}
+    ax.text(0, top, name, weight="bold" if row.strong else "normal", **look)
+    ax.text(ax.get_xlim()[1], top, row.said, ha="right", **look)
+    top += _NAME
+    start = 0.0
+    for part in row.parts:
+        _draw_part(ax, part, start, top)
+        start += part.seconds
+    if row.predicted_s and not row.parts:
+        ax.add_patch(Rectangle((0, top), row.predicted_s, _BAR, facecolor=_UNSPLIT, linewidth=0))
+    if row.failed:
+        text = f"{printable(row.failed, 40)} fails here"
+        look = {"va": "center", "weight": "bold", "color": STALL_COLOUR}
+        ax.text(start + 0.08 * inch, top + _BAR / 2, text, **look)
+    top += _BAR
+    if row.measured_s:
+        middle, low, high = row.measured_s
+        down = top + _LINE / 2 + 0.02
+        draw_interval(ax, middle, down, (low, high))
+        ax.plot([middle], [down], "o", ms=4, color=PAPER, mec=INK, mew=1.0, zorder=4)
+        top += _LINE
+    ax.text(0, top + 0.07, fitting(row.order, _WIDTH), va="top", color=FAINT)
+
+
+def _draw_part(ax: Axes, part: CostPart, start: float, top: float) -> None:
+    colour = COLOURS[part.kind]
+    ax.add_patch(Rectangle((start, top), part.seconds, _BAR, facecolor=colour, linewidth=0))
+    ax.plot([start, start], [top, top + _BAR], color=PAPER, linewidth=1.2, solid_capstyle="butt")
+    room = part.seconds * _WIDTH / ax.get_xlim()[1] - 0.08
+    name = "dataset" if part.kind == "fetch" else printable(part.name, 30)
+    lines = [line for line in (name, seconds(part.seconds)) if text_width(line, 8.2) <= room]
+    if name in lines:
+        look: dict[str, Any] = {"ha": "center", "va": "center", "size": 8.2}
+        middle = start + part.seconds / 2
+        ax.text(middle, top + _BAR / 2, "\n".join(lines), color=ink_on(colour), **look)
+
+
+def _chosen(orders: Orders) -> list[dict[str, Any]]:
     """Rows of the table whose data can be used, the best first; the original among them."""
     rows = [row for row in orders.table().to_dicts() if row["equivalence"] in _USABLE]
     others = [row for row in rows if row["trial"] != 0]
@@ -229,30 +203,22 @@ def _factor(row: Mapping[str, Any]) -> float:
     return float(factor or 0.0)
 
 
-def row_of(orders: Orders, row: dict[str, Any]) -> PipelineRow:
+def _row_of(orders: Orders, row: dict[str, Any]) -> PipelineRow:
     """A row of the table as a row of the picture."""
-    measured = None
-    if row["measured_s"] is not None:
-        measured = (row["measured_s"], row["measured_low_s"], row["measured_high_s"])
+    measured = (row["measured_s"], row["measured_low_s"], row["measured_high_s"])
+    original = row["trial"] == 0
     return PipelineRow(
-        name=printable(row["change"] if row["trial"] else "as it is", 150),
-        said=said(row),
+        name="as it is" if original else printable(row["change"], 150),
+        said="the original" if original else f"{row['equivalence']} · {_speed(row)}",
         parts=parts_of(orders, row["trial"]),
         predicted_s=row["predicted_s"],
-        measured_s=measured,
+        measured_s=None if row["measured_s"] is None else measured,
         order=printable(row["order"], 160) if row["kind"] == "order" else "",
         strong=bool(row["recommended"]),
     )
 
 
-def said(row: Mapping[str, Any]) -> str:
-    """What stands at the right of a name: the data, and how many times as fast."""
-    if row["trial"] == 0:
-        return "the original"
-    return f"{row['equivalence']} · {speed(row)}"
-
-
-def speed(row: Mapping[str, Any]) -> str:
+def _speed(row: Mapping[str, Any]) -> str:
     """How many times as fast, measured where it was measured."""
     if row["speedup"] is None:
         factor = row["predicted_speedup"]
@@ -260,3 +226,168 @@ def speed(row: Mapping[str, Any]) -> str:
     low, high = row["speedup_low"], row["speedup_high"]
     ends = ", measured once" if low is None else f" ({low:.2f} to {high:.2f})"
     return f"{factor_text(row['speedup'])}{ends}"
+
+
+_OPS_KEY: Final = f"line: {INTERVAL} over samples · decoding is no op's, wherever it happens"
+_LONGEST_ABOUT: Final = 88
+
+
+@styled
+def ops_figure(orders: Orders) -> Sheet:
+    """The pipeline as it is, op by op: what each costs, takes and gives, whether it is random."""
+    rows, names = orders.ops.to_dicts(), op_names(orders)
+    title = printable(costliest(orders) or "No op was timed", 200)
+    about = orders.circumstances
+    of = count(about.samples, "sample")
+    of += f" of {printable(about.pipeline, PIPELINE)}" if about.pipeline else ""
+    if not rows:
+        return Sheet(title, [of])
+    bars = [_op_bar(row, names.get(row["position"], row["name"])) for row in rows]
+    made = Sheet(title, [of, _OPS_KEY], [bars_height(bars)])
+    (ax,) = made.parts
+    draw_bars(ax, bars, EngFormatter("s"))
+    ax.set_xlabel("mean seconds per sample, on what the op gets in this order")
+    return made
+
+
+def _op_bar(row: dict[str, Any], name: str) -> LabelledBar:
+    decodes = row["name"] == DECODE and row["position"] < 0
+    file = printable(PurePath(row["file"]).name, 16) if row["file"] else ""
+    file += f", line {row['line']}" if file and row["line"] else ""
+    return LabelledBar(
+        name=printable(name, 26),
+        where=" · ".join(part for part in ("random" if row["random"] else "", file) if part),
+        text=printable(_about(row), _LONGEST_ABOUT),
+        value=row["cost_s"] or 0.0,
+        label="not timed" if row["cost_s"] is None else seconds(row["cost_s"]),
+        colour=COLOURS["decode" if decodes else "transform"],
+        interval=(row["cost_low_s"], row["cost_high_s"]),
+    )
+
+
+def _about(row: dict[str, Any]) -> str:
+    """What an op takes and gives, and its settings."""
+    goes = f"{row['takes']} → {row['gives']}" if row["takes"] or row["gives"] else ""
+    settings = str(row["settings"] or "")
+    inner = settings.removeprefix(f"{row['name']}(")
+    if inner != settings:  # a repr says the name again
+        settings = inner.removesuffix(")")
+    room = _LONGEST_ABOUT - len(goes) - 3
+    if len(settings) > room:  # the first ones say most
+        settings = f"{settings[: max(room - 1, 0)]}…"
+    return " · ".join(part for part in (goes, settings) if part)
+
+
+_FIT_KEY: Final = f"filled dot and line: measured, with its {INTERVAL} · open diamond: predicted"
+MOST_MEASURED: Final = 15
+
+
+@styled
+def predicted_figure(orders: Orders) -> Sheet:
+    """Predicted against measured: for each measured pipeline, how many times as fast it is."""
+    rows = [row for row in orders.table().drop_nulls("speedup").to_dicts() if row["trial"] != 0]
+    about = orders.circumstances
+    where = count(about.num_workers, "worker") if about.num_workers else "the main process"
+    note = (
+        f"measured in {where}, in turn with the pipeline as it is · predicted from ops timed one "
+        f"by one, on {count(about.samples, 'sample')}"
+    )
+    if not rows:
+        return Sheet(fit(orders), [note])
+    hidden = len(rows) - MOST_MEASURED
+    note += f" · not shown: {hidden:,} more" if hidden > 0 else ""
+    rows = rows[:MOST_MEASURED]
+    made = Sheet(fit(orders), [_FIT_KEY, note], [0.36 * len(rows) + 0.15 + AXIS])
+    (ax,) = made.parts
+    name_rows(ax, [fitting(printable(row["change"], 150), 3.4, TEXT_SIZE) for row in rows])
+    names = ("speedup", "speedup_low", "speedup_high", "predicted_speedup")
+    values = [row[name] for row in rows for name in names if row[name] is not None]
+    low, high = min(1.0, *values), max(1.0, *values)
+    room = 0.06 * ((high - low) or 1.0)
+    value_axis(ax, low - room, high + room, lambda value: f"{value:.4g}×")
+    ax.set_xlabel("times as fast as the pipeline as it is")
+    ax.axvline(1.0, color=FAINT, linewidth=1.2, linestyle="--")
+    open_look: dict[str, Any] = {"color": PAPER, "mec": INK, "mew": 1.2, "fillstyle": "none"}
+    full_look: dict[str, Any] = {"color": COLOURS["transform"], "mec": INK, "mew": 0.8}
+    for place, row in enumerate(rows):
+        ends = (row["speedup_low"], row["speedup_high"])
+        draw_interval(ax, row["speedup"], place, ends, cap=4.0)
+        ax.plot([row["speedup"]], [place], "o", ms=7, zorder=4, **full_look)
+        if row["predicted_speedup"] is not None:
+            ax.plot([row["predicted_speedup"]], [place], "D", ms=9, zorder=5, **open_look)
+    return made
+
+
+NO_BENCH: Final = "Only figures are here, not the pipeline: there are no samples to show"
+NO_IMAGES: Final = "The samples are no images: there is no picture of a difference"
+NONE_CLOSE: Final = "No order that was tried gives data that is close without being identical"
+_FACTORS: Final = (1, 2, 5, 10, 20, 50, 100, 255)
+_PICTURE, _BETWEEN, _HEAD = 1.45, 0.12, 0.22
+"""Height of a picture, free space between two, and height of the columns' heads, inches."""
+_HALF: Final = 128.0
+"""What the largest difference should at least look like, of 255."""
+
+
+def pictures_figure(orders: Orders) -> Sheet:
+    """The closest order that is not identical, as pictures."""
+    if orders.bench is None:
+        return Sheet(NO_BENCH)
+    rows = [row for row in orders.table().to_dicts() if row["equivalence"] == CLOSE]
+    rows = [row for row in rows if row["kind"] == "order"]
+    if not rows:
+        return Sheet(NONE_CLOSE)
+    trial = orders.trials.row(by_predicate=pl.col("trial") == rows[0]["trial"], named=True)
+    return comparison_figure(orders.bench.compare(trial["positions"]), rows[0]["change"])
+
+
+@styled
+def comparison_figure(found: Comparison, change: str) -> Sheet:
+    """A few samples of another pipeline beside the original's, with the difference made visible.
+
+    Args:
+        found: with its pictures.
+        change: what the other pipeline changes, in words.
+    """
+    title = printable(f"{change} · {verdict(found._asdict())}", 200)
+    pairs = found.pictures[:2]
+    if not pairs:
+        return Sheet(title, [NO_IMAGES])
+    factor = amplification(pairs)
+    size = f"difference times {factor}" if factor > 1 else "no difference in 256 shades"
+    note = f"each row is one sample on the same draws: original, new, {size} (black: the same)"
+    height = len(pairs) * (_PICTURE + _BETWEEN) + _HEAD
+    made = Sheet(title, [note], [height])
+    (ax,) = made.parts
+    ax.set_xlim(0, ROOM)  # inches, as downwards
+    ax.set_ylim(height, 0)
+    ax.set_axis_off()
+    wide = max(picture.shape[1] / picture.shape[0] for pair in pairs for picture in pair)
+    column = min((ROOM - 2 * _BETWEEN) / 3, wide * _PICTURE)
+    heads = ("original", "new", f"difference × {factor}" if factor > 1 else "difference")
+    for place, head in enumerate(heads):
+        ax.text(place * (column + _BETWEEN), _HEAD - 0.05, head, va="bottom", color=FAINT)
+    for number, (original, new) in enumerate(pairs):
+        far = np.clip(_distance(original, new) * factor, 0, 255).astype(np.uint8)
+        top = _HEAD + number * (_PICTURE + _BETWEEN)
+        for place, picture in enumerate((original, new, far)):
+            left, (high, broad) = place * (column + _BETWEEN), picture.shape[:2]
+            inch = min(_PICTURE / high, column / broad)
+            box = (left, left + broad * inch, top + high * inch, top)
+            # pixels as they are: a smoothed difference would look smaller than it is
+            ax.imshow(picture, extent=box, aspect="auto", interpolation="nearest")
+    return made
+
+
+def amplification(pairs: tuple[tuple[Picture, Picture], ...]) -> int:
+    """How many times the difference has to be multiplied to be well seen; 1 where there is none."""
+    largest = max((float(_distance(*pair).max(initial=0.0)) for pair in pairs), default=0.0)
+    if not largest:
+        return 1
+    return next((step for step in _FACTORS if largest * step >= _HALF), _FACTORS[-1])
+
+
+def _distance(one: Picture, other: Picture) -> NDArray[np.float64]:
+    """The absolute difference; of different sizes, that of the corner which both have."""
+    high, wide = (min(one.shape[axis], other.shape[axis]) for axis in (0, 1))
+    near, far = (picture[:high, :wide].astype(np.float64) for picture in (one, other))
+    return np.asarray(np.abs(near - far))

@@ -20,9 +20,8 @@ from stallscope.charts.sheet import (
     RULE,
     SMALL_SIZE,
     TEXT_SIZE,
-    SheetPart,
+    Sheet,
     linear_time,
-    sheet,
     styled,
 )
 from stallscope.run.saturation import OWN, THRESHOLDS, sentence, usage
@@ -50,11 +49,10 @@ from stallscope.stalls.loop_time import NO_LOOP
 from stallscope.units import count, printable, seconds, share, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from matplotlib.axes import Axes
 
-    from stallscope.charts.sheet import Sheet
     from stallscope.run.result import Run
     from stallscope.run.saturation import Usage
 
@@ -67,11 +65,10 @@ LONGEST: Final = 16
 NOT_SAMPLED: Final = "Nothing was sampled: it is not known what was used"
 MOST_LABELS: Final = 2
 """Lines of a row that are named; the largest."""
+_NAMES: Final = 1.95
+"""Width of the rows' names and of their axes, inches."""
 BAND: Final = 0.2
 """Opacity of the band behind the rows where the loop stalls all the time."""
-_LEFT, _RIGHT = 1.95, 1.75
-_HEIGHT, _GAP, _LOOP_HEIGHT = 0.42, 0.12, 0.3
-_LABEL: Final = 0.16
 _LINE: Final = "#444444"
 _THIN: Final = "#9A9A9A"
 FAR: Final = 0.5
@@ -260,29 +257,28 @@ def _per_second(value: float) -> str:
     return f"{size(value)}/s"
 
 
+@styled
 def figure(run: Run) -> Sheet:
     """The resources as a picture."""
     found = usage(run)
     if found is None:
         looped = run.steps()["start_ns"].drop_nulls().len()
-        return sheet(NOT_SAMPLED if looped else NO_LOOP, nothing(run), [])[0]
-    shown_rows = rows(found)
-    made, axes = sheet(sentence(found.judged), _notes(run, found), list(_parts(shown_rows)))
-    with styled():
-        _draw_loop(axes[0], found)
-        for ax, row in zip(axes[1:], shown_rows, strict=True):
-            _draw_row(ax, row, found)
-        for ax in axes[:-1]:
-            ax.tick_params(axis="x", length=0, labelbottom=False)
+        return Sheet(NOT_SAMPLED if looped else NO_LOOP, nothing(run))
+    shown = rows(found)
+    heights = [0.35, *[0.5] * len(shown)]
+    made = Sheet(sentence(found.judged), _notes(run, found), heights, aligned=True)
+    loop, *axes = made.parts
+    for ax in made.parts:
+        linear_time(ax, found.end_s, found.begin_s)
+        ax.tick_params(axis="x", length=0, labelbottom=False)
+        ax.tick_params(axis="y", labelsize=SMALL_SIZE, labelcolor=FAINT)
+        ax.spines["bottom"].set_color(RULE)
+    made.parts[-1].tick_params(axis="x", length=3, labelbottom=True)
+    made.parts[-1].set_xlabel("time since the start of the run")
+    _draw_loop(loop, found)
+    for ax, row in zip(axes, shown, strict=True):
+        _draw_row(ax, row, found)
     return made
-
-
-def _parts(shown_rows: Sequence[ResourceRow]) -> Iterator[SheetPart]:
-    """The rows; the last one carries the axis."""
-    axis = "time since the start of the run"
-    for place, height in enumerate([_LOOP_HEIGHT, *(_HEIGHT for _ in shown_rows)]):
-        last = place == len(shown_rows)
-        yield SheetPart(height, _GAP, axis if last else "", left=_LEFT, right=_RIGHT)
 
 
 def _notes(run: Run, found: Usage) -> list[str]:
@@ -310,10 +306,10 @@ def _draw_loop(ax: Axes, found: Usage) -> None:
     """How much of each bin is stall."""
     edges = found.begin_s + np.arange(len(found.stalled) + 1) * found.bin_s
     ax.stairs(found.stalled, edges, fill=True, color=STALL_COLOUR, lw=0)
+    ax.set_ylim(0, 1.05)
+    ax.set_yticks([0, 1], ["0", "100%"])
     stood = found.judged.stood
-    label = [f"{share(stood.share)} of the time"] if stood else []
-    _frame(ax, found, "loop stalls", top=1.0, tick="100%", colour=STALL_COLOUR)
-    _label(ax, label, _LOOP_HEIGHT)
+    _name(ax, "loop stalls", [f"{share(stood.share)} of the time"] if stood else [], loud=True)
 
 
 def _draw_row(ax: Axes, row: ResourceRow, found: Usage) -> None:
@@ -327,9 +323,17 @@ def _draw_row(ax: Axes, row: ResourceRow, found: Usage) -> None:
     if row.threshold is not None and row.threshold <= row.top:
         ax.axhline(row.threshold, color=FAINT, linewidth=0.8, linestyle=":", zorder=1)
     tick = _round_below(row.top)
-    colour = STALL_COLOUR if row.saturated else INK
-    _frame(ax, found, row.name, top=row.top, at=tick, tick=row.tick(tick), colour=colour)
-    _label(ax, list(_named(row)), _HEIGHT)
+    ax.set_ylim(0, row.top * 1.05)
+    ax.set_yticks([0, tick], ["0", row.tick(tick)])
+    _name(ax, row.name, list(_named(row)), loud=row.saturated)
+
+
+def _name(ax: Axes, name: str, means: list[str], *, loud: bool) -> None:
+    """Write a row's name at its left and its means at its right."""
+    look: dict[str, Any] = {"color": STALL_COLOUR, "weight": "bold"} if loud else {"color": INK}
+    look |= {"xycoords": "axes fraction", "textcoords": "offset points", "va": "center"}
+    ax.annotate(name, (0, 0.5), (-_NAMES * 72, 0), size=TEXT_SIZE, **look)
+    ax.text(1.015, 0.5, "\n".join(means), transform=ax.transAxes, va="center")
 
 
 def _draw_line(ax: Axes, line: ResourceLine) -> None:
@@ -351,28 +355,6 @@ def _named(row: ResourceRow) -> Iterator[str]:
         yield f"{row.label(line)}{dashes}"
     if len(lines) > MOST_LABELS:
         yield f"and {len(lines) - MOST_LABELS + 1} more"
-
-
-def _frame(  # noqa: PLR0913 - one row's outside
-    ax: Axes, found: Usage, name: str, *, top: float, tick: str, colour: str, at: float = 1.0
-) -> None:
-    linear_time(ax, found.end_s, found.begin_s)
-    ax.set_ylim(0, top * 1.05)
-    ax.set_yticks([0, at], ["0", tick], size=SMALL_SIZE, color=FAINT)
-    ax.spines["bottom"].set_color(RULE)
-    weight = "bold" if colour == STALL_COLOUR else "normal"
-    inches = ax.get_figure().get_figwidth() * ax.get_position().width  # type: ignore[union-attr]
-    look: dict[str, Any] = {"size": TEXT_SIZE, "color": colour, "weight": weight}
-    place = (-_LEFT / inches, 0.5)
-    ax.text(*place, name, transform=ax.transAxes, ha="left", va="center", **look)
-
-
-def _label(ax: Axes, told: list[str], height: float) -> None:
-    """Lines of text at the right of a row."""
-    step = _LABEL / height
-    for place, text in enumerate(told):
-        up = 0.5 + step * ((len(told) - 1) / 2 - place)
-        ax.text(1.015, up, text, transform=ax.transAxes, size=SMALL_SIZE, color=INK, va="center")
 
 
 def _round_below(top: float) -> float:

@@ -17,17 +17,7 @@ import numpy as np
 import polars as pl
 from matplotlib.patches import Rectangle
 
-from stallscope.charts.sheet import (
-    FAINT,
-    INK,
-    MARGIN,
-    RULE,
-    SMALL_SIZE,
-    WIDTH,
-    SheetPart,
-    sheet,
-    styled,
-)
+from stallscope.charts.sheet import FAINT, ROOM, RULE, Sheet, styled
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import NOTHING, profile, unit_times
 from stallscope.units import file_name, printable, seconds, size
@@ -35,7 +25,6 @@ from stallscope.units import file_name, printable, seconds, size
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from stallscope.charts.sheet import Sheet
     from stallscope.run.result import Run
 
 
@@ -108,19 +97,28 @@ def slowest(samples: pl.DataFrame, times: pl.DataFrame, most: int) -> pl.DataFra
     return top.join(excess, on=_SAMPLE, how="left", maintain_order="left")
 
 
+@styled
 def figure(run: Run) -> Sheet:
     """The gallery as a picture."""
     samples, found = run.samples(), profile(run.work)
     if samples.is_empty():
         told = "Samples cannot be told apart in this loader: there is no slowest one"
-        return sheet(told if found.stages else NOTHING, nothing(run), [])[0]
+        return Sheet(told if found.stages else NOTHING, nothing(run))
     top = slowest(samples, unit_times(run.work), MOST)
-    rows = -(-top.height // COLUMNS)
-    body = SheetPart(rows * _TILE, above=0.12, left=0.0, right=0.0)
     median_s = float(samples["total_s"].median())  # type: ignore[arg-type]  # a float column
-    made, (ax,) = sheet(title(top, median_s), (_note(top, population(run, found)),), [body])
-    with styled():
-        draw(ax, top, median_s)
+    height = -(-top.height // COLUMNS) * _TILE
+    made = Sheet(title(top, median_s), [_note(top, population(run, found))], [height])
+    (ax,) = made.parts
+    ax.set_xlim(0, ROOM)  # inches, as upwards
+    ax.set_ylim(height, 0)
+    ax.set_axis_off()
+    for number, row in enumerate(top.iter_rows(named=True)):
+        x, y = number % COLUMNS * ROOM / COLUMNS, number // COLUMNS * _TILE
+        _draw_picture(ax, row["path"], x, y, there=row["bytes"] is not None)
+        lines = _lines(row, median_s)
+        looks: list[dict[str, Any]] = [{"weight": "bold"}, {}, {"color": FAINT}, {"color": FAINT}]
+        for place, (line, look) in enumerate(zip(lines, looks, strict=True)):
+            ax.text(x, y + _PICTURE + 0.06 + place * _LINE, line, va="top", **look)
     return made
 
 
@@ -156,28 +154,13 @@ def _note(top: pl.DataFrame, of: str) -> str:
     return f"second line: the stage that took the most beyond its own median · {of}{together}"
 
 
-def draw(ax: Axes, top: pl.DataFrame, median_s: float) -> Axes:
-    """Draw the tiles, one inch being one unit of both axes."""
-    width, rows = WIDTH - 2 * MARGIN, -(-top.height // COLUMNS)
-    ax.set_xlim(0, width)
-    ax.set_ylim(rows * _TILE, 0)
-    ax.set_axis_off()
-    for number, row in enumerate(top.iter_rows(named=True)):
-        corner = (number % COLUMNS * width / COLUMNS, number // COLUMNS * _TILE)
-        _draw_picture(ax, row["path"], corner, there=row["bytes"] is not None)
-        _write(ax, corner, _lines(row, median_s))
-    return ax
-
-
-def _draw_picture(ax: Axes, path: str | None, corner: tuple[float, float], *, there: bool) -> None:
-    x, y = corner
+def _draw_picture(ax: Axes, path: str | None, x: float, y: float, *, there: bool) -> None:
     picture = thumbnail(path, _SHARP)
     if picture is None:
         width = _PICTURE * 1.4
-        ax.add_patch(Rectangle(corner, width, _PICTURE, facecolor="#F2F2F2", edgecolor=RULE))
+        ax.add_patch(Rectangle((x, y), width, _PICTURE, facecolor="#F2F2F2", edgecolor=RULE))
         text = "no picture" if there else "no file"
-        at = (x + width / 2, y + _PICTURE / 2)
-        ax.text(*at, text, ha="center", va="center", color=FAINT, size=SMALL_SIZE)
+        ax.text(x + width / 2, y + _PICTURE / 2, text, ha="center", va="center", color=FAINT)
         return
     height, width = picture.shape[:2]
     inch = min(_PICTURE / height, _PICTURE * 1.6 / width)
@@ -200,11 +183,3 @@ def _place(row: dict[str, Any]) -> str:
     if row["index"] is not None:
         return f"index {row['index']}"
     return f"batch {row['batch']}, sample {row['sample']}"
-
-
-def _write(ax: Axes, corner: tuple[float, float], lines: list[str]) -> None:
-    x, y = corner
-    for number, line in enumerate(lines):
-        down = y + _PICTURE + 0.06 + number * _LINE
-        weight, colour = ("bold", INK) if number == 0 else ("normal", INK if number == 1 else FAINT)
-        ax.text(x, down, line, size=SMALL_SIZE, va="top", weight=weight, color=colour)

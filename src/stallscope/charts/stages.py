@@ -2,53 +2,50 @@
 
 The bar has each stage's mean time, in the order in which a sample meets them. Beneath it, single
 samples are dots, with the median and the 95th percentile marked: a mean hides whether a stage is
-always slow or sometimes very slow, and those have different causes.
+always slow or sometimes very slow, and those have different causes. A panel shows one stage's
+distribution, and where its slow end begins.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
+from stallscope.charts.bars import Strip, StripPiece
 from stallscope.charts.sheet import (
-    FAINT,
+    AXIS,
     INK,
     RULE,
     TEXT_SIZE,
-    SheetPart,
+    Sheet,
     linear_time,
     name_rows,
-    sheet,
     spans_decades,
     styled,
-    text_width,
     time_axis,
-    write_right,
+    wrapped,
+    write_columns,
 )
-from stallscope.charts.strip import Strip, StripPiece
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import headline, profile, remarks, stage_name
-from stallscope.stages import COLOURS
-from stallscope.units import count, printable, seconds, share
+from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.units import count, plural, printable, seconds, share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from stallscope.charts.sheet import Sheet
     from stallscope.run.result import Run
     from stallscope.run.summary import Profile, StageTimes
 
 
 SMALLEST: Final = 0.02
 """Stages with a smaller share of the bar are put together, where there are several."""
-NAMED: Final = 0.01
-"""A piece with a smaller share of the bar has no name there."""
 WAITING_SHOWN: Final = 0.1
 """Waiting is drawn from this share of a stage on: less is lost in the clocks."""
 KEY: Final = "light and hatched: waiting, not on a CPU (disk, network, a busy machine)"
-_RIGHT: Final = 0.3
-_DARK_KINDS: Final = ("fetch", "step")
 MOST_ROWS: Final = 12
 MOST_DOTS: Final = 250
 NOTICED: Final = 0.05
@@ -58,8 +55,9 @@ FEWEST: Final = 40
 STEADY: Final = 1.5
 """Below this many times the median, a 95th percentile is not worth a title."""
 _ROW: Final = 0.27
-_COLUMNS: Final = (("share", 0.55), ("p50", 1.2), ("p95", 1.85), ("waiting", 2.5))
-"""Names of the columns at the right, and where each ends, in inches from the dots."""
+_COLUMNS: Final = {"share": 0.55, "p50": 1.2, "p95": 1.85, "waiting": 2.5}
+"""Where each column ends at the right, inches from the dots."""
+BINS: Final = 60
 
 
 def figure(run: Run) -> Sheet:
@@ -77,22 +75,21 @@ def spread_figure(run: Run) -> Sheet:
     return _figure(run, spread=True)
 
 
+@styled
 def _figure(run: Run, *, bar: bool = False, spread: bool = False) -> Sheet:
     found = profile(run.work)
     if not found.stages:
-        return sheet(headline(found, printable), nothing(run), [])[0]
-    strip = Strip(pieces_of(found), SheetPart(0.0, left=0.0, right=_RIGHT).width, _RIGHT)
-    upper = SheetPart(strip.height, axis=_axis_name(found), left=0.0, right=_RIGHT)
-    parts = [upper] * bar + [_spread_part(found)] * spread
+        return Sheet(headline(found, printable), nothing(run))
+    strip = Strip(pieces_of(found))
+    spread_height = _ROW * (len(found.stages[:MOST_ROWS]) + 1) + AXIS + 0.2
     notes = [population(run, found), *(remarks(found) if bar else ())]
     notes += run.notes if bar and spread else ()
-    made, axes = sheet(headline(found, printable) if bar else title(found), notes, parts)
-    with styled():
-        if bar:
-            linear_time(axes[0], strip.total)
-            strip.fill(axes[0])
-        if spread:
-            _draw_spread(axes[-1], found)
+    heights = [strip.height + AXIS + 0.2] * bar + [spread_height] * spread
+    made = Sheet(headline(found, printable) if bar else title(found), notes, heights)
+    if bar:
+        _draw_bar(made.parts[0], found, strip)
+    if spread:
+        _draw_spread(made.parts[-1], found)
     return made
 
 
@@ -107,34 +104,28 @@ def pieces_of(found: Profile) -> list[StripPiece]:
     beside = [stage for stage in found.stages if stage.per != found.unit]
     pieces = [_piece(stage) for stage in drawn]
     if small:
-        together = sum(stage.mean_s for stage in small), sum(stage.share for stage in small)
-        pieces.append(_named_piece(f"{len(small)} more", "other", *together))
+        mean_s, part = sum(stage.mean_s for stage in small), sum(stage.share for stage in small)
+        pieces.append(_named_piece(f"{len(small)} more", "other", mean_s, part))
     return pieces + [_piece(stage) for stage in beside if stage.share >= SMALLEST]
 
 
 def _piece(stage: StageTimes) -> StripPiece:
     waiting = stage.waiting_share or 0.0
+    waiting = waiting if waiting >= WAITING_SHOWN else 0.0
     name = printable(stage.stage, 24)
-    return _named_piece(
-        name, stage.kind, stage.mean_s, stage.share, waiting if waiting >= WAITING_SHOWN else 0.0
-    )
+    return _named_piece(name, stage.kind, stage.mean_s, stage.share, waiting)
 
 
 def _named_piece(
     name: str, kind: str, mean_s: float, part: float, waiting: float = 0.0
 ) -> StripPiece:
-    return StripPiece(
-        name,
-        mean_s,
-        f"{share(part)} · {seconds(mean_s)}",
-        COLOURS[kind],
-        dark=kind in _DARK_KINDS,
-        outside=f"{name} {share(part)}" if part >= NAMED else "",
-        waiting=waiting,
-    )
+    numbers = f"{share(part)} · {seconds(mean_s)}"
+    return StripPiece(name, mean_s, numbers, COLOURS[kind], f"{name} {share(part)}", waiting)
 
 
-def _axis_name(found: Profile) -> str:
+def _draw_bar(ax: Axes, found: Profile, strip: Strip) -> None:
+    linear_time(ax, strip.total)
+    strip.fill(ax)
     unread = sum(stage.cpu_share is None for stage in found.stages)
     parts = [f"mean time of a worker per {found.unit}"]
     if any(stage.per != found.unit for stage in found.stages):
@@ -145,7 +136,7 @@ def _axis_name(found: Profile) -> str:
         parts.append("computing and waiting are not distinguished")
     elif unread:
         parts.append(f"not distinguished from waiting: {count(unread, 'stage')}")
-    return " · ".join(parts)
+    ax.set_xlabel("\n".join(wrapped(" · ".join(parts), 135)))
 
 
 def title(found: Profile) -> str:
@@ -170,67 +161,34 @@ def _unevenness(stage: StageTimes) -> float:
     return stage.quantile_s(0.95) / median if median else 0.0
 
 
-def _spread_part(found: Profile) -> SheetPart:
-    names = _names(found)
-    widest = max(text_width(name, TEXT_SIZE) for name in names)
-    return SheetPart(
-        _ROW * (len(names) + 0.2),
-        above=0.3,
-        axis=_spread_axis_name(found),
-        left=widest + 0.1,
-        right=_COLUMNS[-1][1] + 0.1,
-    )
-
-
-def _names(found: Profile) -> list[str]:
-    return [stage_name(stage, found.unit) for stage in found.stages[:MOST_ROWS]]
-
-
 def _draw_spread(ax: Axes, found: Profile) -> None:
     """Draw the dots, the marks and the columns of numbers."""
-    low, high = _ends(found)
+    drawn, hidden = found.stages[:MOST_ROWS], found.stages[MOST_ROWS:]
+    every = np.concatenate([stage.times_s[stage.times_s > 0] for stage in drawn])
+    low, high = (float(every.min()), float(every.max())) if every.size else (1e-6, 1e-3)
     time_axis(ax, low, high)
-    name_rows(ax, _names(found))
-    for height, stage in enumerate(found.stages[:MOST_ROWS]):
+    name_rows(ax, [stage_name(stage, found.unit) for stage in drawn])
+    for height, stage in enumerate(drawn):
         ax.axhline(height, color=RULE, linewidth=0.6, zorder=0)
         _draw_row(ax, stage, height, low)
-        cells = (
+    cells = [
+        (
             share(stage.share),
             seconds(stage.quantile_s(0.5)),
             seconds(stage.quantile_s(0.95)),
             share(stage.waiting_share),
         )
-        for text, (_, end) in zip(cells, _COLUMNS, strict=True):
-            write_right(ax, end, height, text, INK)
-    for text, end in _COLUMNS:
-        write_right(ax, end, -0.95, text, FAINT)
-
-
-def _ends(found: Profile) -> tuple[float, float]:
-    positive = [stage.times_s[stage.times_s > 0] for stage in found.stages[:MOST_ROWS]]
-    every = np.concatenate(positive)
-    return (float(every.min()), float(every.max())) if every.size else (1e-6, 1e-3)
-
-
-def _spread_axis_name(found: Profile) -> str:
-    log = spans_decades(*_ends(found))
-    parts = [f"time in one {found.unit}{' (log scale)' if log else ''}", "bars: p50 and p95"]
+        for stage in drawn
+    ]
+    write_columns(ax, _COLUMNS, cells)
+    log = " (log scale)" if spans_decades(low, high) else ""
+    parts = [f"time in one {found.unit}{log}", "bars: p50 and p95"]
     if any(stage.times_s.size > MOST_DOTS for stage in found.stages):
         parts.append(f"dots: {MOST_DOTS} of {found.units:,}")
-    hidden = found.stages[MOST_ROWS:]
     if hidden:
         taken = share(sum(stage.share for stage in hidden))
         parts.append(f"not shown: {len(hidden)} more stages, together {taken}")
-    return " · ".join(parts)
-
-
-def thinned(times_s: np.ndarray, most: int = MOST_DOTS) -> np.ndarray:
-    """At most so many of the times, evenly over their ranks, with the smallest and the largest."""
-    ordered = np.sort(times_s)
-    if ordered.size <= most:
-        return ordered
-    kept: np.ndarray = ordered[np.linspace(0, ordered.size - 1, most).round().astype(int)]
-    return kept
+    ax.set_xlabel("\n".join(wrapped(" · ".join(parts), 80)))
 
 
 def _draw_row(ax: Axes, stage: StageTimes, height: int, low: float) -> None:
@@ -242,3 +200,91 @@ def _draw_row(ax: Axes, stage: StageTimes, height: int, low: float) -> None:
     for quantile, half, width in ((0.5, 0.33, 2.2), (0.95, 0.22, 1.6)):
         at = max(stage.quantile_s(quantile), low)
         ax.plot([at, at], [height - half, height + half], color=INK, linewidth=width, zorder=3)
+
+
+def thinned(times_s: np.ndarray, most: int = MOST_DOTS) -> np.ndarray:
+    """At most so many of the times, evenly over their ranks, with the smallest and the largest."""
+    ordered = np.sort(times_s)
+    if ordered.size <= most:
+        return ordered
+    kept: np.ndarray = ordered[np.linspace(0, ordered.size - 1, most).round().astype(int)]
+    return kept
+
+
+@dataclass(frozen=True)
+class Tail:
+    """A stage's times and the percentile that is asked about."""
+
+    stage: str
+    kind: str
+    per: str
+    """"sample" or "batch"."""
+    times_s: np.ndarray
+    percentile: int = 95
+    """Between 0 and 100."""
+    where: str = "all workers"
+    """Which processes, in words."""
+
+    @property
+    def limit_s(self) -> float:
+        """Where the slow end begins."""
+        return float(np.percentile(self.times_s, self.percentile))
+
+    @property
+    def title(self) -> str:
+        """Where the slow end begins and what it takes."""
+        beyond_s = self.times_s[self.times_s > self.limit_s]
+        whole = float(self.times_s.sum())
+        name, limit = printable(self.stage), seconds(self.limit_s)
+        if not beyond_s.size or not whole:
+            return f"No {self.per} takes longer than {limit} in {name}"
+        part, taken = share(beyond_s.size / self.times_s.size), share(float(beyond_s.sum()) / whole)
+        those = f"{part} of the {self.per}{plural(self.per)}"
+        return f"{those} take over {limit} in {name}: {taken} of its time"
+
+
+@styled
+def tail_figure(tail: Tail, note: str) -> Sheet:
+    """The distribution of one stage, in which the slow end stands out.
+
+    Args:
+        tail: what to draw.
+        note: what was left out.
+    """
+    population = f"{count(tail.times_s.size, tail.per)} · {tail.where} · {note}"
+    made = Sheet(tail.title, (population,), [2.3 + AXIS])
+    (ax,) = made.parts
+    times_s, limit_s = tail.times_s, tail.limit_s
+    low, high = float(times_s.min()), float(times_s.max())
+    log = spans_decades(low, high)
+    bins = int(np.clip(times_s.size // 4, 8, BINS)) + 1
+    if log:
+        time_axis(ax, low, high)
+        edges = np.geomspace(low, high * 1.0001, bins)
+    else:
+        linear_time(ax, high * 1.05 or 1e-6, 0.0 if low < high / 2 else low - (high - low) * 0.2)
+        edges = np.linspace(low, high * 1.0001 or 1e-6, bins)
+    counts, _ = np.histogram(times_s, edges)
+    colours = [STALL_COLOUR if left >= limit_s else COLOURS[tail.kind] for left in edges[:-1]]
+    ax.bar(edges[:-1], counts, np.diff(edges), align="edge", color=colours, linewidth=0)
+    ax.set_ylim(0, max(int(counts.max()), 1) * 1.05)
+    ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    ax.grid(axis="y")
+    ax.set_ylabel(f"{tail.per}{plural(tail.per)}")
+    ax.set_xlabel(f"time in {printable(tail.stage)}, one {tail.per}{' (log scale)' if log else ''}")
+    if high > limit_s:
+        ax.axvspan(limit_s, ax.get_xlim()[1], color=STALL_COLOUR, alpha=0.07, linewidth=0)
+    ax.axvline(limit_s, color=INK, linewidth=1.4)
+    text = f"p{tail.percentile}: {seconds(limit_s)}"
+    right = ax.transData.transform((limit_s, 0))[0] > ax.bbox.x0 + ax.bbox.width / 2
+    look: dict[str, Any] = {"ha": "right" if right else "left", "va": "bottom", "weight": "bold"}
+    ax.annotate(
+        text,
+        (limit_s, 1),
+        (0, 4),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        size=TEXT_SIZE,
+        **look,
+    )
+    return made

@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from stallscope.charts.sheet import INK, TEXT_SIZE, SheetPart, sheet, styled, value_axis
-from stallscope.charts.strip import BAR, Strip, StripPiece
+from stallscope.charts.bars import BAR, Strip, StripPiece
+from stallscope.charts.sheet import AXIS, ROOM, Sheet, styled, value_axis
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import NOTHING, UNIT_KEYS, profile
 from stallscope.stages import COLOURS
 from stallscope.units import printable, share
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from stallscope.charts.sheet import Sheet
     from stallscope.run.result import Run
 
 
@@ -31,10 +28,8 @@ LOADING: Final = "loading"
 
 NOTICED: Final = 0.05
 """Share of a sample's time from which on hidden decoding is what the title speaks of."""
-_LEFT: Final = 1.25
-_RIGHT: Final = 0.4
-NAMED: Final = 0.01
-"""A piece with a smaller share has no name."""
+_NAMES: Final = 1.3
+"""Width of the bars' names, inches."""
 _GAP: Final = 0.15
 _LOADING_COLOUR: Final = "#8C8C8C"
 LIBRARIES: Final = ("PIL", "torchvision", "cv2")
@@ -92,24 +87,40 @@ def naive(spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+@styled
 def figure(run: Run) -> Sheet:
-    """Both bars as a picture."""
+    """Both bars as a picture, the stopwatch's over the true one."""
     table, found = naive(run.work), profile(run.work)
     if table.is_empty():
         told = "Samples cannot be told apart in this loader: no stopwatch would see their stages"
-        return sheet(told if found.stages else NOTHING, nothing(run), [])[0]
+        return Sheet(told if found.stages else NOTHING, nothing(run))
     key = (
         "upper bar: computed from the same recording; outside of the transforms a stopwatch sees "
         "only loading · lower bar: the same time, by what it was"
     )
     notes = (f"{population(run, found)} · without collate", key)
-    width = SheetPart(0.0, left=_LEFT, right=_RIGHT).width
-    upper, lower = (Strip(pieces, width, _RIGHT) for pieces in (_blamed(table), _true(table)))
-    height = lower.height + _GAP + upper.height
-    body = SheetPart(height, axis="share of a sample's time", left=_LEFT, right=_RIGHT)
-    made, (ax,) = sheet(title(table), notes, [body])
-    with styled():
-        _draw(ax, upper, lower)
+    blames = table.select("blamed", "blamed_share").unique(maintain_order=True).iter_rows()
+    upper = Strip(
+        [
+            _piece(name, part, _LOADING_COLOUR if name == LOADING else COLOURS["transform"])
+            for name, part in blames
+        ],
+        ROOM - _NAMES,
+    )
+    stages = table.select("stage", "share", "kind").iter_rows()
+    lower = Strip([_piece(name, part, COLOURS[kind]) for name, part, kind in stages], ROOM - _NAMES)
+    base = lower.height + _GAP
+    made = Sheet(title(table), notes, [base + upper.height + AXIS])
+    (ax,) = made.parts
+    ax.set_ylim(0, base + upper.height)
+    ax.set_yticks([base + BAR / 2, BAR / 2], ["a stopwatch", "what happened"])
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    value_axis(ax, 0.0, 1.0, share)
+    ax.grid(visible=False)
+    upper.draw(ax, base)
+    lower.draw(ax)
+    ax.set_xlabel("share of a sample's time")
     return made
 
 
@@ -134,34 +145,6 @@ def _share_of(table: pl.DataFrame, kind: str) -> float:
     return float(table.filter(pl.col("kind") == kind)["share"].sum())
 
 
-def _blamed(table: pl.DataFrame) -> list[StripPiece]:
-    rows = table.select("blamed", "blamed_share").unique(maintain_order=True).iter_rows()
-    return [
-        _piece(name, part, _LOADING_COLOUR if name == LOADING else COLOURS["transform"])
-        for name, part in rows
-    ]
-
-
-def _true(table: pl.DataFrame) -> list[StripPiece]:
-    rows = table.select("stage", "kind", "share").iter_rows()
-    return [_piece(name, part, COLOURS[kind], dark=kind == "fetch") for name, kind, part in rows]
-
-
-def _piece(name: str, part: float, colour: str, *, dark: bool = False) -> StripPiece:
+def _piece(name: str, part: float, colour: str) -> StripPiece:
     name, numbers = printable(name, 24), share(part)
-    outside = f"{name} {numbers}" if part >= NAMED else ""
-    return StripPiece(name, part, numbers, colour, dark=dark, outside=outside)
-
-
-def _draw(ax: Axes, upper: Strip, lower: Strip) -> None:
-    """Draw the naive bar over the true one."""
-    base = lower.height + _GAP
-    ax.set_ylim(0, base + upper.height)
-    middles = [base + BAR / 2, BAR / 2]
-    ax.set_yticks(middles, ["a stopwatch", "what happened"], size=TEXT_SIZE, color=INK)
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
-    value_axis(ax, 0.0, 1.0, share)
-    ax.grid(visible=False)
-    upper.draw(ax, base)
-    lower.draw(ax)
+    return StripPiece(name, part, numbers, colour, f"{name} {numbers}")

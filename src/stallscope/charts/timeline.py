@@ -7,24 +7,23 @@ stall. A part of the loop that is too narrow for its name has it below, once, at
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
+from stallscope.charts.bars import place
 from stallscope.charts.sheet import (
+    AXIS,
     FAINT,
     INK,
     PAPER,
-    SMALL_SIZE,
-    TEXT_SIZE,
-    SheetPart,
+    ROOM,
+    Sheet,
     draw_key,
+    ink_on,
     linear_time,
-    place,
-    sheet,
     styled,
     text_width,
 )
@@ -39,31 +38,15 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from stallscope.charts.sheet import Placed, Sheet
     from stallscope.run.result import Run
     from stallscope.run.timeline import Timeline
-
-    Span = tuple[float, float]
 
 
 MOST_ARROWS: Final = 12
 """To so many stalls, the longest first, an arrow leads."""
 LONG: Final = 0.3
 """A stall that takes less of the longest one in the window has no arrow."""
-GAP: Final = 0.55
-"""Between the workers and the loop, in lanes."""
-LOOP_HALF: Final = 0.5
-"""Of the loop's boxes, in lanes."""
-BELOW: Final = 0.95
-"""From the middle of the loop to what is below its steps' numbers, in lanes."""
-NAME_ROW: Final = 0.5
-"""Height of a row of names below that, in lanes."""
-_NAME_ROWS: Final = 3
-_SEEN: Final = 0.02
-"""What is narrower than so many inches is no more than a hair, and has no name."""
-_MARGIN: Final = 0.08
-_APART: Final = 0.06
-"""Between a text and the ends of its part, and between two names, inches."""
+MOST_LANES: Final = 16
 LOOP: Final = "training loop"
 ORDER: Final = ("fetch", "decode", "transform", "other", "collate")
 """In which a batch's kinds are drawn."""
@@ -74,291 +57,153 @@ UNKNOWN: Final[dict[str, Any]] = {
     "linewidth": 0.6,
 }
 """How a batch looks that was not recorded."""
-_HALF: Final = 0.36
-"""Of a batch's box, in lanes."""
-_SEND: Final = 0.1
-"""Height of the mark of sending, in lanes."""
-MOST_LANES: Final = 16
-MANY_LANES: Final = 8
-_LANE, _LOW_LANE = 0.34, 0.28
-"""Height of a lane, inches; the lower one where there are more than `MANY_LANES`."""
-_RIGHT: Final = 0.3
-_ABOVE: Final = 0.55
-"""From the top to the middle of the first lane, in lanes."""
 HALO: Final = withStroke(linewidth=3.0, foreground=PAPER)
 """A line that leads to a name may pass under a text."""
+_SEEN: Final = 0.02
+"""What is narrower than so many inches is no more than a hair, and has no name."""
+_APART: Final = 0.06
+"""Between two texts, inches."""
+_NAMES: Final = 1.1
+"""Width of the lanes' names, inches."""
+
+# Heights in lanes
+_HALF, _LOOP_HALF = 0.36, 0.5
+"""Of a batch's box and of the loop's."""
+_GAP: Final = 0.55
+"""Between the workers and the loop."""
+_SEND: Final = 0.1
+"""Of the mark of sending."""
+_BELOW: Final = 0.95
+"""From the middle of the loop to what is below its steps' numbers."""
+_NAME_ROW, _NAME_ROWS = 0.5, 3
+"""Of a row of names below that, and how many there are."""
 
 
-@dataclass(frozen=True)
-class Called:
-    """The name of a part of the loop that is too narrow for it, below a line that leads to it."""
-
-    name: str
-    placed: Placed
-    """In seconds from the window's begin."""
-
-
-@dataclass(frozen=True)
 class Layout:
-    """Where things stand."""
-
-    lanes: dict[int | None, int]
-    """Row of each worker that is shown."""
-    inch: float
-    """Seconds in an inch of the axis."""
-    long: list[dict[str, Any]]
-    """The stalls to which an arrow leads; rows of `Timeline.stalls`."""
-    called: tuple[Called, ...] = ()
-
-    @property
-    def loop(self) -> float:
-        """Row of the training loop."""
-        return len(self.lanes) + GAP
-
-    @property
-    def bottom(self) -> float:
-        """Where everything ends, in lanes."""
-        rows = max((one.placed.row + 1 for one in self.called), default=0)
-        return self.loop + BELOW + NAME_ROW * rows
-
-    @property
-    def arrows(self) -> list[dict[str, Any]]:
-        """The stalls whose worker is shown, so that an arrow can lead to them."""
-        return [stall for stall in self.long if stall["worker"] in self.lanes]
-
-    def awaits(self, place: dict[str, Any]) -> bool:
-        """Whether what has these values (of the batch, or of the step) is of a long stall."""
-        return any(place.items() <= stall.items() for stall in self.long)
-
-
-def long_stalls(found: Timeline) -> list[dict[str, Any]]:
-    """The stalls to which an arrow leads, the longest first."""
-    matters = pl.col("stall_s") >= LONG * pl.col("stall_s").max()
-    long = found.stalls.filter(matters, pl.col("left_s") >= 0)
-    return long.sort("stall_s", descending=True).head(MOST_ARROWS).to_dicts()
-
-
-def called(found: Timeline, inch: float) -> tuple[Called, ...]:
-    """The names that fit into none of their parts: each once, at the widest of them.
+    """Where things stand.
 
     Args:
         found: what is shown.
-        inch: seconds in an inch of the axis.
+        step: the one to which an arrow leads; None: those with the longest stalls.
+
+    Attributes:
+        lanes: row of each worker that is shown; those whose batches were waited for go first, where
+            there are too many.
+        inch: seconds in an inch of the axis, about.
+        long: the long stalls; rows of `Timeline.stalls`.
+        arrows: those whose worker is shown, so that an arrow can lead to them.
+        loop: row of the training loop.
+        called: the names that fit into none of their parts, each with its place in seconds.
+        bottom: where everything ends, in lanes.
     """
-    widest: dict[str, tuple[float, float]] = {}
-    for use in found.uses.filter(kind="other").iter_rows(named=True):
-        span = seen(found, (use["start_s"], use["end_s"]))
-        known = widest.setdefault(use["stage"], span)
-        if span[1] - span[0] > known[1] - known[0]:
-            widest[use["stage"]] = span
-    narrow = [
-        (printable(stage), span)
-        for stage, span in widest.items()
-        if stage != OTHER.name
-        and _SEEN * inch <= span[1] - span[0]
-        and not fits(printable(stage), span, inch)
-    ]
-    narrow.sort(key=lambda each: each[1][0] - each[1][1])
-    wanted = [(sum(span) / 2, text_width(name, SMALL_SIZE) * inch) for name, span in narrow]
-    places = place(wanted, (0.0, found.length_s), rows=_NAME_ROWS, gap=_APART * inch)
-    return tuple(
-        Called(name, placed)
-        for (name, _), placed in zip(narrow, places, strict=True)
-        if placed is not None
-    )
 
+    def __init__(self, found: Timeline, step: int | None = None) -> None:
+        self.found = found
+        self.inch = found.length_s / (ROOM - _NAMES)
+        stalls = found.stalls if step is None else found.stalls.filter(pl.col("step") == step)
+        stalls = stalls.sort("stall_s", descending=True, maintain_order=True)
+        awaited = [worker for worker in stalls["worker"] if worker in found.workers]
+        kept = set(list(dict.fromkeys([*awaited, *found.workers]))[:MOST_LANES])
+        shown = [worker for worker in found.workers if worker in kept]
+        self.lanes = {worker: row for row, worker in enumerate(shown)}
+        matters = pl.col("stall_s") >= LONG * pl.col("stall_s").max()
+        self.long = stalls.filter(matters, pl.col("left_s") >= 0).head(MOST_ARROWS).to_dicts()
+        self.arrows = [stall for stall in self.long if stall["worker"] in self.lanes]
+        self.loop = len(self.lanes) + _GAP
+        self.called = list(self._called())
+        rows = max((placed.row + 1 for _, placed in self.called), default=0)
+        self.bottom = self.loop + _BELOW + _NAME_ROW * rows
 
-def seen(found: Timeline, span: tuple[float, float]) -> tuple[float, float]:
-    """What is inside of the window of a piece of time."""
-    return max(span[0], 0.0), min(span[1], found.length_s)
+    def awaits(self, **values: Any) -> bool:
+        """Whether what has these values (of the batch, or of the step) is of a long stall."""
+        return any(values.items() <= stall.items() for stall in self.long)
 
+    def seen(self, span: dict[str, Any]) -> tuple[float, float]:
+        """What is inside of the window of a piece of time."""
+        return max(span["start_s"], 0.0), min(span["end_s"], self.found.length_s)
 
-def fits(text: str, span: tuple[float, float], inch: float) -> bool:
-    """Whether a text has room in a piece of time."""
-    return (text_width(text, SMALL_SIZE, bold=True) + _MARGIN) * inch <= span[1] - span[0]
+    def fits(self, text: str, begin: float, end: float) -> bool:
+        """Whether a text has room in a piece of time."""
+        return (text_width(text, bold=True) + 0.1) * self.inch <= end - begin
 
-
-def box(ax: Axes, span: tuple[float, float], row: float, half: float, **look: Any) -> None:
-    """Draw a piece of time in a row."""
-    start, end = span
-    # The limits are known; `add_patch` would work them out from every box
-    ax.add_artist(Rectangle((start, row - half), end - start, 2 * half, **look))
-
-
-def draw_loop_lane(ax: Axes, found: Timeline, layout: Layout) -> None:
-    """Draw the loop's lane, and what is written below it."""
-    for use in found.uses.iter_rows(named=True):
-        span, colour = (use["start_s"], use["end_s"]), COLOURS[use["kind"]]
-        box(ax, span, layout.loop, LOOP_HALF, color=colour, lw=0)
-        if use["kind"] == "other":
-            _write_if_room(ax, seen(found, span), printable(use["stage"]), layout, INK)
-    row = (layout.loop - LOOP_HALF, layout.loop + LOOP_HALF)
-    for begin in found.begins_s:
-        ax.plot([begin] * 2, row, color=PAPER, linewidth=0.8, solid_capstyle="butt")
-    for stall in found.stalls.iter_rows(named=True):
-        span = (stall["start_s"], stall["end_s"])
-        box(ax, span, layout.loop, LOOP_HALF, color=STALL_COLOUR, lw=0)
-        _write_if_room(ax, seen(found, span), seconds(stall["stall_s"]), layout, PAPER)
-    _number_steps(ax, found, layout)
-    _call(ax, layout)
-
-
-def _write_if_room(ax: Axes, span: Span, text: str, layout: Layout, colour: str) -> None:
-    if fits(text, span, layout.inch):
-        look: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold"}
-        ax.text(sum(span) / 2, layout.loop, text, size=SMALL_SIZE, color=colour, **look)
-
-
-def _number_steps(ax: Axes, found: Timeline, layout: Layout) -> None:
-    """Under the loop, at the begin of each use; those that were waited for go first."""
-    steps = found.window.steps.select("step", "batch", *found.window.since("end_ns")).rows()
-    begins = [(batch, begin, layout.awaits({"step": step})) for step, batch, begin in steps]
-    taken: list[Span] = []
-    lines = [(one.placed.at, one.placed.at) for one in layout.called]
-    for batch, begin, marked in sorted(begins, key=lambda each: not each[2]):
-        text = str(batch)
-        half = (text_width(text, SMALL_SIZE, bold=True) / 2 + 0.05) * layout.inch
-        middle = min(max(begin + half, half), found.length_s - half)
-        others = taken if marked else [*taken, *lines]
-        if all(middle + half <= left or right <= middle - half for left, right in others):
-            taken.append((middle - half, middle + half))
-            look: dict[str, Any] = {"ha": "center", "va": "center", "size": SMALL_SIZE}
-            look |= {"color": FAINT, "weight": "normal"}
-            if marked:
-                look |= {"color": STALL_COLOUR, "weight": "bold", "path_effects": [HALO]}
-            ax.text(middle, layout.loop + 0.76, text, **look)
-
-
-def _call(ax: Axes, layout: Layout) -> None:
-    """The names that have no room in the lane, each with a line to what it names."""
-    for one in layout.called:
-        down = layout.loop + BELOW + NAME_ROW * one.placed.row
-        line = (layout.loop + LOOP_HALF, down + NAME_ROW * 0.8)
-        ax.plot([one.placed.at] * 2, line, color=FAINT, linewidth=0.7, zorder=0.5)
-        look: dict[str, Any] = {"va": "center", "size": SMALL_SIZE, "color": INK}
-        ax.text(one.placed.left, down + NAME_ROW / 2, one.name, path_effects=[HALO], **look)
-
-
-def draw(ax: Axes, found: Timeline, layout: Layout) -> Axes:
-    """Draw the lanes, the loop, and the lines from a batch to the stall that it ended."""
-    linear_time(ax, found.length_s)
-    _name_lanes(ax, layout)
-    for block in found.blocks.iter_rows(named=True):
-        row = layout.lanes.get(block["worker"])
-        if row is not None:
-            _draw_block(ax, block, row)
-            _number_block(ax, block, found, layout)
-    for sent in found.sends.iter_rows(named=True):
-        _draw_send(ax, sent, layout)
-    draw_loop_lane(ax, found, layout)
-    for stall in layout.arrows:
-        _lead(ax, stall, layout)
-    return ax
-
-
-def _name_lanes(ax: Axes, layout: Layout) -> None:
-    names = [worker_name(worker) for worker in layout.lanes]
-    ax.set_yticks([*range(len(names)), layout.loop], [*names, LOOP], size=TEXT_SIZE, color=INK)
-    ax.set_ylim(layout.bottom, -0.55)
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
-
-
-def _draw_block(ax: Axes, block: dict[str, Any], row: int) -> None:
-    start, end = block["start_s"], block["end_s"]
-    if not block["recorded"]:
-        box(ax, (start, end), row, _HALF, **UNKNOWN)
-    for kind in ORDER:
-        box(ax, (start, start + block[kind]), row, _HALF, color=COLOURS[kind], lw=0)
-        start += block[kind]
-    ax.plot([block["start_s"]] * 2, [row - _HALF, row + _HALF], color=INK, linewidth=1.4)
-
-
-def _number_block(ax: Axes, block: dict[str, Any], found: Timeline, layout: Layout) -> None:
-    """In the middle of what is seen of it, where there is room for it."""
-    begin, end = max(block["start_s"], 0.0), min(block["end_s"], found.length_s)
-    text, marked = (
-        str(block["batch"]),
-        layout.awaits({name: block[name] for name in ("epoch", "batch")}),
-    )
-    if (text_width(text, SMALL_SIZE, bold=True) + 0.12) * layout.inch <= end - begin:
-        _chip(ax, ((begin + end) / 2, layout.lanes[block["worker"]]), text, marked=marked)
-
-
-def _chip(ax: Axes, at: tuple[float, float], text: str, *, marked: bool) -> None:
-    ground = {"boxstyle": "round,pad=0.16", "lw": 0, "facecolor": PAPER, "alpha": 0.92}
-    if marked:
-        ground |= {"facecolor": STALL_COLOUR, "alpha": 1.0}
-    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "bbox": ground, "zorder": 5}
-    ax.text(*at, text, size=SMALL_SIZE, weight="bold", color=PAPER if marked else INK, **look)
-
-
-def _draw_send(ax: Axes, sent: dict[str, Any], layout: Layout) -> None:
-    """A thin mark under the lane of whoever sends; pinning is next to the loop."""
-    row = layout.loop if sent["kind"] == "pin" else layout.lanes.get(sent["worker"])
-    if row is None:
-        return
-    half = LOOP_HALF if sent["kind"] == "pin" else _HALF
-    bottom, span = row + half + 0.02 + _SEND / 2, (sent["start_s"], sent["end_s"])
-    box(ax, span, bottom, _SEND / 2, color=COLOURS[sent["kind"]], lw=0.8)
-
-
-def _lead(ax: Axes, stall: dict[str, Any], layout: Layout) -> None:
-    row = layout.lanes[stall["worker"]]
-    effects = [withStroke(linewidth=3.2, foreground=PAPER, alpha=0.85)]
-    xs = (stall["left_s"], stall["end_s"])
-    ys = (row + _HALF + 0.02 + _SEND, layout.loop - LOOP_HALF)
-    ax.plot(xs, ys, color=INK, linewidth=1.1, path_effects=effects, zorder=4)
-    ax.plot(xs[1:], ys[1:], marker="v", markersize=5, color=INK, zorder=4)
+    def _called(self) -> Iterator[tuple[str, Any]]:
+        """Each once, at the widest of its parts."""
+        widest: dict[str, tuple[float, float]] = {}
+        for use in self.found.uses.filter(kind="other").iter_rows(named=True):
+            begin, end = self.seen(use)
+            name = printable(use["stage"])
+            known = widest.setdefault(name, (begin, end))
+            if end - begin > known[1] - known[0]:
+                widest[name] = (begin, end)
+        widest.pop(OTHER.name, None)
+        narrow = {
+            name: span
+            for name, span in widest.items()
+            if span[1] - span[0] >= _SEEN * self.inch and not self.fits(name, *span)
+        }
+        wanted = [(sum(span) / 2, text_width(name) * self.inch) for name, span in narrow.items()]
+        places = place(wanted, self.found.length_s, rows=_NAME_ROWS, gap=_APART * self.inch)
+        yield from ((name, placed) for name, placed in zip(narrow, places, strict=True) if placed)
 
 
 def figure(run: Run) -> Sheet:
     """A few seconds of the workers and of the loop as a picture."""
     found = timeline(run)
     if found is None:
-        return sheet(NO_LOOP, nothing(run), [])[0]
+        return Sheet(NO_LOOP, nothing(run))
     return picture(run, found, pattern_or_title(run))
 
 
-def picture(run: Run, found: Timeline, title: str) -> Sheet:
-    """A piece of a run as a picture with this title."""
-    part, layout = layout_of(found)
-    return drawn(found, (part, layout), title, small_notes(run, found, layout))
+@styled
+def picture(
+    run: Run,
+    found: Timeline,
+    title: str,
+    *,
+    where: str = "of the steady state",
+    step: int | None = None,
+) -> Sheet:
+    """A piece of a run as a picture.
 
-
-def drawn(found: Timeline, room: tuple[SheetPart, Layout], title: str, notes: list[str]) -> Sheet:
-    """A timeline in its room, as `layout_of` has it."""
-    part, layout = room
-    made, (ax,) = sheet(title, notes, [part])
-    with styled():
-        draw(ax, found, layout)
-        draw_key(ax, dict(_key(found)))
-    return made
-
-
-def layout_of(found: Timeline) -> tuple[SheetPart, Layout]:
-    """The workers whose batches were waited for go first, where there are too many."""
-    awaited = found.stalls.sort("stall_s", descending=True)["worker"].to_list()
-    ordered = list(dict.fromkeys([w for w in awaited if w in found.workers] + [*found.workers]))
-    kept = set(ordered[:MOST_LANES])
-    lanes = {worker: row for row, worker in enumerate(w for w in found.workers if w in kept)}
-    names = [LOOP, *(worker_name(worker) for worker in lanes)]
-    left = max(text_width(name, TEXT_SIZE) for name in names) + 0.12
-    inch = found.length_s / SheetPart(1.0, left=left, right=_RIGHT).width
-    layout = Layout(lanes, inch, long_stalls(found), called(found, inch))
+    Args:
+        run: what was measured.
+        found: the piece.
+        title: of the picture.
+        where: the piece lies, in words.
+        step: the one to which an arrow leads; None: those with the longest stalls.
+    """
+    layout = Layout(found, step)
+    lane = 0.34 if len(layout.lanes) <= MOST_LANES / 2 else 0.28
+    made = Sheet(title, _notes(run, layout, where), [lane * (layout.bottom + 0.55) + AXIS + 0.35])
+    (ax,) = made.parts
+    linear_time(ax, found.length_s)
+    names = [*map(worker_name, layout.lanes), LOOP]
+    ax.set_yticks([*layout.lanes.values(), layout.loop], names)
+    ax.set_ylim(layout.bottom, -0.55)
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    for block in found.blocks.iter_rows(named=True):
+        if block["worker"] in layout.lanes:
+            _draw_block(ax, block, layout)
+    for sent in found.sends.iter_rows(named=True):
+        _draw_send(ax, sent, layout)
+    _draw_loop(ax, layout)
+    for stall in layout.arrows:
+        _lead(ax, stall, layout)
     axis = "time, from some moment of the steady state on · numbers: batches"
     if layout.arrows:
         arrows = "arrow" if len(layout.arrows) == 1 else "arrows"
         axis += f" · {arrows}: the batch that was waited for comes"
-    lane = _LANE if len(lanes) <= MANY_LANES else _LOW_LANE
-    height = lane * (layout.bottom + _ABOVE)
-    return SheetPart(height, above=0.36, axis=axis, left=left, right=_RIGHT), layout
+    ax.set_xlabel(axis)
+    draw_key(ax, dict(_key(found)))
+    return made
 
 
-def small_notes(run: Run, found: Timeline, layout: Layout) -> list[str]:
+def _notes(run: Run, layout: Layout, where: str) -> list[str]:
     """What is shown, and what is not."""
+    found = layout.found
     steps = found.window.steps
-    window = f"{seconds(found.length_s)} of the steady state, {count(steps.height, 'step')}"
+    window = f"{seconds(found.length_s)} {where}, {count(steps.height, 'step')}"
     batch = "white: no batch in hand · within a batch, its samples' times are put together by kind"
     lines = [f"{window} · {batch}"]
     if steps["epoch"].n_unique() > 1:
@@ -379,15 +224,103 @@ def _key(found: Timeline) -> Iterator[tuple[str, Any]]:
             yield kind, COLOURS[kind]
     if not found.blocks["recorded"].all():
         yield "not recorded", UNKNOWN
-    sent = set(found.sends["kind"].to_list())
-    used = set(found.uses["kind"].to_list())
-    if "send" in sent:
-        yield "send", COLOURS["send"]
-    if "pin" in sent or "h2d" in used:
-        yield "copy", COLOURS["h2d"]
-    if "step" in used:
-        yield "step", COLOURS["step"]
-    if "other" in used and not (found.blocks["other"] > 0).any():
+    drawn = {*found.sends["kind"], *found.uses["kind"]}
+    for name, kinds in (("send", {"send"}), ("copy", {"pin", "h2d"}), ("step", {"step"})):
+        if kinds & drawn:
+            yield name, COLOURS["h2d" if name == "copy" else name]
+    if "other" in drawn and not (found.blocks["other"] > 0).any():
         yield "other", COLOURS["other"]
     if found.stalls.height:
         yield "stall", STALL_COLOUR
+
+
+def _box(ax: Axes, begin: float, end: float, row: float, half: float, **look: Any) -> None:
+    # The limits are known; `add_patch` would work them out from every box
+    ax.add_artist(Rectangle((begin, row - half), end - begin, 2 * half, **look))
+
+
+def _draw_block(ax: Axes, block: dict[str, Any], layout: Layout) -> None:
+    """A batch, with its number where there is room in what is seen of it."""
+    row, start = layout.lanes[block["worker"]], block["start_s"]
+    if not block["recorded"]:
+        _box(ax, start, block["end_s"], row, _HALF, **UNKNOWN)
+    for kind in ORDER:
+        _box(ax, start, start + block[kind], row, _HALF, color=COLOURS[kind], lw=0)
+        start += block[kind]
+    ax.plot([block["start_s"]] * 2, [row - _HALF, row + _HALF], color=INK, linewidth=1.4)
+    begin, end = layout.seen(block)
+    text = str(block["batch"])
+    if not layout.fits(text, begin, end):
+        return
+    ground = {"boxstyle": "round,pad=0.16", "lw": 0, "facecolor": PAPER, "alpha": 0.92}
+    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 5}
+    if layout.awaits(epoch=block["epoch"], batch=block["batch"]):
+        ground |= {"facecolor": STALL_COLOUR, "alpha": 1.0}
+        look |= {"color": PAPER}
+    ax.text((begin + end) / 2, row, text, weight="bold", bbox=ground, **look)
+
+
+def _draw_send(ax: Axes, sent: dict[str, Any], layout: Layout) -> None:
+    """A thin mark under the lane of whoever sends; pinning is next to the loop."""
+    pins = sent["kind"] == "pin"
+    row = layout.loop if pins else layout.lanes.get(sent["worker"])
+    if row is not None:
+        middle = row + (_LOOP_HALF if pins else _HALF) + 0.02 + _SEND / 2
+        look: dict[str, Any] = {"color": COLOURS[sent["kind"]], "lw": 0.8}
+        _box(ax, sent["start_s"], sent["end_s"], middle, _SEND / 2, **look)
+
+
+def _draw_loop(ax: Axes, layout: Layout) -> None:
+    """Draw the loop's lane, and what is written below it."""
+    found = layout.found
+    top, bottom = layout.loop - _LOOP_HALF, layout.loop + _LOOP_HALF
+    for use in found.uses.iter_rows(named=True):
+        name = printable(use["stage"]) if use["kind"] == "other" else ""
+        _draw_part(ax, use, layout, COLOURS[use["kind"]], name)
+    for begin in found.begins_s:
+        ax.plot([begin] * 2, [top, bottom], color=PAPER, linewidth=0.8, solid_capstyle="butt")
+    for stall in found.stalls.iter_rows(named=True):
+        _draw_part(ax, stall, layout, STALL_COLOUR, seconds(stall["stall_s"]))
+    _number_steps(ax, layout)
+    for name, placed in layout.called:
+        down = layout.loop + _BELOW + _NAME_ROW * placed.row
+        line = [bottom, down + _NAME_ROW * 0.8]
+        ax.plot([placed.at] * 2, line, color=FAINT, linewidth=0.7, zorder=0.5)
+        ax.text(placed.left, down + _NAME_ROW / 2, name, va="center", path_effects=[HALO])
+
+
+def _draw_part(ax: Axes, span: dict[str, Any], layout: Layout, colour: str, text: str) -> None:
+    """A part of the loop's time, with a text where there is room."""
+    _box(ax, span["start_s"], span["end_s"], layout.loop, _LOOP_HALF, color=colour, lw=0)
+    begin, end = layout.seen(span)
+    if text and layout.fits(text, begin, end):
+        look: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold"}
+        ax.text((begin + end) / 2, layout.loop, text, color=ink_on(colour), **look)
+
+
+def _number_steps(ax: Axes, layout: Layout) -> None:
+    """Under the loop, at the begin of each use; those that were waited for go first."""
+    window = layout.found.window
+    steps = window.steps.select("step", "batch", *window.since("end_ns")).rows()
+    begins = [(batch, begin, layout.awaits(step=step)) for step, batch, begin in steps]
+    taken: list[tuple[float, float]] = []
+    lines = [(placed.at, placed.at) for _, placed in layout.called]
+    for batch, begin, marked in sorted(begins, key=lambda each: not each[2]):
+        half = (text_width(str(batch), bold=True) / 2 + 0.05) * layout.inch
+        middle = min(max(begin + half, half), layout.found.length_s - half)
+        others = taken if marked else [*taken, *lines]
+        if all(middle + half <= left or right <= middle - half for left, right in others):
+            taken.append((middle - half, middle + half))
+            look: dict[str, Any] = {"ha": "center", "va": "center", "color": FAINT}
+            if marked:
+                look |= {"color": STALL_COLOUR, "weight": "bold", "path_effects": [HALO]}
+            ax.text(middle, layout.loop + 0.76, str(batch), **look)
+
+
+def _lead(ax: Axes, stall: dict[str, Any], layout: Layout) -> None:
+    """Draw an arrow from the moment at which a batch left its worker to the end of its stall."""
+    xs = (stall["left_s"], stall["end_s"])
+    ys = (layout.lanes[stall["worker"]] + _HALF + 0.02 + _SEND, layout.loop - _LOOP_HALF)
+    effects = [withStroke(linewidth=3.2, foreground=PAPER, alpha=0.85)]
+    ax.plot(xs, ys, color=INK, linewidth=1.1, path_effects=effects, zorder=4)
+    ax.plot(xs[1:], ys[1:], marker="v", markersize=5, color=INK, zorder=4)

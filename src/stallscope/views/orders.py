@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.orders.result import DIFFERENT, FAILS
@@ -41,15 +40,19 @@ MOST: Final = 12
 BRACKETS: Final = "speed-up in brackets: predicted, not measured"
 MOST_REASONS: Final = 30
 _NAME: Final = 70
-_CHARTS: Final = {"ops": "order_ops", "predicted": "order_fit", "pictures": "order_pictures"}
-"""Modules, where they are not called after the picture."""
 
 
 def plot(orders: Orders, kind: str) -> Sheet:
     """Draw one of the pictures."""
-    chart: Any = import_module(f"stallscope.charts.{_CHARTS.get(kind, kind)}")
-    figure: Sheet = chart.figure(orders)
-    return figure
+    from stallscope.charts import orders as charts
+
+    figures = {
+        "orders": charts.figure,
+        "ops": charts.ops_figure,
+        "predicted": charts.predicted_figure,
+        "pictures": charts.pictures_figure,
+    }
+    return figures[kind](orders)
 
 
 def panel(orders: Orders, _kind: str) -> Any:

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import ipywidgets
 
-from stallscope.charts import order_pictures, orders
-from stallscope.charts import orders as best
-from stallscope.charts.sheet import sheet, styled
+from stallscope.charts import orders as charts
 from stallscope.errors import StallscopeError
 from stallscope.orders.result import (
     CLOSE,
@@ -133,17 +131,14 @@ class Tries:
         """What the order should cost beside the pipeline as it is, part by part."""
         rows = [self._row(self.as_it_is, positions)]
         rows += [self._row(positions)] if positions != self.as_it_is else []
-        made, (ax,) = sheet(self.answer(positions), [orders.KEY], [orders.part(rows)])
-        with styled():
-            orders.draw(ax, rows)
-        return made
+        return charts.bars_figure(self.answer(positions), [charts.KEY], rows)
 
     def pictures(self, positions: Positions) -> Sheet | None:
         """A few samples beside the original's; None where there are none."""
         found = self.compare(positions)
         if not found.pictures or positions == self.as_it_is:
             return None
-        return order_pictures.of(found, "This order")
+        return charts.comparison_figure(found, "This order")
 
     def answer(self, positions: Positions) -> str:
         """How fast the order should be, and was, in one sentence."""
@@ -172,7 +167,7 @@ class Tries:
         rows = [self._cells(positions, found) for positions, found in self.tried.items()]
         return html("{}{}", Notes(["tried, the last first"]), Table(_HEADS, rows[::-1]))
 
-    def _row(self, positions: Positions, beside: Positions | None = None) -> orders.PipelineRow:
+    def _row(self, positions: Positions, beside: Positions | None = None) -> charts.PipelineRow:
         """One bar; the pipeline as it is is also measured whenever another one is."""
         found = self.predict(positions)
         other = self.predict(beside).measured if beside else None
@@ -184,7 +179,7 @@ class Tries:
             measured = found.measured[:3]
         elif other is not None:
             measured = (other.measured_s * other.speedup, None, None)
-        return orders.PipelineRow(
+        return charts.PipelineRow(
             name="this order" if beside is None else "as it is",
             said=seconds(found.prediction.seconds),
             parts=parts,
@@ -245,7 +240,7 @@ HINT: Final = (
 
 def panel(orders: Orders) -> Panel:
     """Try orders by hand."""
-    still = best.figure(orders)
+    still = charts.figure(orders)
     if orders.bench is None:
         return saying(NO_BENCH, still=still)
     tries = Tries(orders, orders.bench)

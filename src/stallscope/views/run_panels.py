@@ -12,8 +12,7 @@ import ipywidgets
 import polars as pl
 
 from stallscope.charts.exposed import parts_of, picture, was_recorded
-from stallscope.charts.tail import Tail
-from stallscope.charts.tail import picture as tail_picture
+from stallscope.charts.stages import Tail, tail_figure
 from stallscope.charts.timeline import picture as timeline_picture
 from stallscope.run.stall_text import left_out, title, title_of_steps
 from stallscope.run.summary import profile, unit_times
@@ -217,7 +216,7 @@ class Tails:
     def draw(self, stage: str, worker: str, percentile: int) -> Sheet | None:
         """The distribution of a stage; None where this worker never was in it."""
         tail, _ = self._ask(stage, worker, percentile)
-        return tail_picture(tail, left_out(self.run)) if tail else None
+        return tail_figure(tail, left_out(self.run)) if tail else None
 
     def table(self, stage: str, worker: str, percentile: int) -> Markup:
         """The samples (or batches) beyond the percentile as HTML, the slowest first."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from itertools import combinations
 
-from stallscope.charts.sheet import place
+from stallscope.charts.bars import place
 
 
 class TestPlace:
     def test_keeps_a_lonely_label_in_the_lowest_row(self):
         """Where there is room, nothing is lifted."""
-        (label,) = place([(5.0, 1.0)], (0.0, 10.0), rows=3, gap=0.1)
+        (label,) = place([(5.0, 1.0)], 10.0, rows=3, gap=0.1)
 
         assert 0 == label.row
 
@@ -20,7 +20,7 @@ class TestPlace:
         chance = random.Random(1)
         for _ in range(200):
             wanted = [(chance.uniform(0, 9), chance.uniform(0.2, 2)) for _ in range(12)]
-            placed = [one for one in place(wanted, (0.0, 9.0), rows=4, gap=0.1) if one]
+            placed = [one for one in place(wanted, 9.0, rows=4, gap=0.1) if one]
             for one, other in combinations(placed, 2):
                 lower, upper = sorted((one, other), key=lambda label: label.row)
                 if lower.row == upper.row:
@@ -30,4 +30,4 @@ class TestPlace:
 
     def test_leaves_out_what_has_no_room(self):
         """A label that is wider than the axis has no place."""
-        assert [None] == place([(1.0, 20.0)], (0.0, 9.0), rows=4, gap=0.1)
+        assert [None] == place([(1.0, 20.0)], 9.0, rows=4, gap=0.1)
