@@ -7,17 +7,19 @@ them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from itertools import groupby
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
 from stallscope.lines.result import in_order, notes_of, title
 from stallscope.stages import COLOURS
 from stallscope.units import count, file_name, printable, seconds, share
-from stallscope.views.document import Block, Document, Heading, Notes, html, join
+from stallscope.views.document import Block, Document, Heading, Notes, fill, html
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from markupsafe import Markup
 
@@ -40,12 +42,6 @@ HOT: Final = 0.01
 SHORTEST_GAP: Final = 3
 TAB: Final = 4
 
-_TABLE: Final = (
-    "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.3em 0;"
-    "color:inherit;font-size:inherit"  # which a page without a doctype does not do by itself
-)
-_CELL: Final = "padding:0 8px;text-align:right;border:none;white-space:nowrap"
-_SOURCE: Final = "padding:0 8px;text-align:left;border:none;white-space:pre;font-family:monospace"
 _HEAT: Final = "80"
 """Half transparent, so that a light and a dark ground both leave the text readable."""
 
@@ -59,14 +55,8 @@ def plot(lines: Lines, _kind: str = "lines") -> Sheet:
 
 def document(lines: Lines) -> Document:
     """The listings, the one with the hottest lines first."""
-    functions = in_order(lines)
-    listings: list[Block] = [
-        Listing(lines, function, place) for place, function in enumerate(functions)
-    ]
-    return Document(
-        "lines",
-        [Heading(title(lines)), *listings, Hidden(functions), Notes(notes_of(lines))],
-    )
+    blocks = [Heading(title(lines)), Listings(lines, in_order(lines)), Notes(notes_of(lines))]
+    return Document("lines", blocks)
 
 
 def panel(lines: Lines, _kind: str) -> Any:
@@ -81,24 +71,22 @@ def panel(lines: Lines, _kind: str) -> Any:
         for place, row in enumerate(functions)
     ]
     return pick(
-        lambda place: (None, join([Listing(lines, functions[place])])),
+        lambda place: (None, html("{}", Listings(lines, [functions[place]]))),
         dropdown("Function", options, 0),
         still=plot(lines),
     )
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     """A line of a listing."""
 
     line: int
     source: str
     """Without the indentation that all lines share; empty where there is no source."""
-    hits: int | None = None
-    """None for a line that never ran (a comment, another branch)."""
-    time_s: float = 0.0
-    share: float = 0.0
     own_share: float = 0.0
+    cells: tuple[str, ...] = ("",) * 4
+    """Hits, time, share and own share; empty for a line that never ran (a comment, another
+    branch)."""
 
 
 def listing(lines: Lines, function: dict[str, Any]) -> list[Shown | str]:
@@ -109,159 +97,80 @@ def listing(lines: Lines, function: dict[str, Any]) -> list[Shown | str]:
         function: a row of `lines.result.in_order`.
     """
     found = _all(lines, function["function"])
-    if len(found) <= LONG:
-        return list(found)
-    wanted = _wanted(found)
-    shortened: list[Shown | str] = []
-    gap: list[Shown] = []
-    for place, one in enumerate(found):
-        if place in wanted:
-            shortened += [*_gap(gap), one]
-            gap = []
-        else:
-            gap.append(one)
-    return [*shortened, *_gap(gap)]
+    wanted = set(range(len(found)))
+    if len(found) > LONG:  # the first lines, the hot ones, and those around
+        hottest = max(range(len(found)), key=lambda place: found[place].own_share)
+        hot = [place for place, line in enumerate(found) if line.own_share >= HOT] or [hottest]
+        wanted = {near for at in [0, *hot] for near in range(at - AROUND, at + AROUND + 1)}
+    shown: list[Shown | str] = []
+    for is_shown, places in groupby(range(len(found)), wanted.__contains__):
+        part = [found[place] for place in places]
+        few = len(part) < SHORTEST_GAP  # leaving them out would save nothing
+        shown += part if is_shown or few else [f"… {count(len(part), 'line')} not shown"]
+    return shown
 
 
 def _all(lines: Lines, name: str) -> list[Shown]:
-    table = lines.table().filter(pl.col("function") == name)
-    ran = {row["line"]: row for row in table.iter_rows(named=True)}
+    ran = {
+        row["line"]: (row["own_share"] or 0.0, _cells(row))
+        for row in lines.table().filter(pl.col("function") == name).iter_rows(named=True)
+    }
     sources = lines.sources.filter(pl.col("function") == name)
     texts = {line: text.expandtabs(TAB) for _, line, text in sources.iter_rows()}
-    indent = min((len(one) - len(one.lstrip()) for one in texts.values() if one.strip()), default=0)
-    return [
-        _shown(line, texts.get(line, "")[indent:], ran.get(line)) for line in sorted({*texts, *ran})
-    ]
+    texts = dict(zip(texts, dedent("\n".join(texts.values())).split("\n"), strict=False))
+    return [Shown(at, texts.get(at, ""), *ran.get(at, ())) for at in sorted({*texts, *ran})]
 
 
-def _shown(line: int, source: str, row: dict[str, Any] | None) -> Shown:
-    if row is None:
-        return Shown(line, source)
-    shares = (row["share"] or 0.0, row["own_share"] or 0.0)
-    return Shown(line, source, row["hits"], row["time_s"], *shares)
-
-
-def _wanted(found: list[Shown]) -> set[int]:
-    """Places of the first lines, of the hot ones, and of those around."""
-    hot = [place for place, one in enumerate(found) if one.own_share >= HOT]
-    if not hot:
-        hot = [max(range(len(found)), key=lambda place: found[place].own_share)]
-    return {near for place in [0, *hot] for near in range(place - AROUND, place + AROUND + 1)}
-
-
-def _gap(gap: list[Shown]) -> list[Shown | str]:
-    """What stands for lines that are left out; so few that it saves nothing are shown."""
-    if len(gap) < SHORTEST_GAP:
-        return list(gap)
-    return [f"… {count(len(gap), 'line')} not shown"]
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    shares = (share(row[name] or 0.0) for name in ("share", "own_share"))
+    return (f"{row['hits']:,}", seconds(row["time_s"]), *shares)
 
 
 @dataclass(frozen=True)
-class Listing(Block):
-    """One function, which opens and closes in a notebook."""
+class Listings(Block):
+    """Functions, each of which opens and closes in a notebook; the first is open."""
 
-    all_lines: Lines
-    function: dict[str, Any]
-    """A row of `lines.result.in_order`."""
-    place: int = 0
-    """Among the functions: the first is open, and a terminal shows only so many."""
-
-    def __str__(self) -> str:
-        if self.place >= MOST_FUNCTIONS:
-            return ""
-        return "\n".join([self._head(), *self._listed()])
-
-    def _head(self) -> str:
-        return printable(head(self.function, self.all_lines), 300)
-
-    def _listed(self) -> Iterator[str]:
-        yield "{:>6} {:>9} {:>9} {:>6} {:>6}   {}".format(*HEADS)
-        for line in listing(self.all_lines, self.function):
-            if isinstance(line, str):
-                yield f"{'':>40}   {line}"
-            else:
-                *cells, source = _cells(line)
-                numbers = "{:>6} {:>9} {:>9} {:>6} {:>6}".format(*cells)
-                yield f"{numbers}   {printable(source, 100)}".rstrip()
-
-    def __html__(self) -> Markup:
-        found = listing(self.all_lines, self.function)
-        hottest = max((line.own_share for line in found if isinstance(line, Shown)), default=0.0)
-        colour = COLOURS.get(self.function["kind"] or "other", COLOURS["other"]) + _HEAT
-        return html(
-            "<details{} style='margin:.5em 0'><summary>{}</summary>"
-            "<div style='overflow-x:auto'><table style='{}'>"
-            "<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div></details>",
-            html("" if self.place else " open"),
-            self._head(),
-            _TABLE,
-            join(
-                html("<th scope='col' style='{}'>{}</th>", style, name)
-                for name, style in zip(HEADS, (*[_CELL] * 5, _SOURCE), strict=True)
-            ),
-            join(_row(line, hottest, colour) for line in found),
-        )
-
-
-def _row(line: Shown | str, hottest: float, colour: str) -> Markup:
-    if isinstance(line, str):
-        return html(
-            "<tr style='background:none'><td colspan='{}' style='{}'></td>"
-            "<td style='{};opacity:.7'>{}</td></tr>",
-            len(HEADS) - 1,
-            _CELL,
-            _SOURCE,
-            line,
-        )
-    *cells, source = _cells(line)
-    wide = 100 * line.own_share / hottest if hottest else 0.0
-    heat = f"background:linear-gradient(to right,{colour} {wide:.1f}%,transparent {wide:.1f}%)"
-    weight = ";font-weight:bold" if hottest and line.own_share == hottest else ""
-    return html(
-        "<tr style='background:none'>{}<td style='{}'>{}</td></tr>",
-        join(html("<td style='{}'>{}</td>", _CELL, cell) for cell in cells),
-        f"{_SOURCE};{heat}{weight}",
-        printable(source, 200),
-    )
-
-
-@dataclass(frozen=True)
-class Hidden(Block):
-    """The functions that a terminal does not list."""
-
+    lines: Lines
     functions: Sequence[dict[str, Any]]
+    """Rows of `lines.result.in_order`."""
 
     def __str__(self) -> str:
-        hidden = self.functions[MOST_FUNCTIONS:]
-        if not hidden:
-            return ""
-        names = ", ".join(printable(row["function"], 60) for row in hidden)
-        return f"not shown: {count(len(hidden), 'more function')} ({names})"
+        form = "{:>6} {:>9} {:>9} {:>6} {:>6}   {}"
+        blocks = []
+        for function in self.functions[:MOST_FUNCTIONS]:
+            rows = [self._head(function), form.format(*HEADS)]
+            for line in listing(self.lines, function):
+                if isinstance(line, str):
+                    rows.append(f"{'':>40}   {line}")
+                else:
+                    cells = (line.line, *line.cells, printable(line.source, 100))
+                    rows.append(form.format(*cells).rstrip())
+            blocks.append("\n".join(rows))
+        if hidden := self.functions[MOST_FUNCTIONS:]:
+            names = ", ".join(printable(row["function"], 60) for row in hidden)
+            blocks.append(f"not shown: {count(len(hidden), 'more function')} ({names})")
+        return "\n\n".join(blocks)
 
     def __html__(self) -> Markup:
-        return html("")
+        listings = []
+        for function in self.functions:
+            rows = [
+                line if isinstance(line, str) else line._replace(source=printable(line.source, 200))
+                for line in listing(self.lines, function)
+            ]
+            hottest = max((row.own_share for row in rows if isinstance(row, Shown)), default=0.0)
+            colour = COLOURS.get(function["kind"] or "other", COLOURS["other"]) + _HEAT
+            listings.append((self._head(function), colour, hottest, rows))
+        return fill("lines.html", heads=HEADS, listings=listings)
 
-
-def head(function: dict[str, Any], lines: Lines) -> str:
-    """What stands over a listing: the function, its share, its stage, its place."""
-    own = f"{share(function['own_share'] or 0.0)} of a {lines.circumstances.unit}'s time is its own"
-    part = [f"{function['function']}: {own}"]
-    if function["stage"] and function["stage"] != function["function"]:
-        part.append(f"stage {function['stage']}")
-    part.append(f"{file_name(function['file'], 60)}:{function['line']}")
-    if function["why_not"]:
-        part.append(f"its source is not shown: {function['why_not']}")
-    return " · ".join(part)
-
-
-def _cells(one: Shown) -> tuple[str, ...]:
-    if one.hits is None:
-        return (str(one.line), "", "", "", "", one.source)
-    return (
-        str(one.line),
-        f"{one.hits:,}",
-        seconds(one.time_s),
-        share(one.share),
-        share(one.own_share),
-        one.source,
-    )
+    def _head(self, function: dict[str, Any]) -> str:
+        """What stands over a listing: the function, its share, its stage, its place."""
+        unit = self.lines.circumstances.unit
+        own = f"{share(function['own_share'] or 0.0)} of a {unit}'s time is its own"
+        parts = [f"{function['function']}: {own}"]
+        if function["stage"] and function["stage"] != function["function"]:
+            parts.append(f"stage {function['stage']}")
+        parts.append(f"{file_name(function['file'], 60)}:{function['line']}")
+        if function["why_not"]:
+            parts.append(f"its source is not shown: {function['why_not']}")
+        return printable(" · ".join(parts), 300)
