@@ -10,7 +10,8 @@ from support.build_notebook import NAME, a_notebook, install
 
 from stallscope import files
 from stallscope.errors import StallscopeError
-from stallscope.lab.notebooks import copy_notebooks, notebooks_folder
+from stallscope.files import packaged_folder
+from stallscope.lab.notebooks import copy_notebooks
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def rewrite(notebook):
 class TestFolder:
     def test_prefers_the_notebooks_inside_the_wheel(self, source):
         """An installed package finds the notebooks that were installed with it."""
-        assert notebooks_folder() == source.resolve()
+        assert packaged_folder("notebooks") == source.resolve()
 
     def test_finds_those_of_a_source_checkout(self, tmp_path, monkeypatch):
         """A checkout or an editable install finds the notebooks at its top."""
@@ -58,7 +59,7 @@ class TestFolder:
         nbformat.write(a_notebook(), top / "notebooks" / NAME)
         monkeypatch.setattr(files, "__file__", str(top / "src" / "stallscope" / "files.py"))
 
-        assert notebooks_folder() == top / "notebooks"
+        assert packaged_folder("notebooks") == top / "notebooks"
 
     def test_passes_over_an_empty_folder(self, tmp_path, monkeypatch):
         """A package whose folder of notebooks is empty uses those of the checkout."""
@@ -68,19 +69,19 @@ class TestFolder:
         nbformat.write(a_notebook(), top / "notebooks" / NAME)
         monkeypatch.setattr(files, "__file__", str(top / "src" / "stallscope" / "files.py"))
 
-        assert notebooks_folder() == top / "notebooks"
+        assert packaged_folder("notebooks") == top / "notebooks"
 
     def test_says_where_it_looked(self, tmp_path, monkeypatch):
         """Missing notebooks are one sentence that names both places."""
         monkeypatch.setattr(files, "__file__", str(tmp_path / "a" / "b" / "files.py"))
 
         with pytest.raises(StallscopeError, match=r"_share.notebooks and .*notebooks"):
-            notebooks_folder()
+            packaged_folder("notebooks")
 
 
 def test_the_first_notebook_is_the_door():
     """`stallscope lab` opens the first of them: the one that names the cause and leads on."""
-    names = sorted(path.name for path in notebooks_folder().glob("[0-9]*.ipynb"))
+    names = sorted(path.name for path in packaged_folder("notebooks").glob("[0-9]*.ipynb"))
 
     assert "00_start_here.ipynb" == names[0]
 

@@ -166,7 +166,7 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
         StallscopeError: the folder cannot be written, the target is not there, or a notebook has
             no TARGET to set.
     """
-    folder, source = plain_path(folder), notebooks_folder()
+    folder, source = plain_path(folder), packaged_folder("notebooks")
     if folder.resolve() == source.resolve():
         raise StallscopeError(f"{folder} holds stallscope's own notebooks: give another folder")
     memory = _recall(folder)
@@ -184,11 +184,6 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
             f"the notebooks cannot be copied into {folder}: {error.strerror or error}",
         ) from error
     return Copies(folder, tuple(folder / name for name in wanted), tuple(filter(None, notes)))
-
-
-def notebooks_folder() -> Path:
-    """The folder of the guided notebooks, see `packaged_folder`."""
-    return packaged_folder("notebooks")
 
 
 def _guided(folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -104,8 +104,10 @@ def _address(process: subprocess.Popen[Any], notebook: Path) -> str:
     place = Path(jupyter_runtime_dir()) / f"jpserver-{process.pid}.json"
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline and process.poll() is None:
-        found = _written(place)
-        if found and _listens(found["port"]):
+        # what the server has written down about itself, shortly before its port can be reached
+        with suppress(OSError, ValueError):
+            found = json.loads(place.read_text(encoding="utf-8"))
+            socket.create_connection(("127.0.0.1", found["port"]), timeout=1).close()
             return f"{found['url']}lab/tree/{quote(notebook.as_posix())}?token={found['token']}"
         time.sleep(0.05)
     code = process.returncode
@@ -113,31 +115,12 @@ def _address(process: subprocess.Popen[Any], notebook: Path) -> str:
     raise StallscopeError(f"JupyterLab did not start ({why}); the copied notebooks are there")
 
 
-def _written(place: Path) -> dict[str, Any]:
-    """What a server has written down about itself; empty until it has written all."""
-    try:
-        return dict(json.loads(place.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
-
-
-def _listens(port: int) -> bool:
-    """Whether a port can be reached; JupyterLab writes itself down shortly before that."""
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
 def _stop(process: subprocess.Popen[Any]) -> None:
     """End JupyterLab, which ends its kernels; the hard way when it takes too long."""
     try:
-        if process.poll() is None:
-            process.terminate()
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        pass
     finally:  # also after a second Ctrl-C
         process.kill()
         process.wait()

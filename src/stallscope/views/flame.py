@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
+
 from stallscope.flame.classify import KINDS as SAMPLE_KINDS
 from stallscope.flame.classify import StackFunction, kind_shares
 from stallscope.flame.result import Flame, difference_sentence, sentence
@@ -20,8 +22,6 @@ from stallscope.views.document import CellBar, Document, Heading, Notes, Table, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import polars as pl
 
     from stallscope.charts.sheet import Sheet
     from stallscope.flame.result import FlameDifference
@@ -122,22 +122,12 @@ def _notes(flame: Flame) -> list[str]:
 
 
 def export(flame: Flame | FlameDifference, path: str | Path) -> Path:
-    """Write a flamegraph; an older file is written over.
+    """Write a flamegraph; see `Flame.export`, and `.txt` for collapsed stacks."""
+    from stallscope.views.flame_viewer import page
 
-    Args:
-        flame: what was sampled.
-        path: `.html` (zooms and searches in a browser) or `.svg` (a picture); of one recording
-            also `.json` (speedscope) or `.txt` (collapsed stacks).
-
-    Returns:
-        The path.
-
-    Raises:
-        ExportError: another ending, or it cannot be written there.
-    """
     makers: dict[str, Callable[[], str]] = {
-        ".html": lambda: _page(flame),
-        ".svg": lambda: _svg(plot(flame)),
+        ".html": lambda: page(_tree(flame), document(flame).html()),
+        ".svg": lambda: _svg(flame),
     }
     if isinstance(flame, Flame):
         makers[".json"] = lambda: json.dumps(speedscope(flame), separators=(",", ":"))
@@ -145,19 +135,11 @@ def export(flame: Flame | FlameDifference, path: str | Path) -> Path:
     return write(Path(path), makers)
 
 
-def _page(flame: Flame | FlameDifference) -> str:
-    from stallscope.views.flame_viewer import page
-
-    return page(_tree(flame), document(flame).html())
-
-
 def collapsed(stacks: pl.DataFrame) -> str:
     """One line a stack and its hits, as Brendan Gregg's flamegraph.pl and speedscope read them."""
-    merged: dict[str, int] = {}
-    for stack, hits in stacks.select("stack", "hits").iter_rows():
-        line = " ".join(stack.splitlines())
-        merged[line] = merged.get(line, 0) + hits
-    return "".join(f"{stack} {hits}\n" for stack, hits in merged.items())
+    line = pl.col("stack").str.replace_all(r"[\r\n]+", " ")
+    merged = stacks.group_by(line, maintain_order=True).agg(pl.col("hits").sum())
+    return "".join(f"{stack} {hits}\n" for stack, hits in merged.iter_rows())
 
 
 def speedscope(flame: Flame) -> dict[str, Any]:
@@ -210,7 +192,7 @@ def _speedscope_frame(text: str) -> dict[str, Any]:
     return {"name": function, "file": file, "line": int(line)}
 
 
-def _svg(sheet: Any) -> str:
-    stream = io.BytesIO()
-    sheet.savefig(stream, format="svg", metadata={"Date": None, "Creator": "stallscope"})
-    return stream.getvalue().decode("utf-8")
+def _svg(flame: Flame | FlameDifference) -> str:
+    stream, fixed = io.StringIO(), {"Date": None, "Creator": "stallscope"}
+    plot(flame).savefig(stream, format="svg", metadata=fixed)
+    return stream.getvalue()

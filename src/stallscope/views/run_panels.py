@@ -64,7 +64,7 @@ def stall_panel(run: Run) -> Panel:
     """
     stalls = Stalls(run)
     if not stalls.number:
-        return saying(stalls.none)
+        return saying(title(run))
     order, number = dropdown("Order", stalls.orders), slider("Stall", 1, 1, stalls.number)
 
     def reorder(change: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ def timeline_panel(run: Run) -> Panel:
     """
     moments = Moments(run)
     if moments.usual is None:
-        return saying(moments.none)
+        return saying(NO_LOOP)
     first_rank, first_step, first_many = moments.usual
     rank = dropdown("Rank", moments.ranks, first_rank)
     many = dropdown("Steps", moments.lengths, first_many)
@@ -120,17 +120,9 @@ class Stalls:
         self.run = run
         self._rows = run.stalls().sort("start_ns", "rank")
         self.number = self._rows.height
-
-    @property
-    def none(self) -> str:
-        """What to say where there is no stall."""
-        return title(self.run)
-
-    @cached_property
-    def _places(self) -> dict[str, list[int]]:
-        """For each order, the stalls by their place in time."""
         longest = self._rows["stall_s"].arg_sort(descending=True).to_list()
-        return {LONGEST: longest, IN_TIME: list(range(self.number))}
+        self._places = {LONGEST: longest, IN_TIME: list(range(self.number))}
+        """For each order, the stalls by their place in time."""
 
     def stall(self, order: str, number: int) -> int:
         """Which stall has this number, from 1, in this order: its place in time."""
@@ -152,9 +144,18 @@ class Stalls:
         below = [f"and {count(hidden, 'more part')}"] if hidden > 0 else []
         below += [] if was_recorded(self.run, row) else [NOT_RECORDED]
         below += self._slowest(row)
-        its = Table(STALL_HEADS, [_stall_cells(row, parts)])
-        lines = join(html("<p>{}</p>", line) for line in below)
-        return html("{}{}{}", its, _parts_table(parts.head(MOST_PARTS)), lines)
+        stall = (
+            *(str(row["step"]), str(row["batch"]), worker_name(row["worker"])),
+            *(seconds(row["stall_s"]), printable(parts["part"][0]) if parts.height else "—"),
+        )
+        shown = parts.head(MOST_PARTS).to_dicts()
+        rows = [
+            (printable(part["part"]), share(part["share"]), seconds(part["exposed_s"]))
+            for part in shown
+        ]
+        bars = [CellBar(one["share"], COLOURS.get(one["kind"], STALL_COLOUR)) for one in shown]
+        tables = (Table(STALL_HEADS, [stall]), Table(PART_HEADS, rows, bars))
+        return join([*tables, *(html("<p>{}</p>", line) for line in below)])
 
     def _slowest(self, row: dict[str, Any]) -> list[str]:
         """The sample that took longest in the step's batch, where samples were recorded."""
@@ -168,26 +169,6 @@ class Stalls:
         what += [f"index {first['index']}"] if first["index"] is not None else []
         typical = seconds(self.run.samples()["total_s"].median())  # type: ignore[arg-type]
         return [f"slowest sample of the batch: {' · '.join(what)} (the median sample: {typical})"]
-
-
-def _stall_cells(row: dict[str, Any], parts: pl.DataFrame) -> tuple[str, ...]:
-    return (
-        str(row["step"]),
-        str(row["batch"]),
-        worker_name(row["worker"]),
-        seconds(row["stall_s"]),
-        printable(parts["part"][0]) if parts.height else seconds(None),
-    )
-
-
-def _parts_table(parts: pl.DataFrame) -> Table:
-    rows = [
-        (printable(row["part"]), share(row["share"]), seconds(row["exposed_s"]))
-        for row in parts.to_dicts()
-    ]
-    colours = [COLOURS.get(kind, STALL_COLOUR) for kind in parts["kind"]]
-    bars = [CellBar(*bar) for bar in zip(parts["share"], colours, strict=True)]
-    return Table(PART_HEADS, rows, bars)
 
 
 class Tails:
@@ -224,7 +205,9 @@ class Tails:
         if tail is None:
             return html("<p>This worker has no such stage.</p>")
         beyond = times.filter(pl.col("wall_s") > tail.limit_s).sort("wall_s", descending=True)
-        shown = self._with_samples(beyond.head(MOST_ROWS))
+        keys = ["rank", "epoch", "batch", "sample"]
+        about = self.run.samples().select(*keys, "index", "path", "total_s")
+        shown = beyond.head(MOST_ROWS).join(about, on=keys, how="left", maintain_order="left")
         head = (
             f"{count(beyond.height, tail.per)} beyond p{tail.percentile} "
             f"({seconds(tail.limit_s)}), the slowest first"
@@ -247,18 +230,13 @@ class Tails:
         values = times["wall_s"].to_numpy()
         return Tail(stage.stage, stage.kind, stage.per, values, percentile, where), times
 
-    def _with_samples(self, times: pl.DataFrame) -> pl.DataFrame:
-        keys = ["rank", "epoch", "batch", "sample"]
-        about = self.run.samples().select(*keys, "index", "path", "total_s")
-        return times.join(about, on=keys, how="left", maintain_order="left")
-
 
 def _tail_cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         seconds(row["wall_s"]),
         seconds(row["total_s"]),
-        file_name(row["path"]) if row["path"] else seconds(None),
-        seconds(None) if row["index"] is None else str(row["index"]),
+        file_name(row["path"]) if row["path"] else "—",
+        "—" if row["index"] is None else str(row["index"]),
         worker_name(row["worker"]),
         str(row["batch"]),
     )
@@ -272,9 +250,6 @@ class Moments:
         lengths: how many steps can be asked for, in order.
         usual: rank, first step and number of steps of the static picture; None without a loop.
     """
-
-    none = NO_LOOP
-    """What to say where no loop was recorded."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
