@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from stallscope.cli.output import FORMS, print_note, print_result, report_errors
 
+LAST: Final = f"{FORMS}. By default the one of the last time, else 'sample'."
 Force = Annotated[
     bool,
     typer.Option("--force", help="Replace notebooks that you changed, too; yours are put aside."),
@@ -16,12 +17,7 @@ Force = Annotated[
 
 
 def lab(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TARGET", help=f"{FORMS}. By default the one of the last time, else 'sample'."
-        ),
-    ] = None,
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help=LAST)] = None,
     *,
     folder: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Folder for your copies of the notebooks.")
@@ -60,12 +56,7 @@ def lab(
 
 def notebooks(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made where it does not exist.")],
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TARGET", help=f"{FORMS}. By default the one of the last time, else 'sample'."
-        ),
-    ] = None,
+    target: Annotated[str | None, typer.Option(metavar="TARGET", help=LAST)] = None,
     *,
     force: Force = False,
 ) -> None:

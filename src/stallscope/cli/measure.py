@@ -65,12 +65,15 @@ def record(
         try:
             run = record_run(target, batches=batches, warmup=warmup, budget_s=budget)
         except BaseException as error:
-            try:
-                _save(getattr(error, "run", None), out, "what was recorded until then is")
-            except StallscopeError as failed:  # the user's own exception says more
-                print_note(str(failed))
+            part = getattr(error, "run", None)
+            if part is not None and out is not None:
+                try:
+                    print_note(f"what was recorded until then is in {part.save(out)}")
+                except StallscopeError as failed:  # the user's own exception says more
+                    print_note(str(failed))
             raise
-        _save(run, out, "saved")
+        if out is not None:
+            print_note(f"saved in {run.save(out)}")
         print_result(run)
 
 
@@ -152,11 +155,6 @@ def _recorded(folder: Path, found: Any) -> None:
         print_note("the script iterated no DataLoader: nothing was recorded")
     else:
         print_note(f"{count(found.all_steps.height, 'step')} recorded: stallscope show {folder}")
-
-
-def _save(run: Any, out: Path | None, what: str) -> None:
-    if run is not None and out is not None:
-        print_note(f"{what} in {run.save(out)}")
 
 
 _CAUSE: Final = 3
@@ -272,45 +270,32 @@ def orders(
 
         given = _alternatives(alternative or []) or None
         found = compare(target, alternatives=given, samples=samples, budget_s=budget)
-        if code:
-            _say_code(found)
-        else:
+        codes = dict(found.trials.select("trial", "code").iter_rows())
+        if not code:
             print_result(found)
-
-
-def _say_code(found: Any) -> None:
-    """The code of the best pipeline; a hint where there is none."""
-    if found.best is None:
-        print_note(str(found).splitlines()[0])
-        return
-    codes = dict(found.trials.select("trial", "code").iter_rows())
-    if codes[found.best["trial"]]:
-        print_result(codes[found.best["trial"]])
-    else:
-        print_note(
-            f"no code for: {found.best['change']}. In Python, .apply(loader) makes this loader"
-        )
+        elif found.best is None:
+            print_note(str(found).splitlines()[0])
+        elif codes[found.best["trial"]]:
+            print_result(codes[found.best["trial"]])
+        else:
+            change = found.best["change"]
+            print_note(f"no code for: {change}. In Python, .apply(loader) makes this loader")
 
 
 def _alternatives(given: list[str]) -> dict[str, list[Any]]:
     """What replaces each op; several may be given for one."""
-    found: dict[str, list[Any]] = {}
-    for name, op in map(_alternative, given):
-        found.setdefault(name, []).append(op)
-    return found
-
-
-def _alternative(given: str) -> tuple[str, Any]:
-    """The op that is replaced, and what replaces it."""
     from stallscope.targets import factory
 
-    name, equals, text = given.partition("=")
-    if not (name and equals and factory.is_factory(text)):
-        raise StallscopeError(
-            f"--alternative {given}: give NAME=package.module:factory, such as "
-            "RandomMask=train:FasterMask"
-        )
-    return name, factory.call(factory.find(text), text)
+    found: dict[str, list[Any]] = {}
+    for option in given:
+        name, equals, text = option.partition("=")
+        if not (name and equals and factory.is_factory(text)):
+            raise StallscopeError(
+                f"--alternative {option}: give NAME=package.module:factory, such as "
+                "RandomMask=train:FasterMask"
+            )
+        found.setdefault(name, []).append(factory.call(factory.find(text), text))
+    return found
 
 
 def flame(  # noqa: PLR0913 - the command's options

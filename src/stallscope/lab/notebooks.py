@@ -51,7 +51,9 @@ class Aim:
         except PermissionError as error:
             raise StallscopeError(f"{error.filename!r} cannot be read") from error
         if is_factory(target) and not is_there:
-            return cls(target, _holder(target))
+            here, top = Path.cwd(), target.partition(":")[0].partition(".")[0]
+            is_here = (here / top).is_dir() or (here / f"{top}.py").is_file()
+            return cls(target, str(here) if is_here else None)
         if not target or not (_GLOB & set(target) or is_there):
             raise StallscopeError(
                 f"there is no {target!r} (looked in {str(Path.cwd())!r}): a target is 'sample', a "
@@ -66,12 +68,7 @@ def plain_path(path: str | Path) -> Path:
 
 
 def set_target(notebook: Any, aim: Aim, name: str) -> Any:
-    """A copy of a notebook, pointed at a target.
-
-    Args:
-        notebook: as nbformat reads it.
-        aim: what to point it at.
-        name: the notebook's, for the error.
+    """A copy of a notebook, pointed at a target; its `name` is for the error.
 
     Raises:
         StallscopeError: no cell is tagged `parameters`, or it does not set TARGET.
@@ -85,7 +82,9 @@ def set_target(notebook: Any, aim: Aim, name: str) -> Any:
         raise StallscopeError(f"{name}: the cell tagged 'parameters' has no line {_NAME} = ...")
     if ast.unparse(value) != repr(aim.target):  # else the notebook keeps its own quotes
         cell.source = _replaced(cell.source, value, repr(aim.target))
-    cell.source = _importing(aim) + cell.source
+    if aim.import_from is not None:
+        lines = f"import sys\n\nsys.path.insert(0, {aim.import_from!r})  # your module is here\n"
+        cell.source = lines + cell.source
     return pointed
 
 
@@ -125,19 +124,6 @@ def _replaced(source: str, old: ast.expr, new: str) -> str:
     return before.decode() + new + after.decode()
 
 
-def _importing(aim: Aim) -> str:
-    """Lines that make the user's module importable from wherever the notebook runs."""
-    if aim.import_from is None:
-        return ""
-    return f"import sys\n\nsys.path.insert(0, {aim.import_from!r})  # your module is here\n"
-
-
-def _holder(target: str) -> str | None:
-    top = target.partition(":")[0].partition(".")[0]
-    here = Path.cwd()
-    return str(here) if (here / top).is_dir() or (here / f"{top}.py").is_file() else None
-
-
 _MEMORY: Final = ".stallscope.json"
 _ASIDE: Final = "earlier"
 
@@ -172,7 +158,8 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
     memory = _recall(folder)
     aim = Aim(memory.get("target", "sample"), memory.get("import_from"))
     aim = aim if target is None else Aim.of(target)
-    wanted = {path.name: set_target(_read(path), aim, path.name) for path in _guided(source)}
+    guided = sorted(source.glob("[0-9]*.ipynb"))
+    wanted = {path.name: set_target(_read(path), aim, path.name) for path in guided}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         notes = [_place(folder / name, new, memory, force=force) for name, new in wanted.items()]
@@ -186,10 +173,6 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
     return Copies(folder, tuple(folder / name for name in wanted), tuple(filter(None, notes)))
 
 
-def _guided(folder: Path) -> list[Path]:
-    return sorted(folder.glob("[0-9]*.ipynb"))
-
-
 def _place(path: Path, new: Any, memory: dict[str, Any], *, force: bool) -> str:
     """Write a notebook where that loses nothing; a sentence where there was another."""
     written, old, note = memory["notebooks"], _read_copy(path), ""
@@ -199,7 +182,7 @@ def _place(path: Path, new: Any, memory: dict[str, Any], *, force: bool) -> str:
         at = "" if old is None else f", with {target_of(old)}"
         return f"{path.name} is kept as you changed it{at}; --force puts it aside"
     if not same:
-        if changed or _has_outputs(old):
+        if changed or (old is not None and any(cell.get("outputs") for cell in old.cells)):
             note = f"{path.name} is new; the one before is {_put_aside(path)}"
         with whole_file(path) as file:
             file.write(nbformat.writes(new).encode())
@@ -233,10 +216,6 @@ def _digest(notebook: Any) -> str:
     """What a notebook says, without what running it adds."""
     cells = [(cell.cell_type, cell.source) for cell in notebook.cells]
     return hashlib.sha256(json.dumps(cells).encode()).hexdigest()
-
-
-def _has_outputs(notebook: Any) -> bool:
-    return notebook is not None and any(cell.get("outputs") for cell in notebook.cells)
 
 
 def _recall(folder: Path) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def panel(diagnosis: Diagnosis, _kind: str) -> Any:
 
 def document(diagnosis: Diagnosis) -> Document:
     """The verdict, what else was found, and what was measured."""
-    return Document("diagnosis", [Findings(diagnosis)], style="max-width:60em")
+    return Document("diagnosis", [Findings(diagnosis)])
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-CELL: Final = "padding:2px 10px;text-align:right;border:none"
-NAME: Final = "padding:2px 10px;text-align:left;border:none"
 LONGEST: Final = 1000
 """Characters of a sentence; no sentence of ours is as long, but names in it may be."""
 _LONGEST_BAR_PX: Final = 100
@@ -73,8 +71,6 @@ class Document:
     name: str
     """Of the class of its HTML element: `stallscope-<name>`."""
     blocks: Sequence[Block]
-    style: str = ""
-    """CSS of its HTML element."""
 
     def text(self) -> str:
         """Render it for a terminal."""
@@ -82,8 +78,7 @@ class Document:
 
     def html(self) -> Markup:
         """Render it for a notebook."""
-        style = html(" style='{}'", self.style) if self.style else ""
-        return html("<div class='stallscope-{}'{}>{}</div>", self.name, style, join(self.blocks))
+        return html("<div class='stallscope-{}'>{}</div>", self.name, join(self.blocks))
 
 
 @dataclass(frozen=True)
@@ -137,36 +132,18 @@ class Table(Block):
         if not self.rows:
             return Markup()
         longest = max((bar.length for bar in self.bars), default=0.0) or 1.0
-        bars = [_bar(bar, longest) for bar in self.bars] or [Markup()] * len(self.rows)
-        heads = join(
-            html("<th scope='col' style='{}'>{}</th>", CELL if place else NAME, head)
-            for place, head in enumerate(self.heads)
-        )
-        rows = join(_row(row, bar) for row, bar in zip(self.rows, bars, strict=True))
-        table = html(
-            "<table style='border-collapse:collapse;font-variant-numeric:tabular-nums'>"
-            "<thead><tr>{}</tr></thead><tbody>{}</tbody></table>",
-            heads,
-            rows,
-        )
-        return html("{}{}", table, Notes([self.key] if self.key else []))
-
-
-def _row(row: Sequence[str], bar: Markup) -> Markup:
-    name, first, *cells = row
-    head = html("<th scope='row' style='{};font-weight:normal'>{}</th>", NAME, name)
-    number = html("<td style='{};white-space:nowrap'>{}{}</td>", CELL, bar, first)
-    others = join(html("<td style='{}'>{}</td>", CELL, cell) for cell in cells)
-    return html("<tr>{}{}{}</tr>", head, number, others)
-
-
-def _bar(bar: CellBar, longest: float) -> Markup:
-    return html(
-        "<span style='display:inline-block;height:.7em;margin-right:6px;width:{:.0f}px;"
-        "background:{};outline:1px solid #8888'></span>",
-        _LONGEST_BAR_PX * bar.length / longest,
-        bar.colour,
-    )
+        bars = [
+            html(
+                "<span style='display:inline-block;height:.7em;margin-right:6px;width:{:.0f}px;"
+                "background:{};outline:1px solid #8888'></span>",
+                _LONGEST_BAR_PX * bar.length / longest,
+                bar.colour,
+            )
+            for bar in self.bars
+        ]
+        rows = list(zip(self.rows, bars or [Markup()] * len(self.rows), strict=True))
+        key = Notes([self.key] if self.key else [])
+        return fill("table.html", heads=self.heads, rows=rows, key=key)
 
 
 @dataclass(frozen=True)

@@ -270,7 +270,7 @@ class Board:
         self.run = ipywidgets.Button(description="Measure for real", icon="clock-o")
         self.progress = ipywidgets.FloatProgress(min=0.0, max=1.0)
         self.progress.layout.visibility = "hidden"
-        self.copy = CopyButton("Copy the code")
+        self.copy = CopyButton(label="Copy the code")
         self.said, self.verdict, self.bars, self.pictures, self.code, self.table = (
             ipywidgets.HTML() for _ in range(6)
         )

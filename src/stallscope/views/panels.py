@@ -117,17 +117,10 @@ def image(sheet: Sheet | None) -> str:
 
 
 class CopyButton(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywidgets, has no types
-    """Copies `text` when it is pressed, and says so beside it; disabled while there is none.
-
-    Args:
-        label: what stands on it.
-    """
+    """Copies `text` when it is pressed, and says so beside it; disabled while there is none."""
 
     _esm: ClassVar[str] = static("copy.js")
     text = traitlets.Unicode().tag(sync=True)
     """What is copied."""
     label = traitlets.Unicode().tag(sync=True)
     """What stands on it."""
-
-    def __init__(self, label: str, **kwargs: Any) -> None:
-        super().__init__(label=label, **kwargs)

@@ -120,7 +120,7 @@ class Stalls:
         self.run = run
         self._rows = run.stalls().sort("start_ns", "rank")
         self.number = self._rows.height
-        longest = self._rows["stall_s"].arg_sort(descending=True).to_list()
+        longest: list[int] = self._rows["stall_s"].arg_sort(descending=True).to_list()
         self._places = {LONGEST: longest, IN_TIME: list(range(self.number))}
         """For each order, the stalls by their place in time."""
 
@@ -144,7 +144,7 @@ class Stalls:
         below = [f"and {count(hidden, 'more part')}"] if hidden > 0 else []
         below += [] if was_recorded(self.run, row) else [NOT_RECORDED]
         below += self._slowest(row)
-        stall = (
+        cells = (
             *(str(row["step"]), str(row["batch"]), worker_name(row["worker"])),
             *(seconds(row["stall_s"]), printable(parts["part"][0]) if parts.height else "—"),
         )
@@ -154,7 +154,7 @@ class Stalls:
             for part in shown
         ]
         bars = [CellBar(one["share"], COLOURS.get(one["kind"], STALL_COLOUR)) for one in shown]
-        tables = (Table(STALL_HEADS, [stall]), Table(PART_HEADS, rows, bars))
+        tables = (Table(STALL_HEADS, [cells]), Table(PART_HEADS, rows, bars))
         return join([*tables, *(html("<p>{}</p>", line) for line in below)])
 
     def _slowest(self, row: dict[str, Any]) -> list[str]:

@@ -343,7 +343,7 @@ def arrows_of(run: Run, first: int) -> pl.DataFrame:
 
 
 def _table(
-    rows: pl.DataFrame, name: pl.Expr, cat: str | pl.Expr, depth: int, thread: str | pl.Expr
+    rows: pl.DataFrame, name: pl.Expr, cat: pl.Expr, depth: int, thread: pl.Expr
 ) -> pl.DataFrame:
     """Bring slices into one form.
 
@@ -355,18 +355,11 @@ def _table(
         depth: orders those that are alike in time.
         thread: where to draw it.
     """
-    nobody = {"worker": pl.lit(None, pl.Int16), "pid": pl.lit(None, pl.Int32)}
-    empty = {"arrows": pl.lit(None, pl.List(pl.UInt32)), **dict.fromkeys(_ARGS, pl.lit(None))}
-    known = [*_WHO, "start_ns", "end_ns", "arrows", *_ARGS]
-    return rows.with_columns(
-        **{column: null for column, null in {**nobody, **empty}.items() if column not in rows}
-    ).select(
-        *known,
-        name=name,
-        cat=(pl.lit(cat) if isinstance(cat, str) else cat).cast(pl.String),
-        depth=pl.lit(depth),
-        thread=pl.lit(thread) if isinstance(thread, str) else thread,
-    )
+    if "worker" not in rows.columns:
+        rows = rows.with_columns(worker=pl.lit(None, pl.Int16), pid=pl.lit(None, pl.Int32))
+    known = {*_WHO, "start_ns", "end_ns", "arrows", *_ARGS} & set(rows.columns)
+    forms = {"name": name, "cat": cat.cast(pl.String), "depth": pl.lit(depth), "thread": thread}
+    return rows.select(sorted(known), **forms)
 
 
 def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataFrame]:
@@ -383,9 +376,10 @@ def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.Data
     recorded = spans.group_by(_BATCH, maintain_order=True).agg(*times, recorded=pl.len() > 0)
     told = run.deliveries.drop_nulls(["pid", "taken_ns", "made_ns"])
     told = told.select(*_BATCH, "taken_ns", "made_ns")
+    steady = run.batches.select(*_BATCH, "steady").unique(_BATCH)
     batches = (
         recorded.join(told, on=_BATCH, how="full", nulls_equal=True, coalesce=True)
-        .join(_steady_batches(run), on=_BATCH, how="left", nulls_equal=True)
+        .join(steady, on=_BATCH, how="left", nulls_equal=True)
         .join(_of_batches(arrows), on=_BATCH, how="left")
         .with_columns(
             pl.col("recorded").fill_null(value=False),
@@ -393,7 +387,7 @@ def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.Data
             end_ns=pl.max_horizontal("end_ns", "made_ns"),
         )
     )
-    yield _table(batches, pl.format("batch {}", "batch"), BATCH, 4, thread)
+    yield _table(batches, pl.format("batch {}", "batch"), pl.lit(BATCH), 4, thread)
     keys = (*_KEY, "sample")
     known = run.all_samples.select(*keys, *_ABOUT).unique(keys, keep="first")
     samples = (
@@ -402,13 +396,9 @@ def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.Data
         .agg(*times)
         .join(known, on=keys, how="left", maintain_order="left")
     )
-    yield _table(samples, pl.format("sample {}", "sample"), SAMPLE, 5, thread)
+    yield _table(samples, pl.format("sample {}", "sample"), pl.lit(SAMPLE), 5, thread)
     stages = spans.with_columns(cpu_us=pl.col("cpu_ns") / 1000)
     yield _table(stages, pl.col("stage").cast(pl.String), pl.col("kind"), 6, thread)
-
-
-def _steady_batches(run: Run) -> pl.DataFrame:
-    return run.batches.select(*_BATCH, "steady").unique(_BATCH)
 
 
 def _of_batches(arrows: pl.DataFrame) -> pl.DataFrame:
@@ -441,12 +431,13 @@ def _loop_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataF
     restarts = restarts.with_columns(start_ns="begin_ns", end_ns="start_ns")
     # The loader's own waits, where they are not the same as the step's
     own = run.waits.join(steps, on=(*_STEP, "start_ns", "end_ns"), how="anti")
-    yield _table(whole, pl.format("step {}", "step"), LOOP, 0, loop)
-    yield _table(_stalls(run), pl.lit("stall"), STALL, 1, loop)
-    yield _table(restarts, pl.lit("iter(loader)"), WAIT, 2, loop)
-    yield _table(waits, pl.lit("wait"), WAIT, 2, loop)
-    yield _table(own, pl.lit("next(loader)"), WAIT, 3, loop)
-    yield _table(uses, _stage(run), pl.col("kind"), 4, loop)
+    here = pl.lit(loop)
+    yield _table(whole, pl.format("step {}", "step"), pl.lit(LOOP), 0, here)
+    yield _table(_stalls(run), pl.lit("stall"), pl.lit(STALL), 1, here)
+    yield _table(restarts, pl.lit("iter(loader)"), pl.lit(WAIT), 2, here)
+    yield _table(waits, pl.lit("wait"), pl.lit(WAIT), 2, here)
+    yield _table(own, pl.lit("next(loader)"), pl.lit(WAIT), 3, here)
+    yield _table(uses, _stage(run), pl.col("kind"), 4, here)
     # Sending from the workers, through which the arrows lead, and pinning
     side = run.side_spans.filter(pl.col("kind").is_in(_SIDE))
     pins = pl.col("kind") == PIN.kind
