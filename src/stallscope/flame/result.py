@@ -70,11 +70,32 @@ class FlameConditions(Conditions):
     """Whether only threads that hold Python's lock were sampled."""
 
 
-@dataclass(frozen=True, eq=False)
-class Flame(SavedResult):
-    """Where in the code the workers' time goes: sampled stacks of all of them."""
+class _Flamegraph(Result):
+    """What can be drawn as a flamegraph."""
 
     _view: ClassVar[str] = "stallscope.views.flame"
+
+    def export(self, path: str | Path) -> Path:
+        """Write the flamegraph as a file that needs nothing else.
+
+        Args:
+            path: `.html` (zooms and searches in a browser), `.svg` (a picture) or, of one recording
+                alone, `.json` (speedscope); an older file is written over.
+
+        Returns:
+            The path.
+
+        Raises:
+            StallscopeError: another ending, or it cannot be written there.
+        """
+        written: Path = self._face().export(self, path)
+        return written
+
+
+@dataclass(frozen=True, eq=False)
+class Flame(_Flamegraph, SavedResult):
+    """Where in the code the workers' time goes: sampled stacks of all of them."""
+
     _contents: ClassVar = Contents(
         kind="flame",
         noun="flame",
@@ -116,31 +137,12 @@ class Flame(SavedResult):
         return self._table
 
     def diff(self, before: Flame) -> Any:
-        """What grew and what shrank since another recording.
+        """What grew and what shrank since another recording: a `FlameDifference`.
 
         Args:
             before: the one to compare with.
-
-        Returns:
-            The difference, a `FlameDifference`; it has a `table()` and shows itself.
         """
         return FlameDifference(self, before)
-
-    def export(self, path: str | Path) -> Path:
-        """Write the flamegraph as a file that needs nothing else.
-
-        Args:
-            path: `.html` (zooms and searches in a browser), `.svg` (a picture) or `.json`
-                (speedscope); an older file is written over.
-
-        Returns:
-            The path.
-
-        Raises:
-            StallscopeError: another ending, or it cannot be written there.
-        """
-        written: Path = self._face().export(self, path)
-        return written
 
 
 CHANGES: Schema = {
@@ -159,10 +161,8 @@ of it."""
 
 
 @dataclass(frozen=True, eq=False)
-class FlameDifference(Result):
+class FlameDifference(_Flamegraph):
     """What grew and what shrank from one recording to another."""
-
-    _view: ClassVar[str] = "stallscope.views.flame"
 
     after: Flame
     before: Flame
@@ -189,15 +189,6 @@ class FlameDifference(Result):
             rows.append((*name, old[0], new[0], change, low, high, not low <= 0 <= high))
         table = pl.DataFrame(rows, CHANGES, orient="row")
         return table.sort(pl.col("change").abs(), descending=True, maintain_order=True)
-
-    def export(self, path: str | Path) -> Path:
-        """Write it as a file that needs nothing else: `.html` zooms in a browser, `.svg` does not.
-
-        Raises:
-            StallscopeError: another ending, or it cannot be written there.
-        """
-        written: Path = self._face().export(self, path)
-        return written
 
 
 def _ends(row: dict[str, Any] | None, count: int) -> tuple[float, float, float]:

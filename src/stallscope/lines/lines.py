@@ -10,19 +10,19 @@ from __future__ import annotations
 import time
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 from tqdm.auto import tqdm
 
-from stallscope.errors import ArgumentError, StallscopeError
+from stallscope.errors import StallscopeError
 from stallscope.isolation import snapshot
 from stallscope.isolation.snapshot import isolated, one_thread
 from stallscope.lines.profiler import CallTree, LineTimer, Pieces, source_of
 from stallscope.lines.result import CALLS, FUNCTIONS, PAIRS, SOURCES, TIMES, Lines, LinesConditions
 from stallscope.lines.select import Choice, as_list, select_functions
 from stallscope.loops.cached_loaders import check_plain
+from stallscope.loops.training_loop import check_whole
 from stallscope.machine import machine, require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
@@ -235,8 +235,7 @@ def lines(target: Any, *, functions: Any = None, samples: int = 32) -> Lines:
         UnsupportedError: there is not one DataLoader in it that torch's own code iterates, or this
             process is one of several ranks.
     """
-    if not isinstance(samples, Integral) or isinstance(samples, bool) or samples < 1:
-        raise ArgumentError(f"samples={samples!r}: give a whole number, 1 or more")
+    check_whole("samples", samples, 1)
     wanted = as_list(functions)
     require_single_rank()
     target = replace(targets.target(target), step=None)

@@ -69,14 +69,14 @@ class Limits:
     """After a steady state that is long enough; None: not for that."""
 
     def __post_init__(self) -> None:
-        _check_whole("batches", self.batches, 1)
+        check_whole("batches", self.batches, 1)
         check_budget(self.budget_s)
 
     @classmethod
     def of(cls, batches: int, *, warmup: int, processes: int, budget_s: float) -> Limits:
         """Room for the steady state, after the warm-up and the first batch of each process."""
-        _check_whole("batches", batches, 1)
-        _check_whole("warmup", warmup, 0)
+        check_whole("batches", batches, 1)
+        check_whole("warmup", warmup, 0)
         return cls(batches + max(warmup, processes, 1), budget_s)
 
     def deadline_ns(self, began_ns: int) -> float:
@@ -85,20 +85,17 @@ class Limits:
 
 
 def check_budget(budget_s: object) -> float:
-    """Make sure that it is a number of seconds above 0, `inf` included.
+    """Make sure that it is a number of seconds above 0, else raise an `ArgumentError`.
 
-    Returns:
-        It, and in the place of `inf` more than anybody waits for.
-
-    Raises:
-        ArgumentError: it is not.
+    In the place of `inf` it returns more than anybody waits for.
     """
     if not (isinstance(budget_s, Real) and budget_s > 0):  # type: ignore[operator]  # false for nan, too
         raise ArgumentError(f"budget_s={budget_s!r}: give a number of seconds above 0")
     return min(float(budget_s), _FOREVER_S)
 
 
-def _check_whole(name: str, value: object, least: int) -> None:
+def check_whole(name: str, value: object, least: int) -> None:
+    """Make sure that it is a whole number that is large enough, else raise an `ArgumentError`."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ArgumentError(f"{name}={value!r}: give a whole number, {least} or more")
 
