@@ -32,7 +32,6 @@ from stallscope.units import count
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
-    from types import CodeType
 
     from stallscope.targets.target import Target
 
@@ -135,6 +134,20 @@ class LineMeasurement:
         """What is known by now."""
         names = self._choice.names
         sources = {code: source_of(code) for code in names}
+        stages = {**self._parts.stages, **self._choice.stages}
+        functions = [
+            (
+                *(names[code], code.co_filename, code.co_firstlineno),
+                *stages.get(code, (None, None))[:2],
+                why_not or None,
+            )
+            for code, (_, why_not) in sources.items()
+        ]
+        texts = [
+            (names[code], number, text)
+            for code, (found, _) in sources.items()
+            for number, text in found.items()
+        ]
         times = [
             (names[one.code], one.line, one.hits, one.time_s)
             for one in self._timer.times()
@@ -145,20 +158,10 @@ class LineMeasurement:
             for one in self._tree.calls(set(names))
         ]
         return Lines(
-            functions=pl.DataFrame(
-                [self._about(code, sources[code][1]) for code in names], FUNCTIONS, orient="row"
-            ),
+            functions=pl.DataFrame(functions, FUNCTIONS, orient="row"),
             times=pl.DataFrame(times, TIMES, orient="row"),
             calls=pl.DataFrame(calls, CALLS, orient="row"),
-            sources=pl.DataFrame(
-                [
-                    (names[code], number, text)
-                    for code, (found, _) in sources.items()
-                    for number, text in found.items()
-                ],
-                SOURCES,
-                orient="row",
-            ),
+            sources=pl.DataFrame(texts, SOURCES, orient="row"),
             pairs=pl.DataFrame(self._pairs, PAIRS, orient="row"),
             circumstances=LinesConditions(
                 name=self._target.name,
@@ -168,17 +171,6 @@ class LineMeasurement:
                 machine=machine(),
             ),
             notes=(*self._target.notes, *self._notes(), *self._choice.notes),
-        )
-
-    def _about(self, code: CodeType, why_not: str) -> tuple[Any, ...]:
-        stage = self._choice.stages.get(code) or self._parts.stages.get(code)
-        return (
-            self._choice.names[code],
-            code.co_filename,
-            code.co_firstlineno,
-            stage.name if stage else None,
-            stage.kind if stage else None,
-            why_not or None,
         )
 
     def _notes(self) -> Iterator[str]:

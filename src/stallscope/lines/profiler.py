@@ -16,6 +16,7 @@ import inspect
 import linecache
 import sys
 import tokenize
+from collections import Counter, defaultdict
 from contextlib import contextmanager
 from itertools import islice
 from time import perf_counter_ns
@@ -31,6 +32,8 @@ from stallscope.loops.cached_loaders import GoingOn, OverAndOver, copy_of, is_st
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import CodeType, FrameType, FunctionType
+
+    from stallscope.stages import Stage
 
 
 class LineTime(NamedTuple):
@@ -82,18 +85,15 @@ class LineTimer:
     def times(self) -> list[LineTime]:
         """All lines that have run by now."""
         stats = self._profiler.get_stats()
-        places: dict[tuple[str, int, str], CodeType] = {}
-        for code in self._before:
-            places.setdefault(_place(code), code)
+        places = {
+            (code.co_filename, code.co_firstlineno, code.co_name): code
+            for code in reversed(self._before)
+        }
         return [
             LineTime(places[file, first, name.rpartition(".")[2]], line, hits, ticks * stats.unit)
             for (file, first, name), entries in stats.timings.items()
             for line, hits, ticks in entries
         ]
-
-
-def _place(code: CodeType) -> tuple[str, int, str]:
-    return code.co_filename, code.co_firstlineno, code.co_name
 
 
 class CallNode:
@@ -170,12 +170,11 @@ class CallTree:
 
     def shares(self) -> dict[CodeType, float]:
         """Of each function, the share of all time that it and what it calls take."""
-        found: dict[CodeType, float] = {}
-        for way in self.ways():
-            code = way[-1].code
-            if code is not None and all(node.code is not code for node in way[:-1]):
-                found[code] = found.get(code, 0.0) + way[-1].ns / max(self.root.ns, 1)
-        return found
+        spent: Counter[CodeType] = Counter()
+        for *above, node in self.ways():
+            if node.code and all(one.code is not node.code for one in above):
+                spent[node.code] += node.ns
+        return {code: ns / max(self.root.ns, 1) for code, ns in spent.items()}
 
     def modules(self) -> dict[CodeType, str]:
         """Where each function lives."""
@@ -183,34 +182,28 @@ class CallTree:
 
     def calls(self, chosen: set[CodeType]) -> list[CallTime]:
         """From which lines of chosen functions the chosen ones are called, itself or by others."""
-        parts: dict[tuple[CodeType, int, CodeType], int] = {}
-        whole: dict[CodeType, int] = {}
+        parts: Counter[tuple[CodeType, int, CodeType]] = Counter()
+        whole: Counter[CodeType] = Counter()
         for way in self.ways():
             node = way[-1]
             if node.code not in chosen or node.code is None:
                 continue
-            whole[node.code] = whole.get(node.code, 0) + node.ns
+            whole[node.code] += node.ns
             above = next((n for n in range(len(way) - 2, 0, -1) if way[n].code in chosen), 0)
             caller = way[above].code
             if caller is not None:
-                key = (caller, way[above + 1].line, node.code)
-                parts[key] = parts.get(key, 0) + node.ns
+                parts[caller, way[above + 1].line, node.code] += node.ns
         return [CallTime(*key, ns / max(whole[key[2]], 1)) for key, ns in parts.items()]
 
-    def nearest(self, known: dict[CodeType, Any]) -> dict[CodeType, Any]:
-        """For each function what is known of it, or of the one nearest above it."""
-        spent: dict[CodeType, dict[int, int]] = {}
-        values: dict[int, Any] = {}
+    def nearest(self, stages: dict[CodeType, Stage]) -> dict[CodeType, Stage]:
+        """For each function its stage, or that of the one nearest above it."""
+        spent: defaultdict[CodeType, Counter[Stage]] = defaultdict(Counter)
         for way in self.ways():
             code = way[-1].code
-            above = next((n.code for n in reversed(way) if n.code in known), None)
-            if code is None or above is None:
-                continue
-            value = known[above]
-            values[id(value)] = value
-            times = spent.setdefault(code, {})
-            times[id(value)] = times.get(id(value), 0) + way[-1].ns
-        return {code: values[max(times, key=times.__getitem__)] for code, times in spent.items()}
+            above = next((n.code for n in reversed(way) if n.code in stages), None)
+            if code and above:
+                spent[code][stages[above]] += way[-1].ns
+        return {code: times.most_common(1)[0][0] for code, times in spent.items()}
 
 
 PIECES: Final = 8
