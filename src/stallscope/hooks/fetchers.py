@@ -35,12 +35,10 @@ from stallscope.stages import BATCH, GARBAGE, GETITEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
 
     from stallscope.hooks.hot_path import Recorder
     from stallscope.hooks.iterators import Iteration
     from stallscope.hooks.loop_log import MarkWriter
-    from stallscope.stages import Stage
 
 
 _OLDEST: Final = 2
@@ -73,21 +71,19 @@ class DatasetStandIn:
         self._dataset = dataset
         self._recorder = recorder
         self._whole = whole
+        self._key = recorder.key(GETITEM)
 
     @unseen
     def __getitem__(self, index: Any) -> Any:
         if self._whole:
-            return self._recorder.call(self._dataset.__getitem__, self._key())(index)
+            return self._recorder.call(self._dataset.__getitem__, self._key)(index)
         return self._recorder.sample(self._dataset.__getitem__, index)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._dataset, name)
         if name == "__getitems__" and value:
-            return self._recorder.call(value, self._key())
+            return self._recorder.call(value, self._key)
         return value
-
-    def _key(self) -> int:
-        return self._recorder.key(GETITEM)
 
 
 def is_one(index: Any) -> bool:
@@ -106,23 +102,16 @@ def located(recorder: Recorder, fetcher: Any) -> Iterator[None]:
         raise
     except BaseException as error:
         getitem = getattr(type(fetcher.dataset), "__getitem__", None)
-        recorder.failed(*_locate(recorder, error.__traceback__, getattr(getitem, "__code__", None)))
+        code = getattr(getitem, "__code__", None)
+        index, key, traceback = None, recorder.key(GETITEM), error.__traceback__
+        while traceback is not None:
+            frame, traceback = traceback.tb_frame, traceback.tb_next
+            if frame.f_code is code:
+                names = code.co_varnames[: code.co_argcount]
+                index = frame.f_locals.get(names[1]) if len(names) > 1 else None
+            key = recorder.state.key_of_code.get(frame.f_code, key)
+        recorder.failed(index, key)
         raise
-
-
-def _locate(
-    recorder: Recorder, traceback: TracebackType | None, getitem: object
-) -> tuple[Any, int]:
-    """The index that the dataset was asked for, and the key of the innermost stage."""
-    index, key = None, recorder.key(GETITEM)
-    while traceback is not None:
-        frame = traceback.tb_frame
-        if frame.f_code is getitem:
-            names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
-            index = frame.f_locals.get(names[1]) if len(names) > 1 else None
-        key = recorder.state.key_of_code.get(frame.f_code, key)
-        traceback = traceback.tb_next
-    return index, key
 
 
 class Hooks:
@@ -170,13 +159,13 @@ class Hooks:
         for cls in (_MapDatasetFetcher, _IterableDatasetFetcher):
             self._fetchers.put(cls, "fetch", self._fetch(cls.fetch))
         self._adapters.hook()  # before the dataset's iterator is made
-        listeners.append(self)
+        listeners.append(self._recorder)
         gc.callbacks.append(self._collects)
 
     def take_off(self) -> None:
         """Leave everything as it was before `put_on`."""
-        if self in listeners:
-            listeners.remove(self)
+        if self._recorder in listeners:
+            listeners.remove(self._recorder)
         if self._collects in gc.callbacks:
             gc.callbacks.remove(self._collects)
         self._fetchers.undo()
@@ -197,10 +186,6 @@ class Hooks:
         """All later batches belong to this epoch, see `loop_log.epoch_key`."""
         self.number, self._epoch = -1, key
         self._recorder.mark(Tag.EPOCH, key)
-
-    def begin(self, stage: Stage) -> Callable[[], None] | None:
-        """The user names a part of what is at work here; returns what to call at its end."""
-        return self._recorder.begin(stage)
 
     def _collects(self, phase: str, about: dict[str, int]) -> None:
         """Python collects garbage while a batch is at work."""
@@ -261,22 +246,17 @@ class Hooks:
         thread would write into the same log.
         """
         with self._switch:
-            if self._busy or self._retired or not self._finds_task(fetcher):
+            if self._busy or self._retired:
                 return False
+            if self._task is not None:  # learn which batch it is
+                task = self._task(fetcher)
+                if task is None:
+                    return False
+                if task.key != self._epoch:
+                    self.begin_epoch(task.key)
+                self.number = task.given
             self._busy = True
             return True
-
-    def _finds_task(self, fetcher: Any) -> bool:
-        """Learn which batch is to be made; whether it is one that is measured."""
-        if self._task is None:
-            return True
-        task = self._task(fetcher)
-        if task is None:
-            return False
-        if task.key != self._epoch:
-            self.begin_epoch(task.key)
-        self.number = task.given
-        return True
 
     def _mark(self, what: Mark) -> None:
         if self._marks is not None:

@@ -254,12 +254,14 @@ class LogWriter(MappedLog):
         words: the places after the header; `words[place()] = word` writes.
         place: gives the next place, forever; it is the only state that writing needs.
         header: the header's words, see `Header`.
+        say: appends one line to the `.names` file; it survives the end of the process.
     """
 
     def __init__(
         self, path: Path, *, worker: int, born_ns: int, capacity: int, loader: int = 0
     ) -> None:
         super().__init__(path, (HEADER_WORDS + capacity) * 8)
+        self.say = self._names.say
         self._view = memoryview(self._mapping).cast("q")
         self.header = self._view[:HEADER_WORDS]
         self.words = self._view[HEADER_WORDS:]
@@ -272,10 +274,6 @@ class LogWriter(MappedLog):
         self.header[Header.EVERY] = 1
         self.header[Header.LOADER] = loader
         self.header[Header.MAGIC] = MAGIC
-
-    def say(self, **line: Any) -> None:
-        """Append one line to the `.names` file; it survives the end of the process."""
-        self._names.say(**line)
 
     def say_files(self, paths: list[str], first: int) -> None:
         """Append these files, numbered from `first`, in one write.

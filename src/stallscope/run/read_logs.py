@@ -125,6 +125,9 @@ def _run(written: _Written, number: int) -> Run:
     mine = [(page, one) for page, one in pairs if page.loader in (0, number)]
     pages, decoded = [page for page, _ in mine], [one for _, one in mine]
     made = _stack([d.batches for d in decoded], decode.BATCHES, number)
+    samples = _stack([d.samples for d in decoded], decode.SAMPLES, number)
+    known_sizes = sizes(samples["path"].drop_nulls().unique(maintain_order=True))
+    size = pl.col("path").replace_strict(known_sizes, default=None, return_dtype=pl.Int64)
     batches, steps = mark_steady(made, loop.steps, loop.deliveries, about.warmup)
     settings = Settings(
         name=about.name or known.get("dataset", ""),
@@ -135,7 +138,7 @@ def _run(written: _Written, number: int) -> Run:
     )
     return Run(
         all_spans=_stack([d.spans for d in decoded], decode.SPANS, number),
-        all_samples=_with_sizes(_stack([d.samples for d in decoded], decode.SAMPLES, number)),
+        all_samples=samples.with_columns(bytes=size) if known_sizes else samples,
         batches=batches.drop("first"),
         all_steps=steps,
         waits=loop.waits,
@@ -195,13 +198,6 @@ def _notes(
         yield "no batch was recorded from beginning to end: there is nothing to show"
     elif steady["first"].any():
         yield "the recording is so short that start-up could not be kept apart"
-
-
-def _with_sizes(samples: pl.DataFrame) -> pl.DataFrame:
-    paths = samples["path"].drop_nulls().unique(maintain_order=True)
-    known = sizes(paths)
-    size = pl.col("path").replace_strict(known, default=None, return_dtype=pl.Int64)
-    return samples.with_columns(bytes=size) if known else samples
 
 
 def _began_ns(written: _Written, number: int) -> dict[int, int]:

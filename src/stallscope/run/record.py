@@ -25,7 +25,7 @@ from stallscope.targets.object_graph import find_loaders
 from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from stallscope.run.result import Run
 
@@ -198,13 +198,9 @@ def _measured(loader: Any) -> list[Any]:
             f"there is no torch.utils.data.DataLoader in this {kind}, so its waits cannot be told "
             "from the outside; use ss.record, which iterates it itself"
         )
-    _check_new(loaders)
-    return loaders
-
-
-def _check_new(loaders: Iterable[Any]) -> None:
     if any(getattr(one, "_iterator", None) is not None for one in loaders):
         raise UnsupportedError(
             "the loader's persistent workers live already and cannot be hooked any more; "
             "instrument it before it is first iterated, or use ss.record, which starts its own"
         )
+    return loaders
