@@ -239,6 +239,15 @@ class TestRecording:
             ss.record(DataLoader(Noise(64), 2), fail, batches=30)
         assert caught.value.run.all_resources.drop_nulls("value").height
 
+    @NEEDS_PROC
+    def test_says_what_could_not_be_sampled(self, monkeypatch):
+        """As a note of the run."""
+        monkeypatch.setattr(resource_sources.Disks, "read", lambda _: {}["no such disk"])
+
+        run = ss.record(DataLoader(Noise(16), 2), batches=4)
+
+        assert any("Disks could not be sampled" in note for note in run.notes)
+
 
 class TestGpu:
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallscope import stages
-from stallscope.run.decode import RESOURCES, notes, table
+from stallscope.run.decode import RESOURCES, table
 
 SECOND = 1_000_000_000
 
@@ -89,8 +89,3 @@ def test_nothing_sampled_is_an_empty_table():
     """With all its columns."""
     assert list(RESOURCES) == made([]).columns
     assert made([]).is_empty()
-
-
-def test_what_the_sampler_says_becomes_notes():
-    """In its order."""
-    assert ["a", "b"] == notes([{"note": "a"}, {"read": {}}, {"note": "b"}])

@@ -198,9 +198,8 @@ class Run(SavedResult):
     @cached_property
     def work(self) -> pl.DataFrame:
         """The spans of the workers' own work in the steady state, columns as of `spans`."""
-        batch = ["rank", "pid", "epoch", "batch"]
-        steady = self.batches.filter("steady").select(batch)
-        return self.all_spans.join(steady, on=batch, how="semi", maintain_order="left")
+        steady = self.batches.filter("steady").select("rank", "pid", "epoch", "batch")
+        return summary.of_batches(self.all_spans, steady)
 
     @cached_property
     def _beside(self) -> pl.DataFrame:

@@ -1,13 +1,16 @@
 """What a run's spans say by stage and by sample, and the one sentence on top of all its views.
 
 A sample's time is all that a worker does for it: its own stages, and its part of what the worker
-does for the whole batch (collate). Everything begins with the time of each stage in each sample,
-or batch (`tests/benchmarks/summarise.py` prints what ten million spans cost).
+does for the whole batch (collate). Everything is linear in the number of spans: they come in the
+order in which each process wrote them, so a sample's spans stand together and sums are taken by
+position, without a hash table, in blocks of whole batches. So a run that fills half of the memory
+can still be summarised (`tests/benchmarks/summarise.py` prints time and memory).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -25,9 +28,11 @@ from stallscope.stages import (
 from stallscope.units import LONGEST, printable, share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from stallscope.store import Schema
+    from polars._typing import PolarsDataType
+
+    Schema = dict[str, PolarsDataType]
 
 STAGES: Schema = {
     "stage": pl.String,
@@ -44,6 +49,14 @@ STAGES: Schema = {
 """One row a stage, the longest first. Counts and percentiles are per sample for the stages of a
 sample, per batch for the others; `cpu_share` is null where CPU time was not read."""
 
+_ONE_BATCH: Final = ("rank", "pid", "epoch", "batch")
+_BLOCK: Final = 1 << 18
+"""Spans in a block, about."""
+_MOST_EDGES: Final = 1000
+"""With more ends of stretches than this, one copy is better than a table in many pieces."""
+
+
+_PARTS: Final = {f"{kind}_s": KINDS.index(kind) for kind in SAMPLE_KINDS}
 UNIT_KEYS: Final = ("rank", "pid", "epoch", "batch", "sample")
 NOTHING: Final = "No batch was recorded from beginning to end: there is nothing to show"
 
@@ -62,36 +75,50 @@ CROWDED: Final = 0.25
 FEWEST_WAITING: Final = 3
 
 
+def of_batches(spans: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
+    """The spans of these batches, in their order; whole stretches of them are not copied.
+
+    Args:
+        spans: columns of `run.decode.SPANS`, in the order in which they were recorded.
+        wanted: `rank, pid, epoch, batch` of the batches.
+    """
+    starts = np.flatnonzero(_begins_batch(spans))
+    batches = spans.select(_ONE_BATCH)[starts].with_row_index("place")
+    chosen = np.zeros(starts.size, dtype=bool)
+    chosen[batches.join(wanted, on=_ONE_BATCH, how="semi")["place"].to_numpy()] = True
+    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
+    if edges.size > _MOST_EDGES:
+        lengths = np.diff(starts, append=spans.height)
+        return spans.filter(pl.Series(np.repeat(chosen, lengths), dtype=pl.Boolean))
+    bounds = np.append(starts, spans.height)[edges].reshape(-1, 2).tolist()
+    stretches = [spans[begin:end] for begin, end in bounds]
+    return pl.concat([spans.clear(), *stretches], rechunk=False)
+
+
 def stages(spans: pl.DataFrame) -> pl.DataFrame:
     """Where the workers' time goes, by stage.
 
     Args:
-        spans: columns of `run.decode.SPANS`.
+        spans: columns of `run.decode.SPANS`, in the order in which they were recorded.
 
     Returns:
         Columns of `STAGES`; `exposed_s` is null, see `of_loop`.
     """
-    wall_ns, read_ns = pl.col("wall_ns"), pl.col("read_ns")
-    return (
-        _times(spans)
+    found: dict[int, _Stage] = {}
+    for block in _blocks(spans):
         # A stage that occurs inside and outside of samples is two rows
-        .group_by("stage", "kind", pl.col("sample").is_null(), maintain_order=True)
-        .agg(
-            *(
-                (wall_ns.quantile(part / 100, "linear") / 1e9).alias(f"p{part}_s")
-                for part in (50, 95, 99)
-            ),
-            count=pl.len(),
-            busy_s=wall_ns.sum() / 1e9,
-            exposed_s=pl.lit(None),
-            cpu_share=pl.col("cpu_ns").sum() / read_ns.sum(),
-        )
-        .with_columns(busy_share=pl.col("busy_s") / pl.col("busy_s").sum())
-        .sort("busy_s", descending=True, maintain_order=True)
-        .select(pl.col(name).cast(kind) for name, kind in STAGES.items())
-        .with_columns(pl.col("busy_share", "cpu_share").fill_nan(None))
-        .collect()
-    )
+        codes, place = _unique_small(block.stage * 2 + ~block.in_sample)
+        unit = np.where(block.in_sample, block.sample, block.batch)
+        totals, occurs = _totals(unit, place, block.wall_ns)
+        cpu_ns, read = block.cpu()
+        cpu = np.bincount(place, cpu_ns)
+        wall_read = np.bincount(place, np.where(read, block.wall_ns, 0))
+        for i, code in enumerate(codes):
+            stage = found.setdefault(code, _Stage(*block.name(code // 2)))
+            stage.per_unit_ns.append(totals[occurs[:, i], i])
+            stage.cpu_ns += int(cpu[i])
+            stage.read_ns += int(wall_read[i])
+    return _stage_table([found[code] for code in sorted(found)])
 
 
 def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None) -> pl.DataFrame:
@@ -112,6 +139,40 @@ def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None
     return joined.with_columns(exposed_s=stalled_s).drop("stalled_s")
 
 
+@dataclass
+class _Stage:
+    """A stage, summed up over the blocks so far."""
+
+    name: str
+    kind: str
+    per_unit_ns: list[np.ndarray] = field(default_factory=list)
+    """Its time in each sample (or batch) that it occurs in, an array a block."""
+    cpu_ns: int = 0
+    read_ns: int = 0
+    """Time of the spans whose CPU time was read."""
+
+
+def _stage_table(found: list[_Stage]) -> pl.DataFrame:
+    per_unit_s = [np.concatenate(stage.per_unit_ns) / 1e9 for stage in found]
+    total = sum(float(values.sum()) for values in per_unit_s)
+    table = [
+        (
+            stage.name,
+            stage.kind,
+            values.size,
+            float(values.sum()),
+            _ratio(values.sum(), total),
+            None,
+            *np.percentile(values, (50, 95, 99)).tolist(),
+            _ratio(stage.cpu_ns, stage.read_ns),
+        )
+        for stage, values in zip(found, per_unit_s, strict=True)
+    ]
+    return pl.DataFrame(table, schema=STAGES, orient="row").sort(
+        "busy_s", descending=True, maintain_order=True
+    )
+
+
 def samples(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     """What each sample cost, and in which part.
 
@@ -124,46 +185,119 @@ def samples(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
         other_s, total_s`, then `sample` (its place in the batch), `slowest` (its longest stage),
         `path`, `width`, `height`, `bytes` and `rank`. The four parts add up to `total_s`.
     """
-    wall_ns = pl.col("wall_ns")
-    part_ns = {
-        f"{kind}_s": pl.when(pl.col("kind") == kind).then(wall_ns).otherwise(0).sum()
-        for kind in SAMPLE_KINDS
-    }
-    frame = (
-        _times(spans.filter(pl.col("sample").is_not_null()))
-        .group_by(UNIT_KEYS, maintain_order=True)
-        .agg(
-            pl.col("start_ns").min(),
-            slowest=pl.col("stage").gather(wall_ns.arg_max()).first(),
-            total_s=pl.sum_horizontal(*part_ns.values()) / 1e9,
-            **{name: part / 1e9 for name, part in part_ns.items()},
-        )
-        .collect()
-    )
+    none = [_costs(_Block(spans.clear(), np.zeros(0, dtype=bool)))]
+    frame = pl.concat([_costs(block) for block in _blocks(spans)] or none)
     # `known` has one row for each sample, so this neither adds nor loses any
     keys = ["rank", "epoch", "batch", "sample"]
     joined = frame.join(known, on=keys, how="left", maintain_order="left")
-    order = ["epoch", "batch", "worker", "index", "start_ns", *part_ns, "total_s"]
+    order = ["epoch", "batch", "worker", "index", "start_ns", *_PARTS, "total_s"]
     return joined.select(*order, "sample", "slowest", "path", "width", "height", "bytes", "rank")
 
 
-def _times(spans: pl.DataFrame) -> pl.LazyFrame:
-    """The time of each stage in each sample (`sample` null: in each batch)."""
-    wall_ns = pl.col("end_ns") - pl.col("start_ns")
-    middle_ns = (pl.col("end_ns") + pl.col("start_ns")) / 2
-    return (
-        spans.lazy()
-        .group_by(*UNIT_KEYS, "stage", "kind", maintain_order=True)
-        .agg(
-            pl.col("worker").first(),
-            start_ns=pl.col("start_ns").min(),
-            middle_ns=(middle_ns * wall_ns).sum() / pl.max_horizontal(wall_ns.sum(), 1),
-            wall_ns=wall_ns.sum(),
-            cpu_ns=pl.col("cpu_ns").sum(),
-            read_ns=pl.when(pl.col("cpu_ns").is_not_null()).then(wall_ns).sum(),
-        )
-        .with_columns(pl.col("stage", "kind").cast(pl.String))
+def _costs(block: _Block) -> pl.DataFrame:
+    """The samples of a block: where each stands and what it cost."""
+    first = np.flatnonzero(np.diff(block.sample, prepend=-1))
+    chosen = block.in_sample[first]  # a stretch outside of samples has a number too
+    by_kind, _ = _totals(block.sample, block.stage % len(KINDS), block.wall_ns, len(KINDS))
+    parts = {name: by_kind[chosen, kind] / 1e9 for name, kind in _PARTS.items()}
+    return block.spans.select("rank", "epoch", "batch", "sample", "start_ns")[
+        first[chosen]
+    ].with_columns(
+        *(pl.Series(name, values) for name, values in parts.items()),
+        pl.Series("total_s", sum(parts.values(), np.zeros(int(chosen.sum())))),
+        block.slowest().filter(pl.Series(chosen)).alias("slowest"),
     )
+
+
+class _Block:
+    """Some of the spans, as arrays: whole batches of them.
+
+    Args:
+        spans: columns of `run.decode.SPANS`.
+        new_batch: whether a span is the first of its batch.
+    """
+
+    def __init__(self, spans: pl.DataFrame, new_batch: np.ndarray) -> None:
+        self.spans = spans
+        sample = spans["sample"].fill_null(-1).to_numpy()
+        self.in_sample = sample >= 0
+        self.batch = np.cumsum(new_batch) - 1
+        """Running number of each span's batch, from 0."""
+        self.sample = np.cumsum(new_batch | _differs(sample)) - 1
+        """Running number of each span's sample; stretches outside of samples are counted too."""
+        self.wall_ns = (spans["end_ns"] - spans["start_ns"]).to_numpy()
+        stage = spans["stage"].to_physical().to_numpy().astype(np.int64)
+        self.stage = stage * len(KINDS) + spans["kind"].to_physical().to_numpy()
+        """A number for each stage and kind."""
+
+    def name(self, stage: int) -> tuple[str, str]:
+        """Name and kind of a stage that occurs here, by its number."""
+        return str(self.spans["stage"][int((self.stage == stage).argmax())]), KINDS[
+            stage % len(KINDS)
+        ]
+
+    def cpu(self) -> tuple[np.ndarray, np.ndarray]:
+        """CPU time of each span, and whether it was read."""
+        cpu_ns = self.spans["cpu_ns"]
+        return cpu_ns.fill_null(0).to_numpy(), cpu_ns.is_not_null().to_numpy()
+
+    def slowest(self) -> pl.Series:
+        """Name of the stage that took longest in each sample, by `sample`."""
+        stages, place = _unique_small(self.stage)
+        totals, occurs = _totals(self.sample, place, self.wall_ns, len(stages))
+        names = pl.Series([self.name(stage)[0] for stage in stages], dtype=pl.String)
+        return names.gather(np.where(occurs, totals, -1).argmax(axis=1)) if stages else names
+
+
+def _blocks(spans: pl.DataFrame) -> Iterator[_Block]:
+    """The spans in their order, cut between batches."""
+    new_batch = _begins_batch(spans)
+    starts = np.flatnonzero(new_batch)
+    wanted = np.searchsorted(starts, np.arange(0, spans.height, _BLOCK))
+    cuts = np.unique(starts[np.minimum(wanted, starts.size - 1)])
+    for begin, end in pairwise([*cuts.tolist(), spans.height]):
+        yield _Block(spans[begin:end], new_batch[begin:end])
+
+
+def _begins_batch(spans: pl.DataFrame) -> np.ndarray:
+    """Whether each span is the first of its batch."""
+    begins = np.zeros(spans.height, dtype=bool)
+    for name in _ONE_BATCH:
+        begins |= _differs(spans[name].to_numpy())
+    return begins
+
+
+def _differs(values: np.ndarray) -> np.ndarray:
+    """Whether each value differs from the one before; the first one does."""
+    return np.append(np.ones(min(values.size, 1), dtype=bool), values[1:] != values[:-1])
+
+
+def _totals(
+    unit: np.ndarray, column: np.ndarray, wall_ns: np.ndarray, columns: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Time by unit and column, and whether there is any span; shapes (units, columns).
+
+    The sums are whole numbers below 2^53, so they are exact.
+    """
+    columns = columns or int(column.max(initial=0)) + 1
+    cells = unit * columns + column
+    size = (int(unit.max(initial=-1)) + 1) * columns
+    occurs = np.zeros(size, dtype=bool)
+    occurs[cells] = True
+    totals = np.bincount(cells, wall_ns, size)
+    return totals.reshape(-1, columns), occurs.reshape(-1, columns)
+
+
+def _unique_small(values: np.ndarray) -> tuple[list[int], np.ndarray]:
+    """Like `np.unique` with its inverse, for small numbers: linear, without sorting."""
+    present = np.flatnonzero(np.bincount(values))
+    places = np.zeros(int(present[-1]) + 1 if present.size else 1, dtype=np.int64)
+    places[present] = np.arange(present.size)
+    return present.tolist(), places[values]
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return float(part) / float(whole) if whole else None
 
 
 @dataclass(frozen=True)
@@ -217,7 +351,7 @@ class Profile:
 
 
 def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
-    """Time of each stage of the workers in each sample (`sample` null: in each batch).
+    """Time of each stage in each sample (`sample` null: in each batch).
 
     Args:
         spans: columns of `run.decode.SPANS`.
@@ -227,15 +361,19 @@ def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
         the CPU time of the spans where it was read and their wall time, and the middle of the
         stage, from the sample's beginning.
     """
-    begin_ns = pl.col("start_ns").min().over(UNIT_KEYS)
+    wall_ns = pl.col("end_ns") - pl.col("start_ns")
+    middle_ns = (pl.col("end_ns") + pl.col("start_ns")) / 2 - pl.col("begin_ns")
     return (
-        _times(spans)
+        spans.with_columns(pl.col("kind", "stage").cast(pl.String))
         .filter(pl.col("kind").is_in(WORK_KINDS))
-        .with_columns(
-            wall_s=pl.col("wall_ns") / 1e9, moment_s=(pl.col("middle_ns") - begin_ns) / 1e9
+        .with_columns(begin_ns=pl.col("start_ns").min().over(UNIT_KEYS))
+        .group_by(*UNIT_KEYS, "worker", "stage", "kind", maintain_order=True)
+        .agg(
+            wall_s=wall_ns.sum() / 1e9,
+            cpu_ns=pl.col("cpu_ns").sum(),
+            read_ns=wall_ns.filter(pl.col("cpu_ns").is_not_null()).sum(),
+            moment_s=(middle_ns * wall_ns).sum() / pl.max_horizontal(wall_ns.sum(), 1) / 1e9,
         )
-        .drop("start_ns", "middle_ns", "wall_ns")
-        .collect()
     )
 
 
