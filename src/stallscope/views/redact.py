@@ -61,11 +61,7 @@ def known_paths(diagnosis: Diagnosis) -> tuple[str, ...]:
     name = diagnosis.circumstances.name
     if {"/", "\\"} & set(name):
         paths |= {name, name.partition(" (")[0]}
-    return tuple(sorted(filter(_long_enough, paths), key=len, reverse=True))
-
-
-def _long_enough(path: str) -> bool:
-    return len(path) >= _SHORTEST
+    return tuple(sorted((one for one in paths if len(one) >= _SHORTEST), key=len, reverse=True))
 
 
 def redacted(diagnosis: Diagnosis) -> Diagnosis:

@@ -177,10 +177,7 @@ def _slices(
 ) -> Iterator[Event]:
     """Give the slices of a process, each before those inside of it, and the points of its arrows.
 
-    Args:
-        pid: number of the process.
-        tables: what there is to draw in it.
-        threads: numbers of all threads; gets those of this process.
+    `threads` holds the numbers of all threads, and gets those of this process.
     """
     rows = pl.concat(tables, how="diagonal_relaxed")
     rows = rows.sort("start_ns", -pl.col("end_ns"), "depth", maintain_order=True)
@@ -214,12 +211,8 @@ def _slices(
 def _lane(lanes: list[list[int]], start_ns: int, end_ns: int) -> int:
     """Find where to draw a slice of a thread: inside of what is there, after it or, beside it.
 
-    Slices come in the order of their starts, the longer of two first.
-
-    Args:
-        lanes: the ends of the slices that are open in each; gets that of this one.
-        start_ns: where the slice starts.
-        end_ns: where it ends.
+    Slices come in the order of their starts, the longer of two first. `lanes` holds the ends of the
+    slices that are open in each, and gets that of this one.
     """
     for lane, ends in enumerate(lanes):
         while ends and ends[-1] <= start_ns:
@@ -365,10 +358,7 @@ def _table(
 def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataFrame]:
     """Every batch, from when its worker took it up until it was made, its samples, their stages.
 
-    Args:
-        run: what was measured.
-        arrows: what `arrows_of` gives of it; an arrow begins at the end of its batch.
-        loop: thread of the loop, for what that makes itself.
+    An arrow begins at the end of its batch. What the loop makes itself is drawn in its thread.
     """
     thread = pl.when(pl.col("worker").is_null()).then(pl.lit(loop)).otherwise(pl.lit(MAIN))
     spans = run.all_spans
@@ -409,10 +399,7 @@ def _of_batches(arrows: pl.DataFrame) -> pl.DataFrame:
 def _loop_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataFrame]:
     """Everything that the loop's process and the workers' sending threads did beside loading.
 
-    Args:
-        run: what was measured.
-        arrows: what `arrows_of` gives of it; an arrow ends in the first use of its batch.
-        loop: thread of the loop.
+    An arrow ends in the first use of its batch.
     """
     steps = _steps(run)
     uses = _uses(run, steps)
