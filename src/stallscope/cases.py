@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from stallscope.demo import RandomMask, case_b_loader
 from stallscope.errors import TargetError
@@ -29,7 +29,7 @@ from stallscope.targets.images import evaluation_pipeline, photographs, worker_s
 from stallscope.targets.target import Target, simulated_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -101,26 +101,15 @@ def case_a_loader(
 
 
 def make_shards(folder: Path, shards: int = SHARDS, images: int = IMAGES) -> list[str]:
-    """Archives of `key.jpg`, `key.json` and `key.txt`; the images are enlarged photographs.
-
-    Args:
-        folder: where they are written; made where it does not exist.
-        shards: how many.
-        images: in each of them.
-
-    Returns:
-        Their paths.
-    """
+    """Archives of `key.jpg`, `key.json` and `key.txt`; the images are enlarged photographs."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [_enlarged(photograph.path) for photograph in photographs()[:images]]
-    made = []
-    for number in range(shards):
-        path = folder / f"case-a-{number:03}.tar"
+    paths = [folder / f"case-a-{number:03}.tar" for number in range(shards)]
+    for number, path in enumerate(paths):
         with tarfile.open(path, "w") as archive:
             for place, image in enumerate(files):
                 _add(archive, f"{number:03}{place:05}", image)
-        made.append(str(path))
-    return made
+    return [str(path) for path in paths]
 
 
 def _enlarged(path: str) -> bytes:
@@ -172,15 +161,9 @@ def _sample_s(dataset: Any) -> float:
     """
     taken = []
     with torch.random.fork_rng(devices=[]):  # the transforms draw, and nobody is to notice
-        samples = in_one_thread(_samples(dataset))
+        samples = in_one_thread(iter(dataset))
         for _ in range(_TIMED + 1):
             began = time.thread_time()
             next(samples)
             taken.append(time.thread_time() - began)
     return sorted(taken[1:])[_TIMED // 2]
-
-
-def _samples(dataset: Any) -> Iterator[Any]:
-    if isinstance(dataset, IterableDataset):
-        return iter(dataset)
-    return (dataset[number] for number in range(_TIMED + 1))

@@ -125,7 +125,7 @@ def executable() -> Path | None:
             if (folder / name).is_file():
                 return folder / name
     found = shutil.which("py-spy")
-    return None if found is None else Path(found)
+    return Path(found) if found else None
 
 
 def dump(program: Path, pid: int, folder: Path, *, with_locals: bool = False) -> PySpyCall:

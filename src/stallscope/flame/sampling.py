@@ -50,8 +50,8 @@ _OURS: Final = tuple(
 )
 _PIPELINES: Final = ("stallscope/targets/images.py", "stallscope/targets/target.py")
 """Datasets and steps of ours stand for the user's."""
-_WATCHING: Final = (
-    *("stallscope/hooks/self_sampler.py", "stallscope/flame/pyspy.py", "stallscope/run/resource_"),
+_WATCHING: Final = tuple(
+    f"stallscope/{file}" for file in ("hooks/self_sampler.py", "flame/pyspy.py", "run/resource_")
 )
 """Whoever is inside of these is no part of what is measured."""
 _STARTS_THREADS: Final = "threading.py"

@@ -19,7 +19,7 @@ from stallscope.targets.object_graph import (
     functions_with,
     place_of,
     qualified,
-    what_it_is,
+    why_no_lines,
 )
 from stallscope.units import count
 
@@ -190,7 +190,7 @@ def _codes_of(one: Any) -> list[CodeType]:
         raise ArgumentError(f"functions holds {one!r}: give names or functions")
     if not found:
         raise ArgumentError(
-            f"functions holds `{name_of(one)}`, which has no Python source ({what_it_is(one)}), "
+            f"functions holds `{name_of(one)}`, which has no Python source ({why_no_lines(one)}), "
             "so it has no lines"
         )
     return [function.__code__ for function in found]

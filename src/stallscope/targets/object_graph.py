@@ -273,7 +273,7 @@ class LoaderCallables:
             if function not in (default_collate, default_convert):
                 self._know(function, stage)
         if stage and not functions:
-            self.without_source[stage.name] = what_it_is(value)
+            self.without_source[stage.name] = why_no_lines(value)
 
     def _know(self, function: FunctionType, stage: Stage | None) -> None:
         self.functions.setdefault(function.__code__, function)
@@ -312,11 +312,10 @@ def functions_of(value: Any) -> Iterator[FunctionType]:
             yield function
 
 
-def what_it_is(value: Any) -> str:
+def why_no_lines(value: Any) -> str:
     """Why a callable has no lines, in words."""
-    if isinstance(value, torch.jit.ScriptModule):
-        return "compiled by TorchScript"
-    return "not written in Python"
+    is_script = isinstance(value, torch.jit.ScriptModule)
+    return "compiled by TorchScript" if is_script else "not written in Python"
 
 
 def functions_with(codes: Iterable[CodeType]) -> dict[CodeType, list[FunctionType]]:
