@@ -26,11 +26,11 @@ from stallscope.hooks.patches import under
 from stallscope.loops.timed_loop import started
 from stallscope.loops.training_loop import ProgressBar
 from stallscope.machine import machine
-from stallscope.stages import COLLATE, DECODE, GETITEM, PIN, SEND, STEP, Stage, of_frame
+from stallscope.stages import COLLATE, DECODE, GETITEM, PIN, SEND, STEP, of_frame
 from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from stallscope.flame.pyspy import How, Seen
@@ -106,15 +106,12 @@ def _stage(stack: Iterable[StackFrame]) -> str | None:
     stages = [of_frame(frame.name) for frame in stack if "stallscope" in frame.file]
     name, in_transform, in_sample = None, False, False
     for stage in filter(None, stages):
-        if (stage.gives_way and in_transform) or (in_sample and _is_sample(stage)):
+        is_sample = stage.name == GETITEM.name
+        if (stage.gives_way and in_transform) or (in_sample and is_sample):
             continue
-        in_sample = in_sample or _is_sample(stage)
+        in_sample |= is_sample
         name, in_transform = stage.name, stage.kind == "transform"
     return name
-
-
-def _is_sample(stage: Stage) -> bool:
-    return stage.name == GETITEM.name
 
 
 def _known_stage(stack: Sequence[StackFrame]) -> str | None:
@@ -217,12 +214,15 @@ class SamplingLoop:
     """One recording of a loader, over as many starts of it as that takes."""
 
     def __init__(self, loop: TimedLoop, name: str, how: How, notes: list[str]) -> None:
+        def use(batch: Any) -> None:  # its frame says that this is the step
+            loop.use(batch)
+
         self._loop = loop
         self._how = how
         self._notes = notes
         self._hits = StackCounts(how.rate_hz)
         self._circumstances = circumstances_of(name, how, [])
-        self._use = _with_stage(loop)
+        self._use = under(STEP, use)
         self._sampled_s = 0.0
         self._refused = False
         self._used = 0
@@ -235,7 +235,7 @@ class SamplingLoop:
                 starts += 1
                 before = self._used
                 with started(self._loop) as batches:
-                    if self._warm_up(batches, warmup):
+                    if all(self._step(batches) for _ in range(warmup)):
                         self._sample(batches, probe, folder, bar)
                     elif warmup:
                         warmup = 0
@@ -251,10 +251,6 @@ class SamplingLoop:
     @property
     def _left_s(self) -> float:
         return self._how.seconds - self._sampled_s
-
-    def _warm_up(self, batches: Iterator[Any], number: int) -> bool:
-        """Use batches that are not sampled; whether there may be more."""
-        return all(self._step(batches) for _ in range(number))
 
     def _step(self, batches: Iterator[Any]) -> bool:
         """One step; false where there is no batch any more."""
@@ -328,13 +324,3 @@ class SamplingLoop:
         if self._hits.processes and not self._circumstances.num_workers:
             notes.append("num_workers=0: the main process was sampled, the step is in it")
         return self._hits.flame(self._circumstances, notes)
-
-
-def _with_stage(loop: TimedLoop) -> Callable[[Any], None]:
-    """Uses a batch, under a frame that says that this is the step."""
-
-    def use(batch: Any) -> None:
-        if loop.step is not None:
-            loop.step(loop.device.move(batch))
-
-    return under(STEP, use)

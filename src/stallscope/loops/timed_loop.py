@@ -62,6 +62,12 @@ class TimedLoop:
             in_one_thread=target.loads_here,
         )
 
+    def use(self, batch: Any) -> None:
+        """Move a batch where the step wants it, and use it there."""
+        moved = self.device.move(batch)
+        if self.step is not None:
+            self.step(moved)
+
     @property
     def warmup(self) -> int:
         """Batches before the steady state: the first of each worker, and the one after."""
@@ -180,7 +186,7 @@ def _wait_for_end(processes: set[Any]) -> None:
 def _warm_up(loop: TimedLoop, batches: Iterator[Any], lap: TimedPass, until_ns: int) -> None:
     """Use batches that are not timed."""
     for number, batch in enumerate(batches, 1):
-        _use(loop, batch)
+        loop.use(batch)
         lap.used += 1
         if number >= loop.warmup or time.perf_counter_ns() > until_ns:
             return
@@ -221,15 +227,9 @@ def _busy(loop: TimedLoop, batches: Iterator[Any]) -> float | None:
 
     def use() -> None:
         for batch in islice(batches, some):
-            _use(loop, batch)
+            loop.use(batch)
 
     loop.device.busy_share(lambda: None)  # the profiler's first start is a long one
     for batch in islice(batches, loop.warmup + loop.block):
-        _use(loop, batch)
+        loop.use(batch)
     return loop.device.busy_share(use)
-
-
-def _use(loop: TimedLoop, batch: Any) -> None:
-    moved = loop.device.move(batch)
-    if loop.step is not None:
-        loop.step(moved)
