@@ -97,7 +97,7 @@ def figure(run: Run) -> Sheet:
     rows, bar = rows_of(run, time, MOST_ROWS), LoopBar(time)
     heights = [bar.height]
     if rows:
-        heights = [bar.height + _OPENING, 0.3 * (len(rows) + 1) + AXIS + 0.15]
+        heights = [bar.height + _OPENING, 0.3 * (len(rows) + 1) + AXIS]
     made = Sheet(stall_text_title(run), _notes(run, time, rows), heights)
     bar.draw(made.parts[0])
     if rows:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from matplotlib.collections import PatchCollection
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 
@@ -31,7 +32,7 @@ from stallscope.flame.result import difference_sentence, sentence
 from stallscope.flame.tree import COLOURS as TREE_COLOURS
 from stallscope.flame.tree import difference_notes, notes_of, tree
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.units import count, printable, share
+from stallscope.units import count, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +49,7 @@ _PAD: Final = 0.04
 _WIDTH: Final = ROOM - 0.4
 """Of the chart, about so many inches."""
 _NARROWEST: Final = 0.002
-_ALIKE: Final = (232, 232, 232)
+_ALIKE: Final = "#E8E8E8"
 _CLEAR: Final = 0.02
 """A change of so much of all of the time has its full colour."""
 
@@ -75,11 +76,10 @@ def figure(flame: Flame) -> Sheet:
         whole, totals / totals[0], [TREE_COLOURS[kind] for kind in whole.kinds()]
     )
     seen = {box.colour for box in boxes}
-    entries = [
-        (told, TREE_COLOURS[kind]) for kind, told in KINDS.items() if TREE_COLOURS[kind] in seen
-    ]
+    looks = {name: TREE_COLOURS[kind] for kind, name in KINDS.items()}
+    looks = {name: colour for name, colour in looks.items() if colour in seen}
     axis = "share of the samples; below each function what it called"
-    return _picture(sentence(flame), notes_of(flame), (boxes, hidden), entries, axis)
+    return _picture(sentence(flame), notes_of(flame), (boxes, hidden), looks, axis)
 
 
 def difference_figure(found: FlameDifference) -> Sheet:
@@ -91,9 +91,9 @@ def difference_figure(found: FlameDifference) -> Sheet:
     after, before = (totals / totals[0] for totals in merged.totals())
     colours = [change_colour(*pair) for pair in zip(after, before, strict=True)]
     boxes = _boxes(merged, (after + before) / 2, colours)
-    entries = [("grew", STALL_COLOUR), ("shrank", COLOURS["fetch"]), ("alike", "#E8E8E8")]
+    looks = {"grew": STALL_COLOUR, "shrank": COLOURS["fetch"], "alike": _ALIKE}
     axis = "mean of the shares before and after; below each function what it called"
-    return _picture(title, notes, boxes, entries, axis)
+    return _picture(title, notes, boxes, looks, axis)
 
 
 def change_colour(after: float, before: float) -> str:
@@ -101,9 +101,9 @@ def change_colour(after: float, before: float) -> str:
     change = (after - before) / max(after, before, 1e-9)
     strength = abs(change) * min(1.0, abs(after - before) / _CLEAR)
     full = STALL_COLOUR if change > 0 else COLOURS["fetch"]
-    ends = [int(full[at : at + 2], 16) for at in (1, 3, 5)]
-    mixed = [round(low + (high - low) * strength) for low, high in zip(_ALIKE, ends, strict=True)]
-    return "#" + "".join(f"{one:02X}" for one in mixed)
+    pale = np.array(to_rgb(_ALIKE))
+    red, green, blue = pale + (np.array(to_rgb(full)) - pale) * strength
+    return to_hex((red, green, blue)).upper()
 
 
 def _boxes(
@@ -130,14 +130,14 @@ def _picture(
     title: str,
     notes: list[str],
     drawn: tuple[list[_Box], int],
-    entries: list[tuple[str, str]],
+    looks: dict[str, str],
     axis: str,
 ) -> Sheet:
     boxes, hidden = drawn
     if hidden:
-        least = share(_NARROWEST) if _NARROWEST >= 0.01 else f"{_NARROWEST:.1%}"  # noqa: PLR2004
-        left = f"not drawn: {count(hidden, 'frame')} narrower than {least}, deeper than {MOST_ROWS}"
-        notes = [*notes, f"{left} rows, or beyond the {MOST_FRAMES} widest"]
+        left = f"not drawn: {count(hidden, 'frame')} narrower than {_NARROWEST:.1%}"
+        more = f"deeper than {MOST_ROWS} rows, or beyond the {MOST_FRAMES} widest"
+        notes = [*notes, f"{left}, {more}"]
     rows = 1 + max((box.row for box in boxes), default=0)
     made = Sheet(printable(title, 300), notes, [0.21 * rows + AXIS + 0.4])
     (ax,) = made.parts
@@ -154,7 +154,7 @@ def _picture(
     for box in boxes:
         _name(ax, box)
     edge = {"edgecolor": INK, "linewidth": 0.3}
-    draw_key(ax, {name: {"facecolor": colour, **edge} for name, colour in entries})
+    draw_key(ax, {name: {"facecolor": colour, **edge} for name, colour in looks.items()})
     return made
 
 

@@ -104,7 +104,7 @@ class ResourceRow:
 
     name: str
     lines: tuple[ResourceLine, ...]
-    told: Callable[[float], str]
+    text: Callable[[float], str]
     """A value with its unit."""
     saturated: bool = False
     threshold: float | None = None
@@ -112,13 +112,13 @@ class ResourceRow:
 
     def tick(self, value: float) -> str:
         """A round value, without a decimal that says nothing."""
-        return re.sub(r"\.0+(?!\d)", "", self.told(value))
+        return re.sub(r"\.0+(?!\d)", "", self.text(value))
 
     def label(self, line: ResourceLine) -> str:
         """A line's mean, and how much there is."""
-        mean = self.told(line.mean)
+        mean = self.text(line.mean)
         if line.limit and line.limit != 1 and len(self.lines) == 1:
-            return f"{mean} of {self.told(line.limit)}"
+            return f"{mean} of {self.text(line.limit)}"
         return f"{mean} {printable(line.name, LONGEST)}"
 
     @property
@@ -126,7 +126,7 @@ class ResourceRow:
         """Upper end of its axis: the limit, unless that is far away."""
         most = max(float(line.values["value"].to_numpy().max()) for line in self.lines)
         limit = max((line.limit or 0.0 for line in self.lines), default=0.0)
-        if self.told is share:
+        if self.text is share:
             return 1.0
         near = limit if limit and (most >= FAR * limit or limit <= 1) else 0.0
         return max(near, most if near else most * HEADROOM) or 1.0
@@ -134,68 +134,34 @@ class ResourceRow:
 
 def rows(found: Usage) -> list[ResourceRow]:
     """Every row that there is something to show in."""
-    made = [
-        _cores(found),
-        _row(found, "CPU quota", (QUOTA,), _lines(found, QUOTA), _cores_told),
-        _processes(found),
-        _queued(found),
+    cores, workers, queued = (_lines(found, name, thin=True) for name in (CORE, WORKER, QUEUED))
+    of_cores = "of the core" if len(cores) == 1 else f"of {len(cores)} cores"
+    main = _lines(found, LOOP, name="main", dashed=bool(workers))
+    # those who make the batches: the workers, or the main process where there are none
+    pids = {line.name for line in workers}
+    makers = [line for line in queued if line.name in pids] or queued
+    disk = [*_sum(found, DISK_READ, "read"), *_sum(found, DISK_WRITE, "written", dashed=True)]
+    network = [*_sum(found, RECEIVED, "in"), *_sum(found, SENT, "out", dashed=True)]
+    if all(line.mean < HARDLY_BYTES for line in network):
+        network = []
+    operations = _sum(found, DISK_OPERATIONS, "reads and writes")
+    every = [
+        _row(found, "cores", (CORE,), _with_mean(cores, of_cores), share),
+        _row(found, "CPU quota", (QUOTA,), _lines(found, QUOTA), _cores_text),
+        _row(
+            found, "CPU of processes", OWN, [*_with_mean(workers, "a worker"), *main], _cores_text
+        ),
+        _row(found, NAMES[QUEUED], (), _with_mean(makers, "a worker" if pids else "main"), share),
         _row(found, "memory", (MEMORY,), _lines(found, MEMORY), size),
         _row(found, "/dev/shm", (SHM,), _lines(found, SHM, name="there"), size),  # noqa: S108
         _row(found, "disk busy", (DISK_BUSY,), _lines(found, DISK_BUSY), share),
-        _row(
-            found,
-            "disk bytes",
-            (),
-            _both(found, (DISK_READ, "read"), (DISK_WRITE, "written")),
-            _per_second,
-        ),
-        _row(
-            found,
-            "disk operations",
-            (),
-            _sum(found, DISK_OPERATIONS, "reads and writes"),
-            _operations_told,
-        ),
-        _network(found),
+        _row(found, "disk bytes", (), disk, _per_second),
+        _row(found, "disk operations", (), operations, lambda value: f"{value:,.0f}/s"),
+        _row(found, "network", (RECEIVED, SENT), network, _per_second),
         _row(found, "GPU busy", (GPU,), _lines(found, GPU), share),
         _row(found, "GPU memory", (), _lines(found, GPU_MEMORY), size),
     ]
-    return [row for row in made if row and row.lines]
-
-
-def _cores(found: Usage) -> ResourceRow:
-    each = _lines(found, CORE, thin=True)
-    if not each:
-        return ResourceRow("cores", (), share)
-    together = _mean(each)
-    name = "of the core" if len(each) == 1 else f"of {len(each)} cores"
-    return _row(found, "cores", (CORE,), [*each, ResourceLine(name, together)], share)
-
-
-def _processes(found: Usage) -> ResourceRow:
-    workers = _lines(found, WORKER, thin=True)
-    lines = [*workers]
-    if workers:
-        lines.append(ResourceLine("a worker", _mean(workers)))
-    main = _lines(found, LOOP, name="main", dashed=bool(workers))
-    return _row(found, "CPU of processes", OWN, [*lines, *main], _cores_told)
-
-
-def _queued(found: Usage) -> ResourceRow:
-    """Of those who make the batches: the workers, or the main process where there are none."""
-    each = _lines(found, QUEUED, thin=True)
-    pids = {line.name for line in _lines(found, WORKER)}
-    makers = [line for line in each if line.name in pids] or each
-    name = "a worker" if pids else "main"
-    lines = [*makers, ResourceLine(name, _mean(makers))] if makers else []
-    return _row(found, NAMES[QUEUED], (), lines, share)
-
-
-def _network(found: Usage) -> ResourceRow | None:
-    lines = _both(found, (RECEIVED, "in"), (SENT, "out"))
-    if all(line.mean < HARDLY_BYTES for line in lines):
-        return None
-    return _row(found, "network", (RECEIVED, SENT), lines, _per_second)
+    return [row for row in every if row.lines]
 
 
 def _row(
@@ -203,27 +169,23 @@ def _row(
     name: str,
     resources: tuple[str, ...],
     lines: list[ResourceLine],
-    told: Callable[[float], str],
+    text: Callable[[float], str],
 ) -> ResourceRow:
     saturated = any(use["resource"] in resources for use in found.judged.saturated)
     limits = [line.limit or (1.0 if resources == OWN else 0.0) for line in lines]
     limit = max(limits, default=0.0)
     threshold = limit * THRESHOLDS[resources[0]] if resources and limit else None
-    return ResourceRow(name, tuple(lines), told, saturated, threshold)
+    return ResourceRow(name, tuple(lines), text, saturated, threshold)
 
 
 def _lines(found: Usage, resource: str, *, name: str = "", **look: Any) -> list[ResourceLine]:
-    """A line for each device."""
+    """A line for each device; a GPU has nothing but a number."""
     mine = found.values.filter(pl.col("resource") == resource)
+    prefix = "GPU " if resource in (GPU, GPU_MEMORY) else ""
     return [
-        ResourceLine(name or _device(resource, str(device[0])), part.sort("at_s"), **look)
+        ResourceLine(name or f"{prefix}{device[0]}", part.sort("at_s"), **look)
         for device, part in mine.group_by("device", maintain_order=True)
     ]
-
-
-def _device(resource: str, name: str) -> str:
-    """A GPU has nothing but a number."""
-    return f"GPU {name}" if resource in (GPU, GPU_MEMORY) else name
 
 
 def _sum(found: Usage, resource: str, name: str, **look: Any) -> list[ResourceLine]:
@@ -234,23 +196,17 @@ def _sum(found: Usage, resource: str, name: str, **look: Any) -> list[ResourceLi
     return [ResourceLine(name, values, **look)] if values.height else []
 
 
-def _both(found: Usage, solid: tuple[str, str], dashed: tuple[str, str]) -> list[ResourceLine]:
-    """Two resources with their names, each over all devices."""
-    return [*_sum(found, *solid), *_sum(found, *dashed, dashed=True)]
-
-
-def _mean(lines: list[ResourceLine]) -> pl.DataFrame:
+def _with_mean(lines: list[ResourceLine], name: str) -> list[ResourceLine]:
+    """The lines and their mean under this name."""
+    if not lines:
+        return []
     both = pl.concat([line.values for line in lines])
     means = both.group_by("at_s").agg(pl.col("value").mean(), pl.col("limit").max())
-    return means.sort("at_s")
+    return [*lines, ResourceLine(name, means.sort("at_s"))]
 
 
-def _cores_told(value: float) -> str:
+def _cores_text(value: float) -> str:
     return "1 core" if value == 1 else f"{value:.2f} cores"
-
-
-def _operations_told(value: float) -> str:
-    return f"{value:,.0f}/s"
 
 
 def _per_second(value: float) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import stat
 import warnings
 from collections import Counter
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from matplotlib.patches import Rectangle
 from stallscope.charts.sheet import FAINT, ROOM, RULE, Sheet, styled
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import NOTHING, profile, unit_times
-from stallscope.units import file_name, printable, seconds, size
+from stallscope.units import file_name, printable, seconds, size, times
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,7 +106,7 @@ def figure(run: Run) -> Sheet:
         told = "Samples cannot be told apart in this loader: there is no slowest one"
         return Sheet(told if found.stages else NOTHING, nothing(run))
     top = slowest(samples, unit_times(run.work), MOST)
-    median_s = float(samples["total_s"].median())  # type: ignore[arg-type]  # a float column
+    median_s = float(samples["total_s"].median() or inf)  # type: ignore[arg-type]  # of floats
     height = -(-top.height // COLUMNS) * _TILE
     made = Sheet(title(top, median_s), [_note(top, population(run, found))], [height])
     (ax,) = made.parts
@@ -124,23 +125,18 @@ def figure(run: Run) -> Sheet:
 
 def title(top: pl.DataFrame, median_s: float) -> str:
     """How slow the slowest are, and the stage that is behind most of them."""
-    times = top["total_s"].to_list()
-    if times[0] < EVEN * median_s:
-        return f"Even the slowest sample takes only {_times(times[0], median_s)} the median"
+    slow = top["total_s"].to_list()
+    if slow[0] < EVEN * median_s:
+        return f"Even the slowest sample takes only {times(slow[0] / median_s)} the median"
     lead = (
-        f"The {len(times)} slowest samples take {_times(times[-1], median_s)} to "
-        f"{_times(times[0], median_s)} the median"
+        f"The {len(slow)} slowest samples take {times(slow[-1] / median_s)} to "
+        f"{times(slow[0] / median_s)} the median"
     )
     causes = Counter(cause for cause in top["cause"] if cause).most_common(1)
-    if not causes or 2 * causes[0][1] < len(times):
+    if not causes or 2 * causes[0][1] < len(slow):
         return f"{lead}; no single stage is behind it"
     cause, number = causes[0]
-    return f"{lead}; {printable(cause)} slowed {number if number < len(times) else 'all'} of them"
-
-
-def _times(value: float, median_s: float) -> str:
-    ratio = value / median_s if median_s else 0.0
-    return f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"  # noqa: PLR2004 - two digits
+    return f"{lead}; {printable(cause)} slowed {number if number < len(slow) else 'all'} of them"
 
 
 def _note(top: pl.DataFrame, of: str) -> str:
@@ -169,17 +165,13 @@ def _draw_picture(ax: Axes, path: str | None, x: float, y: float, *, there: bool
 
 
 def _lines(row: dict[str, Any], median_s: float) -> list[str]:
-    name = file_name(row["path"], _LETTERS) if row["path"] else _place(row)
+    place = f"batch {row['batch']}, sample {row['sample']}"
+    place = place if row["index"] is None else f"index {row['index']}"
+    name = file_name(row["path"], _LETTERS) if row["path"] else place
     pixels = f"{row['width']} × {row['height']} px" if row["width"] else ""
     about = " · ".join(
         part for part in (pixels, size(row["bytes"]) if row["bytes"] else "") if part
     )
-    slow = f"{seconds(row['total_s'])}, {_times(row['total_s'], median_s)} the median"
+    slow = f"{seconds(row['total_s'])}, {times(row['total_s'] / median_s)} the median"
     cause = f"{printable(row['cause'], 17)} +{seconds(row['excess_s'])}" if row["cause"] else ""
     return [slow, cause, name, about]
-
-
-def _place(row: dict[str, Any]) -> str:
-    if row["index"] is not None:
-        return f"index {row['index']}"
-    return f"batch {row['batch']}, sample {row['sample']}"

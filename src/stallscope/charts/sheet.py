@@ -226,12 +226,14 @@ def write_columns(ax: Axes, ends: Mapping[str, float], rows: Sequence[Sequence[s
         ends: for each column's name how far from the chart it ends, inches.
         rows: the cells of each row, from the top.
     """
-    look: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-    look |= {"ha": "right", "va": "center", "annotation_clip": False}
-    for height, cells in enumerate([ends, *rows], -1):
-        colour = FAINT if height < 0 else INK
+    look: dict[str, Any] = {"textcoords": "offset points", "ha": "right"}
+    for text, end in ends.items():
+        at: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (end * 72, 2)}
+        ax.annotate(text, (1, 1), **at, color=FAINT, va="bottom", **look)
+    at = {"xycoords": ("axes fraction", "data"), "va": "center", "annotation_clip": False}
+    for height, cells in enumerate(rows):
         for text, end in zip(cells, ends.values(), strict=True):
-            ax.annotate(text, (1, height), xytext=(end * 72, 0), color=colour, **look)
+            ax.annotate(text, (1, height), xytext=(end * 72, 0), **at, **look)
 
 
 def linear_time(ax: Axes, high: float, low: float = 0.0, *, vertical: bool = False) -> None:

@@ -202,12 +202,12 @@ def _draw_row(ax: Axes, stage: StageTimes, height: int, low: float) -> None:
         ax.plot([at, at], [height - half, height + half], color=INK, linewidth=width, zorder=3)
 
 
-def thinned(times_s: np.ndarray, most: int = MOST_DOTS) -> np.ndarray:
-    """At most so many of the times, evenly over their ranks, with the smallest and the largest."""
+def thinned(times_s: np.ndarray) -> np.ndarray:
+    """At most `MOST_DOTS` of the times, evenly over their ranks, the smallest and largest too."""
     ordered = np.sort(times_s)
-    if ordered.size <= most:
+    if ordered.size <= MOST_DOTS:
         return ordered
-    kept: np.ndarray = ordered[np.linspace(0, ordered.size - 1, most).round().astype(int)]
+    kept: np.ndarray = ordered[np.linspace(0, ordered.size - 1, MOST_DOTS).round().astype(int)]
     return kept
 
 
