@@ -15,9 +15,9 @@ def captured(dataset, samples=4):
     return capture(DataLoader(dataset, batch_size=2), samples, ROOM)
 
 
-def names(found):
+def names(dataset):
     """Its ops."""
-    return [op.name for op in found.site.chain.ops]
+    return [op.name for op in captured(dataset)[0].chain.ops]
 
 
 class Backwards(InTurn):
@@ -42,15 +42,15 @@ class Two(Tensors):
 
 def test_a_compose_of_the_users_is_believed_if_it_calls_its_ops_in_turn():
     """That is tried, on copies."""
-    assert ["halve", "middle"] == names(captured(Tensors(InTurn(halve, middle))))
+    assert ["halve", "middle"] == names(Tensors(InTurn(halve, middle)))
 
 
 def test_what_does_not_call_its_ops_in_turn_is_one_op():
     """And it is said."""
-    found = captured(Tensors(Backwards(middle, by_size)))
+    site, _, (note,) = captured(Tensors(Backwards(middle, by_size)))
 
-    assert ["Backwards"] == names(found)
-    assert "taken as one op" in found.notes[0]
+    assert ["Backwards"] == [op.name for op in site.chain.ops]
+    assert "taken as one op" in note
 
 
 def by_size(image):
@@ -60,32 +60,29 @@ def by_size(image):
 
 def test_of_two_pipelines_the_longer_one_is_taken():
     """The other one is named."""
-    found = captured(Two(halve, v2.Compose([triple, middle])))
+    site, _, (note,) = captured(Two(halve, v2.Compose([triple, middle])))
 
-    assert ["triple", "middle"] == names(found)
-    assert (
-        "only dataset.augment was looked at: the dataset also calls dataset.transform"
-        in (found.notes[0])
-    )
+    assert ["triple", "middle"] == [op.name for op in site.chain.ops]
+    assert "only dataset.augment was looked at: the dataset also calls dataset.transform" in note
 
 
 def test_a_list_that_the_dataset_calls_is_a_pipeline():
     """What goes into the first and comes out of the last is known."""
-    found = captured(Listed([halve, middle]))
+    site, samples, _ = captured(Listed([halve, middle]))
 
-    assert ["halve", "middle"] == names(found)
-    assert (0,) == found.site.where
-    assert (3, 32, 36) == found.samples[0].given.args[0].shape
+    assert ["halve", "middle"] == [op.name for op in site.chain.ops]
+    assert (0,) == site.where
+    assert (3, 32, 36) == samples[0].given.args[0].shape
 
 
 def test_as_many_samples_as_fit():
     """Large samples are fewer, which is said."""
     loader = DataLoader(Tensors(v2.Compose([halve, middle])), batch_size=2)
 
-    found = capture(loader, 8, 200_000)
+    _, samples, (note,) = capture(loader, 8, 200_000)
 
-    assert 1 <= len(found.samples) < 8
-    assert "were used: each needs" in found.notes[0]
+    assert 1 <= len(samples) < 8
+    assert "were used: each needs" in note
 
 
 def test_a_pipeline_that_is_not_called_is_none():

@@ -376,7 +376,8 @@ KNOWN = (
 def evaluator_of(dataset: Any, samples: int = 16) -> OrderEvaluator:
     """The evaluator of a dataset's pipeline."""
     loader = DataLoader(dataset, batch_size=4)
-    evaluator = OrderEvaluator(loader, capture(loader, samples, ROOM))
+    site, captured, _ = capture(loader, samples, ROOM)
+    evaluator = OrderEvaluator(loader, site, captured)
     evaluator.run_original(lambda: False)
     return evaluator
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 import copy
 import io
 import os
-import random
 import statistics
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain as flat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
 import torch
 from PIL import Image
 
@@ -27,13 +25,14 @@ from stallscope.loops import cached_loaders
 from stallscope.loops.cached_values import bytes_of, fresh, leaves, mapped
 from stallscope.orders.digests import digest, is_image
 from stallscope.orders.pipeline import Chain, places, readers
+from stallscope.orders.random_streams import seed_everywhere
 from stallscope.orders.recipe import Site
 from stallscope.orders.result import FixedCosts
 from stallscope.orders.run_ops import OpInput, OpResultError, call_op, next_input
 from stallscope.units import count, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from stallscope.orders.pipeline import Place
 
@@ -87,24 +86,18 @@ class CapturedSample:
     """Which of the readers."""
 
 
-class CapturedPipeline(NamedTuple):
-    """A pipeline, and samples that went through it."""
-
-    site: Site
-    """Where it works, and its ops."""
-    samples: tuple[CapturedSample, ...]
-    """What it was called with."""
-    notes: tuple[str, ...]
-    """What was left out, in sentences."""
-
-
-def capture(loader: Any, samples: int, room_bytes: int) -> CapturedPipeline:
+def capture(
+    loader: Any, samples: int, room_bytes: int
+) -> tuple[Site, list[CapturedSample], list[str]]:
     """Find the pipeline of a loader, and capture samples for it.
 
     Args:
         loader: torch's own, map-style.
         samples: how many, in the order of its sampler.
         room_bytes: what the samples may need in memory at all points of their way.
+
+    Returns:
+        Where it works; what went through it; and what was left out, in sentences.
 
     Raises:
         NoPipelineError: there is none that can be taken apart.
@@ -119,7 +112,7 @@ def capture(loader: Any, samples: int, room_bytes: int) -> CapturedPipeline:
     reading = readers(loader.dataset)
     indices = _indices(loader, samples)
     try:
-        seen = _watch(loader.dataset, found, indices, reading)
+        seen, several = _watch(loader.dataset, found, indices, reading)
     except StallscopeError:
         raise
     except Exception as error:
@@ -130,25 +123,23 @@ def capture(loader: Any, samples: int, room_bytes: int) -> CapturedPipeline:
             f"({error}), as one that keeps finished parts does: give a loader over a plain dataset "
             "with the same transforms"
         ) from error
-    number = _longest(loader.dataset, found, seen)
-    place, captured = found[number], tuple(seen.samples[number])
+    number = _longest(loader.dataset, found, seen.keys(), several)
+    place, captured = found[number], seen[number]
     chain, notes = _ops_of(place, [one.given for one in captured])
     each = max(bytes_of([one.given.value, one.finished]) for one in captured)
     fitting = max(room_bytes // (each * (len(chain.ops) + 2)), 1)
     if fitting < len(captured):
         notes.append(f"only {count(fitting, 'sample')} were used: each needs {size(each)}")
         captured = captured[:fitting]
-    others = [found[other].text for other in seen.samples if other != number]
-    if others:
+    beside = [found[other].text for other in seen if other != number]
+    if beside:
         notes.append(
-            f"only {place.text} was looked at: the dataset also calls {', '.join(others)} on its "
+            f"only {place.text} was looked at: the dataset also calls {', '.join(beside)} on its "
             "own; put all ops in one Compose to have them ordered together"
         )
-    first = captured[0].reader
-    is_one = len({one.reader for one in captured}) == 1
-    reader = reading[first] if is_one and first is not None else None
-    site = Site(place, chain, captured[0].where, reader)
-    return CapturedPipeline(site, captured, tuple(notes))
+    first, *others = {one.reader for one in captured}
+    reader = None if others or first is None else reading[first]
+    return Site(place, chain, captured[0].where, reader), captured, notes
 
 
 def _indices(loader: Any, samples: int) -> list[Any]:
@@ -160,18 +151,24 @@ def _indices(loader: Any, samples: int) -> list[Any]:
     return found[:samples]
 
 
-def _longest(dataset: Any, found: list[Place], seen: _Watched) -> int:
+def _longest(dataset: Any, found: list[Place], seen: Collection[int], several: set[int]) -> int:
     """The place with most ops, among those that each sample goes through once.
+
+    Args:
+        dataset: the user's.
+        found: the places.
+        seen: the numbers of those that samples go through.
+        several: of these, those that a sample goes through several times.
 
     Raises:
         NoPipelineError: there is none.
     """
-    once = [number for number in seen.samples if number not in seen.more_than_once]
+    once = [number for number in seen if number not in several]
     if once:
         return max(once, key=lambda number: (len(Chain(found[number].value).ops), -number))
     name = type(dataset).__name__
-    if seen.samples:
-        called_twice = ", ".join(found[number].text for number in seen.samples)
+    if seen:
+        called_twice = ", ".join(found[number].text for number in seen)
         raise NoPipelineError(
             f"{called_twice} is called several times for one sample of {name}, so there is no one "
             "order: let the dataset call one Compose once for each sample"
@@ -211,9 +208,9 @@ def _is_replayed(chain: Chain, givens: list[OpInput]) -> bool:
         return False
     ops = Chain(parts).ops
     for number, given in enumerate(givens):
-        _seed(number)
+        seed_everywhere(_SEED + number)
         expected = whole(*fresh(given.args), **fresh(given.named))
-        _seed(number)
+        seed_everywhere(_SEED + number)
         now = given.copy()
         try:
             for op in ops:
@@ -225,12 +222,6 @@ def _is_replayed(chain: Chain, givens: list[OpInput]) -> bool:
         if digest(now.value) != digest(expected):
             return False
     return True
-
-
-def _seed(number: int) -> None:
-    torch.default_generator.manual_seed(_SEED + number)
-    np.random.seed(_SEED + number)  # noqa: NPY002 - the global one, from which ops draw
-    random.seed(_SEED + number)
 
 
 def fixed_costs(loader: Any, samples: Sequence[CapturedSample]) -> FixedCosts:
@@ -270,19 +261,9 @@ def _shared(leaf: Any) -> Any:
     return leaf
 
 
-@dataclass
-class _Watched:
-    """What the watchers of all places have seen."""
-
-    samples: dict[int, list[CapturedSample]] = field(default_factory=dict)
-    """For each place, by its number, the samples that went through it once."""
-    more_than_once: set[int] = field(default_factory=set)
-    """Places that were called several times for a sample."""
-
-
 def _watch(
-    dataset: Any, places: list[Place], indices: Iterable[Any], readers: Sequence[Place]
-) -> _Watched:
+    dataset: Any, places: list[Place], indices: list[Any], readers: list[Place]
+) -> tuple[dict[int, list[CapturedSample]], set[int]]:
     """Make samples, and see what goes through each place.
 
     Args:
@@ -290,24 +271,31 @@ def _watch(
         places: where to look.
         indices: of the samples.
         readers: likewise, but what they give is what a pipeline may be called with.
+
+    Returns:
+        For each place, by its number, the samples that went through it; and the places that were
+        called several times for a sample.
     """
-    watchers = [_Watcher(place.value) for place in places]
-    reading = [_Watcher(place.value, reads=True) for place in readers]
-    for place, watcher in zip((*readers, *places), (*reading, *watchers), strict=True):
-        dataset = place.filled(dataset, watcher.stand_in())
-    seen = _Watched()
+    calls: list[list[_Call]] = [[] for _ in places]
+    reads: list[list[_Call]] = [[] for _ in readers]
+    for place, kept in zip(readers, reads, strict=True):
+        dataset = place.filled(dataset, _WatchedOp(place.value, kept, reads=True))
+    for place, kept in zip(places, calls, strict=True):
+        dataset = place.filled(dataset, _watched(place.value, kept))
+    seen: dict[int, list[CapturedSample]] = {}
+    several = set()
     for index in indices:
-        for watcher in (*watchers, *reading):
-            watcher.calls = []
+        for kept in (*calls, *reads):
+            kept.clear()
         began_ns = time.perf_counter_ns()
         finished = dataset[index]
         whole_s = (time.perf_counter_ns() - began_ns) / 1e9
-        inside_s = sum(call.took_s for watcher in watchers for call in watcher.calls)
-        for number, watcher in enumerate(watchers):
-            if len(watcher.calls) > 1:
-                seen.more_than_once.add(number)
-            for call in watcher.calls[:1]:
-                reader, path = _read_by(reading, call)
+        inside_s = sum(call.took_s for kept in calls for call in kept)
+        for number, kept in enumerate(calls):
+            if len(kept) > 1:
+                several.add(number)
+            for call in kept[:1]:
+                reader, path = _read_by(reads, call)
                 sample = CapturedSample(
                     given=call.given,
                     where=_path_to(finished, call.result),
@@ -318,83 +306,69 @@ def _watch(
                     path=path,
                     reader=reader,
                 )
-                seen.samples.setdefault(number, []).append(sample)
-    return seen
+                seen.setdefault(number, []).append(sample)
+    return seen, several
+
+
+def _read_by(reads: list[list[_Call]], call: _Call) -> tuple[int | None, Any]:
+    """Which reader made what a pipeline was called with, and of which file."""
+    for number, kept in enumerate(reads):
+        for read in kept:
+            if read.result is call.first and isinstance(read.first, (str, os.PathLike)):
+                return number, read.first
+    return None, None
+
+
+def _watched(value: Any, calls: list[_Call]) -> Any:
+    """What stands in for a callable, or for a list of such, the first of which gets the sample."""
+    if not isinstance(value, (list, tuple)):
+        return _WatchedOp(value, calls)
+    first, *rest = value
+    return type(value)(
+        [_WatchedOp(first, calls), *(_WatchedOp(op, calls, is_first=False) for op in rest)]
+    )
 
 
 @dataclass
 class _Call:
     given: OpInput
-    lazy: Lazy | None = None
-    decode_s: float = 0.0
+    first: Any
+    """The first argument itself."""
+    lazy: Lazy | None
+    decode_s: float
     took_s: float = 0.0
     result: Any = None
-    first: Any = None
-    """The first argument itself."""
-
-
-class _Watcher:
-    """Sees what goes into a value and what comes out.
-
-    Args:
-        value: a callable, or a list of such, the first of which gets the sample.
-        reads: whether it makes an image of a path, so that there is nothing to decode before.
-    """
-
-    def __init__(self, value: Any, *, reads: bool = False) -> None:
-        self._value = value
-        self._reads = reads
-        self.calls: list[_Call] = []
-
-    def stand_in(self) -> Any:
-        """What stands in for the value."""
-        if not isinstance(self._value, (list, tuple)):
-            return _WatchedOp(self._value, self._first, is_last=True)
-        last = len(self._value) - 1
-        ops = [
-            _WatchedOp(op, self._next if number else self._first, is_last=number == last)
-            for number, op in enumerate(self._value)
-        ]
-        return type(self._value)(ops)
-
-    def _first(self, op: Any, args: Any, named: Any) -> Any:
-        began_ns = time.perf_counter_ns()
-        lazy, decode_s = (None, 0.0) if self._reads else _decoded((args, named))
-        call = _Call(OpInput(*fresh((args, named))), lazy, decode_s, first=next(iter(args), None))
-        self.calls.append(call)
-        call.result = op(*args, **named)
-        call.took_s += (time.perf_counter_ns() - began_ns) / 1e9
-        return call.result
-
-    def _next(self, op: Any, args: Any, named: Any) -> Any:
-        began_ns = time.perf_counter_ns()
-        result = op(*args, **named)
-        if self.calls:
-            self.calls[-1].result = result
-            self.calls[-1].took_s += (time.perf_counter_ns() - began_ns) / 1e9
-        return result
 
 
 class _WatchedOp:
-    """Answers as the op that it stands in for, but is called through a watcher."""
+    """Answers as the op that it stands in for, and keeps what goes in and what comes out.
 
-    def __init__(self, op: Any, call: Any, *, is_last: bool) -> None:
-        self._op, self._call, self._is_last = op, call, is_last
+    Args:
+        op: the user's.
+        calls: are filled; the last one gets the result of every op.
+        is_first: whether the sample goes in here.
+        reads: whether it makes an image of a path, so that there is nothing to decode before.
+    """
+
+    def __init__(
+        self, op: Any, calls: list[_Call], *, is_first: bool = True, reads: bool = False
+    ) -> None:
+        self._op, self._calls, self._is_first, self._reads = op, calls, is_first, reads
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        return self._call(self._op, args, named)
+        began_ns = time.perf_counter_ns()
+        if self._is_first:
+            lazy, decode_s = (None, 0.0) if self._reads else _decoded((args, named))
+            first = next(iter(args), None)
+            self._calls.append(_Call(OpInput(*fresh((args, named))), first, lazy, decode_s))
+        result = self._op(*args, **named)
+        if self._calls:
+            self._calls[-1].result = result
+            self._calls[-1].took_s += (time.perf_counter_ns() - began_ns) / 1e9
+        return result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._op, name)
-
-
-def _read_by(reading: list[_Watcher], call: _Call) -> tuple[int | None, Any]:
-    """Which reader made what a pipeline was called with, and of which file."""
-    for number, watcher in enumerate(reading):
-        for read in watcher.calls:
-            if read.result is call.first and isinstance(read.first, (str, os.PathLike)):
-                return number, read.first
-    return None, None
 
 
 def _decoded(value: Any) -> tuple[Lazy | None, float]:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stallscope.orders.capture import CapturedPipeline
+    from stallscope.orders.capture import CapturedSample
     from stallscope.orders.equivalence import SampleDifference
     from stallscope.orders.recipe import Site, Variant
 
@@ -99,7 +99,8 @@ class OrderEvaluator:
 
     Args:
         loader: the user's.
-        captured: the pipeline and the samples.
+        site: where the pipeline works.
+        samples: those that were captured.
 
     Attributes:
         searched: on how many samples orders are searched; what is found is compared on all.
@@ -111,13 +112,11 @@ class OrderEvaluator:
         variants: every pipeline that was looked at; the first is as it is.
     """
 
-    def __init__(self, loader: Any, captured: CapturedPipeline) -> None:
-        self.loader = loader
-        self.site = captured.site
-        self.ops = captured.site.chain.ops
+    def __init__(self, loader: Any, site: Site, samples: Sequence[CapturedSample]) -> None:
+        self.loader, self.site, self.samples = loader, site, samples
+        self.ops = site.chain.ops
         self.as_it_is = tuple(range(len(self.ops)))
-        self.samples = captured.samples
-        self.inputs = [sample.given for sample in captured.samples]
+        self.inputs = [sample.given for sample in samples]
         self.searched = len(self.inputs)
         self.outcomes: dict[int, Outcome] = {}
         self.original: list[OpInput] = []

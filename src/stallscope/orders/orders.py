@@ -144,15 +144,15 @@ class OrderSearch:
 
     def analyze(self, samples: int, alternatives: Mapping[Any, Any] | None) -> None:
         """Do everything that is done in this process."""
-        captured = capture(self._loader, samples, _room_bytes())
-        self._notes += captured.notes
+        site, captured, notes = capture(self._loader, samples, _room_bytes())
+        self._notes += notes
         began_ns = time.perf_counter_ns()
-        self._evaluator = evaluator = OrderEvaluator(self._target.loaders[0], captured)
+        self._evaluator = evaluator = OrderEvaluator(self._target.loaders[0], site, captured)
         with evaluator.guarded():
             evaluator.run_original(self._is_searched)
             self._limit_search((time.perf_counter_ns() - began_ns) / 1e9)
             evaluator.search(self._is_searched)
-            evaluator.fixed = fixed_costs(self._loader, captured.samples)
+            evaluator.fixed = fixed_costs(self._loader, captured)
             variants.add_original(evaluator)
             variants.add_alternatives(evaluator, alternatives)
             variants.add_orders(evaluator, self._is_compared)

@@ -81,10 +81,7 @@ class Stream:
     def seed(self, draw: Draw) -> None:
         """Put every generator that the op can draw from to the start of this draw."""
         seed = _seed(self._number, draw)
-        # not `torch.manual_seed`, which would also seed every device
-        torch.default_generator.manual_seed(seed)
-        np.random.seed(seed)  # noqa: NPY002 - the global one, from which ops draw
-        random.seed(seed)
+        seed_everywhere(seed)
         for generator in (*self._own, *self._named):
             _put(generator, seed)
 
@@ -109,6 +106,13 @@ class Stream:
         """Put back what was remembered last."""
         for restore in self._restores:
             restore()
+
+
+def seed_everywhere(seed: int) -> None:
+    """Seed the global generators from which ops draw in this process."""
+    torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed every device
+    np.random.seed(seed)  # noqa: NPY002 - the global one, from which ops draw
+    random.seed(seed)
 
 
 @contextmanager
