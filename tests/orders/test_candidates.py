@@ -10,7 +10,12 @@ import torch
 from PIL import Image
 from support.pipelines import Smooth, Tensors, TwiceInPlace, floats
 
-from stallscope.orders.loader_parts import CachedPrefix, Cv2Decoder, Draft, TorchvisionDecoder
+from stallscope.orders.loader_parts import (
+    CachedPrefix,
+    Draft,
+    decode_by_cv2,
+    decode_by_torchvision,
+)
 
 
 def jpeg(mode="RGB"):
@@ -21,7 +26,7 @@ def jpeg(mode="RGB"):
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
-@pytest.mark.parametrize("decoder", [TorchvisionDecoder(), Cv2Decoder()])
+@pytest.mark.parametrize("decoder", [decode_by_torchvision, decode_by_cv2])
 def test_another_decoder_gives_nearly_the_same(decoder, mode):
     """An image of PIL's of the same size and mode, and hardly another value."""
     made, plain = decoder(jpeg(mode)), jpeg(mode)
@@ -36,7 +41,7 @@ def test_a_draft_is_no_smaller_than_wanted():
     assert (288, 256) == Draft(200, 200)(jpeg()).size
 
 
-@pytest.mark.parametrize("decoder", [Draft(32, 32), TorchvisionDecoder(), Cv2Decoder()])
+@pytest.mark.parametrize("decoder", [Draft(32, 32), decode_by_torchvision, decode_by_cv2])
 def test_what_is_decoded_already_stays(decoder):
     """As it is when a dataset converts some of its images itself."""
     image = Smooth(None).image(0)

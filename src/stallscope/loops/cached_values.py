@@ -36,7 +36,7 @@ def _inside(value: Any) -> list[Any] | None:
         return list(value.values())
     if isinstance(value, (list, tuple)):
         return list(value)
-    if isinstance(value, torch.Tensor) or _is_array(value) or _is_image(value):
+    if isinstance(value, torch.Tensor) or _is_array(value) or is_image(value):
         return None
     return list(own_attributes(value).values()) or None
 
@@ -51,7 +51,7 @@ def _bytes_of_leaf(leaf: Any) -> int:
         return leaf.numel() * leaf.element_size()
     if _is_array(leaf):
         return int(leaf.nbytes)
-    if _is_image(leaf):
+    if is_image(leaf):
         return int(leaf.width * leaf.height * len(leaf.getbands()))
     return sys.getsizeof(leaf, 64)
 
@@ -125,7 +125,7 @@ def copied(leaf: Any) -> Any:
         clone = leaf.detach().clone()
         clone = clone.pin_memory() if leaf.is_pinned() else clone
         return clone.requires_grad_(leaf.requires_grad)
-    if _is_image(leaf):
+    if is_image(leaf):
         return leaf.copy()
     return copy.deepcopy(leaf)
 
@@ -156,7 +156,7 @@ def _same_leaf(one: Any, other: Any) -> bool:
         return one.device == other.device and torch.equal(one, other)
     if _is_array(one):
         return bool(one.shape == other.shape and one.tobytes() == other.tobytes())
-    if _is_image(one):
+    if is_image(one):
         return bool(one == other)
     return bool(one == other) if isinstance(one, (str, bytes, int, float)) else True
 
@@ -165,5 +165,6 @@ def _is_array(value: Any) -> bool:
     return type(value).__module__ == "numpy" and hasattr(value, "nbytes") and hasattr(value, "ndim")
 
 
-def _is_image(value: Any) -> bool:
+def is_image(value: Any) -> bool:
+    """Tell whether this is an image of PIL's."""
     return type(value).__module__.startswith("PIL.") and hasattr(value, "getbands")

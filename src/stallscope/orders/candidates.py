@@ -16,9 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.utils.data import default_collate
 
-from stallscope.loops.cached_values import bytes_of, fresh
-from stallscope.orders.digests import is_image
-from stallscope.orders.loader_parts import BatchOps, Cv2Decoder, Draft, Reader, TorchvisionDecoder
+from stallscope.loops.cached_values import bytes_of, fresh, is_image
+from stallscope.orders.loader_parts import (
+    BatchOps,
+    Draft,
+    Reader,
+    decode_by_cv2,
+    decode_by_torchvision,
+)
 from stallscope.orders.recipe import Recipe, Variant
 from stallscope.orders.result import FAILS, IDENTICAL
 from stallscope.units import count, seconds, size
@@ -137,10 +142,10 @@ def other_decoding(evaluator: OrderEvaluator, notes: list[str]) -> Iterator[Vari
         )
     if importlib.util.find_spec("torchvision"):
         yield _decoded_by(
-            evaluator, TorchvisionDecoder(), "decoded by torchvision.io instead of PIL"
+            evaluator, decode_by_torchvision, "decoded by torchvision.io instead of PIL"
         )
     if importlib.util.find_spec("cv2"):
-        yield _decoded_by(evaluator, Cv2Decoder(), "decoded by cv2 instead of PIL")
+        yield _decoded_by(evaluator, decode_by_cv2, "decoded by cv2 instead of PIL")
 
 
 def _decoded_by(evaluator: OrderEvaluator, opener: Any, change: str, changes: str = "") -> Variant:

@@ -22,8 +22,8 @@ from PIL import Image
 from stallscope.errors import StallscopeError, UnsupportedError
 from stallscope.hooks import find_ops
 from stallscope.loops import cached_loaders
-from stallscope.loops.cached_values import bytes_of, fresh, leaves, mapped
-from stallscope.orders.digests import digest, is_image
+from stallscope.loops.cached_values import bytes_of, fresh, is_image, leaves, mapped
+from stallscope.orders.digests import digest
 from stallscope.orders.pipeline import Chain, places, readers
 from stallscope.orders.random_streams import seed_everywhere
 from stallscope.orders.recipe import Site

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from stallscope.loops.cached_values import leaves
+from stallscope.loops.cached_values import is_image, leaves
 from stallscope.targets.object_graph import own_attributes
 
 if TYPE_CHECKING:
@@ -63,29 +63,22 @@ def layout(value: Any) -> str:
 
 def described(value: Any) -> str:
     """Describe a value in words: "PIL RGB 533×800", "uint8 (3, 256, 256)"."""
+    text = type(value).__name__
     if isinstance(value, torch.Tensor):
-        kind = "" if type(value) is torch.Tensor else f"{type(value).__name__} "
-        return f"{kind}{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
-    if isinstance(value, np.ndarray):
-        return f"ndarray {value.dtype} {value.shape}"
-    if is_image(value):
-        return f"PIL {value.mode} {value.width}×{value.height}"
-    return _described_container(value)
-
-
-def _described_container(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {described(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, tuple):
-        return "(" + ", ".join(map(described, value)) + ")"
-    if isinstance(value, list):
-        return f"list of {len(value)}" + (f" ({described(value[0])}, …)" if value else "")
-    return type(value).__name__
-
-
-def is_image(value: Any) -> bool:
-    """Tell whether this is an image of PIL's."""
-    return type(value).__module__.startswith("PIL.") and hasattr(value, "getbands")
+        kind = "" if type(value) is torch.Tensor else f"{text} "
+        text = f"{kind}{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    elif isinstance(value, np.ndarray):
+        text = f"ndarray {value.dtype} {value.shape}"
+    elif is_image(value):
+        text = f"PIL {value.mode} {value.width}×{value.height}"
+    elif isinstance(value, Mapping):
+        items = ", ".join(f"{key}: {described(one)}" for key, one in value.items())
+        text = f"{{{items}}}"
+    elif isinstance(value, tuple):
+        text = f"({', '.join(map(described, value))})"
+    elif isinstance(value, list):
+        text = f"list of {len(value)}" + (f" ({described(value[0])}, …)" if value else "")
+    return text
 
 
 def _axes(strides: tuple[int, ...], shape: tuple[int, ...]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,21 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
 
+@dataclass(frozen=True, eq=False)
 class BatchOps:
-    """A collate function that has ops work on the whole batch afterwards.
+    """A collate function that has ops work on the whole batch afterwards."""
 
-    Args:
-        collate: the user's.
-        works: the ops, and whether torch vectorises each.
-        where: keys that lead to the column they work on.
-    """
-
-    def __init__(
-        self, collate: Any, works: Sequence[tuple[Any, bool]], where: tuple[Any, ...]
-    ) -> None:
-        self.collate = collate
-        self.works = list(works)
-        self.where = where
+    collate: Any
+    """The user's."""
+    works: Sequence[tuple[Any, bool]]
+    """The ops, and whether torch vectorises each."""
+    where: tuple[Any, ...]
+    """Keys that lead to the column they work on."""
 
     def __call__(self, samples: Any) -> Any:
         """The batch, with the ops done."""
@@ -108,16 +104,12 @@ def _with_column(value: Any, where: tuple[Any, ...], change: Any) -> Any:
     return type(value)(parts) if isinstance(value, (list, tuple)) else parts
 
 
+@dataclass(frozen=True)
 class Draft:
-    """Decode a JPEG at the smallest of its sizes that is no smaller than this.
+    """Decodes a JPEG at the smallest of its sizes that is no smaller than this, pixels."""
 
-    Args:
-        width: pixels.
-        height: likewise.
-    """
-
-    def __init__(self, width: int, height: int) -> None:
-        self.width, self.height = width, height
+    width: int
+    height: int
 
     def __call__(self, image: Any) -> Any:
         """The image, decoded."""
@@ -126,66 +118,31 @@ class Draft:
         image.load()
         return image
 
-    def __repr__(self) -> str:
-        return f"Draft(width={self.width}, height={self.height})"
 
-
-class TorchvisionDecoder:
+def decode_by_torchvision(image: Any) -> Any:
     """Decode with torchvision.io; what is decoded already stays as it is."""
+    data = _encoded(image)
+    if data is None:
+        return image
+    from torchvision.io import ImageReadMode, decode_image
 
-    def __call__(self, image: Any) -> Any:
-        """The image, decoded."""
-        data = _encoded(image)
-        if data is None:
-            return image
-        from torchvision.io import ImageReadMode, decode_image
-
-        mode = ImageReadMode.GRAY if image.mode == "L" else ImageReadMode.RGB
-        tensor = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode)
-        return _image(tensor.permute(1, 2, 0).contiguous().numpy())
-
-    def __repr__(self) -> str:
-        return "TorchvisionDecoder()"
+    mode = ImageReadMode.GRAY if image.mode == "L" else ImageReadMode.RGB
+    tensor = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode)
+    array = tensor.permute(1, 2, 0).contiguous().numpy()
+    return Image.fromarray(array[..., 0] if image.mode == "L" else array)
 
 
-class Cv2Decoder:
+def decode_by_cv2(image: Any) -> Any:
     """Decode with OpenCV; what is decoded already stays as it is."""
+    data = _encoded(image)
+    if data is None:
+        return image
+    import cv2
 
-    def __call__(self, image: Any) -> Any:
-        """The image, decoded."""
-        data = _encoded(image)
-        if data is None:
-            return image
-        import cv2
-
-        flag = cv2.IMREAD_GRAYSCALE if image.mode == "L" else cv2.IMREAD_COLOR
-        # as PIL does, without turning by the file's Exif data
-        array: Any = cv2.imdecode(
-            np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION
-        )
-        return _image(array if array.ndim == 2 else cv2.cvtColor(array, cv2.COLOR_BGR2RGB))  # noqa: PLR2004 - a grey one
-
-    def __repr__(self) -> str:
-        return "Cv2Decoder()"
-
-
-class Reader:
-    """Makes an image of a path, as RGB, with another decoder.
-
-    Args:
-        decoder: one of those above.
-    """
-
-    def __init__(self, decoder: Any) -> None:
-        self.decoder = decoder
-
-    def __call__(self, path: Any) -> Any:
-        """The image, decoded; whatever the decoder cannot read is decoded by PIL."""
-        with Image.open(path) as image:
-            return self.decoder(image).convert("RGB")
-
-    def __repr__(self) -> str:
-        return f"Reader({self.decoder!r})"
+    flag = cv2.IMREAD_GRAYSCALE if image.mode == "L" else cv2.IMREAD_COLOR
+    # as PIL does, without turning by the file's Exif data
+    array: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
+    return Image.fromarray(array if image.mode == "L" else cv2.cvtColor(array, cv2.COLOR_BGR2RGB))
 
 
 def _encoded(image: Any) -> bytes | None:
@@ -199,5 +156,14 @@ def _encoded(image: Any) -> bytes | None:
     return data
 
 
-def _image(array: Any) -> Any:
-    return Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array)
+@dataclass(frozen=True)
+class Reader:
+    """Makes an image of a path, as RGB; whatever the decoder cannot read is decoded by PIL."""
+
+    decoder: Any
+    """One of those above."""
+
+    def __call__(self, path: Any) -> Any:
+        """The image, decoded."""
+        with Image.open(path) as image:
+            return self.decoder(image).convert("RGB")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final
 
@@ -148,15 +149,17 @@ class OrderSearch:
         self._notes += notes
         began_ns = time.perf_counter_ns()
         self._evaluator = evaluator = OrderEvaluator(self._target.loaders[0], site, captured)
+        is_searched = partial(self._has_used, _SEARCH_UNTIL)
+        is_compared = partial(self._has_used, _COMPARE_UNTIL)
         with evaluator.guarded():
-            evaluator.run_original(self._is_searched)
+            evaluator.run_original(is_searched)
             self._limit_search((time.perf_counter_ns() - began_ns) / 1e9)
-            evaluator.search(self._is_searched)
+            evaluator.search(is_searched)
             evaluator.fixed = fixed_costs(self._loader, captured)
             variants.add_original(evaluator)
             variants.add_alternatives(evaluator, alternatives)
-            variants.add_orders(evaluator, self._is_compared)
-            variants.add_candidates(evaluator, self._notes, self._is_compared)
+            variants.add_orders(evaluator, is_compared)
+            variants.add_candidates(evaluator, self._notes, is_compared)
 
     def _limit_search(self, original_s: float) -> None:
         """Search on so few samples that all orders of ops that commute can be tried in time.
@@ -165,21 +168,16 @@ class OrderSearch:
             original_s: how long the ops as they are took on all samples.
         """
         all_, n = len(self._evaluator.inputs), len(self._evaluator.ops)
-        left_s = (_SEARCH_UNTIL - self._used_share()) * self._budget_s
+        left_s = _SEARCH_UNTIL * self._budget_s - self._used_s()
         fitting = int(left_s / (original_s / all_ * 2 ** (n - 1)))
         self._evaluator.searched = min(max(fitting, _FEWEST_SEARCHED), all_)
 
-    def _is_searched(self) -> bool:
-        """Whether no more orders are tried."""
-        return self._used_share() > _SEARCH_UNTIL
+    def _used_s(self) -> float:
+        return (time.perf_counter_ns() - self._began_ns) / 1e9
 
-    def _is_compared(self) -> bool:
-        """Whether no more variants are compared."""
-        return self._used_share() > _COMPARE_UNTIL
-
-    def _used_share(self) -> float:
-        """Of the budget."""
-        return (time.perf_counter_ns() - self._began_ns) / 1e9 / self._budget_s
+    def _has_used(self, share: float) -> bool:
+        """Whether more than this share of the budget is used."""
+        return self._used_s() > share * self._budget_s
 
     def measure(self) -> None:
         """Measure the original and the finalists in turn, then what gained together."""
@@ -212,10 +210,8 @@ class OrderSearch:
     def _mark_failed(self) -> None:
         """Let variants fail whose loader raised."""
         for number, why in self._benchmark.failed.items():
-            failed = replace(
-                self._evaluator.variants[number], comparison=Comparison(FAILS, why=why)
-            )
-            self._evaluator.variants[number] = failed
+            whole = self._evaluator.variants
+            whole[number] = replace(whole[number], comparison=Comparison(FAILS, why=why))
 
     def _loaders(self, numbers: Iterable[int], loader: Any, indices: list[Any]) -> dict[int, Any]:
         """The loaders of variants, without a cache that there is no room for."""
@@ -253,7 +249,7 @@ class OrderSearch:
                 num_workers=loader.num_workers,
                 batch_size=loader.batch_size,
                 budget_s=self._budget_s,
-                took_s=(time.perf_counter_ns() - self._began_ns) / 1e9,
+                took_s=self._used_s(),
                 machine=machine(),
             ),
             notes=(*self._notes, *_notes_on_ops(evaluator), *self._notes_on_time()),

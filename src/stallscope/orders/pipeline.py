@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
 from torch.utils.data import Dataset
@@ -21,6 +21,8 @@ from stallscope.targets.object_graph import functions_of, own_attributes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    Path = tuple[str | int, ...]
+    """The way from a dataset to what it holds: names of attributes, numbers of items."""
 
 _DEEPEST: Final = 6
 """Datasets inside of one another, and composes likewise."""
@@ -38,20 +40,6 @@ _LONGEST: Final = 200
 """Characters of an op's settings."""
 
 
-class PathStep(NamedTuple):
-    """One step on the way from a dataset to what it holds."""
-
-    name: Any
-    """An attribute's name, an item's number or key."""
-    is_item: bool = False
-
-    def __str__(self) -> str:
-        return f"[{self.name!r}]" if self.is_item else f".{self.name}"
-
-
-Path = tuple[PathStep, ...]
-
-
 @dataclass(frozen=True)
 class Place:
     """Something that a dataset may call on its samples."""
@@ -64,14 +52,22 @@ class Place:
     @property
     def text(self) -> str:
         """The place as one would write it: "dataset.transform"."""
-        return "dataset" + "".join(map(str, self.paths[0]))
+        return f"dataset{self.texts[0]}"
+
+    @property
+    def texts(self) -> list[str]:
+        """Each way to it from a dataset, as one would write it."""
+        return [
+            "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+            for path in self.paths
+        ]
 
     def found_in(self, dataset: Any) -> Any:
         """What another dataset holds here; None where it has no such place."""
         value = dataset
         try:
             for step in self.paths[0]:
-                value = value[step.name] if step.is_item else own_attributes(value)[step.name]
+                value = value[step] if isinstance(step, int) else own_attributes(value)[step]
         except (KeyError, IndexError, TypeError):
             return None
         return value
@@ -99,7 +95,7 @@ def readers(dataset: Any) -> list[Place]:
         holder = Place((prefix,), None).found_in(dataset) if prefix else dataset
         reader = own_attributes(holder).get("loader")
         if find_ops.is_function(reader):
-            found.append(((*prefix, PathStep("loader")), reader))
+            found.append(((*prefix, "loader"), reader))
     return _each_once(iter(found))
 
 
@@ -115,17 +111,17 @@ def _each_once(pairs: Iterator[tuple[Path, Any]]) -> list[Place]:
 
 def _places(thing: Any, path: Path) -> Iterator[tuple[Path, Any]]:
     for name, value in own_attributes(thing).items():
-        here = (*path, PathStep(name))
+        here = (*path, name)
         if isinstance(value, Dataset) or name == "dataset":
             if len(here) < _DEEPEST:
                 yield from _places(value, here)
         elif name == "datasets" and isinstance(value, (list, tuple)):
             for number, inner in enumerate(value[:_MOST_ITEMS]):
-                yield from _places(inner, (*here, PathStep(number, is_item=True)))
+                yield from _places(inner, (*here, number))
         elif type(value).__name__ == "StandardTransform":  # torchvision's: for image and label
             inner = own_attributes(value).get("transform")
             if inner is not None:
-                yield (*here, PathStep("transform")), inner
+                yield (*here, "transform"), inner
         elif _may_transform(thing, name, value):
             yield here, value
 
@@ -145,10 +141,8 @@ def _is_op(value: Any) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
-def shallow(thing: Any) -> Any:
-    """Copy an object, sharing all that it holds; no `__getstate__` of the user's runs."""
-    if isinstance(thing, (list, tuple, dict)):
-        return copy.copy(thing)
+def _shallow(thing: Any) -> Any:
+    """A copy of an object, sharing all that it holds; no `__getstate__` of the user's runs."""
     try:
         clone = object.__new__(type(thing))
         vars(clone).update(vars(thing))
@@ -157,20 +151,20 @@ def shallow(thing: Any) -> Any:
     return clone
 
 
-def _with(thing: Any, path: Path, value: Any) -> Any:
+def _with(thing: Any, path: Sequence[str | int], value: Any) -> Any:
     """A copy of a thing with another value at the end of the path."""
     if not path:
         return value
-    step, rest = path[0], path[1:]
-    if step.is_item:
-        inner = _with(thing[step.name], rest, value)
+    step, *rest = path
+    if isinstance(step, int):
+        inner = _with(thing[step], rest, value)
         if isinstance(thing, tuple):
-            return (*thing[: step.name], inner, *thing[step.name + 1 :])
+            return (*thing[:step], inner, *thing[step + 1 :])
         clone = copy.copy(thing)
-        clone[step.name] = inner
+        clone[step] = inner
         return clone
-    clone = shallow(thing)
-    vars(clone)[step.name] = _with(own_attributes(thing)[step.name], rest, value)
+    clone = _shallow(thing)
+    vars(clone)[step] = _with(own_attributes(thing)[step], rest, value)
     return clone
 
 
@@ -208,15 +202,12 @@ class Op:
         return function.__code__.co_filename, function.__code__.co_firstlineno
 
 
+@dataclass(frozen=True, eq=False)
 class Chained:
-    """Ops one after the other, where the pipeline was a single op.
+    """Ops one after the other, where the pipeline was a single op."""
 
-    Args:
-        ops: each gets what the one before it gives.
-    """
-
-    def __init__(self, ops: Sequence[Any]) -> None:
-        self.transforms = list(ops)
+    transforms: list[Any]
+    """Each gets what the one before it gives."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """The result of the last op."""
@@ -224,9 +215,6 @@ class Chained:
         for op in self.transforms[1:]:
             result = op(result)
         return result
-
-    def __repr__(self) -> str:
-        return f"Chained({self.transforms!r})"
 
 
 class Chain:
@@ -266,8 +254,8 @@ class Chain:
             return type(value)(ops)
         holder = _holder(value)
         if self.kind == "one op" or holder is None:
-            return Chained(ops)
-        clone = shallow(value)
+            return Chained(list(ops))
+        clone = _shallow(value)
         if isinstance(value, nn.Sequential):
             vars(clone)["_modules"] = {str(number): op for number, op in enumerate(ops)}
             return clone

@@ -161,7 +161,7 @@ def code_of(recipe: Recipe, site: Site, names: Mapping[int, str]) -> str:
     old = f"old = loader.{site.place.text}"
     listed = "\n".join(lines)
     first, *rest = _source_of_new(site, listed, names)
-    places = [f"loader.dataset{''.join(map(str, path))} = new" for path in site.place.paths]
+    places = [f"loader.dataset{text} = new" for text in site.place.texts]
     return "\n".join([first, old, *rest, *places]).strip()
 
 
