@@ -28,7 +28,7 @@ def test_a_small_difference_is_close():
     found = compare_samples([leaf(IMAGE)], [leaf(IMAGE + np.float32(0.001))])
 
     assert "close" == found.equivalence
-    assert 0.001 == pytest.approx(found.largest, rel=1e-3)
+    assert 0.001 == pytest.approx(found.largest_difference, rel=1e-3)
     assert 60 == pytest.approx(found.psnr_db, abs=0.05)
 
 

@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stallscope.orders.capture import CapturedSample
-    from stallscope.orders.equivalence import SampleDifference
     from stallscope.orders.recipe import Site, Variant
 
 _LONGEST: Final = 160
@@ -330,15 +329,14 @@ class OrderEvaluator:
             found = compare_outputs(original, outputs)
             if found.equivalence == DIFFERENT and not found.why and is_random:
                 found = self._distinguished(recipe, found)
-            equivalence, largest, psnr_db, why = found
-            return Comparison(equivalence, largest, psnr_db, n, why, shown)
+            return found._replace(compared=n, pictures=shown)
         except NotComparableError as error:
             return Comparison(DIFFERENT, compared=n, why=str(error))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
             text = " ".join(str(error).split())[:_LONGEST]
             return Comparison(FAILS, why=f"raises {type(error).__name__}: {text}")
 
-    def _distinguished(self, recipe: Recipe, found: SampleDifference) -> SampleDifference:
+    def _distinguished(self, recipe: Recipe, found: Comparison) -> Comparison:
         """Whether samples that are drawn anew can be told from the original's, and why so."""
         n = len(self.inputs)
         if n < FEWEST_PAIRS:

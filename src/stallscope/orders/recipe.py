@@ -38,8 +38,6 @@ class Recipe:
     """Called before all ops on the image as the dataset opened it; None: nothing is."""
     reader: Any = None
     """In the place of the function by which the dataset makes an image of a path; None: its own."""
-    needless: frozenset[int] = frozenset()
-    """Ops whose work the opener has done."""
     cached: int = 0
     """One more than how many of the first ops work once for each sample, whose result is kept in
     memory; 0: nothing is kept."""
@@ -47,7 +45,7 @@ class Recipe:
     @property
     def per_sample(self) -> tuple[int, ...]:
         """The ops that work on one sample at a time."""
-        return tuple(p for p in self.positions if p not in self.on_batch and p not in self.needless)
+        return tuple(position for position in self.positions if position not in self.on_batch)
 
     def op(self, chain: Chain, position: int) -> Any:
         """The object that works in the place of an op."""
@@ -67,7 +65,6 @@ class Recipe:
             by_vmap=self.by_vmap | other.by_vmap,
             opener=self.opener or other.opener,
             reader=self.reader or other.reader,
-            needless=self.needless | other.needless,
             cached=self.cached or other.cached,
         )
 
@@ -111,14 +108,13 @@ class Site(NamedTuple):
     """Where the function is that makes an image of a path; None: there is none."""
 
 
-def loader_by(recipe: Recipe, site: Site, loader: Any, **changed: Any) -> Any:
+def loader_by(recipe: Recipe, site: Site, loader: Any) -> Any:
     """Make a loader with a new pipeline; the given one stays as it is.
 
     Args:
         recipe: what is new.
         site: where the pipeline works.
         loader: a DataLoader whose dataset has the pipeline in the same place.
-        changed: more attributes of the new loader.
     """
     chain = site.chain
     ops = [recipe.op(chain, position) for position in recipe.per_sample]
@@ -135,7 +131,7 @@ def loader_by(recipe: Recipe, site: Site, loader: Any, **changed: Any) -> Any:
         dataset = site.place.filled(dataset, chain.put_together(ops))
     clone = copy.copy(loader)
     attributes = vars(clone)  # torch forbids to set some of them
-    attributes.update(dataset=dataset, _iterator=None, **changed)
+    attributes.update(dataset=dataset, _iterator=None)
     if recipe.on_batch:
         works = recipe.works(chain)
         attributes["collate_fn"] = BatchOps(clone.collate_fn, works, site.where or ())
@@ -170,19 +166,14 @@ def _source_of_new(site: Site, listed: str, names: Mapping[int, str]) -> list[st
     kind, value = site.chain.kind, site.chain.value
     if kind == "one op":
         return ["", f"new = {names.get(0, 'old')}"]
-    if isinstance(value, list):
-        return ["", f"new = [\n{listed}\n]"]
-    if isinstance(value, tuple):
-        return ["", f"new = (\n{listed}\n)"]
     if kind == "an nn.Sequential":
         return ["from torch import nn", "", f"new = nn.Sequential(\n{listed}\n)"]
     holder = site.chain.holder
-    closing = ("(", ")") if isinstance(getattr(value, holder, None), tuple) else ("[", "]")
-    return [
-        "import copy\n",
-        "new = copy.copy(old)",
-        f"new.{holder} = {closing[0]}\n{listed}\n{closing[1]}",
-    ]
+    begin, end = "()" if isinstance(getattr(value, holder, value), tuple) else "[]"
+    row = f"{begin}\n{listed}\n{end}"
+    if not holder:
+        return ["", f"new = {row}"]
+    return ["import copy\n", "new = copy.copy(old)", f"new.{holder} = {row}"]
 
 
 def _comment(op: Op) -> str:
