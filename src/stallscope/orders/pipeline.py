@@ -228,6 +228,8 @@ class Chain:
     def __init__(self, value: Any, *, whole: bool = False) -> None:
         self.value = value
         self.kind = "one op" if whole else _kind(value)
+        self.holder = "" if whole else _holder(value)
+        """The attribute of a compose that holds its ops; "" where it is no compose."""
         flat = [(value, "old", False)] if whole else list(_flattened(value, "old", 0))
         names = _numbered([find_ops.name_of(op) for op, _, _ in flat])
         self.ops = tuple(
@@ -240,11 +242,6 @@ class Chain:
         """Whether its ops are called in turn for sure: a list, or a library's own compose."""
         return isinstance(self.value, (list, tuple)) or _is_known(self.value)
 
-    @property
-    def holder(self) -> str:
-        """The attribute of a compose that holds its ops; "" where it is no compose."""
-        return "" if self.kind == "one op" else _holder(self.value) or ""
-
     def put_together(self, ops: Sequence[Any]) -> Any:
         """A pipeline of the same kind from other ops; the original stays as it is."""
         value = self.value
@@ -252,15 +249,14 @@ class Chain:
             return value
         if isinstance(value, (list, tuple)):
             return type(value)(ops)
-        holder = _holder(value)
-        if self.kind == "one op" or holder is None:
+        if not self.holder:
             return Chained(list(ops))
         clone = _shallow(value)
         if isinstance(value, nn.Sequential):
             vars(clone)["_modules"] = {str(number): op for number, op in enumerate(ops)}
             return clone
-        inner = own_attributes(value)[holder]
-        vars(clone)[holder] = tuple(ops) if isinstance(inner, tuple) else list(ops)
+        inner = own_attributes(value)[self.holder]
+        vars(clone)[self.holder] = tuple(ops) if isinstance(inner, tuple) else list(ops)
         return clone
 
 
@@ -273,20 +269,20 @@ def _kind(value: Any) -> str:
     return f"a {type(value).__name__}" if _holder(value) else "one op"
 
 
-def _holder(value: Any) -> str | None:
-    """The attribute that holds a compose's ops; None for what is no compose."""
+def _holder(value: Any) -> str:
+    """The attribute that holds a compose's ops; "" for what is no compose."""
     if isinstance(value, nn.Sequential):
-        return "_modules" if type(value) is nn.Sequential else None
+        return "_modules" if type(value) is nn.Sequential else ""
     if find_ops.is_function(value) or not callable(value) or _is_special(value):
-        return None
+        return ""
     listed = [
         name
         for name, inner in own_attributes(value).items()
         if isinstance(inner, (list, tuple)) and inner and all(map(callable, inner))
     ]
     if _is_known(value):
-        return "transforms" if "transforms" in listed else None
-    return listed[0] if len(listed) == 1 and _is_users(value) else None
+        return "transforms" if "transforms" in listed else ""
+    return listed[0] if len(listed) == 1 and _is_users(value) else ""
 
 
 def _is_special(value: Any) -> bool:
@@ -308,8 +304,8 @@ def _flattened(value: Any, code: str, depth: int) -> list[tuple[Any, str, bool]]
     if isinstance(value, (list, tuple)):
         items, attribute = list(value), ""
     else:
-        holder = _holder(value) if depth < _DEEPEST else None
-        if holder is None or (depth and not _is_known(value)):
+        holder = _holder(value) if depth < _DEEPEST else ""
+        if not holder or (depth and not _is_known(value)):
             return [(value, code, False)]
         is_sequential = isinstance(value, nn.Sequential)
         items = list(value if is_sequential else own_attributes(value)[holder])
