@@ -56,7 +56,6 @@ class Stream:
         self.telling: dict[int, int] = {}
         """For samples on which the first draw does nothing, the round of one that does something:
         an op that rarely acts would otherwise be compared on samples that it leaves alone."""
-        self._original = op
         self._number = number
         self._own = [one for one in walk(self.op, children) if isinstance(one, _PRIVATE)]
         self._named = [one for one in named_by(self.op) if one not in self._own]
@@ -100,7 +99,7 @@ class Stream:
         shared = self._named if self.copied else [*self._named, *self._own]
         self._restores = [put for one in shared if (put := snapshot.state_of(one))]
         if not self.copied:
-            self._restores.append(attributes_of(self._original))
+            self._restores.append(attributes_of(self.op))
 
     def put_back(self) -> None:
         """Put back what was remembered last."""
