@@ -46,9 +46,9 @@ from stallscope.orders.run_ops import (
     Outcome,
     digest_of,
     find_telling_draws,
-    layout_of,
     measure_op,
     run_op,
+    state_of,
 )
 from stallscope.orders.search import SearchResult, State, TriedOp, search
 from stallscope.targets.object_graph import LoaderCallables, bindings_kept, private_copy
@@ -191,8 +191,7 @@ class OrderEvaluator:
     def search(self, is_over: Callable[[], bool]) -> None:
         """Try the ops in all orders that differ, until the time is over."""
         inputs = self.inputs[: self.searched]
-        start = State(digest_of(inputs), layout_of(inputs))
-        self.found = search(len(self.ops), (start, inputs), self._attempt, is_over)
+        self.found = search(len(self.ops), (state_of(inputs), inputs), self._attempt, is_over)
 
     def _attempt(
         self, position: int, applied: Sequence[int], value: list[OpInput], state: State
@@ -464,8 +463,7 @@ class OrderEvaluator:
 
 
 def _tried(outcome: Outcome) -> TriedOp:
-    state = State(outcome.digest, outcome.layout)
-    return TriedOp(outcome.seconds, state, list(outcome.results))
+    return TriedOp(outcome.seconds, outcome.state, list(outcome.results))
 
 
 def _pictures(original: list[OpInput], outputs: list[OpInput]) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ from stallscope.errors import StallscopeError
 from stallscope.loops.cached_values import fresh, versions
 from stallscope.orders.digests import digest, layout
 from stallscope.orders.random_streams import Draw, Stream
+from stallscope.orders.search import State
 from stallscope.targets.object_graph import own_attributes
 
 if TYPE_CHECKING:
@@ -69,10 +70,8 @@ class Outcome:
 
     results: tuple[OpInput, ...]
     """What the next op is called with, one per sample."""
-    digest: str
+    state: State
     """Of all of them."""
-    layout: str
-    """How they lie in memory."""
     times_s: tuple[float, ...]
     """For each sample the shortest time that the op took."""
     is_random: bool
@@ -92,13 +91,8 @@ class Outcome:
         if samples >= len(self.results):
             return self
         results = self.results[:samples]
-        return replace(
-            self,
-            results=results,
-            digest=digest_of(results),
-            layout=layout_of(results),
-            times_s=self.times_s[:samples],
-        )
+        times_s = self.times_s[:samples]
+        return replace(self, results=results, state=state_of(results), times_s=times_s)
 
 
 def digest_of(inputs: Sequence[OpInput]) -> str:
@@ -106,9 +100,10 @@ def digest_of(inputs: Sequence[OpInput]) -> str:
     return digest([(one.args, one.named) for one in inputs])
 
 
-def layout_of(inputs: Sequence[OpInput]) -> str:
-    """Tell how several samples lie in memory; samples of one kind count once."""
-    return "/".join(sorted({layout([one.args, one.named]) for one in inputs}))
+def state_of(inputs: Sequence[OpInput]) -> State:
+    """Tell several samples from others; of how they lie in memory each kind counts once."""
+    layouts = sorted({layout([one.args, one.named]) for one in inputs})
+    return State(digest_of(inputs), "/".join(layouts))
 
 
 def call_op(op: Op, call: Any, given: OpInput) -> Any:
@@ -190,8 +185,8 @@ def measure_op(op: Op, stream: Stream, inputs: Sequence[OpInput]) -> Outcome:
 
     draws = [stream.telling_draw(number) for number in range(len(inputs))]
     second = [call(draw)[0] for draw in reversed(draws)][::-1]  # the last sample first
-    digest_ = digest_of(first)
-    is_steady = digest_ == digest_of(second)
+    state = state_of(second)
+    is_steady = state.digest == digest_of(first)
     unsteady = f"{op.name} counts its calls" if counts_calls else ""
     if not is_steady:
         unsteady = (
@@ -200,8 +195,7 @@ def measure_op(op: Op, stream: Stream, inputs: Sequence[OpInput]) -> Outcome:
         )
     return Outcome(
         results=tuple(second if is_steady else first),
-        digest=digest_,
-        layout=layout_of(second),
+        state=state if is_steady else state_of(first),
         times_s=tuple(
             _shortest_s(call, Draw(number), _CHEAP_S / len(inputs)) for number in range(len(inputs))
         ),
