@@ -145,7 +145,8 @@ class TestDecoding:
         (tmp_path / "log.names").unlink()
 
         READ[0] = lambda _: cv2.imread(str(photograph))
-        assert any("cv2.imread" in note for note in record(Files(None), tmp_path).notes)
+        record(Files(None), tmp_path)
+        assert any("cv2.imread" in note for note in read_log(tmp_path / "log.events").notes)
 
     def test_tifffile(self, photograph, tmp_path, monkeypatch):
         """`tifffile.imread` is decode, the run says that it reads, too, and no other library's."""
@@ -159,7 +160,9 @@ class TestDecoding:
         assert 4 == recorded.spans["stage"].to_list().count("decode")
         assert [str(photograph)] * 4 == recorded.samples["path"].to_list()
         assert ["tifffile.imread"] == [
-            note.split()[0] for note in recorded.notes if "reads and decodes" in note
+            note.split()[0]
+            for note in read_log(tmp_path / "log.events").notes
+            if "reads and decodes" in note
         ]
 
 
