@@ -163,7 +163,19 @@ SAMPLER: Final = "sampler_cpu_share"
 THREADS: Final = "worker_threads"
 """Threads of a worker's process, idle ones too; the device is its pid."""
 
-GAUGES: Final = frozenset({MEMORY, SHM, GPU, GPU_MEMORY, THREADS})
+FILE_LOCK: Final = "file_lock_share"
+"""Share of the samples in which a worker's main thread waits for a lock of a file (flock, fcntl);
+the device is its pid."""
+WORKER_CORES: Final = "worker_cores"
+"""Cores that a worker may run on; the device is its pid."""
+WORKER_MEMORY: Final = "worker_memory_bytes"
+"""A worker's own part of its memory: what it shares with others counts by their number."""
+WORKER_MAPPED: Final = "worker_mapped_bytes"
+"""A worker's memory with all that it shares: pages that it copies from its parent add nothing."""
+
+GAUGES: Final = frozenset(
+    {MEMORY, SHM, GPU, GPU_MEMORY, THREADS, FILE_LOCK, WORKER_CORES, WORKER_MEMORY, WORKER_MAPPED}
+)
 """Read as they are; all others are read as counters (of seconds, bytes or operations)."""
 SHARES: Final = frozenset({CORE, QUEUED, DISK_BUSY, GPU})
 """Never more than 1; a counter in steps of 10 ms may seem to say so."""
@@ -175,6 +187,10 @@ NAMES: Final = {
     LOOP: "CPU of the main process",
     QUEUED: "waiting for a core",
     THREADS: "threads of the workers",
+    FILE_LOCK: "waiting for a lock of a file",
+    WORKER_CORES: "cores of a worker",
+    WORKER_MEMORY: "memory of the workers",
+    WORKER_MAPPED: "memory of the workers with what they share",
     MEMORY: "memory",
     SHM: "/dev/shm",  # noqa: S108 - a name
     DISK_BUSY: "disk busy",

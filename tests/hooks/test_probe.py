@@ -22,6 +22,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from stallscope.hooks import ops
+from stallscope.hooks.fetchers import is_chosen
 from stallscope.hooks.stage_log import TAG_SHIFT, Tag, read_log
 
 SAMPLES = 4  # two batches of two
@@ -454,3 +455,14 @@ def test_the_innermost_failing_stage_is_named(tmp_path):
     raised = decode(read_log(tmp_path / "log.events"), origin_ns=0).raised
     assert raised is not None
     assert (1, 1, 3, "Outer") == (raised.batch, raised.sample, raised.index, raised.stage)
+
+
+@pytest.mark.parametrize("every", [2, 3, 7])
+@pytest.mark.parametrize("period", [2, 6, 10, 20])
+def test_batches_are_chosen_without_a_rhythm(every, period):
+    """Of what comes with any period, about one in so many is recorded: never all, never none."""
+    for first in range(period):
+        numbers = range(first, 200 * period, period)
+        recorded = sum(is_chosen(number, every) for number in numbers)
+
+        assert 0.5 * 200 / every < recorded < 1.5 * 200 / every

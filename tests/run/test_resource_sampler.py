@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -10,11 +11,12 @@ import threading
 import time
 from pathlib import Path
 
+import polars as pl
 import psutil
 import pytest
 import torch
 from support.loaders import Noise
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
 from stallscope import stages
@@ -247,6 +249,36 @@ class TestRecording:
         run = ss.record(DataLoader(Noise(16), 2), batches=4)
 
         assert any("Disks could not be sampled" in note for note in run.notes)
+
+
+class Locked(Dataset):
+    """Samples that are made under one lock of a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __len__(self):
+        return 10_000
+
+    def __getitem__(self, index):
+        with open(self.path, "w") as file:  # noqa: PTH123 - as users write it
+            fcntl.flock(file, fcntl.LOCK_EX)
+            time.sleep(0.02)
+        return index
+
+
+@NEEDS_PROC
+class TestWorkers:
+    def test_a_lock_of_a_file_and_the_memory_of_workers_are_seen(self, tmp_path):
+        """Of two workers that share a lock, one waits for it nearly all the time."""
+        loader = DataLoader(Locked(str(tmp_path / "lock")), batch_size=4, num_workers=2)
+
+        read = ss.record(loader, batches=60, budget_s=20).resources().drop_nulls("value")
+        means = dict(read.group_by("resource").agg(pl.col("value").mean()).iter_rows())
+
+        assert 0.2 < means[stages.FILE_LOCK] < 0.8
+        assert means[stages.WORKER_MAPPED] >= means[stages.WORKER_MEMORY] > 1e6
+        assert len(os.sched_getaffinity(0)) == means[stages.WORKER_CORES]
 
 
 class TestGpu:

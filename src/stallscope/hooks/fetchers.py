@@ -114,6 +114,19 @@ def located(recorder: Recorder, fetcher: Any) -> Iterator[None]:
         raise
 
 
+_GOLDEN: Final = 0x9E3779B1
+"""2**32 over the golden ratio, Fibonacci hashing: Knuth, The Art of Computer Programming, 6.4."""
+
+
+def is_chosen(number: int, every: int) -> bool:
+    """Whether a batch is the one of so many that is recorded.
+
+    Not each k-th: slow samples often come with a period of their own, which would always be met,
+    or never.
+    """
+    return (number * _GOLDEN & 0xFFFFFFFF) * every >> 32 == 0
+
+
 class Hooks:
     """All hooks of one process.
 
@@ -132,6 +145,8 @@ class Hooks:
     ) -> None:
         self.number = -1
         """Number of the batch at work in its epoch."""
+        self.thins = True
+        """Whether fewer batches are recorded where recording all of them would cost too much."""
         self._recorder = recorder
         self._task = task
         self._marks = marks
@@ -272,7 +287,7 @@ class Hooks:
             self.take_off()
             return False
         number, self._batches = self._batches, self._batches + 1
-        if number >= _FIRST_BATCHES and number % self._every:
+        if number >= _FIRST_BATCHES and not is_chosen(number, self._every):
             self._inside.suspend()
             self._recorder.mark(Tag.SKIPPED, max(self.number, 0))
             return False
@@ -299,7 +314,7 @@ class Hooks:
             fastest, slowest = _WORD_NS
             word_ns = min(slowest, fastest + batch_ns / words / _CROWDING)
             self._costs.append(words * word_ns / max(batch_ns, 1))
-        if self._batches == _FIRST_BATCHES:
+        if self._batches == _FIRST_BATCHES and self.thins:
             self._every = max(1, ceil(median(self._costs) / _COST_SHARE))
             self._recorder.log.header[Header.EVERY] = self._every
 

@@ -96,6 +96,7 @@ class WorkerEntry:
         # The thread that sends is joined at the end of the process: only then is there no mark left
         multiprocessing.util.Finalize(None, marks.retire, exitpriority=-100)
         hooks = Hooks(Recorder(log), marks=marks)
+        hooks.thins = not self._place.stands_by  # of every sampled stack the stage is wanted
         in_this_process.add(hooks)
         tasks = Tasks(hooks, marks, log, key)
         hooks.begin_epoch(key)

@@ -131,7 +131,7 @@ class Sampler:
                 thread.join()
 
     def _run(self, end: threading.Event) -> None:
-        counted_ns = 0
+        counted_ns = apart_ns = 0
         while not end.wait(max(self._due_ns - perf_counter_ns(), 0) / 1e9):
             if self.interrupted:  # the fork is over by now
                 self.interrupted = False
@@ -141,7 +141,9 @@ class Sampler:
             counted_ns += spent_ns
             self._spent_ns += spent_ns
             pause_ns = EVERY_NS << self._samples // THINNED_AFTER
-            self._due_ns = self._latest_ns + max(pause_ns, int(spent_ns / MOST_SHARE))
+            spaced_ns = sum(source.apart_ns for source in self._sources)
+            costs_ns, apart_ns = spent_ns - (spaced_ns - apart_ns), spaced_ns
+            self._due_ns = self._latest_ns + max(pause_ns, int(costs_ns / MOST_SHARE))
         self._spent_ns += thread_time_ns() - counted_ns
 
     # ---- a sample ---------------------------------------------------------------------------

@@ -11,9 +11,11 @@ of a period (1/6 s to 1 s) in which a kernel of any process ran.
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
+from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
@@ -26,6 +28,7 @@ from stallscope.stages import (
     DISK_OPERATIONS,
     DISK_READ,
     DISK_WRITE,
+    FILE_LOCK,
     GPU,
     GPU_MEMORY,
     LOOP,
@@ -38,6 +41,9 @@ from stallscope.stages import (
     SHM,
     THREADS,
     WORKER,
+    WORKER_CORES,
+    WORKER_MAPPED,
+    WORKER_MEMORY,
 )
 
 if TYPE_CHECKING:
@@ -60,6 +66,15 @@ _BUSY: Final = (1, 2, 3, 6, 7, 8)
 gives to others is not free, either."""
 _LOOK_EVERY: Final = 5
 """Samples between two looks for new workers."""
+_LOCKS_WAIT: Final = ("locks_lock_inode_wait", "flock_lock", "posix_lock", "fcntl_setlk")
+"""Functions of Linux (fs/locks.c) in which a process sleeps until a file's lock is free."""
+_MOST_WORKERS: Final = 4
+_FIRST_LOOKS: Final = 3
+_LOOK_NS: Final = 1_200_000_000
+"""Workers whose memory is read; pause between the first looks at it, so that a recording of a few
+seconds has some, and ..."""
+_MEMORY_SHARE: Final = 0.005
+"""... the share of a core that all later ones may cost: 10 ms for each GB of a worker."""
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 _FIRST_NAMESPACE: Final = 0xEFFFFFFC
 """Inode of the first namespace of process ids (PROC_PID_INIT_INO in Linux); only in there are
@@ -92,6 +107,8 @@ class ResourceSource:
     def __init__(self) -> None:
         self.limits: Readings = {}
         """Of its resources, those that are known."""
+        self.apart_ns = 0
+        """CPU time of reads that it spaces out by itself."""
         self.notes: list[str] = []
         """What a reader of the run has to know, in sentences; more may come while it is read."""
         self._file = FileIO(self.path) if self.path else None
@@ -121,6 +138,7 @@ def sources(place: LogPlace) -> list[ResourceSource | Missing]:
         (QUOTA,): Quota,
         (LOOP, WORKER, QUEUED): lambda: Processes(place),
         (MEMORY,): Memory,
+        (WORKER_MEMORY, WORKER_MAPPED): lambda: WorkerMemory(place),
         (SHM,): SharedMemory,
         (DISK_BUSY, DISK_READ, DISK_WRITE, DISK_OPERATIONS): Disks,
         (RECEIVED, SENT): Network,
@@ -293,6 +311,9 @@ class _Process:
         self._schedule: FileIO | None = None
         with suppress(OSError):  # a kernel without CONFIG_SCHED_INFO
             self._schedule = FileIO(f"/proc/{pid}/schedstat")
+        self._sleeps_in: FileIO | None = None
+        with suppress(OSError):  # a kernel without CONFIG_KALLSYMS
+            self._sleeps_in = FileIO(f"/proc/{pid}/wchan")
 
     def count(self, pid: str, resource: str, found: Readings) -> None:
         """Add its CPU time (all threads), its threads, and how long its main thread was queued.
@@ -304,13 +325,16 @@ class _Process:
         found[resource][pid] = (int(columns[11]) + int(columns[12])) * _TICK_S
         if resource == WORKER:
             found[THREADS][pid] = int(columns[17])
+            found[WORKER_CORES][pid] = len(os.sched_getaffinity(int(pid)))
+            if self._sleeps_in:
+                found[FILE_LOCK][pid] = float(_text(self._sleeps_in).startswith(_LOCKS_WAIT))
         if self._schedule:
             found[QUEUED][pid] = int(_text(self._schedule).split()[1]) / 1e9
 
     def close(self) -> None:
-        self._stat.close()
-        if self._schedule:
-            self._schedule.close()
+        for file in (self._stat, self._schedule, self._sleeps_in):
+            if file:
+                file.close()
 
 
 class Processes(ResourceSource):
@@ -337,7 +361,14 @@ class Processes(ResourceSource):
                 with suppress(OSError):
                     self._workers[pid] = _Process(pid)
         self._reads += 1
-        found: Readings = {LOOP: {}, WORKER: {}, QUEUED: {}, THREADS: {}}
+        found: Readings = {
+            LOOP: {},
+            WORKER: {},
+            QUEUED: {},
+            THREADS: {},
+            FILE_LOCK: {},
+            WORKER_CORES: {},
+        }
         self._loop.count(self._pid, LOOP, found)
         for pid, worker in list(self._workers.items()):
             try:
@@ -350,6 +381,40 @@ class Processes(ResourceSource):
         """Give the files back."""
         for process in (self._loop, *self._workers.values()):
             process.close()
+
+
+class WorkerMemory(ResourceSource):
+    """The memory of the first workers, which the kernel adds up page by page: read seldom.
+
+    Args:
+        place: where the workers' logs are.
+    """
+
+    def __init__(self, place: LogPlace) -> None:
+        super().__init__()
+        self._place = place
+        self._due_ns = self._reads = 0
+        FileIO("/proc/self/smaps_rollup").close()
+
+    def read(self) -> Readings:
+        """Bytes of each: its own part, and all; nothing between two looks."""
+        now_ns, before_ns = perf_counter_ns(), thread_time_ns()
+        if now_ns < self._due_ns:
+            return {}
+        found: Readings = {WORKER_MEMORY: {}, WORKER_MAPPED: {}}
+        for pid in sorted(self._place.workers())[-_MOST_WORKERS:]:
+            with suppress(OSError):  # it has ended
+                with FileIO(f"/proc/{pid}/smaps_rollup") as file:
+                    kib = dict(re.findall(r"^(\w+): +(\d+) kB", _text(file), re.MULTILINE))
+                own = kib.get("Pss_Anon") or kib["Private_Dirty"]
+                found[WORKER_MEMORY][pid] = float(own) * 1024
+                found[WORKER_MAPPED][pid] = float(kib["Anonymous"]) * 1024
+        cost_ns = thread_time_ns() - before_ns
+        self.apart_ns += cost_ns
+        self._reads += bool(found[WORKER_MEMORY])
+        pause_ns = cost_ns / _MEMORY_SHARE if self._reads >= _FIRST_LOOKS else 0
+        self._due_ns = now_ns + int(max(pause_ns, _LOOK_NS))
+        return found
 
 
 class Gpus(ResourceSource):
