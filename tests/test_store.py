@@ -263,7 +263,7 @@ class TestSaving:
         built("diagnosis").save(tmp_path)
         built("diagnosis_inconclusive").save(tmp_path)
 
-        assert {"diagnosis.json", "spent.parquet"} == set(everything(tmp_path))
+        assert {"diagnosis.json", "spent.parquet", "accounts.parquet"} == set(everything(tmp_path))
 
     def test_not_over_another_kind(self, kind, saved):
         """A run's folder is no place for a ladder."""

@@ -11,9 +11,19 @@ from support.build_ladder import a_ladder
 from support.build_run import a_run, deliveries_of, resources_of, spans_of, steps_of
 
 from stallscope.diagnose.exposure import CROWDED, MachineUse, exposure, use, waiting_s
-from stallscope.diagnose.facts import Setup, facts, gain_of, making, reading, spikes, starts
+from stallscope.diagnose.facts import (
+    Setup,
+    facts,
+    gain_of,
+    making,
+    memory_growth,
+    reading,
+    spikes,
+    starts,
+)
 from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED
-from stallscope.stages import LOOP, QUEUED, THREADS, WORKER
+from stallscope.run.decode import RESOURCES
+from stallscope.stages import LOOP, QUEUED, THREADS, WORKER, WORKER_MAPPED, WORKER_MEMORY
 from stallscope.stats import stall_interval
 
 MANY = 12
@@ -50,10 +60,18 @@ class TestExposure:
         """Stalls that fall upon what is done last are given to every stage by its work."""
         late = starving(steps=steps_of([0.003] * MANY, start_s=0.037, step_s=0.037))
 
-        found = exposure(late, MachineUse(), all_alike=True).groups()
+        found = exposure(late, MachineUse(), busy_share=1.0).groups()
 
         assert {"transform": 1.0} == pytest.approx(exposure(late, MachineUse()).groups())
         assert found == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
+
+    def test_workers_that_pause_share_the_stalls_with_what_lies_beside_them(self):
+        """Of workers that are busy 80% of their time, that much of a stall is their work."""
+        late = starving(steps=steps_of([0.003] * MANY, start_s=0.043, step_s=0.037))
+
+        found = exposure(late, MachineUse(), busy_share=0.8).groups()
+
+        assert 0.8 == pytest.approx(sum(found[name] for name in ("decode", "transform", "fetch")))
 
     def test_a_stage_in_samples_and_beside_them_is_one(self):
         """8 ms a sample that wait and 8 ms a batch that compute: a fifth computes."""
@@ -64,7 +82,7 @@ class TestExposure:
             pl.col("stage").replace("collate", "parse"), kind=pl.lit("transform")
         ).cast(run.all_spans.schema)
 
-        (part,) = exposure(replace(run, all_spans=renamed), MachineUse(), all_alike=True).parts
+        (part,) = exposure(replace(run, all_spans=renamed), MachineUse(), busy_share=1.0).parts
 
         assert "parse" == part.stage
         assert 0.8 == pytest.approx(part.waiting)
@@ -206,6 +224,35 @@ class TestUse:
     def test_what_was_not_read_is_none(self):
         """A machine without these counters gives None."""
         assert MachineUse() == use(a_run([SAMPLE] * 8, steps=steps_of([0.1, 0.1])), 1)
+
+
+class TestMemory:
+    def grown(self, own_mb, all_mb):
+        """Facts of one worker whose memory was read once a second."""
+        rows = [
+            (0, n * 10**9, (n + 1) * 10**9, resource, "100", 1e6 * one, None)
+            for resource, values in ((WORKER_MEMORY, own_mb), (WORKER_MAPPED, all_mb))
+            for n, one in enumerate(values)
+        ]
+        run = a_run([SAMPLE] * 80, steps=steps_of([0.25] * 20))
+        resources = pl.DataFrame(rows, RESOURCES, orient="row", strict=False)
+        return memory_growth(replace(run, all_resources=resources), 1)
+
+    def test_pages_that_are_copied_add_nothing_to_what_is_mapped(self):
+        """20 MB a second of its own, and no more memory in all: copies of its parent's."""
+        found = self.grown([100, 120, 140, 160], [500, 500, 500, 500])
+
+        assert found.copied
+        assert 20e6 == pytest.approx(found.bytes_per_s)
+        assert 60e6 == pytest.approx(found.worker_bytes)
+
+    def test_what_is_kept_is_new_memory(self):
+        """20 MB a second more, also of what is mapped in all."""
+        assert not self.grown([100, 120, 140, 160], [500, 520, 540, 560]).copied
+
+    def test_what_has_stopped_does_not_grow(self):
+        """A cache that was filled in the first second."""
+        assert self.grown([100, 160, 160, 160], [500, 560, 560, 560]) is None
 
 
 class TestStarts:

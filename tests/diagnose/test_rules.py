@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.build_facts import known
 
+from stallscope.diagnose.facts import Gain, MemoryGrowth
 from stallscope.diagnose.rules import computes_in_python, copies, idle_device, own_parts
 from stallscope.diagnose.verdict import judge
 
@@ -80,3 +83,76 @@ class TestDevice:
 
         assert "copy" == found.code
         assert not found.tested
+
+
+GROWTH = MemoryGrowth(20e6, 40e6, share_per_min=0.5, copied=True, left_s=600.0)
+
+
+class TestMemoryGrowth:
+    def test_a_healthy_loop_whose_workers_grow_is_told_so(self):
+        """No stall, and 40 MB a second: the pages of Python objects are copied."""
+        found = judge(known(**CALM, memory_growth=GROWTH))[0]
+
+        assert "memory-growth" == found.code
+        assert "40 MB/s" in found.title
+        assert "reference count" in found.next_step
+
+    def test_a_loop_that_starves_hears_of_it_beside_its_cause(self):
+        """What costs time now comes first."""
+        first, *rest = judge(known(work={("decode", "decode"): 1.0}, memory_growth=GROWTH))
+
+        assert "decode" == first.code
+        assert "memory-growth" in [one.code for one in rest]
+
+    @pytest.mark.parametrize("less", [{"worker_bytes": 1e6}, {"share_per_min": 0.01}])
+    def test_a_cache_that_fills_is_no_finding(self, less):
+        """A few megabytes, or a few per cent a minute, are what a young process grows by."""
+        assert "healthy" == judge(known(**CALM, memory_growth=replace(GROWTH, **less)))[0].code
+
+
+SPINNING = {"use": {"threads": 67.0}, "extra_threads_share": 0.8}
+"""Sixty-four threads beside the usual ones, which take most of the workers' CPU time."""
+
+
+class TestSlowedStep:
+    def test_threads_that_slow_the_step_are_the_cause_without_a_stall(self):
+        """The ladder gains a fifth though the loop hardly waits."""
+        found = judge(known(stalled=0.03, load=0.4, gain=Gain(1.2, 1.15, 1.25), **SPINNING))[0]
+
+        assert "oversubscription" == found.code
+        assert 1 - 1 / 1.2 == pytest.approx(found.severity)
+
+    def test_the_same_threads_are_no_cause_where_nothing_is_to_be_had(self):
+        """A ladder that gains nothing: the step is not slower beside the workers."""
+        facts = known(stalled=0.03, load=0.4, gain=Gain(1.01, 0.98, 1.04), **SPINNING)
+
+        assert "healthy" == judge(facts)[0].code
+
+
+RESIZED = {("decode", "decode"): 0.35, ("Resize", "transform"): 0.35, ("Blur", "transform"): 0.3}
+
+
+class TestLargeImages:
+    def test_decoding_and_resizing_of_large_images_is_one_cause(self):
+        """The fix is one: store them smaller, or decode them smaller."""
+        found = judge(known(work=RESIZED, megapixels=12.0))[0]
+
+        assert "decode" == found.code
+        assert "Resize" in found.title
+        assert "store them so" in found.next_step
+
+    def test_small_images_are_not_stored_too_large(self):
+        """Where the images are small already, resizing is a transform like any other."""
+        assert "decode" != judge(known(work=RESIZED, megapixels=0.2))[0].code
+
+
+class TestLocks:
+    def test_a_lock_of_a_file_is_seen_while_the_loop_runs(self):
+        """What one worker alone does says nothing where files are cached by then."""
+        waits = known(
+            work={("getitem", "getitem"): (0.9, 1.0), ("Blur", "transform"): 0.1},
+            use={"worker_cpu": 0.1, "file_lock_share": 0.6},
+        )
+
+        assert "lock" == judge(waits)[0].code
+        assert "lock of a file 60%" in judge(waits)[0].title

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from planted.planting import (
+    ASKED,
     HEALTHY_CODE,
     NOT_PLANTED,
     PAIRS,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "ASKED",
     "HEALTHY_CODE",
     "NOT_PLANTED",
     "PAIRS",

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import stallscope as ss
-from planted import NOT_PLANTED, PAIRS, PLANTED, loader, plant, plant_pair
+from planted import ASKED, NOT_PLANTED, PAIRS, PLANTED, loader, plant, plant_pair
 from planted.planting import together
 from planted.recipe import slowdown
 from planted.sound import HEALTHY, Given, base
@@ -104,10 +104,10 @@ class TestEveryCause:
             assert slowdown(spoilt, 2) == pytest.approx(strength, rel=0.1)
 
     def test_is_planted_or_said_not_to_be(self):
-        """Every cause that a verdict can name is planted, or stands with those never tested."""
+        """Every cause that can be named is planted, asked, or stands with those never tested."""
         named = {*CAUSES} - {"healthy", "inconclusive"}
 
-        assert {*PLANTED} | {*NOT_PLANTED} == named
+        assert {*PLANTED} | {*NOT_PLANTED} | {*ASKED} == named
         assert {code for code in named if not CAUSES[code].tested} == {*NOT_PLANTED}
 
     def test_threads_that_cost_nothing_are_refused(self):

@@ -6,7 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from stallscope.diagnose.exposure import Exposure, MachineUse, StagePart, longest_first
-from stallscope.diagnose.facts import BatchTimes, Facts, Setup, Spikes, Starts
+from stallscope.diagnose.facts import (
+    BatchTimes,
+    Facts,
+    MemoryGrowth,
+    Setup,
+    Spikes,
+    Starts,
+)
 from stallscope.stages import FETCH, MEMORY, SHM
 from stallscope.stalls.loop_time import LoopBreakdown
 
@@ -93,6 +100,8 @@ CASES = {
     "collate": known(work={("collate", "collate"): 0.7, ("Blur", "transform"): 0.3}),
     "sending": known(work=SENDS, load=0.4, use=IDLE),
     "too-few-workers": known(setup={"num_workers": 1, "cores": 8.0}),
+    "idle-workers": known(setup={"num_workers": 4}, making={"workers": 2}),
+    "few-cores": known(use={"worker_cpu": 0.5, "queued_share": 0.5, "worker_cores": 1.0}),
     "cpu-saturated": known(work=EVEN),
     "oversubscription": known(use={"threads": 17}, extra_threads_share=0.9),
     "main-process": known(setup={"num_workers": 0}, use={"worker_cpu": None}),
@@ -104,6 +113,11 @@ CASES = {
     "start-up": known(stalled=0.1, load=0.5, starts=Starts(2.0, 2.0, 3, again=True)),
     "copy": known(stalled=0.3, work={("pin", "pin"): 0.9, ("send", "sending"): 0.1}, load=0.4),
     "memory-pressure": known(saturated=({"resource": MEMORY, **USED_UP},)),
+    "memory-growth": known(
+        stalled=0.01,
+        load=0.5,
+        memory_growth=MemoryGrowth(20e6, 40e6, share_per_min=0.5, copied=True, left_s=600.0),
+    ),
     "shm": known(saturated=({"resource": SHM, **USED_UP},)),
     "lock": known(work=LOCKED, use={"worker_cpu": 0.5}, alone_waiting_s=0.0, lock_frames=0.7),
     "inconclusive": known(work={("unattributed", "unattributed"): 0.4, ("A", "transform"): 0.6}),

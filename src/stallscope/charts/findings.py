@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
 from matplotlib.patches import Rectangle
 
-from stallscope.charts.exposed import LoopBar
-from stallscope.charts.sheet import FAINT, RULE, TEXT_SIZE, Sheet, styled, wrapped
+from stallscope.charts.bars import Strip, StripPiece
+from stallscope.charts.sheet import FAINT, ROOM, RULE, TEXT_SIZE, Sheet, styled, wrapped
+from stallscope.diagnose.accounting import STALL
 from stallscope.diagnose.causes import INCONCLUSIVE
 from stallscope.diagnose.text import NOT_TESTED, all_words, ended, headline, measured, notes_of
-from stallscope.stalls.loop_time import loop_breakdown
+from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.units import share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,9 +31,8 @@ _BAR, _LINE, _SPACE = 0.2, 0.17, 0.22
 @styled
 def figure(diagnosis: Diagnosis) -> Sheet:
     """The findings as a picture."""
-    findings, run = all_words(diagnosis), diagnosis.run
-    time = None if run is None else loop_breakdown(run.steps(), run.stalls())
-    bars = [LoopBar(time)] if time else []
+    findings, pieces = all_words(diagnosis), _pieces(diagnosis.accounts)
+    bars = [Strip(pieces, ROOM)] if pieces else []
     texts = [_texts(found, place) for place, found in enumerate(findings[:MOST])]
     height = sum(_height(*lines) for lines in texts)
     hidden = len(findings) - MOST
@@ -38,7 +40,9 @@ def figure(diagnosis: Diagnosis) -> Sheet:
     notes = [measured(diagnosis), *more, *notes_of(diagnosis)]
     made = Sheet(headline(diagnosis), notes, [*(bar.height + 0.2 for bar in bars), height])
     for bar in bars:
-        bar.draw(made.parts[0])
+        bar.fill(made.parts[0])
+        made.parts[0].set_axis_off()
+        made.parts[0].set_xlim(0, bar.total)
     ax = made.parts[-1]
     ax.set_axis_off()
     ax.set_ylim(height, 0)  # inches
@@ -47,6 +51,17 @@ def figure(diagnosis: Diagnosis) -> Sheet:
         _draw(ax, down, found, title, because)
         down += _height(title, because)
     return made
+
+
+def _pieces(accounts: pl.DataFrame) -> list[StripPiece]:
+    """The loop's time, as the rules divide it: its own parts, then what it stalls for."""
+    found = []
+    for row in accounts.filter(pl.col("loop_share") > 0).iter_rows(named=True):
+        part = row["loop_share"]
+        name = f"stall: {row['part']}" if row["stalled"] else row["part"]
+        colour = STALL_COLOUR if row["kind"] == STALL else COLOURS[row["kind"]]
+        found.append(StripPiece(name, part, share(part), colour, f"{name} {share(part)}"))
+    return found
 
 
 def missing(diagnosis: Diagnosis, part: str) -> Sheet:

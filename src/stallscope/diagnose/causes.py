@@ -55,6 +55,11 @@ WAITS_UNSEEN: Final = STORAGE_LATENCY._replace(
     advice="06_line_by_line shows which line waits",
 )
 """The same where nothing was seen to read: it is only concluded."""
+OWN_CODE_WAITS: Final = STORAGE_LATENCY._replace(
+    title="The dataset's own code waits, not for the CPU: {what}",
+    advice="{where}; 06_line_by_line shows its lines",
+)
+"""The same where stacks show which line waits."""
 STORAGE_BANDWIDTH: Final = Cause(
     "storage-bandwidth",
     "Storage gives no more bytes per second: {what}",
@@ -76,17 +81,27 @@ ONE_TRANSFORM: Final = Cause(
     "lines, 05_transform_orders whether it can come later",
     kind="transform",
 )
+OWN_CODE: Final = ONE_TRANSFORM._replace(
+    title="The dataset's own code is what the loop waits for: {what}",
+    advice="{where}; 06_line_by_line shows its lines",
+)
+"""The same for what `__getitem__` does itself."""
 TRANSFORMS: Final = Cause(
     "transforms",
     "The transforms together take too long: {what}",
     "crop or resize first, so that the rest works on less; 05_transform_orders",
     kind="transform",
 )
+LARGE_IMAGES: Final = DECODE._replace(
+    title="Images are stored larger than they are used: {what}",
+    advice="resize them once, beforehand, and store them so, or decode at a smaller size (PIL's "
+    "draft, for JPEG); 02_fetch_vs_transform",
+)
+"""The same where resizing comes right after it."""
 COLLATE: Final = Cause(
     "collate",
     "Collating samples into batches takes long: {what}",
-    "make collate_fn cheaper: no Python loop over samples, tensors of one size; "
-    "04_worker_flamegraphs",
+    "make collate_fn cheaper: {where}; 04_worker_flamegraphs",
     kind="collate",
 )
 SENDING: Final = Cause(
@@ -101,12 +116,28 @@ TOO_FEW_WORKERS: Final = Cause(
     "There are too few workers, while cores are idle: {what}",
     "raise num_workers{where}; 01_is_it_the_loader",
 )
+IDLE_WORKERS: Final = Cause(
+    "idle-workers",
+    "Some workers have nothing to do: {what}",
+    "give the dataset at least as many shards as there are workers (more and smaller ones), or let "
+    "workers share a shard; or start fewer workers; 01_is_it_the_loader",
+)
+FEW_CORES: Final = Cause(
+    "few-cores",
+    "The workers are confined to too few cores: {what}",
+    "let them use all: os.sched_setaffinity(0, range(os.cpu_count())) in worker_init_fn, and look "
+    "for what confines them (an import, taskset, OMP_PROC_BIND, KMP_AFFINITY)",
+)
 CPU_SATURATED: Final = Cause(
     "cpu-saturated",
     "The cores are saturated: {what}",
-    "there is no core left: do work once and store it, or on the device; 03_cached_baseline shows "
-    "what is to be had",
+    "do work once and store it, or on the device, the largest part first{where}; "
+    "03_cached_baseline shows what is to be had",
 )
+SLOWS_THE_STEP: Final = CPU_SATURATED._replace(
+    title="The workers take the cores from the training step: {what}",
+)
+"""The same where the loop hardly waits for batches, and its step is slower beside the workers."""
 OVERSUBSCRIPTION: Final = Cause(
     "oversubscription",
     "The workers compute with too many threads for the cores: {what}",
@@ -126,8 +157,8 @@ TOO_LITTLE_PREFETCH: Final = Cause(
 SLOW_SAMPLES: Final = Cause(
     "slow-samples",
     "Single slow samples hold up all others: {what}",
-    "look at these samples; raise prefetch_factor, or in_order=False where the order does not "
-    "matter; 02_fetch_vs_transform",
+    "look at these samples; in_order=False lets batches that are ready pass where the order does "
+    "not matter, a larger prefetch_factor helps for short ones; 02_fetch_vs_transform",
 )
 SLOW_WORKER: Final = Cause(
     "slow-worker",
@@ -154,6 +185,18 @@ MEMORY_PRESSURE: Final = Cause(
     "01_is_it_the_loader",
     tested=False,
 )
+MEMORY_GROWS: Final = Cause(
+    "memory-growth",
+    "Memory of the workers grows: {what}",
+    "something is kept with every sample: look for a cache or a list in the dataset that "
+    "only grows, and for tensors that keep their graph; 06_line_by_line shows its lines",
+)
+MEMORY_COPIES: Final = MEMORY_GROWS._replace(
+    advice="reading a Python object changes its reference count, which copies the page that it was "
+    "shared on: keep lists, dicts and strings of a dataset as NumPy arrays or one byte buffer",
+)
+"""The same where pages are copied that were shared. Both hurt later: they are the verdict only
+where nothing else is wrong."""
 SHM: Final = Cause(
     "shm",
     "Shared memory is full: {what}",
@@ -172,8 +215,10 @@ CAUSES: Final[Mapping[str, Cause]] = {
     cause.code: cause
     for cause in (
         *(HEALTHY, STORAGE_LATENCY, STORAGE_BANDWIDTH, DECODE, ONE_TRANSFORM, TRANSFORMS, COLLATE),
-        *(SENDING, TOO_FEW_WORKERS, CPU_SATURATED, OVERSUBSCRIPTION, MAIN_PROCESS),
+        *(SENDING, TOO_FEW_WORKERS, IDLE_WORKERS, FEW_CORES, CPU_SATURATED),
+        *(OVERSUBSCRIPTION, MAIN_PROCESS),
         *(TOO_LITTLE_PREFETCH, SLOW_SAMPLES, SLOW_WORKER, START_UP, COPY, MEMORY_PRESSURE, SHM),
+        *(MEMORY_GROWS,),
         *(LOCK, INCONCLUSIVE),
     )
 }

@@ -18,6 +18,7 @@ import polars as pl
 from torch.utils.data import DataLoader
 
 from stallscope.diagnose import verdict
+from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.causes import INCONCLUSIVE
 from stallscope.diagnose.exposure import use, waiting_s
 from stallscope.diagnose.facts import Setup, facts, gain_of, making, with_stacks
@@ -60,6 +61,8 @@ _ALONE_S: Final = 1.0
 _ALONE_BATCHES: Final = 6
 _LADDER_S: Final = 14.0
 _STACKS_S: Final = 2.0
+_FEWEST_STACKS: Final = 40
+_LONGER: Final = 3
 _STARTS: Final = 8
 """A short ladder starts its loops about so many times."""
 _ATTACHING_S: Final = 1.5
@@ -235,12 +238,20 @@ class Examination:
         return replace(known, gain=gain_of(self._ladder))
 
     def _with_waiting_stacks(self, known: Facts) -> Facts:
-        self._waiting = flame(self._target, seconds=_STACKS_S, idle=True)
+        self._waiting = self._stacks(idle=True)
         return with_stacks(known, self._waiting)
 
     def _with_stacks(self, known: Facts) -> Facts:
-        self._flame = flame(self._target, seconds=_STACKS_S)
+        self._flame = self._stacks(idle=False)
         return with_stacks(known, self._flame)
+
+    def _stacks(self, *, idle: bool) -> Flame:
+        """Sample the workers; for longer where a busy machine let py-spy see next to nothing."""
+        seen = flame(self._target, seconds=_STACKS_S, idle=idle)
+        few = int(seen.samples["hits"].sum()) < _FEWEST_STACKS
+        if few and self._left_s > 2 * _LONGER * _STACKS_S:
+            return flame(self._target, seconds=_LONGER * _STACKS_S, idle=idle)
+        return seen
 
     def _why_stop(self) -> str:
         if self._left_out:
@@ -260,6 +271,7 @@ class Examination:
             run=self._run,
             ladder=self._ladder,
             flame=self._flame,
+            accounts=accounting(self._facts),
             spent=pl.DataFrame(self._spent, SPENT, orient="row"),
             circumstances=DiagnosisConditions(
                 name=target.name,

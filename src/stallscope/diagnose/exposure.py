@@ -16,6 +16,7 @@ import polars as pl
 from stallscope.stages import (
     BATCH,
     DISK_BUSY,
+    FILE_LOCK,
     GETITEM,
     GPU,
     LOOP,
@@ -23,6 +24,7 @@ from stallscope.stages import (
     THREADS,
     WORK_KINDS,
     WORKER,
+    WORKER_CORES,
 )
 from stallscope.stalls import lifecycle
 from stallscope.stalls.loop_time import is_own
@@ -120,7 +122,7 @@ def longest_first(parts: Iterable[StagePart]) -> tuple[StagePart, ...]:
     return tuple(sorted(parts, key=lambda part: (*_first(part.share, part.group), part.stage)))
 
 
-def exposure(run: Run, used: MachineUse, *, all_alike: bool = False) -> Exposure:
+def exposure(run: Run, used: MachineUse, busy_share: float | None = None) -> Exposure:
     """What the stalls of a run consist of.
 
     A worker that was still on an earlier batch did what it does for every batch: that time is given
@@ -129,9 +131,10 @@ def exposure(run: Run, used: MachineUse, *, all_alike: bool = False) -> Exposure
     Args:
         run: the loop as it is.
         used: what it used of the machine.
-        all_alike: give all work on samples in a stall to the stages in that proportion. Workers
-            that never pause would be as much faster without any of it, also where the stalls fall
-            upon what they do last for each batch.
+        busy_share: share (0 to 1) of their time in which workers make batches, where they cannot
+            keep up. The loop then waits for what they do all the time, also where a stall falls
+            upon the sending of a batch or upon what they do last for it: that share of the stalls
+            is given to their stages in the proportion of all their work.
     """
     stages = _stages(run)
     works = {
@@ -143,11 +146,9 @@ def exposure(run: Run, used: MachineUse, *, all_alike: bool = False) -> Exposure
     for row in run.exposed().iter_rows(named=True):
         key = row["part"], row["kind"]
         is_any = is_own(*key) and key[0] == lifecycle.EARLIER
-        spread = works if is_any or (all_alike and key in works) else {key: 1.0}
-        whole = sum(spread.values())
-        for name, weight in (spread if whole else {key: 1.0}).items():
-            more_s = row["exposed_s"] * (weight / whole if whole else 1.0)
-            exposed_s[name] = exposed_s.get(name, 0.0) + more_s
+        _give(exposed_s, row["exposed_s"], works if is_any and works else {key: 1.0})
+    if busy_share is not None and works:
+        exposed_s = _of_busy_workers(exposed_s, works, busy_share)
     parts = [_part(key, part_s, stages.get(key), used) for key, part_s in exposed_s.items()]
     parts = list(_uncrowded(parts, _quickness(run), _of_computing(used)))
     whole_s = sum(part.share for part in parts)
@@ -157,6 +158,37 @@ def exposure(run: Run, used: MachineUse, *, all_alike: bool = False) -> Exposure
         return Exposure()
     found = longest_first(replace(part, share=part.share / whole_s) for part in parts)
     return Exposure(found, free_s / stalled_s)
+
+
+def _give(
+    exposed_s: dict[tuple[str, str | None], float],
+    more_s: float,
+    among: dict[tuple[str, str | None], float],
+) -> None:
+    """Give time to parts in a proportion."""
+    whole = sum(among.values())
+    for key, weight in among.items():
+        exposed_s[key] = exposed_s.get(key, 0.0) + more_s * weight / whole
+
+
+def _of_busy_workers(
+    exposed_s: dict[tuple[str, str | None], float],
+    works: dict[tuple[str, str | None], float],
+    busy_share: float,
+) -> dict[tuple[str, str | None], float]:
+    """The stalls of workers that cannot keep up: so much of them is what they do for batches.
+
+    Their start is kept as it is: it is no part of the steady state.
+    """
+    start = lifecycle.START, lifecycle.KIND_OF[lifecycle.START]
+    kept = {key: part_s for key, part_s in exposed_s.items() if key == start}
+    rest_s = sum(exposed_s.values()) - sum(kept.values())
+    beside = {key: s for key, s in exposed_s.items() if key not in works and key != start}
+    beside_s = sum(beside.values())
+    fraction = min((1 - busy_share) * rest_s / beside_s, 1.0) if beside_s else 0.0
+    found = kept | {key: part_s * fraction for key, part_s in beside.items()}
+    _give(found, rest_s - beside_s * fraction, works)
+    return found
 
 
 def _stages(run: Run) -> dict[tuple[str, str | None], dict[str, Any]]:
@@ -276,6 +308,10 @@ class MachineUse:
     """Threads of one worker."""
     disk_busy_share: float | None = None
     """Of the busiest disk."""
+    worker_cores: float | None = None
+    """That one worker may run on; the smallest number."""
+    file_lock_share: float | None = None
+    """Share (0 to 1) of the samples in which a worker waits for a lock of a file."""
     gpu_busy_share: float | None = None
     """Of the busiest GPU, as its driver has it."""
 
@@ -317,6 +353,8 @@ def use(run: Run, workers: int) -> MachineUse:
         queued_share=of(QUEUED, np.mean),
         threads=of(THREADS, np.mean),
         disk_busy_share=of(DISK_BUSY, np.max),
+        worker_cores=of(WORKER_CORES, np.min),
+        file_lock_share=of(FILE_LOCK, np.mean),
         gpu_busy_share=of(GPU, np.max),
     )
 

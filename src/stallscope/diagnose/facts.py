@@ -7,7 +7,6 @@ times longer, but not waiting out of computing.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,13 +15,23 @@ import polars as pl
 
 from stallscope.diagnose import thresholds
 from stallscope.diagnose.exposure import Exposure, MachineUse, exposure, use, waiting_s
-from stallscope.flame.classify import YOURS, frame, kind
+from stallscope.diagnose.own_code import OwnCode, lock_share, own_code
 from stallscope.ladder.result import AS_IT_IS, WHOLE
 from stallscope.run.saturation import find_saturated
-from stallscope.stages import BACKWARD, END_OF_EPOCH, FORWARD, OPTIMIZER, SEND, WORK_KINDS
+from stallscope.stages import (
+    BACKWARD,
+    END_OF_EPOCH,
+    FORWARD,
+    MEMORY,
+    OPTIMIZER,
+    QUEUED,
+    WORK_KINDS,
+    WORKER_MAPPED,
+    WORKER_MEMORY,
+)
 from stallscope.stalls.causes import slow_sample_limit
 from stallscope.stalls.loop_time import LoopBreakdown, loop_breakdown
-from stallscope.stalls.thresholds import SLOW_SAMPLE
+from stallscope.stalls.thresholds import HARDLY, SLOW_SAMPLE
 from stallscope.stats import stall_interval
 
 if TYPE_CHECKING:
@@ -31,20 +40,20 @@ if TYPE_CHECKING:
     from stallscope.run.result import Run
 
 
+_LEAST_OWN: Final = 0.1
+"""Of a worker's time for a batch that is its own, whatever is said of its waiting for a core."""
 _FEWEST_BATCHES: Final = 4
 """Batches of a worker below which nothing is said about it."""
 _FEWEST_SAMPLES: Final = 10
 """Samples below which no share of the differences is told."""
+_LOOKED_S: Final = 1.0
+"""Between the first look at a worker's memory and the last one, at least."""
+_STILL: Final = 0.25
+"""The last look shows so much of the mean growth, at least: a cache that fills does not."""
 _SEVERAL: Final = 3
 """Samples of a batch of which one can stand out."""
-_LOCKS: Final = re.compile(
-    r"(__enter__|acquire|_acquire\w*|wait|flock|lockf) "
-    r"\(.*(multiprocessing/synchronize|filelock/\w+|portalocker/\w+|fasteners/\w+)\.py"
-)
-"""Innermost frames of a process that waits for another one to let go of something; threads wait for
-those of their own process."""
-_FEWEST_STACKS: Final = 10
-"""Samples of stacks below which nothing is said."""
+_USUAL_THREADS: Final = 3
+"""Of every worker of torch: one that makes batches, one that sends, one that hands out memory."""
 _MODEL: Final = (FORWARD.name, BACKWARD.name, OPTIMIZER.name)
 _NOT_OWN: Final = (*_MODEL, END_OF_EPOCH.name)
 """The end of an epoch is where workers end: it belongs to their starting anew."""
@@ -85,9 +94,10 @@ class BatchTimes:
     period_s: float
     """Mean time from one step to the next, seconds."""
     workers: int
-    """That make batches; at least 1."""
+    """That make batches; at least 1. Of those that were started, some may have nothing to do."""
     by_worker_s: dict[int, float] = field(default_factory=dict)
-    """Median time for a batch of each worker that made enough of them."""
+    """Median time for a batch of each worker that made enough of them, without what it waited for a
+    core: a neighbour that has a core makes no worker slow."""
 
     @property
     def load(self) -> float:
@@ -115,16 +125,40 @@ def making(run: Run, workers: int) -> BatchTimes | None:
         return None
     used_s = steps.select(pl.sum_horizontal("h2d_s", "step_s", "other_s").mean()).item()
     waited_s = steps.select(pl.sum_horizontal("wait_s", "restart_s").mean()).item()
-    each = made.group_by("worker").agg(pl.col("made_s").median(), many=pl.len()).drop_nulls()
-    enough = each.filter(pl.col("many") >= _FEWEST_BATCHES).select("worker", "made_s")
+    length_s = steps.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
+    queued_s = length_s * pl.col("queued_share").fill_null(0.0) / pl.col("many")
+    each = made.group_by("worker").agg(
+        pl.col("made_s").median(), pl.col("pid").cast(pl.String).first(), many=pl.len()
+    )
+    own_s = (pl.col("made_s") - queued_s).clip(_LEAST_OWN * pl.col("made_s"))
+    enough = (
+        each.drop_nulls("worker")
+        .filter(pl.col("many") >= _FEWEST_BATCHES)
+        .join(_queued(run), left_on="pid", right_on="device", how="left")
+        .select("worker", made_s=own_s)
+    )
     return BatchTimes(
         batch_s=float(made["made_s"].to_numpy().mean()),
         usual_s=float(np.median(made["made_s"].to_numpy())),
         use_s=float(used_s),
         period_s=float(used_s + waited_s),
-        workers=max(workers, 1),
+        workers=_active(made, workers),
         by_worker_s=dict(enough.iter_rows()),
     )
+
+
+def _active(made: pl.DataFrame, workers: int) -> int:
+    """How many workers make batches: those of a stream end one by one."""
+    seen = made["worker"].drop_nulls().n_unique()
+    return max(seen if made.height >= 2 * workers else workers, 1)
+
+
+def _queued(run: Run) -> pl.DataFrame:
+    """Share of the time in which each process had no core: columns `device, queued_share`."""
+    known = run.resources().drop_nulls("value").filter(pl.col("resource") == QUEUED)
+    length = pl.col("end_ns") - pl.col("start_ns")
+    mean = (pl.col("value") * length).sum() / length.sum()
+    return known.group_by(pl.col("device").cast(pl.String)).agg(queued_share=mean)
 
 
 @dataclass(frozen=True)
@@ -268,6 +302,69 @@ def reading(run: Run) -> FetchSpeed:
 
 
 @dataclass(frozen=True)
+class MemoryGrowth:
+    """What the workers' memory grows by in the steady state."""
+
+    worker_bytes: float
+    """Of a worker, from the first look at it to the last one; mean of the workers."""
+    bytes_per_s: float
+    """The same a second, of all workers together."""
+    share_per_min: float
+    """The same a minute, as a share of a worker's memory with all that it shares."""
+    copied: bool
+    """Whether it is copies of pages that were shared with the process that trains."""
+    left_s: float | None
+    """Until the machine's memory, or the container's, is full at that pace, seconds; for copies
+    only where all of what is shared would fill it."""
+
+
+def memory_growth(run: Run, workers: int) -> MemoryGrowth | None:
+    """What the workers' memory grows by; None where it does not, or was looked at too seldom.
+
+    Args:
+        run: the loop as it is.
+        workers: worker processes of the loader.
+    """
+    named = pl.col("resource", "device").cast(pl.String)
+    known = run.resources().drop_nulls("value").with_columns(named).sort("end_ns")
+    looks = known.filter(pl.col("resource").is_in([WORKER_MEMORY, WORKER_MAPPED]))
+    each = looks.pivot("resource", index=["device", "end_ns"], values="value")
+    if each.is_empty() or not {WORKER_MEMORY, WORKER_MAPPED} <= set(each.columns):
+        return None
+    grown = (
+        each.drop_nulls()
+        .sort("end_ns")
+        .group_by("device")
+        .agg(
+            length_s=(pl.col("end_ns").last() - pl.col("end_ns").first()) / 1e9,
+            own=pl.col(WORKER_MEMORY).last() - pl.col(WORKER_MEMORY).first(),
+            latest=pl.col(WORKER_MEMORY).diff().last() / pl.col(WORKER_MEMORY).diff().mean(),
+            mapped=pl.col(WORKER_MAPPED).last() - pl.col(WORKER_MAPPED).first(),
+            shared=(pl.col(WORKER_MAPPED) - pl.col(WORKER_MEMORY)).last(),
+            whole=pl.col(WORKER_MAPPED).last(),
+        )
+        .filter(pl.col("length_s") >= _LOOKED_S)
+    )
+    if grown.is_empty() or not (grown["latest"] > _STILL).all():
+        return None
+    mean = {name: float(grown[name].to_numpy().mean()) for name in grown.columns[1:]}
+    if mean["own"] <= 0:
+        return None
+    copied = mean["mapped"] < mean["own"] / 2
+    pace = workers * mean["own"] / mean["length_s"]
+    memory = known.filter(pl.col("resource") == MEMORY).drop_nulls("limit")
+    free = (memory["limit"] - memory["value"]).min()
+    fills = free is not None and (not copied or workers * mean["shared"] > float(free))  # type: ignore[arg-type]  # a float column
+    return MemoryGrowth(
+        worker_bytes=mean["own"],
+        bytes_per_s=pace,
+        share_per_min=60 * pace / (workers * mean["whole"]) if mean["whole"] else 0.0,
+        copied=copied,
+        left_s=float(free) / pace if fills and free is not None else None,  # type: ignore[arg-type]
+    )
+
+
+@dataclass(frozen=True)
 class Gain:
     """What a ladder says that the loader costs."""
 
@@ -341,6 +438,10 @@ class Facts:
     """The same of one worker alone; None where that was not tried."""
     lock_frames: float | None = None
     """Share (0 to 1) of the workers' samples that wait at a lock; None where none were taken."""
+    memory_growth: MemoryGrowth | None = None
+    """None where the workers' memory does not grow, or is not known."""
+    megapixels: float | None = None
+    """Median size of the images that were opened; None where none was seen."""
     gain: Gain | None = None
     """What the ladder says; None without one."""
     flame: Flame | None = None
@@ -390,9 +491,29 @@ class Facts:
         noted = more_s >= thresholds.SHARED_NOTED * self.making.usual_s
         return noted and self.waiting_s >= thresholds.SHARED * self.alone_waiting_s
 
-    def line_of(self, stage: str) -> str:
-        """The user's line that a stage's time goes into; '' where it is not known."""
-        return line_of(self.flame, stage) if self.flame and stage in self.stage_s else ""
+    def own_code(self, stage: str) -> OwnCode | None:
+        """The user's function that a stage's time goes into; None where it is not known."""
+        return own_code(self.flame, stage) if self.flame and stage in self.stage_s else None
+
+    @property
+    def lost_share(self) -> float:
+        """Share (0 to 1) of the loop's time that the loader costs, where a ladder has measured it.
+
+        Stalls, and by how much the step itself is slower for the workers beside it.
+        """
+        gained = 1 - 1 / self.gain.factor if self.gain and not self.gain.is_none else 0.0
+        return max(self.stall_share, gained)
+
+    @property
+    def is_slowed(self) -> bool:
+        """Whether the step is slowed by the workers, for sure, though it hardly waits for them."""
+        return self.stall_share < HARDLY and self.gain is not None and self.gain.is_above(HARDLY)
+
+    @property
+    def threads_per_core(self) -> float:
+        """Threads of all workers beside torch's own, for each core."""
+        workers, threads = self.setup.num_workers, self.use.threads or 0.0
+        return workers * max(threads - _USUAL_THREADS, 0) / self.setup.cores
 
 
 def facts(run: Run, setup: Setup) -> Facts:
@@ -416,9 +537,7 @@ def facts(run: Run, setup: Setup) -> Facts:
         time=time,
         stall_low=low,
         stall_high=high,
-        exposure=exposure(
-            run, used, all_alike=made is not None and made.load > thresholds.KEEPS_UP
-        ),
+        exposure=exposure(run, used, _busy_share(setup, made)),
         making=made,
         use=used,
         starts=starts(run, setup),
@@ -432,14 +551,22 @@ def facts(run: Run, setup: Setup) -> Facts:
         stalled_by_worker=_by_worker(stalls),
         spikes=spikes(run),
         reading=reading(run),
+        memory_growth=memory_growth(run, setup.num_workers),
+        megapixels=_megapixels(run),
         extra_threads_share=_extra_threads(run, used, made),
         waiting_s=waiting_s(run, used),
     )
 
 
+def _busy_share(setup: Setup, made: BatchTimes | None) -> float | None:
+    """Share (0 to 1) of their time in which workers are busy, where they cannot keep up."""
+    behind = setup.num_workers and made is not None and made.load > thresholds.KEEPS_UP
+    return made.busy_share if behind and made is not None else None
+
+
 def with_stacks(known: Facts, flame: Flame) -> Facts:
     """What stacks of the workers add."""
-    waits = lock_frames(flame) if flame.circumstances.idle else known.lock_frames
+    waits = lock_share(flame) if flame.circumstances.idle else known.lock_frames
     return replace(known, flame=flame, lock_frames=waits)
 
 
@@ -460,6 +587,12 @@ def _parts_of_step(run: Run, time: LoopBreakdown | None) -> dict[str, float]:
     return {stage: time.share(busy_s) for stage, busy_s in rows.iter_rows()}
 
 
+def _megapixels(run: Run) -> float | None:
+    pixels = run.samples().select(pl.col("width").cast(pl.Int64) * pl.col("height"))
+    median: Any = pixels.to_series().median()
+    return None if median is None else median / 1e6
+
+
 def _by_worker(stalls: pl.DataFrame) -> dict[int, float]:
     each = stalls.drop_nulls("worker").group_by("worker").agg(pl.col("stall_s").sum())
     whole_s = float(stalls["stall_s"].sum())
@@ -476,38 +609,3 @@ def _extra_threads(run: Run, used: MachineUse, made: BatchTimes | None) -> float
     sends_s = run.stages().filter(pl.col("kind") == "send")["p50_s"].sum()
     sends = float(sends_s) / (made.period_s * made.workers) if made.period_s else 0.0
     return max(1 - (computed + sends) / used.worker_cpu, 0.0)
-
-
-def lock_frames(flame: Flame) -> float | None:
-    """Share (0 to 1) of the samples inside of a stage that wait at a lock; None: too few samples.
-
-    The thread that sends is left out: between two batches it waits for the next one.
-
-    Args:
-        flame: of the workers, with the threads that wait.
-    """
-    inside = flame.samples.filter(pl.col("stage") != SEND.name)
-    many = int(inside["hits"].sum())
-    if many < _FEWEST_STACKS:
-        return None
-    leaves = [stack.rpartition(";")[2] for stack in inside["stack"]]
-    waits = [bool(_LOCKS.search(leaf)) for leaf in leaves]
-    return float(inside.filter(pl.Series(waits, dtype=pl.Boolean))["hits"].sum()) / many
-
-
-def line_of(flame: Flame, stage: str) -> str:
-    """The user's innermost frame that was seen most in a stage: `function (file:line)`; or ''.
-
-    Args:
-        flame: of the workers.
-        stage: its name; '' takes all stages.
-    """
-    inside = flame.samples.filter(pl.col("stage").is_not_null())
-    if stage:
-        inside = inside.filter(pl.col("stage") == stage)
-    hits: dict[str, int] = {}
-    for stack, many in inside.select("stack", "hits").iter_rows():
-        mine = [text for text in reversed(stack.split(";")) if kind(frame(text)) == YOURS]
-        if mine:
-            hits[mine[0]] = hits.get(mine[0], 0) + many
-    return max(hits, key=lambda text: hits[text]) if hits else ""

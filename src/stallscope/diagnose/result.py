@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import polars as pl
 
+from stallscope.diagnose.accounting import ACCOUNTING
 from stallscope.diagnose.causes import CAUSES, Cause
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.store import Contents, StoredTable
@@ -97,7 +98,10 @@ class Diagnosis(SavedResult):
     _contents: ClassVar = Contents(
         kind="diagnosis",
         noun="diagnosis",
-        tables=(StoredTable("spent", SPENT, {"phase"}),),
+        tables=(
+            StoredTable("spent", SPENT, {"phase"}),
+            StoredTable("accounts", ACCOUNTING, {"part"}),
+        ),
         values={
             "findings": tuple[Finding, ...],
             "circumstances": DiagnosisConditions,
@@ -116,6 +120,8 @@ class Diagnosis(SavedResult):
     """Stacks of the workers; None where they were not needed."""
     spent: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SPENT))
     """Columns of `SPENT`: what the budget went to."""
+    accounts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ACCOUNTING))
+    """Columns of `diagnose.accounting.ACCOUNTING`: what the loop's time is, and whose."""
     circumstances: DiagnosisConditions = field(default_factory=DiagnosisConditions)
     """What was measured, and on what."""
     notes: tuple[str, ...] = ()

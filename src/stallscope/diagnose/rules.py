@@ -7,6 +7,7 @@ compares their rules: helpers first, then waiting, work on samples, the loop, th
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -26,6 +27,7 @@ from stallscope.diagnose.exposure import (
     WORK,
     StagePart,
 )
+from stallscope.diagnose.own_code import OTHER
 from stallscope.diagnose.result import Finding
 from stallscope.stalls.thresholds import HARDLY, OTHERS, SATURATED, SLOW_WORKER
 from stallscope.units import count, seconds, share, size
@@ -48,15 +50,15 @@ _GROUPS = {
     causes.DECODE: (DECODE,),
     causes.COLLATE: (COLLATE,),
     causes.SENDING: (SENDING,),
-    causes.ONE_TRANSFORM: (TRANSFORM, GETITEM_),
-    causes.TRANSFORMS: (TRANSFORM, GETITEM_),
+    causes.ONE_TRANSFORM: (TRANSFORM, *READING),
+    causes.TRANSFORMS: (TRANSFORM, *READING),
 }
 _WORDS = {DECODE: "decoding", COLLATE: "collate", SENDING: "sending and receiving batches"}
 _REST: Final = ("step", "other")
 """What lies outside of all parts that have a name."""
 _SAMPLER: Final = "the loader's own work in it (a sampler, bookkeeping)"
-_USUAL_THREADS: Final = 3
-"""Of every worker of torch: one that makes batches, one that sends, one that hands out memory."""
+_PLAIN_COLLATE: Final = "no Python loop over samples, tensors of one size"
+_RESIZES: Final = re.compile(r"resiz|max_?size|thumbnail", re.IGNORECASE)
 _SPACES: Final = {stages.MEMORY: causes.MEMORY_PRESSURE, stages.SHM: causes.SHM}
 _SLOW_WORKER: Final = "slow_worker"
 _SLOW_SAMPLES: Final = "slow_samples"
@@ -96,6 +98,7 @@ def finding(  # noqa: PLR0913 - the fields of a finding
     clearly: float,
     evidence: Mapping[str, float | None],
     where: str = "",
+    stage: str = "",
 ) -> Finding:
     """A finding of this cause.
 
@@ -106,15 +109,17 @@ def finding(  # noqa: PLR0913 - the fields of a finding
         severity: share (0 to 1) of the loop's time that it costs.
         clearly: how clearly (0 to 1) its rule is met.
         evidence: numbers with their names; those that are not known are left out.
-        where: a stage, or a line of the user's, for the next step.
+        where: for the next step: a setting, what helps.
+        stage: whose function of the user's the next step names, where one is known.
     """
+    own = facts.own_code(stage)
     return Finding(
         code=cause.code,
         title=cause.title.format(what=what),
         severity=min(max(severity, 0.0), 1.0),
         evidence={name: float(value) for name, value in evidence.items() if value is not None},
         confidence=min(clearly, trust(facts)),
-        next_step=cause.next_step(where, facts.line_of(where)),
+        next_step=cause.next_step(where or stage, own.place if own else ""),
     )
 
 
@@ -123,18 +128,27 @@ def lock(facts: Facts) -> Finding | None:
     waits = facts.exposure.waiting(*READING, TRANSFORM, COLLATE, DECODE)
     if waits < thresholds.WAITS_FOR_EACH_OTHER or facts.setup.num_workers < 2:  # noqa: PLR2004 - each other
         return None
-    if not facts.is_shared or not _is_lock(facts):
+    if not _is_lock(facts):
         return None
-    where = _longest_waiting(facts)
+    stage = _longest_waiting(facts)
+    own = facts.own_code(stage)
+    seen, how = facts.use.file_lock_share or 0.0, ""
+    if seen >= thresholds.LOCK_FRAMES:
+        how = f", and they wait at a lock of a file {share(seen)} of their time"
+    elif facts.is_shared:
+        how = f", and one worker alone takes {_alone(facts)}"
     return finding(
         causes.LOCK,
         facts,
-        f"{share(waits)} of the stalls is waiting in {where}, and one worker alone takes "
-        f"{_alone(facts)}",
+        f"{share(waits)} of the stalls is waiting in {own.place if own else stage}{how}",
         severity=facts.stall_share * facts.exposure.of(TRANSFORM, COLLATE, DECODE, *READING),
         clearly=_clearly_lock(facts, waits),
-        evidence={**_waiting(facts), "lock_frames_share": facts.lock_frames},
-        where=where,
+        evidence={
+            **_waiting(facts),
+            "lock_frames_share": facts.lock_frames,
+            "file_lock_share": facts.use.file_lock_share,
+        },
+        stage=stage,
     )
 
 
@@ -143,11 +157,11 @@ def storage(facts: Facts) -> Finding | None:
     waits = facts.exposure.waiting(*READING)
     if waits < thresholds.NOTED:
         return None
-    if facts.is_shared and _is_lock(facts):
+    if _is_lock(facts):
         return None
     full = _is_full(facts)
     cause = causes.STORAGE_BANDWIDTH if full else causes.STORAGE_LATENCY
-    if not full and _is_unseen(facts):
+    if not full and is_unseen(facts):
         return _unseen(facts, waits)
     rate = facts.reading.bytes_per_s
     with_rate = f" at {size(rate)}/s" if rate else ""
@@ -168,7 +182,7 @@ def storage(facts: Facts) -> Finding | None:
     )
 
 
-def _is_unseen(facts: Facts) -> bool:
+def is_unseen(facts: Facts) -> bool:
     """Whether what waits is the dataset's own code, in which nothing was seen to read."""
     in_fetch, in_own = facts.exposure.waiting(FETCH), facts.exposure.waiting(GETITEM_)
     return in_own > in_fetch and (facts.use.disk_busy_share or 0.0) < SATURATED
@@ -176,16 +190,19 @@ def _is_unseen(facts: Facts) -> bool:
 
 def _unseen(facts: Facts, waits: float) -> Finding:
     """The dataset's own code waits: most often it reads, by what has no hook, but maybe not."""
-    each = facts.stage_s.get(stages.GETITEM.name)
+    stage = stages.GETITEM.name
+    each, own = facts.stage_s.get(stage), facts.own_code(stage)
     with_each = f", {seconds(each)} per sample" if each else ""
+    what = f"{share(waits)} of the stalls{with_each}"
     return finding(
-        causes.WAITS_UNSEEN,
+        causes.OWN_CODE_WAITS if own else causes.WAITS_UNSEEN,
         facts,
-        f"{share(waits)} of the stalls{with_each}",
+        f"{what}, in {own.place}: {own.call.does}" if own else what,
         severity=facts.stall_share * facts.exposure.of(*READING),
-        clearly=min(clear(waits, thresholds.NOTED, 0.6), thresholds.UNSEEN),
+        clearly=min(clear(waits, thresholds.NOTED, 0.6), 1.0 if own else thresholds.UNSEEN),
         evidence=_waiting(facts) | {"disk_busy_share": facts.use.disk_busy_share},
-        where=stages.GETITEM.name,
+        where=own.call.remedy if own else "",
+        stage=stage,
     )
 
 
@@ -196,9 +213,13 @@ def _is_full(facts: Facts) -> bool:
 
 
 def _is_lock(facts: Facts) -> bool:
-    """Whether what is shared is a lock and not storage."""
+    """Whether workers wait for a lock and not for storage: it was seen, or it is concluded."""
+    if (facts.use.file_lock_share or 0.0) >= thresholds.LOCK_FRAMES:
+        return True
     if facts.lock_frames is not None:
         return facts.lock_frames >= thresholds.LOCK_FRAMES
+    if not facts.is_shared:
+        return False
     reads = facts.exposure.waiting(*READING)
     others = facts.exposure.waiting(TRANSFORM, COLLATE, DECODE)
     return others > reads
@@ -265,52 +286,77 @@ def works(facts: Facts) -> list[Finding]:
             continue
         if group in _CAUSE_OF:
             found.append(_of_group(facts, group, part))
-        elif group == TRANSFORM or (group == GETITEM_ and _computes(facts)):
+        elif group in own_groups(facts):
             found.append(_of_transforms(facts))
     return found
 
 
-def _computes(facts: Facts) -> bool:
-    """Whether the dataset's own code works; where it waits, that is for what it reads."""
-    waits = facts.exposure.waiting(GETITEM_)
-    return waits < thresholds.DOMINATES * facts.exposure.of(GETITEM_)
+def own_groups(facts: Facts) -> tuple[str, ...]:
+    """Transforms, and what of the dataset's own code computes; where it waits, it does not."""
+
+    def computes(group: str) -> bool:
+        return facts.exposure.waiting(group) < thresholds.DOMINATES * facts.exposure.of(group)
+
+    return (TRANSFORM, *(group for group in READING if computes(group)))
 
 
 def _of_group(facts: Facts, group: str, part: float) -> Finding:
-    stage = facts.exposure.longest(group)
-    each = facts.stage_s.get(stage.stage if stage else "")
+    longest = facts.exposure.longest(group)
+    stage = longest.stage if longest else ""
+    each, own = facts.stage_s.get(stage), facts.own_code(stage)
     unit = "sample" if group == DECODE else "batch"
-    with_each = f", {seconds(each)} a {unit}" if each else ""
+    with_each = f", {seconds(each)} per {unit}" if each else ""
+    cause, what = _CAUSE_OF[group], f"{_WORDS[group]} holds {share(part)} of the stalls{with_each}"
+    where = ""
+    if group == COLLATE:
+        where = own.call.remedy if own else _PLAIN_COLLATE
+        what += f", in {own.place}: {own.call.does}" if own else ""
+    elif group == DECODE and (resize := resize_of_large_images(facts)):
+        cause, what = causes.LARGE_IMAGES, f"{what}, and {resize.stage} {share(resize.share)}"
     return finding(
-        _CAUSE_OF[group],
+        cause,
         facts,
-        f"{_WORDS[group]} holds {share(part)} of the stalls{with_each}",
+        what,
         severity=facts.stall_share * part,
         clearly=_clearly(facts, part),
         evidence=_evidence(facts, {f"{group}_exposed_share": part}),
-        where=stage.stage if stage else "",
+        where=where,
+        stage=stage,
     )
 
 
+def resize_of_large_images(facts: Facts) -> StagePart | None:
+    """The transform that makes large images small, where that and decoding are most of the work."""
+    parts = facts.exposure.parts
+    resizes = (part for part in parts if part.group == TRANSFORM and _RESIZES.search(part.stage))
+    most = max(resizes, key=lambda part: part.share, default=None)
+    decodes = facts.exposure.of(DECODE)
+    if most is None or min(most.share, decodes) < thresholds.NOTED:
+        return None
+    is_most = most.share + decodes >= thresholds.DOMINATES * facts.exposure.of(*_WORK)
+    large = (facts.megapixels or 0.0) >= thresholds.LARGE_MEGAPIXELS
+    return most if is_most and large else None
+
+
 def _of_transforms(facts: Facts) -> Finding:
-    groups = (TRANSFORM, GETITEM_) if _computes(facts) else (TRANSFORM,)
+    """What is done to samples: by the dataset's own code, by one transform, or by all of them."""
+    groups = own_groups(facts)
+    own_part = facts.exposure.of(*groups[1:])
+    whole = own_part + facts.exposure.of(TRANSFORM)
+    if own_part >= thresholds.ONE_OF_MANY * whole:
+        return _of_own_code(facts, _longest(facts, groups[1:]).stage, own_part, whole)
+    groups = tuple(group for group in groups if group != FETCH)
     part, most = facts.exposure.of(*groups), _longest(facts, groups)
     if most.share >= thresholds.ONE_OF_MANY * part:
         each = facts.stage_s.get(most.stage)
-        name = "__getitem__ itself" if most.group == GETITEM_ else most.stage
         return finding(
             causes.ONE_TRANSFORM,
             facts,
-            f"{name} holds {share(most.share)} of the stalls, {seconds(each)} per sample",
+            f"{most.stage} holds {share(most.share)} of the stalls, {seconds(each)} per sample",
             severity=facts.stall_share * most.share,
-            clearly=min(
-                _clearly(facts, most.share), clear(most.share / part, thresholds.ONE_OF_MANY, 0.75)
-            ),
-            evidence=_evidence(
-                facts,
-                {"transform_exposed_share": most.share, "all_transforms_exposed_share": part},
-            ),
-            where=most.stage,
+            clearly=_clearly_one(facts, most.share, part),
+            evidence=_of_one(facts, most.share, part),
+            stage=most.stage,
         )
     return finding(
         causes.TRANSFORMS,
@@ -323,6 +369,34 @@ def _of_transforms(facts: Facts) -> Finding:
             {"all_transforms_exposed_share": part, "longest_transform_exposed_share": most.share},
         ),
     )
+
+
+def _of_own_code(facts: Facts, stage: str, own_part: float, part: float) -> Finding:
+    """What the dataset computes itself, and the function of the user's that does."""
+    each, own = facts.stage_s.get(stage), facts.own_code(stage)
+    unnamed = "__getitem__ itself" if stage == stages.GETITEM.name else "reading"
+    place = own.place if own else unnamed
+    does = f", computing: {own.call.does}" if own else ""
+    return finding(
+        causes.OWN_CODE,
+        facts,
+        f"{place} holds {share(own_part * (own.share if own else 1.0))} of the stalls"
+        f"{f', {seconds(each)} per sample' if each else ''}{does}",
+        severity=facts.stall_share * own_part,
+        clearly=_clearly_one(facts, own_part, part),
+        evidence=_of_one(facts, own_part, part),
+        where=own.call.remedy if own else OTHER.remedy,
+        stage=stage,
+    )
+
+
+def _clearly_one(facts: Facts, most: float, part: float) -> float:
+    return min(_clearly(facts, most), clear(most / part, thresholds.ONE_OF_MANY, 0.75))
+
+
+def _of_one(facts: Facts, most: float, part: float) -> dict[str, float | None]:
+    shares = {"transform_exposed_share": most, "all_transforms_exposed_share": part}
+    return _evidence(facts, shares)
 
 
 def _longest(facts: Facts, groups: tuple[str, ...]) -> StagePart:
@@ -458,7 +532,7 @@ def oversubscription(facts: Facts) -> Finding | None:
     extra = facts.extra_threads_share
     if not setup.num_workers or use.threads is None or extra is None:
         return None
-    many = setup.num_workers * max(use.threads - _USUAL_THREADS, 0) / setup.cores
+    many = facts.threads_per_core
     if many < thresholds.MANY_THREADS or extra < thresholds.EXTRA_THREADS:
         return None
     return finding(
@@ -466,7 +540,7 @@ def oversubscription(facts: Facts) -> Finding | None:
         facts,
         f"{use.threads:.0f} threads in each of {setup.num_workers} workers on {setup.cores:g} "
         f"cores, {share(extra)} of the workers' CPU time is theirs",
-        severity=facts.stall_share,
+        severity=facts.lost_share,
         clearly=min(
             clear(many, thresholds.MANY_THREADS, 4.0), clear(extra, thresholds.EXTRA_THREADS, 0.5)
         ),
@@ -491,6 +565,8 @@ def cpu_saturated(facts: Facts) -> Finding | None:
     if used < facts.others_share:
         return None  # it is not this loop that saturates them
     others = f"; other processes had {share(facts.others_share)} of them"
+    most = next((part for part in facts.exposure.parts if part.group in WORK), None)
+    largest = f"; the largest part is {most.stage}, {share(most.share)}" if most else ""
     is_known = setup.has_step and facts.cpu_load < float("inf")
     needed = (
         f"need {facts.cpu_load:.1f} times what {setup.cores:g} cores give in a step"
@@ -498,10 +574,10 @@ def cpu_saturated(facts: Facts) -> Finding | None:
         else f"use {own:.1f} of {setup.cores:g} cores"
     )
     return finding(
-        causes.CPU_SATURATED,
+        causes.SLOWS_THE_STEP if facts.is_slowed else causes.CPU_SATURATED,
         facts,
-        f"workers and loop {needed}{others if facts.others_share >= OTHERS else ''}",
-        severity=facts.stall_share,
+        f"workers and loop {needed}{largest}{others if facts.others_share >= OTHERS else ''}",
+        severity=facts.lost_share,
         clearly=clear(facts.cpu_load, thresholds.KEEPS_UP, 1.2),
         evidence={
             "stall_share": facts.stall_share,
@@ -509,6 +585,7 @@ def cpu_saturated(facts: Facts) -> Finding | None:
             "cores_used_share": used,
             "queued_share": use.queued_share,
         },
+        where=f" ({most.stage})" if most else "",
     )
 
 
@@ -526,6 +603,29 @@ def memory(facts: Facts) -> list[Finding]:
         for row in facts.saturated
         if row["resource"] in _SPACES
     ]
+
+
+def memory_growth(facts: Facts) -> Finding | None:
+    """The workers' memory grows all the time, which ends a training later than it slows it."""
+    growth = facts.memory_growth
+    if growth is None or growth.worker_bytes < thresholds.GROWS_BYTES:
+        return None
+    if growth.share_per_min < thresholds.GROWS:
+        return None
+    kind = "copies of what the main process holds" if growth.copied else "new memory"
+    left = f"; full in {seconds(growth.left_s)} at that pace" if growth.left_s else ""
+    return finding(
+        causes.MEMORY_COPIES if growth.copied else causes.MEMORY_GROWS,
+        facts,
+        f"{size(growth.bytes_per_s)}/s in {count(facts.setup.num_workers, 'worker')}, {kind}{left}",
+        severity=0.0,
+        clearly=clear(growth.share_per_min, thresholds.GROWS, 2 * thresholds.GROWS),
+        evidence={
+            "growth_bytes_per_s": growth.bytes_per_s,
+            "worker_growth_bytes": growth.worker_bytes,
+            "full_in_s": growth.left_s,
+        },
+    )
 
 
 def too_few(facts: Facts) -> Finding | None:
@@ -555,6 +655,50 @@ def too_few(facts: Facts) -> Finding | None:
             "workers_wanted_count": wanted,
         },
         where=f" from {setup.num_workers} to {wanted}",
+    )
+
+
+def idle_workers(facts: Facts) -> Finding | None:
+    """Fewer workers make batches than were started, and they cannot keep up."""
+    setup, making = facts.setup, facts.making
+    if making is None or making.workers >= setup.num_workers or making.load < thresholds.KEEPS_UP:
+        return None
+    return finding(
+        causes.IDLE_WORKERS,
+        facts,
+        f"{making.workers} of {count(setup.num_workers, 'worker')} make all batches, busy "
+        f"{share(making.busy_share)} of the time",
+        severity=facts.stall_share,
+        clearly=clear(making.load, thresholds.KEEPS_UP, 1.2),
+        evidence={
+            "stall_share": facts.stall_share,
+            "load_factor": making.load,
+            "active_workers_count": making.workers,
+        },
+    )
+
+
+def few_cores(facts: Facts) -> Finding | None:
+    """Workers may run on fewer cores than there are, and wait for those."""
+    use, setup = facts.use, facts.setup
+    queued, own = use.queued_share or 0.0, use.own_cores(setup.num_workers)
+    if use.worker_cores is None or own is None or use.worker_cores >= int(setup.cores):
+        return None
+    crowded = queued >= thresholds.QUEUES and own / setup.cores < thresholds.CORES_SHORT
+    if not crowded or setup.num_workers <= use.worker_cores:
+        return None
+    return finding(
+        causes.FEW_CORES,
+        facts,
+        f"each may run on {count(int(use.worker_cores), 'core')} of {setup.cores:g}, and waits for "
+        f"one {share(queued)} of the time",
+        severity=facts.stall_share,
+        clearly=clear(queued, thresholds.QUEUES, 0.3),
+        evidence={
+            "stall_share": facts.stall_share,
+            "queued_share": queued,
+            "worker_cores_count": use.worker_cores,
+        },
     )
 
 

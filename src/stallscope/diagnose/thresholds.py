@@ -46,6 +46,11 @@ more has nothing to do while the loop stalls."""
 BEARABLE: Final = 1.1
 """Less the share of their time that workers wait for cores which other processes have, this is how
 far a measurement can be trusted: at 0.8 it is a third, which is hardly enough for a verdict."""
+LOOP_QUEUES: Final = 0.05
+"""Share of its time in which the loop's process waits for a core that makes it worth measuring
+whether its step is slower for the workers beside it."""
+LARGE_MEGAPIXELS: Final = 1.0
+"""Images of so many pixels are larger than what networks usually see (224 to 640 a side)."""
 SHARED: Final = 1.2
 """Workers share what they wait for when each waits so many times as long for a batch as one alone
 does; where nothing is shared, waiting takes as long for many as for one ..."""
@@ -74,6 +79,10 @@ SURE: Final = 0.9
 WAITS_FOR_EACH_OTHER: Final = 0.25
 """Share of the stalls that is waiting, from which on it is tried whether workers wait for each
 other: of two workers that share a lock all the time, each waits for half of it."""
+GROWS_BYTES: Final = 8e6
+"""Growth of a worker's memory in a few seconds below which nothing is said: arenas that fill."""
+GROWS: Final = 0.2
+"""And so much of all that it maps, a minute: a worker would then double in five."""
 LOCK_FRAMES: Final = 0.2
 """Share of stacks that wait at a lock; where workers compute under it, at most half can."""
 FEWEST_SPIKES: Final = 3

@@ -92,6 +92,9 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         return (inconclusive(facts, missing, "more batches, or a larger budget_s"),)
     found = findings(facts)
     verdict = _first(facts, found)
+    grows = rules.memory_growth(facts)
+    if verdict.cause == causes.HEALTHY and grows is not None:
+        verdict = grows
     if verdict.cause == causes.HEALTHY and not facts.setup.has_step:
         why = "no step was given, and the loader alone gives batches without a pause"
         verdict = inconclusive(facts, why, "give the step, or ss.simulated_step(seconds)")
@@ -104,6 +107,8 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         beside = (causes.START_UP, causes.MAIN_PROCESS, causes.COPY)
         rest = [one for one in rest if one.cause in beside]
     cores_last = sorted(rest, key=lambda one: (one.cause == causes.CPU_SATURATED, _by_cost(one)))
+    if grows is not None and grows.cause not in (verdict.cause, *(one.cause for one in rest)):
+        cores_last.append(grows)
     return verdict, *cores_last
 
 
@@ -124,7 +129,8 @@ def _is_worth(one: Finding) -> bool:
 
 def findings(facts: Facts) -> Found:
     """Ask each rule."""
-    waits = facts.stall_share >= HARDLY
+    waits = facts.stall_share >= HARDLY or facts.is_slowed
+    threads = rules.oversubscription(facts) if facts.lost_share >= thresholds.WORTH else None
     every = [
         rules.start_up(facts),
         _longest(
@@ -134,13 +140,15 @@ def findings(facts: Facts) -> Found:
             rules.idle_device(facts),
         ),
         rules.copies(facts),
+        threads,
     ]
     if waits:
         every += [
             *rules.memory(facts),
             rules.slow_worker(facts),
             rules.slow_samples(facts),
-            rules.oversubscription(facts),
+            rules.idle_workers(facts),
+            rules.few_cores(facts),
             rules.lock(facts),
             rules.storage(facts),
             rules.too_few(facts),
@@ -201,7 +209,7 @@ def _first(facts: Facts, found: Found) -> Finding:
     if costly is not None and costly.severity >= facts.stall_share:
         return costly
     if facts.stall_share < HARDLY or _is_little(facts):
-        return healthy(facts)
+        return _slowing(facts, found) or healthy(facts)
     verdict = rank_findings(facts, found)
     is_little = verdict is None or verdict.severity < thresholds.WORTH
     gains = facts.gain is not None and facts.gain.is_above(HARDLY)
@@ -211,6 +219,12 @@ def _first(facts: Facts, found: Found) -> Finding:
         return verdict
     why = f"the loop stalls {share(facts.stall_share)} of the time, and no cause stands out"
     return inconclusive(facts, why, "03_cached_baseline takes one cost after the other away")
+
+
+def _slowing(facts: Facts, found: Found) -> Finding | None:
+    """What slows the step beside the workers, though the loop hardly waits for them."""
+    threads, cores = found.get(causes.OVERSUBSCRIPTION), found.get(causes.CPU_SATURATED)
+    return threads or (cores if facts.is_slowed else None)
 
 
 def _is_little(facts: Facts) -> bool:
@@ -265,7 +279,8 @@ def rank_findings(facts: Facts, found: Found) -> Finding | None:
         return inconclusive(facts, why, "ss.stage('...') around your own code names it")
     if facts.others_share >= OTHERS and _is_left(facts) < HARDLY:
         return _disturbed(facts)
-    verdict = first(causes.MEMORY_PRESSURE, causes.SHM) or _of_parts(facts, found)
+    verdict = first(causes.MEMORY_PRESSURE, causes.SHM, causes.IDLE_WORKERS, causes.FEW_CORES)
+    verdict = verdict or _of_parts(facts, found)
     verdict = verdict or first(causes.SLOW_WORKER, causes.SLOW_SAMPLES, causes.OVERSUBSCRIPTION)
     verdict = verdict or _that_keeps_up(facts, found)
     verdict = verdict or first(causes.LOCK) or _storage(facts, found)
@@ -297,7 +312,7 @@ def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
     if queued < thresholds.QUEUES and crowded < thresholds.LEADS and not _varies_with_cores(facts):
         return found.get(causes.TOO_LITTLE_PREFETCH)
     if causes.CPU_SATURATED in found:
-        return found[causes.CPU_SATURATED]
+        return None  # what uses the cores comes first
     if facts.others_share < OTHERS:  # they are in each other's way, and keep up
         return found.get(causes.TOO_LITTLE_PREFETCH)
     return _disturbed(facts)
@@ -341,13 +356,14 @@ def _storage(facts: Facts, found: Found) -> Finding | None:
     waiting = facts.exposure.waiting(FETCH, GETITEM_)
     if causes.TOO_FEW_WORKERS in found and waiting < thresholds.WAITS_ALONE:
         return None
-    ahead = rules.leading(facts) in (FETCH, GETITEM_)
+    lead = rules.leading(facts)
+    ahead = lead in rules.READING and lead not in rules.own_groups(facts)
     return waits if ahead or waiting >= thresholds.DOMINATES else None
 
 
 def _of_work(facts: Facts, found: Found) -> Finding | None:
     """The finding about the group of work that leads."""
-    group = rules.leading(facts)
+    group = DECODE if rules.resize_of_large_images(facts) else rules.leading(facts)
     return next((one for one in found.values() if group in rules.groups_of(one.cause)), None)
 
 
@@ -355,6 +371,13 @@ def _most_work(found: Found) -> Finding | None:
     """Whatever group of work holds most."""
     works = [one for one in found.values() if rules.groups_of(one.cause)]
     return min(works, key=_by_cost, default=None)
+
+
+def _may_be_slowed(facts: Facts) -> bool:
+    """Whether the step may be slower for the workers beside it, which only a ladder tells."""
+    queued = facts.use.loop_queued_share or 0.0
+    crowd = facts.threads_per_core >= thresholds.MANY_THREADS or queued >= thresholds.LOOP_QUEUES
+    return bool(facts.setup.num_workers) and facts.stall_share < HARDLY and crowd
 
 
 class Question(NamedTuple):
@@ -383,12 +406,15 @@ def next_question(
         and waits >= thresholds.WAITS_FOR_EACH_OTHER
     ):
         possible.append(Question(ONE_WORKER, "do the workers wait for something that they share?"))
-    if facts.is_shared:
-        possible.append(Question(WAITING_STACKS, "is it a lock, or storage, that they share?"))
+    unseen = verdict.cause == causes.STORAGE_LATENCY and rules.is_unseen(facts)
+    if facts.is_shared or unseen:
+        possible.append(Question(WAITING_STACKS, "what do the workers wait for, and where?"))
     unsure = verdict.confidence < thresholds.SURE and verdict.cause in _BY_LADDER
     open_still = verdict.cause == causes.INCONCLUSIVE and facts.others_share < OTHERS
     open_still = open_still and facts.steps >= thresholds.FEWEST_STEPS
-    if facts.setup.has_step and (unsure or open_still):  # without one it cannot go all the way
+    if facts.setup.has_step and (
+        unsure or open_still or _may_be_slowed(facts)
+    ):  # without one it cannot go all the way
         possible.append(Question(LADDER, "what does the loader cost, with an interval?"))
     if verdict.cause in _HAS_LINES:
         possible.append(Question(STACKS, "which line of the code is it?"))

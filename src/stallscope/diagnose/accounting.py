@@ -1,0 +1,88 @@
+"""One accounting of the loop's time: what the step takes, and whose work the rest waits for.
+
+The parts add up to the loop's time in its steady state. Stalls are divided as the rules divide them
+(see `exposure`), so a finding and this table never tell two numbers for one thing; the user's own
+code stands with the function that holds most of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from stallscope.diagnose.exposure import COLLATE, GETITEM_, SENDING
+from stallscope.stages import KINDS
+
+if TYPE_CHECKING:
+    from stallscope.diagnose.exposure import StagePart
+    from stallscope.diagnose.facts import Facts
+    from stallscope.store import Schema
+
+
+STALL: Final = "stall"
+ACCOUNTING: Schema = {
+    "part": pl.String,
+    "kind": pl.Enum([*KINDS, STALL]),
+    "stalled": pl.Boolean,
+    "place": pl.String,
+    "loop_share": pl.Float64,
+}
+"""One row a part of the loop's time, its own parts first, then the stalls', the longest first:
+`stalled` says whether the loop waited for it, `place` is the user's function that holds most of it
+(null where it is not known), `loop_share` (0 to 1) adds up to 1. `kind` is that of its stage;
+`stall` for what no stage is."""
+
+_SMALLEST: Final = 0.01
+"""Of the loop's time; smaller parts of the stalls are one row."""
+_REST: Final = "smaller parts"
+_SLOWED: Final = "step, slower beside the workers"
+_WORDS: Final = {"getitem": "the dataset's own code", "main": "the loader in the main process"}
+
+
+def accounting(facts: Facts | None) -> pl.DataFrame:
+    """Divide the loop's time.
+
+    Args:
+        facts: what is known; None where nothing was recorded.
+
+    Returns:
+        Columns of `ACCOUNTING`.
+    """
+    if facts is None or facts.time is None:
+        return pl.DataFrame(schema=ACCOUNTING)
+    time = facts.time
+    own = {
+        (name, "other" if kind == "wait" else kind): time.share(part_s)
+        for name, kind, part_s in time.pieces()
+        if kind != STALL
+    }
+    slowed = min(facts.lost_share - facts.stall_share, own.get(("step", "step"), 0.0))
+    if slowed > 0:
+        own["step", "step"] -= slowed
+        own[_SLOWED, "step"] = slowed
+    rows = [(name, kind, False, None, part) for (name, kind), part in own.items()]
+    return pl.DataFrame([*rows, *_stalled(facts)], ACCOUNTING, orient="row")
+
+
+def _stalled(facts: Facts) -> list[tuple[str, str, bool, str | None, float]]:
+    """The parts of the stalls."""
+    shares: dict[tuple[str, str, str | None], float] = {}
+    for part in facts.exposure.parts:
+        share = part.share * facts.stall_share
+        key = _key(facts, part) if share >= _SMALLEST else (_REST, STALL, None)
+        shares[key] = shares.get(key, 0.0) + share
+    rest = facts.stall_share - sum(shares.values())
+    if rest > _SMALLEST:  # nothing is known of a stall's parts
+        shares["stalls", STALL, None] = rest
+    longest = sorted(shares, key=lambda key: (key[0] == _REST, -shares[key]))
+    return [(name, kind, True, place, shares[name, kind, place]) for name, kind, place in longest]
+
+
+def _key(facts: Facts, part: StagePart) -> tuple[str, str, str | None]:
+    """What a part is called, its kind, and its place."""
+    own = facts.own_code(part.stage) if part.group in (GETITEM_, COLLATE) else None
+    name = _WORDS.get(part.group, part.stage)
+    kinds = {GETITEM_: "other", SENDING: "send", "main": "step"}
+    kind = kinds.get(part.group, part.group)
+    return name, kind if kind in KINDS else STALL, own.place if own else None

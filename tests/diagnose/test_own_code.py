@@ -1,0 +1,153 @@
+"""The user's own code in sampled stacks: its function, its lines, and what they do."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from support.build_facts import known
+
+from stallscope.diagnose.own_code import lock_share, own_code
+from stallscope.diagnose.verdict import judge
+from stallscope.flame.result import SAMPLES, Flame, FlameConditions
+
+
+def a_flame(*rows, idle=False):
+    """Stacks with their stage and how often each was seen."""
+    full = [(0, 100, 0, stage, stack, hits) for stage, stack, hits in rows]
+    return Flame(pl.DataFrame(full, SAMPLES, orient="row"), FlameConditions(idle=idle))
+
+
+class TestLocks:
+    ACQUIRES = "load (mine.py:7);SemLock.__enter__ (multiprocessing/synchronize.py:95)"
+
+    def test_waiting_at_a_lock_is_seen(self):
+        """Three of four samples of a stage wait in a semaphore's `__enter__`."""
+        flame = a_flame(("Lookup", self.ACQUIRES, 30), ("Lookup", "load (mine.py:8)", 10))
+
+        assert 0.75 == lock_share(flame)
+
+    def test_a_call_of_flock_is_seen_by_its_line(self, tmp_path):
+        """A lock of a file has no frame of its own: the text of the user's line tells."""
+        mine = tmp_path / "mine.py"
+        mine.write_text("def load():\n    fcntl.flock(file, fcntl.LOCK_EX)\n    copy()\n")
+        flame = a_flame(("getitem", f"load ({mine}:2)", 30), ("getitem", f"load ({mine}:3)", 10))
+
+        assert 0.75 == lock_share(flame)
+
+    def test_the_thread_that_sends_is_no_lock(self):
+        """A feeder thread waits at its condition between two batches, whatever is wrong."""
+        waits = "Queue._feed (multiprocessing/queues.py:231);Condition.wait (threading.py:327)"
+        flame = a_flame(("send", waits, 90), ("fetch", "load (mine.py:8)", 10))
+
+        assert 0.0 == lock_share(flame)
+
+    def test_threads_of_one_process_wait_for_each_other(self):
+        """Waiting for a pool of one's own, as reading from object storage does, is no lock."""
+        waits = "load (mine.py:7);Future.result (concurrent/futures/_base.py:1);"
+        flame = a_flame(("fetch", waits + "Condition.wait (threading.py:327)", 90))
+
+        assert 0.0 == lock_share(flame)
+
+    def test_few_samples_say_nothing(self):
+        """From nine samples no share is told."""
+        assert lock_share(a_flame(("fetch", self.ACQUIRES, 9))) is None
+
+
+class TestFunction:
+    def test_the_deepest_function_that_holds_most_is_named_with_its_lines(self):
+        """Of a stage's stacks: no library's function, and no caller that only passes on."""
+        flame = a_flame(
+            ("Blur", "load (mine.py:7);blur (mine.py:31);conv (site-packages/torch/nn.py:5)", 30),
+            ("Blur", "load (mine.py:7);blur (mine.py:40)", 10),
+            ("decode", "load (mine.py:9)", 90),
+        )
+        found = own_code(flame, "Blur")
+
+        assert "blur (mine.py:31, 40)" == found.place
+        assert 1.0 == found.share
+
+    def test_work_that_is_spread_over_functions_belongs_to_their_caller(self):
+        """Where no inner function holds half, the one that calls them all is named."""
+        rows = [
+            ("getitem", f"load (mine.py:{7 + i});part{i} (mine.py:{20 + i})", 10) for i in range(4)
+        ]
+
+        assert "load" == own_code(a_flame(*rows), "getitem").function
+
+    def test_few_samples_name_nothing(self):
+        """Nine samples are an accident."""
+        assert own_code(a_flame(("getitem", "load (mine.py:7)", 9)), "getitem") is None
+
+    def test_stacks_without_own_code_name_nothing(self):
+        """A dataset of a library has no line of the user's."""
+        flame = a_flame(("getitem", "load (site-packages/datasets/arrow.py:7)", 90))
+
+        assert own_code(flame, "getitem") is None
+
+
+class TestCalls:
+    @pytest.mark.parametrize(
+        ("line", "below", "name"),
+        [
+            ("row = self.frame.iloc[index]", "", "pandas"),
+            (
+                "row = self.rows[index]",
+                "__getitem__ (site-packages/pandas/core/indexing.py:9)",
+                "pandas",
+            ),
+            ("return torch.tensor([one for one in rows])", "", "array by array"),
+            ("x = np.load(self.path)['x']", "", "opening"),
+            ("file = h5py.File(path)", "", "opening"),
+            ("text = answer.read()", "readinto (lib/python3.11/socket.py:718)", "network"),
+            ("row = json.loads(line)", "", "parsing"),
+            ("ids = self.tokenizer(text)", "", "text"),
+            ("time.sleep(0.1)", "", "sleep"),
+            ("with self.lock:", "", "lock"),
+            ("block = self.blocks[index]", "", "Python"),
+        ],
+    )
+    def test_what_a_line_does_is_told_by_its_text_or_by_the_library_below(
+        self, tmp_path, line, below, name
+    ):
+        """Each kind of call has its own remedy."""
+        mine = tmp_path / "mine.py"
+        mine.write_text(f"def load():\n    {line}\n")
+        stack = f"load ({mine}:2)" + (f";{below}" if below else "")
+
+        assert name == own_code(a_flame(("getitem", stack, 30)), "getitem").call.name
+
+
+class TestFinding:
+    def test_a_place_is_named_in_the_next_step(self):
+        """A verdict about a transform points to where its time goes."""
+        flame = a_flame(("Blur", "load (mine.py:7);blur (mine.py:31)", 30))
+        transform = known(work={("Blur", "transform"): 1.0}, flame=flame)
+
+        assert "blur (mine.py:31)" in judge(transform)[0].next_step
+
+    def test_own_code_that_leads_is_named_in_the_title_with_what_helps(self, tmp_path):
+        """Function, line and kind of call; the next step is the remedy for that kind."""
+        mine = tmp_path / "mine.py"
+        mine.write_text("def load():\n    return frame.iloc[3]\n")
+        flame = a_flame(("getitem", f"load ({mine}:2)", 30))
+        own = known(work={("getitem", "getitem"): 0.9, ("Blur", "transform"): 0.1}, flame=flame)
+
+        verdict = judge(own)[0]
+
+        assert "one-transform" == verdict.code
+        assert "load (mine.py:2) holds 90% of the stalls" in verdict.title
+        assert "pandas" in verdict.title
+        assert "to_numpy" in verdict.next_step
+
+    def test_collate_is_named_likewise(self, tmp_path):
+        """A collate function is the user's own code, too."""
+        mine = tmp_path / "mine.py"
+        mine.write_text("def merge(samples):\n    return torch.tensor(samples)\n")
+        flame = a_flame(("collate", f"merge ({mine}:2)", 30))
+        merged = known(work={("collate", "collate"): 0.9, ("Blur", "transform"): 0.1}, flame=flame)
+
+        verdict = judge(merged)[0]
+
+        assert "collate" == verdict.code
+        assert "merge (mine.py:2)" in verdict.title
+        assert "np.stack" in verdict.next_step
