@@ -1,0 +1,58 @@
+"""Are real users' questions answered? Each as asked, with the verdict beside the confirmed cause.
+
+Right is a verdict whose code is that of the cause, whose title names the place, and whose next step
+names what helped its author (`tests/real_questions/questions.py`).
+
+    python tests/benchmarks/questions.py
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+from benchkit.command import Option, arguments
+from real_questions.judge import judge
+from real_questions.questions import KINDS, QUESTIONS, Question, workspace
+
+
+def main() -> None:
+    """Ask each, and print what is said."""
+    given = arguments(
+        __doc__,
+        budget=Option(30.0, 6.0, "of each, seconds"),
+        only=Option("", "npz", "questions whose name holds this"),
+        times=Option(1, 1, "ask each so many times"),
+    )
+    warnings.filterwarnings("ignore")
+    for what, questions in (("questions", QUESTIONS), ("further kinds", KINDS)):
+        wanted = [one for one in questions if given.only in one.name] * given.times
+        rights = [_ask(question, given.budget) for question in wanted]
+        if rights:
+            print(f"{what}: {sum(rights)} of {len(rights)} are right at the first place\n")
+
+
+def _ask(question: Question, budget_s: float) -> bool:
+    import stallscope as ss
+
+    with workspace() as folder:
+        found = ss.diagnose(
+            question.make(Path(folder)), ss.simulated_step(question.step_s), budget_s=budget_s
+        )
+    missed = judge(question, found.verdict)
+    took_s = found.circumstances.wall_s
+    print(f"{question.name} ({question.asked}), was {question.before}")
+    print(
+        f"    {'right' if not missed else 'WRONG: ' + missed}, {took_s:.0f} s, {found.verdict.code}"
+    )
+    print(f"    {found.verdict.title}\n    Next: {found.verdict.next_step}")
+    sys.stdout.flush()
+    return not missed
+
+
+if __name__ == "__main__":
+    main()
