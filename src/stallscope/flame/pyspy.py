@@ -374,7 +374,7 @@ class Spy(Sampler):
     def _read(self, seen: Seen, call: PySpyCall) -> None:
         path = self._folder / f"{seen.pid}.speedscope"
         try:
-            seen.threads = _from_speedscope(json.loads(path.read_text(encoding="utf-8")))
+            seen.threads = from_speedscope(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             seen.why_not = "it ended, or py-spy lost it: " + (call.said or "no word")
             return
@@ -384,7 +384,7 @@ class Spy(Sampler):
             self.notes.append(f"py-spy came late to pid {seen.pid}: its shares may be inaccurate")
 
 
-def _from_speedscope(found: Any) -> list[Thread]:
+def from_speedscope(found: Any) -> list[Thread]:
     """Of each thread its stacks. Format: https://www.speedscope.app/file-format-schema.json."""
     frames = [
         (frame["name"], frame.get("file") or "?", frame.get("line") or 0)
@@ -394,9 +394,19 @@ def _from_speedscope(found: Any) -> list[Thread]:
 
 
 def _threads(frames: Iterable[Any], threads: Iterable[list[list[int]]]) -> list[Thread]:
-    """Of each thread its stacks, from the numbers of their frames."""
-    known = [StackFrame(str(name), str(file), int(line)) for name, file, line in frames]
+    """Of each thread its stacks, from the numbers of their frames.
+
+    py-spy reads the memory of a process that goes on, and now and then a name that is torn: what
+    cannot be printed, or ends a frame in a collapsed stack, is left out of it.
+    """
+    known = [StackFrame(_clean(name), _clean(file), int(line)) for name, file, line in frames]
     return [[[known[number] for number in stack] for stack in stacks] for stacks in threads]
+
+
+def _clean(text: object) -> str:
+    return "".join(
+        c if c.isprintable() and c != ";" else "\N{REPLACEMENT CHARACTER}" for c in str(text)
+    )
 
 
 _LATE_S: Final = 1.0
