@@ -42,6 +42,8 @@ _DRAWS: Final = 2_000
 _SEED: Final = 20_240_229
 _FEWEST: Final = 4
 """Blocks, or windows beyond one for each process; with fewer there is nothing to resample."""
+PAIRS: Final = math.ceil(1 - math.log2(1 - LEVEL))
+"""Pairs from which on the lowest and the highest ratio hold the median at this level: 6."""
 _CLEAR: Final = 0.05
 """An interval is narrow if neither end is farther from the figure than this share of it."""
 
@@ -160,6 +162,37 @@ class Rates:
             return factor, None, None
         # Drawn independently: the starts of the two are not the same.
         return factor, *_ends(self.draws / np.random.default_rng(_SEED).permutation(other.draws))
+
+
+def paired_factor(
+    slower_s: Sequence[float], faster_s: Sequence[float]
+) -> tuple[float, float | None, float | None]:
+    """How many times as fast the second one is, from starts that were made next to each other.
+
+    The median of the ratios. On a machine that somebody else uses now and then, a start that met
+    them moves its own pair alone. The interval is that of a median: the order statistics between
+    which it lies, whatever the ratios' distribution is (Conover, "Practical Nonparametric
+    Statistics", 3.2). Fewer than `PAIRS` have none at this level: Student's, of the logarithms.
+
+    Args:
+        slower_s: seconds of each start of the one.
+        faster_s: seconds of the start of the other that was made next to it.
+
+    Returns:
+        The factor, and the ends of its interval; None from a single pair.
+    """
+    logs = np.sort(np.log(np.asarray(slower_s) / np.asarray(faster_s)))
+    count, middle = len(logs), float(np.median(logs))
+    if count < 2:  # noqa: PLR2004 - a single one has no spread
+        return math.exp(middle), None, None
+    if count >= PAIRS:
+        chances = np.cumsum([math.comb(count, below) / 2**count for below in range(count)])
+        cut = int((2 * chances <= 1 - LEVEL).sum()) - 1
+        return math.exp(middle), math.exp(logs[cut]), math.exp(logs[count - 1 - cut])
+    reach = t_quantile(count - 1) * float(logs.std(ddof=1)) / sqrt(count)
+    mean = float(logs.mean())
+    low, high = min(mean - reach, middle), max(mean + reach, middle)
+    return math.exp(middle), math.exp(low), math.exp(high)
 
 
 def stall_interval(steps: pl.DataFrame, stalls: pl.DataFrame, block: int) -> tuple[float, float]:

@@ -235,7 +235,9 @@ class TestInWorkers:
         measured = orders.bench.measure((1, 0), seen.append)
 
         assert "workers" == measured.place
-        assert measured.speedup_low <= measured.speedup <= measured.speedup_high
+        if measured.speedup_low is not None:  # a busy machine may have had time for one start
+            assert measured.speedup_low <= measured.speedup <= measured.speedup_high
+        assert measured.measured_s > 0
         assert sorted(seen) == seen
         assert 1 == seen[-1]
         assert before == generators()

@@ -44,13 +44,38 @@ def test_has_the_columns_that_others_rely_on():
 
 def test_measured_beside_predicted():
     """Two starts of 8 and of 4 ms per sample: twice as fast, with an interval around it."""
-    table = orders([trial(0), trial(1)], {0: [0.008] * 2, 1: [0.004] * 2}).table()
+    trials = [trial(0), trial(1, predicted=0.005)]
+    table = orders(trials, {0: [0.008] * 2, 1: [0.004] * 2}).table()
 
     best = table.row(0, named=True)
-    assert (1, 0.010) == (best["trial"], best["predicted_s"])
+    assert (1, 0.005) == (best["trial"], best["predicted_s"])
     assert [0.004, 2.0] == pytest.approx([best["measured_s"], best["speedup"]])
     assert [2.0, 2.0] == pytest.approx([best["speedup_low"], best["speedup_high"]])
     assert "workers" == best["place"]
+
+
+@pytest.mark.parametrize(("starts", "claimed"), [(2, False), (5, False), (6, True)])
+def test_a_gain_that_nothing_predicted_needs_more_starts(starts, claimed):
+    """Twice as fast where the ops promise nothing: bad luck of the original, until it is not."""
+    found = orders([trial(0), trial(1)], {0: [0.008] * starts, 1: [0.004] * starts})
+
+    assert claimed == (found.best is not None)
+
+
+def test_a_gain_does_not_rest_on_one_bad_start_of_the_original():
+    """A neighbour that had the cores during one start of six moves one pair of six."""
+    unlucky = [0.008, 0.008, 0.080, 0.008, 0.008, 0.008]
+    found = orders([trial(0), trial(1)], {0: unlucky, 1: [0.008] * 6})
+
+    assert found.best is None
+    assert 1.0 == pytest.approx(found.table().row(1, named=True)["speedup"])
+
+
+def test_a_gain_of_next_to_nothing_is_not_claimed():
+    """One per cent, however sure, is not worth a change of somebody's pipeline."""
+    found = orders([trial(0), trial(1)], {0: [0.00808] * 8, 1: [0.008] * 8})
+
+    assert found.best is None
 
 
 def test_what_was_not_measured_is_null():

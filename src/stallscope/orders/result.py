@@ -17,7 +17,7 @@ import polars as pl
 
 from stallscope.errors import StallscopeError
 from stallscope.result import Conditions, SavedResult
-from stallscope.stats import Rates
+from stallscope.stats import PAIRS, Rates, paired_factor
 from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
@@ -356,6 +356,10 @@ TABLE: Schema = {
 time over the trial's, with its interval; null where the trial was not measured, and then
 `predicted_speedup` is all there is."""
 
+_GAINS: Final = 1.02
+"""The lower end of a gain that is claimed: less is not worth a change of somebody's pipeline."""
+_AGREES: Final = 1.25
+"""A prediction agrees that lies within this factor of the interval: nine of ten are nearer."""
 _PROMISING: Final = 1.05
 """What is only predicted to be faster by less than this is not recommended."""
 
@@ -363,6 +367,7 @@ _PROMISING: Final = 1.05
 def orders_table(orders: Orders) -> pl.DataFrame:
     """One row a trial, columns of `TABLE`: recommended first, then the original, then the rest."""
     timings = timings_of(orders.laps)
+    starts = dict(orders.laps.group_by("trial").agg(pl.col("block").n_unique()).iter_rows())
     whole_s = orders.trials["predicted_s"][0] if orders.trials.height else None
     rows = []
     for trial in orders.trials.iter_rows(named=True):
@@ -374,7 +379,9 @@ def orders_table(orders: Orders) -> pl.DataFrame:
                 **trial,
                 **measured,
                 "predicted_speedup": promised,
-                "recommended": _is_recommended(trial, timing, promised),
+                "recommended": _is_recommended(
+                    trial, timing, promised, starts.get(trial["trial"], 0)
+                ),
             }
         )
     rows.sort(key=_rank)
@@ -382,17 +389,22 @@ def orders_table(orders: Orders) -> pl.DataFrame:
 
 
 def _is_recommended(
-    trial: dict[str, Any], timing: OrderTiming | None, promised: float | None
+    trial: dict[str, Any], timing: OrderTiming | None, promised: float | None, starts: int
 ) -> bool:
     """Whether a trial gives the same bits, and is faster.
 
-    Where it was not measured, or too little for an interval, the prediction has to promise more
+    A gain is claimed where the lower end of its interval is clearly one, and where it is either
+    what was predicted or was measured in so many starts that no bad luck of the original can make
+    it. Where it was not measured, or too little for an interval, the prediction has to promise more
     than its own noise.
     """
     if not trial["recommended"] or trial["equivalence"] != IDENTICAL:
         return False
-    if timing and timing.speedup_low is not None:
-        return timing.speedup_low > 1.0
+    if timing and timing.speedup_low is not None and timing.speedup_high is not None:
+        agrees = promised is not None and (
+            timing.speedup_low / _AGREES <= promised <= timing.speedup_high * _AGREES
+        )
+        return timing.speedup_low > _GAINS and (agrees or starts >= PAIRS)
     if timing and timing.speedup <= 1.0:
         return False
     return promised is not None and promised > _PROMISING
@@ -407,17 +419,19 @@ def timings_of(laps: pl.DataFrame) -> dict[int, OrderTiming]:
     Returns:
         By the trial's number; nothing where the original was not measured.
     """
-    rates, places = {}, {}
-    for (trial,), rows in laps.group_by("trial", maintain_order=True):
+    starts = laps.group_by("trial", "block", maintain_order=True).agg(pl.col("seconds").median())
+    own = starts.filter(pl.col("trial") == 0)
+    found: dict[int, OrderTiming] = {}
+    for (trial,), rows in laps.group_by("trial", maintain_order=True) if own.height else ():
         pairs = [
             np.column_stack([block["samples"], block["samples"] * block["seconds"]]).astype(float)
             for block in rows.partition_by("block", maintain_order=True)
         ]
-        rates[trial], places[trial] = Rates(pairs), rows["place"][0]
-    found: dict[int, OrderTiming] = {}
-    for trial, rate in rates.items() if 0 in rates else ():
+        rate, mine = Rates(pairs), starts.filter(pl.col("trial") == trial)
         low, high = rate.interval()
-        factor, least, most = rate.over(rates[0]) if trial else (1.0, None, None)
+        factor, least, most = 1.0, None, None
+        if trial:
+            factor, least, most = paired_factor(_beside(own, mine), mine["seconds"].to_list())
         found[trial] = OrderTiming(
             measured_s=1 / rate.rate,
             measured_low_s=1 / high if high else None,
@@ -425,9 +439,15 @@ def timings_of(laps: pl.DataFrame) -> dict[int, OrderTiming]:
             speedup=factor,
             speedup_low=least,
             speedup_high=most,
-            place=places[trial],
+            place=rows["place"][0],
         )
     return found
+
+
+def _beside(own: pl.DataFrame, mine: pl.DataFrame) -> list[float]:
+    """For each start of a trial the original's start that was made nearest to it in time."""
+    places, own_s = own["block"].to_numpy(), own["seconds"].to_list()
+    return [own_s[int(np.abs(places - place).argmin())] for place in mine["block"]]
 
 
 def _rank(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -79,7 +79,7 @@ def _nothing(orders: Orders) -> str:
     what = "pipeline that was" if others == 1 else "pipelines that were"
     return (
         f"Keep the pipeline as it is: of {others:,} other {what} tried, none is known to give the "
-        f"same data in less time{_nearest(orders)}"
+        f"same data in less time{_nearest(orders)}{_for_memory(orders)}"
     )
 
 
@@ -109,6 +109,19 @@ def _nearest(orders: Orders) -> str:
         return ""
     first = rows.row(0, named=True)
     return f"; nearest: {first['change']}, {factor_text(first['speedup'])}, within the noise"
+
+
+def _for_memory(orders: Orders) -> str:
+    """What gives the same data faster and is no recommendation, as it takes memory."""
+    same = (pl.col("equivalence") == IDENTICAL) & (pl.col("kind") == "cache")
+    rows = orders.table().filter(same, pl.col("speedup_low") > _FINE).sort("speedup")
+    if rows.is_empty():
+        return ""
+    last = rows.row(-1, named=True)
+    return (
+        f"; where memory may be spent, {last['change']} gives it {factor_text(last['speedup'])} "
+        "as fast"
+    )
 
 
 def costliest(orders: Orders) -> str:

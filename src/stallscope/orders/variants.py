@@ -30,6 +30,7 @@ from stallscope.orders.result import (
 )
 from stallscope.orders.run_ops import measure_op
 from stallscope.orders.search import cheapest, failures
+from stallscope.stats import PAIRS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -182,7 +183,8 @@ def choose_finalists(evaluator: OrderEvaluator, lap_s: float, deadline_ns: int) 
         deadline_ns: when the last lap has to be over (`perf_counter_ns`).
 
     Returns:
-        As many numbers as can be started twice, beside the original, in the time that is left.
+        As many numbers as can be started often enough for an interval, beside the original, in the
+        time that is left; at least one.
     """
     variants = evaluator.variants
     can = [
@@ -198,7 +200,7 @@ def choose_finalists(evaluator: OrderEvaluator, lap_s: float, deadline_ns: int) 
     firsts = [first[kind] for kind in _FIRST_KINDS if kind in first]
     rest = [n for n in can if n not in firsts and _is_gain(evaluator, variants[n])]
     left_s = (deadline_ns - time.perf_counter_ns()) / 1e9
-    places = max(int(left_s / (2 * lap_s)) - 1, 1)
+    places = max(int(left_s / (PAIRS * lap_s)) - 1, 1)
     return [*firsts, *rest][: min(places, _MOST_FINALISTS)]
 
 
