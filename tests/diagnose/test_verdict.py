@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 from support.build_facts import CASES, IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of
 
-from stallscope.diagnose.causes import CAUSES
+from stallscope.diagnose.causes import CAUSES, KNOWN, handbook
 from stallscope.diagnose.exposure import Exposure, StagePart, longest_first
 from stallscope.diagnose.facts import Starts
 from stallscope.diagnose.verdict import judge
@@ -40,6 +40,16 @@ class TestVerdict:
         codes = [found.code for found in judge(CASES[code])]
 
         assert len(codes) == len(set(codes))
+
+
+class TestHandbook:
+    def test_every_cause_has_a_row(self):
+        """What shows it and what helped stand there for each code, in a table of four columns."""
+        head, rule, *rows = handbook().splitlines()
+
+        assert list(KNOWN) == [row.split("`")[1] for row in rows]
+        assert set(KNOWN) == set(CAUSES)
+        assert {5} == {line.count("|") for line in (head, rule, *rows)}
 
 
 EQUAL = [("fetch", "fetch"), ("decode", "decode"), ("Blur", "transform"), ("collate", "collate")]

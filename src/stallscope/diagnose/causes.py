@@ -1,6 +1,6 @@
 """Every cause that a verdict can name: what it is called, and what to do about it.
 
-A new cause is a row here, a rule in `rules` and its place in `verdict`.
+A new cause is a row here and one in `KNOWN`, a rule in `rules` and its place in `verdict`.
 """
 
 from __future__ import annotations
@@ -223,3 +223,133 @@ CAUSES: Final[Mapping[str, Cause]] = {
     )
 }
 """All of them by code; findings that cost the same stand in this order."""
+
+
+class KnownCause(NamedTuple):
+    """What is known of a cause beyond one verdict.
+
+    What helped is what a maintainer confirmed, or what worked for the one who asked; without a
+    source it is general advice. `owner #number` is an issue on GitHub.
+    """
+
+    shows: str
+    helped: str
+    asked: str = ""
+
+
+KNOWN: Final = {
+    "healthy": KnownCause(
+        "stalls below 10% of the loop's time",
+        "nothing at the loader: training stayed as fast when loading got ten times as fast",
+        "DALI #892",
+    ),
+    "storage-latency": KnownCause(
+        "reading waits and hardly computes; one worker alone waits as long for a sample",
+        "tar shards read in order (2.0 times at 4 workers), a local copy, more workers at once",
+        "rf-detr #1396, colabtools #1691, ultralytics #8316",
+    ),
+    "storage-bandwidth": KnownCause(
+        "reading waits longer the more workers there are, and bytes per second stay",
+        "fewer bytes: smaller files, better compression, a local copy",
+    ),
+    "decode": KnownCause(
+        "decoding holds most of the work; or decoding and resizing of large images together",
+        "images stored at the size that is used, decoding at a smaller size, a faster decoder",
+    ),
+    "one-transform": KnownCause(
+        "one op, or a function of the dataset's own code, holds most of the work",
+        "NumPy arrays in place of DataFrame.iloc (7 times); a file loaded once, not per sample",
+        "braindecode #89, torchgeo #1754, #1253",
+    ),
+    "transforms": KnownCause(
+        "many ops, none of which holds most of it",
+        "crop or resize first; work done once and stored",
+    ),
+    "collate": KnownCause(
+        "making a batch out of its samples takes longer than making them",
+        "np.stack before torch.tensor (1.97 s to 0.063 s); tokenised beforehand",
+        "gluonts #1732, pytorch #39842, #57467, ModernBERT #236",
+    ),
+    "sending": KnownCause(
+        "the batch is made and still on its way; workers pause",
+        "one tensor in place of hundreds in objects; the file_system sharing strategy",
+        "pytorch #123439",
+    ),
+    "too-few-workers": KnownCause(
+        "workers never pause while cores are idle",
+        "more workers: 3 to 13 iterations per second",
+        "geti #5958",
+    ),
+    "idle-workers": KnownCause(
+        "fewer workers make batches than were started",
+        "at least as many shards as workers",
+    ),
+    "few-cores": KnownCause(
+        "workers may run on fewer cores than there are, and wait for those",
+        "the affinity set back in worker_init_fn",
+    ),
+    "cpu-saturated": KnownCause(
+        "all cores are busy with work of which no part leads",
+        "work done once and stored, or on the device; the largest part first",
+    ),
+    "oversubscription": KnownCause(
+        "many more threads than cores take much of the workers' CPU time",
+        "cv2.setNumThreads(0): the kernel's share of the CPU went from 23% to 4%",
+        "mmdetection #6867",
+    ),
+    "main-process": KnownCause(
+        "the loop itself computes: loading without workers, logging, a sampler",
+        "workers; logging less often; indices drawn beforehand",
+    ),
+    "too-little-prefetch": KnownCause(
+        "workers keep up on average, and single batches come late",
+        "a larger prefetch_factor",
+    ),
+    "slow-samples": KnownCause(
+        "single samples take many times as long as the usual one",
+        "in_order=False, where the order does not matter; a look at these samples",
+        "pytorch #141833, #105203",
+    ),
+    "slow-worker": KnownCause(
+        "one worker's batches take longer than the others', and the loop waits for those",
+        "a look at its shard, its file, its core",
+    ),
+    "start-up": KnownCause(
+        "every epoch begins with a wait for new workers",
+        "persistent_workers=True; less to do at import and in worker_init_fn",
+    ),
+    "copy": KnownCause(
+        "copies to the device, or to pinned memory, take long",
+        "pin_memory=True with .to(device, non_blocking=True)",
+    ),
+    "memory-pressure": KnownCause(
+        "memory is nearly full while the loop stalls",
+        "fewer workers, less prefetched, data that is mapped",
+    ),
+    "memory-growth": KnownCause(
+        "the workers' own memory grows all the time",
+        "one NumPy array or byte buffer in place of lists of Python objects",
+        "pytorch #13246",
+    ),
+    "shm": KnownCause(
+        "/dev/shm is nearly full while the loop stalls",  # noqa: S108 - a name
+        "docker --shm-size; fewer batches on their way",
+    ),
+    "lock": KnownCause(
+        "workers stand at a lock, of a file or of several processes",
+        "a lock for each file in place of one for the folder",
+        "returnn #1548",
+    ),
+    "inconclusive": KnownCause(
+        "too few steps, other processes on the cores, or nothing that explains the stalls",
+        "a longer budget, a quiet machine, ss.stage('...') around own code",
+    ),
+}
+"""By the code of the cause."""
+
+
+def handbook() -> str:
+    """Render the table as Markdown, in the order of a verdict's codes."""
+    head = "| cause | what shows it | what helped | asked |\n| --- | --- | --- | --- |"
+    rows = [f"| `{code}` | {' | '.join(entry)} |" for code, entry in KNOWN.items()]
+    return "\n".join([head, *rows])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import polars as pl
 
 from stallscope.diagnose.accounting import ACCOUNTING
-from stallscope.diagnose.causes import CAUSES, Cause
+from stallscope.diagnose.causes import CAUSES, Cause, handbook
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.store import Contents, StoredTable
 
@@ -150,6 +150,14 @@ class Diagnosis(SavedResult):
     def table(self) -> pl.DataFrame:
         """One row a finding, the verdict first; columns of `TABLE`."""
         return self._table
+
+    @staticmethod
+    def causes() -> str:
+        """Every cause that a verdict can name, as a table in Markdown.
+
+        What shows it, what helped those who asked about it in public, and where they asked.
+        """
+        return handbook()
 
     def export(self, path: str | Path, *, redact: bool = False) -> Path:
         """Write it as a file for others; an older one is written over.
