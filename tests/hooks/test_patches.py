@@ -108,3 +108,47 @@ def test_a_place_that_many_threads_change_holds_its_own_at_the_end(often):
 
     assert {"name": "theirs"} == place
     assert not patches._layers
+
+
+class NoModule:
+    """What cffi puts into `sys.modules`: it says that it is a module, and has no `__dict__`."""
+
+    __slots__ = ()
+
+    @property
+    def __class__(self):
+        return type(sys)
+
+
+class Hostile(NoModule):
+    """Even asking what it is raises."""
+
+    __slots__ = ()
+
+    @property
+    def __class__(self):
+        raise RuntimeError("ask me nothing")
+
+
+@pytest.mark.parametrize("kind", [NoModule, Hostile])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_only_calls_itself_a_module_stops_no_recording(monkeypatch, kind, workers):
+    """The batches come, and every hook comes off again, `open` too."""
+    monkeypatch.setitem(sys.modules, "lib_of_cffi", kind())
+    before = open, DataLoader.__iter__
+    loader = DataLoader(Numbers(12), 4, num_workers=workers)
+
+    run = ss.record(loader, batches=3, warmup=0)
+    with ss.instrumented():
+        batches = list(loader)
+
+    assert run.samples().height
+    assert torch.equal(torch.arange(12.0), torch.cat([batch[:, 0] for batch in batches]))
+    assert before == (open, DataLoader.__iter__)
+
+
+def test_a_real_library_of_cffi_stops_no_recording():
+    """argon2, which Jupyter's server brings, is one; boto3 and google-auth bring others."""
+    pytest.importorskip("_argon2_cffi_bindings")
+
+    assert ss.record(DataLoader(Numbers(12), 4), batches=3, warmup=0).samples().height

@@ -96,11 +96,14 @@ class Patches:
     def put_everywhere(self, functions: dict[int, tuple[Any, Any]]) -> None:
         """Replace functions of modules, also where `from module import name` has taken them.
 
+        A place that cannot be changed keeps what it has: whoever calls from there is not seen.
+
         Args:
             functions: old and new function by the `id` of the old one.
         """
         for owner, name, old in _holders(functions):
-            self.put(owner, name, functions[id(old)][1])
+            with contextlib.suppress(Exception):
+                self.put(owner, name, functions[id(old)][1])
 
     def suspend(self) -> None:
         """Take everything off for now; `resume` puts it back."""
@@ -127,7 +130,8 @@ class Patches:
                 if isinstance(layer.owner, ModuleType)
             }
             for owner, name, new in _holders(shared) if shared else ():
-                _put(owner, name, shared[id(new)][1])
+                with contextlib.suppress(Exception):  # one place must not keep the others
+                    _put(owner, name, shared[id(new)][1])
             self._pile.clear()
 
 
@@ -165,11 +169,24 @@ def _holders(functions: dict[int, tuple[Any, Any]]) -> list[tuple[ModuleType, st
     return [
         (module, name, value)
         for module in list(sys.modules.values())
-        if isinstance(module, ModuleType)
-        # Past any `__getattribute__`: a module that is imported lazily stays so
-        for name, value in list(object.__getattribute__(module, "__dict__").items())
+        for name, value in _names_in(module)
         if id(value) in functions
     ]
+
+
+def _names_in(module: Any) -> list[tuple[str, Any]]:
+    """What a module holds; nothing of what only says that it is one.
+
+    cffi (under cryptography, and so under most clients of a cloud) puts objects into `sys.modules`
+    that call themselves modules and have no `__dict__`.
+    """
+    try:
+        if not isinstance(module, ModuleType):
+            return []
+        # Past any `__getattribute__`: a module that is imported lazily stays so
+        return list(object.__getattribute__(module, "__dict__").items())
+    except Exception:  # noqa: BLE001 - of somebody else's object, in somebody else's training
+        return []
 
 
 def _own(owner: Any, name: Any) -> Any:
