@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from support.build_facts import IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of
+from support.build_facts import EVEN, IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of
 
 from stallscope.diagnose import thresholds
 from stallscope.diagnose.exposure import Exposure
@@ -119,7 +119,7 @@ class TestDoubt:
 
     def test_without_a_step_nothing_is_said_of_one(self):
         """Used-up cores are then cores, not so many times what a step leaves."""
-        alone = known(setup={"has_step": False})
+        alone = known(work=EVEN, setup={"has_step": False})
 
         (used_up,) = [found for found in judge(alone) if found.code == "cpu-saturated"]
 

@@ -17,6 +17,7 @@ from stallscope.diagnose import causes, thresholds
 from stallscope.diagnose.exposure import (
     COLLATE,
     DECODE,
+    DIGITS,
     FETCH,
     GETITEM_,
     MAIN,
@@ -256,15 +257,18 @@ def _waiting(facts: Facts) -> dict[str, float | None]:
 def leading(facts: Facts) -> str | None:
     """The group of work that dominates, or whose longest stage is well ahead; None: none.
 
-    Shares are of the work alone: what threads waited for cores is the same for all of it.
+    Shares are of the work alone: what threads waited for cores is the same for all of it. What the
+    dataset computes around its transforms counts with them, as it does in their finding.
     """
     parts = [part for part in facts.exposure.parts if part.group in _WORK]
     work = sum(part.share for part in parts)
-    groups = facts.exposure.groups()
-    most = next((name for name in groups if name in _WORK), None)  # the largest
-    if not work or most is None:
+    groups = {name: part for name, part in facts.exposure.groups().items() if name in _WORK}
+    if not work or not groups:
         return None
-    if groups[most] >= thresholds.DOMINATES * work:
+    if GETITEM_ in own_groups(facts) and groups.get(TRANSFORM, 0.0) > groups.get(GETITEM_, 0.0):
+        groups[TRANSFORM] += groups.pop(GETITEM_, 0.0)
+    most = max(groups, key=lambda name: round(groups[name], DIGITS))  # of equal ones the first
+    if groups[most] >= thresholds.UNEVEN * work:
         return most
     first, second = (*(part.share for part in parts[:2]), 0.0)[:2]
     ahead = first >= thresholds.LEADS * work and first >= thresholds.AHEAD * second

@@ -16,6 +16,9 @@ PASSING: Final = 0.08
 every loop with workers pays that hardly waits for anything else."""
 DOMINATES: Final = 0.5
 """A cause is named alone when it holds this share of the stalls: nothing else then holds more."""
+UNEVEN: Final = 0.45
+"""A group of work that holds this share of all of it is what to change, also where the cores are
+full: four sorts of the same length have a quarter each, the longest of an even mix up to 40%."""
 LEADS: Final = 0.3
 """Without any that dominates, the longest stage is named if it holds this share of the work ..."""
 AHEAD: Final = 1.6

@@ -103,6 +103,8 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         what = f"{verdict.title}; but this is doubtful"
         verdict = inconclusive(facts, what, "measure again on a machine that does nothing else")
     rest = [one for one in found.values() if one.cause != verdict.cause and _is_worth(one)]
+    if rules.groups_of(verdict.cause):  # full cores are what that work does, and no second cost
+        rest = [one for one in rest if one.cause != causes.CPU_SATURATED]
     if verdict.cause == causes.HEALTHY:
         beside = (causes.START_UP, causes.MAIN_PROCESS, causes.COPY)
         rest = [one for one in rest if one.cause in beside]

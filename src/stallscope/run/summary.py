@@ -168,8 +168,9 @@ def _stage_table(found: list[_Stage]) -> pl.DataFrame:
         )
         for stage, values in zip(found, per_unit_s, strict=True)
     ]
+    # Equal ones by a sample's way and by name: categories are numbered as this process met them
     return pl.DataFrame(table, schema=STAGES, orient="row").sort(
-        "busy_s", descending=True, maintain_order=True
+        "busy_s", "kind", "stage", descending=[True, False, False]
     )
 
 
