@@ -236,7 +236,7 @@ Process = tuple["int | None", int]
 """Number of the worker (None: no worker, or its number is not known) and process id."""
 
 
-class Sampler:
+class StackSampler:
     """Samples several processes at once; what is written lies in a private folder."""
 
     name: str
@@ -254,7 +254,7 @@ class Sampler:
         self._folder = folder
 
 
-class Spy(Sampler):
+class Spy(StackSampler):
     """Looks into processes by py-spy."""
 
     name = "py-spy"
@@ -416,7 +416,7 @@ _WRITES_S: Final = 2.0
 _numbers = count()
 
 
-class InProcess(Sampler):
+class InProcess(StackSampler):
     """Lets the workers that stand by in the folder sample themselves, or this process.
 
     There are no native frames, and no look at Python's lock.
