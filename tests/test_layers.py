@@ -161,3 +161,11 @@ def test_loads_no_more_than_it_needs(modules, heavy):
     )
 
     assert HEAVY & set(out.stdout.split()) == heavy
+
+
+def test_a_class_has_a_name_of_its_own():
+    """One word, one thing: no two classes of the package are called the same."""
+    trees = (ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for path in FILES.values())
+    names = [node.name for tree in trees for node in tree if isinstance(node, ast.ClassDef)]
+
+    assert sorted(set(names)) == sorted(names)
