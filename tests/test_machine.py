@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from stallscope.machine import (
+    CpuUse,
     cores_available,
     cpu_quota_cores,
     memory_available_bytes,
@@ -148,3 +149,12 @@ def test_of_this_machine():
     """Real files give numbers that are possible."""
     assert 0 < cores_available() <= (os.cpu_count() or 1)
     assert 0 <= memory_available_bytes() <= psutil.virtual_memory().total
+
+
+def test_what_others_use_is_what_this_process_does_not():
+    """Of two busy seconds of four one was its own: a quarter of the cores is others'."""
+    before, after = CpuUse(10.0, 100.0, 5.0), CpuUse(12.0, 104.0, 6.0)
+
+    assert 0.25 == after.others_share(before)
+    assert 0.0 == before.others_share(before)
+    assert 0.0 <= CpuUse.now().others_share(CpuUse(0.0, 0.0, 0.0)) <= 1.0

@@ -13,7 +13,7 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
 import torch
@@ -181,6 +181,32 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
+
+
+class CpuUse(NamedTuple):
+    """CPU seconds up to a moment: of the whole machine, of this process with its ended children."""
+
+    machine_s: float
+    """What the cores did, and what the hypervisor gave to others."""
+    whole_s: float
+    """The same with what they idled."""
+    own_s: float
+
+    @classmethod
+    def now(cls) -> CpuUse:
+        """Read it."""
+        cores, mine = psutil.cpu_times(), os.times()
+        idle_s = cores.idle + getattr(cores, "iowait", 0.0)
+        guests_s = getattr(cores, "guest", 0.0) + getattr(cores, "guest_nice", 0.0)
+        whole_s = sum(cores) - guests_s  # which count as user's, too
+        own_s = mine.user + mine.system + mine.children_user + mine.children_system
+        return cls(whole_s - idle_s, whole_s, own_s)
+
+    def others_share(self, since: CpuUse) -> float:
+        """Share (0 to 1) of the machine's cores that other processes had since then."""
+        whole_s = self.whole_s - since.whole_s
+        others_s = self.machine_s - since.machine_s - (self.own_s - since.own_s)
+        return min(max(others_s / whole_s, 0.0), 1.0) if whole_s > 0 else 0.0
 
 
 def machine() -> dict[str, Any]:

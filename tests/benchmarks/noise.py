@@ -38,8 +38,8 @@ def main() -> None:
     given = arguments(
         __doc__,
         trials=Option(20, 1, "of each beside the neighbour"),
-        quiet=Option(90.0, 2.0, "of each on the quiet machine, seconds"),
-        budget=Option(30.0, 2.0, "of each beside the neighbour, seconds"),
+        quiet=Option(90.0, 0.3, "of each on the quiet machine, seconds"),
+        budget=Option(30.0, 0.3, "of each beside the neighbour, seconds"),
     )
     warnings.filterwarnings("ignore")
     target = ss.target("sample", step=ss.simulated_step(STEP_S))

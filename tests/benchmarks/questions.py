@@ -24,8 +24,8 @@ def main() -> None:
     """Ask each, and print what is said."""
     given = arguments(
         __doc__,
-        budget=Option(30.0, 6.0, "of each, seconds"),
-        only=Option("", "npz", "questions whose name holds this"),
+        budget=Option(30.0, 1.0, "of each, seconds"),
+        only=Option("", "model-bound", "questions whose name holds this"),
         times=Option(1, 1, "ask each so many times"),
     )
     warnings.filterwarnings("ignore")

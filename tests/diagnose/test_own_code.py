@@ -98,6 +98,8 @@ class TestCalls:
             ("return torch.tensor([one for one in rows])", "", "array by array"),
             ("x = np.load(self.path)['x']", "", "opening"),
             ("file = h5py.File(path)", "", "opening"),
+            ("image = Image.open(path)", "", "Python"),
+            ("x = self.store[index]", "get (site-packages/zarr/core.py:9)", "chunks"),
             ("text = answer.read()", "readinto (lib/python3.11/socket.py:718)", "network"),
             ("row = json.loads(line)", "", "parsing"),
             ("ids = self.tokenizer(text)", "", "text"),

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
-from stallscope.orders.result import COSTS, LAPS, OPS, TABLE, TRIALS, NoSuchOrderError, Orders
+from stallscope.orders.result import (
+    COSTS,
+    LAPS,
+    OPS,
+    TABLE,
+    TRIALS,
+    NoSuchOrderError,
+    Orders,
+    OrdersConditions,
+)
 
 FIRST = ["order", "change", "predicted_s", "measured_s", "measured_low_s", "measured_high_s"]
 FIRST += ["speedup", "equivalence"]
@@ -69,6 +80,16 @@ def test_a_gain_does_not_rest_on_one_bad_start_of_the_original():
 
     assert found.best is None
     assert 1.0 == pytest.approx(found.table().row(1, named=True)["speedup"])
+
+
+def test_on_a_machine_that_others_use_a_prediction_is_not_enough():
+    """Two starts that agree with it are claimed on a calm machine; else it takes six."""
+    trials = [trial(0), trial(1, predicted=0.005)]
+    calm = orders(trials, {0: [0.008] * 2, 1: [0.004] * 2})
+    crowded = replace(calm, circumstances=OrdersConditions(others_share=0.5))
+
+    assert calm.best is not None
+    assert crowded.best is None
 
 
 def test_a_gain_of_next_to_nothing_is_not_claimed():

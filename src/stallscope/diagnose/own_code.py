@@ -11,14 +11,14 @@ from __future__ import annotations
 import linecache
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
 from stallscope.flame.classify import YOURS, StackFunction, frame, frames, kind
-from stallscope.stages import SEND
+from stallscope.stages import FETCH, SEND
 
 if TYPE_CHECKING:
     from stallscope.flame.result import Flame
@@ -88,12 +88,19 @@ CALLS: Final = (
     Call(
         "opening",
         "a file is opened and read for each sample",
-        "open it once in each worker and keep it, load it once in __init__, or map it "
-        "(np.load(..., mmap_mode='r')) so that a sample reads only what it needs",
-        r"(h5py|netCDF4|xarray|zarr|lmdb|nibabel|tifffile|pydicom|sqlite3|numpy/lib/_?npyio\w*"
-        r"|numpy/lib/_?format\w*)\b.*",
-        r"\b(np|numpy)\.(load|loadtxt|genfromtxt|fromfile|memmap)\(|\b(File|Dataset|open|connect)\("
-        r"|\bread_(csv|parquet|excel|feather|hdf|json)\(|\bloadmat\(",
+        "one file of all samples: open it once in each worker and keep it, load it once in "
+        "__init__, or map it (np.load(..., mmap_mode='r')) so that a sample reads only what it "
+        "needs; one file for each sample: pack many into one",
+        r"(numpy/lib/_?npyio\w*|numpy/lib/_?format\w*|nibabel|tifffile|pydicom|sqlite3)\b.*",
+        r"\b(np|numpy)\.(load|loadtxt|genfromtxt|fromfile|memmap)\(|(?<!Image\.)\bopen\("
+        r"|\b(File|Dataset|connect)\(|\bread_(csv|parquet|excel|feather|hdf|json)\(|\bloadmat\(",
+    ),
+    Call(
+        "chunks",
+        "data is read in chunks",
+        "store it in chunks of one sample, or use all of a chunk once it is read, and compress it "
+        "less",
+        r"(h5py|netCDF4|xarray|zarr|numcodecs|blosc)\b.*",
     ),
     Call(
         "unpacking",
@@ -145,6 +152,15 @@ OTHER: Final = Call(
 )
 
 
+READS: Final = Call(
+    "reading",
+    "reading",
+    "read less for each sample: pieces of one sample, all of a piece used once it is read, lighter "
+    "compression",
+)
+"""The same in the stage that reads."""
+
+
 @dataclass(frozen=True)
 class OwnCode:
     """The function of the user's that holds most of a stage."""
@@ -193,7 +209,9 @@ def own_code(flame: Flame, stage: str) -> OwnCode | None:
         return None
     holders = [one for one in within if within[one] >= _HOLDS * hits.total()]
     named = max(holders or within, key=lambda one: (depth[one] if holders else 0, within[one]))
-    return _described(named, hits, within[named] / hits.total())
+    found = _described(named, hits, within[named] / hits.total())
+    reads = found.call is OTHER and stage == FETCH.name
+    return replace(found, call=READS) if reads else found
 
 
 def lock_share(flame: Flame) -> float | None:

@@ -15,6 +15,7 @@ import polars as pl
 
 from stallscope.loops import cached_loaders
 from stallscope.loops.timed_loop import Span, TimedLoop, TimedPass, run_timed_pass
+from stallscope.machine import CpuUse
 from stallscope.orders.loader_parts import key_of
 from stallscope.orders.result import LAPS
 from stallscope.targets.target import Target
@@ -67,6 +68,7 @@ class Benchmark:
         self._rows: list[tuple[Any, ...]] = []
         self._took_s: dict[int, float] = {}
         self._blocks = 0
+        self._began = CpuUse.now()
         self.failed: dict[int, str] = {}
 
     def run(
@@ -123,6 +125,10 @@ class Benchmark:
     def laps(self) -> pl.DataFrame:
         """Columns of `result.LAPS`."""
         return pl.DataFrame(self._rows, LAPS, orient="row")
+
+    def others_share(self) -> float:
+        """Share (0 to 1) of the cores that other processes had since the first lap."""
+        return CpuUse.now().others_share(self._began)
 
     def is_thin(self) -> bool:
         """Whether a loader was started only once, or not at all."""

@@ -41,10 +41,11 @@ from stallscope.orders.result import (
     timings_of,
 )
 from stallscope.run.read_logs import note
+from stallscope.stalls.thresholds import OTHERS
 from stallscope.stats import ENDS
 from stallscope.targets import target as targets
 from stallscope.targets.object_graph import private_copy
-from stallscope.units import count, seconds
+from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -250,6 +251,7 @@ class OrderSearch:
                 batch_size=loader.batch_size,
                 budget_s=self._budget_s,
                 took_s=self._used_s(),
+                others_share=self._benchmark.others_share(),
                 machine=machine(),
             ),
             notes=(*self._notes, *_notes_on_ops(evaluator), *self._notes_on_time()),
@@ -264,6 +266,12 @@ class OrderSearch:
                 f"{seconds(self._budget_s)} were not enough for all orders: "
                 f"{count(unexplored, 'op')} in a state that was reached were not tried, nor what "
                 "may lie behind"
+            )
+        others_share = self._benchmark.others_share()
+        if others_share >= OTHERS:
+            yield (
+                f"other processes had {share(others_share)} of the cores while pipelines were "
+                "measured: what is not distinguishable now may be on a calm machine"
             )
         if self._benchmark.is_thin():
             yield "the budget was over before everything had been measured a second time"

@@ -17,6 +17,7 @@ import polars as pl
 
 from stallscope.errors import StallscopeError
 from stallscope.result import Conditions, SavedResult
+from stallscope.stalls.thresholds import OTHERS
 from stallscope.stats import PAIRS, Rates, paired_factor
 from stallscope.store import Contents, StoredTable
 
@@ -228,6 +229,8 @@ class OrdersConditions(Conditions):
     """What was allowed, seconds."""
     took_s: float = 0.0
     """What was used."""
+    others_share: float = 0.0
+    """Share (0 to 1) of the cores that other processes had while loaders were measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,7 +383,11 @@ def orders_table(orders: Orders) -> pl.DataFrame:
                 **measured,
                 "predicted_speedup": promised,
                 "recommended": _is_recommended(
-                    trial, timing, promised, starts.get(trial["trial"], 0)
+                    trial,
+                    timing,
+                    promised,
+                    often=starts.get(trial["trial"], 0) >= PAIRS,
+                    calm=orders.circumstances.others_share < OTHERS,
                 ),
             }
         )
@@ -389,14 +396,19 @@ def orders_table(orders: Orders) -> pl.DataFrame:
 
 
 def _is_recommended(
-    trial: dict[str, Any], timing: OrderTiming | None, promised: float | None, starts: int
+    trial: dict[str, Any],
+    timing: OrderTiming | None,
+    promised: float | None,
+    *,
+    often: bool,
+    calm: bool,
 ) -> bool:
     """Whether a trial gives the same bits, and is faster.
 
-    A gain is claimed where the lower end of its interval is clearly one, and where it is either
-    what was predicted or was measured in so many starts that no bad luck of the original can make
-    it. Where it was not measured, or too little for an interval, the prediction has to promise more
-    than its own noise.
+    A gain is claimed where the lower end of its interval is clearly one, and where it was measured
+    in so many starts that no bad luck of the original can make it; fewer do on a calm machine where
+    the gain is what was predicted. Where it was not measured, or too little for an interval, the
+    prediction has to promise more than its own noise.
     """
     if not trial["recommended"] or trial["equivalence"] != IDENTICAL:
         return False
@@ -404,7 +416,7 @@ def _is_recommended(
         agrees = promised is not None and (
             timing.speedup_low / _AGREES <= promised <= timing.speedup_high * _AGREES
         )
-        return timing.speedup_low > _GAINS and (agrees or starts >= PAIRS)
+        return timing.speedup_low > _GAINS and (often or (calm and agrees))
     if timing and timing.speedup <= 1.0:
         return False
     return promised is not None and promised > _PROMISING
