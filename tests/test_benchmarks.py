@@ -15,7 +15,8 @@ COMMANDS = sorted(file.name for file in FOLDER.glob("*.py"))
 LAUNCHER = """
 import json, os, runpy, sys
 from pathlib import Path
-import torchvision.transforms.v2  # once for all of them: that alone takes seconds
+import matplotlib.figure, polars, scipy.stats  # once for all of them: that alone takes seconds
+import torchvision.transforms.v2
 
 folder, out, *names = sys.argv[1:]
 codes = {}

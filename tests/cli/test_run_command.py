@@ -28,7 +28,7 @@ def ran(command, where):
     [
         pytest.param(None, marks=pytest.mark.thorough),
         "raise",
-        pytest.param("kill", marks=pytest.mark.slow),
+        pytest.param("kill", marks=pytest.mark.thorough),
         pytest.param("fork", marks=pytest.mark.thorough),
     ],
 )

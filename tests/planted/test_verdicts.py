@@ -13,7 +13,7 @@ from stallscope.diagnose import result
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "code", ["slow-worker", pytest.param("healthy", marks=pytest.mark.thorough)]
+    "code", [pytest.param(code, marks=pytest.mark.thorough) for code in ("slow-worker", "healthy")]
 )
 def test_a_real_loop_gets_a_verdict_with_its_numbers(code):
     """One of the causes is named, with the stalls that were measured; the loop is as it was."""
