@@ -1,16 +1,19 @@
 """After every test, nothing of ours is left: no process, thread, folder, hook or wrapper."""
 
+import gc
 import importlib.util
 import os
 import shutil
+import signal
+import sys
 import tempfile
+import threading
+from importlib import import_module
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # what the tests beside these leave is not ours
     os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-")
 
 import pytest
-import torch
-from support import leftovers
 
 
 def pytest_addoption(parser):
@@ -20,8 +23,12 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
-    """Skip what this machine cannot run, and say why; the browser's, which last, come first."""
-    items.sort(key=lambda item: item.get_closest_marker("browser") is None)
+    """Skip what this machine cannot run, and say why; what lasts comes first."""
+    import_module("support.leftovers")  # before any test; xdist's own process goes without torch
+    gc.collect()
+    gc.freeze()  # what is imported is no garbage: not looked through, nor copied by each worker
+    lasts = {"test_benchmarks.py": 0, "browser": 1}
+    items.sort(key=lambda item: min(lasts.get(part, 2) for part in item.path.parts[-2:]))
     reasons = {"gpu": _no_gpu(), "browser": _no_browser()}
     for item in items:
         for name, reason in reasons.items():
@@ -29,7 +36,14 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def pytest_unconfigure():
+    """Else libraries say at the end that their objects are left."""
+    gc.unfreeze()
+
+
 def _no_gpu():
+    import torch
+
     return "" if torch.cuda.is_available() else "no CUDA device"
 
 
@@ -42,8 +56,24 @@ def _no_browser():
 @pytest.fixture(autouse=True)
 def nothing_left():
     """No process, thread, folder or hook that was not there before the test."""
+    from support import leftovers
+
     before = leftovers.traces()
     yield
     assert not leftovers.hooks(), f"still there: {leftovers.hooks()}"
     left = leftovers.since(before)
     assert not left, f"left behind: {sorted(left)}"
+
+
+@pytest.fixture
+def lost_interrupts_come_again(monkeypatch):
+    """Python loses an interrupt that comes inside a finalizer or a callback of the collector."""
+    say = sys.unraisablehook
+
+    def again(lost):
+        if lost.exc_type is not KeyboardInterrupt:
+            say(lost)
+        else:
+            threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    monkeypatch.setattr(sys, "unraisablehook", again)

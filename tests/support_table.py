@@ -22,6 +22,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 import torch
 from support import third_party_loaders
 from support.loaders import LONGER, Backwards, BulkNoise, Jitter, Noise, NoiseStream
+from support.odd_loaders import Grouped, Infinite, PatchQueue
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -119,6 +120,15 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "`ConcatDataset`": lambda: DataLoader(ConcatDataset([_data(), _data()]), 4, num_workers=2),
     "`random_split`": lambda: DataLoader(random_split(_data(), [0.5, 0.5])[0], 4, num_workers=2),
     "a subclass of `DataLoader`": lambda: Custom(_data(), 4, num_workers=2),
+    "a loader that keeps its iterator, as Ultralytics' does": lambda: Infinite(
+        _data(), 4, num_workers=2
+    ),
+    "a queue that owns a loader, as torchio's does": lambda: DataLoader(
+        PatchQueue(_data(), patches=1, num_workers=2, late=True), 4
+    ),
+    "a loader's samples in groups, as detectron2's": lambda: Grouped(
+        DataLoader(_data(), None, num_workers=2), 4
+    ),
     "any other iterable of batches": lambda: [torch.rand(4)] * 9,
 }
 REFUSED = "refused, with a sentence on what to give instead"
@@ -162,18 +172,11 @@ def _seen_of(library: str) -> str:
     if run.work.is_empty():
         return WAITS
     op, whole = third_party_loaders.OPS[library], any(map(_ONE.match, run.notes))
-    named = {one for stages in (run.work["stage"], *_others(run)) for one in stages}
-    if op and not any(name.startswith(op) for name in named):
-        return "in part: samples, without the names of their ops"
     if op and not any(name.startswith(op) for name in run.work["stage"]):
-        return "in part: the inner loader's workers are a run of their own, `run.others`"
+        return "in part: samples, without the names of their ops"
     if any("in other threads" in note for note in run.notes):
         return "in part: not what other threads of the workers do"
     return BATCHES if whole or run.samples(steady=False).is_empty() else "full"
-
-
-def _others(run: Any) -> list[Any]:
-    return [other.all_spans["stage"] for other in run.others]
 
 
 def seen_in(training: str) -> str:

@@ -89,7 +89,7 @@ class TestCaseB:
         ):
             demo.case_b_loader("backwards")
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_spawned_workers_find_the_demo(self):
         """Workers that are started by spawn can import the dataset and its transforms."""
         dataset = demo.case_b_loader(entries=2).dataset

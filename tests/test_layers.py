@@ -17,7 +17,10 @@ ROOT = Path(stallscope.__file__).parent
 LAYERS = {
     # layer: (its folders and modules, layers below that it may use, packages that it may use)
     "words": (
-        ("after_import errors files interrupts machine result stages stats store units"),
+        (
+            "after_import apart errors files interrupts machine pyspy_calls result stages "
+            "stats store units"
+        ),
         "",
         "numpy polars psutil torch matplotlib:types typing_extensions:types",
     ),

@@ -144,6 +144,14 @@ class TestMemory:
         groups = memory_groups(plant(version_2("/job") | files))
         assert [700, 900] == [group.limit_bytes for group in groups]
 
+    @pytest.mark.parametrize(("hard", "limit"), [("900", 400), ("300", 300), ("max", 400)])
+    def test_what_throttles_is_a_limit_too(self, plant, hard, limit):
+        """memory.high of 400 bytes, unless memory.max is below."""
+        files = {"sys/fs/cgroup/memory.high": "400", "sys/fs/cgroup/memory.max": hard}
+
+        (group,) = memory_groups(plant(version_2("/") | files))
+        assert limit == group.limit_bytes
+
 
 def test_of_this_machine():
     """Real files give numbers that are possible."""

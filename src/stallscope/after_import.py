@@ -23,7 +23,8 @@ def once_imported(name: str, do: Callable[[], object]) -> Iterator[None]:
 
     Args:
         name: of a top-level package; the call is made at once if it is imported already.
-        do: is called at most once, between the import and what follows it.
+        do: is called at most once, between the import and what follows it; what it raises comes out
+            of the import.
     """
     if name in sys.modules:
         do()
@@ -59,15 +60,21 @@ class _Finder:
             return None
         self._looks = True
         try:
-            spec = importlib.util.find_spec(name)
+            return self._watched(name)
+        except Exception:  # noqa: BLE001 - the finders behind this one say what is wrong, if anything
+            return None
         finally:
             self._looks = False
+
+    def _watched(self, name: str) -> ModuleSpec | None:
+        spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             execute = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
-                del loader.exec_module
+                with suppress(Exception):  # what is ours stops no import
+                    del loader.exec_module
                 self.go()
                 execute(module)
                 self._do()

@@ -29,5 +29,9 @@ class WorkspaceError(StallscopeError, OSError):
     """There is no place for the event logs (no room, or no right to write)."""
 
 
+class NoBatchError(StallscopeError, TimeoutError):
+    """A batch did not come within the budget and a grace; says where the worker stands."""
+
+
 class UnsupportedError(StallscopeError, RuntimeError):
     """A kind of loader or start method that is not measured; says which ones are."""

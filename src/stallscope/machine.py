@@ -107,10 +107,17 @@ def memory_available_bytes(root: Path = _ROOT) -> int:
 def memory_groups(root: Path = _ROOT) -> list[MemoryGroup]:
     """The control groups of this process that limit its memory, the tightest limit first."""
     folders = _folders("memory", root)
-    limits = [(_number(f / "memory.max", f / "memory.limit_in_bytes"), f) for f in folders]
+    limits = [(_memory_limit(folder), folder) for folder in folders]
     # Version 1 has a number near 2^63 for "no limit"
     found = [MemoryGroup(folder, limit) for limit, folder in limits if limit and limit < 1 << 60]
     return sorted(found, key=lambda group: group.limit_bytes)
+
+
+def _memory_limit(folder: Path) -> int | None:
+    """The least that a group limits: above `memory.high` its processes are put to sleep."""
+    hard = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
+    known = [limit for limit in (hard, _number(folder / "memory.high")) if limit is not None]
+    return min(known, default=None)
 
 
 def _left_in_machine(root: Path) -> int:

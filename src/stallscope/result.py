@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stallscope import store
+from stallscope.apart import apart
 from stallscope.errors import StallscopeError
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ class Result:
             kind: which picture; an unknown name lists the ones that there are.
         """
         face = self._face()
-        figure: Figure = face.plot(self, _choose("picture", kind, face.KINDS, face.WHOSE))
+        chosen = _choose("picture", kind, face.KINDS, face.WHOSE)
+        import_module("matplotlib.backends.backend_agg")  # a child's own import is lost with it
+        figure: Figure = apart(lambda: face.plot(self, chosen))
         return figure
 
     def panel(self, kind: str | None = None) -> Any:
@@ -78,10 +81,15 @@ class Result:
         return face.panel(self, _choose("panel", kind, face.PANELS, face.WHOSE))
 
     def __str__(self) -> str:
-        return str(self._face().document(self).text())
+        return str(self._document().text())
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/plain": str(self), "text/html": str(self._face().document(self).html())}
+        document = self._document()
+        return {"text/plain": str(document.text()), "text/html": str(document.html())}
+
+    def _document(self) -> Any:
+        face = self._face()
+        return apart(lambda: face.document(self))
 
     def _face(self) -> Any:
         return import_module(self._view)
@@ -106,7 +114,7 @@ class SavedResult(Result):
         Raises:
             RunFormatError: the folder holds something else, or cannot be written.
         """
-        return store.save(self, self._contents, Path(folder))
+        return apart(lambda: store.save(self, self._contents, Path(folder)))
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -118,7 +126,7 @@ class SavedResult(Result):
         Raises:
             RunFormatError: there is none of this kind, a damaged one, or one of another version.
         """
-        return store.read(cls, cls._contents, Path(folder))
+        return apart(lambda: store.read(cls, cls._contents, Path(folder)))
 
 
 class NoSuchKindError(StallscopeError, ValueError):

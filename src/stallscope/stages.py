@@ -110,6 +110,9 @@ OTHER: Final = Stage("other", "other")
 GARBAGE: Final = Stage("garbage collection", "other")
 """Python collects its oldest objects."""
 
+OTHER_NAMES: Final = Stage("other names", "other")
+"""What users name by `ss.stage`, where they make up more names than a table can show."""
+
 ANOTHER_LOADER: Final = Stage("another loader", "other")
 """A loop over another loader between two batches of this one: validation, mostly."""
 
@@ -172,9 +175,17 @@ WORKER_MEMORY: Final = "worker_memory_bytes"
 """A worker's own part of its memory: what it shares with others counts by their number."""
 WORKER_MAPPED: Final = "worker_mapped_bytes"
 """A worker's memory with all that it shares: pages that it copies from its parent add nothing."""
+WORKER_RESIDENT: Final = "worker_resident_bytes"
+WORKER_PROPORTIONAL: Final = "worker_proportional_bytes"
+WORKER_PRIVATE: Final = "worker_private_bytes"
+"""A worker's resident set, proportional set and unique set, pages of files included: the fields
+`Rss`, `Pss` and `Private_*` in proc_pid_smaps(5)."""
 
 GAUGES: Final = frozenset(
-    {MEMORY, SHM, GPU, GPU_MEMORY, THREADS, FILE_LOCK, WORKER_CORES, WORKER_MEMORY, WORKER_MAPPED}
+    {
+        *(MEMORY, SHM, GPU, GPU_MEMORY, THREADS, FILE_LOCK, WORKER_CORES),
+        *(WORKER_MEMORY, WORKER_MAPPED, WORKER_RESIDENT, WORKER_PROPORTIONAL, WORKER_PRIVATE),
+    }
 )
 """Read as they are; all others are read as counters (of seconds, bytes or operations)."""
 SHARES: Final = frozenset({CORE, QUEUED, DISK_BUSY, GPU})
@@ -191,6 +202,9 @@ NAMES: Final = {
     WORKER_CORES: "cores of a worker",
     WORKER_MEMORY: "memory of the workers",
     WORKER_MAPPED: "memory of the workers with what they share",
+    WORKER_RESIDENT: "resident set of the workers",
+    WORKER_PROPORTIONAL: "proportional set of the workers",
+    WORKER_PRIVATE: "unique set of the workers",
     MEMORY: "memory",
     SHM: "/dev/shm",  # noqa: S108 - a name
     DISK_BUSY: "disk busy",

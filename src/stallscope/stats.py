@@ -44,6 +44,8 @@ _FEWEST: Final = 4
 """Blocks, or windows beyond one for each process; with fewer there is nothing to resample."""
 PAIRS: Final = math.ceil(1 - math.log2(1 - LEVEL))
 """Pairs from which on the lowest and the highest ratio hold the median at this level: 6."""
+_FARTHEST: Final = math.log(1e3)
+"""No end of an interval is given as farther from its value than by this factor's logarithm."""
 _CLEAR: Final = 0.05
 """An interval is narrow if neither end is farther from the figure than this share of it."""
 
@@ -129,7 +131,8 @@ class Rates:
     """A rate, and those of resamples of the starts in which it was measured.
 
     Starts differ by what else the machine did, blocks by their samples; so whole starts are drawn,
-    and blocks inside of each.
+    and blocks inside of each. A few starts make percentile intervals too narrow; those are widened
+    as Student's t is wider than the normal.
 
     Args:
         starts: of each start, how much and in how many seconds its blocks were, shape (blocks, 2).
@@ -138,6 +141,7 @@ class Rates:
     def __init__(self, starts: Sequence[Floats]) -> None:
         much, seconds = np.concatenate(starts).sum(axis=0)
         self.rate = float(much / seconds)
+        self.starts = len(starts)
         self.draws = np.array([])
         """Empty where there is one block only, which tells nothing of others."""
         if sum(map(len, starts)) > 1:
@@ -145,23 +149,33 @@ class Rates:
             self.draws = sums[:, 0] / sums[:, 1]
 
     def interval(self) -> tuple[float | None, float | None]:
-        """The ends of the interval; None where there is one block only."""
-        return _ends(self.draws) if self.draws.size else (None, None)
+        """The ends of the interval; None where there is one block only.
+
+        Of a single start it says how much its blocks differ, and nothing of other starts.
+        """
+        if not self.draws.size:
+            return None, None
+        return _widened_ends(self.draws, self.rate, max(self.starts, 2), max(self.starts - 1, 1))
 
     def is_narrow(self) -> bool:
-        """Whether both ends are near."""
-        low, high = self.interval()
-        if low is None or high is None:
+        """Whether more starts would hardly move it: both ends are near, as far as seen by now."""
+        if not self.draws.size:
             return False
+        low, high = _ends(self.draws)
         return max(high - self.rate, self.rate - low) <= _CLEAR * self.rate
 
     def over(self, other: Rates) -> tuple[float, float | None, float | None]:
-        """How many times as fast this is as the other, with the ends of its interval."""
-        factor = self.rate / other.rate
-        if not (self.draws.size and other.draws.size):
+        """How many times as fast this is as the other, with the ends of its interval.
+
+        There is none where both have a single start: what the machine did in the one is not known
+        of the other.
+        """
+        factor, starts = self.rate / other.rate, self.starts + other.starts
+        if not (self.draws.size and other.draws.size) or starts < 3:  # noqa: PLR2004 - two to differ
             return factor, None, None
         # Drawn independently: the starts of the two are not the same.
-        return factor, *_ends(self.draws / np.random.default_rng(_SEED).permutation(other.draws))
+        ratios = self.draws / np.random.default_rng(_SEED).permutation(other.draws)
+        return factor, *_widened_ends(ratios, factor, starts, starts - 2)
 
 
 def paired_factor(
@@ -243,7 +257,7 @@ def share_intervals(
     columns = np.column_stack([samples, hits])
     sums = _resampled([columns[rows] for rows in groups])
     low, high = np.percentile(sums[:, 1:] / sums[:, :1], ENDS, axis=0)
-    wider = sqrt(len(which) / free) * t_quantile(free) / _Z
+    wider = _wider(len(which), free)
     low = np.clip(shares - (shares - low).clip(0) * wider, 0, 1)
     high = np.clip(shares + (high - shares).clip(0) * wider, 0, 1)
     # Where all windows say the same, resampling them says nothing
@@ -288,6 +302,19 @@ def t_quantile(free: int) -> float:
         + (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * free**2)
         + (3 * _Z**7 + 19 * _Z**5 + 17 * _Z**3 - 15 * _Z) / (384 * free**3)
     )
+
+
+def _wider(count: int, free: int) -> float:
+    """How many times as wide an interval from so many resampled groups has to be."""
+    return sqrt(count / free) * t_quantile(free) / _Z
+
+
+def _widened_ends(draws: Floats, value: float, starts: int, free: int) -> tuple[float, float]:
+    """The ends around a value that is above zero, for so many starts and degrees of freedom."""
+    low, high = (np.log(np.array(_ends(draws)) / value) * _wider(starts, free)).clip(
+        -_FARTHEST, _FARTHEST
+    )
+    return value * math.exp(min(low, 0.0)), value * math.exp(max(high, 0.0))
 
 
 def _ends(draws: Floats) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from typing import Final
 LONGEST: Final = 30
 """Characters of a name, unless a place has room for more."""
 
+_LONG_STEPS: Final = ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZE_STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _UNITS = "|".join(unit for _, unit in (*_TIME_STEPS, *_SIZE_STEPS))
@@ -36,6 +37,14 @@ def seconds(value: float | None) -> str:
         if abs(value) >= step * 0.9995:
             return f"{_digits(value / step)} {unit}"
     return "0 s" if value == 0 else f"{_digits(value * 1e9)} ns"
+
+
+def duration(value: float) -> str:
+    """A time that may be long, given in seconds: `duration(9000)` is '2.5 hours'."""
+    for step, unit in _LONG_STEPS:
+        if value >= 2 * step:
+            return f"{_digits(value / step)} {unit}"
+    return seconds(value)
 
 
 def size(value: float | None) -> str:
@@ -71,6 +80,11 @@ def words_of(told: str) -> list[str]:
     """The words of a sentence, between which a line may end: a value and its unit are one word."""
     spaced = " ".join(told.split())
     return _BETWEEN_WORDS.split(spaced) if spaced else []
+
+
+def unbroken(told: str) -> str:
+    """Tie what belongs together, a value and its unit, with spaces at which no line breaks."""
+    return " ".join(word.replace(" ", "\N{NO-BREAK SPACE}") for word in words_of(told))
 
 
 def times(factor: float) -> str:

@@ -29,7 +29,7 @@ from stallscope.errors import UnsupportedError
 from stallscope.loops.devices import Cpu
 from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.machine import usable_cores
-from stallscope.targets.object_graph import private_copy
+from stallscope.targets.loaders import private_copy
 
 if TYPE_CHECKING:
     from argparse import Namespace

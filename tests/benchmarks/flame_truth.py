@@ -17,7 +17,7 @@ from support.busy_loaders import Planted
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.flame import pyspy
+from stallscope import pyspy_calls
 from stallscope.flame.classify import table as shares
 from stallscope.machine import usable_cores
 
@@ -44,7 +44,7 @@ def main() -> None:
     )
     rows: list[tuple[str, ...]] = []
     stages: list[tuple[str, ...]] = []
-    found_py_spy = pyspy.executable
+    found_py_spy = pyspy_calls.executable
     for start in given.starts:
         loader = DataLoader(
             Planted(1_000_000, sample_s=given.sample_s),
@@ -55,7 +55,7 @@ def main() -> None:
         )
         busy = _busy(loader, given.batches)
         for by in ("py-spy", "in-process sampler"):
-            pyspy.executable = found_py_spy if by == "py-spy" else lambda: None
+            pyspy_calls.executable = found_py_spy if by == "py-spy" else lambda: None
             flame = ss.flame(loader, seconds=given.seconds, rate_hz=given.rate)
             assert flame.circumstances.how == by, flame.notes
             for worker in (ALL, *range(WORKERS)):

@@ -1,33 +1,34 @@
 """Does a gain that is claimed hold, on a machine that somebody else uses now and then?
 
-Once on the machine as it is, and for long, then again and again beside a neighbour that burns a
-core in bursts of 0.2 to 3 s. Claimed is what `ss.orders` recommends with an interval, the headroom
-of `ss.ladder` where it is distinguishable, and a cause that `ss.diagnose` names. A claim is false
-where the value of the quiet machine lies outside of its interval, or the quiet verdict is another
-one (`inconclusive` claims nothing). Run it on a machine that does nothing else.
+On the machine as it is, and for long, then again and again beside a neighbour that burns a core in
+bursts of 0.2 to 3 s. Claimed is what `ss.orders` recommends for case B with an interval, the
+headroom of `ss.ladder` where it is distinguishable, and a cause that `ss.diagnose` names. A claim
+is false where the value of the quiet machine lies outside of its interval, or where no quiet
+diagnosis of the same budget says that cause (`inconclusive` claims nothing). Run it on a machine
+that does nothing else.
 
     python tests/benchmarks/noise.py
+    python tests/benchmarks/noise.py --only ladder diagnose --trials 50 --budget 12
 """
 
 from __future__ import annotations
 
 import os
-import random
-import time
 import warnings
-from contextlib import contextmanager
-from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
 os.environ.setdefault("TQDM_DISABLE", "1")
 
 from benchkit.command import Option, arguments, table
+from benchkit.neighbour import neighbour
 from tqdm import tqdm
 
 import stallscope as ss
+from stallscope.demo import FasterRandomMask, case_b_loader
+from stallscope.machine import usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import polars as pl
 
 STEP_S = 0.02
 HEAD = ("what", "trials", "claims", "of them false", "claims nothing")
@@ -40,85 +41,79 @@ def main() -> None:
         trials=Option(20, 1, "of each beside the neighbour"),
         quiet=Option(90.0, 0.3, "of each on the quiet machine, seconds"),
         budget=Option(30.0, 0.3, "of each beside the neighbour, seconds"),
+        only=Option([*MEASURES], ["ladder"], "these"),
     )
     warnings.filterwarnings("ignore")
     target = ss.target("sample", step=ss.simulated_step(STEP_S))
-    true = {name: measure(target, given.quiet) for name, measure in MEASURES.items()}
-    claims: dict[str, list[bool | None]] = {name: [] for name in MEASURES}
-    with _neighbour():
-        for _ in tqdm(range(given.trials), disable=False):
-            for name, measure in MEASURES.items():
-                claims[name] += _holds(true[name], measure(target, given.budget))
-    rows = []
-    for name, held in claims.items():
-        claimed = [one for one in held if one is not None]
-        false = claimed.count(False)
-        rows.append(
-            (name, *map(str, (given.trials, len(claimed), false, len(held) - len(claimed))))
-        )
-    print(table(HEAD, rows))
-    for name, values in true.items():
-        print(f"{name}, quiet: {', '.join(f'{what} {value[0]}' for what, value in values.items())}")
-
-
-Claims = dict[str, tuple[object, object, object]]
-"""What is claimed, its value and the ends of its interval; a value without one is a name."""
-
-
-def _orders(target: ss.Target, budget_s: float) -> Claims:
-    rows = ss.orders(target, budget_s=budget_s).table().drop_nulls("speedup_low").to_dicts()
-    return {
-        row["order"]: (row["speedup"], row["speedup_low"], row["speedup_high"])
-        if row["recommended"]
-        else (row["speedup"], None, None)
-        for row in rows
+    measures = {name: MEASURES[name] for name in given.only}
+    true = {
+        name: quietly(target, given.quiet, given.budget) for name, (quietly, _) in measures.items()
     }
+    claims: dict[str, list[bool | None]] = {name: [] for name in measures}
+    with neighbour():
+        for _ in tqdm(range(given.trials), disable=False):
+            for name, (_, claimed) in measures.items():
+                claims[name] += claimed(target, given.budget, true[name])
+    print(table(HEAD, [_row(name, given.trials, held) for name, held in claims.items()]))
+    for name, value in true.items():
+        print(f"{name}, quiet: {value}")
 
 
-def _ladder(target: ss.Target, budget_s: float) -> Claims:
-    gain = ss.ladder(target, budget_s=budget_s).headroom().drop_nulls("factor_low")
-    if gain.is_empty():
-        return {}
-    row = gain.row(0, named=True)
-    ends = (row["factor_low"], row["factor_high"]) if row["distinguishable"] else (None, None)
-    return {"headroom": (row["factor"], *ends)}
+def _row(name: str, trials: int, held: list[bool | None]) -> tuple[str, ...]:
+    """A line of the table; `held` says of each claim whether it holds, None where there is none."""
+    claims = [one for one in held if one is not None]
+    numbers = trials, len(claims), claims.count(False), len(held) - len(claims)
+    return name, *map(str, numbers)
 
 
-def _diagnose(target: ss.Target, budget_s: float) -> Claims:
+def _orders(budget_s: float) -> pl.DataFrame:
+    """Of a published pipeline that has something to gain."""
+    loader = case_b_loader(num_workers=usable_cores())
+    faster = {"RandomMask": FasterRandomMask()}
+    return ss.orders(loader, alternatives=faster, budget_s=budget_s).table()
+
+
+def _gains(_target: ss.Target, quiet_s: float, _budget_s: float) -> dict[str, float]:
+    """How many times as fast each order is."""
+    found = _orders(quiet_s).drop_nulls("speedup")
+    return dict(found.select("order", "speedup").iter_rows())
+
+
+def _recommended(_target: ss.Target, budget_s: float, true: dict[str, float]) -> list[bool | None]:
+    rows = _orders(budget_s).filter("recommended").drop_nulls("speedup_low").to_dicts()
+    known = [row for row in rows if row["order"] in true]
+    held = [row["speedup_low"] <= true[row["order"]] <= row["speedup_high"] for row in known]
+    return held or [None]
+
+
+def _headroom(target: ss.Target, quiet_s: float, _budget_s: float) -> float:
+    """How many times as fast the loop is with everything cached."""
+    factors = ss.ladder(target, budget_s=quiet_s).headroom()["factor"].to_list()
+    return float(factors[0]) if factors else float("nan")
+
+
+def _claimed(target: ss.Target, budget_s: float, true: float) -> list[bool | None]:
+    gain = ss.ladder(target, budget_s=budget_s).headroom().filter("distinguishable")
+    return [row["factor_low"] <= true <= row["factor_high"] for row in gain.to_dicts()] or [None]
+
+
+def _causes(target: ss.Target, quiet_s: float, budget_s: float) -> list[str]:
+    """What is said in as many diagnoses as the time has room for, each once."""
+    rounds = range(max(round(quiet_s / budget_s), 1))
+    return sorted({ss.diagnose(target, budget_s=budget_s).verdict.code for _ in rounds})
+
+
+def _named(target: ss.Target, budget_s: float, true: list[str]) -> list[bool | None]:
     code = ss.diagnose(target, budget_s=budget_s).verdict.code
-    return {"verdict": (code, *((None, None) if code == "inconclusive" else (code, code)))}
+    return [None if code == "inconclusive" else code in true]
 
 
-MEASURES = {"orders": _orders, "ladder": _ladder, "diagnose": _diagnose}
-
-
-def _holds(true: Claims, claimed: Claims) -> list[bool | None]:
-    """Whether each claim holds; None where nothing is claimed, or the truth was not measured."""
-    return [
-        None if low is None or what not in true else low <= true[what][0] <= high
-        for what, (_, low, high) in claimed.items()
-    ]
-
-
-@contextmanager
-def _neighbour() -> Iterator[None]:
-    """Burn a core in bursts meanwhile."""
-    process = get_context("spawn").Process(target=_bursts, daemon=True)
-    process.start()
-    try:
-        yield
-    finally:
-        process.kill()
-        process.join()
-
-
-def _bursts() -> None:
-    draw = random.Random(os.getpid())
-    while True:
-        end_s = time.monotonic() + draw.uniform(0.2, 3.0)
-        while time.monotonic() < end_s:
-            sum(range(1000))
-        time.sleep(draw.uniform(0.2, 3.0))
+MEASURES = {
+    "orders": (_gains, _recommended),
+    "ladder": (_headroom, _claimed),
+    "diagnose": (_causes, _named),
+}
+"""What is measured once on the quiet machine, and what is claimed beside the neighbour."""
 
 
 if __name__ == "__main__":

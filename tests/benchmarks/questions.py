@@ -12,12 +12,12 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 os.environ.setdefault("TQDM_DISABLE", "1")
 
 from benchkit.command import Option, arguments
-from real_questions.judge import judge
-from real_questions.questions import KINDS, QUESTIONS, Question, workspace
+from real_questions.questions import KINDS, QUESTIONS, Question
 
 
 def main() -> None:
@@ -39,11 +39,11 @@ def main() -> None:
 def _ask(question: Question, budget_s: float) -> bool:
     import stallscope as ss
 
-    with workspace() as folder:
+    with TemporaryDirectory(prefix="questions-") as folder:
         found = ss.diagnose(
             question.make(Path(folder)), ss.simulated_step(question.step_s), budget_s=budget_s
         )
-    missed = judge(question, found.verdict)
+    missed = question.missed_by(found.verdict)
     took_s = found.circumstances.wall_s
     print(f"{question.name} ({question.asked}), was {question.before}")
     print(

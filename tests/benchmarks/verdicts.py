@@ -15,6 +15,7 @@ miss is printed, and what this machine cannot plant, which is no trial.
 
     python tests/benchmarks/verdicts.py
     python tests/benchmarks/verdicts.py --report
+    python tests/benchmarks/verdicts.py --neighbour --trials 0 --healthy 60 --file neighbour.jsonl
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import random
 import tempfile
 import time
 import warnings
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import chain
@@ -36,6 +38,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")  # of the trials' own bars; before tq
 
 from benchkit import TESTS
 from benchkit.command import Option, arguments
+from benchkit.neighbour import neighbour
 from benchkit.verdict_tables import AWAY, FAILED, HEALTHY, NEAR, PAIR, SINGLE, Line, report
 from planted import HEALTHY_CODE, PAIRS, PLANTED, Planted, plant, plant_pair
 from tqdm import tqdm
@@ -97,8 +100,10 @@ def main() -> None:
         budget=Option(60.0, 1.0, "of a diagnosis, seconds"),
         file=Option("verdicts.jsonl", "", "a line for each trial"),
         report=Option(False, False, "run nothing"),
+        neighbour=Option(False, False, "beside a process that burns a core in bursts"),
     )
-    with tempfile.TemporaryDirectory(prefix="benchmark-verdicts-") as folder:
+    beside = neighbour() if given.neighbour else nullcontext()
+    with beside, tempfile.TemporaryDirectory(prefix="benchmark-verdicts-") as folder:
         run_and_report(given, Path(given.file or f"{folder}/verdicts.jsonl"))
 
 

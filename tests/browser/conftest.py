@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ SETTINGS = {
 }
 APP = {"LabApp": {"expose_app_in_browser": True, "extension_manager": "readonly"}}
 SHORTER = {
-    r"\bBUDGET_S = \d+": "BUDGET_S = 10",
+    r"\bBUDGET_S = \d+": "BUDGET_S = 7",
     r"\bSTEP_S = [\d.]+": "STEP_S = 0.005",
     r"\bbatches=50\b": "batches=24",
     r"\bbatches=10\b": "batches=4",
@@ -59,12 +60,15 @@ def _settings(folder):
     return {name: str(folder / place) for name, place in names.items()}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def address(tmp_path_factory):
     """The address that `stallscope lab --no-browser` prints, with all notebooks copied."""
     folder = tmp_path_factory.mktemp("lab")
+    with socket.create_server(("127.0.0.1", 0)) as server:  # others start theirs at this moment
+        port = str(server.getsockname()[1])
+    command = ["stallscope", "lab", "--no-browser", "--dir", "notebooks", "--port", port]
     process = subprocess.Popen(
-        [sys.executable, "-m", "stallscope", "lab", "--no-browser", "--dir", "notebooks"],
+        [sys.executable, "-m", *command],
         cwd=folder,
         env={**os.environ, **_settings(folder), "PYTHONPATH": str(SOURCE)},
         stdout=subprocess.PIPE,

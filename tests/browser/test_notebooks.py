@@ -51,6 +51,9 @@ def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
         lab.shot(f"00_start_here-{theme}-answer", lab.answer())
         lab.shot(f"00_start_here-{theme}-page")
         assert "Verdict:" in lab.answer().inner_text()
+        causes = lab.page.locator(".jp-RenderedMarkdown table", has_text="what shows it").first
+        assert causes.locator("code", has_text="one-transform").count()
+        lab.shot(f"00_start_here-{theme}-causes", causes)
         for number, picture in enumerate(lab.pictures()):
             lab.shot(f"00_start_here-{theme}-picture-{number}", picture)
         lab.shot(f"00_start_here-{theme}-panel", panel.last)

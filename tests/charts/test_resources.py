@@ -38,6 +38,8 @@ FULL = CALM | {
     **{(stages.GPU, str(gpu)): (0.9, 1.0) for gpu in range(8)},
     **{(stages.GPU_MEMORY, str(gpu)): (70e9, 80e9) for gpu in range(8)},
     (stages.MEMORY, "container"): (31e9, 32e9),
+    (stages.WORKER_MEMORY, "100"): [1e9 + 1e8 * second for second in range(20)],
+    (stages.WORKER_MAPPED, "100"): 9e9,
     (stages.QUOTA, "container"): (1.2, 1.5),
     (stages.RECEIVED, "eth0"): (1.2e8, 1.25e8),
     (stages.DISK_READ, "vda"): [0.0, 3e9] * 10,

@@ -34,7 +34,7 @@ def ran(command, where):
 )
 def test_a_script_does_as_ever(end, tmp_path):
     """Output, traceback and exit code are plain Python's, and the run can be loaded."""
-    arguments = [SCRIPT, *(["--end", end] if end else [])]
+    arguments = [SCRIPT, *(["--end", end, "--by-hand"] if end else [])]
 
     plain = ran([sys.executable, *arguments], tmp_path)
     assert plain == ran([*WATCHED, *arguments], tmp_path)
@@ -45,8 +45,8 @@ def test_a_script_does_as_ever(end, tmp_path):
     assert [12] == [other.all_steps.height for other in run.others]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 1])
+@pytest.mark.thorough
+@pytest.mark.parametrize("workers", [0, 1])
 def test_warnings_name_the_same_lines(workers, tmp_path):
     """A `stacklevel` counts the frames that are there without us."""
     arguments = [SUPPORT / "warning_script.py", workers]
@@ -62,7 +62,7 @@ def test_warnings_name_the_same_lines(workers, tmp_path):
 @pytest.mark.slow
 def test_spawned_workers(tmp_path):
     """Workers that import the script again are seen, too."""
-    arguments = [SCRIPT, "--epochs", "1", "--workers", "1", "--start", "spawn"]
+    arguments = [SCRIPT, "--epochs", "1", "--workers", "1", "--start", "spawn", "--by-hand"]
 
     plain = ran([sys.executable, *arguments], tmp_path)
     assert plain == ran([*WATCHED, *arguments], tmp_path)
@@ -70,7 +70,7 @@ def test_spawned_workers(tmp_path):
     assert {"getitem", "collate", "batch"} == set(ss.load(tmp_path / "out").all_spans["stage"])
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_ranks_are_one_table(tmp_path):
     """Under torchrun each rank leaves a run, and they are read together."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]

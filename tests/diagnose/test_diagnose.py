@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,12 +14,13 @@ import torch
 from support.loaders import Fails, Noise, NoiseStream
 from support.planted_costs import SlowFetchDataset
 from torch import nn
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 import stallscope as ss
 from stallscope.diagnose import diagnose, verdict
 from stallscope.diagnose.causes import CAUSES
 from stallscope.diagnose.result import SPENT, TABLE
+from stallscope.targets.target import target
 
 SLOW = 0.01
 """Seconds that a sample waits for storage."""
@@ -35,6 +39,13 @@ def short(monkeypatch):
 def slow_storage(workers: int = 2, entries: int = 4000) -> DataLoader[Any]:
     """Samples that do nothing but wait for storage, far longer than the step takes."""
     return DataLoader(SlowFetchDataset(entries, SLOW), 8, num_workers=workers)
+
+
+class SlowSampler:
+    """Draws pairs of indices."""
+
+    def __iter__(self):
+        yield from ([0, 1] for _ in range(4))
 
 
 def phases(diagnosis: ss.Diagnosis) -> list[str]:
@@ -61,6 +72,20 @@ class SizedStream(NoiseStream):
 
     def __len__(self) -> int:
         return self.inner.entries
+
+
+class ThreadedCodec(Dataset):
+    """Unpacks each sample in two threads of its own, and only waits for them in Python."""
+
+    def __init__(self) -> None:
+        self.packed = zlib.compress(bytes(8_000_000))
+
+    def __len__(self) -> int:
+        return 4000
+
+    def __getitem__(self, _: int) -> float:
+        with ThreadPoolExecutor(2) as pool:  # zlib lets go of Python's lock, as PyAV's codecs do
+            return float(sum(map(len, pool.map(zlib.decompress, [self.packed] * 2))))
 
 
 def needs_two(_worker: int) -> None:
@@ -117,13 +142,30 @@ class TestResult:
 
 
 @pytest.mark.usefixtures("only_the_loop")
+@pytest.mark.slow
+def test_a_codec_in_threads_of_its_own_is_no_storage():
+    """Python waits while native threads compute: none of the findings says that storage is slow."""
+    loader = DataLoader(ThreadedCodec(), 4, num_workers=1)
+
+    found = ss.diagnose(loader, ss.simulated_step(0.002), budget_s=15).findings
+
+    assert {"storage-latency", "storage-bandwidth", "lock"}.isdisjoint(one.code for one in found)
+
+
 class TestTarget:
     def test_no_worker_is_the_main_process(self):
         """A loop that loads by itself is told to take workers."""
-        found = ss.diagnose(slow_storage(0), ss.simulated_step(0.005)).verdict
+        found = ss.diagnose(slow_storage(0), ss.simulated_step(0.005), budget_s=6).verdict
 
         assert "main-process" == found.code
         assert "num_workers" in found.next_step
+
+    def test_a_sampler_that_computes_is_named_by_its_place(self):
+        """The class of the user's that draws, and its line; torch's own ones have no such place."""
+        setup = diagnose.setup_of(target(DataLoader(Noise(), batch_sampler=SlowSampler())))
+
+        assert setup.sampler.startswith("SlowSampler.__iter__ (test_diagnose.py:")
+        assert "" == diagnose.setup_of(target(DataLoader(Noise(), 4, shuffle=True))).sampler
 
     def test_without_a_step_it_says_what_cannot_be_told(self):
         """A loader alone gets what bounds it, and a note on what a step would add."""
@@ -223,3 +265,26 @@ def test_an_iterator_says_why_no_more_was_measured(monkeypatch):
     found = ss.diagnose(iter(slow_storage()), ss.simulated_step(0.005))
 
     assert "the batches can be measured only once: no one worker" == found.spent["why"][-1]
+
+
+class Threaded(Noise):
+    """Each sample takes the longer, the more threads torch has."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.001 * torch.get_num_threads() ** 2)
+        return super().__getitem__(index)
+
+
+def test_the_loops_own_torch_threads_are_timed_beside_one():
+    """A loader without workers is recorded with one thread; the loop has more, which may cost."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        found = ss.diagnose(DataLoader(Threaded(4000), 2), ss.simulated_step(0.001), budget_s=3)
+        assert 4 == torch.get_num_threads()
+    finally:
+        torch.set_num_threads(threads)
+
+    (said,) = (one for one in found.findings if one.code == "main-process")
+    assert "with your loop's 4 torch threads" in said.title
+    assert said.evidence["batch_own_threads_s"] > said.evidence["batch_one_thread_s"]

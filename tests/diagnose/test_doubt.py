@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from support.build_facts import EVEN, IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of
+from support.build_facts import EVEN, IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of, taking
 
 from stallscope.diagnose import thresholds
-from stallscope.diagnose.exposure import Exposure
+from stallscope.diagnose.exposure import CROWDED, Exposure
 from stallscope.diagnose.facts import Gain
 from stallscope.diagnose.verdict import judge
 
@@ -34,6 +34,33 @@ class TestDoubt:
 
         assert "inconclusive" == found.code
         assert "other processes" in found.title
+
+    def test_other_processes_that_lengthen_the_step_excuse_no_worker(self):
+        """Workers keep up with a step that waits for a core, too, and would not with its own."""
+        crowd = {"worker_cpu": 0.4, "queued_share": 0.5}
+        crowded = known(load=1.6, use=crowd, others_share=0.6, work={("decode", "decode"): 1.0})
+
+        lengthened = replace(crowded, use=replace(crowded.use, loop_queued_share=0.4))
+
+        assert "inconclusive" == judge(crowded)[0].code
+        assert "decode" == judge(lengthened)[0].code
+
+    def test_work_that_is_too_much_for_its_own_cores_is_one_whatever_others_do(self):
+        """Nine tenths waiting for cores, and twice what the step leaves is left without that."""
+        use = {"worker_cpu": 0.3, "queued_share": 0.6, "loop_queued_share": 0.5}
+        work = {("Blur", "transform"): 1.0}
+        slow = known(stalled=0.9, work=work, load=10.0, use=use, others_share=0.6)
+        slow = replace(slow, exposure=replace(slow.exposure, free=0.1))
+
+        assert "one-transform" == judge(slow)[0].code
+
+    def test_a_sampler_that_computes_is_one_whatever_others_do(self):
+        """What is left of it is a third of a loop that is shorter without the neighbours."""
+        work = {("main process", "main"): 0.4, (CROWDED, CROWDED): 0.6}
+        slow = known(stalled=0.85, work=work, load=0.4, use=IDLE, others_share=0.6)
+        slow = replace(slow, exposure=replace(slow.exposure, free=0.1))
+
+        assert "main-process" == judge(slow)[0].code
 
     def test_other_processes_lower_the_confidence(self):
         """The same numbers on a busy machine are less sure."""
@@ -175,11 +202,20 @@ class TestDoubt:
         uneven = known(
             stalled=0.1,
             load=0.6,
-            making={"by_worker_s": {0: 0.15, 1: 0.09}},
+            making={"by_worker": {0: taking(0.15), 1: taking(0.09)}},
             stalled_by_worker={0: 0.9, 1: 0.1},
         )
 
         assert "slow-worker" not in [found.code for found in judge(uneven)]
+
+    def test_a_worker_whose_batches_differ_as_much_as_workers_do_is_no_cause(self):
+        """Half as slow again, with a quarter of its batches as quick as the other worker's."""
+        varies = known(
+            making={"by_worker": {0: taking(0.45, spread=0.5), 1: taking(0.3, spread=0.2)}},
+            stalled_by_worker={0: 0.9, 1: 0.1},
+        )
+
+        assert "slow-worker" not in [found.code for found in judge(varies)]
 
     def test_stalls_that_are_nothing_but_waiting_for_cores_are_no_cause(self):
         """A tenth of the loop's time, of which a third is left if nobody waits for a core."""

@@ -10,20 +10,19 @@ import pytest
 from support.build_ladder import a_ladder
 from support.build_run import a_run, deliveries_of, resources_of, spans_of, steps_of
 
-from stallscope.diagnose.exposure import CROWDED, MachineUse, exposure, use, waiting_s
+from stallscope.diagnose.exposure import CROWDED, exposure, waiting_s
 from stallscope.diagnose.facts import (
     Setup,
     facts,
     gain_of,
     making,
-    memory_growth,
     reading,
     spikes,
     starts,
 )
+from stallscope.diagnose.machine_use import MachineUse, use
 from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED
-from stallscope.run.decode import RESOURCES
-from stallscope.stages import LOOP, QUEUED, THREADS, WORKER, WORKER_MAPPED, WORKER_MEMORY
+from stallscope.stages import LOOP, QUEUED, THREADS, WORKER
 from stallscope.stats import stall_interval
 
 MANY = 12
@@ -95,6 +94,14 @@ class TestExposure:
 
         assert 0.2 == pytest.approx(found.waiting("fetch"))
         assert 0.0 == found.waiting("decode", "transform")
+
+    def test_what_lies_between_samples_waits_for_nothing_but_a_core(self):
+        """A worker loses its core where it reads the clock: that is no waiting of the batch."""
+        run = starving([SAMPLE | {"batch": 10.0}] * 4 * MANY, cpu_share={"batch": 0.1})
+
+        found = exposure(run, MachineUse(worker_cpu=0.5, queued_share=0.1))
+
+        assert 0.0 == found.waiting("collate")
 
     def test_wanting_a_core_is_no_waiting(self):
         """Half of the time computing and half in the queue for a core: nothing is waited for."""
@@ -226,35 +233,6 @@ class TestUse:
         assert MachineUse() == use(a_run([SAMPLE] * 8, steps=steps_of([0.1, 0.1])), 1)
 
 
-class TestMemory:
-    def grown(self, own_mb, all_mb):
-        """Facts of one worker whose memory was read once a second."""
-        rows = [
-            (0, n * 10**9, (n + 1) * 10**9, resource, "100", 1e6 * one, None)
-            for resource, values in ((WORKER_MEMORY, own_mb), (WORKER_MAPPED, all_mb))
-            for n, one in enumerate(values)
-        ]
-        run = a_run([SAMPLE] * 80, steps=steps_of([0.25] * 20))
-        resources = pl.DataFrame(rows, RESOURCES, orient="row", strict=False)
-        return memory_growth(replace(run, all_resources=resources), 1)
-
-    def test_pages_that_are_copied_add_nothing_to_what_is_mapped(self):
-        """20 MB a second of its own, and no more memory in all: copies of its parent's."""
-        found = self.grown([100, 120, 140, 160], [500, 500, 500, 500])
-
-        assert found.copied
-        assert 20e6 == pytest.approx(found.bytes_per_s)
-        assert 60e6 == pytest.approx(found.worker_bytes)
-
-    def test_what_is_kept_is_new_memory(self):
-        """20 MB a second more, also of what is mapped in all."""
-        assert not self.grown([100, 120, 140, 160], [500, 520, 540, 560]).copied
-
-    def test_what_has_stopped_does_not_grow(self):
-        """A cache that was filled in the first second."""
-        assert self.grown([100, 160, 160, 160], [500, 560, 560, 560]) is None
-
-
 class TestStarts:
     def test_what_an_epoch_begins_with_is_told_apart(self):
         """Epochs of ten steps of 0.1 s that begin with 1 s: half of their time."""
@@ -338,3 +316,29 @@ def test_facts_of_a_run_hold_together():
     assert 1.0 == pytest.approx(found.stall_share)
     assert MANY == found.steps
     assert 0.005 == pytest.approx(found.stage_s["decode"])
+
+
+class TestUnits:
+    def test_a_stage_of_whole_batches_takes_a_batch_its_time(self):
+        """A function that is called with whole batches: its 12 ms are no sample's."""
+        found = facts(starving(per_batch=True), Setup(num_workers=1))
+
+        assert "12 ms per batch" == found.each("Blur")
+
+    def test_a_stage_of_samples_takes_a_sample_its_time(self):
+        """And one that was not seen takes nothing that could be said."""
+        found = facts(starving(), Setup(num_workers=1))
+
+        assert ("3.0 ms per sample", "") == (found.each("Blur"), found.each("unseen"))
+
+
+class TestThreads:
+    @pytest.mark.parametrize(("cores", "waiting"), [(1.5, False), (0.15, True)])
+    def test_a_worker_that_waits_for_its_own_threads_computes(self, cores, waiting):
+        """Decoding that takes no CPU in the main thread, while its process keeps cores busy."""
+        run = starving(cpu_share={"fetch": 0.2, "decode": 0.1, "Blur": 0.2})
+        run = replace(run, all_resources=resources_of({(WORKER, "100"): cores}, 2))
+
+        found = facts(run, Setup(num_workers=1))
+
+        assert waiting == (found.exposure.waiting("fetch", "decode", "transform") > 0.5)

@@ -10,7 +10,8 @@ from stallscope.diagnose import verdict
 from stallscope.diagnose.verdict import judge
 
 WAITING = known(work=WAITS_IN_FETCH, use=IDLE)
-SURE = known(work={("decode", "decode"): 0.9, ("Blur", "transform"): 0.1})
+DECODES = known(work={("decode", "decode"): 0.9, ("Blur", "transform"): 0.1})
+SURE = replace(DECODES, megapixels=12.0)
 
 
 def asked(facts, *before):
@@ -23,6 +24,10 @@ class TestQuestions:
     def test_a_clear_cause_asks_for_nothing_more(self):
         """Decoding that dominates without doubt ends the measurement."""
         assert asked(SURE) is None
+
+    def test_what_decodes_no_image_asks_for_its_line(self):
+        """A video, a sound or a volume: what helps depends on what reads it."""
+        assert verdict.STACKS == asked(DECODES)
 
     def test_waiting_asks_whether_it_is_shared(self):
         """Storage, a lock and a full pipe look alike until one worker runs alone."""

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
-from support.build_facts import known
+from support.build_facts import COPIES, known
 
-from stallscope.diagnose.facts import Gain, MemoryGrowth
-from stallscope.diagnose.rules import computes_in_python, copies, idle_device, own_parts
+from stallscope.diagnose.facts import Gain, Spikes, ThreadTimes
+from stallscope.diagnose.rules import (
+    computes_in_python,
+    copies,
+    idle_device,
+    no_worker,
+    own_parts,
+    own_threads,
+)
 from stallscope.diagnose.verdict import judge
 
 CALM = {"stalled": 0.01, "load": 0.4}
+HERE = {"setup": {"num_workers": 0}}
 
 
 class TestOwnParts:
@@ -39,6 +48,34 @@ class TestOwnParts:
         slow = known(work={("main process", "main"): 0.9, ("Blur", "transform"): 0.1}, load=0.4)
 
         assert "main-process" == judge(slow)[0].code
+
+    def test_a_sampler_of_the_users_is_named(self):
+        """Where it draws is what to change, and not the workers."""
+        place = "Balanced.__iter__ (mine.py:7)"
+        work = {("main process", "main"): 0.9, ("Blur", "transform"): 0.1}
+
+        found = judge(known(work=work, load=0.4, setup={"sampler": place}))[0]
+
+        assert place in found.title
+        assert "draw indices beforehand" in found.next_step
+
+
+SMALL = Spikes(usual_s=2e-6)
+
+
+class TestSmallSamples:
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {"work": {("collate", "collate"): 1.0}},
+            {"work": {("getitem", "getitem"): 1.0}},
+            {"work": {("collate", "collate"): 1.0}, "setup": {"num_workers": 0}},
+        ],
+    )
+    def test_samples_that_are_one_look_into_an_array_are_to_be_taken_at_once(self, more):
+        """Two microseconds for a sample: what takes the time is that there are so many."""
+        assert "__getitems__" in judge(known(**more, spikes=SMALL))[0].next_step
+        assert "__getitems__" not in judge(known(**more))[0].next_step
 
 
 class TestComputesInPython:
@@ -85,29 +122,43 @@ class TestDevice:
         assert not found.tested
 
 
-GROWTH = MemoryGrowth(20e6, 40e6, share_per_min=0.5, copied=True, left_s=600.0)
+LEAK = replace(COPIES, copied_share=0.0, end_bytes=None, left_s=4 * 3600.0, limit="container")
 
 
 class TestMemoryGrowth:
     def test_a_healthy_loop_whose_workers_grow_is_told_so(self):
         """No stall, and 40 MB a second: the pages of Python objects are copied."""
-        found = judge(known(**CALM, memory_growth=GROWTH))[0]
+        found = judge(known(**CALM, memory_growth=COPIES))[0]
 
         assert "memory-growth" == found.code
-        assert "40 MB/s" in found.title
+        assert "2.4 GB a minute in 2 workers, 1.0 GB per 1,000 samples" in found.title
+        assert found.title.endswith("ends at 9.0 GB at most")
         assert "reference count" in found.next_step
+
+    def test_new_memory_is_a_leak_with_a_time_left(self):
+        """Nothing of it copied: the limit is named, and when it is met."""
+        found = judge(known(**CALM | {"setup": {"persistent": True}}, memory_growth=LEAK))[0]
+
+        assert found.title.endswith("the memory of the container is full in 4.0 hours")
+        assert "cache without a limit" in found.next_step
+
+    def test_workers_that_end_before_it_is_full_give_it_back(self):
+        """A thousand batches of an epoch take less than four hours; they end with it."""
+        found = judge(known(**CALM, memory_growth=LEAK))[0]
+
+        assert "the workers end with the epoch, in 101 s at most, and give it back" in found.title
 
     def test_a_loop_that_starves_hears_of_it_beside_its_cause(self):
         """What costs time now comes first."""
-        first, *rest = judge(known(work={("decode", "decode"): 1.0}, memory_growth=GROWTH))
+        first, *rest = judge(known(work={("decode", "decode"): 1.0}, memory_growth=COPIES))
 
         assert "decode" == first.code
         assert "memory-growth" in [one.code for one in rest]
 
-    @pytest.mark.parametrize("less", [{"worker_bytes": 1e6}, {"share_per_min": 0.01}])
+    @pytest.mark.parametrize("less", [{"grown_bytes": 40e6}, {"share_per_min": 0.01}])
     def test_a_cache_that_fills_is_no_finding(self, less):
         """A few megabytes, or a few per cent a minute, are what a young process grows by."""
-        assert "healthy" == judge(known(**CALM, memory_growth=replace(GROWTH, **less)))[0].code
+        assert "healthy" == judge(known(**CALM, memory_growth=replace(COPIES, **less)))[0].code
 
 
 SPINNING = {"use": {"threads": 67.0}, "extra_threads_share": 0.8}
@@ -156,3 +207,57 @@ class TestLocks:
 
         assert "lock" == judge(waits)[0].code
         assert "lock of a file 60%" in judge(waits)[0].title
+
+
+class TestDecode:
+    def test_what_is_no_image_gets_no_images_advice(self):
+        """PIL's draft is for images that PIL opened, and for no video, sound or text."""
+        work = {("decode", "decode"): 1.0}
+        images, others = (judge(known(work=work, megapixels=one))[0] for one in (0.3, None))
+
+        assert "PIL" in images.next_step
+        assert "PIL" not in others.next_step
+
+
+class TestThreads:
+    WORK: ClassVar = {("getitem", "getitem"): (0.9, 0.0), ("Blur", "transform"): 0.1}
+
+    def test_own_code_that_waits_for_its_own_threads_is_no_storage(self):
+        """A codec that decodes in threads of its own computes, though Python waits for it."""
+        found = judge(known(work=self.WORK, threads_compute=True))[0]
+
+        assert "one-transform" == found.code
+        assert "threads of its own" in found.title
+
+    def test_what_takes_whole_batches_is_told_of_a_batch(self):
+        """The time of a function that gets whole batches is a batch's."""
+        found = judge(known(work={("augment", "transform"): 1.0}, whole_batches={"augment"}))[0]
+
+        assert "per batch" in found.title
+
+
+class TestOwnThreads:
+    SLOWED = ThreadTimes(threads=8, own_s=1.5, one_s=0.087)
+
+    def test_a_loop_that_would_not_wait_with_one_thread(self):
+        """What the loop's threads cost is the verdict, though one thread is quick enough."""
+        verdict = judge(known(**CALM, **HERE, own_threads=self.SLOWED))[0]
+
+        assert "main-process" == verdict.code
+        assert "1.5 s with your loop's 8 torch threads, and 87 ms with one" in verdict.title
+
+    def test_a_loop_that_waits_with_one_thread_too(self):
+        """Both times are said, and are evidence."""
+        found = no_worker(known(stalled=0.98, **HERE, own_threads=self.SLOWED))
+
+        assert "with one torch thread; a batch takes 1.5 s" in found.title
+        assert (1.5, 0.087) == tuple(
+            found.evidence[f"batch_{which}_s"] for which in ("own_threads", "one_thread")
+        )
+
+    def test_a_difference_that_a_neighbour_makes_is_none(self):
+        """Times that are nearly the same are evidence, and no cause."""
+        facts = known(**HERE, own_threads=ThreadTimes(2, 0.1, 0.08))
+
+        assert own_threads(facts) is None
+        assert "torch thread" not in no_worker(facts).title

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import polars as pl
 import psutil
@@ -17,6 +18,7 @@ from support.loaders import Noise
 from torch.utils.data import DataLoader
 
 import stallscope as ss
+from stallscope import pyspy_calls
 from stallscope.errors import RunFormatError
 from stallscope.flame import pyspy
 from stallscope.flame.result import IN_PROCESS, PY_SPY, SAMPLES
@@ -33,24 +35,19 @@ def loader():
     return DataLoader(Planted(), 2, num_workers=2)
 
 
-@pytest.fixture
-def training():
-    """Starts a training of its own; gives its process and the ids of its workers."""
-    started = []
-
-    def start(workers):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "support.busy_loaders", "--train", str(workers)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        started.append(process)
-        return process, [int(pid) for pid in process.stdout.readline().split()]
-
-    yield start
-    for process in started:
+@contextmanager
+def started(workers):
+    """A training in a process of its own, until the end: its process, the ids of its workers."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "support.busy_loaders", "--train", str(workers)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    try:
+        yield process, [int(pid) for pid in process.stdout.readline().split()]
+    finally:
         if process.poll() is None:
             for child in psutil.Process(process.pid).children(recursive=True):
                 child.kill()
@@ -59,9 +56,16 @@ def training():
         process.stdout.close()
 
 
+@pytest.fixture(scope="class")
+def training():
+    """Two workers, for all who only look."""
+    with started(2) as running:
+        yield running
+
+
 def no_py_spy(monkeypatch):
     """As where it is not installed."""
-    monkeypatch.setattr(pyspy, "executable", lambda: None)
+    monkeypatch.setattr(pyspy_calls, "executable", lambda: None)
 
 
 def stages(flame):
@@ -74,7 +78,7 @@ def notes(flame):
     return "\n".join(flame.notes)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def recorded():
     """What was seen in the workers of a real loader; the generators are where they were."""
     before = torch.get_rng_state()
@@ -162,6 +166,16 @@ class TestOfALoader:
         with pytest.raises(RunFormatError, match=r"is not a flame: it has no flame\.json"):
             ss.Flame.load(tmp_path)
 
+    @pytest.mark.slow
+    def test_its_own_process(self):
+        """The workers of a loader that this process iterates itself."""
+        batches = iter(DataLoader(Planted(), 2, num_workers=1))
+        next(batches)
+
+        flame = ss.flame(pid=os.getpid(), seconds=0.3)
+
+        assert 1 == flame.circumstances.num_workers
+
 
 class TestShortLoaders:
     @pytest.mark.slow
@@ -169,7 +183,7 @@ class TestShortLoaders:
         """A stream that ends before the time does is started again, and that is said."""
         flame = ss.flame(DataLoader(ShortAtFirst(), 2, num_workers=1), seconds=0.8)
 
-        assert "the loader is short: it was started 2 times" in notes(flame)
+        assert re.search(r"the loader is short: it was started [2-9] times", notes(flame))
         assert flame.samples.height
 
     @pytest.mark.slow
@@ -202,7 +216,7 @@ class TestRefused:
     def test_the_kernel_refuses(self, monkeypatch, tmp_path):
         """An undumpable worker, and a py-spy without the right to look into those."""
         program = busy_loaders.plain_py_spy(tmp_path)
-        monkeypatch.setattr(pyspy, "executable", lambda: program)
+        monkeypatch.setattr(pyspy_calls, "executable", lambda: program)
         loader = DataLoader(Planted(), 2, num_workers=2, worker_init_fn=busy_loaders.undumpable)
 
         flame = ss.flame(loader, seconds=0.7)
@@ -216,8 +230,8 @@ class TestRefused:
     def test_py_spy_hangs(self, monkeypatch, tmp_path):
         """It is ended after its time, and the processes sample themselves."""
         program = busy_loaders.script(tmp_path, "#!/bin/sh\nexec sleep 600\n")
-        monkeypatch.setattr(pyspy, "executable", lambda: program)
-        monkeypatch.setattr(pyspy, "DUMP_S", 0.3)
+        monkeypatch.setattr(pyspy_calls, "executable", lambda: program)
+        monkeypatch.setattr(pyspy_calls, "DUMP_S", 0.3)
 
         flame = ss.flame(DataLoader(Planted(), 2, num_workers=1), seconds=0.5)
 
@@ -228,7 +242,7 @@ class TestRefused:
         """It says that a newer one may."""
         text = "#!/bin/sh\necho 'Error: Unsupported version of Python: 3.99.0' >&2\nexit 1\n"
         program = busy_loaders.script(tmp_path, text)
-        monkeypatch.setattr(pyspy, "executable", lambda: program)
+        monkeypatch.setattr(pyspy_calls, "executable", lambda: program)
 
         flame = ss.flame(DataLoader(Planted(), 2, num_workers=1), seconds=0.5)
 
@@ -245,23 +259,11 @@ class TestRefused:
         assert f"the {IN_PROCESS} has no gil" in notes(flame)
         assert not flame.circumstances.gil
 
-    @pytest.mark.slow
-    def test_a_training_that_may_not_be_looked_into(self, monkeypatch, tmp_path, training):
-        """One sentence with the setting."""
-        text = "#!/bin/sh\necho 'Permission Denied: Try running again with elevated' >&2\nexit 1\n"
-        process, _ = training(1)
-        program = busy_loaders.script(tmp_path, text)
-        monkeypatch.setattr(pyspy, "executable", lambda: program)
-        monkeypatch.setattr(pyspy, "_ptrace_scope", lambda: 1)
-
-        with pytest.raises(ss.StallscopeError, match=r"sysctl kernel\.yama\.ptrace_scope=0"):
-            ss.flame(pid=process.pid, seconds=0.3)
-
 
 class TestOfATrainingThatRuns:
     def test_its_workers(self, training):
         """They are found below it, each with its own number, and it goes on."""
-        process, workers = training(2)
+        process, workers = training
 
         flame = ss.flame(pid=process.pid, seconds=0.7)
 
@@ -272,11 +274,10 @@ class TestOfATrainingThatRuns:
         assert process.stdout.readline()
 
     @pytest.mark.slow
-    def test_without_workers(self, training):
+    def test_without_workers(self):
         """The process itself is sampled, and it says so."""
-        process, _ = training(0)
-
-        flame = ss.flame(pid=process.pid, seconds=0.5)
+        with started(0) as (process, _):
+            flame = ss.flame(pid=process.pid, seconds=0.5)
 
         assert "has no DataLoader workers now" in notes(flame)
         assert {process.pid} == set(flame.samples["pid"])
@@ -284,7 +285,7 @@ class TestOfATrainingThatRuns:
     @pytest.mark.slow
     def test_one_of_its_workers(self, training):
         """It is sampled alone."""
-        _, workers = training(2)
+        _, workers = training
 
         flame = ss.flame(pid=workers[1], seconds=0.5)
 
@@ -293,14 +294,14 @@ class TestOfATrainingThatRuns:
     @pytest.mark.slow
     def test_whose_stack_changes_while_it_is_read(self, monkeypatch, tmp_path, training):
         """It is read again: py-spy does not stop the process, and may lose its way once."""
-        _, workers = training(1)
-        real, lost = pyspy.executable(), tmp_path / "lost"
+        _, workers = training
+        real, lost = pyspy_calls.executable(), tmp_path / "lost"
         text = (
             f"#!/bin/sh\nif [ ! -e {lost} ]; then\n  touch {lost}\n"
             f"  echo 'Error: Failed to get stack traces' >&2\n  exit 1\nfi\nexec {real} \"$@\"\n"
         )
         program = busy_loaders.script(tmp_path, text)
-        monkeypatch.setattr(pyspy, "executable", lambda: program)
+        monkeypatch.setattr(pyspy_calls, "executable", lambda: program)
 
         flame = ss.flame(pid=workers[0], seconds=0.3)
 
@@ -308,14 +309,16 @@ class TestOfATrainingThatRuns:
         assert {workers[0]} == set(flame.samples["pid"])
 
     @pytest.mark.slow
-    def test_its_own_process(self):
-        """The workers of a loader that this process iterates itself."""
-        batches = iter(DataLoader(Planted(), 2, num_workers=1))
-        next(batches)
+    def test_a_training_that_may_not_be_looked_into(self, monkeypatch, tmp_path, training):
+        """One sentence with the setting."""
+        text = "#!/bin/sh\necho 'Permission Denied: Try running again with elevated' >&2\nexit 1\n"
+        process, _ = training
+        program = busy_loaders.script(tmp_path, text)
+        monkeypatch.setattr(pyspy_calls, "executable", lambda: program)
+        monkeypatch.setattr(pyspy_calls, "_ptrace_scope", lambda: 1)
 
-        flame = ss.flame(pid=os.getpid(), seconds=0.3)
-
-        assert 1 == flame.circumstances.num_workers
+        with pytest.raises(ss.StallscopeError, match=r"sysctl kernel\.yama\.ptrace_scope=0"):
+            ss.flame(pid=process.pid, seconds=0.3)
 
     def test_that_is_gone(self):
         """One sentence."""
@@ -344,7 +347,7 @@ class TestOfATrainingThatRuns:
     @pytest.mark.slow
     def test_that_is_not_ours(self, monkeypatch, training):
         """One sentence that says as whom to run."""
-        process, _ = training(0)
+        process, _ = training
         monkeypatch.setattr(os, "geteuid", lambda: 4711)
 
         with pytest.raises(ss.StallscopeError, match="belongs to another user"):
@@ -353,16 +356,15 @@ class TestOfATrainingThatRuns:
     @pytest.mark.slow
     def test_py_spy_is_missing(self, monkeypatch, training):
         """One sentence with what to install."""
-        process, _ = training(0)
+        process, _ = training
         no_py_spy(monkeypatch)
 
         with pytest.raises(ss.StallscopeError, match="pip install py-spy"):
             ss.flame(pid=process.pid)
 
     @pytest.mark.slow
-    def test_workers_that_end_between_probe_and_record(self, monkeypatch, training):
+    def test_workers_that_end_between_probe_and_record(self, monkeypatch):
         """One sentence that says when to call again."""
-        process, workers = training(1)
         learn = pyspy.Spy._learn
 
         def killed(spy):
@@ -373,7 +375,10 @@ class TestOfATrainingThatRuns:
 
         monkeypatch.setattr(pyspy.Spy, "_learn", killed)
 
-        with pytest.raises(ss.StallscopeError, match="call again while an epoch is running"):
+        with (
+            started(1) as (process, workers),
+            pytest.raises(ss.StallscopeError, match="call again while an epoch is running"),
+        ):
             ss.flame(pid=process.pid, seconds=0.5)
 
 

@@ -8,7 +8,14 @@ import pytest
 import torch
 
 import stallscope
-from stallscope.flame.classify import StackFrame, short, shown
+from stallscope.flame.classify import (
+    StackFrame,
+    StackFunction,
+    is_library,
+    own_folders,
+    short,
+    shown,
+)
 from stallscope.flame.sampling import collapsed
 from stallscope.stages import DECODE, GETITEM, Stage, frame_name, of_frame
 
@@ -46,6 +53,30 @@ def test_keeps_the_path_of_the_users_code():
     assert "datasets/load.py" == shown("/x/lib/python3.12/site-packages/datasets/load.py")
     assert "json/decoder.py" == shown("/usr/lib/python3.12/json/decoder.py")
     assert "torch/__init__.py" == short(str(TORCH / "__init__.py"))
+
+
+def test_own_code_lies_in_the_project_or_beside_the_script(tmp_path):
+    """A checkout of somebody's library elsewhere is a library, also where no list has its name."""
+    files = [tmp_path / f"{one}.py" for one in ("mine/src/pack/data", "jobs/train", "code/lib/io")]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    (tmp_path / "mine/pyproject.toml").touch()
+    (tmp_path / "mine/notebooks").mkdir()
+    (tmp_path / "code/lib/__init__.py").touch()
+    own = own_folders(str(tmp_path / "mine/notebooks"), str(tmp_path / "jobs/train.py"))
+
+    shown_as = [shown(str(file), own) for file in files]
+
+    assert [str(files[0]), str(files[1]), "lib/io.py"] == shown_as
+    assert [False, False, True] == [is_library(StackFunction("f", one)) for one in shown_as]
+
+
+def test_a_module_of_one_file_is_a_library_where_it_is_installed():
+    """Its name alone could be the user's."""
+    text = shown("/x/lib/python3.12/site-packages/six.py")
+
+    assert is_library(StackFunction("f", text))
 
 
 def test_the_innermost_stage():
@@ -98,6 +129,11 @@ def test_nobody_who_watches_is_in_it():
 def test_a_name_cannot_break_the_form():
     """A semicolon would end a frame."""
     assert "a: b (/x/c: d.py:1)" == str(StackFrame("a; b", "/x/c; d.py", 1))
+
+
+def test_a_torn_name_holds_nothing_that_cannot_be_shown():
+    """A name that was read while its process went on may hold a NUL byte."""
+    assert "re ad (/x/mi ne.py:1)" == str(StackFrame("re\0ad", "/x/mi\x1fne.py", 1))
 
 
 @pytest.mark.parametrize(

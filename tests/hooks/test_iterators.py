@@ -25,7 +25,14 @@ MODULES = {
     "albumentations": ("albumentations.core.composition",),
     "MONAI": ("monai.transforms.compose",),
 }
-NAMES = [name for name in LIBRARIES if called(name) in MODULES and "Thread" not in name]
+NAMES = [
+    pytest.param(
+        name, marks=[pytest.mark.thorough] if called(name) in ("albumentations", "MONAI") else []
+    )
+    for name in LIBRARIES
+    if called(name) in MODULES and "Thread" not in name
+]
+"""Those that have no adapter take long to import, and their ops are hooked as all others are."""
 
 
 def batches_of(name: str, *, recorded: bool) -> tuple[list[Any], Any]:
@@ -136,6 +143,17 @@ def test_a_mapped_function_is_a_stage(tmp_path):
     dataset = numbers.to_iterable_dataset().map(double).filter(whole)
     times = time_of(record(dataset, tmp_path, batches=[(0, 0), (0, 0)], collate=list))
     assert times == {"double": 4 * 200, "whole": 4 * 50}
+
+
+def test_formatting_text_is_no_decoding(tmp_path):
+    """Columns that become tensors: what `datasets` does for them is a stage, and none of images."""
+    datasets = pytest.importorskip("datasets")
+    texts = datasets.Dataset.from_list([{"text": str(number)} for number in range(4)])
+    dataset = texts.to_iterable_dataset().with_format("torch")
+    decoded = record(dataset, tmp_path, batches=[(0, 0), (0, 0)], collate=list)
+    kinds = dict(decoded.spans.select("stage", "kind").iter_rows())
+    assert "format" in kinds
+    assert "decode" not in kinds.values()
 
 
 def test_a_transform_of_whole_batches_is_a_stage(tmp_path):

@@ -166,6 +166,88 @@ class TestDecoding:
         ]
 
 
+def module_of(monkeypatch: Any, name: str, **holds: Any) -> Any:
+    """A library that is not installed, of which somebody has imported this module."""
+    module: Any = ModuleType(name)
+    vars(module).update(holds)
+    monkeypatch.setitem(sys.modules, name, module)
+    return module
+
+
+class TestShapes:
+    """Of calls as libraries have them that `.[ci]` does not bring."""
+
+    def test_a_generator_that_decodes_is_timed_by_each_next(self, tmp_path, monkeypatch):
+        """As PyAV's `container.decode`: the frames come as they did, and each of them is decode."""
+
+        class InputContainer:
+            def decode(self, video: int) -> Any:
+                yield from np.eye(3)[video:]
+
+        module_of(monkeypatch, "av.container.input", InputContainer=InputContainer)
+        original = InputContainer.decode
+        READ[0] = lambda _: np.stack(list(InputContainer().decode(video=1)))
+        recorded = record(Files(None), tmp_path)
+
+        decodes = recorded.spans["stage"].cast(str).to_list().count("decode")
+        assert 4 * (2 + 1) == decodes  # two frames, and the end
+        assert np.array_equal(np.eye(3)[1:], READ[0](0))
+        assert original is InputContainer.decode
+
+    def test_a_class_that_cannot_be_changed_is_left_alone(self, tmp_path, monkeypatch):
+        """As those made in C: the data comes, and its time is the dataset's own."""
+
+        class Fixed(type):
+            def __setattr__(cls, name: str, value: Any) -> None:
+                raise TypeError(name)
+
+        class Array(metaclass=Fixed):
+            def __getitem__(self, index: Any) -> Any:
+                return np.zeros(index)
+
+        module_of(monkeypatch, "zarr", Array=Array)
+
+        assert {"getitem": 4} == stages_of(lambda _: Array()[9], tmp_path)
+
+    def test_nothing_is_imported_by_looking(self, tmp_path, monkeypatch):
+        """A library that imports its parts when they are asked for is not asked."""
+        asked = []
+        lazy = module_of(monkeypatch, "imageio.v3", __getattr__=asked.append)
+
+        stages_of(lambda _: 0, tmp_path)
+
+        assert not asked
+        assert lazy.imread is None  # it would have answered
+
+    def test_a_method_of_a_library_is_a_stage(self, tmp_path, monkeypatch):
+        """As nibabel's: reading happens when the array is taken, after a stage of its own."""
+
+        class ArrayProxy:
+            def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+                return np.zeros(9)
+
+        module_of(monkeypatch, "nibabel", load=lambda path: ArrayProxy())
+        module_of(monkeypatch, "nibabel.arrayproxy", ArrayProxy=ArrayProxy)
+        read = lambda _: sys.modules["nibabel"].load("x.nii")  # noqa: E731 - as a dataset's line
+
+        assert {"getitem": 4, "fetch": 4, "decode": 4} == stages_of(read, tmp_path)
+
+    def test_rows_of_a_table_are_the_datasets_own_code(self, tmp_path):
+        """Stacks name the function that looks them up, which is what to change, and at no cost."""
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame({"x": range(8)})
+
+        assert {"getitem": 4} == stages_of(lambda i: frame.iloc[i], tmp_path)
+
+    def test_compressed_arrays_are_read_where_they_are_taken(self, tmp_path):
+        """`numpy.load` of an npz opens it; its arrays are read by their names."""
+        np.savez_compressed(tmp_path / "x.npz", x=np.zeros(99))
+        READ[0] = lambda _: np.load(tmp_path / "x.npz")["x"]
+        spans = record(Files(None), tmp_path).spans
+
+        assert 4 * 2 <= spans["stage"].cast(str).to_list().count("fetch")
+
+
 class TestTransforming:
     def test_in_the_datasets_own_code_a_call_is_a_stage(self, photograph, tmp_path):
         """Without a transform around them, library calls have stages of their own."""

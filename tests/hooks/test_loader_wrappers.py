@@ -18,8 +18,8 @@ from stallscope.hooks import iterators
 
 BATCHES = 6
 NAMES = (
-    "timm's PrefetchLoader",
-    "fastai",
+    pytest.param("timm's PrefetchLoader", marks=pytest.mark.thorough),
+    pytest.param("fastai", marks=pytest.mark.thorough),  # both take long to import
     "accelerate",
     "webdataset's WebLoader, batched again",
 )

@@ -22,8 +22,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from stallscope.hooks import ops
-from stallscope.hooks.fetchers import is_chosen
 from stallscope.hooks.stage_log import TAG_SHIFT, Tag, read_log
+from stallscope.hooks.stretches import is_chosen
 
 SAMPLES = 4  # two batches of two
 

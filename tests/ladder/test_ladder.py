@@ -114,7 +114,7 @@ MORE_BATCHES = (
 
 
 class TestWhichRungsThereAre:
-    @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
+    @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
     def test_of_a_dataset_with_a_transform(self, workers):
         """All that need no GPU."""
         dataset = SlowFetchDataset(64, 0.001, BusyOp(0.001))
@@ -141,14 +141,14 @@ class TestWhichRungsThereAre:
         assert "does more with what comes out" in why_not(ladder, FETCHED)
         assert TRANSFORMED.name in measured(ladder)
 
-    @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.thorough)])
     def test_of_a_stream(self, workers):
         """It cannot be asked for the same samples again, but its samples can be kept."""
         ladder = quick(DataLoader(NoiseStream(400), 4, num_workers=workers))
 
         assert [AS_IT_IS.name, TRANSFORMED.name, BATCHES.name] == measured(ladder)
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_of_a_loader_without_an_end(self):
         """Nothing asks for its length."""
         assert BATCHES.name in measured(quick(DataLoader(Endless(), 4, num_workers=1)))
@@ -165,7 +165,7 @@ class TestWhichRungsThereAre:
         [
             {"batch_size": 4, "collate_fn": as_dict},
             {"batch_size": None},
-            *(pytest.param(settings, marks=pytest.mark.slow) for settings in MORE_BATCHES),
+            *(pytest.param(settings, marks=pytest.mark.thorough) for settings in MORE_BATCHES),
             pytest.param(
                 {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "spawn"},
                 marks=pytest.mark.thorough,
@@ -213,7 +213,7 @@ class TestWhichRungsThereAre:
 
         assert "the loader gave no more batches" == why_not(ladder, BATCHES)
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_that_have_no_limit(self):
         """An infinite budget ends when the answer is clear."""
         ladder = quick(DataLoader(Noise(64), 4), budget_s=math.inf)
@@ -227,7 +227,7 @@ class TestWhichRungsThereAre:
         assert "the loader ended after 2 batches" in why_not(ladder, AS_IT_IS)
         assert "was not measured" in str(ladder)
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_of_a_short_dataset_go_on(self):
         """The restart of an epoch is no part of the steady state."""
         ladder = quick(DataLoader(Noise(8), 4, num_workers=2))
@@ -285,7 +285,7 @@ class TestNothingIsChanged:
         assert all(torch.equal(ours, its) for ours, its in zip(given, plain, strict=True))
 
     @pytest.mark.parametrize(
-        "how", ["in place", *(pytest.param(x, marks=pytest.mark.slow) for x in MORE_CHANGES)]
+        "how", ["in place", *(pytest.param(x, marks=pytest.mark.thorough) for x in MORE_CHANGES)]
     )
     def test_a_step_that_changes_its_batch_meets_it_once(self, how):
         """What it changes never reaches the next use of a cached batch."""
@@ -307,7 +307,7 @@ class TestNothingIsChanged:
         assert not any(spoilt)
 
     @pytest.mark.parametrize(
-        "settings", [{}, pytest.param({"persistent_workers": True}, marks=pytest.mark.slow)]
+        "settings", [{}, pytest.param({"persistent_workers": True}, marks=pytest.mark.thorough)]
     )
     def test_no_worker_of_one_lap_lives_in_another(self, settings):
         """At each step, only the workers of this lap are there."""
@@ -366,13 +366,13 @@ class TestBadInput:
 
         assert AS_IT_IS.name in measured(caught.value.ladder)
 
-    @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.thorough)])
     def test_a_dataset_that_raises(self, workers):
         """Its own exception."""
         with pytest.raises(KeyError, match="no sample 17"):
             quick(DataLoader(Fails(), 4, num_workers=workers))
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_an_init_function_that_wants_its_dataset(self):
         """Also the workers of a cached rung find the dataset's attributes."""
         ladder = quick(DataLoader(Noise(64), 4, num_workers=1, worker_init_fn=asks_its_dataset))
@@ -408,7 +408,7 @@ class TestBadInput:
         assert AS_IT_IS.name in measured(ladder)
         assert "budget" in (why_not(ladder, WARM) or "budget")
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_a_step_that_keeps_too_much(self, monkeypatch):
         """The ladder ends before the memory does, and says why."""
         monkeypatch.setattr(ladder_module, "memory_available_bytes", lambda: 40_000_000)
@@ -456,7 +456,7 @@ class TestWhatItSays:
 
         assert rows["device_busy_share"].to_list() == rows["step_share"].to_list()
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_a_processor_is_no_device(self):
         """It has a share of the loop, and no share of a device."""
         ladder = quick(DataLoader(Noise(64), 4), lambda _: sum(range(20_000)))

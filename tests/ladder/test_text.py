@@ -58,7 +58,7 @@ class TestTable:
             row = a_ladder({AS_IT_IS: 0.4}, laps=6, lap_noise=0.05, noise=0.3, seed=seed).table()
             low, high = row.select("samples_per_s_low", "samples_per_s_high").row(0)
             inside += low <= 20 <= high
-        assert 170 <= inside  # six laps are few: such intervals are a little too narrow
+        assert 180 <= inside
 
 
 class TestGains:
@@ -82,7 +82,17 @@ class TestGains:
             equal = {AS_IT_IS: 0.4, WARM: 0.4}
             ladder = a_ladder(equal, laps=4, lap_noise=0.05, noise=0.2, seed=seed)
             told += ladder.gains()["distinguishable"][0]
-        assert told <= 20
+        assert told <= 8
+
+    def test_cores_that_others_had_may_be_all_of_a_gain(self):
+        """A fifth faster beside processes that had a quarter of the cores may be nothing."""
+        rungs = {AS_IT_IS: 0.12, BATCHES: 0.1}
+        alone = a_ladder(rungs).headroom().row(0, named=True)
+        beside = a_ladder(rungs, others={AS_IT_IS: 0.25}).headroom().row(0, named=True)
+
+        assert alone["factor"] == beside["factor"] == pytest.approx(1.2)
+        assert alone["distinguishable"]
+        assert not beside["distinguishable"]
 
     def test_of_any_two_rungs(self):
         """As the panel asks."""

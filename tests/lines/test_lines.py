@@ -310,6 +310,7 @@ class TestNothingChanges:
         loader._iterator = None
         gc.collect()
 
+    @pytest.mark.usefixtures("lost_interrupts_come_again")
     def test_after_an_interrupt(self):
         """Ctrl-C while lines are timed leaves no profiler, and keeps what was measured."""
         before, hooks = codes(), (sys.gettrace(), sys.getprofile())

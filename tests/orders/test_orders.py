@@ -254,6 +254,33 @@ class TestInWorkers:
             orders.apply(loader_of(halve), 1)
 
 
+class Attributes(Tensors):
+    """Calls two ops that it holds, one after the other."""
+
+    def __init__(self, transform: Any) -> None:
+        super().__init__(transform)
+        self.crop = middle
+
+    def __getitem__(self, index: int) -> Any:
+        image = self.transform(self.image(index))
+        return self.crop(image), index
+
+
+def test_ops_in_attributes_are_exchanged():
+    """Applied, they give the same bits; the user's dataset holds what it held."""
+    loader = DataLoader(Attributes(triple), batch_size=4)
+    held = dict(vars(loader.dataset))
+
+    found = quick(loader, samples=4)
+    other = found.apply(loader, 1)
+
+    assert "middle → triple" == found.trials["order"][1]
+    assert "dataset.transform, dataset.crop, called one after the other" in str(found)
+    assert other.dataset.transform is middle
+    assert same(batches(loader), batches(other))
+    assert held == vars(loader.dataset)
+
+
 def test_leaves_everything_as_it_was():
     """Generators, also the ops' own and their module's, samplers, attributes and living workers."""
     own, second = OwnNoise("torch"), EverySecond()
@@ -280,6 +307,7 @@ def test_leaves_everything_as_it_was():
     living._shutdown_workers()
 
 
+@pytest.mark.slow
 def test_a_rewrite_is_compared_and_timed():
     """The same draws, the same bits; and its own name in the order."""
     loader = case_b_loader(num_workers=0, batch_size=2, entries=8)
@@ -410,6 +438,25 @@ def test_a_pipeline_of_one_op_has_no_other_order():
     assert ["Jitter"] == orders.ops["name"].to_list()
     assert any("is the only op" in note for note in orders.notes)
     assert 0 == orders.trials["trial"][0]
+
+
+class Slices(Tensors):
+    """Calls its one op with several values, as fastMRI does, which returns something else."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self.image(index), None, {"slice": index}, index)
+
+
+def masked(kspace: Any, mask: Any, attributes: dict[str, Any], index: int) -> Any:
+    """An op of the user's that makes a sample out of several values."""
+    return {"image": kspace + index, "slice": attributes["slice"], "masked": mask is not None}
+
+
+def test_an_only_op_may_return_anything():
+    """No op is called with what the only one gives."""
+    orders = quick(DataLoader(Slices(masked), 4), budget_s=1)
+
+    assert "The pipeline has one op, masked" in str(orders)
 
 
 def test_an_order_that_raises_is_kept_with_its_reason():

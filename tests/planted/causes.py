@@ -62,9 +62,11 @@ def decode(base: Recipe, given: Given) -> Two:
 
 
 def one_transform(base: Recipe, given: Given) -> Two:
-    """One of the three transforms computes for longer than everything else together."""
+    """One transform, or the dataset's own code, computes for longer than all else together."""
     more_s = missing_s(base, given.strength) / base.batch
-    chosen = given.draw.randrange(len(base.ops))
+    chosen = given.draw.randrange(len(base.ops) + 1)
+    if chosen == len(base.ops):
+        return Two(base, replace(base, parse_s=base.parse_s + more_s))
     ops = [
         replace(op, cpu_s=op.cpu_s + (more_s if place == chosen else 0.0))
         for place, op in enumerate(base.ops)
@@ -126,6 +128,10 @@ _HEALTHY: Final = 0.5
 """Share of the workers' time, or of the cores', that a healthy loader takes."""
 _READ: Final = 0.35
 _MOST_THREADS: Final = 64
+_IDLE: Final = 1.6
+"""Up to this strength, twice the workers are enough."""
+_SPARE_CORES: Final = 0.7
+"""Of the cores, that a healthy loop uses at most."""
 _SPARE: Final = 0.67
 """Share of the step that the loader may take without the cause, where that is measured."""
 
@@ -140,6 +146,34 @@ def too_few_workers(base: Recipe, given: Given) -> Two:
     computes = min(1 - _READ, 0.6 * given.cores / (load * workers))
     few = with_work(replace(base, workers=workers), load, given.draw, read=1 - computes)
     return Two(replace(few, workers=math.ceil(workers * load / _HEALTHY)), few)
+
+
+def idle_workers(base: Recipe, given: Given) -> Two:
+    """A stream of which only one worker, or two of four, have a shard."""
+    shards = given.draw.randint(1, 2)
+    many = replace(base, workers=2 * shards if given.strength <= _IDLE else 4 * shards)
+    # What a shard's worker takes waits, so that it has a core wherever the loop runs
+    lone = with_work(replace(many, workers=shards), given.strength, given.draw, read=0.75)
+    return Two(
+        replace(lone, workers=many.workers, shards=many.workers),
+        replace(lone, workers=many.workers, shards=shards),
+    )
+
+
+def few_cores(base: Recipe, given: Given) -> Two:
+    """All workers confined to one core, where they would have several.
+
+    On two cores it cannot be planted as strongly as the others: both would be too few.
+
+    Raises:
+        UnsupportedError: there is one core only.
+    """
+    if given.cores == 1:
+        raise UnsupportedError("this machine has one core: workers cannot be kept from others")
+    strength = min(given.strength, _SPARE_CORES * given.cores)
+    whole_s = strength * base.step_s / 0.9
+    busy = with_work(base, whole_s / (base.workers * base.step_s), given.draw, read=0.1)
+    return Two(busy, replace(busy, worker_cores=1))
 
 
 def cpu_saturated(base: Recipe, given: Given) -> Two:

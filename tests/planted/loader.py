@@ -7,6 +7,7 @@ waiting is slept, so that a cost is what its recipe says on any machine.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import time
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,6 +23,7 @@ from support.planted_costs import BusyOp, busy, waiting
 from torch.utils.data import (
     DataLoader,
     Dataset,
+    IterableDataset,
     SequentialSampler,
     default_collate,
     get_worker_info,
@@ -122,6 +124,25 @@ class PlantedSamples(Dataset[Any]):
         elif not self.recipe.decodes:
             Path(path).read_bytes()
         return Image.open(path) if self.recipe.decodes else None
+
+
+class Shards(IterableDataset[Any]):
+    """The same samples as a stream in so many shards; worker n reads every so manyth sample.
+
+    Args:
+        samples: those.
+        shards: how many; a worker beyond them has none.
+    """
+
+    def __init__(self, samples: PlantedSamples, shards: int) -> None:
+        self.samples = samples
+        self.shards = shards
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        first = worker.id if worker else 0
+        places = range(first, len(self.samples), self.shards) if first < self.shards else ()
+        return (self.samples[place] for place in places)
 
 
 _VALUES: Final = 3 * 8 * 8
@@ -245,10 +266,14 @@ class Start:
     """Waits, as for an import from slow storage, seconds."""
     threads: int
     """Takes so many threads for torch; what a library does that does not know of the others."""
+    cores: int | None
+    """Runs on the first so many cores only, as a scheduler's settings may have it."""
 
     def __call__(self, worker: int) -> None:
         """Start."""
         waiting(self.wait_s)
+        if self.cores:
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: self.cores])
         if self.threads > 1:
             torch.set_num_threads(self.threads)
 
@@ -292,12 +317,15 @@ def build(recipe: Recipe) -> tuple[DataLoader[Any], Callable[[Any], object]]:
         TargetError: torchvision is missing, or the sample data.
     """
     settings = _settings(recipe)
-    dataset = _dataset(recipe, multiprocessing.get_context(settings["multiprocessing_context"]))
+    context = multiprocessing.get_context(settings["multiprocessing_context"])
+    dataset: Any = _dataset(recipe, context)
     if recipe.workers == 0:
         settings.pop("multiprocessing_context")
     if recipe.sampler_s:
         settings["sampler"] = SlowSampler(dataset, recipe.batch, recipe.sampler_s)
     collate = Collate(recipe.collate_s, recipe.sending)
+    if recipe.shards is not None:
+        dataset = Shards(dataset, recipe.shards)
     return DataLoader(dataset, recipe.batch, collate_fn=collate, **settings), _step(recipe)
 
 
@@ -308,8 +336,8 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
         settings["multiprocessing_context"] = recipe.start_method
     if recipe.workers:
         settings |= {"prefetch_factor": recipe.prefetch, "persistent_workers": recipe.persistent}
-    if recipe.init_s or recipe.threads > 1:
-        settings["worker_init_fn"] = Start(recipe.init_s, recipe.threads)
+    if recipe.init_s or recipe.threads > 1 or recipe.worker_cores:
+        settings["worker_init_fn"] = Start(recipe.init_s, recipe.threads, recipe.worker_cores)
     return settings
 
 

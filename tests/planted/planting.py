@@ -35,6 +35,8 @@ PLANTED: Final[dict[str, Plant]] = {
     "collate": causes.collate,
     "sending": causes.sending,
     "too-few-workers": causes.too_few_workers,
+    "idle-workers": causes.idle_workers,
+    "few-cores": causes.few_cores,
     "cpu-saturated": causes.cpu_saturated,
     "oversubscription": causes.oversubscription,
     "main-process": causes.main_process,
@@ -50,7 +52,7 @@ or `/dev/shm` that is used up is not safe on a machine that others use, too."""
 NOT_PLANTED: Final = ("copy", "memory-pressure", "shm")
 """Causes that no loader here has, so nothing is known of how often their verdict is right."""
 
-ASKED: Final = ("idle-workers", "few-cores", "memory-growth")
+ASKED: Final = ("memory-growth",)
 """Causes that only loaders in `real_questions` have: a strength cannot be given to them."""
 
 HEALTHY_CODE: Final = "healthy"

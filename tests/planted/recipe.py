@@ -108,6 +108,10 @@ class Recipe:
     """What a batch is: one tensor, a list of tensors, or numpy arrays that are pickled."""
     threads: int = 1
     """Threads of torch in each worker."""
+    shards: int | None = None
+    """Of a stream: workers beyond so many have none, and nothing to do. None: no stream."""
+    worker_cores: int | None = None
+    """Cores that all workers together may run on; None: all."""
     slow_worker_s: float = 0.0
     """Waiting of the first worker, for each sample, on top."""
     init_s: float = 0.0
@@ -200,7 +204,8 @@ def loop_s(recipe: Recipe, cores: int, steps: int = STEPS) -> float:
     while len(clock.ends) < first + steps:
         clock.epoch(min(recipe.epoch, first + steps - len(clock.ends)))
     began = clock.ends[first - 1] if first else 0.0
-    return max((clock.now - began) / steps, _cpu_s(recipe, steps) / cores)
+    confined_s = _workers_cpu_s(recipe, steps) / (recipe.worker_cores or cores)
+    return max((clock.now - began) / steps, confined_s, _cpu_s(recipe, steps) / cores)
 
 
 def amount(recipe_of: Callable[[float], Recipe], strength: float, cores: int, most: float) -> float:
@@ -222,10 +227,13 @@ def amount(recipe_of: Callable[[float], Recipe], strength: float, cores: int, mo
 
 def _cpu_s(recipe: Recipe, steps: int) -> float:
     """CPU time of all processes for one step."""
-    made_s = sum(map(recipe.batch_cpu_s, range(steps))) / steps
-    locked_s = recipe.batch * recipe.lock_s if recipe.lock_computes else 0.0
     step_s = recipe.step_s if recipe.busy_step else 0.0
-    return made_s + locked_s + recipe.logging_s + recipe.sampler_s + step_s
+    return _workers_cpu_s(recipe, steps) + recipe.logging_s + recipe.sampler_s + step_s
+
+
+def _workers_cpu_s(recipe: Recipe, steps: int) -> float:
+    made_s = sum(map(recipe.batch_cpu_s, range(steps))) / steps
+    return made_s + (recipe.batch * recipe.lock_s if recipe.lock_computes else 0.0)
 
 
 @dataclass
@@ -248,7 +256,7 @@ class _Clock:
         recipe = self.recipe
         if self.ends and not recipe.persistent:
             self.now += recipe.init_s
-        lanes = max(recipe.workers, 1)
+        lanes = max(min(recipe.workers, recipe.shards or recipe.workers), 1)
         self.lanes = dict.fromkeys(range(lanes), self.now)
         made: list[float] = []
         for number in range(batches):

@@ -10,9 +10,7 @@ import fcntl
 import os
 import re
 import shutil
-import tempfile
 import time
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
@@ -24,30 +22,12 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from torchvision import transforms
 
+from real_questions import Question
+from real_questions.making import MAKING
+from real_questions.reading import READING
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-
-@dataclass(frozen=True)
-class Question:
-    """What was asked, and what an answer has to say."""
-
-    name: str
-    asked: str
-    """Where, and in which words."""
-    make: Callable[[Path], DataLoader]
-    """Make the loader; files go into the folder."""
-    step_s: float
-    """The step's length, seconds."""
-    causes: tuple[str, ...]
-    """Codes of which one is right."""
-    place: str
-    """Expression that the verdict's title has to match: what its author would have to look at."""
-    lever: str
-    """Expression that its next step has to match: what helped."""
-    before: str
-    """What version 0.1.0.dev0 said."""
 
 
 class _Windows(Dataset):
@@ -415,7 +395,7 @@ def one_core(_folder: Path) -> DataLoader:
     return DataLoader(plain, batch_size=8, num_workers=2, worker_init_fn=_confine)
 
 
-_OWN = ("one-transform", "own-code")
+_OWN = ("one-transform",)
 QUESTIONS = (
     Question(
         "pandas",
@@ -473,7 +453,7 @@ QUESTIONS = (
         list_of_objects,
         0.02,
         ("memory-growth",),
-        r"grow",
+        r"copy what they share",
         r"NumPy|array",
         "healthy: wrong",
     ),
@@ -571,10 +551,7 @@ KINDS = (
         r"affinity",
         "inconclusive",
     ),
+    *READING,
+    *MAKING,
 )
-"""Further kinds of questions of which no set-up is known: these are ours."""
-
-
-def workspace() -> tempfile.TemporaryDirectory:
-    """Return a folder for the files of a question."""
-    return tempfile.TemporaryDirectory(prefix="asked-")
+"""Further kinds of questions: `several` are ours, without a set-up that is known."""

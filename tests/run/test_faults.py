@@ -68,6 +68,7 @@ class TestWorkersThatFail:
         assert "index 9 of the dataset" in used.notes
         assert 4 == used.run.all_steps.height
 
+    @pytest.mark.usefixtures("lost_interrupts_come_again")
     @verbs
     def test_one_that_hangs_until_the_user_gives_up(self, verb, impatient):
         """KeyboardInterrupt, with the same note."""

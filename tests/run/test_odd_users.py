@@ -266,23 +266,6 @@ class TestTheirCodeRuns:
         ):
             pass
 
-    def test_a_loader_that_keeps_its_iterator(self):
-        """A loader with a living iterator of its own is refused, and the iterator not used up."""
-
-        class Keeps(DataLoader):
-            def __init__(self, *args, **named):
-                super().__init__(*args, **named)
-                object.__setattr__(self, "iterator", super().__iter__())
-
-            def __iter__(self):
-                return self.iterator
-
-        loader = Keeps(Numbers(same), 4)
-
-        with pytest.raises(UnsupportedError, match="iterator of its own"):
-            ss.record(loader)
-        assert [0.0, 1.0, 2.0, 3.0] == next(iter(loader)).flatten().tolist()
-
     def test_a_second_interrupt_is_felt_at_once(self):
         """Ctrl-C pressed twice is not held back."""
         reached = []

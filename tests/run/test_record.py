@@ -29,18 +29,9 @@ from support.loaders import (
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.errors import UnsupportedError, WorkspaceError
+from stallscope.errors import WorkspaceError
 
 PARENT = os.getpid()
-
-
-@pytest.fixture
-def no_foreign_gc_callbacks():
-    """Take hypothesis's callback away: Python loses an interrupt that comes inside of one."""
-    kept = gc.callbacks[:]
-    gc.callbacks.clear()
-    yield
-    gc.callbacks[:] = kept
 
 
 class TestTheDataIsNeverChanged:
@@ -258,9 +249,9 @@ class TestBadInput:
             for moment in range(12)
         ],
     )
-    @pytest.mark.usefixtures("no_foreign_gc_callbacks")
+    @pytest.mark.usefixtures("lost_interrupts_come_again")
     def test_an_interrupt_at_any_moment_leaves_nothing(self, moment):
-        """Ctrl-C while starting, running or ending: generators are put back (and see conftest)."""
+        """Ctrl-C while starting, running or ending: generators are put back."""
         before = generators()
         interrupt = threading.Timer(0.01 + moment * 0.04, os.kill, (PARENT, signal.SIGINT))
         loader = DataLoader(Slow(64), 2, shuffle=True, num_workers=2 * (moment % 2))
@@ -345,17 +336,29 @@ class TestBadInput:
         assert {24, 2} == {run.all_steps.height for run in runs}
         assert all(run.first_batch_s > 0 for run in runs)
 
-    def test_living_workers_cannot_be_instrumented(self):
-        """Persistent workers that live already are told about."""
+    def test_a_loader_that_is_made_late(self):
+        """What shows no DataLoader yet is watched as all of the process's are."""
+
+        class Late:
+            def __iter__(self):
+                return iter(DataLoader(Noise(), 4))
+
+        with ss.instrumented(Late(), warmup=0) as watch:
+            batches = len(list(Late()))
+
+        assert batches == watch.run.all_steps.height
+
+    def test_living_workers_are_waited_for(self):
+        """Of workers that live already the loop's waits are seen, and that they are not."""
         loader = DataLoader(Noise(), 4, num_workers=1, persistent_workers=True)
         list(loader)
 
-        with (
-            pytest.raises(UnsupportedError, match="live already"),
-            ss.instrumented(loader),
-        ):
-            pass
+        with ss.instrumented(loader, warmup=0) as watch:
+            batches = len(list(loader))
         loader._iterator._shutdown_workers()
+
+        assert batches == watch.run.all_steps.height
+        assert any("lived already" in note for note in watch.run.notes)
 
 
 class _Usage:

@@ -5,23 +5,41 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stallscope.diagnose.exposure import Exposure, MachineUse, StagePart, longest_first
+from stallscope.diagnose.exposure import Exposure, StagePart, longest_first
 from stallscope.diagnose.facts import (
     BatchTimes,
     Facts,
-    MemoryGrowth,
+    Quartiles,
     Setup,
     Spikes,
     Starts,
 )
+from stallscope.diagnose.machine_use import MachineUse
+from stallscope.run.worker_memory import MemoryGrowth
 from stallscope.stages import FETCH, MEMORY, SHM
 from stallscope.stalls.loop_time import LoopBreakdown
 
+COPIES = MemoryGrowth(
+    workers=2,
+    grown_bytes=200e6,
+    bytes_per_s=40e6,
+    share_per_min=0.5,
+    copied_share=0.95,
+    sample_bytes=1e6,
+    end_bytes=9e9,
+    left_s=None,
+)
+"""Two workers that copy what they share."""
 STEP_S = 0.1
 WORKERS = 2
 
 Work = dict[tuple[str, str], float | tuple[float, float]]
 """Of each stage and its group the share of the stalls, and what of its own time is waiting."""
+
+
+def taking(median_s: float, spread: float = 0.1) -> Quartiles:
+    """Times of a worker whose quartiles lie so far from the median, as a share of it."""
+    return Quartiles((1 - spread) * median_s, median_s, (1 + spread) * median_s)
 
 
 def known(
@@ -108,7 +126,7 @@ CASES = {
     "too-little-prefetch": known(load=0.6, use=IDLE),
     "slow-samples": known(load=1.2, patterns={"slow_samples": 0.9}, spikes=SPIKES),
     "slow-worker": known(
-        making={"by_worker_s": {0: 0.9, 1: 0.3}}, stalled_by_worker={0: 0.9, 1: 0.1}
+        making={"by_worker": {0: taking(0.9), 1: taking(0.3)}}, stalled_by_worker={0: 0.9, 1: 0.1}
     ),
     "start-up": known(stalled=0.1, load=0.5, starts=Starts(2.0, 2.0, 3, again=True)),
     "copy": known(stalled=0.3, work={("pin", "pin"): 0.9, ("send", "sending"): 0.1}, load=0.4),
@@ -116,7 +134,7 @@ CASES = {
     "memory-growth": known(
         stalled=0.01,
         load=0.5,
-        memory_growth=MemoryGrowth(20e6, 40e6, share_per_min=0.5, copied=True, left_s=600.0),
+        memory_growth=COPIES,
     ),
     "shm": known(saturated=({"resource": SHM, **USED_UP},)),
     "lock": known(work=LOCKED, use={"worker_cpu": 0.5}, alone_waiting_s=0.0, lock_frames=0.7),

@@ -22,6 +22,7 @@ def a_ladder(  # noqa: PLR0917
     lap_noise: float = 0.0,
     seed: int = 0,
     busy: dict[Rung, float] | None = None,
+    others: dict[Rung, float] | None = None,
     why_not: dict[Rung, str] | None = None,
     notes: tuple[str, ...] = (),
     **circumstances: Any,
@@ -36,6 +37,7 @@ def a_ladder(  # noqa: PLR0917
         lap_noise: of a lap, in the same way.
         seed: of both.
         busy: what the device said.
+        others: share of the cores that other processes had.
         why_not: why a rung was not measured.
         notes: of the ladder.
         circumstances: fields of `Circumstances`.
@@ -54,6 +56,7 @@ def a_ladder(  # noqa: PLR0917
             1000 if rung in seconds else None,
             (busy or {}).get(rung),
             None,
+            (others or {}).get(rung),
             None if rung in seconds else (why_not or {}).get(rung, "not reached"),
         )
         for rung in RUNGS

@@ -27,7 +27,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import stallscope as ss
-from stallscope.flame import pyspy
+from stallscope import pyspy_calls
 from support import leftovers
 
 SAMPLED_S = 1.0
@@ -145,7 +145,7 @@ def plain_py_spy(folder: Path) -> Path:
 
 def program() -> str:
     """The real py-spy."""
-    return str(pyspy.executable())
+    return str(pyspy_calls.executable())
 
 
 def script(folder: Path, text: str) -> Path:
@@ -215,7 +215,7 @@ def refused(folder: Path) -> None:
         ("a py-spy that never answers", script(hangs, "#!/bin/sh\nexec sleep 600\n"), None),
     )
     for name, path, init in cases:
-        pyspy.executable = partial(Path, path)
+        pyspy_calls.executable = partial(Path, path)
         loader = DataLoader(Planted(), 2, num_workers=2, worker_init_fn=init)
         began = time.perf_counter()
         flame = ss.flame(loader, seconds=SAMPLED_S)

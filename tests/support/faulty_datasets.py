@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
+import queue
+import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
@@ -14,6 +19,7 @@ import stallscope as ss
 from support.loaders import Noise
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -172,3 +178,67 @@ def as_ragged(samples: list[torch.Tensor]) -> torch.Tensor:
 def as_number(samples: list[torch.Tensor]) -> int:
     """Collate into a single number."""
     return len(samples)
+
+
+class StandsStill(Hangs):
+    """Stands still in one of several ways, and tells the process that waits."""
+
+    def __init__(self, how: str = "sleep", bad: int = 9) -> None:
+        super().__init__(bad=bad)
+        self.how = how
+        self.stands = multiprocessing.Event()
+
+    def load_for_ever(self) -> None:
+        """Hang as asked."""
+        self.stands.set()
+        if self.how == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if self.how == "deadlock":
+            lock = threading.Lock()
+            lock.acquire()
+            lock.acquire()
+        while self.how == "endless loop":
+            pass
+        super().load_for_ever()
+
+
+class StandsStillInWorkers(StandsStill):
+    """Only in a worker it stands still."""
+
+    def __init__(self) -> None:
+        super().__init__(bad=0)
+        self.transform = torch.Tensor.exp
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if get_worker_info() is not None:
+            self.load_for_ever()
+        return Noise.__getitem__(self, index)
+
+
+class NeverArrives:
+    """Batches from a queue that nobody fills after the second one: no loader of torch's."""
+
+    def __init__(self) -> None:
+        self.stands, self.bad = threading.Event(), 4
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        yield torch.zeros(2)
+        yield torch.zeros(2)
+        self.stands.set()
+        queue.Queue[torch.Tensor]().get()
+
+
+class UsesPolars(Noise):
+    """Computes with polars, as nobody can who was forked from a process that has done so."""
+
+    bad = 0
+
+    def __init__(self) -> None:
+        super().__init__(400)
+        self.stands = multiprocessing.Event()
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.stands.set()
+        table = pl.DataFrame({"k": [0, 1] * 8, "v": [float(index)] * 16})
+        value = table.filter(pl.col("k") == 1).select(pl.col("v").sum()).item()
+        return torch.tensor(value)

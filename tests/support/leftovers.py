@@ -6,6 +6,7 @@ The originals are those at the time this file is imported, before anything was r
 from __future__ import annotations
 
 import builtins
+import functools
 import gc
 import multiprocessing
 import multiprocessing.queues
@@ -18,6 +19,7 @@ import threading
 import time
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import PIL.Image
 import psutil
@@ -27,6 +29,9 @@ from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import fetch, pin_memory, worker
 
 from stallscope.hooks import patches, training_step
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 try:
     from torchvision import transforms as transforms_v1
@@ -42,6 +47,8 @@ except ImportError:  # pip install stallscope, without [sample]
 
 GRACE_S = 10.0
 """A worker that was told to end may take so long to be gone."""
+SOON_S = 0.1
+"""Most are gone by then, in less time than collecting garbage takes."""
 FOLDER = re.compile(r"stallscope-(\d+)-")
 ABSENT = object()
 ITERATORS = [
@@ -78,12 +85,10 @@ def hooks() -> list[str]:
             for (owner, name), original in zip(HOOKED, ORIGINALS, strict=True)
             if vars(owner).get(name, ABSENT) is not original
         ),
-        # Those of other libraries, which may be imported by now.
         *(
-            f"{name}._worker_loop"
-            for name, module in list(sys.modules.items())
-            if "_worker_loop" in getattr(module, "__dict__", ())
-            and _is_ours(vars(module)["_worker_loop"])
+            f"{module.__name__}._worker_loop"
+            for module in _with_worker_loop(len(sys.modules))
+            if _is_ours(vars(module)["_worker_loop"])
         ),
         *(f"gc.callbacks: {callback}" for callback in gc.callbacks if _is_ours(callback)),
         *(f"sys.meta_path: {finder}" for finder in sys.meta_path if _is_ours(finder)),
@@ -93,6 +98,13 @@ def hooks() -> list[str]:
         *(f"after optimizers: {hook}" for hook in optimizer._global_optimizer_post_hooks.values()),
         *(["handler of SIGINT"] if _is_ours(signal.getsignal(signal.SIGINT)) else []),
     ]
+
+
+@functools.lru_cache(maxsize=1)
+def _with_worker_loop(_: int) -> list[ModuleType]:
+    """Modules of all libraries with a worker's loop; of as many as are imported by now."""
+    known = list(sys.modules.values())
+    return [module for module in known if "_worker_loop" in getattr(module, "__dict__", ())]
 
 
 def _is_ours(thing: object) -> bool:
@@ -107,13 +119,14 @@ def traces() -> set[str]:
 
 def since(before: set[str]) -> set[str]:
     """What is left of what came since, when everything that is about to end has ended."""
-    deadline = time.monotonic() + GRACE_S
+    began_s = time.monotonic()
     while left := traces() - before:
-        if time.monotonic() > deadline:
+        if (waited_s := time.monotonic() - began_s) > GRACE_S:
             return left
-        gc.collect()  # a failed test's traceback may still hold an iterator with its workers
+        if waited_s > SOON_S:
+            gc.collect()  # a failed test's traceback may still hold an iterator with its workers
         multiprocessing.active_children()  # reaps those that have ended
-        time.sleep(0.02)
+        time.sleep(0.01)
     return set()
 
 

@@ -130,7 +130,7 @@ def _draw(ax: Axes, ladder: Ladder, rows: list[dict[str, Any]]) -> None:
     ax.set_xlim(-0.5, len(rows) - 0.5)
     ax.set_ylim(0, highest * 1.16)
     ax.yaxis.set_major_locator(MaxNLocator(5))
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.4g}")
+    ax.yaxis.set_major_formatter("{x:,.4g}")
     ax.grid(axis="y")
     ax.set_ylabel("samples per second")
     for place, row in enumerate(rows):

@@ -33,7 +33,7 @@ def figure(lines: Lines) -> Sheet:
     bars = [_bar(row) for row in rows]
     made = Sheet(title(lines), _notes(lines, len(rows)), [bars_height(bars)])
     (ax,) = made.parts
-    draw_bars(ax, bars, lambda value: f"{100 * value:.3g}%", font="monospace")
+    draw_bars(ax, bars, _percent, font="monospace")
     ax.set_xlabel(f"share of a {lines.circumstances.unit}'s time")
     return made
 
@@ -56,3 +56,7 @@ def _bar(row: dict[str, Any]) -> LabelledBar:
         label=share(value),
         colour=COLOURS.get(row["kind"] or "other", COLOURS["other"]),
     )
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.3g}%"

@@ -304,7 +304,7 @@ def predicted_figure(orders: Orders) -> Sheet:
     values = [row[name] for row in rows for name in names if row[name] is not None]
     low, high = min(1.0, *values), max(1.0, *values)
     room = 0.06 * ((high - low) or 1.0)
-    value_axis(ax, low - room, high + room, lambda value: f"{value:.4g}×")
+    value_axis(ax, low - room, high + room, "{:.4g}×".format)
     ax.set_xlabel("times as fast as the pipeline as it is")
     ax.axvline(1.0, color=FAINT, linewidth=1.2, linestyle="--")
     open_look: dict[str, Any] = {"color": PAPER, "mec": INK, "mew": 1.2, "fillstyle": "none"}

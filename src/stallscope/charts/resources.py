@@ -7,7 +7,7 @@ in the stall's colour.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from stallscope.charts.sheet import (
 )
 from stallscope.run.saturation import OWN, THRESHOLDS, sentence, usage
 from stallscope.run.stall_text import nothing, small_print
+from stallscope.run.worker_memory import named_growth
 from stallscope.stages import (
     CORE,
     DISK_BUSY,
@@ -44,6 +45,8 @@ from stallscope.stages import (
     SHM,
     STALL_COLOUR,
     WORKER,
+    WORKER_MAPPED,
+    WORKER_MEMORY,
 )
 from stallscope.stalls.loop_time import NO_LOOP
 from stallscope.units import count, printable, seconds, share, size
@@ -145,14 +148,16 @@ def rows(found: Usage) -> list[ResourceRow]:
     if all(line.mean < HARDLY_BYTES for line in network):
         network = []
     operations = _sum(found, DISK_OPERATIONS, "reads and writes")
+    own, mapped = (_lines(found, name, thin=True) for name in (WORKER_MEMORY, WORKER_MAPPED))
+    shared = [replace(line, dashed=True) for line in _with_mean(mapped, "with shared")[-1:]]
+    of_workers = [*_with_mean(own, "own part"), *shared]
     every = [
         _row(found, "cores", (CORE,), _with_mean(cores, of_cores), share),
         _row(found, "CPU quota", (QUOTA,), _lines(found, QUOTA), _cores_text),
-        _row(
-            found, "CPU of processes", OWN, [*_with_mean(workers, "a worker"), *main], _cores_text
-        ),
+        _row(found, "CPU by process", OWN, [*_with_mean(workers, "a worker"), *main], _cores_text),
         _row(found, NAMES[QUEUED], (), _with_mean(makers, "a worker" if pids else "main"), share),
         _row(found, "memory", (MEMORY,), _lines(found, MEMORY), size),
+        _row(found, "workers' memory", (), of_workers, size),
         _row(found, "/dev/shm", (SHM,), _lines(found, SHM, name="there"), size),  # noqa: S108
         _row(found, "disk busy", (DISK_BUSY,), _lines(found, DISK_BUSY), share),
         _row(found, "disk bytes", (), disk, _per_second),
@@ -206,7 +211,7 @@ def _with_mean(lines: list[ResourceLine], name: str) -> list[ResourceLine]:
 
 
 def _cores_text(value: float) -> str:
-    return "1 core" if value == 1 else f"{value:.2f} cores"
+    return "1 core" if value == 1 else f"{value:.2g} cores"
 
 
 def _per_second(value: float) -> str:
@@ -222,7 +227,10 @@ def figure(run: Run) -> Sheet:
         return Sheet(NOT_SAMPLED if looped else NO_LOOP, nothing(run))
     shown = rows(found)
     heights = [0.35, *[0.5] * len(shown)]
-    made = Sheet(sentence(found.judged), _notes(run, found), heights, aligned=True)
+    growth, calm = named_growth(run), not found.judged.saturated
+    title = growth if growth and calm else sentence(found.judged)
+    notes = [growth, *_notes(run, found)] if growth and not calm else _notes(run, found)
+    made = Sheet(title, notes, heights, aligned=True)
     loop, *axes = made.parts
     for ax in made.parts:
         linear_time(ax, found.end_s, found.begin_s)

@@ -10,7 +10,7 @@ import base64
 import io
 import textwrap
 import warnings
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
@@ -21,7 +21,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
-from stallscope.units import printable, words_of
+from stallscope.units import printable, unbroken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -168,11 +168,11 @@ def wrapped(text: str, letters: int) -> list[str]:
 
     No line ends between a value and its unit.
     """
-    unbroken = " ".join(word.replace(" ", "\N{NO-BREAK SPACE}") for word in words_of(text))
-    lines = textwrap.wrap(unbroken, letters)
+    tied = unbroken(text)
+    lines = textwrap.wrap(tied, letters)
     if len(lines) > 1:
-        narrower = range(len(unbroken) // len(lines), letters)
-        tries = (textwrap.wrap(unbroken, narrow) for narrow in narrower)
+        narrower = range(len(tied) // len(lines), letters)
+        tries = (textwrap.wrap(tied, narrow) for narrow in narrower)
         lines = next((found for found in tries if len(found) == len(lines)), lines)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
@@ -266,11 +266,22 @@ def time_axis(ax: Axes, low: float, high: float, *, vertical: bool = False) -> N
 
 
 def value_axis(ax: Axes, low: float, high: float, label: Callable[[float], str]) -> None:
-    """Make a linear horizontal axis with a faint line at each of a few round values."""
+    """Make a linear horizontal axis with a faint line at each of a few round values.
+
+    Args:
+        ax: the chart.
+        low: where it begins.
+        high: where it ends.
+        label: a value as text; a function that can be pickled, as all of a sheet.
+    """
     ax.set_xlim(low, high)
     ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    ax.xaxis.set_major_formatter(lambda value, _: label(value))
+    ax.xaxis.set_major_formatter(partial(_labelled, label))
     ax.grid(axis="x")
+
+
+def _labelled(label: Callable[[float], str], value: float, _: int | None) -> str:
+    return label(value)
 
 
 def draw_key(ax: Axes, looks: Mapping[str, str | dict[str, Any]]) -> None:

@@ -1,8 +1,8 @@
 """One accounting of the loop's time: what the step takes, and whose work the rest waits for.
 
 The parts add up to the loop's time in its steady state. Stalls are divided as the rules divide them
-(see `exposure`), so a finding and this table never tell two numbers for one thing; the user's own
-code stands with the function that holds most of it.
+(see `exposure`); a finding may take several of these parts together. Own code of the user's stands
+with the function that holds most of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from stallscope.diagnose.exposure import COLLATE, GETITEM_, SENDING
+from stallscope.diagnose.exposure import COLLATE, GETITEM_, MAIN, SENDING
 from stallscope.stages import KINDS
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ _SMALLEST: Final = 0.01
 """Of the loop's time; smaller parts of the stalls are one row."""
 _REST: Final = "smaller parts"
 _SLOWED: Final = "step, slower beside the workers"
-_WORDS: Final = {"getitem": "the dataset's own code", "main": "the loader in the main process"}
+_WORDS: Final = {GETITEM_: "the dataset's own code", MAIN: "the loader in the main process"}
+_KINDS: Final = {GETITEM_: "other", SENDING: "send", MAIN: "step"}
+"""Of groups that are called otherwise than a kind of stages."""
 
 
 def accounting(facts: Facts | None) -> pl.DataFrame:
@@ -83,6 +85,5 @@ def _key(facts: Facts, part: StagePart) -> tuple[str, str, str | None]:
     """What a part is called, its kind, and its place."""
     own = facts.own_code(part.stage) if part.group in (GETITEM_, COLLATE) else None
     name = _WORDS.get(part.group, part.stage)
-    kinds = {GETITEM_: "other", SENDING: "send", "main": "step"}
-    kind = kinds.get(part.group, part.group)
+    kind = _KINDS.get(part.group, part.group)
     return name, kind if kind in KINDS else STALL, own.place if own else None

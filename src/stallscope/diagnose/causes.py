@@ -70,10 +70,14 @@ STORAGE_BANDWIDTH: Final = Cause(
 DECODE: Final = Cause(
     "decode",
     "Decoding is what the loop waits for: {what}",
-    "store smaller images, decode at a smaller size (PIL's draft), or use a faster decoder; "
-    "02_fetch_vs_transform",
+    "store smaller images, or the crops that are used, decode at a smaller size (PIL's draft), or "
+    "use a faster decoder; 02_fetch_vs_transform",
     kind="decode",
 )
+DECODE_OTHER: Final = DECODE._replace(
+    advice="{where}; 02_fetch_vs_transform",
+)
+"""The same where no image of PIL's was seen: a video, a sound, a volume."""
 ONE_TRANSFORM: Final = Cause(
     "one-transform",
     "One transform is what the loop waits for: {what}",
@@ -86,6 +90,8 @@ OWN_CODE: Final = ONE_TRANSFORM._replace(
     advice="{where}; 06_line_by_line shows its lines",
 )
 """The same for what `__getitem__` does itself."""
+OWN_TRANSFORM: Final = ONE_TRANSFORM._replace(advice=OWN_CODE.advice)
+"""The same where stacks show what a transform of the user's calls."""
 TRANSFORMS: Final = Cause(
     "transforms",
     "The transforms together take too long: {what}",
@@ -188,12 +194,15 @@ MEMORY_PRESSURE: Final = Cause(
 MEMORY_GROWS: Final = Cause(
     "memory-growth",
     "Memory of the workers grows: {what}",
-    "something is kept with every sample: look for a cache or a list in the dataset that "
-    "only grows, and for tensors that keep their graph; 06_line_by_line shows its lines",
+    "something is kept with every sample: look for a list in the dataset that only grows, for a "
+    "cache without a limit (lru_cache takes maxsize=) and for tensors that keep their graph; "
+    "06_line_by_line shows its lines",
 )
 MEMORY_COPIES: Final = MEMORY_GROWS._replace(
+    title="The workers copy what they share with the main process: {what}",
     advice="reading a Python object changes its reference count, which copies the page that it was "
-    "shared on: keep lists, dicts and strings of a dataset as NumPy arrays or one byte buffer",
+    "shared on: keep lists, dicts and strings of a dataset as NumPy arrays, tensors, Arrow columns "
+    "or one byte buffer",
 )
 """The same where pages are copied that were shared. Both hurt later: they are the verdict only
 where nothing else is wrong."""
@@ -216,9 +225,8 @@ CAUSES: Final[Mapping[str, Cause]] = {
     for cause in (
         *(HEALTHY, STORAGE_LATENCY, STORAGE_BANDWIDTH, DECODE, ONE_TRANSFORM, TRANSFORMS, COLLATE),
         *(SENDING, TOO_FEW_WORKERS, IDLE_WORKERS, FEW_CORES, CPU_SATURATED),
-        *(OVERSUBSCRIPTION, MAIN_PROCESS),
+        *(OVERSUBSCRIPTION, MAIN_PROCESS, MEMORY_GROWS),
         *(TOO_LITTLE_PREFETCH, SLOW_SAMPLES, SLOW_WORKER, START_UP, COPY, MEMORY_PRESSURE, SHM),
-        *(MEMORY_GROWS,),
         *(LOCK, INCONCLUSIVE),
     )
 }
@@ -349,7 +357,7 @@ KNOWN: Final = {
 
 
 def handbook() -> str:
-    """Render the table as Markdown, in the order of a verdict's codes."""
+    """Render `KNOWN` as a table in Markdown."""
     head = "| cause | what shows it | what helped | asked |\n| --- | --- | --- | --- |"
     rows = [f"| `{code}` | {' | '.join(entry)} |" for code, entry in KNOWN.items()]
     return "\n".join([head, *rows])

@@ -8,30 +8,40 @@ as soon as nothing is open.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from statistics import median
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
+import torch
 from torch.utils.data import DataLoader
 
+from stallscope.apart import apart
 from stallscope.diagnose import verdict
 from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.causes import INCONCLUSIVE
-from stallscope.diagnose.exposure import use, waiting_s
-from stallscope.diagnose.facts import Setup, facts, gain_of, making, with_stacks
+from stallscope.diagnose.exposure import waiting_s
+from stallscope.diagnose.facts import Setup, ThreadTimes, facts, gain_of, making, with_stacks
+from stallscope.diagnose.machine_use import use
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
 from stallscope.diagnose.verdict import fewest_steps, judge
 from stallscope.errors import StallscopeError
 from stallscope.flame.flame import flame
+from stallscope.isolation.snapshot import isolated
 from stallscope.ladder.ladder import ladder
+from stallscope.loops.cached_loaders import going_on
 from stallscope.loops.devices import device_of
+from stallscope.loops.timed_loop import Span, TimedLoop, TimedPass, run_timed_pass
 from stallscope.loops.training_loop import Enough, Limits, check_budget
+from stallscope.loops.watchdog import within
 from stallscope.machine import cores_available, machine, require_single_rank
 from stallscope.run.record import record_target
 from stallscope.targets import target as targets
+from stallscope.targets.loaders import copied
+from stallscope.targets.object_graph import place_of
 from stallscope.units import seconds
 
 if TYPE_CHECKING:
@@ -57,12 +67,19 @@ _LOOP_SHARE: Final = 0.6
 _MOST_SHARE: Final = 0.9
 """... and so long to have those."""
 _MOST_BATCHES: Final = 1_000_000
+_THREADS_S: Final = 0.3
+_THREADS_SHARE: Final = 0.2
+"""Of the time that is left, at most, for batches with the loop's own threads."""
+_THREADS_LAPS: Final = (True, False, False, True)
+"""With one thread, and with all: a machine that grows slower does so for both."""
 _ALONE_S: Final = 1.0
 _ALONE_BATCHES: Final = 6
 _LADDER_S: Final = 14.0
 _STACKS_S: Final = 2.0
 _FEWEST_STACKS: Final = 40
+"""Of all workers; two give 100 a second on a quiet machine. With fewer it is tried again, ..."""
 _LONGER: Final = 3
+"""... for so many times as long."""
 _STARTS: Final = 8
 """A short ladder starts its loops about so many times."""
 _ATTACHING_S: Final = 1.5
@@ -96,14 +113,17 @@ def diagnose(
     Raises:
         ArgumentError: `budget_s` is no number that can be used.
         TargetError: the target is nothing that can be iterated.
-        UnsupportedError: a loader that keeps an iterator of its own, or more than one rank.
+        UnsupportedError: it keeps a generator in the middle of an epoch; more than one rank.
         WorkspaceError: no room for the logs.
+        NoBatchError: a batch did not come within the budget and a grace; its attribute `run` holds
+            what was recorded before.
     """
     began_s = time.perf_counter()
     allowed_s = check_budget(budget_s)
     require_single_rank()
     examination = Examination(targets.target(target, step=step, device=device), began_s, allowed_s)
-    examination.run()
+    with within(allowed_s):
+        examination.run()
     return examination.result()
 
 
@@ -158,8 +178,9 @@ class Examination:
         """Choose the measurement that decides most; None where nothing is open."""
         if self._facts is None:
             return None
-        plain = isinstance(self._target.loader, DataLoader)  # others cannot get one worker
-        impossible = set() if plain else {verdict.ONE_WORKER}
+        loader = self._target.loader
+        can_have_one = isinstance(loader, DataLoader) and loader.num_workers
+        impossible = set() if can_have_one else {verdict.ONE_WORKER}
         return verdict.next_question(self._facts, self._findings, {*asked, *impossible})
 
     def wanted_s(self, phase: str) -> float:
@@ -184,7 +205,7 @@ class Examination:
             self._spent.append((phase, time.perf_counter() - began_s, why))
 
     def _know(self, facts: Facts) -> None:
-        self._facts, self._findings = facts, judge(facts)
+        self._facts, self._findings = facts, apart(lambda: judge(facts))
 
     def _measure_loop(self) -> None:
         """Run the loop as it is, for so long that it can be judged."""
@@ -197,8 +218,31 @@ class Examination:
             late_s=left_s * _LOOP_SHARE,
         )
         limits = Limits(_MOST_BATCHES, max(left_s * _MOST_SHARE, 0.1), enough)
-        self._run = record_target(self._target, limits, _WARMUP)
-        self._know(facts(self._run, self._setup))
+        run = self._run = record_target(self._target, limits, _WARMUP)
+        if not self._setup.num_workers:  # a dataset may start a loader when it is asked
+            self._setup = replace(self._setup, num_workers=run.settings.num_workers)
+        self._know(apart(lambda: facts(run, self._setup)))
+        if self._target.loads_here and torch.get_num_threads() > 1:
+            self._measure_threads()
+
+    def _measure_threads(self) -> None:
+        """Make batches with the loop's own torch threads, and with one as in the recording."""
+        if self._facts is None or isinstance(self._target.loader, Iterator):
+            return
+        laps: dict[bool, list[float]] = {True: [], False: []}
+        each_s = self._left_s * _THREADS_SHARE / len(_THREADS_LAPS)
+        with isolated(replace(self._target, step=None)) as target:
+            loader = going_on(target.loader)
+            for one in _THREADS_LAPS:
+                loop = replace(TimedLoop.of(target), batches=loader, in_one_thread=one)
+                lap, began_ns = TimedPass(), time.perf_counter_ns()
+                span = Span(min(_THREADS_S, each_s), began_ns + int(each_s * 1e9))
+                run_timed_pass(loop, lap, span)
+                laps[one] += lap.seconds
+        if all(laps.values()):
+            own_s, one_s = median(laps[False]), median(laps[True])
+            times = ThreadTimes(torch.get_num_threads(), own_s, one_s)
+            self._know(replace(self._facts, own_threads=times))
 
     def _answer(self, question: Question) -> None:
         """Make a measurement; the verdict stands without one that fails."""
@@ -227,23 +271,23 @@ class Examination:
             reason = str(error).partition("\n")[0]
             raised = f"with one worker the loader raises {type(error).__name__}: {reason}"
             raise StallscopeError(raised) from error
-        batches, waits_s = making(run, 1), waiting_s(run, use(run, 1))
+        batches, waits_s = apart(lambda: (making(run, 1), waiting_s(run, use(run, 1))))
         if batches is None:
             return known
         return replace(known, alone_s=batches.usual_s, alone_waiting_s=waits_s)
 
     def _with_ladder(self, known: Facts) -> Facts:
         enough_s = max(_LADDER_S, self.wanted_s(verdict.LADDER))
-        self._ladder = ladder(self._target, budget_s=min(self._left_s, enough_s))
-        return replace(known, gain=gain_of(self._ladder))
+        found = self._ladder = ladder(self._target, budget_s=min(self._left_s, enough_s))
+        return replace(known, gain=apart(lambda: gain_of(found)))
 
     def _with_waiting_stacks(self, known: Facts) -> Facts:
-        self._waiting = self._stacks(idle=True)
-        return with_stacks(known, self._waiting)
+        waiting = self._waiting = self._stacks(idle=True)
+        return apart(lambda: with_stacks(known, waiting))
 
     def _with_stacks(self, known: Facts) -> Facts:
-        self._flame = self._stacks(idle=False)
-        return with_stacks(known, self._flame)
+        busy = self._flame = self._stacks(idle=False)
+        return apart(lambda: with_stacks(known, busy))
 
     def _stacks(self, *, idle: bool) -> Flame:
         """Sample the workers; for longer where a busy machine let py-spy see next to nothing."""
@@ -271,7 +315,7 @@ class Examination:
             run=self._run,
             ladder=self._ladder,
             flame=self._flame,
-            accounts=accounting(self._facts),
+            accounts=apart(lambda: accounting(self._facts)),
             spent=pl.DataFrame(self._spent, SPENT, orient="row"),
             circumstances=DiagnosisConditions(
                 name=target.name,
@@ -301,21 +345,33 @@ class Examination:
 
 def setup_of(target: Target) -> Setup:
     """How the loader is set up, as far as rules ask for it."""
+    serving = [loader for loader in target.loaders if loader.num_workers]
     return Setup(
         num_workers=target.num_workers,
         cores=float(cores_available()),
-        prefetch_factor=target.loaders[0].prefetch_factor if target.num_workers else None,
+        prefetch_factor=next((one.prefetch_factor for one in serving), None),
         persistent=any(loader.persistent_workers for loader in target.loaders),
         epoch_batches=_length(target.loader),
         has_step=target.step is not None,
         simulated=target.simulated_step_s is not None,
         on_gpu=device_of(target).counts_kernels,
+        sampler=next(filter(None, map(_sampler, target.loaders)), ""),
     )
+
+
+def _sampler(loader: DataLoader[Any]) -> str:
+    """Where a sampler that is not torch's draws indices; '' for no such sampler."""
+    of_batches = loader.batch_sampler
+    for one in (of_batches, getattr(of_batches, "sampler", None), loader.sampler):
+        draws = getattr(type(one), "__iter__", None)
+        if isinstance(draws, FunctionType) and draws.__module__.partition(".")[0] != "torch":
+            return f"{type(one).__name__}.__iter__ ({place_of(draws.__code__)})"
+    return ""
 
 
 def _length(loader: Any) -> int | None:
     # A torch loader over a stream remembers that it was asked, and warns later: ask a copy
-    asked = copy.copy(loader) if isinstance(loader, DataLoader) else loader
+    asked = copied(loader) if isinstance(loader, DataLoader) else loader
     try:
         return len(asked)
     except Exception:  # noqa: BLE001 - a stream has none, and says so in many ways
@@ -324,9 +380,7 @@ def _length(loader: Any) -> int | None:
 
 def _with_one_worker(loader: Any) -> Any:
     """A shallow copy of the loader that starts one worker."""
-    clone = copy.copy(loader)
-    vars(clone).update(num_workers=1, _iterator=None)
-    return clone
+    return copied(loader, num_workers=1)
 
 
 def _no_time(question: Question, wanted_s: float, left_s: float) -> str:

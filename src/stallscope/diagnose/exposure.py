@@ -15,23 +15,16 @@ import polars as pl
 
 from stallscope.stages import (
     BATCH,
-    DISK_BUSY,
-    FILE_LOCK,
     GETITEM,
-    GPU,
-    LOOP,
-    QUEUED,
-    THREADS,
     WORK_KINDS,
-    WORKER,
-    WORKER_CORES,
 )
 from stallscope.stalls import lifecycle
 from stallscope.stalls.loop_time import is_own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
+    from stallscope.diagnose.machine_use import MachineUse
     from stallscope.run.result import Run
 
 
@@ -101,6 +94,10 @@ class Exposure:
     def waiting(self, *groups: str) -> float:
         """Share (0 to 1) of the stalls that lies in these groups and is waiting."""
         return sum(part.share * part.waiting for part in self.parts if part.group in groups)
+
+    def computing(self) -> Exposure:
+        """The same where all that seems to wait computes, in threads that are not read."""
+        return replace(self, parts=tuple(replace(part, waiting=0.0) for part in self.parts))
 
     def longest(self, group: str) -> StagePart | None:
         """The longest stage of a group."""
@@ -212,7 +209,8 @@ def _part(
     cpu = row["cpu_share"] if row else None
     if not isinstance(cpu, float) or group not in WORK:
         return StagePart(key[0], group, part_s, 0.0)
-    waits = waiting_share(cpu, used)
+    # Nothing of the user's runs between samples: what is not computing there had no core
+    waits = 0.0 if key[0] == BATCH.name else waiting_share(cpu, used)
     own = min(cpu, 1.0) + waits
     return StagePart(key[0], group, part_s * own, waits / own if own else 0.0)
 
@@ -290,78 +288,3 @@ def _uncrowded(
         yield replace(part, share=part.share * kept)
     if crowded_s:
         yield StagePart(CROWDED, CROWDED, crowded_s, 0.0)
-
-
-@dataclass(frozen=True)
-class MachineUse:
-    """Means over the steady state; None where it was not read."""
-
-    worker_cpu: float | None = None
-    """Cores that one worker keeps busy, all its threads together."""
-    loop_cpu: float | None = None
-    """The same of the process that trains."""
-    loop_queued_share: float | None = None
-    """Share (0 to 1) of its time in which the process that trains could run and had no core."""
-    queued_share: float | None = None
-    """Share (0 to 1) of its time in which a worker could run and had no core."""
-    threads: float | None = None
-    """Threads of one worker."""
-    disk_busy_share: float | None = None
-    """Of the busiest disk."""
-    worker_cores: float | None = None
-    """That one worker may run on; the smallest number."""
-    file_lock_share: float | None = None
-    """Share (0 to 1) of the samples in which a worker waits for a lock of a file."""
-    gpu_busy_share: float | None = None
-    """Of the busiest GPU, as its driver has it."""
-
-    def own_cores(self, workers: int) -> float | None:
-        """Cores that workers and loop keep busy together."""
-        if self.loop_cpu is None or (workers and self.worker_cpu is None):
-            return None
-        return self.loop_cpu + workers * (self.worker_cpu or 0.0)
-
-
-def use(run: Run, workers: int) -> MachineUse:
-    """What a run used.
-
-    Args:
-        run: the loop as it is.
-        workers: worker processes of the loader; 0: the main process loads.
-    """
-    named = pl.col("resource", "device").cast(pl.String)
-    known = run.resources().drop_nulls("value").with_columns(named)
-    length = (pl.col("end_ns") - pl.col("start_ns")).clip(1)
-    mean = (pl.col("value") * length).sum() / length.sum()
-    each = known.group_by("resource", "device").agg(value=mean)
-    makers = each.filter(pl.col("resource") == (WORKER if workers else LOOP))["device"]
-
-    def values(name: str) -> np.ndarray | None:
-        rows = each.filter(pl.col("resource") == name)
-        if name == QUEUED:  # the loop's own queueing is another matter
-            rows = rows.filter(pl.col("device").is_in(makers.implode()))
-        return rows["value"].to_numpy() if rows.height else None
-
-    def of(name: str, how: Callable[[np.ndarray], float]) -> float | None:
-        found = values(name)
-        return None if found is None else float(how(found))
-
-    return MachineUse(
-        worker_cpu=of(WORKER, np.mean),
-        loop_cpu=of(LOOP, np.mean),
-        loop_queued_share=_of_loop(each),
-        queued_share=of(QUEUED, np.mean),
-        threads=of(THREADS, np.mean),
-        disk_busy_share=of(DISK_BUSY, np.max),
-        worker_cores=of(WORKER_CORES, np.min),
-        file_lock_share=of(FILE_LOCK, np.mean),
-        gpu_busy_share=of(GPU, np.max),
-    )
-
-
-def _of_loop(each: pl.DataFrame) -> float | None:
-    """What the process that trains waited for a core."""
-    loops = each.filter(pl.col("resource") == LOOP)["device"]
-    mine = pl.col("device").is_in(loops.implode())
-    found = each.filter(pl.col("resource") == QUEUED, mine)["value"]
-    return float(found.to_numpy().mean()) if found.len() else None

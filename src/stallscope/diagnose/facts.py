@@ -2,37 +2,40 @@
 
 Times of a worker are wall times; what of them it spent waiting for a core is known of the worker as
 a whole, and is shared out over what computes. So a machine that is busy with something else makes
-times longer, but not waiting out of computing.
+times longer, but not waiting out of computing. Over 500 lines, as each number stands beside how it
+is taken.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from stallscope.diagnose import thresholds
-from stallscope.diagnose.exposure import Exposure, MachineUse, exposure, use, waiting_s
+from stallscope.diagnose.exposure import Exposure, exposure, waiting_s
+from stallscope.diagnose.machine_use import MachineUse, queued_shares, use
 from stallscope.diagnose.own_code import OwnCode, lock_share, own_code
+from stallscope.diagnose.thresholds import SLOWED
 from stallscope.ladder.result import AS_IT_IS, WHOLE
 from stallscope.run.saturation import find_saturated
+from stallscope.run.worker_memory import MemoryGrowth, memory_growth
 from stallscope.stages import (
     BACKWARD,
+    COLLATE,
     END_OF_EPOCH,
     FORWARD,
-    MEMORY,
     OPTIMIZER,
-    QUEUED,
+    SEND,
     WORK_KINDS,
-    WORKER_MAPPED,
-    WORKER_MEMORY,
 )
 from stallscope.stalls.causes import slow_sample_limit
 from stallscope.stalls.loop_time import LoopBreakdown, loop_breakdown
 from stallscope.stalls.thresholds import HARDLY, SLOW_SAMPLE
 from stallscope.stats import stall_interval
+from stallscope.units import seconds
 
 if TYPE_CHECKING:
     from stallscope.flame.result import Flame
@@ -46,14 +49,15 @@ _FEWEST_BATCHES: Final = 4
 """Batches of a worker below which nothing is said about it."""
 _FEWEST_SAMPLES: Final = 10
 """Samples below which no share of the differences is told."""
-_LOOKED_S: Final = 1.0
-"""Between the first look at a worker's memory and the last one, at least."""
-_STILL: Final = 0.25
-"""The last look shows so much of the mean growth, at least: a cache that fills does not."""
+_QUARTILES: Final = {"low_s": 0.25, "median_s": 0.5, "high_s": 0.75}
 _SEVERAL: Final = 3
 """Samples of a batch of which one can stand out."""
 _USUAL_THREADS: Final = 3
 """Of every worker of torch: one that makes batches, one that sends, one that hands out memory."""
+_MOSTLY: Final = 0.5
+_NOTED_THREADS: Final = 0.1
+"""Cores that a worker's other threads keep busy, below which they explain no waiting."""
+_OF_BATCHES: Final = frozenset({COLLATE.name, SEND.name})
 _MODEL: Final = (FORWARD.name, BACKWARD.name, OPTIMIZER.name)
 _NOT_OWN: Final = (*_MODEL, END_OF_EPOCH.name)
 """The end of an epoch is where workers end: it belongs to their starting anew."""
@@ -79,6 +83,32 @@ class Setup:
     """Whether the step was only a timer."""
     on_gpu: bool = False
     """Whether the step computes on a GPU."""
+    sampler: str = ""
+    """Where the user's own sampler draws, as `class.method (file:line)`; empty for torch's."""
+
+
+class ThreadTimes(NamedTuple):
+    """What a batch takes that is made in the main process, by its torch threads."""
+
+    threads: int
+    """That the user's loop has."""
+    own_s: float
+    """Median time for a batch with these, seconds."""
+    one_s: float
+    """The same with one thread, as a worker has."""
+
+    @property
+    def cost_s(self) -> float:
+        """What the threads cost a batch, seconds; 0 where they do not slow it down for sure."""
+        return max(self.own_s - self.one_s, 0.0) if self.own_s > SLOWED * self.one_s else 0.0
+
+
+class Quartiles(NamedTuple):
+    """Of the times that a worker takes for a batch, seconds."""
+
+    low_s: float
+    median_s: float
+    high_s: float
 
 
 @dataclass(frozen=True)
@@ -95,9 +125,9 @@ class BatchTimes:
     """Mean time from one step to the next, seconds."""
     workers: int
     """That make batches; at least 1. Of those that were started, some may have nothing to do."""
-    by_worker_s: dict[int, float] = field(default_factory=dict)
-    """Median time for a batch of each worker that made enough of them, without what it waited for a
-    core: a neighbour that has a core makes no worker slow."""
+    by_worker: dict[int, Quartiles] = field(default_factory=dict)
+    """Of each worker that made enough batches, without what it waited for a core: a neighbour that
+    has a core makes no worker slow."""
 
     @property
     def load(self) -> float:
@@ -127,15 +157,16 @@ def making(run: Run, workers: int) -> BatchTimes | None:
     waited_s = steps.select(pl.sum_horizontal("wait_s", "restart_s").mean()).item()
     length_s = steps.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
     queued_s = length_s * pl.col("queued_share").fill_null(0.0) / pl.col("many")
+    taken = {name: pl.col("made_s").quantile(at) for name, at in _QUARTILES.items()}
     each = made.group_by("worker").agg(
-        pl.col("made_s").median(), pl.col("pid").cast(pl.String).first(), many=pl.len()
+        pl.col("pid").cast(pl.String).first(), many=pl.len(), **taken
     )
-    own_s = (pl.col("made_s") - queued_s).clip(_LEAST_OWN * pl.col("made_s"))
+    own_s = [(pl.col(name) - queued_s).clip(_LEAST_OWN * pl.col(name)) for name in _QUARTILES]
     enough = (
         each.drop_nulls("worker")
         .filter(pl.col("many") >= _FEWEST_BATCHES)
-        .join(_queued(run), left_on="pid", right_on="device", how="left")
-        .select("worker", made_s=own_s)
+        .join(queued_shares(run), left_on="pid", right_on="device", how="left")
+        .select("worker", *own_s)
     )
     return BatchTimes(
         batch_s=float(made["made_s"].to_numpy().mean()),
@@ -143,7 +174,7 @@ def making(run: Run, workers: int) -> BatchTimes | None:
         use_s=float(used_s),
         period_s=float(used_s + waited_s),
         workers=_active(made, workers),
-        by_worker_s=dict(enough.iter_rows()),
+        by_worker={worker: Quartiles(*times) for worker, *times in enough.iter_rows()},
     )
 
 
@@ -151,14 +182,6 @@ def _active(made: pl.DataFrame, workers: int) -> int:
     """How many workers make batches: those of a stream end one by one."""
     seen = made["worker"].drop_nulls().n_unique()
     return max(seen if made.height >= 2 * workers else workers, 1)
-
-
-def _queued(run: Run) -> pl.DataFrame:
-    """Share of the time in which each process had no core: columns `device, queued_share`."""
-    known = run.resources().drop_nulls("value").filter(pl.col("resource") == QUEUED)
-    length = pl.col("end_ns") - pl.col("start_ns")
-    mean = (pl.col("value") * length).sum() / length.sum()
-    return known.group_by(pl.col("device").cast(pl.String)).agg(queued_share=mean)
 
 
 @dataclass(frozen=True)
@@ -302,69 +325,6 @@ def reading(run: Run) -> FetchSpeed:
 
 
 @dataclass(frozen=True)
-class MemoryGrowth:
-    """What the workers' memory grows by in the steady state."""
-
-    worker_bytes: float
-    """Of a worker, from the first look at it to the last one; mean of the workers."""
-    bytes_per_s: float
-    """The same a second, of all workers together."""
-    share_per_min: float
-    """The same a minute, as a share of a worker's memory with all that it shares."""
-    copied: bool
-    """Whether it is copies of pages that were shared with the process that trains."""
-    left_s: float | None
-    """Until the machine's memory, or the container's, is full at that pace, seconds; for copies
-    only where all of what is shared would fill it."""
-
-
-def memory_growth(run: Run, workers: int) -> MemoryGrowth | None:
-    """What the workers' memory grows by; None where it does not, or was looked at too seldom.
-
-    Args:
-        run: the loop as it is.
-        workers: worker processes of the loader.
-    """
-    named = pl.col("resource", "device").cast(pl.String)
-    known = run.resources().drop_nulls("value").with_columns(named).sort("end_ns")
-    looks = known.filter(pl.col("resource").is_in([WORKER_MEMORY, WORKER_MAPPED]))
-    each = looks.pivot("resource", index=["device", "end_ns"], values="value")
-    if each.is_empty() or not {WORKER_MEMORY, WORKER_MAPPED} <= set(each.columns):
-        return None
-    grown = (
-        each.drop_nulls()
-        .sort("end_ns")
-        .group_by("device")
-        .agg(
-            length_s=(pl.col("end_ns").last() - pl.col("end_ns").first()) / 1e9,
-            own=pl.col(WORKER_MEMORY).last() - pl.col(WORKER_MEMORY).first(),
-            latest=pl.col(WORKER_MEMORY).diff().last() / pl.col(WORKER_MEMORY).diff().mean(),
-            mapped=pl.col(WORKER_MAPPED).last() - pl.col(WORKER_MAPPED).first(),
-            shared=(pl.col(WORKER_MAPPED) - pl.col(WORKER_MEMORY)).last(),
-            whole=pl.col(WORKER_MAPPED).last(),
-        )
-        .filter(pl.col("length_s") >= _LOOKED_S)
-    )
-    if grown.is_empty() or not (grown["latest"] > _STILL).all():
-        return None
-    mean = {name: float(grown[name].to_numpy().mean()) for name in grown.columns[1:]}
-    if mean["own"] <= 0:
-        return None
-    copied = mean["mapped"] < mean["own"] / 2
-    pace = workers * mean["own"] / mean["length_s"]
-    memory = known.filter(pl.col("resource") == MEMORY).drop_nulls("limit")
-    free = (memory["limit"] - memory["value"]).min()
-    fills = free is not None and (not copied or workers * mean["shared"] > float(free))  # type: ignore[arg-type]  # a float column
-    return MemoryGrowth(
-        worker_bytes=mean["own"],
-        bytes_per_s=pace,
-        share_per_min=60 * pace / (workers * mean["whole"]) if mean["whole"] else 0.0,
-        copied=copied,
-        left_s=float(free) / pace if fills and free is not None else None,  # type: ignore[arg-type]
-    )
-
-
-@dataclass(frozen=True)
 class Gain:
     """What a ladder says that the loader costs."""
 
@@ -422,6 +382,11 @@ class Facts:
     """The same of `forward`, `backward` and the optimizer."""
     stage_s: dict[str, float] = field(default_factory=dict)
     """Median time of each stage, a sample or a batch; seconds."""
+    whole_batches: frozenset[str] = _OF_BATCHES
+    """Stages that work on a whole batch at once: their times are a batch's."""
+    threads_compute: bool = False
+    """Whether a worker's waiting is for threads of its own that compute, as a video's codec does;
+    then nothing in `exposure` is called waiting."""
     stalled_by_worker: dict[int, float] = field(default_factory=dict)
     """Share (0 to 1) of the stalls that waited for a batch of each worker."""
     spikes: Spikes = field(default_factory=Spikes)
@@ -436,6 +401,9 @@ class Facts:
     """What a worker waits for a batch, for no core but for something else; mean, seconds."""
     alone_waiting_s: float | None = None
     """The same of one worker alone; None where that was not tried."""
+    own_threads: ThreadTimes | None = None
+    """Batches with the loop's own torch threads; None where that makes no difference, or was not
+    tried."""
     lock_frames: float | None = None
     """Share (0 to 1) of the workers' samples that wait at a lock; None where none were taken."""
     memory_growth: MemoryGrowth | None = None
@@ -464,9 +432,23 @@ class Facts:
         return 1 - min(queued / busy, 0.95) if queued and busy else 1.0
 
     @property
+    def free_use_s(self) -> float:
+        """As `Making.use_s`, if the loop never had to wait for a core; 0 where it is not known.
+
+        It wakes up twice in a step, for its batch and for its device, and waits for a core then: at
+        least half of that lies in the step.
+        """
+        made, queued = self.making, self.use.loop_queued_share or 0.0
+        if made is None:
+            return 0.0
+        return max(made.use_s - queued * max(made.use_s, made.period_s / 2), 0.1 * made.use_s)
+
+    @property
     def free_load(self) -> float:
-        """As `Making.load`, if each worker had a core for itself."""
-        return self.making.load * self.queue_free if self.making else float("inf")
+        """As `Making.load`, if each worker had a core for itself, and the loop another one."""
+        if self.making is None or not self.free_use_s:
+            return float("inf")
+        return self.making.load * self.queue_free * self.making.use_s / self.free_use_s
 
     @property
     def cpu_load(self) -> float:
@@ -479,7 +461,7 @@ class Facts:
         own = self.use.own_cores(workers)
         if made is None or own is None:
             return 0.0
-        step_s = made.use_s * (1 - min(self.use.loop_queued_share or 0.0, 0.9))
+        step_s = self.free_use_s
         return own * made.period_s / (self.setup.cores * step_s) if step_s else float("inf")
 
     @property
@@ -490,6 +472,11 @@ class Facts:
         more_s = self.waiting_s - self.alone_waiting_s
         noted = more_s >= thresholds.SHARED_NOTED * self.making.usual_s
         return noted and self.waiting_s >= thresholds.SHARED * self.alone_waiting_s
+
+    def each(self, stage: str) -> str:
+        """What a stage takes, in words, for each sample or batch; empty where it is not known."""
+        unit = "batch" if stage in self.whole_batches else "sample"
+        return f"{seconds(self.stage_s[stage])} per {unit}" if stage in self.stage_s else ""
 
     def own_code(self, stage: str) -> OwnCode | None:
         """The user's function that a stage's time goes into; None where it is not known."""
@@ -532,29 +519,36 @@ def facts(run: Run, setup: Setup) -> Facts:
     named = waits.unique("pattern", keep="first", maintain_order=True)
     own = _parts_of_step(run, time)
     resources = find_saturated(run)
+    parts, waited_s = exposure(run, used, _busy_share(setup, made)), waiting_s(run, used)
+    extra = _extra_threads(run, used, made)
+    others = resources.others_share or 0.0
+    wanted_s = waited_s * (1 - others)  # threads that waited for a core cannot be seen to wait
+    threads_compute = _is_for_threads(wanted_s, extra, used, made)
     return Facts(
         setup=setup,
         time=time,
         stall_low=low,
         stall_high=high,
-        exposure=exposure(run, used, _busy_share(setup, made)),
+        exposure=parts.computing() if threads_compute else parts,
+        threads_compute=threads_compute,
         making=made,
         use=used,
         starts=starts(run, setup),
         saturated=tuple(resources.saturated),
-        others_share=resources.others_share or 0.0,
+        others_share=others,
         patterns=dict(waits.group_by("pattern").agg(pl.col("share").sum()).iter_rows()),
         titles=dict(named.select("pattern", "title").iter_rows()),
         own_parts={name: part for name, part in own.items() if name not in _NOT_OWN},
         model_share=sum(own.get(name, 0.0) for name in _MODEL),
         stage_s=dict(run.stages().reverse().select("stage", "p50_s").iter_rows()),
+        whole_batches=_whole_batches(run),
         stalled_by_worker=_by_worker(stalls),
         spikes=spikes(run),
         reading=reading(run),
         memory_growth=memory_growth(run, setup.num_workers),
         megapixels=_megapixels(run),
-        extra_threads_share=_extra_threads(run, used, made),
-        waiting_s=waiting_s(run, used),
+        extra_threads_share=extra,
+        waiting_s=waited_s,
     )
 
 
@@ -593,6 +587,14 @@ def _megapixels(run: Run) -> float | None:
     return None if median is None else median / 1e6
 
 
+def _whole_batches(run: Run) -> frozenset[str]:
+    """Stages that lie outside of all samples for most of their time."""
+    length = pl.col("end_ns") - pl.col("start_ns")
+    outside = length.filter(pl.col("sample").is_null()).sum() / length.sum()
+    shares = run.work.group_by("stage").agg(outside=outside).filter(pl.col("outside") > _MOSTLY)
+    return _OF_BATCHES | frozenset(shares["stage"].cast(pl.String))
+
+
 def _by_worker(stalls: pl.DataFrame) -> dict[int, float]:
     each = stalls.drop_nulls("worker").group_by("worker").agg(pl.col("stall_s").sum())
     whole_s = float(stalls["stall_s"].sum())
@@ -609,3 +611,16 @@ def _extra_threads(run: Run, used: MachineUse, made: BatchTimes | None) -> float
     sends_s = run.stages().filter(pl.col("kind") == "send")["p50_s"].sum()
     sends = float(sends_s) / (made.period_s * made.workers) if made.period_s else 0.0
     return max(1 - (computed + sends) / used.worker_cpu, 0.0)
+
+
+def _is_for_threads(
+    wanted_s: float, extra: float | None, used: MachineUse, made: BatchTimes | None
+) -> bool:
+    """Whether threads beside a worker's main one compute for most of what that one waits.
+
+    A codec decodes in threads of its own while Python waits for it, as it does for storage.
+    """
+    if not extra or made is None or not used.worker_cpu or not made.period_s:
+        return False
+    wanted = wanted_s / (made.workers * made.period_s)
+    return extra * used.worker_cpu >= max(_MOSTLY * wanted, _NOTED_THREADS)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from stallscope.flame.classify import YOURS, StackFunction, frame, frames, kind
-from stallscope.stages import FETCH, SEND
+from stallscope.flame.classify import YOURS, StackFunction, frame, frames, kind, package, short
+from stallscope.stages import FETCH, GETITEM, SEND
 
 if TYPE_CHECKING:
     from stallscope.flame.result import Flame
@@ -30,6 +30,9 @@ _FEWEST: Final = 10
 _A_LINE: Final = 0.2
 """Share of a function's samples from which on one of its lines is named."""
 _MOST_LINES: Final = 3
+_SHOWS: Final = 1 / 3
+"""Share of a function's samples that show a kind of call, from which on it is what the function
+does: what is compiled is often sampled without the frame of the library that called it."""
 
 
 class Call(NamedTuple):
@@ -45,30 +48,21 @@ class Call(NamedTuple):
     """Expression for the text of the user's line."""
 
 
-_LOCKS: Final = re.compile(
-    r"(__enter__|acquire|_acquire\w*|wait|flock|lockf) "
-    r"\(.*(multiprocessing/synchronize|filelock/\w+|portalocker/\w+|fasteners/\w+)\.py"
-)
+_PLAIN: Final = frozenset({"torch", "torchdata", "stallscope", "lightning", ""})
+"""Packages that only call what makes a sample."""
+_LOCK_FILES: Final = r"(multiprocessing/synchronize|filelock/\w+|portalocker/\w+|fasteners/\w+)\.py"
+_LOCKS: Final = re.compile(r"(__enter__|acquire|_acquire\w*|wait|flock|lockf) \(.*" + _LOCK_FILES)
 """Innermost frames of a process that waits for another one to let go of something."""
 _TAKES: Final = r"\b(flock|lockf)\("
 """Calls in a line of the user's that wait for another process."""
-LOCK: Final = "lock"
 CALLS: Final = (
     Call(
-        LOCK,
+        "lock",
         "waiting for a lock",
         "hold the lock for less (one for each file, not one for all), or let each worker have its "
         "own file or connection",
-        r"(multiprocessing/synchronize|filelock/\w+|portalocker/\w+|fasteners/\w+)\.py",
+        _LOCK_FILES,
         r"\b(flock|lockf|FileLock|acquire)\b|\bwith\b.*lock\b",
-    ),
-    Call(
-        "pandas",
-        "pandas looks values up one by one",
-        "take the columns out as NumPy arrays once, in __init__ (frame['x'].to_numpy()), and index "
-        "those",
-        r"pandas/.*",
-        r"\.(iloc|loc|iat|at|query|iterrows|itertuples)\b",
     ),
     Call(
         "text",
@@ -86,35 +80,84 @@ CALLS: Final = (
         r"\b(urlopen|requests\.\w+|boto3|get_object|download\w*)\(",
     ),
     Call(
+        "codec",
+        "a codec decodes",
+        "decode only the frames that are used, store shorter or smaller pieces, a key frame every "
+        "few frames, and give each worker's codec one thread",
+        r"(av|torchcodec|torchaudio|decord|soundfile|librosa)\b.*",
+        r"\bav\.open\(|\.decode\((video|audio)|\bVideo(Reader|Capture|Decoder)\(|\bCAP_PROP_",
+    ),
+    Call(
+        "unpacking",
+        "data is unpacked",
+        "store it unpacked, or in pieces of one sample, and use all of a piece once it is unpacked",
+        r"(gzip|bz2|lzma|zstandard)\b.*",
+        r"\b(decompress|gzip|bz2|lzma)\b",
+    ),
+    Call(
         "opening",
         "a file is opened and read for each sample",
         "one file of all samples: open it once in each worker and keep it, load it once in "
-        "__init__, or map it (np.load(..., mmap_mode='r')) so that a sample reads only what it "
-        "needs; one file for each sample: pack many into one",
-        r"(numpy/lib/_?npyio\w*|numpy/lib/_?format\w*|nibabel|tifffile|pydicom|sqlite3)\b.*",
-        r"\b(np|numpy)\.(load|loadtxt|genfromtxt|fromfile|memmap)\(|(?<!Image\.)\bopen\("
-        r"|\b(File|Dataset|connect)\(|\bread_(csv|parquet|excel|feather|hdf|json)\(|\bloadmat\(",
+        "__init__, or map it (np.load(..., mmap_mode='r') of .npy, not .npz), so that a sample "
+        "reads only what it needs; one file for each sample: pack many into one",
+        r"(numpy/lib/_?npyio\w*|numpy/lib/_?format\w*|nibabel|tifffile|pydicom|sqlite3|zipfile"
+        r"|tarfile)\b.*|pandas/io/(?!formats).*",
+        r"\b(np|numpy)\.(load|loadtxt|genfromtxt|fromfile|memmap)\("
+        r"|(?<!Image\.)\bopen\(|\b(Zip|Tar)?File\(|\bextractfile\("
+        r"|\b(Dataset|connect)\(|\bread_(csv|parquet|excel|feather|hdf|json)\(|\bloadmat\(",
     ),
     Call(
         "chunks",
         "data is read in chunks",
         "store it in chunks of one sample, or use all of a chunk once it is read, and compress it "
         "less",
-        r"(h5py|netCDF4|xarray|zarr|numcodecs|blosc)\b.*",
+        r"(h5py|h5netcdf|netCDF4|zarr|numcodecs|blosc)\b.*",
     ),
     Call(
-        "unpacking",
-        "data is unpacked",
-        "store it unpacked, or in pieces of one sample, and use all of a piece once it is unpacked",
-        r"(gzip|zipfile|tarfile|bz2|lzma|zlib|zstandard|blosc|numcodecs)\b.*",
-        r"\b(decompress|extractfile|gzip|zipfile)\b",
+        "labels",
+        "xarray or dask looks values up by their labels",
+        "take the variables out as NumPy arrays once, in __init__ (ds['x'].to_numpy()), and index "
+        "those; open what is too large without dask (chunks=None)",
+        r"(xarray|dask)/.*",
+        r"\.(isel|sel)\(",
+    ),
+    Call(
+        "pandas",
+        "pandas looks values up one by one",
+        "take the columns out as NumPy arrays once, in __init__ (frame['x'].to_numpy()), and index "
+        "those",
+        r"pandas/.*",
+        r"\.(iloc|loc|iat|at|query|iterrows|itertuples)\b",
+    ),
+    Call(
+        "formatting",
+        "rows of an Arrow table become Python lists, and these tensors",
+        "keep arrays as arrays: with_format('numpy'), features Array2D or Array3D; or take the "
+        "column out as one array once, in __init__",
+        r"datasets/(formatting|features|arrow_dataset)\b.*",
+    ),
+    Call(
+        "listing",
+        "a folder is listed",
+        "list it once, in __init__, and keep the names",
+        r"glob\.py",
+        r"\b(r?glob|iglob|listdir|scandir|iterdir|walk)\(",
     ),
     Call(
         "unpickling",
         "objects are unpickled",
-        "store arrays (np.save, mapped with mmap_mode='r') instead of pickled objects",
+        "store arrays (np.save, mapped with mmap_mode='r') instead of pickled objects; a view that "
+        "torch.save stored holds all of its tensor: clone() it before",
         r"(pickle|_?compat_pickle|joblib|torch/serialization)\b.*",
         r"\b(pickle|joblib|torch)\.loads?\(",
+    ),
+    Call(
+        "copying",
+        "objects are copied with all that they hold",
+        "copy only what is changed: a shallow copy (copy.copy, dict(sample)), or the piece that is "
+        "used",
+        r"copy\.py",
+        r"\bdeepcopy\(",
     ),
     Call(
         "parsing",
@@ -174,23 +217,30 @@ class OwnCode:
     """Share (0 to 1) of the stage's samples with the function on the stack."""
     call: Call
     """What it does."""
+    package: str = ""
+    """The library whose function it is, where no code of the user's is in that stage."""
 
     @property
     def place(self) -> str:
-        """Function, file and lines, short."""
+        """Function, file and lines, short; a library's with its package."""
         lines = ", ".join(map(str, self.lines))
-        return f"{self.function} ({PurePath(self.file).name}:{lines})"
+        inside = StackFunction(self.function, self.file).place
+        file = inside if self.package else PurePath(self.file).name
+        return f"{self.package and f'{self.package}: '}{self.function} ({file}:{lines})"
 
 
 def own_code(flame: Flame, stage: str) -> OwnCode | None:
     """Find the function of the user's that holds most of a stage.
+
+    A dataset that comes from a library is the library's: its outermost function is named then,
+    with its package.
 
     Args:
         flame: of the workers.
         stage: its name.
 
     Returns:
-        None where too few samples lie in the stage, or none of them in code of the user's.
+        None where too few samples lie in the stage, or all of them in torch and Python alone.
     """
     inside = flame.samples.filter(pl.col("stage").cast(pl.String) == stage)
     hits = Counter[str]()
@@ -199,8 +249,14 @@ def own_code(flame: Flame, stage: str) -> OwnCode | None:
     if hits.total() < _FEWEST:
         return None
     within, depth = Counter[StackFunction](), Counter[StackFunction]()
+    # Only of `getitem`: any other stage of a library's has a name of its own
+    is_own = stage != GETITEM.name or any(
+        kind(one) == YOURS for stack in hits for one in frames(stack)
+    )
     for stack, many in hits.items():
         own = [one for one in frames(stack) if kind(one) == YOURS]
+        if not is_own:
+            own = [one for one in frames(stack) if package(one) not in _PLAIN][:1]
         for place, one in enumerate(own):
             depth[one] = max(depth[one], place)
         for one in set(own):
@@ -211,7 +267,9 @@ def own_code(flame: Flame, stage: str) -> OwnCode | None:
     named = max(holders or within, key=lambda one: (depth[one] if holders else 0, within[one]))
     found = _described(named, hits, within[named] / hits.total())
     reads = found.call is OTHER and stage == FETCH.name
-    return replace(found, call=READS) if reads else found
+    return replace(
+        found, call=READS if reads else found.call, package="" if is_own else package(named)
+    )
 
 
 def lock_share(flame: Flame) -> float | None:
@@ -235,12 +293,12 @@ def _waits_at_lock(stack: str) -> bool:
 
     Threads wait for those of their own process: their locks do not count.
     """
-    *_, leaf = texts = stack.split(";")
+    leaf = stack.rpartition(";")[2]
     if _LOCKS.search(leaf):
         return True
     if kind(frame(leaf)) != YOURS:
         return False
-    return bool(re.search(_TAKES, linecache.getline(frame(leaf).file, _line(texts[-1]))))
+    return bool(re.search(_TAKES, linecache.getline(frame(leaf).file, _line(leaf))))
 
 
 def _described(named: StackFunction, hits: Counter[str], share: float) -> OwnCode:
@@ -257,7 +315,9 @@ def _described(named: StackFunction, hits: Counter[str], share: float) -> OwnCod
     whole = lines.total()
     most = [line for line, many in lines.most_common(_MOST_LINES) if many >= _A_LINE * whole]
     shown = tuple(sorted(most or [lines.most_common(1)[0][0]]))
-    return OwnCode(named.function, named.file, shown, share, calls.most_common(1)[0][0])
+    kinds = (call for call, many in calls.most_common() if many >= _SHOWS * whole)
+    call = next((one for one in kinds if one is not OTHER), OTHER)
+    return OwnCode(named.function, named.file, shown, share, call)
 
 
 def _line(text: str) -> int:
@@ -268,13 +328,8 @@ def _line(text: str) -> int:
 def _call(file: str, line: int, below: list[str]) -> Call:
     """What a sample does, by the frames below the user's and by the text of the user's line."""
     text = linecache.getline(file, line)
-    packages = [_from_package(frame(one).file) for one in below]
+    packages = [short(frame(one).file) for one in below]
     for call in CALLS:
         if re.search(call.source, text) or any(re.match(call.library, one) for one in packages):
             return call
     return OTHER
-
-
-def _from_package(file: str) -> str:
-    """A library's path from its package on."""
-    return re.split(r"(?:site|dist)-packages/|lib\d*/python3[\d.]*t?/", file)[-1]

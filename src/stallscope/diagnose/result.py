@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import polars as pl
 
+from stallscope.apart import computed_apart
 from stallscope.diagnose.accounting import ACCOUNTING
 from stallscope.diagnose.causes import CAUSES, Cause, handbook
 from stallscope.result import LoopConditions, SavedResult
@@ -137,6 +138,7 @@ class Diagnosis(SavedResult):
         return self.findings[0]
 
     @cached_property
+    @computed_apart
     def _table(self) -> pl.DataFrame:
         rows = [
             (
@@ -159,6 +161,7 @@ class Diagnosis(SavedResult):
         """
         return handbook()
 
+    @computed_apart
     def export(self, path: str | Path, *, redact: bool = False) -> Path:
         """Write it as a file for others; an older one is written over.
 

@@ -1,8 +1,9 @@
 """Every rule of the verdict: what each cause would show in the numbers, one function for each.
 
 A rule returns a finding with its evidence, or None where it does not hold; which of the findings
-is the verdict says `verdict`. More than 500 lines, because there are twenty causes and a reader
-compares their rules: helpers first, then waiting, work on samples, the loop, the machine, workers.
+is the verdict says `verdict`. Over 500 lines, because there are more than twenty causes and a
+reader compares their rules: helpers first, then waiting, work on samples, the loop, the machine,
+workers.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ from stallscope.diagnose.exposure import (
 )
 from stallscope.diagnose.own_code import OTHER
 from stallscope.diagnose.result import Finding
+from stallscope.run.worker_memory import GROWN_BYTES
 from stallscope.stalls.thresholds import HARDLY, OTHERS, SATURATED, SLOW_WORKER
-from stallscope.units import count, seconds, share, size
+from stallscope.units import count, duration, seconds, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stallscope.diagnose.causes import Cause
     from stallscope.diagnose.facts import Facts
+    from stallscope.run.worker_memory import MemoryGrowth
 
 JUST: Final = 0.5
 """Confidence of a rule that is only just met."""
@@ -57,8 +60,21 @@ _GROUPS = {
 _WORDS = {DECODE: "decoding", COLLATE: "collate", SENDING: "sending and receiving batches"}
 _REST: Final = ("step", "other")
 """What lies outside of all parts that have a name."""
-_SAMPLER: Final = "the loader's own work in it (a sampler, bookkeeping)"
+_SAMPLER: Final = "the loader's own work in it ({}, bookkeeping)"
+_SAMPLERS: Final = (
+    "draw indices beforehand or with arrays, not one by one in each step, and leave what a sampler "
+    "loads or computes to the dataset, which the workers run"
+)
+_AT_ONCE: Final = (
+    "take all samples of a batch by one index: __getitems__(indices) in the dataset, or "
+    "sampler=BatchSampler(...) with batch_size=None"
+)
+"""What helps where samples are so small that handling them one by one is what takes the time."""
 _PLAIN_COLLATE: Final = "no Python loop over samples, tensors of one size"
+_LESS_TO_DECODE: Final = (
+    "store less of each sample (shorter, smaller, in pieces; a video with more key frames), decode "
+    "only what is used, or use a faster decoder"
+)
 _RESIZES: Final = re.compile(r"resiz|max_?size|thumbnail", re.IGNORECASE)
 _SPACES: Final = {stages.MEMORY: causes.MEMORY_PRESSURE, stages.SHM: causes.SHM}
 _SLOW_WORKER: Final = "slow_worker"
@@ -192,9 +208,8 @@ def is_unseen(facts: Facts) -> bool:
 def _unseen(facts: Facts, waits: float) -> Finding:
     """The dataset's own code waits: most often it reads, by what has no hook, but maybe not."""
     stage = stages.GETITEM.name
-    each, own = facts.stage_s.get(stage), facts.own_code(stage)
-    with_each = f", {seconds(each)} per sample" if each else ""
-    what = f"{share(waits)} of the stalls{with_each}"
+    each, own = facts.each(stage), facts.own_code(stage)
+    what = f"{share(waits)} of the stalls{each and f', {each}'}"
     return finding(
         causes.OWN_CODE_WAITS if own else causes.WAITS_UNSEEN,
         facts,
@@ -307,16 +322,19 @@ def own_groups(facts: Facts) -> tuple[str, ...]:
 def _of_group(facts: Facts, group: str, part: float) -> Finding:
     longest = facts.exposure.longest(group)
     stage = longest.stage if longest else ""
-    each, own = facts.stage_s.get(stage), facts.own_code(stage)
-    unit = "sample" if group == DECODE else "batch"
-    with_each = f", {seconds(each)} per {unit}" if each else ""
+    each, own = facts.each(stage), facts.own_code(stage)
+    with_each = each and f", {each}"
     cause, what = _CAUSE_OF[group], f"{_WORDS[group]} holds {share(part)} of the stalls{with_each}"
-    where = ""
-    if group == COLLATE:
-        where = own.call.remedy if own else _PLAIN_COLLATE
-        what += f", in {own.place}: {own.call.does}" if own else ""
-    elif group == DECODE and (resize := resize_of_large_images(facts)):
+    plain = _AT_ONCE if _is_small(facts) else _PLAIN_COLLATE
+    where = plain if group == COLLATE else ""
+    if group == DECODE and (resize := resize_of_large_images(facts)):
         cause, what = causes.LARGE_IMAGES, f"{what}, and {resize.stage} {share(resize.share)}"
+    elif group == DECODE and facts.megapixels is None:
+        cause, where = causes.DECODE_OTHER, _LESS_TO_DECODE
+    if own and where:
+        known = group == COLLATE or own.call is not OTHER
+        what += f", in {own.place}: {own.call.does}" if known else f", in {own.place}"
+        where = own.call.remedy if known else where
     return finding(
         cause,
         facts,
@@ -352,14 +370,17 @@ def _of_transforms(facts: Facts) -> Finding:
     groups = tuple(group for group in groups if group != FETCH)
     part, most = facts.exposure.of(*groups), _longest(facts, groups)
     if most.share >= thresholds.ONE_OF_MANY * part:
-        each = facts.stage_s.get(most.stage)
+        own = facts.own_code(most.stage)
+        called = own.call if own and own.call is not OTHER else None
         return finding(
-            causes.ONE_TRANSFORM,
+            causes.OWN_TRANSFORM if called else causes.ONE_TRANSFORM,
             facts,
-            f"{most.stage} holds {share(most.share)} of the stalls, {seconds(each)} per sample",
+            f"{most.stage} holds {share(most.share)} of the stalls, {facts.each(most.stage)}"
+            f"{f': {called.does}' if called else ''}",
             severity=facts.stall_share * most.share,
             clearly=_clearly_one(facts, most.share, part),
             evidence=_of_one(facts, most.share, part),
+            where=called.remedy if called else "",
             stage=most.stage,
         )
     return finding(
@@ -377,19 +398,22 @@ def _of_transforms(facts: Facts) -> Finding:
 
 def _of_own_code(facts: Facts, stage: str, own_part: float, part: float) -> Finding:
     """What the dataset computes itself, and the function of the user's that does."""
-    each, own = facts.stage_s.get(stage), facts.own_code(stage)
+    each, own = facts.each(stage), facts.own_code(stage)
     unnamed = "__getitem__ itself" if stage == stages.GETITEM.name else "reading"
     place = own.place if own else unnamed
-    does = f", computing: {own.call.does}" if own else ""
+    call = own.call if own else OTHER
+    does = f", computing: {call.does}" if own else ""
+    if facts.threads_compute:
+        does = ", computing in threads of its own, as a codec does"
     return finding(
         causes.OWN_CODE,
         facts,
         f"{place} holds {share(own_part * (own.share if own else 1.0))} of the stalls"
-        f"{f', {seconds(each)} per sample' if each else ''}{does}",
+        f"{each and f', {each}'}{does}",
         severity=facts.stall_share * own_part,
         clearly=_clearly_one(facts, own_part, part),
         evidence=_of_one(facts, own_part, part),
-        where=own.call.remedy if own else OTHER.remedy,
+        where=_AT_ONCE if _is_small(facts) and call is OTHER else call.remedy,
         stage=stage,
     )
 
@@ -429,15 +453,55 @@ def no_worker(facts: Facts) -> Finding | None:
     """The main process makes the batches itself, so the device waits for each of them."""
     if facts.setup.num_workers or not facts.exposure.parts or not facts.setup.has_step:
         return None
+    slowed, largest = _slowed_by_threads(facts), _largest(facts)
     return finding(
         causes.MAIN_PROCESS,
         facts,
         f"it makes the batches itself (num_workers=0), which takes {share(facts.stall_share)} of "
-        "the loop's time",
+        f"the loop's time{slowed and f' with one torch thread; {slowed}'}"
+        f"{f'; the largest part of it is {largest.stage}' if largest else ''}",
         severity=facts.stall_share,
         clearly=clear(facts.stall_share, HARDLY, 0.2),
-        evidence={"stall_share": facts.stall_share, "num_workers_count": 0},
-        where=f"num_workers={max(int(facts.setup.cores) - 1, 1)} or so",
+        evidence={
+            "stall_share": facts.stall_share,
+            "num_workers_count": 0,
+            **_thread_times(facts),
+        },
+        where=f"{f'{_AT_ONCE}; ' if _is_small(facts) else ''}"
+        f"num_workers={max(int(facts.setup.cores) - 1, 1)} or so",
+    )
+
+
+def own_threads(facts: Facts) -> Finding | None:
+    """The main process makes batches more slowly with its torch threads than with one."""
+    times, slowed = facts.own_threads, _slowed_by_threads(facts)
+    if times is None or not slowed or not facts.setup.has_step:
+        return None
+    use_s = facts.making.use_s if facts.making else 0.0
+    return finding(
+        causes.MAIN_PROCESS,
+        facts,
+        slowed,
+        severity=times.cost_s / (times.own_s + use_s),
+        clearly=clear(times.own_s / times.one_s, thresholds.SLOWED, 3.0),
+        evidence={"num_workers_count": 0, **_thread_times(facts)},
+        where="workers, which have one thread each, or torch.set_num_threads(1) in the dataset",
+    )
+
+
+def _thread_times(facts: Facts) -> dict[str, float]:
+    times = facts.own_threads
+    return {"batch_own_threads_s": times.own_s, "batch_one_thread_s": times.one_s} if times else {}
+
+
+def _slowed_by_threads(facts: Facts) -> str:
+    """Both times of a batch in words; "" where they do not differ for sure."""
+    times = facts.own_threads
+    if times is None or not times.cost_s:
+        return ""
+    return (
+        f"a batch takes {seconds(times.own_s)} with your loop's {times.threads} torch threads, "
+        f"and {seconds(times.one_s)} with one"
     )
 
 
@@ -445,10 +509,11 @@ def own_parts(facts: Facts) -> Finding | None:
     """Parts of the loop that are neither waiting for workers nor the model take long."""
     parts = {name: part for name, part in facts.own_parts.items() if name not in _REST}
     parts["code outside of the model"] = facts.own_parts.get("other", 0.0)
+    sampler = _SAMPLER.format(facts.setup.sampler or "a sampler")
     if facts.model_share:  # the model is known, so the rest of the step is something else
         parts["code outside of the model"] += facts.own_parts.get("step", 0.0)
     if facts.setup.num_workers:
-        parts[_SAMPLER] = facts.stall_share * facts.exposure.of(MAIN)
+        parts[sampler] = facts.stall_share * facts.exposure.of(MAIN)
     whole, longest = sum(parts.values()), max(sorted(parts), key=lambda name: parts[name])
     if whole < thresholds.OWN_PART:
         return None
@@ -464,7 +529,9 @@ def own_parts(facts: Facts) -> Finding | None:
             "stall_share": facts.stall_share,
             "loop_cpu_share": facts.use.loop_cpu,
         },
-        where=f"make {longest} cheaper, rarer, or do it in a thread or beforehand",
+        where=_SAMPLERS
+        if longest == sampler
+        else f"make {longest} cheaper, rarer, or do it in a thread or beforehand",
     )
 
 
@@ -569,8 +636,7 @@ def cpu_saturated(facts: Facts) -> Finding | None:
     if used < facts.others_share:
         return None  # it is not this loop that saturates them
     others = f"; other processes had {share(facts.others_share)} of them"
-    most = next((part for part in facts.exposure.parts if part.group in WORK), None)
-    largest = f"; the largest part is {most.stage}, {share(most.share)}" if most else ""
+    largest = _largest(facts)
     is_known = setup.has_step and facts.cpu_load < float("inf")
     needed = (
         f"need {facts.cpu_load:.1f} times what {setup.cores:g} cores give in a step"
@@ -580,7 +646,9 @@ def cpu_saturated(facts: Facts) -> Finding | None:
     return finding(
         causes.SLOWS_THE_STEP if facts.is_slowed else causes.CPU_SATURATED,
         facts,
-        f"workers and loop {needed}{largest}{others if facts.others_share >= OTHERS else ''}",
+        f"workers and loop {needed}"
+        f"{f'; the largest part is {largest.stage}, {share(largest.share)}' if largest else ''}"
+        f"{others if facts.others_share >= OTHERS else ''}",
         severity=facts.lost_share,
         clearly=clear(facts.cpu_load, thresholds.KEEPS_UP, 1.2),
         evidence={
@@ -589,8 +657,18 @@ def cpu_saturated(facts: Facts) -> Finding | None:
             "cores_used_share": used,
             "queued_share": use.queued_share,
         },
-        where=f" ({most.stage})" if most else "",
+        where=f" ({largest.stage})" if largest else "",
     )
+
+
+def _largest(facts: Facts) -> StagePart | None:
+    """The stage that holds most of the work."""
+    return next((part for part in facts.exposure.parts if part.group in WORK), None)
+
+
+def _is_small(facts: Facts) -> bool:
+    """Whether samples are so small that handling them one by one takes longer than they do."""
+    return 0 < facts.spikes.usual_s < thresholds.SMALL_SAMPLE_S
 
 
 def memory(facts: Facts) -> list[Finding]:
@@ -612,24 +690,31 @@ def memory(facts: Facts) -> list[Finding]:
 def memory_growth(facts: Facts) -> Finding | None:
     """The workers' memory grows all the time, which ends a training later than it slows it."""
     growth = facts.memory_growth
-    if growth is None or growth.worker_bytes < thresholds.GROWS_BYTES:
+    if growth is None or not growth.matters:
         return None
-    if growth.share_per_min < thresholds.GROWS:
-        return None
-    kind = "copies of what the main process holds" if growth.copied else "new memory"
-    left = f"; full in {seconds(growth.left_s)} at that pace" if growth.left_s else ""
     return finding(
         causes.MEMORY_COPIES if growth.copied else causes.MEMORY_GROWS,
         facts,
-        f"{size(growth.bytes_per_s)}/s in {count(facts.setup.num_workers, 'worker')}, {kind}{left}",
+        growth.rate() + _until_epoch_ends(facts, growth),
         severity=0.0,
-        clearly=clear(growth.share_per_min, thresholds.GROWS, 2 * thresholds.GROWS),
+        clearly=clear(growth.grown_bytes, GROWN_BYTES, 2 * GROWN_BYTES),
         evidence={
             "growth_bytes_per_s": growth.bytes_per_s,
-            "worker_growth_bytes": growth.worker_bytes,
+            "growth_bytes": growth.grown_bytes,
+            "copied_share": growth.copied_share,
             "full_in_s": growth.left_s,
         },
     )
+
+
+def _until_epoch_ends(facts: Facts, growth: MemoryGrowth) -> str:
+    """That workers which end with the epoch give their memory back, where they do so in time."""
+    batches, steps = facts.setup.epoch_batches, facts.time.steps if facts.time else 0
+    if facts.setup.persistent or not batches or not facts.time or not steps or not growth.left_s:
+        return ""
+    epoch_s = batches * facts.time.total_s / steps
+    back = "; but the workers end with the epoch, in {} at most, and give it back"
+    return back.format(duration(epoch_s)) if epoch_s < growth.left_s else ""
 
 
 def too_few(facts: Facts) -> Finding | None:
@@ -716,29 +801,32 @@ def wanted_workers(facts: Facts) -> int | None:
 
 
 def slow_worker(facts: Facts) -> Finding | None:
-    """One worker takes much longer than the others, and the loop waits for it."""
-    making, by_worker = facts.making, facts.making.by_worker_s if facts.making else {}
+    """One worker takes much longer than the others, nearly always, and the loop waits for it."""
+    making, by_worker = facts.making, facts.making.by_worker if facts.making else {}
     if making is None or len(by_worker) < 2:  # noqa: PLR2004 - one and the others
         return None
-    slow = max(sorted(by_worker), key=lambda one: by_worker[one])
-    rest_s = float(np.median([took for one, took in by_worker.items() if one != slow]))
-    ratio = by_worker[slow] / rest_s if rest_s else 1.0
+    slow = max(sorted(by_worker), key=lambda one: by_worker[one].median_s)
+    own, rest = by_worker[slow], [times for one, times in by_worker.items() if one != slow]
+    rest_s = float(np.median([times.median_s for times in rest]))
+    ratio = own.median_s / rest_s if rest_s else 1.0
     part = max(facts.patterns.get(_SLOW_WORKER, 0.0), facts.stalled_by_worker.get(slow, 0.0))
     if ratio < SLOW_WORKER or part < thresholds.WAITS_FOR_IT:
         return None
-    if by_worker[slow] * facts.queue_free <= thresholds.KEEPS_UP * making.workers * making.use_s:
+    if own.low_s <= float(np.median([times.high_s for times in rest])):
+        return None  # batches differ more than workers do: one that met the longer ones is not slow
+    if own.median_s * facts.queue_free <= thresholds.KEEPS_UP * making.workers * making.use_s:
         return None  # it is slower than the others, and still quick enough
     return finding(
         causes.SLOW_WORKER,
         facts,
-        f"worker {slow} takes {seconds(by_worker[slow])} for a batch, the others "
+        f"worker {slow} takes {seconds(own.median_s)} for a batch, the others "
         f"{seconds(rest_s)}; {share(part)} of the stalls wait for it",
         severity=facts.stall_share * part,
         clearly=min(clear(ratio, SLOW_WORKER, 1.7), clear(part, thresholds.WAITS_FOR_IT, 0.9)),
         evidence={
             "stall_share": facts.stall_share,
             "slow_worker_stall_share": part,
-            "slow_worker_batch_s": by_worker[slow],
+            "slow_worker_batch_s": own.median_s,
             "others_batch_s": rest_s,
         },
     )

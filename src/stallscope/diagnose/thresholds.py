@@ -16,7 +16,7 @@ PASSING: Final = 0.08
 every loop with workers pays that hardly waits for anything else."""
 DOMINATES: Final = 0.5
 """A cause is named alone when it holds this share of the stalls: nothing else then holds more."""
-UNEVEN: Final = 0.45
+UNEVEN: Final = 0.42
 """A group of work that holds this share of all of it is what to change, also where the cores are
 full: four sorts of the same length have a quarter each, the longest of an even mix up to 40%."""
 LEADS: Final = 0.3
@@ -82,15 +82,17 @@ SURE: Final = 0.9
 WAITS_FOR_EACH_OTHER: Final = 0.25
 """Share of the stalls that is waiting, from which on it is tried whether workers wait for each
 other: of two workers that share a lock all the time, each waits for half of it."""
-GROWS_BYTES: Final = 8e6
-"""Growth of a worker's memory in a few seconds below which nothing is said: arenas that fill."""
-GROWS: Final = 0.2
-"""And so much of all that it maps, a minute: a worker would then double in five."""
 LOCK_FRAMES: Final = 0.2
 """Share of stacks that wait at a lock; where workers compute under it, at most half can."""
 FEWEST_SPIKES: Final = 3
 """Slow samples below which nothing is said of them."""
 ALL_COMPUTING: Final = 0.9
 """A step that computes for more than this share of its time may be the model itself, on the CPU."""
+SMALL_SAMPLE_S: Final = 2e-5
+"""A sample that takes less, seconds, is one look into an array: a call for each of them, a list of
+them and a copy of each into the batch take as long as it does, or longer."""
 DOUBTFUL: Final = 0.3
 """A finding that is less sure than this is no verdict."""
+SLOWED: Final = 1.5
+"""Times as long a batch takes with the loop's own torch threads as with one, so that they slow it
+down for sure: on a busy machine neighbours make a third of difference."""

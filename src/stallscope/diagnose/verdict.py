@@ -4,23 +4,25 @@ The order of `judge`, and why:
 
 1. A run that is too short carries no judgement.
 2. Starting workers, the loop's own work and copies, where they take more than all waiting does.
-3. A loop that hardly waits is healthy.
+3. A loop that hardly waits is healthy, unless its step is slower for the workers beside it (too
+   many threads, full cores; a ladder tells), or their memory grows.
 
 and of `rank_findings`, for a loop that waits:
 
 4. Stalls that nothing explains carry no judgement.
-5. What is no work on samples, where it is most of the stalls: the loop's own part (all of it, when
+5. Memory that is full, workers that have nothing to do or are kept from the cores.
+6. What is no work on samples, where it is most of the stalls: the loop's own part (all of it, when
    there is no worker), pinning, sending, starting.
-6. One thing among equals: one worker, single samples. The others are quick enough, so their stages
+7. One thing among equals: one worker, single samples. The others are quick enough, so their stages
    are not the cause.
-7. Too many threads: all stages' times are longer for it.
-8. Workers that keep up on average, or would if they had a core each: speed is not the cause.
-9. Waiting for a lock: all that is behind it takes longer.
-10. Workers that are too few while cores are free, if more would be enough; unless nearly all is
+8. Too many threads: all stages' times are longer for it.
+9. Workers that keep up on average, though nothing keeps a core from them: speed is not the cause.
+10. Waiting for a lock: all that is behind it takes longer.
+11. Workers that are too few while cores are free, if more would be enough; unless nearly all is
     waiting for storage.
-11. Waiting for storage, and then the stage that dominates, also where the cores are saturated: it
-    is what there is to be fixed.
-12. Cores that are saturated by work in which no stage dominates.
+12. Waiting for storage, and then the work that leads, also where the cores are saturated: it is
+    what there is to be fixed.
+13. Cores that are saturated by work of which no part leads.
 
 What is still open says `next_question`: the measurement that decides most.
 """
@@ -92,9 +94,6 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         return (inconclusive(facts, missing, "more batches, or a larger budget_s"),)
     found = findings(facts)
     verdict = _first(facts, found)
-    grows = rules.memory_growth(facts)
-    if verdict.cause == causes.HEALTHY and grows is not None:
-        verdict = grows
     if verdict.cause == causes.HEALTHY and not facts.setup.has_step:
         why = "no step was given, and the loader alone gives batches without a pause"
         verdict = inconclusive(facts, why, "give the step, or ss.simulated_step(seconds)")
@@ -109,8 +108,6 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         beside = (causes.START_UP, causes.MAIN_PROCESS, causes.COPY)
         rest = [one for one in rest if one.cause in beside]
     cores_last = sorted(rest, key=lambda one: (one.cause == causes.CPU_SATURATED, _by_cost(one)))
-    if grows is not None and grows.cause not in (verdict.cause, *(one.cause for one in rest)):
-        cores_last.append(grows)
     return verdict, *cores_last
 
 
@@ -123,26 +120,27 @@ def _by_cost(one: Finding) -> tuple[float, float, int]:
 def _is_worth(one: Finding) -> bool:
     """Whether a finding is worth a line beside the verdict.
 
-    That workers keep up is no cause beside another one.
+    That workers keep up is no cause beside another one; memory that grows costs no time yet.
     """
-    heavy = one.severity >= thresholds.WORTH and one.confidence >= rules.JUST
-    return heavy and one.cause != causes.TOO_LITTLE_PREFETCH
+    costs = one.severity >= thresholds.WORTH or one.cause == causes.MEMORY_GROWS
+    return costs and one.confidence >= rules.JUST and one.cause != causes.TOO_LITTLE_PREFETCH
 
 
 def findings(facts: Facts) -> Found:
     """Ask each rule."""
     waits = facts.stall_share >= HARDLY or facts.is_slowed
-    threads = rules.oversubscription(facts) if facts.lost_share >= thresholds.WORTH else None
     every = [
         rules.start_up(facts),
         _longest(
             rules.no_worker(facts) if waits else None,
+            rules.own_threads(facts),
             rules.own_parts(facts),
             rules.computes_in_python(facts),
             rules.idle_device(facts),
         ),
         rules.copies(facts),
-        threads,
+        rules.oversubscription(facts) if facts.lost_share >= thresholds.WORTH else None,
+        rules.memory_growth(facts),
     ]
     if waits:
         every += [
@@ -211,12 +209,13 @@ def _first(facts: Facts, found: Found) -> Finding:
     if costly is not None and costly.severity >= facts.stall_share:
         return costly
     if facts.stall_share < HARDLY or _is_little(facts):
-        return _slowing(facts, found) or healthy(facts)
+        return _slowing(facts, found) or found.get(causes.MEMORY_GROWS) or healthy(facts)
     verdict = rank_findings(facts, found)
     is_little = verdict is None or verdict.severity < thresholds.WORTH
     gains = facts.gain is not None and facts.gain.is_above(HARDLY)
     if _is_near(facts) and is_little and not gains:
-        return healthy(facts)  # what waits longest is next to nothing
+        # what waits longest is next to nothing
+        return found.get(causes.MEMORY_GROWS) or healthy(facts)
     if verdict is not None:
         return verdict
     why = f"the loop stalls {share(facts.stall_share)} of the time, and no cause stands out"
@@ -328,11 +327,19 @@ def _varies_with_cores(facts: Facts) -> bool:
 
 
 def _is_left(facts: Facts) -> float:
-    """Share (0 to 1) of the loop's time that stalls would take if nobody waited for a core."""
+    """Share (0 to 1) of the loop's time that stalls would take if nobody waited for a core.
+
+    Workers that could not keep up even then hold the loop up, and so does what the main process
+    does between two steps: a shorter wait is a larger share of a shorter loop.
+    """
     left = facts.stall_share * facts.exposure.free
-    if facts.setup.num_workers or facts.making is None:
+    if facts.making is None:
         return left
-    return min(left, facts.free_load / (1 + facts.free_load))  # it makes a batch, then uses it
+    if not facts.setup.num_workers:
+        return min(left, facts.free_load / (1 + facts.free_load))  # it makes a batch, then uses it
+    behind = max(1 - 1 / facts.free_load, 0.0) if facts.free_load else 0.0
+    here = left * facts.exposure.of(MAIN) / max(1 - facts.exposure.of(CROWDED), 1e-9)
+    return max(left, behind, here / (1 - facts.stall_share + here) if here else 0.0)
 
 
 def _disturbed(facts: Facts) -> Finding:
@@ -411,13 +418,13 @@ def next_question(
     unseen = verdict.cause == causes.STORAGE_LATENCY and rules.is_unseen(facts)
     if facts.is_shared or unseen:
         possible.append(Question(WAITING_STACKS, "what do the workers wait for, and where?"))
+    no_image = verdict.cause == causes.DECODE and facts.megapixels is None
+    if verdict.cause in _HAS_LINES or no_image:  # sooner than a ladder is
+        possible.append(Question(STACKS, "which line of the code is it?"))
     unsure = verdict.confidence < thresholds.SURE and verdict.cause in _BY_LADDER
     open_still = verdict.cause == causes.INCONCLUSIVE and facts.others_share < OTHERS
     open_still = open_still and facts.steps >= thresholds.FEWEST_STEPS
-    if facts.setup.has_step and (
-        unsure or open_still or _may_be_slowed(facts)
-    ):  # without one it cannot go all the way
+    is_open = unsure or open_still or _may_be_slowed(facts)
+    if facts.setup.has_step and is_open:  # without a step it cannot go all the way
         possible.append(Question(LADDER, "what does the loader cost, with an interval?"))
-    if verdict.cause in _HAS_LINES:
-        possible.append(Question(STACKS, "which line of the code is it?"))
     return next((one for one in possible if one.phase not in asked), None)

@@ -10,6 +10,7 @@ import re
 import sys
 from functools import cache, lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -40,8 +41,9 @@ STAGE_KINDS: Final = {"decode": "decode", "fetch": "io", "collate": "collate", "
 
 _FROM_SOURCE: Final = {"stallscope", "torch", "torchvision"}
 """Libraries that may be run from their sources."""
-_UNSAFE: Final = str.maketrans({";": ":", "\n": " ", "\r": " "})
-"""What has a meaning in the collapsed form."""
+_UNSAFE: Final = str.maketrans({";": ":"} | dict.fromkeys(map(chr, range(32)), " "))
+"""What has a meaning in the collapsed form, or is part of a torn name: py-spy reads the memory of a
+process that goes on."""
 
 
 class StackFunction(NamedTuple):
@@ -68,7 +70,11 @@ class StackFrame(NamedTuple):
     """0 where there is none."""
 
     def __str__(self) -> str:
-        file = shown(self.file)
+        return self.text()
+
+    def text(self, own: tuple[str, ...] = ()) -> str:
+        """The frame as a recording keeps it; `own` as of `shown`."""
+        file = shown(self.file, own)
         place = f"{file}:{self.line}" if self.line else file
         return f"{self.name} ({place})".translate(_UNSAFE)
 
@@ -87,29 +93,58 @@ def short(file: str) -> str:
 
 
 @cache
-def shown(file: str) -> str:
-    """Library code from its package on; the whole path of anything else.
+def own_folders(folder: str, script: str = "") -> tuple[str, ...]:
+    """Where the user's own code lies: in the project, and in that of the script.
+
+    Args:
+        folder: the process's current one.
+        script: its path; empty where there is none, as in a notebook.
+    """
+    begins = [Path(folder)]
+    if script and _library_at(_parts(script)) is None:  # none that a package brought
+        begins.append(Path(folder, script).parent)
+    return tuple(dict.fromkeys(map(_project, begins)))
+
+
+def _project(folder: Path) -> str:
+    """The nearest folder around this one that a project begins with; itself where there is none."""
+    here = folder.resolve()
+    around = (one for one in (here, *here.parents) if any((one / m).exists() for m in _PROJECT))
+    return str(next(around, here))
+
+
+@cache
+def shown(file: str, own: tuple[str, ...] = ()) -> str:
+    """Library code from its package on; the whole path of the user's own.
 
     A user's package may be called `datasets`, as a library is: its path tells them apart.
+
+    Args:
+        file: as the process has it.
+        own: folders as of `own_folders`; what lies elsewhere is a library's, installed or not.
+            Without any, what is not installed is the user's.
     """
-    inside = short(file)
-    known = _library_at(_parts(file)) or inside.partition("/")[0] in _FROM_SOURCE
-    return inside if known else file
+    inside, parts = short(file), _parts(file)
+    if _library_at(parts) is not None:
+        is_module = "/" not in inside and inside.partition(".")[0] not in sys.stdlib_module_names
+        return f"site-packages/{inside}" if is_module else inside
+    if inside.partition("/")[0] in _FROM_SOURCE:
+        return inside
+    if not os.path.isfile(file):  # noqa: PTH113 - a notebook's cell, code made while running
+        return file
+    real = os.path.realpath(file)
+    if not own or any(real.startswith(folder.rstrip("/\\") + os.sep) for folder in own):
+        return os.path.abspath(file)  # noqa: PTH100 - links stay as the user has them
+    return inside if "/" in inside else f"site-packages/{inside}"
 
 
 _FRAME: Final = re.compile(r"(?P<function>.*) \((?P<file>.*?)(?::\d+)?\)", re.DOTALL)
 _LIBRARIES: Final = ("site-packages", "dist-packages")
+_PROJECT: Final = (".git", "pyproject.toml", "setup.py", "setup.cfg")
+"""Each of them stands where a project begins."""
+_COMPILED: Final = (".pyx", ".pxd", ".pxi", ".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs")
+"""Ends of the names of what Cython and other compilers made code of."""
 _PYTHON: Final = re.compile(r"lib\d*/python3(\.\d+)?t?|\w+/Lib", re.ASCII)
-_KNOWN: Final = {
-    *("IPython", "PIL", "albucore", "albumentations", "accelerate", "av", "cv2"),
-    *("datasets", "fastai", "fsspec", "h5py", "imageio", "ipykernel", "kornia"),
-    *("lightning", "lightning_fabric", "lmdb", "monai", "nibabel", "numpy", "pandas"),
-    *("polars", "pyarrow", "pytorch_lightning", "s3fs", "scipy", "skimage", "soundfile"),
-    *("stallscope", "streaming", "tifffile", "timm", "tokenizers", "torch", "torchaudio"),
-    *("torchdata", "torchio", "torchvision", "tornado", "traitlets", "transformers", "webdataset"),
-    *("zarr"),
-}
-"""Top packages of libraries, where a recording has files relative to Python's path."""
 _DEMO: Final = ("stallscope", "demo.py")
 """Stands for a user's code: the notebooks and tests look for its slow function."""
 _FEEDS: Final = {"_bootstrap_inner", "_worker_loop", "thread_main"}
@@ -169,13 +204,22 @@ def is_library(one: StackFunction) -> bool:
         return False
     if not one.file or one.file.startswith("<frozen") or ".so" in parts[-1]:
         return True
+    if parts[-1].endswith(_COMPILED):
+        return True
     if not parts[-1].endswith(".py"):  # a notebook's cell, or code that was made while running
         return one.file == "<string>"
     if _library_at(parts) is not None or ("src", "stallscope") in pairwise(parts):
         return True
+    # Of the user's own code a recording has the whole path, or no more than a name
     is_absolute = one.file.startswith(("/", "\\")) or one.file[1:2] == ":"
-    top = parts[0].removesuffix(".py")
-    return not is_absolute and (top in _KNOWN or top in sys.stdlib_module_names)
+    is_module = parts[0].removesuffix(".py") in sys.stdlib_module_names
+    return not is_absolute and (len(parts) > 1 or is_module)
+
+
+def package(one: StackFunction) -> str:
+    """The library that a function is of; empty for the user's, Python's own and compiled code."""
+    top = _inside(one.file)[0].removesuffix(".py") if is_library(one) else ""
+    return top if top.isidentifier() and top not in sys.stdlib_module_names else ""
 
 
 @lru_cache(maxsize=100_000)
@@ -222,7 +266,7 @@ def _inside(file: str) -> list[str]:
     begins = _library_at(parts)
     if begins is not None:
         return parts[begins:]
-    known = [place for place, part in enumerate(parts[:-1]) if part in _KNOWN]
+    known = [place for place, part in enumerate(parts[:-1]) if part in _FROM_SOURCE]
     return parts[known[0] :] if known else parts
 
 

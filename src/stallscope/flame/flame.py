@@ -12,12 +12,14 @@ import os
 import time
 from contextlib import closing, suppress
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
+from stallscope import pyspy_calls
 from stallscope.errors import ArgumentError, UnsupportedError
-from stallscope.flame import pyspy
+from stallscope.flame.classify import own_folders
 from stallscope.flame.pyspy import How, Process, Spy
 from stallscope.flame.sampling import (
     WORKER_LOOP,
@@ -26,6 +28,7 @@ from stallscope.flame.sampling import (
     circumstances_of,
     passing,
 )
+from stallscope.hooks.fresh_iterators import end
 from stallscope.hooks.loop_log import LogPlace
 from stallscope.hooks.probe import Probe
 from stallscope.interrupts import held_back
@@ -33,10 +36,11 @@ from stallscope.isolation.snapshot import isolated
 from stallscope.isolation.workspace import log_capacity, workspace
 from stallscope.loops import cached_loaders
 from stallscope.loops.timed_loop import TimedLoop
+from stallscope.loops.watchdog import within
 from stallscope.machine import require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
-from stallscope.targets.object_graph import find_loaders
+from stallscope.targets.loaders import find_loaders
 from stallscope.units import count
 
 if TYPE_CHECKING:
@@ -47,6 +51,8 @@ if TYPE_CHECKING:
 
 
 _LONGEST_S: Final = 3600.0
+_USUAL_S: Final = 60.0
+"""The usual budget of other verbs: so long a wait for a slow loader is no hang."""
 _FASTEST_HZ: Final = 1000
 _NATIVE_HZ: Final = 29
 """With native frames a process is stopped for each sample; a rate that others have lived with."""
@@ -90,8 +96,9 @@ def flame(  # noqa: PLR0913 - the public signature
             sample.
         TargetError: the target is nothing that can be iterated, or gave no batch.
         UnsupportedError: `pid` is gone, not Python, or may not be looked into; a loader that keeps
-            an iterator of its own, or more than one rank.
+            a generator in the middle of an epoch; more than one rank.
         WorkspaceError: no room for the logs.
+        NoBatchError: a batch did not come for more than a minute.
     """
     longest = f"a number above 0, at most {_LONGEST_S:g}"
     _check("seconds", seconds, longest, lambda given: 0 < given <= _LONGEST_S)
@@ -125,7 +132,7 @@ def _check(name: str, value: Any, wanted: str, fits: Callable[[Any], bool]) -> N
 def _of_process(pid: int, how: How, said: list[str]) -> Flame:
     with workspace() as folder:
         processes, found = below(pid, folder)
-        hits, notes = StackCounts(how.rate_hz), [*said, *found]
+        hits, notes = StackCounts(how.rate_hz, _own_folders(pid)), [*said, *found]
         circumstances = circumstances_of(f"pid {pid}", how, processes)
         with Spy(processes, how, folder) as spy, closing(passing(f"pid {pid}", how.seconds)) as bar:
             try:
@@ -149,12 +156,25 @@ def _of_process(pid: int, how: How, said: list[str]) -> Flame:
     return hits.flame(circumstances, notes)
 
 
+def _own_folders(pid: int) -> tuple[str, ...]:
+    """Where the code of another process's user lies; nothing where that cannot be told."""
+    with suppress(psutil.Error, OSError):
+        process = psutil.Process(pid)
+        scripts = [one for one in process.cmdline()[1:] if one.endswith(".py")]
+        return own_folders(process.cwd(), *scripts[:1])
+    return ()
+
+
 def _of_target(target: targets.Target, how: How, said: list[str]) -> Flame:
-    with isolated(target) as target, workspace() as folder:  # noqa: PLR1704 - its private form
+    with (
+        within(max(how.seconds, _USUAL_S)),
+        isolated(target) as target,  # noqa: PLR1704 - its private form
+        workspace() as folder,
+    ):
         loader = cached_loaders.going_on(target.loader)
         place = LogPlace(folder, log_capacity(folder, max(target.num_workers, 1)), stands_by=True)
         probe = Probe(place, find_loaders(loader), scoped=True)
-        loop = replace(TimedLoop.of(target), batches=_Hooked(probe, loader))
+        loop = replace(TimedLoop.of(target), batches=_Hooked(loader, probe.begin, probe.inside))
         session = SamplingLoop(loop, target.name, how, [*said, *target.notes])
         try:
             with probe:
@@ -170,12 +190,20 @@ def _of_target(target: targets.Target, how: How, said: list[str]) -> Flame:
 class _Hooked:
     """A loader whose iterators are begun by the probe, so that it sees what is inside of them."""
 
-    def __init__(self, probe: Probe, loader: Any) -> None:
+    def __init__(self, loader: Any, begin: Callable[..., Any], inside: Callable[..., Any]) -> None:
         self.loader = loader
-        self._probe = probe
+        self._begin = begin
+        self._inside = inside
 
     def __iter__(self) -> Iterator[Any]:
-        return self._probe.begin(self.loader)
+        return self._batches(self._begin(self.loader))
+
+    def _batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        try:
+            while got := self._inside(list, islice(iterator, 1)):
+                yield got.pop()
+        finally:
+            end(iterator)
 
 
 def _leave_with(error: BaseException, seen: Flame) -> None:
@@ -196,7 +224,7 @@ def below(pid: int, folder: Path) -> tuple[list[Process], list[str]]:
             looked into.
     """
     process = _process(pid)
-    program = pyspy.executable()
+    program = pyspy_calls.executable()
     if program is None:
         raise UnsupportedError(
             f"pid {pid} can only be looked into by py-spy, which is not installed beside this "
@@ -254,13 +282,13 @@ def _children(process: psutil.Process) -> dict[int, int]:
     return found
 
 
-def _asked(pids: list[int], program: Path, folder: Path) -> dict[int, pyspy.PySpyCall]:
+def _asked(pids: list[int], program: Path, folder: Path) -> dict[int, pyspy_calls.PySpyCall]:
     """Each process's own dump, all made at once."""
-    calls: dict[int, pyspy.PySpyCall] = {}
+    calls: dict[int, pyspy_calls.PySpyCall] = {}
     try:
         for pid in pids:
             with held_back():
-                calls[pid] = pyspy.dump(program, pid, folder, with_locals=True)
+                calls[pid] = pyspy_calls.dump(program, pid, folder, with_locals=True)
         while not all(call.is_over for call in calls.values()):
             time.sleep(0.01)
     finally:
@@ -306,13 +334,12 @@ def _dumped(pid: int, process: psutil.Process, program: Path, folder: Path) -> A
             return json.loads(call.out)
     if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
         raise _gone(pid)
-    if pyspy.is_refused(call) or call.timed_out:
-        raise UnsupportedError(
-            f"pid {pid} cannot be looked into ({pyspy.why_not(call)}): {pyspy.what_would_allow()}"
-        )
+    if pyspy_calls.is_refused(call) or call.timed_out:
+        why_not, remedy = pyspy_calls.why_not(call), pyspy_calls.what_would_allow()
+        raise UnsupportedError(f"pid {pid} cannot be looked into ({why_not}): {remedy}")
     raise UnsupportedError(
         f"pid {pid} ({_name(process)}) is no Python process that py-spy can read "
-        f"({pyspy.why_not(call)}): give the pid of the process that trains; where it is one, "
+        f"({pyspy_calls.why_not(call)}): give the pid of the process that trains; where it is one, "
         "`pip install --upgrade py-spy`"
     )
 

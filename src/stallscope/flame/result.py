@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 import polars as pl
 
+from stallscope.apart import computed_apart
 from stallscope.flame import classify
 from stallscope.flame.classify import KINDS, YOURS, kind_shares
 from stallscope.result import Conditions, Result, SavedResult
@@ -75,6 +76,7 @@ class _Flamegraph(Result):
 
     _view: ClassVar[str] = "stallscope.views.flame"
 
+    @computed_apart
     def export(self, path: str | Path) -> Path:
         """Write the flamegraph as a file that needs nothing else.
 
@@ -112,6 +114,7 @@ class Flame(_Flamegraph, SavedResult):
     notes: tuple[str, ...] = ()
     """What was left out or has to be known, in sentences."""
 
+    @computed_apart
     def stacks(self) -> pl.DataFrame:
         """One row a process, stage and stack, the most frequent first.
 
@@ -125,6 +128,7 @@ class Flame(_Flamegraph, SavedResult):
         )
 
     @cached_property
+    @computed_apart
     def _table(self) -> pl.DataFrame:
         return classify.table(self.samples)
 

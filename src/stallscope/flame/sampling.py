@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from stallscope.errors import TargetError
-from stallscope.flame.classify import StackFrame, short
+from stallscope.flame.classify import StackFrame, own_folders, short
 from stallscope.flame.pyspy import InProcess, Process, Spy
 from stallscope.flame.result import IN_PROCESS, PY_SPY, SAMPLES, WINDOW_S, Flame, FlameConditions
 from stallscope.hooks.patches import under
@@ -31,7 +33,6 @@ from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from stallscope.flame.pyspy import How, Seen
     from stallscope.hooks.probe import Probe
@@ -51,7 +52,11 @@ _OURS: Final = tuple(
 _PIPELINES: Final = ("stallscope/targets/images.py", "stallscope/targets/target.py")
 """Datasets and steps of ours stand for the user's."""
 _WATCHING: Final = tuple(
-    f"stallscope/{file}" for file in ("hooks/self_sampler.py", "flame/pyspy.py", "run/resource_")
+    f"stallscope/{file}"
+    for file in (
+        *("hooks/self_sampler.py", "flame/pyspy.py", "pyspy_calls.py"),
+        *("run/resource_", "loops/watchdog.py"),
+    )
 )
 """Whoever is inside of these is no part of what is measured."""
 _STARTS_THREADS: Final = "threading.py"
@@ -66,10 +71,14 @@ _KNOWN: Final = {
 _FEEDER: Final = ("multiprocessing/queues.py", "_feed")
 
 
-def collapsed(stack: Sequence[StackFrame]) -> tuple[str | None, str] | None:
+def collapsed(
+    stack: Sequence[StackFrame], own: tuple[str, ...] = ()
+) -> tuple[str | None, str] | None:
     """The stage and the readable frames of a stack, joined by `;`; None if none is of interest.
 
-    The outermost frame comes first.
+    Args:
+        stack: the outermost frame first.
+        own: folders of the user's own code, as of `classify.own_folders`.
     """
     files = [short(frame.file) for frame in stack]
     if any(file.startswith(_WATCHING) for file in files):
@@ -86,7 +95,7 @@ def collapsed(stack: Sequence[StackFrame]) -> tuple[str | None, str] | None:
     stage = _stage(stack) or _known_stage(kept)
     if not kept or (stage is None and _is_ours(files[-1])):  # our own loop, at work
         return None
-    return stage, ";".join(map(str, kept))
+    return stage, ";".join(frame.text(own) for frame in kept)
 
 
 def _after_threads(files: list[str]) -> int:
@@ -128,7 +137,8 @@ def _known_stage(stack: Sequence[StackFrame]) -> str | None:
 class StackCounts:
     """How often each stack was seen, in which process and which window."""
 
-    def __init__(self, rate_hz: float) -> None:
+    def __init__(self, rate_hz: float, own: tuple[str, ...] = ()) -> None:
+        self._own = own
         self._in_window = max(round(rate_hz * WINDOW_S), 1)
         self._count: Counter[tuple[Any, ...]] = Counter()
         self._windows: dict[int, int] = {}
@@ -154,7 +164,7 @@ class StackCounts:
         return said
 
     def _add(self, seen: Seen) -> None:
-        readable = cache(collapsed)
+        readable = cache(partial(collapsed, own=self._own))
         first = last = self._windows.get(seen.pid, 0)
         for thread in seen.threads:
             stacks = (readable(tuple(stack)) for stack in thread)
@@ -220,7 +230,8 @@ class SamplingLoop:
         self._loop = loop
         self._how = how
         self._notes = notes
-        self._hits = StackCounts(how.rate_hz)
+        script = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+        self._hits = StackCounts(how.rate_hz, own_folders(str(Path.cwd()), script))
         self._circumstances = circumstances_of(name, how, [])
         self._use = under(STEP, use)
         self._sampled_s = 0.0

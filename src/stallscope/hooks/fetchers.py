@@ -16,7 +16,7 @@ import gc
 import sys
 import threading
 import weakref
-from contextlib import contextmanager
+from dataclasses import dataclass
 from math import ceil
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -28,8 +28,9 @@ from stallscope.hooks import libraries
 from stallscope.hooks.library_calls import Libraries
 from stallscope.hooks.loop_log import Mark
 from stallscope.hooks.ops import Ops
-from stallscope.hooks.patches import Patches, under, unseen
+from stallscope.hooks.patches import Patches, around, under, unseen, without
 from stallscope.hooks.stage_log import LONGEST_NS, Header, Tag
+from stallscope.hooks.stretches import is_chosen
 from stallscope.hooks.training_step import listeners
 from stallscope.stages import BATCH, GARBAGE, GETITEM
 
@@ -69,21 +70,19 @@ class DatasetStandIn:
 
     def __init__(self, dataset: Any, recorder: Recorder, whole: bool) -> None:  # noqa: FBT001
         self._dataset = dataset
-        self._recorder = recorder
-        self._whole = whole
-        self._key = recorder.key(GETITEM)
+        key, get = recorder.key(GETITEM), getattr(dataset, "__getitem__", None)
+        if get is not None:
+            one = functools.partial(recorder.sample, get)
+            self._get = recorder.call(get, key) if whole else one
+        if bulk := getattr(dataset, "__getitems__", None):
+            self.__getitems__ = recorder.call(bulk, key)
 
     @unseen
     def __getitem__(self, index: Any) -> Any:
-        if self._whole:
-            return self._recorder.call(self._dataset.__getitem__, self._key)(index)
-        return self._recorder.sample(self._dataset.__getitem__, index)
+        return self._get(index)
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._dataset, name)
-        if name == "__getitems__" and value:
-            return self._recorder.call(value, self._key)
-        return value
+        return getattr(self._dataset, name)
 
 
 def is_one(index: Any) -> bool:
@@ -93,38 +92,38 @@ def is_one(index: Any) -> bool:
     return not getattr(index, "ndim", 0)
 
 
-@contextmanager
-def located(recorder: Recorder, fetcher: Any) -> Iterator[None]:
+def locate(recorder: Recorder, fetcher: Any, error: BaseException) -> None:
     """Write into the log which sample of an unrecorded batch failed, and in which stage."""
-    try:
-        yield
-    except StopIteration:  # the end of an iterable dataset
-        raise
-    except BaseException as error:
-        getitem = getattr(type(fetcher.dataset), "__getitem__", None)
-        code = getattr(getitem, "__code__", None)
-        index, key, traceback = None, recorder.key(GETITEM), error.__traceback__
-        while traceback is not None:
-            frame, traceback = traceback.tb_frame, traceback.tb_next
-            if frame.f_code is code:
-                names = code.co_varnames[: code.co_argcount]
-                index = frame.f_locals.get(names[1]) if len(names) > 1 else None
-            key = recorder.state.key_of_code.get(frame.f_code, key)
-        recorder.failed(index, key)
-        raise
+    getitem = getattr(type(fetcher.dataset), "__getitem__", None)
+    code = getattr(getitem, "__code__", None)
+    index, key, traceback = None, recorder.key(GETITEM), error.__traceback__
+    while traceback is not None:
+        frame, traceback = traceback.tb_frame, traceback.tb_next
+        if frame.f_code is code:
+            names = code.co_varnames[: code.co_argcount]
+            index = frame.f_locals.get(names[1]) if len(names) > 1 else None
+        key = recorder.state.key_of_code.get(frame.f_code, key)
+    recorder.failed(index, key)
 
 
-_GOLDEN: Final = 0x9E3779B1
-"""2**32 over the golden ratio, Fibonacci hashing: Knuth, The Art of Computer Programming, 6.4."""
+@dataclass
+class _Begun:
+    """A batch at work."""
 
+    fetcher: Any
+    """Torch's, which makes it."""
+    before: dict[str, Any]
+    """What the fetcher held, where a stand-in may have taken its place."""
+    first_word: int | None = None
+    """Where it begins in the log; None: it is not recorded."""
+    samples: int = 0
+    """How many there were before."""
+    began_ns: int = 0
 
-def is_chosen(number: int, every: int) -> bool:
-    """Whether a batch is the one of so many that is recorded.
-
-    Not each k-th: slow samples often come with a period of their own, which would always be met,
-    or never.
-    """
-    return (number * _GOLDEN & 0xFFFFFFFF) * every >> 32 == 0
+    def put_back(self) -> None:
+        """Leave the fetcher as it was."""
+        for name, value in self.before.items():
+            setattr(self.fetcher, name, value)
 
 
 class Hooks:
@@ -148,14 +147,15 @@ class Hooks:
         self.thins = True
         """Whether fewer batches are recorded where recording all of them would cost too much."""
         self._recorder = recorder
+        self.failures = failures = recorder.log.failures
         self._task = task
         self._marks = marks
         self._epoch = 0
         self._busy = False
         self._retired = False
         self._switch = threading.RLock()
-        self._fetchers = Patches()
-        self._inside = Patches()
+        self._fetchers = Patches(failures)
+        self._inside = Patches(failures)
         self._libraries = Libraries(recorder, self._inside)
         self._ops = Ops(recorder, self._inside)
         self._adapters = libraries.Adapters(recorder, self._fetchers)
@@ -165,6 +165,7 @@ class Hooks:
         self._outermost: Any = None
         self._indices: Iterator[Any] = iter(())
         self._collected: Callable[[], None] | None = None
+        self._on_garbage = failures.passing("the collection of garbage", self._collects)
         self._batches = 0
         self._costs: list[float] = []
         self._every = 1
@@ -172,30 +173,31 @@ class Hooks:
     def put_on(self) -> None:
         """Hook torch's fetchers; the rest follows at the first batch, when the dataset is known."""
         for cls in (_MapDatasetFetcher, _IterableDatasetFetcher):
-            self._fetchers.put(cls, "fetch", self._fetch(cls.fetch))
-        self._adapters.hook()  # before the dataset's iterator is made
+            with self.failures.within("what is recorded of each batch"):
+                self._fetchers.put(cls, "fetch", self._fetch(cls.fetch))
+        with self.failures.within("the stages of the loader's library"):
+            self._adapters.hook()  # before the dataset's iterator is made
         listeners.append(self._recorder)
-        gc.callbacks.append(self._collects)
+        gc.callbacks.append(self._on_garbage)
 
     def take_off(self) -> None:
         """Leave everything as it was before `put_on`."""
-        if self._recorder in listeners:
-            listeners.remove(self._recorder)
-        if self._collects in gc.callbacks:
-            gc.callbacks.remove(self._collects)
-        self._fetchers.undo()
-        self._inside.undo()
+        without(listeners, self._recorder)
+        without(gc.callbacks, self._on_garbage)
+        for hooks in (self._fetchers, self._inside):
+            self.failures.insist("taking the hooks off", hooks.undo)
 
     def retire(self, *, close: bool = True) -> None:
         """Take everything off and stop writing, see `Recorder.retire`."""
-        self.take_off()
+        self.failures.insist("taking the hooks off", self.take_off)
         if not close:  # in a forked child, where a thread that is no more may hold the lock
             self._recorder.retire(close=False)
             return
         with self._switch:
             self._retired = True
         # Another thread may be making a batch: it goes on writing, and closes the log then.
-        self._recorder.retire(close=not self._busy)
+        retire = functools.partial(self._recorder.retire, close=not self._busy)
+        self.failures.insist("the end of a log", retire)
 
     def begin_epoch(self, key: int) -> None:
         """All later batches belong to this epoch, see `loop_log.epoch_key`."""
@@ -207,7 +209,7 @@ class Hooks:
         if about["generation"] < _OLDEST:
             return
         if phase == "start":
-            self._collected = self._recorder.begin(GARBAGE)
+            self._collected = self._recorder.begin_key(self._recorder.key(GARBAGE))
         elif self._collected is not None:
             self._collected()
             self._collected = None
@@ -217,42 +219,55 @@ class Hooks:
     @unseen
     def _fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Record torch's `fetch` of one batch."""
+        failed = functools.partial(self.failures.note, "what is recorded of each batch")
+        close = self.failures.passing("the end of a log", self._recorder.retire)
+        recorded = under(BATCH, around(original, self._begins, self._ends, failed))
 
         @functools.wraps(original)
         def fetch(fetcher: Any, index: Any) -> Any:
-            if not self._takes(fetcher):
+            takes = False
+            try:
+                takes = self._takes(fetcher)
+            except Exception as error:  # noqa: BLE001 - ours is never the user's
+                failed(error)
+            if not takes:
                 return original(fetcher, index)
             try:
-                self._mark(Mark.TAKEN)
                 return recorded(fetcher, index)
             finally:
-                self._mark(Mark.MADE)
                 self._busy = False
                 if self._retired:  # meanwhile, by another thread
-                    self._recorder.retire()
+                    close()
 
-        def recorded(fetcher: Any, index: Any) -> Any:
-            if not self._begins(fetcher):
-                with located(self._recorder, fetcher):
-                    return original(fetcher, index)
-            before = dict(vars(fetcher))
-            self._stand_in(fetcher, index)
-            samples, began = self._recorder.state.samples, self._recorder.clock()
-            first_word = self._recorder.enter_batch(self.number)
-            made = False
-            try:
-                batch = original(fetcher, index)
-                made = True
-                return batch
-            finally:
-                for name in _REPLACED & before.keys():
-                    setattr(fetcher, name, before[name])
-                words = self._recorder.leave_batch(first_word, made=made)
-                samples = self._recorder.state.samples - samples
-                self._weigh(words, samples, self._recorder.clock() - began)
-
-        under(BATCH, recorded)
         return fetch
+
+    def _begins(self, fetcher: Any, index: Any) -> _Begun:
+        """Make everything ready for a batch."""
+        held = vars(fetcher)
+        begun = _Begun(fetcher, {name: held[name] for name in _REPLACED & held.keys()})
+        with self.failures.within("what is recorded of each batch"):
+            self._mark(Mark.TAKEN)
+            if self._is_wanted(fetcher):
+                self._stand_in(fetcher, index)
+                begun.samples = self._recorder.state.samples
+                begun.began_ns = self._recorder.clock()
+                begun.first_word = self._recorder.enter_batch(self.number)
+        if begun.first_word is None:
+            begun.put_back()
+        return begun
+
+    def _ends(self, begun: _Begun, _: Any, error: BaseException | None) -> None:
+        """Put everything back, and weigh what recording has cost."""
+        begun.put_back()
+        if begun.first_word is not None:
+            with self.failures.within("the ends of batches"):
+                words = self._recorder.leave_batch(begun.first_word, made=error is None)
+                samples = self._recorder.state.samples - begun.samples
+                self._weigh(words, samples, self._recorder.clock() - begun.began_ns)
+        elif error is not None and not isinstance(error, StopIteration):  # the end of a stream
+            with self.failures.within("where an exception came from"):
+                locate(self._recorder, begun.fetcher, error)
+        self._mark(Mark.MADE)
 
     def _takes(self, fetcher: Any) -> bool:
         """Whether a batch is to be recorded; then none other is until it is made.
@@ -270,14 +285,14 @@ class Hooks:
                 if task.key != self._epoch:
                     self.begin_epoch(task.key)
                 self.number = task.given
-            self._busy = True
+            self._busy = True  # nothing that could fail comes after
             return True
 
     def _mark(self, what: Mark) -> None:
         if self._marks is not None:
             self._marks.mark(what, self._epoch, self.number)
 
-    def _begins(self, fetcher: Any) -> bool:
+    def _is_wanted(self, fetcher: Any) -> bool:
         """Count a batch; whether it is to be recorded."""
         header = self._recorder.log.header
         is_late = self._recorder.clock() - header[Header.BORN_NS] > LONGEST_NS
@@ -286,6 +301,8 @@ class Hooks:
                 self._recorder.note("a worker's clock was full: its later batches are not recorded")
             self.take_off()
             return False
+        if self._recorder.turn_over():
+            self._recorder.mark(Tag.EPOCH, self._epoch)
         number, self._batches = self._batches, self._batches + 1
         if number >= _FIRST_BATCHES and not is_chosen(number, self._every):
             self._inside.suspend()
@@ -301,9 +318,9 @@ class Hooks:
         """Hook what has been imported by now; costs nothing when nothing has been since."""
         if len(sys.modules) == self._modules_seen:
             return
-        self._libraries.hook()
-        self._ops.hook_containers()
-        self._adapters.hook()
+        for hook in (self._libraries.hook, self._ops.hook_containers, self._adapters.hook):
+            with self.failures.within("the stages of libraries"):
+                hook()
         self._modules_seen = len(sys.modules)
 
     def _weigh(self, words: int, samples: int, batch_ns: int) -> None:
@@ -327,12 +344,18 @@ class Hooks:
             seen[number] = weakref.ref(dataset, lambda _: seen.pop(number, None))
         except TypeError:  # a class with slots
             seen[number] = dataset
-        self._ops.hook(dataset)
+        with self.failures.within("the ops of a dataset"):
+            self._ops.hook(dataset)
+        with self.failures.within("samples that come by the batch"):
+            self._meet_bulk(dataset)
+
+    def _meet_bulk(self, dataset: Any) -> None:
+        """Hook the samples of a dataset whose `__getitems__` makes a batch at once."""
         if getattr(dataset, "__getitems__", None):
             for cls in {type(inner) for inner in asked_by_bulk(dataset)} - self._asked:
                 self._asked.add(cls)
                 if hasattr(cls, "__getitem__"):
-                    with contextlib.suppress(Exception):  # made in C: its samples are not seen
+                    with contextlib.suppress(TypeError):  # made in C: its samples are not seen
                         self._inside.put(cls, "__getitem__", self._getitem(cls))
 
     @unseen
@@ -343,13 +366,18 @@ class Hooks:
 
         @functools.wraps(original)
         def hook(dataset: Any, *args: Any, **named: Any) -> Any:
-            is_asked = len(args) == 1 and not named and is_one(args[0])
-            if not is_asked or recorder.in_sample():  # a whole batch, an inner dataset's
+            try:
+                is_asked = len(args) == 1 and not named and is_one(args[0])
+                is_sample = is_asked and not recorder.in_sample()
+                # A Subset asks for its samples in order, by the inner dataset's own numbers.
+                outermost = self._outermost
+                is_inner = isinstance(outermost, Subset) and dataset is not outermost
+                known = (next(self._indices, None) if is_inner else args[0]) if is_sample else None
+            except Exception as error:  # noqa: BLE001 - ours is never the user's
+                is_sample = False
+                self.failures.note("samples", error)
+            if not is_sample:  # a whole batch, an inner dataset's
                 return original(dataset, *args, **named)
-            # A Subset asks for its samples in order, by the inner dataset's own numbers.
-            outermost = self._outermost
-            is_inner = isinstance(outermost, Subset) and dataset is not outermost
-            known = next(self._indices, None) if is_inner else args[0]
             return recorder.sample(functools.partial(original, dataset, *args), known, call=True)
 
         return hook

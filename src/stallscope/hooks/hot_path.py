@@ -4,6 +4,9 @@ All hooks of a process are closures over one set of local variables, because a l
 the cheapest thing in Python: no attribute, no global, no lookup. A hook writes one word when its
 stage begins and one, in a `finally`, when it ends (`tests/benchmarks/span_cost.py` prints what that
 costs). CPU time is read by swapping the clock, so that stages which do not read it pay nothing.
+
+The original is called once, whatever goes wrong in writing: what is ours stands in a `try` of its
+own, which costs nothing while nothing is raised.
 """
 
 from __future__ import annotations
@@ -16,7 +19,15 @@ from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.hooks.patches import under, unseen
-from stallscope.hooks.stage_log import CODE_SHIFT, INDEX_OFFSET, MOST_CODES, TAG_SHIFT, Header, Tag
+from stallscope.hooks.stage_log import (
+    CODE_SHIFT,
+    INDEX_OFFSET,
+    MOST_CODES,
+    TAG_SHIFT,
+    Header,
+    Tag,
+    kept_apart,
+)
 from stallscope.stages import BATCH, COLLATE, GETITEM, Stage
 
 if TYPE_CHECKING:
@@ -67,6 +78,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         state: counts the samples; may be changed from outside.
     """
     words, place, header = log.words, log.place, log.header
+    note = log.failures.note
     born = header[Header.BORN_NS]
     home = 0  # the thread that makes a batch; 0 while there is no batch at work
     clock, cpu_clock = clocks
@@ -87,7 +99,13 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         now = clock_with_cpu if on else clock
 
     def raised(key: int) -> None:
-        words[place()] = word(Tag.RAISED, (key + born >> CODE_SHIFT) % MOST_CODES)
+        try:
+            words[place()] = word(Tag.RAISED, (key + born >> CODE_SHIFT) % MOST_CODES)
+        except Exception as error:  # noqa: BLE001 - the user's own exception is under way
+            note("the stages that raised", error)
+
+    def lost(key: int, error: Exception) -> None:
+        note(f"the spans of '{state.stage_of_key[key].name}'", error)
 
     def failed(index: Any, key: int) -> None:
         words[place()] = _sample_word(index)
@@ -96,7 +114,10 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
 
     def elsewhere(original: Callable[..., Any], *args: Any, **named: Any) -> Any:
         if home:  # another thread of the batch at work, and not somebody else's call
-            header[Header.OTHER_THREADS] += 1
+            try:
+                header[Header.OTHER_THREADS] += 1
+            except Exception as error:  # noqa: BLE001 - as everywhere here: ours is not the user's
+                note("the calls in other threads", error)
         return original(*args, **named)
 
     def leave() -> None:
@@ -125,13 +146,18 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
             if ident() != home:
                 args = rest if x is _NOTHING else (x, *rest)
                 return elsewhere(original, self, *args, **named)
-            if self is first:
-                mine, run = key, original
-            else:
-                mine = key_of(self)
-                run = others.get(mine) or other(mine)
+            try:
+                if self is first:
+                    mine, run = key, original
+                else:
+                    mine = key_of(self)
+                    run = others.get(mine) or other(mine)
+                words[place()] = now() + mine
+            except Exception as error:  # noqa: BLE001
+                lost(key, error)
+                args = rest if x is _NOTHING else (x, *rest)
+                return original(self, *args, **named)
             outside, in_transform = in_transform, transforms
-            words[place()] = now() + mine
             try:
                 if rest or named or x is _NOTHING:
                     args = rest if x is _NOTHING else (x, *rest)
@@ -141,8 +167,11 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
                 raised(mine)
                 raise
             finally:
-                words[place()] = now()
                 in_transform = outside
+                try:
+                    words[place()] = now()
+                except Exception as error:  # noqa: BLE001
+                    lost(mine, error)
 
         return under(state.stage_of_key[key], hook)
 
@@ -160,8 +189,12 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
                 return elsewhere(original, *args, **named)
             if gives_way and in_transform:
                 return original(*args, **named)
+            try:
+                words[place()] = now() + key
+            except Exception as error:  # noqa: BLE001
+                lost(key, error)
+                return original(*args, **named)
             outside, in_transform = in_transform, transforms
-            words[place()] = now() + key
             try:
                 result = original(*args, **named)
             except BaseException:
@@ -169,11 +202,17 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
                 raise
             else:
                 if seen is not None:
-                    seen(result, *args)
+                    try:
+                        seen(result, *args)
+                    except Exception as error:  # noqa: BLE001
+                        note("the files and images of the samples", error)
                 return result
             finally:
-                words[place()] = now()
                 in_transform = outside
+                try:
+                    words[place()] = now()
+                except Exception as error:  # noqa: BLE001
+                    lost(key, error)
 
         return under(stage, hook)
 
@@ -181,36 +220,49 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         nonlocal in_sample, in_transform
         if in_sample or ident() != home:
             return get() if call else get(index)
+        try:
+            state.samples += 1
+            if state.samples % state.cpu_every == 0:
+                read_cpu(on=True)
+            plain = type(index) is int and -1 < index < INDEX_OFFSET
+            words[place()] = index + sample_word if plain else _sample_word(index)
+            words[place()] = now() + getitem_key
+        except Exception as error:  # noqa: BLE001
+            note("samples", error)
+            return get() if call else get(index)
         in_sample, in_transform = True, False
-        state.samples += 1
-        if state.samples % state.cpu_every == 0:
-            read_cpu(on=True)
-        plain = type(index) is int and -1 < index < INDEX_OFFSET
-        words[place()] = index + sample_word if plain else _sample_word(index)
-        words[place()] = now() + getitem_key
         try:
             return get() if call else get(index)
         except StopIteration:  # the end of an iterable dataset, not a failure
-            words[place()] = word(Tag.EXHAUSTED)
+            exhausted()
             raise
         except BaseException:
             raised(getitem_key)
             raise
         finally:
-            words[place()] = sample_end  # before the exit: what follows is no sample's
-            words[place()] = now()
             in_sample = False
-            if now is not clock:
-                read_cpu(on=False)
+            try:
+                words[place()] = sample_end  # before the exit: what follows is no sample's
+                words[place()] = now()
+                if now is not clock:
+                    read_cpu(on=False)
+            except Exception as error:  # noqa: BLE001
+                note("samples", error)
+
+    def exhausted() -> None:
+        try:
+            words[place()] = word(Tag.EXHAUSTED)
+        except Exception as error:  # noqa: BLE001
+            note("samples", error)
 
     def enter_batch(number: int) -> int:
         nonlocal in_sample, in_transform, home
         in_sample = in_transform = False  # an interrupt may have left the last batch half done
         read_cpu(on=False)
-        home = get_ident()
         first = place()
         words[first] = word(Tag.BATCH, number)
         words[place()] = now() + batch_key
+        home = get_ident()
         return first
 
     def file(path: str) -> None:
@@ -238,6 +290,11 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
 
         return end
 
+    def turn_to_new_file() -> None:
+        nonlocal words, place, header
+        words, place, header = log.words, log.place, log.header
+        files.clear()
+
     def is_in_sample() -> bool:
         return in_sample
 
@@ -258,6 +315,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         "file": file,
         "begin_key": begin_key,
         "pixels": pixels,
+        "turn_to_new_file": turn_to_new_file,
     }
 
 
@@ -314,6 +372,9 @@ class Recorder:
     pixels: Callable[[int, int], None]
     """`(width, height)`: the sample at work opened an image of this size."""
 
+    turn_to_new_file: Callable[[], None]
+    """The log has a new file, which knows no paths yet."""
+
     def __init__(
         self,
         log: LogWriter,
@@ -321,10 +382,12 @@ class Recorder:
         cpu_clock: Callable[[], int] = thread_time_ns,
     ) -> None:
         self.log = log
+        self.failures = log.failures
         self.clock = clock
         self.state = RecorderState()
         self._codes: dict[Stage, int] = {}
-        self._files_said = 0
+        self._names: dict[Stage, int] = {}
+        self._files_said = self._samples_before = 0
         self.state.getitem_key, self.state.batch_key = self.key(GETITEM), self.key(BATCH)
         vars(self).update(hot_path(log, (clock, cpu_clock), self.state))
 
@@ -334,7 +397,8 @@ class Recorder:
         Args:
             close: also give the mapping back; a forked child leaves it to its parent.
         """
-        self.leave()
+        self.failures.insist("the end of the hooks", self.leave)
+        self.log.stay()
         if close:
             self.log.close()
 
@@ -355,8 +419,14 @@ class Recorder:
         return key
 
     def begin(self, stage: Stage) -> Callable[[], None] | None:
-        """A stage begins here and now, see `begin_key`."""
-        return self.begin_key(self.key(stage))
+        """A stage that the user names begins here and now, see `begin_key`."""
+        return self.begin_key(self._names.get(stage) or self._name(stage))
+
+    def _name(self, stage: Stage) -> int:
+        """The key of a stage that the user names."""
+        stage = kept_apart(stage, self._names, self.note)
+        key = self._names[stage] = self.key(stage)
+        return key
 
     def note(self, sentence: str) -> None:
         """Say what could not be seen; it is shown with the run."""
@@ -367,12 +437,18 @@ class Recorder:
         """The collate function, recorded with its CPU time in every batch."""
         timed = self.call(original, self.key(COLLATE))
 
+        def cpu(*, on: bool) -> None:
+            try:
+                self.read_cpu(on=on)
+            except Exception as error:  # noqa: BLE001 - ours is never the user's
+                self.log.failures.note("the CPU time of collating", error)
+
         def hook(samples: Any) -> Any:
-            self.read_cpu(on=True)
+            cpu(on=True)
             try:
                 return timed(samples)
             finally:
-                self.read_cpu(on=False)
+                cpu(on=False)
 
         return hook
 
@@ -381,6 +457,14 @@ class Recorder:
         return _SampleIterator(self.sample, samples)
 
     # ---- batches --------------------------------------------------------------------------------
+
+    def turn_over(self) -> bool:
+        """Begin the log's next file, between two batches; whether this was the time to."""
+        if not self.log.turn_over():
+            return False
+        self.turn_to_new_file()
+        self._files_said, self._samples_before = 0, self.state.samples
+        return True
 
     def mark(self, tag: Tag, payload: int = 0) -> None:
         """Write a word that is not an enter or an exit."""
@@ -400,7 +484,7 @@ class Recorder:
         words[last] = now
         if made:
             self.mark(Tag.BATCH_END)
-        header[Header.SAMPLES] = self.state.samples
+        header[Header.SAMPLES] = self.state.samples - self._samples_before
         new = self.state.new_files
         if new:
             self.log.say_files(new, self._files_said + 1)

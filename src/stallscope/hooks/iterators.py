@@ -18,6 +18,7 @@ import sys
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count, islice
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +32,7 @@ from torch.utils.data.dataloader import (
 
 from stallscope.after_import import once_imported
 from stallscope.hooks.loop_log import AROUND, Mark, epoch_key
-from stallscope.hooks.patches import ByIdentity, unseen
+from stallscope.hooks.patches import ByIdentity, around, unseen
 from stallscope.interrupts import held_back
 
 if TYPE_CHECKING:
@@ -40,8 +41,16 @@ if TYPE_CHECKING:
     from stallscope.hooks.loop_log import MarkWriter
     from stallscope.hooks.patches import Patches
 
+    _Method = Callable[..., Any]
+    _Failed = Callable[[BaseException], None]
 
-_HOOKED: Final = ("__next__", "_reset", "_try_put_index", "_get_data")
+_HOOKED: Final = {
+    "__next__": "the waits of the loop",
+    "_reset": "the epochs",
+    "_try_put_index": "which worker was asked for a batch",
+    "_get_data": "when batches arrived",
+}
+"""Methods of iterators, and what of a run each tells."""
 LOADER_WRAPPERS: Final[dict[str, tuple[str, ...]]] = {
     "timm.data.loader": ("PrefetchLoader",),
     "fastai.data.load": ("DataLoader",),
@@ -51,6 +60,14 @@ LOADER_WRAPPERS: Final[dict[str, tuple[str, ...]]] = {
 """What is put around loaders, by the module that defines it. MONAI's ThreadDataLoader is none of
 them: its batches come from a thread of its own, so no wait for a loader lies inside of the loop's.
 """
+
+
+class Waits(threading.local):
+    """The waits for a batch that this thread is in, the innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[tuple[Iteration | None, Any]] = []
+        """The iteration, None around other libraries' loaders; and the iterator."""
 
 
 class Loaders:
@@ -160,8 +177,8 @@ class Iterations:
         starting: told of each iterator that is about to start, measured (or None): its workers'
             processes come next in this thread.
         patches: what is changed here comes off with them.
-        adopts: also measure the waits of iterators that live already; their workers cannot be
-            hooked any more.
+        adopts: whether to measure the waits of an iterator that lives already; its workers cannot
+            be hooked any more.
     """
 
     def __init__(
@@ -171,45 +188,38 @@ class Iterations:
         starting: Callable[[Any, Iteration | None], None],
         patches: Patches,
         *,
-        adopts: bool = False,
+        adopts: Callable[[Any], bool] = lambda _: False,
     ) -> None:
         self._marks = marks
+        self._failures = marks.failures
         self._adopts = adopts
         self._wanted = wanted
         self._starting = starting
         self._patches = patches
         self._known: ByIdentity[Iteration] = ByIdentity()
         self._loaders = Loaders(marks)
-        self._here = threading.local()
+        self.waits = Waits()
         self._met: set[type] = set()
         self._raised = 0
         self._lock = threading.RLock()  # threads may make iterators at once
 
-    @unseen
     def put_on(self) -> None:
         """Hook torch's iterators; those of other libraries when they are made."""
-        original = _BaseDataLoaderIter.__init__
-
-        @functools.wraps(original)
-        def init(iterator: Any, loader: Any, *args: Any, **named: Any) -> None:
-            self._begin(iterator, loader)
-            original(iterator, loader, *args, **named)
-
-        starts = _MultiProcessingDataLoaderIter.__init__
-
-        @functools.wraps(starts)
-        def start(iterator: Any, *args: Any, **named: Any) -> None:
-            with held_back():  # an interrupt while a worker starts would leave it behind
-                starts(iterator, *args, **named)
-
-        self._patches.put(_BaseDataLoaderIter, "__init__", init)
-        self._patches.put(_MultiProcessingDataLoaderIter, "__init__", start)
-        for cls in (_MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter):
+        base, workers = _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
+        with self._failures.within("the loaders"):
+            failed = partial(self._failures.note, "a loader")
+            begins = around(base.__init__, self._begin, None, failed)
+            self._patches.put(base, "__init__", begins)
+        with self._failures.within("holding interrupts back"):
+            failed = partial(self._failures.note, "holding interrupts back")
+            starts = around(workers.__init__, _hold_back, _let_go, failed)
+            self._patches.put(workers, "__init__", starts)
+        for cls in (workers, _SingleProcessDataLoaderIter):
             self._meet(cls)
 
     def waiting_for(self, fetcher: Any) -> Iteration | None:
         """The iteration whose batch this thread waits for, if it is this fetcher that makes it."""
-        stack = self._stack()
+        stack = self.waits.stack
         if not stack:
             return None
         iteration, iterator = stack[-1]
@@ -219,32 +229,33 @@ class Iterations:
         """The iterators that were made and are still held by somebody."""
         return self._known.living()
 
-    def is_waiting(self) -> bool:
-        """Whether this thread is waiting for a batch."""
-        return bool(getattr(self._here, "stack", None))
-
     def raised(self, error: BaseException) -> bool:
         """Whether this exception came out of the wait that was left last by one."""
         return id(error) == self._raised
 
     # ---- iterators --------------------------------------------------------------------------
 
-    def _begin(self, iterator: Any, loader: Any) -> None:
+    def _begin(self, iterator: Any, loader: Any, *_: Any, **__: Any) -> None:
         """An iterator is being made."""
-        if not self._wanted(loader):
-            self._starting(iterator, None)
-            return
+        iteration = None
+        with self._failures.within("a loader"):
+            if self._wanted(loader):
+                iteration = self._begun(iterator, loader)
+        self._starting(iterator, iteration)  # else its workers would be those of the one before
+
+    def _begun(self, iterator: Any, loader: Any) -> Iteration:
         workers = held(loader, "num_workers") or 0
         with self._lock:
             self._meet(type(iterator))
         iteration = Iteration(*self._loaders.begin(loader), workers)
         self._known.put(iterator, iteration)
         self._marks.mark(Mark.ITER, iteration.key)
-        self._starting(iterator, iteration)
+        return iteration
 
     def _adopted(self, iterator: Any) -> Iteration | None:
         """An iterator that was made before; what its workers do is not seen."""
-        if not self._adopts or not hasattr(iterator, "_sampler_iter"):  # half made
+        # One without this is half made
+        if not hasattr(iterator, "_sampler_iter") or not self._adopts(iterator):
             return None
         begun = self._loaders.begin(iterator)
         iteration = Iteration(*begun, iterator._num_workers, fresh=False)
@@ -257,12 +268,6 @@ class Iterations:
             )
         return iteration
 
-    def _stack(self) -> list[tuple[Iteration, Any]]:
-        stack: list[tuple[Iteration, Any]] | None = getattr(self._here, "stack", None)
-        if stack is None:
-            stack = self._here.stack = []
-        return stack
-
     # ---- their methods ----------------------------------------------------------------------
 
     def _meet(self, kind: type) -> None:
@@ -271,88 +276,149 @@ class Iterations:
             if cls in self._met:
                 continue
             self._met.add(cls)
-            for name in _HOOKED:
+            for name, missing in _HOOKED.items():
                 if name in vars(cls):
-                    hook = getattr(self, f"_{name.strip('_')}")
-                    self._patches.put(cls, name, self._around(vars(cls)[name], hook))
+                    with self._failures.within(missing):
+                        failed = partial(self._failures.note, missing)
+                        hooked = getattr(self, f"_around_{name.strip('_')}")
+                        self._patches.put(cls, name, hooked(vars(cls)[name], failed))
+
+    # Between two steps of a loop nothing of ours is in the caches, and each function that is called
+    # then costs a microsecond or two. So a hook that runs in each step is one function.
 
     @unseen
-    def _around(self, original: Callable[..., Any], hook: Callable[..., Any]) -> Callable[..., Any]:
-        """The hook around a method, for the iterators that are measured.
-
-        It runs between two steps of the loop, where nothing of it is in the caches: what counts is
-        how many functions it calls.
-        """
-        known, adopted = self._known.get, self._adopted
+    def _around_next(self, original: _Method, failed: _Failed) -> _Method:
+        """The loop waits for a batch."""
+        waits, known, adopted = self.waits, self._known.get, self._adopted
+        mark, turn_over, given = self._marks.mark, self._marks.turn_over, _given
+        wait, got, epoch_ends, pins = Mark.WAIT, Mark.GOT, self._epoch_ends, self._pins
 
         @functools.wraps(original)
-        def method(iterator: Any, *args: Any, **named: Any) -> Any:
-            iteration = known(iterator) or adopted(iterator)
-            if iteration is None:
-                return original(iterator, *args, **named)
-            return hook(iteration, iterator, functools.partial(original, iterator, *args, **named))
-
-        return method
-
-    @unseen
-    def _next(self, iteration: Iteration, iterator: Any, original: Callable[[], Any]) -> Any:
-        """The loop asks for a batch."""
-        stack = self._stack()
-        if stack and any(iteration is inner for inner, _ in stack):  # a base class's own
-            return original()
-        if not iteration.pins and (thread := getattr(iterator, "_pin_memory_thread", None)):
-            iteration.pins = True
-            self._marks.mark(Mark.PINS, iteration.key, 0, thread.ident or 0)
-        stack.append((iteration, iterator))
-        self._marks.mark(Mark.WAIT, iteration.key)
-        try:
-            batch = original()
-        except BaseException as error:
-            self._marks.mark(Mark.ENDED, iteration.key)
-            self._raised = id(error)
-            if not isinstance(error, StopIteration):
-                iteration.given += 1  # the next batch is another one
-            raise
-        else:
-            self._marks.mark(Mark.GOT, iteration.key, _given(iteration, iterator))
+        def hook(iterator: Any) -> Any:
+            begun = None
+            try:
+                stack, iteration = waits.stack, known(iterator) or adopted(iterator)
+                if iteration is not None and not (
+                    stack and any(iteration is inner for inner, _ in stack)  # a base class's own
+                ):
+                    if not iteration.pins:
+                        pins(iteration, iterator)
+                    mark(wait, iteration.key)
+                    stack.append((iteration, iterator))
+                    begun = iteration
+            except Exception as error:  # noqa: BLE001 - ours is never the user's
+                failed(error)
+            if begun is None:
+                return original(iterator)
+            try:
+                batch = original(iterator)
+            except BaseException as raised:
+                try:
+                    stack.pop()
+                    epoch_ends(begun, raised)
+                except Exception as error:  # noqa: BLE001 - as above
+                    failed(error)
+                raise
+            try:
+                stack.pop()
+                if mark(got, begun.key, given(begun, iterator)):
+                    turn_over()
+            except Exception as error:  # noqa: BLE001 - as above
+                failed(error)
             return batch
-        finally:
-            stack.pop()
+
+        return hook
+
+    def _pins(self, iteration: Iteration, iterator: Any) -> None:
+        """Say which thread pins the batches of an epoch."""
+        iteration.pins = True
+        if thread := getattr(iterator, "_pin_memory_thread", None):
+            self._marks.mark(Mark.PINS, iteration.key, 0, thread.ident or 0)
+
+    def _epoch_ends(self, iteration: Iteration, error: BaseException) -> None:
+        """There was no batch, or something was raised."""
+        self._raised = id(error)
+        if not isinstance(error, StopIteration):
+            iteration.given += 1  # the next batch is another one
+        self._marks.mark(Mark.ENDED, iteration.key)
 
     @unseen
-    def _reset(self, iteration: Iteration, _: Any, original: Callable[[], Any]) -> Any:
+    def _around_try_put_index(self, original: _Method, failed: _Failed) -> _Method:
+        """The loop asks a worker for a batch, unless there is nothing left to ask for."""
+        known, adopted = self._known.get, self._adopted
+        mark, asked = self._marks.mark, Mark.ASKED
+
+        @functools.wraps(original)
+        def hook(iterator: Any, *rest: Any, **named: Any) -> Any:
+            iteration = None
+            try:
+                task, iteration = iterator._send_idx, known(iterator) or adopted(iterator)
+            except Exception as error:  # noqa: BLE001 - ours is never the user's
+                failed(error)
+            result = original(iterator, *rest, **named)
+            if iteration is not None:
+                try:
+                    if iterator._send_idx > task:
+                        mark(asked, iteration.key, task, iterator._task_info[task][0])
+                except Exception as error:  # noqa: BLE001 - as above
+                    failed(error)
+            return result
+
+        return hook
+
+    @unseen
+    def _around_get_data(self, original: _Method, failed: _Failed) -> _Method:
+        """Something comes from the workers: a batch, or word that they are ready."""
+        known, adopted = self._known.get, self._adopted
+        mark, arrived = self._marks.mark, Mark.ARRIVED
+
+        @functools.wraps(original)
+        def hook(iterator: Any, *rest: Any, **named: Any) -> Any:
+            got = original(iterator, *rest, **named)
+            try:
+                iteration = known(iterator) or adopted(iterator)
+                if iteration is not None and type(got[0]) is int:
+                    iteration.arrived = got[0]
+                    mark(arrived, iteration.key, got[0])
+            except Exception as error:  # noqa: BLE001 - ours is never the user's
+                failed(error)
+            return got
+
+        return hook
+
+    def _around_reset(self, original: _Method, failed: _Failed) -> _Method:
+        """An epoch begins."""
+
+        def begin(iterator: Any, *_: Any, **__: Any) -> Iteration | None:
+            iteration = self._known.get(iterator) or self._adopted(iterator)
+            return None if iteration is None else self._before_reset(iteration)
+
+        return around(original, begin, self._reset, failed)
+
+    def _before_reset(self, iteration: Iteration) -> Iteration | None:
         """An epoch begins; the iterator of persistent workers has more than one."""
         if iteration.resetting:
-            return original()
+            return None
         if not iteration.fresh:
             iteration.restart(self._loaders.next_epoch(iteration.loader))
             self._marks.mark(Mark.ITER, iteration.key)
         iteration.fresh, iteration.resetting = False, True
-        try:
-            return original()
-        finally:
-            iteration.resetting = False
-            self._marks.mark(Mark.ITERATED, iteration.key)
+        return iteration
 
-    @unseen
-    def _try_put_index(
-        self, iteration: Iteration, iterator: Any, original: Callable[[], Any]
-    ) -> Any:
-        """The loop asks a worker for a batch, unless there is nothing left to ask for."""
-        task = iterator._send_idx
-        result = original()
-        if iterator._send_idx > task:
-            self._marks.mark(Mark.ASKED, iteration.key, task, iterator._task_info[task][0])
-        return result
+    def _reset(self, iteration: Iteration, _: Any, __: BaseException | None) -> None:
+        iteration.resetting = False
+        self._marks.mark(Mark.ITERATED, iteration.key)
 
-    @unseen
-    def _get_data(self, iteration: Iteration, _: Any, original: Callable[[], Any]) -> Any:
-        """Something came from the workers: a batch, or word that they are ready."""
-        got = original()
-        if type(got[0]) is int:
-            iteration.arrived = got[0]
-            self._marks.mark(Mark.ARRIVED, iteration.key, got[0])
-        return got
+
+def _hold_back(*_: Any, **__: Any) -> ExitStack:
+    """An interrupt while a worker starts would leave it behind."""
+    with ExitStack() as held:
+        held.enter_context(held_back())
+        return held.pop_all()
+
+
+def _let_go(held: ExitStack, *_: Any) -> None:
+    held.close()
 
 
 def _given(iteration: Iteration, iterator: Any) -> int:
@@ -369,34 +435,29 @@ class Wrappers:
 
     Args:
         marks: where to write.
-        loader_waits: whether this thread is waiting for a loader's batch: what is iterated then is
-            part of making it.
+        waits: what is iterated while this thread waits for a batch is part of making it.
         patches: what is changed here comes off with them.
     """
 
-    def __init__(
-        self, marks: MarkWriter, loader_waits: Callable[[], bool], patches: Patches
-    ) -> None:
+    def __init__(self, marks: MarkWriter, waits: Waits, patches: Patches) -> None:
         self._marks = marks
-        self._loader_waits = loader_waits
+        self._failures = marks.failures
+        self._waits = waits
         self._patches = patches
         self._imports = ExitStack()
         self._numbers = count()
-        self._here = threading.local()
 
     def put_on(self) -> None:
         """Hook the libraries that are there; the others when they are imported."""
         for module in LOADER_WRAPPERS:
-            hook = functools.partial(self._hook, module)
-            self._imports.enter_context(once_imported(module, hook))
+            missing = f"the waits for {module.partition('.')[0]}"
+            hook = self._failures.passing(missing, partial(self._hook, module))
+            with self._failures.within(missing):
+                self._imports.enter_context(once_imported(module, hook))
 
     def take_off(self) -> None:
         """Wait for no import any more; the patches are undone by their owner."""
         self._imports.close()
-
-    def is_waiting(self) -> bool:
-        """Whether this thread is waiting for a batch."""
-        return getattr(self._here, "inside", False) or self._loader_waits()
 
     def _hook(self, module: str) -> None:
         for name in LOADER_WRAPPERS[module]:
@@ -409,14 +470,22 @@ class Wrappers:
     def _around(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def iterate(wrapper: Any) -> Any:
-            if self.is_waiting():  # the stall is the outermost iterator's
-                return original(wrapper)
-            key = epoch_key(AROUND, next(self._numbers))
-            self._marks.mark(Mark.ITER, key)
+            key, plain = None, False
+            try:
+                if not self._waits.stack:  # else the stall is the outermost iterator's
+                    key = epoch_key(AROUND, next(self._numbers))
+                    self._marks.mark(Mark.ITER, key)
+            except Exception as error:  # noqa: BLE001 - ours is never the user's
+                self._failures.note("the waits for a library's loader", error)
             made = original(wrapper)
-            self._marks.mark(Mark.ITERATED, key)
-            # An iterator with more to it than its batches stays what it is.
-            plain = isinstance(made, (GeneratorType, islice))
+            if key is None:
+                return made
+            try:
+                self._marks.mark(Mark.ITERATED, key)
+                # An iterator with more to it than its batches stays what it is.
+                plain = isinstance(made, (GeneratorType, islice))
+            except Exception as error:  # noqa: BLE001 - as above
+                self._failures.note("the waits for a library's loader", error)
             return self._batches(made, key) if plain else made
 
         return iterate
@@ -435,17 +504,26 @@ class Wrappers:
     @unseen
     def _next(self, made: Iterator[Any], key: int, numbers: Iterator[int]) -> list[Any]:
         """The next batch as a list of one; empty at the end."""
-        if self.is_waiting():
-            return list(islice(made, 1))
         got: list[Any] = []
-        self._here.inside = True
-        self._marks.mark(Mark.WAIT, key)
+        marked = False
+        try:
+            if not (stack := self._waits.stack):
+                self._marks.mark(Mark.WAIT, key)
+                stack.append((None, made))
+                marked = True
+        except Exception as error:  # noqa: BLE001 - ours is never the user's
+            self._failures.note("the waits for a library's loader", error)
         try:
             got += islice(made, 1)
             return got
         finally:
-            self._here.inside = False
-            if got:
-                self._marks.mark(Mark.GOT, key, next(numbers))
-            else:
-                self._marks.mark(Mark.ENDED, key)
+            if marked:
+                stack.pop()
+                try:
+                    if got:
+                        if self._marks.mark(Mark.GOT, key, next(numbers)):
+                            self._marks.turn_over()
+                    else:
+                        self._marks.mark(Mark.ENDED, key)
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._failures.note("the waits for a library's loader", error)

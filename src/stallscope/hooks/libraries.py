@@ -30,13 +30,10 @@ if TYPE_CHECKING:
 
 
 _END: Final = object()
-_KINDS: Final = {
-    **dict.fromkeys(("Examples", "Arrow", "RebatchedArrow"), "fetch"),
-    "Formatted": "decode",
-}
-"""Kind of an iterator by its class's name, without what all of them have; the others only pass
-examples on."""
-_CALLED: Final = {"Mapped": "map", "Filtered": "filter"}
+_KINDS: Final = dict.fromkeys(("Examples", "Arrow", "RebatchedArrow"), "fetch")
+"""Kind of an iterator by its class's name, without what all of them have; the others pass examples
+on. To format is not to decode: text has no decoder, and an image's is seen by itself."""
+_CALLED: Final = {"Mapped": "map", "Filtered": "filter", "Formatted": "format"}
 """The user's word for what a class does besides calling the user's function."""
 _WEBDATASET_KINDS: Final = {
     **dict.fromkeys(("tar_file_expander", "tarfile_samples", "tarfile_to_samples"), "fetch"),
@@ -77,7 +74,8 @@ class Batches:
         try:
             return next(self._batches)
         except StopIteration:
-            self._recorder.mark(Tag.EXHAUSTED)
+            with self._recorder.log.failures.within("the ends of iterators"):
+                self._recorder.mark(Tag.EXHAUSTED)
             raise
 
 
@@ -92,11 +90,14 @@ def _transform(recorder: Recorder, cls: Any, original: Callable[..., Any]) -> Ca
 
     @functools.wraps(original)
     def call(self: Any, method: str, *args: Any, **named: Any) -> Any:
-        idle = self.split_idx is not None and named.get("split_idx") != self.split_idx
-        works = method == "encodes" and not idle and hasattr(self, method)
-        if works and recorder.at_work() and self.name != "noop":
-            return timed(self, method, *args, **named)
-        return original(self, method, *args, **named)
+        try:
+            idle = self.split_idx is not None and named.get("split_idx") != self.split_idx
+            works = method == "encodes" and not idle and hasattr(self, method)
+            works = works and recorder.at_work() and self.name != "noop"
+        except Exception as error:  # noqa: BLE001 - ours is never the user's
+            works = False
+            recorder.log.failures.note("the transforms of fastai", error)
+        return (timed if works else original)(self, method, *args, **named)
 
     return call
 
@@ -128,6 +129,15 @@ class StageIterator:
         return getattr(self._inner, name)
 
 
+def _staged(recorder: Recorder, made: Iterator[Any], key: Callable[[], int]) -> Iterator[Any]:
+    """The iterator as a stage, or itself where that fails."""
+    try:
+        return StageIterator(recorder, key(), made)
+    except Exception as error:  # noqa: BLE001 - ours is never the user's
+        recorder.log.failures.note("the iterators of a library", error)
+        return made
+
+
 def hook_iterable(recorder: Recorder, patches: Patches) -> None:
     """Make every iterator of an iterable dataset a stage, and every function that is mapped."""
     module = sys.modules["datasets.iterable_dataset"]
@@ -150,7 +160,8 @@ def hook_formatter(recorder: Recorder, patches: Patches) -> None:
 
     @functools.wraps(original)
     def format_batch(self: Any, table: Any) -> Any:
-        return original(timed.copy(self, "transform") if recorder.at_work() else self, table)
+        view = timed.copy(self, "transform") if recorder.at_work() else self
+        return original(view, table)
 
     patches.put(cls, "format_batch", format_batch)
 
@@ -160,8 +171,8 @@ def _nested(
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def start(self: Any, *args: Any, **named: Any) -> Any:
-        key = keys.get(type(self), inherited)
-        return StageIterator(recorder, key, iter(original(self, *args, **named)))
+        made = iter(original(self, *args, **named))
+        return _staged(recorder, made, lambda: keys.get(type(self), inherited))
 
     return start
 
@@ -190,6 +201,13 @@ class _Timed:
 
     def copy(self, holder: Any, name: str) -> Any:
         """The object with a recording function, or itself where there is none to record."""
+        try:
+            return self._copy(holder, name)
+        except Exception as error:  # noqa: BLE001 - ours is never the user's
+            self._recorder.log.failures.note("the functions that are mapped", error)
+            return holder
+
+    def _copy(self, holder: Any, name: str) -> Any:
         function = getattr(holder, name)
         # `filter` calls the user's through its own
         own = getattr(holder, "mask_function", function)
@@ -227,9 +245,9 @@ def hook_webdataset(recorder: Recorder, patches: Patches) -> None:
     def invoke(self: Any, step: Any, *args: Any, **named: Any) -> Any:
         made = original(self, step, *args, **named)
         # A loader's iterator is hooked where the loop waits for it.
-        if isinstance(step, DataLoader) or not hasattr(made, "__next__"):
+        if isinstance(step, DataLoader) or not hasattr(type(made), "__next__"):
             return made
-        return StageIterator(recorder, recorder.key(_stage_in(self.pipeline, step)), made)
+        return _staged(recorder, made, lambda: recorder.key(_stage_in(self.pipeline, step)))
 
     patches.put(cls, "invoke", invoke)
 
@@ -297,8 +315,7 @@ class Adapters:
             try:
                 hook(self._recorder, self._patches)
             except Exception as error:  # noqa: BLE001 - another version: the user's run goes on
-                library = module.partition(".")[0]
-                self._recorder.note(f"the stages of {library} are not seen here ({error!r})")
+                self._recorder.log.failures.note(f"the stages of {module.partition('.')[0]}", error)
 
 
 def samples(recorder: Recorder, fetcher: Any) -> Any:

@@ -12,10 +12,14 @@ object's type; it stays in `getitem`, as waiting.
 from __future__ import annotations
 
 import builtins
+import contextlib
+import functools
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from stallscope.hooks.libraries import StageIterator
+from stallscope.hooks.patches import unseen
 from stallscope.stages import DECODE, FETCH, Stage
 
 if TYPE_CHECKING:
@@ -28,7 +32,10 @@ if TYPE_CHECKING:
 
 _READS_AND_DECODES: Final = {
     name: f"{name} reads and decodes in one call: its reading is part of 'decode'"
-    for name in ("cv2.imread", "tifffile.imread")
+    for name in (
+        *("SimpleITK.ReadImage", "cv2.imread", "imageio.v3.imread", "librosa.core.audio.load"),
+        *("scipy.io.wavfile.read", "skimage.io._io.imread", "soundfile.read", "tifffile.imread"),
+    )
 }
 """What a run says, by the call in `CALLS`: such a call cannot be divided."""
 
@@ -44,6 +51,16 @@ class LibraryCall(NamedTuple):
     """What the call is."""
     gives: str = ""
     """What passes through that the run wants to know: 'file' or 'image'."""
+    is_iterator: bool = False
+    """Whether the work is done by each `next` of what the call returns, as a generator does it."""
+
+
+def _calls(stage: Stage, module: str, names: str) -> list[LibraryCall]:
+    """Calls of one stage; where it ends with `(path)`, the first argument is the file."""
+    return [
+        LibraryCall(module, name.removesuffix("(path)"), stage, "file" * name.endswith("(path)"))
+        for name in names.split()
+    ]
 
 
 def _transforming(prefix: str, module: str, names: str) -> list[LibraryCall]:
@@ -56,25 +73,82 @@ def _transforming(prefix: str, module: str, names: str) -> list[LibraryCall]:
 
 
 CALLS: Final = (
-    LibraryCall("builtins", "open", FETCH, "file"),
-    LibraryCall("pathlib", "Path.read_bytes", FETCH, "file"),
-    LibraryCall("pathlib", "Path.read_text", FETCH, "file"),
     LibraryCall("PIL.Image", "open", FETCH, "image"),
-    LibraryCall("PIL.JpegImagePlugin", "JpegImageFile.load_read", FETCH),
-    LibraryCall("PIL.PngImagePlugin", "PngImageFile.load_read", FETCH),
-    LibraryCall("torch.ops.image", "read_file", FETCH, "file"),
-    LibraryCall("numpy", "load", FETCH, "file"),
-    LibraryCall("numpy", "fromfile", FETCH, "file"),
-    LibraryCall("h5py", "Dataset.__getitem__", FETCH),
-    LibraryCall("zipfile", "ZipFile.read", FETCH),
-    LibraryCall("torch.ops.image", "decode_image", DECODE),
-    LibraryCall("torch.ops.image", "decode_jpeg", DECODE),
-    LibraryCall("torch.ops.image", "decode_png", DECODE),
-    LibraryCall("torch.ops.image", "decode_webp", DECODE),
-    LibraryCall("torch.ops.image", "decode_gif", DECODE),
-    LibraryCall("cv2", "imdecode", DECODE),
-    LibraryCall("cv2", "imread", DECODE, "file"),
-    LibraryCall("tifffile", "imread", DECODE, "file"),
+    *_calls(FETCH, "builtins", "open(path)"),
+    *_calls(FETCH, "pathlib", "Path.read_bytes(path) Path.read_text(path)"),
+    *_calls(FETCH, "PIL.JpegImagePlugin", "JpegImageFile.load_read"),
+    *_calls(FETCH, "PIL.PngImagePlugin", "PngImageFile.load_read"),
+    *_calls(FETCH, "zipfile", "ZipFile.read"),
+    # ---- arrays and tables
+    *_calls(FETCH, "numpy", "load(path) fromfile(path) loadtxt(path) genfromtxt(path)"),
+    *_calls(FETCH, "numpy.lib.npyio", "NpzFile.__getitem__"),
+    *_calls(FETCH, "torch", "load(path)"),
+    *_calls(FETCH, "safetensors.torch", "load_file(path)"),
+    *_calls(FETCH, "h5py", "Dataset.__getitem__ Dataset.read_direct"),
+    *_calls(FETCH, "zarr", "open(path) open_array(path) open_group(path) Array.__getitem__"),
+    *_calls(FETCH, "tables", "Array.read Array.__getitem__"),
+    *_calls(FETCH, "netCDF4", "Dataset.__init__ Variable.__getitem__"),
+    *_calls(FETCH, "xarray", "open_dataset(path) Variable.load"),
+    *_calls(FETCH, "scipy.io", "loadmat(path)"),
+    *_calls(FETCH, "pandas", "read_csv(path) read_parquet(path) read_feather(path)"),
+    *_calls(FETCH, "pandas", "read_pickle(path) read_json(path) read_hdf(path) read_excel(path)"),
+    *_calls(FETCH, "pyarrow.csv", "read_csv(path)"),
+    *_calls(FETCH, "pyarrow.feather", "read_table(path) read_feather(path)"),
+    *_calls(FETCH, "pyarrow.parquet", "read_table(path) ParquetFile.read"),
+    *_calls(FETCH, "pyarrow.parquet", "ParquetFile.read_row_group ParquetFile.read_row_groups"),
+    # ---- images
+    *_calls(FETCH, "torch.ops.image", "read_file(path)"),
+    *_calls(DECODE, "torch.ops.image", "decode_image decode_jpeg decode_png decode_webp"),
+    *_calls(DECODE, "torch.ops.image", "decode_gif"),
+    *_calls(DECODE, "cv2", "imdecode imread(path) VideoCapture.read VideoCapture.retrieve"),
+    *_calls(DECODE, "cv2", "VideoCapture.grab VideoCapture.set"),  # to a frame: from a key frame on
+    *_calls(DECODE, "tifffile", "imread(path) TiffFile.asarray TiffPage.asarray"),
+    *_calls(DECODE, "imageio.v3", "imread(path)"),
+    *_calls(DECODE, "skimage.io._io", "imread(path)"),
+    *_calls(DECODE, "simplejpeg", "decode_jpeg"),
+    *_calls(FETCH, "rasterio", "open(path)"),
+    *_calls(DECODE, "rasterio", "DatasetReader.read"),
+    # ---- volumes
+    *_calls(FETCH, "nibabel", "load(path)"),
+    *_calls(DECODE, "nibabel.arrayproxy", "ArrayProxy.__array__ ArrayProxy.__getitem__"),
+    *_calls(DECODE, "nibabel.dataobj_images", "DataobjImage.get_fdata"),
+    *_calls(DECODE, "SimpleITK", "ReadImage(path) ImageFileReader.Execute GetArrayFromImage"),
+    *_calls(FETCH, "pydicom", "dcmread(path)"),
+    *_calls(DECODE, "pydicom.dataset", "Dataset.convert_pixel_data"),
+    *_calls(DECODE, "pydicom.pixels", "pixel_array"),
+    # ---- sound and signals
+    *_calls(DECODE, "soundfile", "read(path) SoundFile.read"),
+    *_calls(DECODE, "librosa.core.audio", "load(path)"),
+    *_calls(DECODE, "scipy.io.wavfile", "read(path)"),
+    *_calls(FETCH, "wfdb", "rdrecord(path) rdsamp(path)"),
+    *_calls(FETCH, "mne.io.fiff.raw", "read_raw_fif(path)"),
+    *_calls(FETCH, "mne.io.base", "BaseRaw.get_data"),
+    *_calls(FETCH, "pyedflib", "EdfReader.readSignal"),
+    # ---- video
+    *_calls(FETCH, "av.container.core", "open(path)"),
+    LibraryCall("av.container.input", "InputContainer.demux", FETCH, is_iterator=True),
+    LibraryCall("av.container.input", "InputContainer.decode", DECODE, is_iterator=True),
+    *_calls(FETCH, "av.container.input", "InputContainer.seek"),
+    *_calls(DECODE, "av.packet", "Packet.decode"),
+    *_calls(DECODE, "av.codec.context", "CodecContext.decode"),
+    *_calls(DECODE, "av.video.frame", "VideoFrame.to_ndarray VideoFrame.to_image"),
+    *_calls(DECODE, "av.video.frame", "VideoFrame.reformat"),
+    *_calls(DECODE, "av.audio.frame", "AudioFrame.to_ndarray"),
+    *_calls(FETCH, "torchcodec.decoders", "VideoDecoder.__init__ AudioDecoder.__init__"),
+    *_calls(
+        DECODE,
+        "torchcodec.decoders",
+        "VideoDecoder.__getitem__ VideoDecoder.get_frame_at VideoDecoder.get_frames_at "
+        "VideoDecoder.get_frame_played_at VideoDecoder.get_frames_played_at "
+        "VideoDecoder.get_frames_in_range VideoDecoder.get_frames_played_in_range "
+        "AudioDecoder.get_all_samples AudioDecoder.get_samples_played_in_range",
+    ),
+    *_calls(FETCH, "decord", "VideoReader.__init__"),
+    *_calls(DECODE, "decord", "VideoReader.__getitem__ VideoReader.get_batch"),
+    # ---- meshes and points
+    *_calls(FETCH, "trimesh", "load(path)"),
+    *_calls(FETCH, "laspy", "read(path)"),
+    # ---- what is computed with them
     *_transforming(
         "PIL",
         "PIL.Image",
@@ -85,6 +159,10 @@ CALLS: Final = (
         "torchvision.transforms.functional",
         "center_crop crop hflip normalize pil_to_tensor resize resized_crop to_tensor",
     ),
+    *_transforming("librosa", "librosa.core.audio", "resample"),
+    *_transforming("librosa", "librosa.feature.spectral", "melspectrogram mfcc"),
+    *_transforming("scipy", "scipy.ndimage", "affine_transform gaussian_filter rotate zoom"),
+    *_transforming("skimage", "skimage.transform._warps", "rescale resize rotate warp"),
     *_transforming("cv2", "cv2", "cvtColor flip GaussianBlur resize warpAffine warpPerspective"),
 )
 
@@ -94,6 +172,7 @@ class Libraries:
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self._recorder = recorder
+        self._failures = recorder.log.failures
         self._patches = patches
         self._waiting = list(CALLS)
         self._modules_seen = 0
@@ -104,10 +183,16 @@ class Libraries:
         if len(sys.modules) == self._modules_seen:
             return
         functions: dict[int, tuple[Any, Any]] = {}
-        self._waiting = [call for call in self._waiting if not self._hook_call(call, functions)]
-        if functions:
+        waiting = []
+        for call in self._waiting:
+            with self._failures.within(f"the stage of {call.module}.{call.path}"):
+                if not self._hook_call(call, functions):
+                    waiting.append(call)
+        self._waiting = waiting
+        with self._failures.within("the stages of libraries"):
             self._patches.put_everywhere(functions)
-        self._hook_decoders()
+        with self._failures.within("the stage of PIL's decoders"):
+            self._hook_decoders()
         self._modules_seen = len(sys.modules)
 
     def _hook_call(self, call: LibraryCall, functions: dict[int, tuple[Any, Any]]) -> bool:
@@ -116,16 +201,32 @@ class Libraries:
         if module is None:
             return False
         owner_name, _, name = call.path.rpartition(".")
-        owner = getattr(module, owner_name, None) if owner_name else module
-        original = getattr(owner, name, None)
-        if owner is None or original is None:
+        # Past a `__getattr__` that would import the rest of a library only because we ask
+        known = getattr(module, "__dict__", {})
+        is_space = call.module == "torch.ops.image"
+        owner = known.get(owner_name) if owner_name else module
+        original = getattr(owner, name, None) if owner_name or is_space else known.get(name)
+        if original is None:
             return True  # this version of the library has no such call
-        hook = self._recorder.call(original, self._recorder.key(call.stage), self._looker(call))
-        if owner_name or call.module in ("builtins", "torch.ops.image"):
-            self._patches.put(owner, name, hook)
+        hook = self._hook_of(call, original)
+        if owner_name or is_space or module is builtins:
+            with contextlib.suppress(Exception):  # a class that its library keeps from changing
+                self._patches.put(owner, name, hook)
         else:
             functions[id(original)] = (original, hook)
         return True
+
+    def _hook_of(self, call: LibraryCall, original: Any) -> Callable[..., Any]:
+        recorder, key = self._recorder, self._recorder.key(call.stage)
+        if not call.is_iterator:
+            return recorder.call(original, key, self._looker(call))
+
+        @functools.wraps(original)
+        def begin(*args: Any, **named: Any) -> Any:
+            items = original(*args, **named)
+            return StageIterator(recorder, key, items) if recorder.at_work() else items
+
+        return unseen(begin)
 
     def _looker(self, call: LibraryCall) -> Callable[..., None] | None:
         """What to do with the result and the arguments of a call."""
@@ -167,8 +268,11 @@ class Libraries:
             return timed
 
         def load(self: Any) -> Any:
-            # Every operation calls `load`; there is work only while tiles are left.
-            return timed(self) if self.tile else original(self)
+            try:  # every operation calls `load`; there is work only while tiles are left
+                works = bool(self.tile)
+            except Exception:  # noqa: BLE001 - the original will say what is wrong
+                works = False
+            return timed(self) if works else original(self)
 
         return load
 

@@ -3,7 +3,7 @@
 The event log holds what goes on inside of one batch, in one thread, as fast as can be. Marks are
 few, about twenty a batch, and may come from any thread of a process: the loop, a worker, the thread
 that sends its batches, the one that pins them. So a mark is a row of six numbers that stands for
-itself; a file holds the latest of one process, also when the process is killed.
+itself; they outlive a process that is killed.
 
 `LogPlace` says where the processes of one recording put both, and `RecordingInfo` what it is.
 """
@@ -13,9 +13,11 @@ from __future__ import annotations
 import os
 import re
 import struct
+import sys
+import threading
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
-from itertools import count
+from itertools import count, repeat
 from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -23,11 +25,21 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stallscope.errors import RunFormatError
-from stallscope.hooks.stage_log import Header, LogWriter, MappedLog, Pages, read_names
+from stallscope.hooks.failures import Failures
+from stallscope.hooks.stage_log import (
+    Header,
+    LogWriter,
+    MappedLog,
+    Pages,
+    give_back,
+    read_names,
+)
+from stallscope.hooks.stretches import MOST_BYTES, STRETCH_NS, Stretches
 from stallscope.machine import machine as machine_here
 from stallscope.machine import rank as rank_here
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable
     from pathlib import Path
 
@@ -39,13 +51,14 @@ AROUND: Final = -1
 _EPOCHS: Final = 1 << 20
 _MAGIC: Final = 0x4D41524B53  # "MARKS"
 _ROW: Final = struct.Struct("6q")
-"""The first one is the header: magic, pid, worker, born_ns, how many rows, and one in reserve."""
+"""The first one is the header: magic, pid, worker, born_ns, how many rows, which file of it."""
 MAIN: Final = -1
 """Worker id of the main process in the logs."""
-_OF_WORKER: Final = re.compile(r"\d+-\d+-\d+\.events").fullmatch
-_MAIN_ROWS: Final = 400_000
+_WORD: Final = struct.Struct("q")
+_OF_WORKER: Final = re.compile(r"\d+-\d+-\d+-\d+\.events").fullmatch
+_MAIN_ROWS: Final = 100_000
 _WORKER_ROWS: Final = 20_000
-"""Marks that are kept of a process; those of a worker: about five thousand batches."""
+"""Marks in a file; those of a worker: about five thousand batches."""
 
 
 class Mark(IntEnum):
@@ -115,29 +128,75 @@ class MarkWriter(MappedLog):
     Args:
         path: a new file.
         worker: worker id, or -1 for the main process.
-        rows: how many marks are kept, the latest.
+        rows: how many marks a file holds; of more in a stretch it keeps the latest.
+        stretches: when the next file begins; None: never.
     """
 
-    def __init__(self, path: Path, *, worker: int, pid: int, rows: int) -> None:
-        super().__init__(path, (rows + 1) * _ROW.size)
-        _ROW.pack_into(self._mapping, 0, _MAGIC, pid, worker, perf_counter_ns(), rows, 0)
-        self.mark = self._writer(rows)
-        self.say = self._names.say
+    def __init__(
+        self,
+        path: Path,
+        *,
+        worker: int,
+        pid: int,
+        rows: int,
+        stretches: Stretches | None = None,
+    ) -> None:
+        super().__init__(path, (rows + 1) * _ROW.size, stretches)
+        self._worker, self._pid, self._rows = worker, pid, rows
+        self._turning = threading.Lock()
+        self._lay_out()
+        self.mark, self._write_to = self._writer(rows)
 
-    def _writer(self, rows: int) -> Callable[..., None]:
-        """The function that writes; a closure, because it runs between two steps of a loop."""
-        mapping, pack, size, place = self._mapping, _ROW.pack_into, _ROW.size, count().__next__
-        clock, ident = perf_counter_ns, get_ident
+    def _lay_out(self) -> None:
+        """Say what a new file is."""
+        head = _MAGIC, self._pid, self._worker, perf_counter_ns(), self._rows, self._turn
+        _ROW.pack_into(self._mapping, 0, *head)
 
-        def mark(what: int, epoch: int = 0, number: int = 0, extra: int = 0) -> None:
-            """Write one mark with the time of now."""
-            at = (place() % rows + 1) * size
+    def _writer(self, rows: int) -> tuple[Callable[..., bool], Callable[..., None]]:
+        """The functions that write, and that change where it is written.
+
+        Closures, because they run between two steps of a loop. Hooks keep `mark` for themselves.
+        """
+        pack, size, clock, ident = _ROW.pack_into, _ROW.size, perf_counter_ns, get_ident
+        half = rows // 2
+        written: tuple[mmap.mmap | bytearray, Callable[[], int], int]
+
+        def mark(what: int, epoch: int = 0, number: int = 0, extra: int = 0) -> bool:
+            """Write one mark with the time of now; whether it may be time to turn over."""
+            buffer, place, next_ns = written
+            row, now = place(), clock()
             try:
-                pack(mapping, at, what, ident(), epoch, number, extra, clock())
-            except ValueError:
-                return  # retired by another thread, just now
+                pack(buffer, (row % rows + 1) * size, what, ident(), epoch, number, extra, now)
+            except ValueError:  # another thread turned it over just now, or retired it
+                return buffer is not written[0] and mark(what, epoch, number, extra)
+            return now >= next_ns or row >= half
 
-        return mark
+        def write_to(buffer: mmap.mmap | bytearray, place: Callable[[], int]) -> None:
+            nonlocal written
+            next_ns = self._stretches.next_ns() if self._stretches else sys.maxsize
+            written = buffer, place, next_ns
+
+        write_to(self._mapping, count().__next__)
+        return mark, write_to
+
+    def turn_over(self) -> None:
+        """Begin the next file if it is time to, between two batches; any thread may."""
+        try:
+            (half_full,) = _WORD.unpack_from(self._mapping, (self._rows // 2 + 1) * _ROW.size)
+        except ValueError:  # another thread retired it just now
+            return
+        if not self._is_due(half_full=half_full) or not self._turning.acquire(blocking=False):
+            return
+        try:
+            old, stretch = (self._path, self._mapping, self._names), self._stretch
+            if self._begin_next(self._worker):
+                self._lay_out()
+                self._write_to(self._mapping, count().__next__)
+                give_back(*old, _used(old[1]))
+                if self._worker == MAIN and self._stretch != stretch and self._stretches:
+                    self._stretches.thin()
+        finally:
+            self._turning.release()
 
     def retire(self, *, close: bool = True) -> None:
         """Write nothing from now on.
@@ -146,17 +205,17 @@ class MarkWriter(MappedLog):
             close: also give the mapping back, and the space that was not used; a forked child
                 leaves them to its parent.
         """
-        self.mark = self.say = _nothing
+        self.stay()
+        self._write_to(bytearray(2 * _ROW.size), repeat(0).__next__)  # one row, for nobody
+        self.say = self.turn_over = _nothing  # type: ignore[method-assign]
         if close and not self._mapping.closed:
-            self._give_back(self._used())
+            give_back(self._path, self._mapping, self._names, _used(self._mapping))
 
-    def _used(self) -> int:
-        """Bytes up to the first row that nothing was written into; rows fill up in order."""
-        written = (
-            np.frombuffer(self._mapping, np.int64).reshape(-1, len(MarkRow))[1:, MarkRow.WHAT] != 0
-        )
-        rows = written.size if written[-1] else int(written.argmin())
-        return (rows + 1) * _ROW.size
+
+def _used(mapping: mmap.mmap) -> int:
+    """Bytes up to the last row that something was written into."""
+    written = np.frombuffer(mapping, np.int64).reshape(-1, len(MarkRow))[:, MarkRow.WHAT]
+    return (int(np.flatnonzero(written)[-1]) + 1) * _ROW.size
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -189,6 +248,7 @@ def read_marks(path: Path) -> MarkPages:
         worker=int(raw[2]),
         born_ns=int(raw[3]),
         rows=rows[np.argsort(rows[:, MarkRow.TIME_NS], kind="stable")],
+        turn=int(raw[5]),
         full=bool(len(written) == raw[4] and written[-1, MarkRow.WHAT]),
         **read_names(path),
     )
@@ -224,30 +284,37 @@ class LogPlace:
     """Private folder of the recording."""
     capacity: int
     """Words of each event log."""
-    most_bytes: int = 1 << 30
-    """All logs together; a process that starts later leaves none."""
+    most_bytes: int = MOST_BYTES
+    """All logs together, more or less: stretches are deleted before they take much more."""
+    stretch_ns: int = STRETCH_NS
+    """See `hooks.stretches`."""
+    origin_ns: int = field(default_factory=perf_counter_ns)
+    """When the recording began."""
     stands_by: bool = False
     """Whether each worker stands by to sample its own stacks, see `hooks.self_sampler`."""
 
     def open(self, worker: int, loader: int = 0) -> LogWriter:
         """A new event log of this process. Raises OSError where there is no room."""
-        self._check_room()
-        born_ns = perf_counter_ns()
-        path = self.folder / f"{os.getpid()}-{worker}-{born_ns}.events"
+        stretches = self.stretches()
         return LogWriter(
-            path, worker=worker, born_ns=born_ns, capacity=self.capacity, loader=loader
+            stretches.new_path(worker, ".events"),
+            worker=worker,
+            born_ns=perf_counter_ns(),
+            capacity=self.capacity,
+            loader=loader,
+            stretches=stretches,
         )
 
     def open_marks(self, worker: int) -> MarkWriter:
         """A new file of marks of this process. Raises OSError where there is no room."""
-        self._check_room()
-        path = self.folder / f"{os.getpid()}-{worker}-{perf_counter_ns()}.marks"
+        stretches = self.stretches()
+        path = stretches.new_path(worker, ".marks")
         rows = _MAIN_ROWS if worker == MAIN else _WORKER_ROWS
-        return MarkWriter(path, worker=worker, pid=os.getpid(), rows=rows)
+        return MarkWriter(path, worker=worker, pid=os.getpid(), rows=rows, stretches=stretches)
 
-    def _check_room(self) -> None:
-        if sum(path.stat().st_size for path in self.logs() + self.marks()) > self.most_bytes:
-            raise OSError("the logs have become as large as they may")
+    def stretches(self) -> Stretches:
+        """The stretches of time that the logs are divided into."""
+        return Stretches(self.folder, self.origin_ns, self.stretch_ns, self.most_bytes)
 
     def logs(self) -> list[Path]:
         """All event logs that there are by now."""
@@ -262,13 +329,19 @@ class LogPlace:
         names = (path.name for path in self.folder.iterdir())
         return {name.partition("-")[0] for name in names if _OF_WORKER(name)}
 
+    @property
+    def failures(self) -> Failures:
+        """What failed in stallscope itself while it recorded."""
+        return Failures(self.folder)
+
     def resources(self) -> Path:
         """Where samples of what is used lie, see `stallscope.stages`."""
         return self.folder / "samples.resources"
 
     def stop(self) -> None:
         """Turn off the hooks of workers that live on."""
+        self.stretches().end()
         for path in self.logs():
-            with path.open("r+b") as log:
+            with self.failures.within("the end of the hooks in workers"), path.open("r+b") as log:
                 log.seek(Header.STOP * 8)
                 log.write(struct.pack("q", 1))

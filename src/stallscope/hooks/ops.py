@@ -39,6 +39,7 @@ class Ops:
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self._recorder = recorder
+        self._failures = recorder.log.failures
         self._patches = patches
         self._keys: dict[int, int] = {}
         self._alive: dict[int, Any] = {}  # an id is only good while its object lives
@@ -49,12 +50,15 @@ class Ops:
 
     def hook(self, dataset: Any) -> None:
         """Hook all that can be found from a dataset, and every container for what comes late."""
-        self.hook_containers()
+        with self._failures.within("the ops of containers"):
+            self.hook_containers()
         for current in find_ops.datasets(dataset):
             for slot in find_ops.slots(current):
-                self._hook_slot(slot)
+                with self._failures.within("the ops of a dataset"):
+                    self._hook_slot(slot)
             for slot in find_ops.helpers(current):
-                self._hook_function(slot, find_ops.stage_of(slot, gives_way=True))
+                with self._failures.within("the functions of a dataset"):
+                    self._hook_function(slot, find_ops.stage_of(slot, gives_way=True))
 
     def hook_containers(self) -> None:
         """Hook the known containers' classes that have been imported by now."""
@@ -62,8 +66,9 @@ class Ops:
             cls = getattr(sys.modules.get(module), name, None)
             if cls is not None and cls not in self._classes:
                 self._classes.add(cls)
-                method = _method_of(cls)
-                self._put(cls, method, self._container(getattr(cls, method)), name)
+                with self._failures.within(f"the ops of {name}"):
+                    method = _method_of(cls)
+                    self._put(cls, method, self._container(getattr(cls, method)), name)
 
     def _container(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A container's own method: it adopts the ops of a container that was built late."""
@@ -71,9 +76,13 @@ class Ops:
 
         @functools.wraps(original)
         def hook(self_: Any, *args: Any, **named: Any) -> Any:
-            if id(self_) not in known and at_work():
-                self._places = {}  # built late, maybe anew for each sample: named by place in it
-                self._adopt(self_)
+            if id(self_) not in known:
+                try:
+                    if at_work():
+                        self._places = {}  # built late, maybe for each sample: named by place in it
+                        self._adopt(self_)
+                except Exception as error:  # noqa: BLE001 - ours is never the user's
+                    self._failures.note("the ops of what is built late", error)
             return original(self_, *args, **named)
 
         return hook
@@ -136,8 +145,10 @@ class Ops:
     def _put(self, owner: Any, name: Any, hook: Any, called: str) -> None:
         try:
             self._patches.put(owner, name, hook)
-        except Exception:  # noqa: BLE001 - whatever forbids it, the user's run goes on
+        except Exception as error:  # noqa: BLE001 - whatever forbids it, the user's run goes on
             self._cannot(called)
+            if not isinstance(error, (TypeError, AttributeError)):  # as a class in C forbids it
+                self._failures.note(f"the stage '{called}'", error)
 
     def _cannot(self, called: str) -> None:
         self._recorder.note(f"{called} cannot be hooked: its time is part of its caller's")

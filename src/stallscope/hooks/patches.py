@@ -19,11 +19,11 @@ stage is at work; that costs nothing while the hook runs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
 from dataclasses import dataclass
-from functools import partial
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import WeakSet, ref
@@ -32,7 +32,9 @@ from stallscope.stages import frame_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
+    from stallscope.hooks.failures import Failures
     from stallscope.stages import Stage
 
 
@@ -71,9 +73,14 @@ def unlock_in_child() -> None:
 
 
 class Patches:
-    """A pile of replacements that go on and come off together."""
+    """A pile of replacements that go on and come off together.
 
-    def __init__(self) -> None:
+    Args:
+        failures: where is noted what cannot be taken off again.
+    """
+
+    def __init__(self, failures: Failures | None = None) -> None:
+        self._failures = failures
         self._pile: list[_Layer] = []
         self._undone = False
 
@@ -89,9 +96,14 @@ class Patches:
             if self._undone:
                 return
             layer = _Layer(owner, name, _own(owner, name), new)
-            _put(owner, name, new)
             _layers.setdefault(layer.place, []).append(layer)
-            self._pile.append(layer)
+            self._pile.append(layer)  # first: what was put on in part must come off, too
+            try:
+                _put(owner, name, new)
+            except Exception:
+                with self._noted("off", layer.name):
+                    _take_off(layer)
+                raise
 
     def put_everywhere(self, functions: dict[int, tuple[Any, Any]]) -> None:
         """Replace functions of modules, also where `from module import name` has taken them.
@@ -101,67 +113,99 @@ class Patches:
         Args:
             functions: old and new function by the `id` of the old one.
         """
-        for owner, name, old in _holders(functions):
-            with contextlib.suppress(Exception):
+        for owner, name, old in _holders(functions) if functions else ():
+            with self._noted("on", name):
                 self.put(owner, name, functions[id(old)][1])
 
     def suspend(self) -> None:
-        """Take everything off for now; `resume` puts it back."""
+        """Take everything off for now; `resume` puts it back.
+
+        Both run between two batches, over dozens of places: a guard is made where one is needed.
+        """
         with _lock:
             for layer in reversed(self._pile):
-                _take_off(layer)
+                if layer.on:
+                    try:
+                        _take_off(layer)
+                    except Exception:
+                        with self._noted("off", layer.name):
+                            raise
 
     def resume(self) -> None:
         """Put everything back that `suspend` took off, where nobody has changed the place."""
         with _lock:
             for layer in self._pile:
-                if not layer.on and _replace(layer, layer.old, layer.new):
-                    layer.on = True
-                    _layers.setdefault(layer.place, []).append(layer)
+                if not layer.on:
+                    try:
+                        if _replace(layer, layer.old, layer.new):
+                            layer.on = True
+                            _layers.setdefault(layer.place, []).append(layer)
+                    except Exception:
+                        with self._noted("on", layer.name):
+                            raise
 
     def undo(self) -> None:
         """Take everything off for good, also where it was imported from in the meantime."""
         with _lock:
             self._undone = True
             self.suspend()
+            self.suspend()  # what could not be taken off the first time
+            for layer in self._pile:
+                _forget(layer)  # what cannot be taken off at all only calls its original
             shared = {
                 id(layer.new): (layer.new, layer.old)
                 for layer in self._pile
                 if isinstance(layer.owner, ModuleType)
             }
             for owner, name, new in _holders(shared) if shared else ():
-                with contextlib.suppress(Exception):  # one place must not keep the others
+                with self._noted("off", name):
                     _put(owner, name, shared[id(new)][1])
             self._pile.clear()
+
+    def _noted(self, where: str, name: Any) -> AbstractContextManager[object]:
+        """Note what is raised in the block: one place must not keep the others from being changed.
+
+        Args:
+            where: on or off.
+            name: of the place.
+        """
+        if self._failures is None:
+            return contextlib.suppress(Exception)
+        return self._failures.within(f"putting the hook {where} '{name}'")
 
 
 def _take_off(layer: _Layer) -> None:
     """Take one layer off; one that lies beneath another is taken out from under it."""
     if not layer.on:
         return
-    layer.on = False
     layers = _layers[layer.place]
     above = next((other for other in layers if other.old is layer.new), None)
-    layers.remove(layer)
-    if not layers:
-        del _layers[layer.place]
     if above is not None:
         above.old = layer.old
     else:
         _replace(layer, layer.new, layer.old)
+    _forget(layer)
+
+
+def _forget(layer: _Layer) -> None:
+    """Know this layer no longer."""
+    if layer.on:
+        layer.on = False
+        layers = _layers[layer.place]
+        layers.remove(layer)
+        if not layers:
+            del _layers[layer.place]
 
 
 def _replace(layer: _Layer, expected: Any, value: Any) -> bool:
     """Put a value where the expected one is; leave the place alone where it is not."""
     owner, name = layer.owner, layer.name
-    # Whatever goes wrong in one place must not keep the others from being put back.
-    with contextlib.suppress(Exception):
-        if isinstance(owner, list):
-            name = next((i for i, item in enumerate(owner) if item is expected), None)
-        if name is not None and _own(owner, name) is expected:
-            _put(owner, name, value)
-            return True
-    return False
+    if isinstance(owner, list):
+        name = next((i for i, item in enumerate(owner) if item is expected), None)
+    if name is None or _own(owner, name) is not expected:
+        return False
+    _put(owner, name, value)
+    return True
 
 
 def _holders(functions: dict[int, tuple[Any, Any]]) -> list[tuple[ModuleType, str, Any]]:
@@ -215,13 +259,16 @@ def _put(owner: Any, name: Any, value: Any) -> None:
 
 
 in_this_process: WeakSet[Any] = WeakSet()
-"""Everything that writes logs in this process; has a method `retire(close=...)`."""
+"""Everything that writes logs in this process; has `failures` and a method `retire(close=...)`."""
 
 
 def _take_off_in_child() -> None:
     unlock_in_child()
     for writer in list(in_this_process):
-        writer.retire(close=False)
+        writer.failures.insist(
+            "taking the hooks off in a process that was forked",
+            functools.partial(writer.retire, close=False),
+        )
 
 
 if hasattr(os, "register_at_fork"):
@@ -242,7 +289,7 @@ class ByIdentity(Generic[Known]):
     def put(self, thing: Any, known: Known) -> None:
         """Know this of it from now on."""
         number = id(thing)
-        self._held[number] = ref(thing, partial(self._forget, number)), known
+        self._held[number] = ref(thing, functools.partial(self._forget, number)), known
 
     def living(self) -> list[Any]:
         """All objects that still live."""
@@ -252,6 +299,11 @@ class ByIdentity(Generic[Known]):
     def _forget(self, number: int, gone: ref[Any]) -> None:
         if number in self._held and self._held[number][0] is gone:
             del self._held[number]
+
+
+def without(things: list[Any], ours: Any) -> None:
+    """Take something of ours out of a list; the others may be the user's, and define `==`."""
+    things[:] = [thing for thing in things if thing is not ours]
 
 
 def unseen(function: _Function) -> _Function:
@@ -272,4 +324,46 @@ def under(stage: Stage, function: _Function) -> _Function:
     if sys.version_info >= (3, 11):  # what tracebacks and py-spy show from then on
         named["co_qualname"] = name
     function.__code__ = function.__code__.replace(**named)  # type: ignore[arg-type]
+    return function
+
+
+@unseen
+def around(
+    original: Callable[..., Any],
+    before: Callable[..., Any],
+    after: Callable[[Any, Any, BaseException | None], object] | None,
+    failed: Callable[[BaseException], object],
+) -> Callable[..., Any]:
+    """Make a function that calls ours around somebody's, which is called once whatever ours do.
+
+    Args:
+        original: what is called with what comes.
+        before: is called with the same; what it returns goes to `after`, None: that is not called.
+        after: `(begun, result, error)`, also when the original has raised; then the result is None.
+        failed: told what was raised by one of ours.
+    """
+
+    @functools.wraps(original)
+    def function(*args: Any, **named: Any) -> Any:
+        try:
+            begun = before(*args, **named)
+        except Exception as error:  # noqa: BLE001 - ours is never the user's
+            begun = None
+            failed(error)
+        if begun is None or after is None:
+            return original(*args, **named)
+        try:
+            result = original(*args, **named)
+        except BaseException as raised:
+            try:
+                after(begun, None, raised)
+            except Exception as error:  # noqa: BLE001 - as above
+                failed(error)
+            raise
+        try:
+            after(begun, result, None)
+        except Exception as error:  # noqa: BLE001 - as above
+            failed(error)
+        return result
+
     return function

@@ -11,9 +11,9 @@ import multiprocessing
 import os
 import sys
 import threading
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import pin_memory as torch_pin
@@ -24,7 +24,7 @@ from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.iterators import Iteration, Iterations, Wrappers
 from stallscope.hooks.loop_log import MAIN, OUTER, Mark, epoch_key
-from stallscope.hooks.patches import Patches, in_this_process, unseen
+from stallscope.hooks.patches import ByIdentity, Patches, around, in_this_process
 from stallscope.hooks.training_step import StepParts
 from stallscope.hooks.worker import WorkerEntry
 from stallscope.interrupts import held_back
@@ -49,6 +49,7 @@ class Probe:
     Args:
         place: where the logs go.
         loaders: the ones to measure; None: all, also those that are made later.
+        living: iterators that were made before and are measured, too; all with all loaders.
         scoped: measure also what is iterated inside of this probe's own `waiting`: the loaders
             inside of one that is none of torch's.
         modules: their forward passes are marked, too.
@@ -59,18 +60,23 @@ class Probe:
         place: LogPlace,
         loaders: Iterable[Any] | None,
         *,
+        living: Iterable[Any] = (),
         scoped: bool = False,
         modules: Iterable[nn.Module] = (),
     ) -> None:
         self._place = place
         self._loaders = None if loaders is None else list(loaders)
+        self._living = list(living)
         self._scoped = scoped
         self._modules = list(modules)
-        self._patches = Patches()
+        self.failures = place.failures
+        self._patches = Patches(self.failures)
         self._here = threading.local()
         self._hooks: Hooks | None = None
         self._epoch = -1
-        self._threads = WeakSet(threading.enumerate())
+        self._threads: ByIdentity[bool] = ByIdentity()
+        for thread in threading.enumerate():
+            self._threads.put(thread, known=True)
         self._pid = os.getpid()
         self._switch = threading.RLock()
         self._ended = False
@@ -84,10 +90,10 @@ class Probe:
                 )
         self.marks = self._open_marks()
         self._iterations = Iterations(
-            self.marks, self._wants, self._starts, self._patches, adopts=self._loaders is None
+            self.marks, self._wants, self._starts, self._patches, adopts=self._adopts
         )
-        self._wrappers = Wrappers(self.marks, self._iterations.is_waiting, self._patches)
-        self._parts = StepParts(self.marks, self._wrappers.is_waiting, self._patches)
+        self._wrappers = Wrappers(self.marks, self._iterations.waits, self._patches)
+        self._parts = StepParts(self.marks, self._iterations.waits, self._patches)
         try:
             with held_back():
                 self._put_on()
@@ -100,7 +106,8 @@ class Probe:
         with held_back():
             if self in in_this_process:  # and not in a forked child that has come here, too
                 self.retire()
-                self._place.stop()
+                with self.failures.within("the end of the hooks in workers"):
+                    self._place.stop()
 
     def _open_marks(self) -> MarkWriter:
         try:
@@ -115,12 +122,17 @@ class Probe:
     def _put_on(self) -> None:
         in_this_process.add(self)
         _watched.extend(self._watches)
-        self._iterations.put_on()
-        self._parts.put_on(self._modules)
+        with self.failures.within("the waits of the loop"):
+            self._iterations.put_on()
+        with self.failures.within("the parts of a step"):
+            self._parts.put_on(self._modules)
         if not self._scoped:  # else the recording's own loop waits for the outermost iterator
-            self._wrappers.put_on()
-        self._put_entry(torch_worker)
-        self._patches.put(torch_pin, "pin_memory", self._pinning(torch_pin.pin_memory))
+            with self.failures.within("the waits for other libraries' loaders"):
+                self._wrappers.put_on()
+        with self.failures.within("what the workers do"):
+            self._put_entry(torch_worker)
+        with self.failures.within("the copies into pinned memory"):
+            self._patches.put(torch_pin, "pin_memory", self._pinning(torch_pin.pin_memory))
 
     def retire(self, *, close: bool = True) -> None:
         """Take everything off and write nothing from now on.
@@ -131,17 +143,20 @@ class Probe:
         if close:
             with self._switch:  # a thread may be hooking this process
                 self._ended = True
-        _watched[:] = [loader for loader in _watched if not _is_among(loader, self._watches)]
-        self._parts.take_off()
-        self._wrappers.take_off()
-        if close:
-            self._patches.undo()
-        else:
-            self._patches.suspend()  # quick: a worker is waiting to begin
-        if self._hooks is not None:
-            self._hooks.retire(close=close)
-        self.marks.retire(close=close)
         in_this_process.discard(self)
+        _watched[:] = [loader for loader in _watched if not _is_among(loader, self._watches)]
+        for take_off in (
+            self._parts.take_off,
+            self._wrappers.take_off,
+            # Quick in a child: a worker is waiting to begin
+            self._patches.undo if close else self._patches.suspend,
+            partial(self._hooks.retire, close=close) if self._hooks is not None else None,
+            partial(self.marks.retire, close=close),
+        ):
+            if take_off is not None:  # each by itself, whatever becomes of the others
+                self.failures.insist("taking the hooks off", take_off)
+        if close:  # whoever is in a circle with a loader lets its workers end late
+            self._loaders, self._watches, self._living = [], [], []
 
     # ---- the recording's own loop -----------------------------------------------------------
 
@@ -149,30 +164,36 @@ class Probe:
         """An iterator of the loader; what is iterated inside of it is measured, too."""
         self._epoch += 1
         key = epoch_key(OUTER, self._epoch)
-        self.marks.mark(Mark.ITER, key)
+        with self.failures.within("the epochs"):
+            self.marks.mark(Mark.ITER, key)
         # An interrupt while a worker is started would leave it behind, or get lost in the fork.
         with held_back():
-            iterator: Iterator[Any] = self._inside(iter, loader)
-        self.marks.mark(Mark.ITERATED, key)
+            iterator: Iterator[Any] = self.inside(iter, loader)
+        with self.failures.within("the epochs"):
+            self.marks.mark(Mark.ITERATED, key)
         return iterator
 
     def batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
         """The batches of the iterator that was begun last, each with its wait."""
         key = epoch_key(OUTER, self._epoch)
+        mark = self.failures.passing("the waits of the loop", self.marks.mark)
+        turn_over = self.failures.passing("the waits of the loop", self.marks.turn_over)
         for number in count():
-            self.marks.mark(Mark.WAIT, key)
+            mark(Mark.WAIT, key)
             try:
-                batch = self._inside(next, iterator)
+                batch = self.inside(next, iterator)
             except StopIteration:
-                self.marks.mark(Mark.ENDED, key)
+                mark(Mark.ENDED, key)
                 return
             except BaseException:
-                self.marks.mark(Mark.ENDED, key)
+                mark(Mark.ENDED, key)
                 raise
-            self.marks.mark(Mark.GOT, key, number)
+            mark(Mark.GOT, key, number)
+            turn_over()
             yield batch
 
-    def _inside(self, call: Callable[[Any], Any], argument: Any) -> Any:
+    def inside(self, call: Callable[[Any], Any], argument: Any) -> Any:
+        """Call something that may start iterators: they are measured."""
         self._here.inside = True
         try:
             return call(argument)
@@ -181,7 +202,11 @@ class Probe:
 
     def part(self, stage: Stage) -> Callable[[], None]:
         """A part of the recording's own step begins; returns what to call at its end."""
-        return self._parts.begin(stage) or (lambda: None)
+        missing = f"the parts of a step called '{stage.name}'"
+        with self.failures.within(missing):
+            if (end := self._parts.begin(stage)) is not None:
+                return self.failures.passing(missing, end)
+        return lambda: None
 
     @property
     def forked(self) -> bool:
@@ -215,8 +240,12 @@ class Probe:
         if self._loaders is None or _is_among(loader, self._loaders):
             return True
         # A thread that is new was started by the target, most likely.
-        elsewhere = threading.current_thread() not in self._threads
+        elsewhere = not self._threads.get(threading.current_thread())
         return self._scoped and (elsewhere or getattr(self._here, "inside", False))
+
+    def _adopts(self, iterator: Any) -> bool:
+        """Whether an iterator that was made before is measured."""
+        return self._loaders is None or _is_among(iterator, self._living)
 
     def _starts(self, iterator: Any, iteration: Iteration | None) -> None:
         """An iterator starts: its workers are the next processes of this thread."""
@@ -225,9 +254,10 @@ class Probe:
             return
         module = sys.modules.get(type(iterator).__module__)
         if module is not None and hasattr(module, "_worker_loop"):
-            self._put_entry(module)
+            with self.failures.within("what the workers do"):
+                self._put_entry(module)
         if not iteration.workers and self._hooks is None:
-            with self._switch:
+            with self.failures.within("samples made in the main process"), self._switch:
                 self._hook_this_process()
 
     def _hook_this_process(self) -> None:
@@ -239,8 +269,8 @@ class Probe:
             self.marks.say(note=f"samples made in the main process were not recorded ({error})")
             return
         self._hooks = Hooks(Recorder(log), self._iterations.waiting_for, self.marks)
-        self._hooks.put_on()
         in_this_process.add(self._hooks)
+        self._hooks.put_on()
 
     def _put_entry(self, module: Any) -> None:
         """Stand in for a module's worker loop."""
@@ -251,22 +281,22 @@ class Probe:
             entry = WorkerEntry(self._place, original, lambda: getattr(here, "starting", None))
             self._patches.put(module, "_worker_loop", entry)
 
-    @unseen
     def _pinning(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Torch's `pin_memory`, which calls itself for what is inside of a batch."""
 
-        def pin_memory(batch: Any, *args: Any, **named: Any) -> Any:
+        def begin(*_: Any, **__: Any) -> bool | None:
             if getattr(self._here, "pins", False):
-                return original(batch, *args, **named)
-            self._here.pins = True
+                return None
             self.marks.mark(Mark.PIN)
-            try:
-                return original(batch, *args, **named)
-            finally:
-                self._here.pins = False
-                self.marks.mark(Mark.PINNED)
+            self._here.pins = True
+            return True
 
-        return pin_memory
+        def end(*_: Any) -> None:
+            self._here.pins = False
+            self.marks.mark(Mark.PINNED)
+
+        failed = partial(self.failures.note, "the copies into pinned memory")
+        return around(original, begin, end, failed)
 
 
 def _is_among(loader: Any, loaders: list[Any]) -> bool:
@@ -289,3 +319,7 @@ def shut_down(iterator: Any) -> None:
     if hasattr(iterator, "_shutdown_workers"):
         with held_back():
             iterator._shutdown_workers()
+            for worker in getattr(iterator, "_workers", ()):
+                if worker.is_alive():  # stopped, say, and deaf to being terminated
+                    worker.kill()
+                    worker.join()

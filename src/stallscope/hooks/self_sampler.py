@@ -20,6 +20,7 @@ from operator import attrgetter, itemgetter, truth
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.files import whole_file
+from stallscope.hooks.failures import Failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,8 +85,9 @@ def serve_requests(folder: Path) -> Callable[[], None]:
         What to call at the end of the process, so that a begun answer is written down.
     """
     ending = threading.Event()
+    stand_by = Failures(folder).passing("the stacks of a worker", _stand_by)
     thread = threading.Thread(
-        target=_stand_by, args=(str(folder), ending), name="stallscope sampler", daemon=True
+        target=stand_by, args=(str(folder), ending), name="stallscope sampler", daemon=True
     )
     thread.start()
 

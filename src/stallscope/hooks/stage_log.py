@@ -5,7 +5,8 @@ readable when the process is killed, and can be read by the notebook while the p
 space is reserved when it is made: a full disk is an error then and never a bus error later.
 
 After a header come the words, in the order of time; a word is never 0, so 0 means "not written".
-When the log is full it wraps, and the reader says how much was lost.
+A log has a file for each stretch of the recording (`stretches.py`); where one is full before its
+last batch is made, it wraps, and the reader says how much was lost.
 
 Word            bits 58-62      bits 0-57
 --------------  --------------  ------------------------------------------------------------------
@@ -33,11 +34,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stallscope.errors import RunFormatError
-from stallscope.stages import Stage
+from stallscope.hooks.failures import Failures
+from stallscope.stages import OTHER_NAMES, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
+
+    from stallscope.hooks.stretches import Stretches
 
 
 TAG_SHIFT: Final = 58
@@ -45,6 +49,8 @@ CODE_SHIFT: Final = 48
 PAYLOAD: Final = (1 << TAG_SHIFT) - 1
 TIME: Final = (1 << CODE_SHIFT) - 1
 MOST_CODES: Final = 1 << (TAG_SHIFT - CODE_SHIFT)
+MOST_NAMES: Final = 300
+"""Names of `ss.stage` that a process keeps apart; a loop may make up one for each of its steps."""
 LONGEST_NS: Final = 1 << 47
 """A log's clock would overflow after 3.2 days; the recorder stops well before (1.6 days)."""
 
@@ -132,20 +138,63 @@ class MappedLog:
     Args:
         path: a new file.
         length: bytes.
+        stretches: when the next file begins; None: never.
+
+    Attributes:
+        failures: of the recording that the log belongs to.
     """
 
-    def __init__(self, path: Path, length: int) -> None:
-        self._path = path
-        self._mapping = reserve(path, length)
-        self._names = JsonLines(path.with_suffix(".names"))
+    def __init__(self, path: Path, length: int, stretches: Stretches | None) -> None:
+        self.failures = Failures(path.parent)
+        self._length = length
+        self._stretches = stretches
+        self._said: list[str] = []
+        self._turn = 0
+        self._open(path)
 
-    def _give_back(self, used: int | None) -> None:
-        """Close both files, and free what lies behind so many bytes; None: nothing."""
-        self._mapping.close()
-        self._names.close()
-        if used is not None and os.name == "posix":
-            with contextlib.suppress(OSError):
-                os.truncate(self._path, used)
+    def say(self, **line: Any) -> None:
+        """Append one line to the names; it survives the end of the process."""
+        said = json.dumps(line) + "\n"
+        self._said.append(said)
+        self._names.write(said)
+
+    def stay(self) -> None:
+        """Begin no other file from now on."""
+        self._stretches = None
+
+    def _open(self, path: Path) -> None:
+        self._mapping = reserve(path, self._length)
+        self._path = path
+        self._names = JsonLines(path.with_suffix(".names"))
+        self._names.write("".join(self._said))
+        self._stretch = self._stretches.now() if self._stretches else 0
+
+    def _is_due(self, *, half_full: int) -> bool:
+        """Whether the next file should begin; asked between two batches."""
+        return self._stretches is not None and (
+            half_full != 0 or self._stretches.now() != self._stretch
+        )
+
+    def _begin_next(self, worker: int) -> bool:
+        """Begin the next file; whether there is one."""
+        if self._stretches is None or self._stretches.is_over():
+            return False
+        try:
+            self._open(self._stretches.new_path(worker, self._path.suffix))
+        except OSError:  # no room: this file takes the rest, and wraps
+            self.stay()
+            return False
+        self._turn += 1
+        return True
+
+
+def give_back(path: Path, mapping: mmap.mmap, names: JsonLines, used: int | None) -> None:
+    """Close both files of a log, and free what lies behind so many bytes; None: nothing."""
+    mapping.close()
+    names.close()
+    if used is not None and os.name == "posix":
+        with contextlib.suppress(OSError):
+            os.truncate(path, used)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +215,8 @@ class Pages:
     """What is known of each loader."""
     about: dict[str, Any] = field(default_factory=dict)
     """What the recording said of itself."""
+    turn: int = 0
+    """Which file of its process it is, counted from 0; some may have been deleted."""
     notes: tuple[str, ...] = ()
     """What could not be seen, in sentences."""
 
@@ -245,6 +296,20 @@ class Header(IntEnum):
     """`perf_counter_ns()` when the process asked for its first batch."""
     LOADER = 11
     """Which loader of the recording the process works for; 0 where that changes."""
+    TURN = 12
+    """Which file of the process this is."""
+
+
+_OF_PROCESS: Final = (
+    Header.PID,
+    Header.WORKER,
+    Header.BORN_NS,
+    Header.CAPACITY,
+    Header.EVERY,
+    Header.READY_NS,
+    Header.LOADER,
+)
+"""What each file of a process says alike."""
 
 
 class LogWriter(MappedLog):
@@ -254,26 +319,62 @@ class LogWriter(MappedLog):
         words: the places after the header; `words[place()] = word` writes.
         place: gives the next place, forever; it is the only state that writing needs.
         header: the header's words, see `Header`.
-        say: appends one line to the `.names` file; it survives the end of the process.
     """
 
-    def __init__(
-        self, path: Path, *, worker: int, born_ns: int, capacity: int, loader: int = 0
+    def __init__(  # noqa: PLR0913 - each is a number of the header
+        self,
+        path: Path,
+        *,
+        worker: int,
+        born_ns: int,
+        capacity: int,
+        loader: int = 0,
+        stretches: Stretches | None = None,
     ) -> None:
-        super().__init__(path, (HEADER_WORDS + capacity) * 8)
-        self.say = self._names.say
+        super().__init__(path, (HEADER_WORDS + capacity) * 8, stretches)
+        self._lay_out(
+            {
+                Header.PID: os.getpid(),
+                Header.WORKER: worker,
+                Header.BORN_NS: born_ns,
+                Header.CAPACITY: capacity,
+                Header.EVERY: 1,
+                Header.LOADER: loader,
+            }
+        )
+
+    def _lay_out(self, head: dict[Header, int]) -> None:
+        """Divide a new file, and say what it is."""
         self._view = memoryview(self._mapping).cast("q")
         self.header = self._view[:HEADER_WORDS]
         self.words = self._view[HEADER_WORDS:]
         # In C and without memory: 20 ns less than a counter and a mask (tests/benchmarks/span_cost)
-        self.place: Callable[[], int] = chain.from_iterable(repeat(range(capacity))).__next__
-        self.header[Header.PID] = os.getpid()
-        self.header[Header.WORKER] = worker
-        self.header[Header.BORN_NS] = born_ns
-        self.header[Header.CAPACITY] = capacity
-        self.header[Header.EVERY] = 1
-        self.header[Header.LOADER] = loader
+        room = range(len(self.words))
+        self.place: Callable[[], int] = chain.from_iterable(repeat(room)).__next__
+        for at, number in head.items():
+            self.header[at] = number
+        self.header[Header.TURN] = self._turn
         self.header[Header.MAGIC] = MAGIC
+
+    def turn_over(self) -> bool:
+        """Begin the next file, between two batches; whether this was the time to."""
+        if not self._is_due(half_full=self.words[len(self.words) // 2]):
+            return False
+        old = self._path, self._mapping, self._names
+        if not self._begin_next(self.header[Header.WORKER]):
+            self.header[Header.STOP] |= self._stretches is not None
+            return False
+        views, used = (self.header, self.words, self._view), self._used()
+        self._lay_out({at: self.header[at] for at in _OF_PROCESS})
+        _release(views)
+        give_back(*old, used)
+        return True
+
+    def _used(self) -> int | None:
+        """Bytes that were written; None where it was full."""
+        following = self.place()
+        was_full = self.words[following] or self.words[-1]
+        return None if was_full else (HEADER_WORDS + following) * 8
 
     def say_files(self, paths: list[str], first: int) -> None:
         """Append these files, numbered from `first`, in one write.
@@ -287,12 +388,14 @@ class LogWriter(MappedLog):
         """Give the mapping back, and the space that was not used. Nothing may be written then."""
         if self._mapping.closed:
             return
-        following = self.place()
-        was_full = self.words[following] or self.words[-1]
-        used = None if was_full else following
-        for view in (self.header, self.words, self._view):
-            view.release()
-        self._give_back(None if used is None else (HEADER_WORDS + used) * 8)
+        used = self._used()
+        _release((self.header, self.words, self._view))
+        give_back(self._path, self._mapping, self._names, used)
+
+
+def _release(views: tuple[memoryview, ...]) -> None:
+    for view in views:
+        view.release()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,10 +439,29 @@ def read_log(path: Path) -> LogPages:
         every=header[Header.EVERY],
         words=words,
         loader=header[Header.LOADER],
+        turn=header[Header.TURN],
         dropped=dropped,
         other_threads=header[Header.OTHER_THREADS],
         **read_names(path),
     )
+
+
+def kept_apart(stage: Stage, known: Collection[Stage], note: Callable[[str], object]) -> Stage:
+    """The stage that a user's name counts as: its own, or one for all that come too late.
+
+    Args:
+        stage: by a name of the user's.
+        known: the stages that have been kept apart so far.
+        note: told when the names become too many.
+    """
+    if stage in known or len(known) < MOST_NAMES:
+        return stage
+    if OTHER_NAMES not in known:
+        note(
+            f"ss.stage was given more than {MOST_NAMES} names: the rest is '{OTHER_NAMES.name}'; "
+            "give a stage the same name each time"
+        )
+    return OTHER_NAMES
 
 
 def _in_order(words: np.ndarray, laps: int, born_ns: int) -> tuple[np.ndarray, int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import gc
 from contextlib import ContextDecorator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
@@ -23,7 +24,8 @@ from torch.optim.optimizer import (
 
 from stallscope.errors import ArgumentError
 from stallscope.hooks.loop_log import Mark
-from stallscope.hooks.patches import unseen
+from stallscope.hooks.patches import unseen, without
+from stallscope.hooks.stage_log import kept_apart
 from stallscope.stages import BACKWARD, FORWARD, KINDS, OPTIMIZER, Stage
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Self
 
+    from stallscope.hooks.failures import Failures
+    from stallscope.hooks.iterators import Waits
     from stallscope.hooks.loop_log import MarkWriter
     from stallscope.hooks.patches import Patches
 
@@ -39,11 +43,15 @@ if TYPE_CHECKING:
 _OLDEST: Final = 2
 """Collections of younger generations are too many and too short to be told."""
 
+_NAMED: Final = "the parts that ss.stage names"
+
 
 class Listener(Protocol):
     """Somebody who measures in this process."""
 
-    def begin(self, stage: Stage) -> Callable[[], None] | None:
+    failures: Failures
+
+    def begin(self, stage: Stage) -> Callable[[], object] | None:
         """A named part begins in this thread; returns what to call at its end, if it is seen."""
 
 
@@ -72,20 +80,33 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with ss.st
         if kind not in KINDS:
             raise ArgumentError(f"stage(kind={kind!r}): give one of {', '.join(KINDS)}")
         self._stage = Stage(name, kind)
-        self._ends: list[Callable[[], None] | None] = []
+        self._ends: list[tuple[Listener, Callable[[], object]] | None] = []
 
     def _recreate_cm(self) -> Self:
         return type(self)(self._stage.name, self._stage.kind)  # one for each call of the function
 
     def __enter__(self) -> Self:
-        heard = (listener.begin(self._stage) for listener in listeners)
-        self._ends.append(next((end for end in heard if end is not None), None))
+        begun = None
+        for listener in listeners:
+            end = None
+            try:
+                end = listener.begin(self._stage)
+            except Exception as error:  # noqa: BLE001 - ours is never the user's
+                listener.failures.note(_NAMED, error)
+            if end is not None:
+                begun = listener, end
+                break
+        self._ends.append(begun)
         return self
 
     def __exit__(self, *_: object) -> None:
-        end = self._ends.pop()
-        if end is not None:
-            end()
+        begun = self._ends.pop()
+        if begun is not None:
+            listener, end = begun
+            try:
+                end()
+            except Exception as error:  # noqa: BLE001 - as above
+                listener.failures.note(_NAMED, error)
 
 
 class StepParts:
@@ -93,16 +114,19 @@ class StepParts:
 
     Args:
         marks: where to write.
-        is_waiting: whether this thread is waiting for a batch.
+        waits: what this thread does while it waits for a batch is no part of a step.
         patches: what is changed here comes off with them.
     """
 
-    def __init__(self, marks: MarkWriter, is_waiting: Callable[[], bool], patches: Patches) -> None:
+    def __init__(self, marks: MarkWriter, waits: Waits, patches: Patches) -> None:
         self._marks = marks
-        self._is_waiting = is_waiting
+        self._waits = waits
         self._patches = patches
+        self.failures = marks.failures
         self._codes: dict[Stage, int] = {}
+        self._named: dict[Stage, tuple[int, Callable[[], object]]] = {}
         self._handles: list[Any] = []
+        self._on_garbage = self.failures.passing("the collection of garbage", self._collects)
 
     def put_on(self, modules: Iterable[nn.Module] = ()) -> None:
         """Hook what can be seen.
@@ -110,65 +134,92 @@ class StepParts:
         Args:
             modules: their forward passes are marked, too.
         """
-        backward = torch.autograd.backward
-        self._patches.put(torch.autograd, "backward", self._timed(backward, BACKWARD))
-        self._handles += [
-            register_optimizer_step_pre_hook(self._hook(Mark.BEGIN, OPTIMIZER)),
-            register_optimizer_step_post_hook(self._hook(Mark.END, OPTIMIZER)),
-        ]
+        with self.failures.within("the backward passes"):
+            backward = self._timed(torch.autograd.backward, BACKWARD)
+            self._patches.put(torch.autograd, "backward", backward)
+        with self.failures.within("the steps of the optimizers"):
+            begin, end = self._hook(Mark.BEGIN, OPTIMIZER), self._hook(Mark.END, OPTIMIZER)
+            self._handles.append(register_optimizer_step_pre_hook(begin))
+            self._handles.append(register_optimizer_step_post_hook(end))
         for module in modules:
-            begin, end = self._hook(Mark.BEGIN, FORWARD), self._hook(Mark.END, FORWARD)
-            self._handles += [
-                module.register_forward_pre_hook(begin),
-                module.register_forward_hook(end, always_call=True),
-            ]
-        gc.callbacks.append(self._collects)
+            with self.failures.within("the forward passes"):
+                begin, end = self._hook(Mark.BEGIN, FORWARD), self._hook(Mark.END, FORWARD)
+                self._handles.append(module.register_forward_pre_hook(begin))
+                self._handles.append(module.register_forward_hook(end, always_call=True))
+        gc.callbacks.append(self._on_garbage)
         listeners.append(self)
 
     def take_off(self) -> None:
         """Leave everything as it was; the patches are undone by their owner."""
+        without(gc.callbacks, self._on_garbage)
+        without(listeners, self)
         for handle in self._handles:
-            handle.remove()
+            with self.failures.within("taking the hooks off optimizers and modules"):
+                handle.remove()
         self._handles.clear()
-        if self._collects in gc.callbacks:
-            gc.callbacks.remove(self._collects)
-        if self in listeners:
-            listeners.remove(self)
 
-    def begin(self, stage: Stage) -> Callable[[], None] | None:
+    def begin(self, stage: Stage) -> Callable[[], object] | None:
         """A part of this name begins; returns what to call at its end."""
-        if self._is_waiting():
+        if self._waits.stack:
             return None
-        code = self._codes.get(stage) or self._code(stage)
+        code, end = self._named.get(stage) or self._name(stage)
         self._marks.mark(Mark.BEGIN, 0, 0, code)
-        return functools.partial(self._marks.mark, Mark.END, 0, 0, code)
+        return end
+
+    def _name(self, stage: Stage) -> tuple[int, Callable[[], object]]:
+        """The number of a part that `begin` is asked for, and what ends it."""
+        stage = kept_apart(stage, self._named, lambda sentence: self._marks.say(note=sentence))
+        code = self._code(stage)
+        named = self._named[stage] = code, partial(self._marks.mark, Mark.END, 0, 0, code)
+        return named
 
     def _code(self, stage: Stage) -> int:
-        """The number of a stage that is met for the first time."""
-        code = self._codes[stage] = len(self._codes) + 1
-        self._marks.say(part=code, stage=stage)
+        """The number of a stage."""
+        code = self._codes.get(stage)
+        if code is None:
+            code = self._codes[stage] = len(self._codes) + 1
+            self._marks.say(part=code, stage=stage)
         return code
 
     @unseen
     def _timed(self, original: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
+        """Mark each call: one function of ours, as those of `hooks.iterators`."""
+        waits, mark, code = self._waits, self._marks.mark, self._code(stage)
+        begins, ends = Mark.BEGIN, Mark.END
+        failed = partial(self.failures.note, f"the {stage.name} passes")
+
         @functools.wraps(original)
-        def function(*args: Any, **named: Any) -> Any:
-            end = self.begin(stage)
+        def hook(*args: Any, **named: Any) -> Any:
+            begun = False
+            try:
+                if not waits.stack:
+                    mark(begins, 0, 0, code)
+                    begun = True
+            except Exception as error:  # noqa: BLE001 - ours is never the user's
+                failed(error)
             try:
                 return original(*args, **named)
             finally:
-                if end is not None:
-                    end()
+                if begun:
+                    try:
+                        mark(ends, 0, 0, code)
+                    except Exception as error:  # noqa: BLE001 - as above
+                        failed(error)
 
-        return function
+        return hook
 
     def _hook(self, mark: Mark, stage: Stage) -> Callable[..., None]:
         """A hook as torch calls it; it must not return anything, which would change the input."""
+        waits, write = self._waits, self._marks.mark
+        code = self._code(stage)
+        failed = partial(self.failures.note, f"the parts of a step called '{stage.name}'")
 
         def hook(*_: Any) -> None:
-            if not self._is_waiting():
-                code = self._codes.get(stage) or self._code(stage)
-                self._marks.mark(mark, 0, 0, code)
+            try:
+                if not waits.stack:
+                    write(mark, 0, 0, code)
+            except Exception as error:  # noqa: BLE001 - ours is never the user's
+                failed(error)
 
         return hook
 

@@ -16,7 +16,7 @@ import multiprocessing.util
 import os
 import sys
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.loop_log import Mark, loader_and_epoch
-from stallscope.hooks.patches import in_this_process
+from stallscope.hooks.patches import around, in_this_process
 from stallscope.hooks.self_sampler import serve_requests
 from stallscope.hooks.stage_log import Header
 
@@ -80,35 +80,47 @@ class WorkerEntry:
         if key is None or self._pid == os.getpid():  # not measured, or a thread for a process
             original(*args)
             return
-        loop = original
+        failures, ends = self._place.failures, ExitStack()
+        with failures.within("what a worker does"):
+            self._put_on(key, args, ends)
+        try:
+            original(*args)
+        finally:
+            with failures.within("taking the hooks off in a worker"):
+                ends.close()
+
+    def _put_on(self, key: int, args: tuple[Any, ...], ends: ExitStack) -> None:
+        """Hook this worker; `ends` take it off again, the last one first."""
+        loop, failures = self._original, self._place.failures
         while isinstance(loop, WorkerEntry):
             loop = loop._original
         let_creator_attach()
         given = inspect.signature(loop).bind(*args).arguments
         worker, loader = given["worker_id"], loader_and_epoch(key)[0]
-        end_standing_by = serve_requests(self._place.folder) if self._place.stands_by else None
+        if self._place.stands_by:
+            with failures.within("the stacks of a worker"):
+                end_standing_by = serve_requests(self._place.folder)
+                ends.callback(failures.passing("the stacks of a worker", end_standing_by))
         try:
             marks = self._place.open_marks(worker)
             log = self._place.open(worker, loader)
         except OSError:  # no room: the user's batches matter more, and the run says so
-            original(*args)
             return
         # The thread that sends is joined at the end of the process: only then is there no mark left
-        multiprocessing.util.Finalize(None, marks.retire, exitpriority=-100)
+        retire = failures.passing("the end of a worker's marks", marks.retire)
+        multiprocessing.util.Finalize(None, retire, exitpriority=-100)
         hooks = Hooks(Recorder(log), marks=marks)
+        ends.callback(failures.insist, "taking the hooks off in a worker", hooks.retire)
         hooks.thins = not self._place.stands_by  # of every sampled stack the stage is wanted
         in_this_process.add(hooks)
         tasks = Tasks(hooks, marks, log, key)
-        hooks.begin_epoch(key)
-        hooks.put_on()
-        hooks._libraries.hook()  # takes long: it belongs to the worker's start, to no batch
+        with failures.within("the epochs of a worker"):
+            hooks.begin_epoch(key)
+        with failures.within("what a worker does"):
+            hooks.put_on()
+        with failures.within("the stages of libraries"):
+            hooks._libraries.hook()  # takes long: it belongs to the worker's start, to no batch
         tasks.watch(given["index_queue"], given["data_queue"])
-        try:
-            original(*args)
-        finally:
-            if end_standing_by is not None:
-                end_standing_by()
-            hooks.retire()
 
 
 def let_creator_attach() -> None:
@@ -133,61 +145,71 @@ class Tasks:
     def __init__(self, hooks: Hooks, marks: MarkWriter, log: LogWriter, key: int) -> None:
         self._hooks = hooks
         self._marks = marks
-        self._header = log.header
+        self._log = log
         self._key = key
         self._sending = threading.local()
 
     def watch(self, index_queue: Any, data_queue: Any) -> None:
         """Hook both queues; they are this process's own objects."""
-        index_queue.get = functools.partial(self._take, index_queue.get)
-        data_queue.put = functools.partial(self._put, data_queue.put)
+        failed = functools.partial(
+            self._marks.failures.note, "when a worker takes and sends batches"
+        )
+        index_queue.get = around(index_queue.get, self._waits, self._take, failed)
+        data_queue.put = around(data_queue.put, self._put, None, failed)
         if hasattr(data_queue, "_send_bytes"):  # read when the feeder thread starts
-            data_queue._send_bytes = functools.partial(self._send, data_queue._send_bytes)
-            _queues._ForkingPickler = self._pickler(data_queue)
+            send = data_queue._send_bytes
+            data_queue._send_bytes = around(send, self._sends, self._sent, failed)
+            _queues._ForkingPickler = self._pickler(data_queue, failed)
 
-    def _take(self, get: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    def _waits(self, *_: Any, **__: Any) -> bool:
+        """A task is waited for."""
+        if not self._log.header[Header.READY_NS]:
+            self._log.header[Header.READY_NS] = perf_counter_ns()
+        return True
+
+    def _take(self, _: object, task: Any, error: BaseException | None) -> None:
         """The next task, as torch's queue gives it."""
-        if not self._header[Header.READY_NS]:
-            self._header[Header.READY_NS] = perf_counter_ns()
-        task = get(*args, **named)
-        number = _number(task)
+        self._marks.turn_over()
+        number = None if error is not None else _number(task)
         if number is not None:
             self._hooks.number = number
             self._marks.mark(Mark.TAKEN, self._key, number)
         elif type(task).__name__ == "_ResumeIteration":  # the next epoch of persistent workers
             self._key += 1
             self._hooks.begin_epoch(self._key)
-        return task
 
-    def _put(self, put: Callable[..., Any], made: Any, *args: Any, **named: Any) -> Any:
+    def _put(self, made: Any, *_: Any, **__: Any) -> None:
         """The batch is made."""
         number = _number(made)
         if number is not None:
             self._marks.mark(Mark.MADE, self._key, number)
-        return put(made, *args, **named)
 
-    def _pickler(self, data_queue: Any) -> type:
+    def _pickler(self, data_queue: Any, failed: Callable[[BaseException], None]) -> type:
         """Python's pickler of what goes through queues, that tells when it begins with a batch."""
         tasks, original = self, _queues._ForkingPickler
 
         class Pickler(original):  # type: ignore[misc, valid-type]
             @classmethod
             def dumps(cls, sent: Any, protocol: Any = None) -> Any:
-                ours = threading.current_thread() is data_queue._thread  # not a queue of the user's
-                number = _number(sent) if ours else None
-                tasks._sending.number = number
-                if number is not None:
-                    tasks._marks.mark(Mark.PICKLE, tasks._key, number)
+                try:
+                    # Not a queue of the user's
+                    ours = threading.current_thread() is data_queue._thread
+                    number = _number(sent) if ours else None
+                    tasks._sending.number = number
+                    if number is not None:
+                        tasks._marks.mark(Mark.PICKLE, tasks._key, number)
+                except Exception as error:  # noqa: BLE001 - ours is never the user's
+                    failed(error)
                 return original.dumps(sent, protocol)
 
         return Pickler
 
-    def _send(self, send: Callable[..., Any], *args: Any) -> Any:
-        result = send(*args)
-        number = getattr(self._sending, "number", None)
-        if number is not None:
+    def _sends(self, *_: Any, **__: Any) -> int | None:
+        return getattr(self._sending, "number", None)
+
+    def _sent(self, number: int, _: Any, error: BaseException | None) -> None:
+        if error is None:
             self._marks.mark(Mark.SENT, self._key, number)
-        return result
 
 
 def _number(message: Any) -> int | None:

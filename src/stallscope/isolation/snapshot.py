@@ -27,18 +27,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from stallscope.hooks.find_ops import names_in
 from stallscope.interrupts import held_back
-from stallscope.targets.object_graph import (
-    attributes_of,
-    children,
-    find_loaders,
-    own_attributes,
-    private_copy,
-    walk,
-)
+from stallscope.targets.loaders import find_loaders, private_copy
+from stallscope.targets.object_graph import attributes_of, children, own_attributes, walk
 from stallscope.targets.target import SimulatedStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from stallscope.targets.target import Target
 
@@ -104,7 +98,7 @@ def isolated(target: Target) -> Iterator[Target]:
         put back.
 
     Raises:
-        UnsupportedError: the loader keeps an iterator of its own, whose batches would be used up.
+        UnsupportedError: the loader keeps an iterator that cannot be started anew.
     """
     step = None if isinstance(target.step, SimulatedStep) else target.step
     with private_copy(target.loader) as loader, as_before(loader, step) as notes:
@@ -244,7 +238,7 @@ def _names(things: list[Any]) -> str:
     return ", ".join(sorted({type(thing).__name__ for thing in things}))
 
 
-def in_one_thread(batches: Iterator[Any]) -> Iterator[Any]:
+def in_one_thread(batches: Iterator[Any]) -> Generator[Any, None, None]:
     """The batches; whoever uses them has as many torch threads as ever."""
     threads = torch.get_num_threads()
     while True:

@@ -14,7 +14,7 @@ import re
 import shutil
 import stat
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "stallscope-"
 _NAME: Final = re.compile(rf"{_PREFIX}(\d+)-(\d+)-([0-9a-f]+)-")
-_LARGEST_LOG_BYTES: Final = 32 << 20
+_LARGEST_LOG_BYTES: Final = 4 << 20
 _SMALLEST_LOG_BYTES: Final = 1 << 20
 
 
@@ -47,7 +47,7 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
     Raises:
         WorkspaceError: it cannot be made there.
     """
-    parent = parent or Path(tempfile.gettempdir())
+    parent = parent or _temporary()
     sweep(parent)
     pid, folder = os.getpid(), None
     try:
@@ -58,6 +58,15 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
         if folder and os.getpid() == pid:  # a forked child that gets here must not delete it
             with held_back():
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _temporary() -> Path:
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise WorkspaceError(
+            _no_room(Path("TMPDIR"), error.strerror or "none is usable")
+        ) from error
 
 
 def _new(parent: Path, pid: int) -> Path:
@@ -74,7 +83,10 @@ def log_capacity(folder: Path, processes: int) -> int:
     Raises:
         WorkspaceError: less than that is left.
     """
-    free = shutil.disk_usage(folder).free
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise WorkspaceError(_no_room(folder, error.strerror or "cannot be read")) from error
     each = min(_LARGEST_LOG_BYTES, free // (4 * max(processes, 1)))
     if each < _SMALLEST_LOG_BYTES:
         raise WorkspaceError(_no_room(folder, f"{free / 1e6:.1f} MB free"))
@@ -87,8 +99,9 @@ def sweep(parent: Path) -> None:
         name = _NAME.match(folder.name)
         if name is None or name[3] != _place():
             continue
-        if _birth(int(name[1])) != int(name[2]) and _is_ours(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # another process may be sweeping, too
+            if _birth(int(name[1])) != int(name[2]) and _is_ours(folder):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache

@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
+from urllib.request import ProxyHandler, build_opener
 
 from stallscope.errors import StallscopeError
 from stallscope.isolation.workspace import workspace
@@ -102,12 +102,14 @@ def _address(process: subprocess.Popen[Any], notebook: Path) -> str:
     from jupyter_core.paths import jupyter_runtime_dir
 
     place = Path(jupyter_runtime_dir()) / f"jpserver-{process.pid}.json"
+    direct = build_opener(ProxyHandler({}))
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline and process.poll() is None:
-        # what the server has written down about itself, shortly before its port can be reached
+        # what the server has written down about itself, shortly before its port can be reached;
+        # who started at the same moment may have taken that, and does not know the token
         with suppress(OSError, ValueError):
             found = json.loads(place.read_text(encoding="utf-8"))
-            socket.create_connection(("127.0.0.1", found["port"]), timeout=1).close()
+            direct.open(f"{found['url']}api/status?token={found['token']}", timeout=5).close()
             return f"{found['url']}lab/tree/{quote(notebook.as_posix())}?token={found['token']}"
         time.sleep(0.05)
     code = process.returncode

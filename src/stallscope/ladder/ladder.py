@@ -11,18 +11,21 @@ from __future__ import annotations
 import math
 import time
 from contextlib import closing
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 import psutil
 
+from stallscope.apart import apart
 from stallscope.errors import ArgumentError
 from stallscope.isolation.snapshot import isolated
 from stallscope.ladder.result import AS_IT_IS, FACTS, LAPS, RUNGS, Ladder, is_clear
 from stallscope.ladder.rungs import Rungs
 from stallscope.loops.timed_loop import Span, TimedPass
 from stallscope.loops.training_loop import ProgressBar, check_budget
-from stallscope.machine import machine, memory_available_bytes, require_single_rank
+from stallscope.loops.watchdog import within
+from stallscope.machine import CpuUse, machine, memory_available_bytes, require_single_rank
 from stallscope.result import LoopConditions
 from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
@@ -70,7 +73,8 @@ def ladder(
     Raises:
         ArgumentError: `budget_s` or `max_bytes` is no number that can be used.
         TargetError: the target is nothing that can be iterated.
-        UnsupportedError: a loader that keeps an iterator of its own, or more than one rank.
+        UnsupportedError: it keeps a generator in the middle of an epoch; more than one rank.
+        NoBatchError: a batch did not come within the budget and a grace.
     """
     began_ns = time.perf_counter_ns()
     allowed_s = check_budget(budget_s)
@@ -80,7 +84,7 @@ def ladder(
     require_single_rank()
     target = targets.target(target, step=step, device=device)
     room = int(memory_available_bytes() * _MEMORY_SHARE if max_bytes is None else max_bytes)
-    with isolated(target) as target:
+    with within(allowed_s), isolated(target) as target:
         climb = _Climb(Rungs(target, room), began_ns, allowed_s)
         try:
             climb.run()
@@ -102,6 +106,7 @@ class _Climb:
         self._deadline_ns = began_ns + int(budget_s * 1e9)
         self._laps: dict[Rung, list[TimedPass]] = {}
         self._took_s: dict[Rung, float] = {}
+        self._others: dict[Rung, list[float]] = {}
         self._why_not: dict[Rung, str] = {}
         self._now = AS_IT_IS
 
@@ -120,7 +125,7 @@ class _Climb:
                     if self._grew_by(self._held_bytes() - before):
                         return
                     self._lap(rung, bar)
-                if sweep and is_clear(self.result()):
+                if sweep and apart(lambda: is_clear(self.result())):
                     break
 
     def _held_bytes(self) -> int:
@@ -166,7 +171,9 @@ class _Climb:
             self._until(self._budget_s * _LONGEST_SHARE),
             watches_device=self._rungs.device.counts_kernels and len(laps) == 1,
         )
+        before = CpuUse.now()
         failure = self._rungs.run(rung, lap, span)
+        self._others.setdefault(rung, []).append(CpuUse.now().others_share(before))
         if failure or not lap.seconds:
             laps.pop()
             made = count(lap.used, "batch")
@@ -219,12 +226,14 @@ class _Climb:
     def _fact(self, rung: Rung) -> tuple[Any, ...]:
         laps = self._laps.get(rung, [])
         busy = next((lap.busy_share for lap in laps if lap.busy_share is not None), None)
+        others = self._others.get(rung)
         reported = [lap.reported_share for lap in laps if lap.reported_share is not None]
         why = self._why_not.get(rung) or self._rungs.why_not.get(rung)
         return (
             rung.name,
             self._rungs.bytes_of(rung),
             busy,
-            sum(reported) / len(reported) if reported else None,
+            fmean(reported) if reported else None,
+            fmean(others) if others else None,
             None if laps else why or "not reached",
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import polars as pl
 
+from stallscope.apart import computed_apart
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import Rates
 from stallscope.store import Contents, StoredTable
@@ -60,10 +61,12 @@ FACTS: Schema = {
     "cached_bytes": pl.Int64,
     "device_busy_share": pl.Float64,
     "nvml_busy_share": pl.Float64,
+    "others_share": pl.Float64,
     "why_not": pl.String,
 }
 """One row a rung: what it kept in memory, how busy the device was (read from the device, null where
-there is none), and why it was not measured, if it was not."""
+there is none), the share of the cores that other processes had meanwhile, and why it was not
+measured, if it was not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +82,8 @@ class Ladder(SavedResult):
             StoredTable("facts", FACTS, {"rung"}),
         ),
         values={"circumstances": LoopConditions, "notes": tuple[str, ...]},
+        version=2,
+        oldest=2,
     )
 
     laps: pl.DataFrame
@@ -91,6 +96,7 @@ class Ladder(SavedResult):
     """What was left out or has to be known, in sentences."""
 
     @cached_property
+    @computed_apart
     def rates(self) -> dict[str, Rates]:
         """For each rung that was measured, from the bottom to the top, how fast it is."""
         block = max(self.circumstances.num_workers, 1)
@@ -104,6 +110,11 @@ class Ladder(SavedResult):
     def _steps(self, rung: Rung) -> pl.DataFrame:
         return self.laps.filter(pl.col("rung") == rung.name)
 
+    def _others_share(self, rung: str) -> float:
+        found = self.facts.filter(pl.col("rung") == rung)["others_share"]
+        return min(found.item() or 0.0, _MOST_OTHERS) if found.len() else 0.0
+
+    @computed_apart
     def table(self) -> pl.DataFrame:
         """One row a rung, from the bottom to the top; columns of `ladder.result.TABLE`."""
         return pl.DataFrame([self._row(rung) for rung in RUNGS], TABLE)
@@ -128,6 +139,7 @@ class Ladder(SavedResult):
             row["device_busy_share"] = step_share
         return row
 
+    @computed_apart
     def gains(self) -> pl.DataFrame:
         """One row a measured rung but the lowest: how much faster it is than the one before it.
 
@@ -136,6 +148,7 @@ class Ladder(SavedResult):
         """
         return pl.DataFrame([self._gain(*pair) for pair in pairwise(self.rates)], GAINS)
 
+    @computed_apart
     def headroom(self) -> pl.DataFrame:
         """What the loader costs in all: the highest measured rung against the lowest.
 
@@ -149,6 +162,9 @@ class Ladder(SavedResult):
         names = [rung.name for rung in RUNGS]
         between = RUNGS[names.index(lower) + 1 : names.index(upper) + 1]
         factor, low, high = self.rates[upper].over(self.rates[lower])
+        # Without the others it has up to all cores, and is up to so much faster: it may be that
+        low = low and low * (1 - self._others_share(lower))
+        high = high and high / (1 - self._others_share(upper))
         return {
             "rung": upper,
             "removes": ", ".join(rung.removes for rung in between),  # some may not be measured
@@ -188,6 +204,8 @@ GAINS: Schema = {
 """How many times as fast a rung is as the one below it that was measured, with its interval;
 `removes` are all the costs between the two."""
 
+_MOST_OTHERS: Final = 0.9
+"""So much of the cores, at most, is taken for others': with none left nothing ran."""
 _MOST_BLOCKS: Final = 50
 """In a lap; more would cost time and make no interval better."""
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from stallscope.errors import NoBatchError
 from stallscope.ladder.result import (
     AS_IT_IS,
     BATCHES,
@@ -123,6 +124,8 @@ class Rungs:
                 held += more
                 finished.append(whole)
                 halves.append(before)
+        except NoBatchError:
+            raise
         except Exception as error:  # noqa: BLE001 - the lowest rung has shown that it works as it is
             self._no_samples(f"its samples cannot be kept: {error!r:.200}")
             return self._capture_batches(deadline_ns)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import polars as pl
 
+from stallscope.apart import computed_apart
 from stallscope.result import Conditions, SavedResult
 from stallscope.stats import INTERVAL, t_quantile
 from stallscope.store import Contents, StoredTable
@@ -95,6 +96,7 @@ class Lines(SavedResult):
     """What was left out or has to be known, in sentences."""
 
     @cached_property
+    @computed_apart
     def _table(self) -> pl.DataFrame:
         wall_s = self.circumstances.wall_s or None
         whole = self.times.group_by("function").agg(whole_s=pl.col("time_s").sum())
@@ -119,6 +121,7 @@ class Lines(SavedResult):
         """One row a line that ran, the hottest first; columns of `lines.result.TABLE`."""
         return self._table
 
+    @computed_apart
     def cost(self) -> Cost | None:
         """How many times as long the same samples take while their lines are timed.
 

@@ -11,7 +11,6 @@ the same, later uses share the tensors, whose version numbers are looked at afte
 
 from __future__ import annotations
 
-import copy
 import pickle
 from functools import partial
 from itertools import chain, islice
@@ -22,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from stallscope.errors import UnsupportedError
 from stallscope.loops.cached_values import bytes_of, compact, fresh, same, shell, versions
 from stallscope.loops.split_samples import Cut
+from stallscope.targets.loaders import copied, keeps_iterator
 from stallscope.units import count
 
 if TYPE_CHECKING:
@@ -97,6 +97,27 @@ class CachedStream(_InPlaceOf, IterableDataset[Any]):
             first = 0
 
 
+def _epochs(source: Iterable[Any], goes_on: Callable[[], bool]) -> Iterator[Any]:
+    """What a source gives, again and again, until that is nothing or it is not to go on."""
+    empty = False
+    while not empty:
+        empty = True
+        for one in source:
+            empty = False
+            yield one
+        empty = empty or not goes_on()
+
+
+class KeptEpochs:
+    """A loader's epochs one after the other, as long as it goes on with the same iterator."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return _epochs(self.loader, lambda: keeps_iterator(self.loader))
+
+
 def is_plain(loader: Any) -> bool:
     """Whether this is a DataLoader that torch's own code iterates, so that it can be rebuilt."""
     return isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
@@ -131,19 +152,10 @@ class GoingOn:
     """A sampler's epochs one after the other, also over several iterators."""
 
     def __init__(self, sampler: Iterable[Any]) -> None:
-        self._sampler = sampler
-        self._going = self._epochs()
+        self._going = _epochs(sampler, lambda: True)
 
     def __iter__(self) -> Iterator[Any]:
         return self._going
-
-    def _epochs(self) -> Iterator[Any]:
-        empty = False
-        while not empty:
-            empty = True
-            for one in self._sampler:
-                empty = False
-                yield one
 
 
 class OverAndOver:
@@ -159,10 +171,10 @@ class OverAndOver:
 def going_on(loader: Any) -> Any:
     """The loader without an end: its next epochs follow.
 
-    A stream keeps its own end, and what torch's own code does not iterate stays as it is.
+    A stream keeps its own end, and so does what starts other workers for its next epoch.
     """
     if not is_plain(loader):
-        return loader
+        return KeptEpochs(loader)
     if is_stream(loader):
         return copy_of(loader)
     return copy_of(loader, sampler=GoingOn(_sampler(loader)))
@@ -223,12 +235,9 @@ def _sampler(loader: DataLoader[Any]) -> Any:
 
 def copy_of(loader: DataLoader[Any], *, sampler: Any = None, **changed: Any) -> DataLoader[Any]:
     """The loader with other attributes; a sampler of batches where it has such, else of indices."""
-    clone = copy.copy(loader)
-    attributes = vars(clone)  # torch forbids to set some of them
-    attributes.update(changed, _iterator=None, persistent_workers=False)
     if sampler is not None:
-        attributes["batch_sampler" if collates(loader) else "sampler"] = sampler
-    return clone
+        changed["batch_sampler" if collates(loader) else "sampler"] = sampler
+    return copied(loader, persistent_workers=False, **changed)
 
 
 class CachedBatches:

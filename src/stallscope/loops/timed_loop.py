@@ -20,7 +20,8 @@ from stallscope.interrupts import held_back
 from stallscope.isolation.snapshot import in_one_thread
 from stallscope.loops.cached_values import samples_in
 from stallscope.loops.devices import device_of
-from stallscope.targets.object_graph import find_loaders
+from stallscope.loops.watchdog import watched
+from stallscope.targets.loaders import iterators_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -134,26 +135,31 @@ def run_timed_pass(loop: TimedLoop, lap: TimedPass, span: Span) -> None:
 @contextmanager
 def started(loop: TimedLoop, lap: TimedPass | None = None) -> Iterator[Iterator[Any]]:
     """The batches of one start; afterwards nothing of it lives."""
-    lap = lap or TimedPass()
     before = _children()
+    try:
+        with iterators_ended(loop.batches):  # the next start would go on with them
+            yield from _batches_of(loop, lap or TimedPass())
+    finally:
+        with held_back():
+            gc.collect()  # whoever started workers holds them in a cycle, maybe
+            _wait_for_end(_children() - before)
+
+
+def _batches_of(loop: TimedLoop, lap: TimedPass) -> Iterator[Iterator[Any]]:
+    """The batches of one start, which is closed afterwards."""
     with held_back():  # an interrupt while a worker is started would leave it behind
         source = iter(loop.batches)
-    batches = _each(in_one_thread(source) if loop.in_one_thread else source, lap)
+    made = in_one_thread(source) if loop.in_one_thread else watched(source)
+    batches = _each(made, lap)
     try:
         yield batches
     finally:
         with held_back():
-            for inner in find_loaders(loop.batches):
-                if inner._iterator is not None:  # noqa: SLF001 - persistent workers, inside of it
-                    shut_down(inner._iterator)  # noqa: SLF001
-                    vars(inner)["_iterator"] = None  # the next start would go on with it
             batches.close()
+            made.close()
             shut_down(source)
             if inspect.isgenerator(source):
                 source.close()
-            del source
-            gc.collect()  # whoever started workers holds them in a cycle, maybe
-            _wait_for_end(_children() - before)
 
 
 def _each(source: Iterator[Any], lap: TimedPass) -> Generator[Any, None, None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from time import perf_counter_ns
@@ -20,6 +20,7 @@ from tqdm.auto import tqdm
 from stallscope.errors import ArgumentError
 from stallscope.hooks.stage_log import Header
 from stallscope.isolation.snapshot import in_one_thread, to_device
+from stallscope.loops.watchdog import watched
 from stallscope.stages import H2D, STEP
 
 if TYPE_CHECKING:
@@ -156,8 +157,9 @@ def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
             before = seen.steps
             seen.epochs += 1
             batches = probe.batches(probe.begin(target.loader))
-            with bar.moving():  # no worker is forked inside
-                for batch in in_one_thread(batches) if target.loads_here else batches:
+            made = in_one_thread(batches) if target.loads_here else watched(batches)
+            with bar.moving(), closing(made):  # no worker is forked inside
+                for batch in made:
                     _use(probe, target, batch)
                     seen.steps += 1
                     seen.out_of_time = perf_counter_ns() + seen.ahead_ns(limits) > deadline_ns

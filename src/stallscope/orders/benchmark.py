@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from itertools import chain
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -18,6 +19,7 @@ from stallscope.loops.timed_loop import Span, TimedLoop, TimedPass, run_timed_pa
 from stallscope.machine import CpuUse
 from stallscope.orders.loader_parts import key_of
 from stallscope.orders.result import LAPS
+from stallscope.stalls.thresholds import OTHERS
 from stallscope.targets.target import Target
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ LAP_S: Final = 0.4
 _BATCHES: Final = 8
 """That are made again and again."""
 _MOST_SWEEPS: Final = 10
+_SETTLED: Final = 4
+"""Starts with which Student's interval is hardly wider than with more."""
 _START_S: Final = 0.15
 """About what starting and ending a loader's workers takes."""
 
@@ -67,8 +71,7 @@ class Benchmark:
         self._lap_s, self._first_lap_s = lap_s, first_lap_s
         self._rows: list[tuple[Any, ...]] = []
         self._took_s: dict[int, float] = {}
-        self._blocks = 0
-        self._began = CpuUse.now()
+        self._others: list[float] = []
         self.failed: dict[int, str] = {}
 
     def run(
@@ -101,7 +104,7 @@ class Benchmark:
 
     def _lap(self, trial: int, loop: TimedLoop, deadline_ns: int) -> None:
         """Time one start: a row for each group of batches that workers make at the same time."""
-        began_ns, lap = time.perf_counter_ns(), TimedPass()
+        began_ns, lap, before = time.perf_counter_ns(), TimedPass(), CpuUse.now()
         try:
             run_timed_pass(loop, lap, Span(LAP_S, deadline_ns))
         except Exception as error:
@@ -110,7 +113,7 @@ class Benchmark:
             self.failed[trial] = f"in its loader: {type(error).__name__}: {error!s:.160}"
             return
         self._took_s[trial] = (time.perf_counter_ns() - began_ns) / 1e9
-        self._blocks += 1
+        self._others.append(CpuUse.now().others_share(before))
         workers = loop.block
         for first in range(0, len(lap.seconds) // workers * workers, workers):
             seconds = sum(lap.seconds[first : first + workers])
@@ -120,17 +123,36 @@ class Benchmark:
                     seconds * workers / samples,
                     "workers" if loop.workers else "process",
                 )
-                self._rows.append((trial, self._blocks, each_s, samples, place))
+                self._rows.append((trial, len(self._others), each_s, samples, place))
 
     def laps(self) -> pl.DataFrame:
-        """Columns of `result.LAPS`."""
-        return pl.DataFrame(self._rows, LAPS, orient="row")
+        """Columns of `result.LAPS`; of a trial that has calm starts, those alone."""
+        calm = {trial for trial, start, *_ in self._rows if self._is_calm(start)}
+        rows = [row for row in self._rows if row[0] not in calm or self._is_calm(row[1])]
+        return pl.DataFrame(rows, LAPS, orient="row")
+
+    def _is_calm(self, start: int) -> bool:
+        """Whether others hardly used the cores in a start, which are counted from 1."""
+        return self._others[start - 1] < OTHERS
+
+    @property
+    def disturbed(self) -> int:
+        """Starts beside which others used the cores."""
+        return sum(share >= OTHERS for share in self._others)
 
     def others_share(self) -> float:
-        """Share (0 to 1) of the cores that other processes had since the first lap."""
-        return CpuUse.now().others_share(self._began)
+        """Share (0 to 1) of the cores that other processes had in the starts of `laps`."""
+        starts = self.laps()["block"].unique().to_list()
+        return fmean(self._others[start - 1] for start in starts) if starts else 0.0
+
+    def is_settled(self) -> bool:
+        """Whether what was measured can be claimed: often enough where others use the machine."""
+        return not self.disturbed or self._fewest_starts() >= _SETTLED
 
     def is_thin(self) -> bool:
         """Whether a loader was started only once, or not at all."""
+        return self._fewest_starts() < 2  # noqa: PLR2004
+
+    def _fewest_starts(self) -> int:
         starts = self.laps().group_by("trial").agg(pl.col("block").n_unique())["block"]
-        return starts.is_empty() or bool((starts < 2).any())  # noqa: PLR2004
+        return int(starts.to_numpy().min(initial=_MOST_SWEEPS)) if starts.len() else 0

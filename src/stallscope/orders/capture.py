@@ -1,35 +1,32 @@
 """Finding a loader's pipeline, and capturing the samples on which its ops are run.
 
-Watchers stand in a copy of the dataset while samples are made; the user's own has none. A lazy
-image is decoded by the watcher, so that its decoding is no op's.
+What is a row of ops for sure is a list or a library's compose; all else is believed if trying it
+gives what the dataset gives.
 """
 
 from __future__ import annotations
 
 import copy
-import io
-import os
 import statistics
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain as flat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from PIL import Image
 
 from stallscope.errors import StallscopeError, UnsupportedError
 from stallscope.hooks import find_ops
 from stallscope.loops import cached_loaders
-from stallscope.loops.cached_values import bytes_of, fresh, is_image, leaves, mapped
+from stallscope.loops.cached_values import bytes_of, fresh, mapped
 from stallscope.orders.digests import digest
-from stallscope.orders.pipeline import Chain, places, readers
+from stallscope.orders.pipeline import Chain, Row, calls_in, places, readers
 from stallscope.orders.random_streams import seed_everywhere
 from stallscope.orders.recipe import Site
 from stallscope.orders.result import FixedCosts
 from stallscope.orders.run_ops import OpInput, OpResultError, call_op, next_input
-from stallscope.units import count, size
+from stallscope.orders.watch import CapturedSample, Player, Watched, seeded, watch
+from stallscope.units import count, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -39,51 +36,12 @@ if TYPE_CHECKING:
 _CHECKED: Final = 3
 """Samples on which a row of ops has to give what its pipeline gives."""
 _MOST_BATCHES: Final = 1_000
-_SEED: Final = 1_234
 _ROUNDS: Final = 4
 """Times that a batch is collated."""
 
 
 class NoPipelineError(StallscopeError, ValueError):
     """The dataset calls nothing that could be put in another order; says what was found."""
-
-
-class Lazy(NamedTuple):
-    """An image that was still encoded when it came to the pipeline."""
-
-    file: Any
-    """Its path, or its bytes; None where it cannot be read a second time."""
-    format: str | None
-    """As PIL names it."""
-    size: tuple[int, int]
-    """Width and height."""
-
-    def open(self) -> Any:
-        """The image once more as it came to the pipeline: open, and not yet decoded."""
-        return Image.open(io.BytesIO(self.file) if isinstance(self.file, bytes) else self.file)
-
-
-@dataclass
-class CapturedSample:
-    """One sample that went through a pipeline."""
-
-    given: OpInput
-    """What the pipeline was called with, decoded."""
-    where: tuple[Any, ...] | None
-    """Keys and numbers that lead to the pipeline's result in the finished sample; None where it is
-    not in there as it came out."""
-    lazy: Lazy | None
-    """The image, if it was still encoded."""
-    decode_s: float
-    """Decoding it."""
-    fetch_s: float
-    """The rest of `__getitem__`."""
-    finished: Any
-    """The sample as the dataset gives it."""
-    path: Any
-    """The file that a reader made the image of; None where no reader did."""
-    reader: int | None
-    """Which of the readers."""
 
 
 def capture(
@@ -112,7 +70,7 @@ def capture(
     reading = readers(loader.dataset)
     indices = _indices(loader, samples)
     try:
-        seen, several = _watch(loader.dataset, found, indices, reading)
+        watched = watch(loader.dataset, found, indices, reading)
     except StallscopeError:
         raise
     except Exception as error:
@@ -123,20 +81,17 @@ def capture(
             f"({error}), as one that keeps finished parts does: give a loader over a plain dataset "
             "with the same transforms"
         ) from error
-    number = _longest(loader.dataset, found, seen.keys(), several)
-    place, captured = found[number], seen[number]
-    chain, notes = _ops_of(place, [one.given for one in captured])
+    numbers, notes = _longest(loader, found, watched, indices)
+    place = _row(found, numbers)
+    captured = _through(watched.seen, numbers)
+    chain, more = _ops_of(place, [one.given for one in captured])
+    notes += more
     each = max(bytes_of([one.given.value, one.finished]) for one in captured)
     fitting = max(room_bytes // (each * (len(chain.ops) + 2)), 1)
     if fitting < len(captured):
         notes.append(f"only {count(fitting, 'sample')} were used: each needs {size(each)}")
         captured = captured[:fitting]
-    beside = [found[other].text for other in seen if other != number]
-    if beside:
-        notes.append(
-            f"only {place.text} was looked at: the dataset also calls {', '.join(beside)} on its "
-            "own; put all ops in one Compose to have them ordered together"
-        )
+    notes += _beside(found, watched, numbers)
     first, *others = {one.reader for one in captured}
     reader = None if others or first is None else reading[first]
     return Site(place, chain, captured[0].where, reader), captured, notes
@@ -151,77 +106,181 @@ def _indices(loader: Any, samples: int) -> list[Any]:
     return found[:samples]
 
 
-def _longest(dataset: Any, found: list[Place], seen: Collection[int], several: set[int]) -> int:
-    """The place with most ops, among those that each sample goes through once.
+def _through(seen: dict[int, list[CapturedSample]], numbers: Sequence[int]) -> list[CapturedSample]:
+    """What went through places that are called in turn."""
+    return [
+        replace(first, where=last.where, result=last.result, generators=last.generators)
+        for first, last in zip(seen[numbers[0]], seen[numbers[-1]], strict=True)
+    ]
+
+
+def _beside(found: list[Place], watched: Watched, numbers: Sequence[int]) -> list[str]:
+    """Say which places were left out, and why."""
+
+    def named(these: Collection[int]) -> str:
+        return ", ".join(f"{found[one].text} ({share(watched.shares[one])})" for one in these)
+
+    others = [number for number in watched.seen if number not in numbers]
+    if not others:
+        return []
+    note = (
+        f"only {named(numbers)} was looked at: the dataset also calls {named(others)} for other "
+        "samples or on another value, or its own code stands in between (shares of a sample's "
+        "time); ops are ordered together where each gets, for every sample, what the one before "
+        "gives, as in one Compose"
+    )
+    return [note]
+
+
+def _longest(
+    loader: Any, found: list[Place], watched: Watched, indices: list[Any]
+) -> tuple[list[int], list[str]]:
+    """The place, or the row of places, with most ops that each sample goes through once.
 
     Args:
-        dataset: the user's.
+        loader: the user's.
         found: the places.
-        seen: the numbers of those that samples go through.
-        several: of these, those that a sample goes through several times.
+        watched: what was seen of them.
+        indices: of the samples.
+
+    Returns:
+        Their numbers, and which row had to be left alone, in sentences.
 
     Raises:
         NoPipelineError: there is none.
     """
-    once = [number for number in seen if number not in several]
-    if once:
-        return max(once, key=lambda number: (len(Chain(found[number].value).ops), -number))
-    name = type(dataset).__name__
-    if seen:
-        called_twice = ", ".join(found[number].text for number in seen)
-        raise NoPipelineError(
-            f"{called_twice} is called several times for one sample of {name}, so there is no one "
-            "order: let the dataset call one Compose once for each sample"
+    once = [[number] for number in watched.seen if number not in watched.several]
+    notes: list[str] = []
+
+    def ops_in(numbers: list[int]) -> int:
+        return len(Chain(_row(found, numbers).value).ops)
+
+    for numbers in sorted((*_rows(watched.links), *once), key=lambda one: (-ops_in(one), one)):
+        row = _row(found, numbers)
+        if not isinstance(row, Row):
+            return numbers, notes
+        samples = _through(watched.seen, numbers)
+        if _is_all_that_counts(row, loader.dataset, indices, samples):
+            return numbers, notes
+        notes.append(
+            f"{row.text} are called one after the other, but were not put in another order: the "
+            "sample also depends on what one of them gives before the last, or on which of them "
+            "stands where"
         )
-    helpers = [
-        slot.name for inner in find_ops.datasets(dataset) for slot in find_ops.helpers(inner)
-    ]
-    inline = f"; its code calls {', '.join(map(str, helpers))} itself" if helpers else ""
+    raise NoPipelineError(_why_none(loader, found, watched))
+
+
+def _row(found: list[Place], numbers: Sequence[int]) -> Place | Row:
+    chosen = [found[number] for number in numbers]
+    return chosen[0] if len(chosen) == 1 else Row(tuple(chosen))
+
+
+def _rows(links: set[tuple[int, int]]) -> list[list[int]]:
+    """Join links to rows, as long as they get."""
+    after = dict(links)
+    rows = []
+    for first in after.keys() - set(after.values()):
+        row = [first]
+        while row[-1] in after:
+            row.append(after[row[-1]])
+        rows.append(row)
+    return rows
+
+
+def _is_all_that_counts(
+    row: Row, dataset: Any, indices: list[Any], samples: list[CapturedSample]
+) -> bool:
+    """Whether finished samples depend on the result of a row alone.
+
+    That is tried: the first of its places gives at once what the last gave, and the others pass it
+    on. Code that keeps what comes in between, or asks an op for its settings, shows.
+    """
+    played = row.filled(dataset, Player(samples))
+    try:
+        return all(
+            digest(seeded(played, index, number)) == digest(sample.finished)
+            for number, (index, sample) in enumerate(zip(indices, samples, strict=False))
+        )
+    except Exception:  # noqa: BLE001 - the dataset's code may do anything with an odd value
+        return False
+
+
+def _why_none(loader: Any, found: list[Place], watched: Watched) -> str:
+    """Why a dataset has no pipeline, and what to do."""
+    dataset = loader.dataset
+    name = type(dataset).__name__
+    if watched.seen:
+        called_twice = ", ".join(found[number].text for number in watched.seen)
+        return (
+            f"{called_twice} is called several times for one sample of {name}, or not by all of "
+            "its parts in turn, so there is no one order: give a loader over a dataset that calls "
+            "it once for each sample, and use the order that is found for all calls"
+        )
     if callable(getattr(dataset, "set_transform", None)):
-        inline = "; a function given to set_transform gets whole columns and is not taken apart"
+        return (
+            f"{name} gives its function (set_transform) whole columns of a batch, so there are no "
+            "samples on which ops could be compared: give a loader over a dataset that calls a "
+            "Compose of these ops on each of its samples"
+        )
     held = f"; it holds {', '.join(place.text for place in found)}, uncalled" if found else ""
-    raise NoPipelineError(
+    called = [
+        call
+        for inner in find_ops.datasets(dataset)
+        for call in calls_in(getattr(type(inner), "__getitem__", None), inner)
+    ]
+    if called:
+        held += f"; its own code calls {', '.join(dict.fromkeys(called))}, which stand in no place"
+    batched = [slot.hint for slot in find_ops.slots(loader.collate_fn)]
+    if batched:
+        held += (
+            f"; the collate function holds {', '.join(batched)}, which work on batches: only ops "
+            "on samples are ordered"
+        )
+    return (
         f"no pipeline was found in {name}: its __getitem__ calls no transform that it holds"
-        f"{inline}{held}. Put the ops in a Compose and let the dataset hold and call it, as in "
+        f"{held}. Put the ops in a Compose and let the dataset hold and call it, as in "
         "self.transform(image)"
     )
 
 
-def _ops_of(place: Place, givens: list[OpInput]) -> tuple[Chain, list[str]]:
+def _ops_of(place: Place | Row, givens: list[OpInput]) -> tuple[Chain, list[str]]:
     """The pipeline's ops, if calling them in turn gives what it gives; else it is one op."""
     chain = Chain(place.value)
     if len(chain.ops) == 1 and chain.ops[0].call is place.value:
         return chain, []
-    if chain.is_known or _is_replayed(chain, givens[:_CHECKED]):
+    why_not = "" if chain.is_known else _why_not_replayed(chain, givens[:_CHECKED])
+    if not why_not:
         return chain, []
     note = (
         f"{place.text} is taken as one op: calling its {count(len(chain.ops), 'part')} in turn "
-        "does not give what it gives"
+        f"does not give what it gives ({why_not})"
     )
     return Chain(place.value, whole=True), [note]
 
 
-def _is_replayed(chain: Chain, givens: list[OpInput]) -> bool:
+def _why_not_replayed(chain: Chain, givens: list[OpInput]) -> str:
+    """Why a row of ops is not what a pipeline does; "" where it is."""
     try:
         whole, parts = copy.deepcopy(chain.value), copy.deepcopy(chain.value)
-    except Exception:  # noqa: BLE001 - whatever an op holds: a lock, a file
-        return False
+    except Exception as error:  # noqa: BLE001 - whatever an op holds: a lock, a file
+        return f"it cannot be copied to try that: {error!s:.100}"
     ops = Chain(parts).ops
     for number, given in enumerate(givens):
-        seed_everywhere(_SEED + number)
+        seed_everywhere(number)
         expected = whole(*fresh(given.args), **fresh(given.named))
-        seed_everywhere(_SEED + number)
+        seed_everywhere(number)
         now = given.copy()
+        op = ops[0]
         try:
             for op in ops:
                 now = next_input(op, now, call_op(op, op.call, now))
         except OpResultError:
             raise
-        except Exception:  # noqa: BLE001 - it is no row of ops, then
-            return False
+        except Exception as error:  # noqa: BLE001 - it is no row of ops, then
+            return f"{op.name} raises {type(error).__name__}: {error!s:.100}"
         if digest(now.value) != digest(expected):
-            return False
-    return True
+            return "it gives other data"
+    return ""
 
 
 def fixed_costs(loader: Any, samples: Sequence[CapturedSample]) -> FixedCosts:
@@ -259,155 +318,3 @@ def _shared(leaf: Any) -> Any:
     if type(leaf) is torch.Tensor and leaf.layout is torch.strided:
         return leaf.clone().share_memory_()  # type: ignore[no-untyped-call]
     return leaf
-
-
-def _watch(
-    dataset: Any, places: list[Place], indices: list[Any], readers: list[Place]
-) -> tuple[dict[int, list[CapturedSample]], set[int]]:
-    """Make samples, and see what goes through each place.
-
-    Args:
-        dataset: the user's, of which a copy is used.
-        places: where to look.
-        indices: of the samples.
-        readers: likewise, but what they give is what a pipeline may be called with.
-
-    Returns:
-        For each place, by its number, the samples that went through it; and the places that were
-        called several times for a sample.
-    """
-    calls: list[list[_Call]] = [[] for _ in places]
-    reads: list[list[_Call]] = [[] for _ in readers]
-    for place, kept in zip(readers, reads, strict=True):
-        dataset = place.filled(dataset, _WatchedOp(place.value, kept, reads=True))
-    for place, kept in zip(places, calls, strict=True):
-        dataset = place.filled(dataset, _watched(place.value, kept))
-    seen: dict[int, list[CapturedSample]] = {}
-    several = set()
-    for index in indices:
-        for kept in (*calls, *reads):
-            kept.clear()
-        began_ns = time.perf_counter_ns()
-        finished = dataset[index]
-        whole_s = (time.perf_counter_ns() - began_ns) / 1e9
-        inside_s = sum(call.took_s for kept in calls for call in kept)
-        for number, kept in enumerate(calls):
-            if len(kept) > 1:
-                several.add(number)
-            for call in kept[:1]:
-                reader, path = _read_by(reads, call)
-                sample = CapturedSample(
-                    given=call.given,
-                    where=_path_to(finished, call.result),
-                    lazy=call.lazy,
-                    decode_s=call.decode_s,
-                    fetch_s=max(whole_s - inside_s, 0.0),
-                    finished=finished,
-                    path=path,
-                    reader=reader,
-                )
-                seen.setdefault(number, []).append(sample)
-    return seen, several
-
-
-def _read_by(reads: list[list[_Call]], call: _Call) -> tuple[int | None, Any]:
-    """Which reader made what a pipeline was called with, and of which file."""
-    for number, kept in enumerate(reads):
-        for read in kept:
-            if read.result is call.first and isinstance(read.first, (str, os.PathLike)):
-                return number, read.first
-    return None, None
-
-
-def _watched(value: Any, calls: list[_Call]) -> Any:
-    """What stands in for a callable, or for a list of such, the first of which gets the sample."""
-    if not isinstance(value, (list, tuple)):
-        return _WatchedOp(value, calls)
-    first, *rest = value
-    return type(value)(
-        [_WatchedOp(first, calls), *(_WatchedOp(op, calls, is_first=False) for op in rest)]
-    )
-
-
-@dataclass
-class _Call:
-    given: OpInput
-    first: Any
-    """The first argument itself."""
-    lazy: Lazy | None
-    decode_s: float
-    took_s: float = 0.0
-    result: Any = None
-
-
-class _WatchedOp:
-    """Answers as the op that it stands in for, and keeps what goes in and what comes out.
-
-    Args:
-        op: the user's.
-        calls: are filled; the last one gets the result of every op.
-        is_first: whether the sample goes in here.
-        reads: whether it makes an image of a path, so that there is nothing to decode before.
-    """
-
-    def __init__(
-        self, op: Any, calls: list[_Call], *, is_first: bool = True, reads: bool = False
-    ) -> None:
-        self._op, self._calls, self._is_first, self._reads = op, calls, is_first, reads
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        began_ns = time.perf_counter_ns()
-        if self._is_first:
-            lazy, decode_s = (None, 0.0) if self._reads else _decoded((args, named))
-            first = next(iter(args), None)
-            self._calls.append(_Call(OpInput(*fresh((args, named))), first, lazy, decode_s))
-        result = self._op(*args, **named)
-        if self._calls:
-            self._calls[-1].result = result
-            self._calls[-1].took_s += (time.perf_counter_ns() - began_ns) / 1e9
-        return result
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._op, name)
-
-
-def _decoded(value: Any) -> tuple[Lazy | None, float]:
-    """Decode the images of a value that are not yet; the first of them, and how long it took."""
-    found, took_s = None, 0.0
-    for leaf in leaves(value):
-        if is_image(leaf) and getattr(leaf, "tile", None):
-            found = found or Lazy(_file_of(leaf), leaf.format, leaf.size)
-            began_ns = time.perf_counter_ns()
-            leaf.load()
-            took_s += (time.perf_counter_ns() - began_ns) / 1e9
-    return found, took_s
-
-
-def _file_of(image: Any) -> Any:
-    """A path, or the bytes that an image in memory is read from."""
-    name = getattr(image, "filename", "")
-    if isinstance(name, str) and name:
-        return name
-    with suppress(AttributeError):
-        return bytes(image.fp.getvalue())
-    return None
-
-
-def _path_to(sample: Any, wanted: Any) -> tuple[Any, ...] | None:
-    """Where an object, or the only image in a result by name, stands in a sample."""
-    if sample is wanted:
-        return ()
-    if isinstance(wanted, dict) and (inner := wanted.get("image")) is not None:
-        return _path_to(sample, inner)
-    if isinstance(wanted, tuple) and wanted and not isinstance(sample, type(wanted[0])):
-        return _path_to(sample, wanted[0])
-    items: Any = ()
-    if isinstance(sample, dict):
-        items = sample.items()
-    elif isinstance(sample, (list, tuple)):
-        items = enumerate(sample)
-    for key, one in items:
-        rest = None if isinstance(one, (str, bytes)) else _path_to(one, wanted)
-        if rest is not None:
-            return (key, *rest)
-    return None

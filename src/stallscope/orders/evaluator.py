@@ -51,7 +51,8 @@ from stallscope.orders.run_ops import (
     state_of,
 )
 from stallscope.orders.search import SearchResult, State, TriedOp, search
-from stallscope.targets.object_graph import LoaderCallables, bindings_kept, private_copy
+from stallscope.targets.loaders import private_copy
+from stallscope.targets.object_graph import LoaderCallables, bindings_kept
 from stallscope.units import count, share
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stallscope.orders.capture import CapturedSample
     from stallscope.orders.recipe import Site, Variant
+    from stallscope.orders.watch import CapturedSample
 
 _LONGEST: Final = 160
 """Characters of an error's text."""

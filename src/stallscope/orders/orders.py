@@ -11,7 +11,6 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,13 +20,15 @@ from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.isolation.snapshot import one_thread
 from stallscope.loops.cached_loaders import check_plain
 from stallscope.loops.cached_values import bytes_of
-from stallscope.loops.training_loop import ProgressBar, check_budget
+from stallscope.loops.training_loop import ProgressBar, check_budget, check_whole
+from stallscope.loops.watchdog import within
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
 from stallscope.orders import variants
 from stallscope.orders.benchmark import Benchmark, expected_lap_s, same_batches
 from stallscope.orders.capture import capture, fixed_costs
 from stallscope.orders.digests import described
 from stallscope.orders.evaluator import OrderEvaluator, preserving_state
+from stallscope.orders.pipeline import why_one
 from stallscope.orders.recipe import loader_by
 from stallscope.orders.result import (
     COSTS,
@@ -41,11 +42,10 @@ from stallscope.orders.result import (
     timings_of,
 )
 from stallscope.run.read_logs import note
-from stallscope.stalls.thresholds import OTHERS
 from stallscope.stats import ENDS
 from stallscope.targets import target as targets
-from stallscope.targets.object_graph import private_copy
-from stallscope.units import count, seconds, share
+from stallscope.targets.loaders import private_copy
+from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -97,6 +97,7 @@ def orders(
         TargetError: the target is nothing that can be iterated.
         UnsupportedError: there is not one DataLoader in it that torch's own code iterates, its
             dataset is a stream, or this process is one of several ranks.
+        NoBatchError: a batch did not come within the budget and a grace.
     """
     began_ns = time.perf_counter_ns()
     allowed_s = check_budget(budget_s)
@@ -105,7 +106,8 @@ def orders(
     target = targets.target(target)
     check_plain(target, "its pipeline cannot be run by itself")
     original = target.loaders[0]
-    with private_copy(original) as loader, preserving_state(original), one_thread():
+    copied = private_copy(original)
+    with within(allowed_s), copied as loader, preserving_state(original), one_thread():
         order_search = OrderSearch(loader, target, began_ns, allowed_s)
         try:
             order_search.analyze(int(samples), alternatives)
@@ -119,8 +121,7 @@ def orders(
 
 
 def _check(samples: object, alternatives: object) -> None:
-    if not isinstance(samples, Integral) or isinstance(samples, bool) or samples < 1:
-        raise ArgumentError(f"samples={samples!r}: give a whole number, 1 or more")
+    check_whole("samples", samples, 1)
     if alternatives is not None and not isinstance(alternatives, dict):
         raise ArgumentError(
             f"alternatives={alternatives!r:.80}: give a dictionary of an op's name and its rewrite"
@@ -204,7 +205,8 @@ class OrderSearch:
             with evaluator.guarded():
                 added = variants.add_together(evaluator, speedups)
                 together = self._loaders(added, again, indices)
-            last = {0: loaders[0], **together} if together else loaders
+            goes_on = together and benchmark.is_settled()
+            last = {0: loaders[0], **together} if goes_on else loaders
             benchmark.run(last, deadline_ns, progress(_ALONE, 1))
         self._mark_failed()
 
@@ -267,11 +269,10 @@ class OrderSearch:
                 f"{count(unexplored, 'op')} in a state that was reached were not tried, nor what "
                 "may lie behind"
             )
-        others_share = self._benchmark.others_share()
-        if others_share >= OTHERS:
+        if disturbed := self._benchmark.disturbed:
             yield (
-                f"other processes had {share(others_share)} of the cores while pipelines were "
-                "measured: what is not distinguishable now may be on a calm machine"
+                f"beside {count(disturbed, 'start')} of loaders other processes had a fifth of the "
+                "cores or more: they count only where there are no others"
             )
         if self._benchmark.is_thin():
             yield "the budget was over before everything had been measured a second time"
@@ -350,7 +351,8 @@ def _costs_table(found: SearchResult) -> pl.DataFrame:
 def _notes_on_ops(evaluator: OrderEvaluator) -> Iterator[str]:
     """What has to be known of the ops."""
     if len(evaluator.ops) == 1:
-        yield f"{evaluator.ops[0].name} is the only op: there is no other order"
+        why = why_one(evaluator.ops[0].call)
+        yield f"{evaluator.ops[0].name} is the only op: there is no other order{why and f'; {why}'}"
     for op in evaluator.ops:
         outcome = evaluator.outcomes[op.position]
         if outcome.unsteady:

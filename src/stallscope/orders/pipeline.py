@@ -9,7 +9,11 @@ from it to the pipeline is copied shallowly.
 from __future__ import annotations
 
 import copy
+import dis
+import inspect
+import sys
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
@@ -34,10 +38,17 @@ _COMPOSES: Final = {
     ("torch.nn.modules.container", "Sequential"): "an nn.Sequential",
     ("albumentations.core.composition", "Compose"): "an albumentations Compose",
     ("monai.transforms.compose", "Compose"): "a MONAI Compose",
+    ("torchio.transforms.augmentation.composition", "Compose"): "a torchio Compose",
 }
 """Module and class; a subclass may do anything, and is looked at as an object of the user's."""
 _LONGEST: Final = 200
 """Characters of an op's settings."""
+
+
+class Key(str):
+    """A step of a path: the key of a dictionary, and not the name of an attribute."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,7 @@ class Place:
     def texts(self) -> list[str]:
         """Each way to it from a dataset, as one would write it."""
         return [
-            "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+            "".join(f"[{step!r}]" if isinstance(step, (int, Key)) else f".{step}" for step in path)
             for path in self.paths
         ]
 
@@ -67,7 +78,8 @@ class Place:
         value = dataset
         try:
             for step in self.paths[0]:
-                value = value[step] if isinstance(step, int) else own_attributes(value)[step]
+                is_item = isinstance(step, (int, Key))
+                value = value[step] if is_item else own_attributes(value)[str(step)]
         except (KeyError, IndexError, TypeError):
             return None
         return value
@@ -77,6 +89,71 @@ class Place:
         for path in self.paths:
             dataset = _with(dataset, path, value)
         return dataset
+
+
+class Successive(tuple[Any, ...]):
+    """Callables of which each is called on what the one before gives."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """Places that a dataset's own code calls in turn, each on what the one before gives."""
+
+    places: tuple[Place, ...]
+    """In the order in which they are called; the ops of a compose among them count one by one."""
+
+    @property
+    def value(self) -> Successive:
+        """What stands in the places."""
+        return Successive(place.value for place in self.places)
+
+    @property
+    def text(self) -> str:
+        """The places as one would write them."""
+        return ", ".join(place.text for place in self.places)
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many ops each place has."""
+        return [len(list(_flattened(place.value, "old", 1))) for place in self.places]
+
+    def found_in(self, dataset: Any) -> Any:
+        """What another dataset holds in these places; None where it lacks one of them."""
+        values = [place.found_in(dataset) for place in self.places]
+        return None if any(value is None for value in values) else Successive(values)
+
+    def filled(self, dataset: Any, value: Any) -> Any:
+        """A dataset with other ops here; the one that is given stays as it is.
+
+        Each place gets as many ops as it has. Where there are more or fewer, the first has them
+        all, and the others give what they get.
+        """
+        ops = iter(value if isinstance(value, Successive) else (value,))
+        if isinstance(value, Successive) and len(value) == sum(self.sizes):
+            values = [
+                _put_in(place.value, list(islice(ops, size)))
+                for place, size in zip(self.places, self.sizes, strict=True)
+            ]
+        else:
+            values = [Chained(list(ops)), *(passed_on for _ in self.places[1:])]
+        for place, new in zip(self.places, values, strict=True):
+            dataset = place.filled(dataset, new)
+        return dataset
+
+
+def _put_in(value: Any, ops: list[Any]) -> Any:
+    """What stands in one place of a row, with other ops."""
+    chain = Chain(value)
+    return chain.put_together(ops) if chain.is_known else ops[0]
+
+
+def passed_on(*args: Any, **named: Any) -> Any:
+    """Give back what it gets: one value, a tuple of several, or a dictionary of those by name."""
+    if named:
+        return named
+    return args[0] if len(args) == 1 else args
 
 
 def places(dataset: Any) -> list[Place]:
@@ -122,8 +199,18 @@ def _places(thing: Any, path: Path) -> Iterator[tuple[Path, Any]]:
             inner = own_attributes(value).get("transform")
             if inner is not None:
                 yield (*here, "transform"), inner
-        elif _may_transform(thing, name, value):
-            yield here, value
+        else:
+            yield from _transforms(thing, name, value, here)
+
+
+def _transforms(holder: Any, name: str, value: Any, here: Path) -> Iterator[tuple[Path, Any]]:
+    """A transform, or those of a dictionary that has one for each part or purpose."""
+    if type(value) is dict and len(value) <= _MOST_ITEMS and not name.startswith("_"):
+        for key, inner in value.items():
+            if isinstance(key, str) and _may_transform(holder, name, inner):
+                yield (*here, Key(key)), inner
+    elif _may_transform(holder, name, value):
+        yield here, value
 
 
 def _may_transform(holder: Any, name: str, value: Any) -> bool:
@@ -156,9 +243,9 @@ def _with(thing: Any, path: Sequence[str | int], value: Any) -> Any:
     if not path:
         return value
     step, *rest = path
-    if isinstance(step, int):
+    if isinstance(step, (int, Key)):
         inner = _with(thing[step], rest, value)
-        if isinstance(thing, tuple):
+        if isinstance(thing, tuple) and isinstance(step, int):
             return (*thing[:step], inner, *thing[step + 1 :])
         clone = copy.copy(thing)
         clone[step] = inner
@@ -182,6 +269,8 @@ class Op:
     """An expression for it, where `old` is the pipeline as it is."""
     maps_items: bool = False
     """Whether it is called for each item of a list, as MONAI's Compose does."""
+    is_only: bool = False
+    """Whether the pipeline has no other, so that no op is called with what it gives."""
 
     @property
     def settings(self) -> str:
@@ -233,7 +322,7 @@ class Chain:
         flat = [(value, "old", False)] if whole else list(_flattened(value, "old", 0))
         names = _numbered([find_ops.name_of(op) for op, _, _ in flat])
         self.ops = tuple(
-            Op(position, name, op, code, maps)
+            Op(position, name, op, code, maps, is_only=len(flat) == 1)
             for position, (name, (op, code, maps)) in enumerate(zip(names, flat, strict=True))
         )
 
@@ -260,10 +349,68 @@ class Chain:
         return clone
 
 
+def why_one(value: Any) -> str:
+    """Say why what stands in a place is one op, and what its own code calls; "" if it is plain."""
+    if _is_known(value) and _is_special(value):
+        return (
+            f"{_COMPOSES[_class_of(value)]} of this kind does more than to call its ops (boxes or "
+            "key points, a probability, lazy resampling), so they cannot be called by themselves"
+        )
+    called = calls_in(value) if _is_users(value) else []
+    if called:
+        return (
+            f"its own code calls {', '.join(called)}; to have their orders compared, give a "
+            "Compose or a list of functions of which each gets what the one before gives"
+        )
+    return ""
+
+
+def calls_in(value: Any, holder: Any = None) -> list[str]:
+    """List what the code of a callable calls that is the user's or a library's, by its names.
+
+    Nothing is run: a name counts where it stands for a callable now.
+
+    Args:
+        value: whose code it is.
+        holder: what `self` is in it; None: the callable itself.
+    """
+    found: dict[str, None] = {}
+    for function in functions_of(value):
+        codes = [function.__code__]
+        for code in codes:
+            codes += [const for const in code.co_consts if inspect.iscode(const)]
+            me, owner = next(iter(code.co_varnames), ""), None
+            for step in dis.get_instructions(code):
+                if step.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")):
+                    owner = function.__globals__.get(step.argval)
+                elif step.opname.startswith("LOAD_FAST"):
+                    owner = (value if holder is None else holder) if step.argval == me else None
+                elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and owner is not None:
+                    owner = inspect.getattr_static(owner, step.argval, None)
+                else:
+                    continue
+                if _is_op(owner) and owner not in (value, holder) and _is_no_tool(owner):
+                    found[str(step.argval)] = None
+    return list(found)
+
+
+def _is_no_tool(value: Any) -> bool:
+    """Whether a callable may work on a sample: it is none of Python's own."""
+    home = value if find_ops.is_function(value) else type(value)
+    package = str(getattr(home, "__module__", None) or "builtins").partition(".")[0]
+    return package not in sys.stdlib_module_names
+
+
+def _class_of(value: Any) -> tuple[str, str]:
+    return type(value).__module__, type(value).__name__
+
+
 def _kind(value: Any) -> str:
+    if isinstance(value, Successive):
+        return "called one after the other"
     if isinstance(value, (list, tuple)):
         return "a list of ops"
-    known = _COMPOSES.get((type(value).__module__, type(value).__name__))
+    known = _COMPOSES.get(_class_of(value))
     if known:
         return known
     return f"a {type(value).__name__}" if _holder(value) else "one op"
@@ -290,12 +437,14 @@ def _is_special(value: Any) -> bool:
     attributes = own_attributes(value)
     does_boxes = bool(attributes.get("processors"))  # albumentations: boxes and key points
     is_lazy = bool(attributes.get("_lazy"))  # MONAI
-    return does_boxes or is_lazy or attributes.get("p", 1) != 1
+    probability = attributes.get("p", attributes.get("probability", 1))  # the latter: torchio
+    return does_boxes or is_lazy or probability != 1
 
 
 def _is_users(value: Any) -> bool:
     """Whether a class is the user's own; a library's RandomApply or OneOf is one op."""
-    package = type(value).__module__.partition(".")[0]
+    home = value if find_ops.is_function(value) else type(value)
+    package = str(getattr(home, "__module__", "")).partition(".")[0]
     return package not in {"torch", "torchvision", "albumentations", "monai", "kornia", "torchio"}
 
 
@@ -321,7 +470,7 @@ def _flattened(value: Any, code: str, depth: int) -> list[tuple[Any, str, bool]]
 
 
 def _is_known(value: Any) -> bool:
-    return (type(value).__module__, type(value).__name__) in _COMPOSES
+    return _class_of(value) in _COMPOSES
 
 
 def _numbered(names: list[str]) -> list[str]:

@@ -6,18 +6,19 @@ pipeline are copied shallowly.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.orders.loader_parts import BatchOps, CachedPrefix
-from stallscope.orders.pipeline import Chained
+from stallscope.orders.pipeline import Chain, Chained, Row
 from stallscope.orders.result import FAILS, IDENTICAL, Comparison
+from stallscope.targets.loaders import copied
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from stallscope.orders.pipeline import Chain, Op, Place
+    from stallscope.orders.pipeline import Op, Place
 
 _NOT_COMPARED: Final = Comparison(FAILS, why="not compared")
 
@@ -98,7 +99,7 @@ class Variant:
 class Site(NamedTuple):
     """Where a pipeline works."""
 
-    place: Place
+    place: Place | Row
     """In the dataset."""
     chain: Chain
     """Its ops."""
@@ -129,12 +130,10 @@ def loader_by(recipe: Recipe, site: Site, loader: Any) -> Any:
         dataset = CachedPrefix(prefix, Chained(rest) if rest else None, site.where or ())
     else:
         dataset = site.place.filled(dataset, chain.put_together(ops))
-    clone = copy.copy(loader)
-    attributes = vars(clone)  # torch forbids to set some of them
-    attributes.update(dataset=dataset, _iterator=None)
+    clone = copied(loader, dataset=dataset)
     if recipe.on_batch:
         works = recipe.works(chain)
-        attributes["collate_fn"] = BatchOps(clone.collate_fn, works, site.where or ())
+        vars(clone)["collate_fn"] = BatchOps(clone.collate_fn, works, site.where or ())
     return clone
 
 
@@ -153,27 +152,42 @@ def code_of(recipe: Recipe, site: Site, names: Mapping[int, str]) -> str:
     if recipe.on_batch or decodes or recipe.cached:
         return ""
     ops = site.chain.ops
-    lines = [f"    {names.get(p, ops[p].code)},  # {_comment(ops[p])}" for p in recipe.positions]
-    old = f"old = loader.{site.place.text}"
-    listed = "\n".join(lines)
-    first, *rest = _source_of_new(site, listed, names)
-    places = [f"loader.dataset{text} = new" for text in site.place.texts]
-    return "\n".join([first, old, *rest, *places]).strip()
+    terms = [f"{names.get(p, ops[p].code)},  # {_comment(ops[p])}" for p in recipe.positions]
+    if not isinstance(site.place, Row):
+        first, *rest = _source_of_new(site.chain, terms, "old")
+        return "\n".join(
+            [first, f"old = loader.{site.place.text}", *rest, *_set(site.place)]
+        ).strip()
+    imports: dict[str, None] = {}
+    body = [f"old = ({', '.join(f'loader.{place.text}' for place in site.place.places)})"]
+    left = iter(terms)
+    for number, (place, size) in enumerate(zip(site.place.places, site.place.sizes, strict=True)):
+        chain = Chain(place.value)
+        known = chain if chain.is_known else Chain(place.value, whole=True)
+        first, *rest = _source_of_new(known, list(islice(left, size)), f"old[{number}]")
+        imports[first.strip()] = None
+        body += [*rest, *_set(place)]
+    return "\n".join([*imports, *body]).strip()
 
 
-def _source_of_new(site: Site, listed: str, names: Mapping[int, str]) -> list[str]:
+def _set(place: Place) -> list[str]:
+    return [f"loader.dataset{text} = new" for text in place.texts]
+
+
+def _source_of_new(chain: Chain, terms: list[str], old: str) -> list[str]:
     """The lines that make `new`; the first is an import, or empty."""
-    kind, value = site.chain.kind, site.chain.value
+    kind, value = chain.kind, chain.value
     if kind == "one op":
-        return ["", f"new = {names.get(0, 'old')}"]
+        return ["", f"new = {terms[0].replace(',  #', '  #', 1)}"]
+    listed = "\n".join(f"    {term}" for term in terms)
     if kind == "an nn.Sequential":
         return ["from torch import nn", "", f"new = nn.Sequential(\n{listed}\n)"]
-    holder = site.chain.holder
+    holder = chain.holder
     begin, end = "()" if isinstance(getattr(value, holder, value), tuple) else "[]"
     row = f"{begin}\n{listed}\n{end}"
     if not holder:
         return ["", f"new = {row}"]
-    return ["import copy\n", "new = copy.copy(old)", f"new.{holder} = {row}"]
+    return ["import copy\n", f"new = copy.copy({old})", f"new.{holder} = {row}"]
 
 
 def _comment(op: Op) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 import numpy as np
 import polars as pl
 
+from stallscope.apart import computed_apart
 from stallscope.errors import StallscopeError
 from stallscope.result import Conditions, SavedResult
 from stallscope.stalls.thresholds import OTHERS
@@ -279,6 +280,7 @@ class Orders(SavedResult):
     """The pipeline, still at hand (`evaluator.OrderEvaluator`); None: there is only this data."""
 
     @cached_property
+    @computed_apart
     def _table(self) -> pl.DataFrame:
         return orders_table(self)
 
@@ -291,6 +293,7 @@ class Orders(SavedResult):
         return self._table
 
     @cached_property
+    @computed_apart
     def best(self) -> dict[str, Any] | None:
         """The fastest recommended trial, a row of `table`; None where nothing is recommended."""
         rows = self.table().filter(pl.col("recommended"))

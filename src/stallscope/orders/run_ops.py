@@ -130,6 +130,8 @@ def next_input(op: Op, given: OpInput, result: Any) -> OpInput:
             f"{op.name} returns None, so the op after it gets no sample: let its __call__ return "
             "the sample"
         )
+    if op.is_only:
+        return OpInput((result,), {})
     if given.named:
         if not isinstance(result, Mapping):
             raise OpResultError(

@@ -177,6 +177,8 @@ def add_candidates(
 def choose_finalists(evaluator: OrderEvaluator, lap_s: float, deadline_ns: int) -> list[int]:
     """Choose what is measured: of each kind the one that gains most, then what is left.
 
+    The largest promise comes first: a short budget has room for one.
+
     Args:
         evaluator: with the variants that there are.
         lap_s: about what a lap takes.
@@ -198,6 +200,7 @@ def choose_finalists(evaluator: OrderEvaluator, lap_s: float, deadline_ns: int) 
     for number in can:
         first.setdefault(variants[number].kind, number)
     firsts = [first[kind] for kind in _FIRST_KINDS if kind in first]
+    firsts.sort(key=lambda number: (not _is_gain(evaluator, variants[number]), can.index(number)))
     rest = [n for n in can if n not in firsts and _is_gain(evaluator, variants[n])]
     left_s = (deadline_ns - time.perf_counter_ns()) / 1e9
     places = max(int(left_s / (PAIRS * lap_s)) - 1, 1)

@@ -103,9 +103,10 @@ class DecodedWords:
         self.payload = log.words & PAYLOAD
         batches = (self.tags == Tag.BATCH) | (self.tags == Tag.SKIPPED)
         self.batch_at = np.flatnonzero(batches)
-        begins = (self.tags == Tag.SAMPLE) | (self.tags == Tag.UNINDEXED)
-        self.sample_at = np.flatnonzero(begins)
         self.batch_of_word = np.cumsum(batches) - 1
+        begins = (self.tags == Tag.SAMPLE) | (self.tags == Tag.UNINDEXED)
+        begins &= self.batch_of_word >= 0  # the word of its batch may be what could not be written
+        self.sample_at = np.flatnonzero(begins)
         edge = begins | batches | np.isin(self.tags, (Tag.SAMPLE_END, Tag.BATCH_END))
         last_edge = last_at(edge)
         in_sample = (last_edge >= 0) & begins[np.maximum(last_edge, 0)]

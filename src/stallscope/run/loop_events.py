@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from stallscope.hooks.loop_log import Mark, loader_and_epoch
+from stallscope.hooks.loop_log import AROUND, OUTER, Mark, epoch_key, loader_and_epoch
 from stallscope.stages import Stage
 
 if TYPE_CHECKING:
@@ -63,6 +63,11 @@ class Wait:
     """Those that came right inside of it."""
 
     @property
+    def loader(self) -> int:
+        """Number of the loader that was waited for."""
+        return loader_and_epoch(self.key)[0]
+
+    @property
     def batch(self) -> Batch | None:
         """The batch that came; None where there was none."""
         return None if self.number is None else Batch(self.key, self.number)
@@ -114,17 +119,62 @@ class Events:
     """Copying of a batch into pinned memory: begin and end."""
     last_ns: dict[int, int] = field(default_factory=dict)
     """When each thread of the loop was last heard of."""
+    stretches: list[tuple[int, int]] = field(default_factory=list)
+    """What was kept of the loop, in one piece each: begin and end; of a short recording all."""
+
+    def seen_until(self, start_ns: int, end_ns: int) -> int:
+        """Until when the loop was seen without a gap from the start on; at most the end."""
+        at = bisect_left(self.stretches, start_ns, key=lambda one: one[1])
+        return min(self.stretches[at][1], end_ns) if at < len(self.stretches) else end_ns
 
 
 def events(pages: Iterable[MarkPages]) -> Events:
     """What the marks of all processes of a recording say."""
-    found = Events()
+    found, loops = Events(), defaultdict(list)
     for page in pages:
         if page.worker >= 0:
             _read_worker(page, found)
         else:
-            _Loop(page, found).read()
+            loops[page.pid].append(page)
+    for mine in loops.values():
+        _Loop(sorted(mine, key=lambda page: page.turn), found).read()
+        known = [about for page in mine for about in page.loaders.items()]
+        _see_through(found, {n for n, about in known if about.get("num_workers")})
+    found.stretches.sort()
     return found
+
+
+def _see_through(found: Events, served: set[int]) -> None:
+    """Take a loader whose dataset waits for another's workers for something around that one.
+
+    Args:
+        found: its waits are changed.
+        served: the loaders that have workers.
+    """
+    known = [*found.waits, *(wait for outer in found.waits for wait in outer.inside)]
+    around = {
+        wait.loader
+        for wait in known
+        if wait.loader > OUTER
+        and wait.loader not in served
+        and any(inner.loader in served for inner in wait.inside)
+    }
+
+    def key_of(key: int) -> int:
+        loader, _ = loader_and_epoch(key)
+        # Numbers from the end: nothing else has so many epochs
+        return epoch_key(AROUND + 1, -loader) if loader in around else key
+
+    for wait in found.waits if around else ():
+        wait.key = key_of(wait.key)
+        wait.inside = [
+            one
+            for inner in wait.inside
+            for one in (inner.inside if inner.loader in around else [inner])
+        ]
+    found.iterators = [
+        (begin, end, key_of(key), thread) for begin, end, key, thread in found.iterators
+    ]
 
 
 def _read_worker(page: MarkPages, found: Events) -> None:
@@ -135,11 +185,14 @@ def _read_worker(page: MarkPages, found: Events) -> None:
 
 
 class _Loop:
-    """Reads the marks of a process that trains."""
+    """Reads the marks of a process that trains, its files in their order."""
 
-    def __init__(self, page: MarkPages, found: Events) -> None:
-        self._page = page
+    def __init__(self, pages: list[MarkPages], found: Events) -> None:
+        self._pages = pages
         self._found = found
+        self._names = pages[0].stages
+        self._begin_ns = self._last_ns = pages[0].born_ns
+        self._after_gap: set[int] | None = None
         self._waits: dict[int, list[Wait]] = defaultdict(list)
         self._parts: dict[int, list[tuple[Stage, int]]] = defaultdict(list)
         self._iter_ns: dict[int, int] = {}
@@ -151,18 +204,42 @@ class _Loop:
 
     def read(self) -> None:
         """Fill what was found."""
-        for row in self._page.rows.tolist():
-            what, thread, key, number, extra, time_ns = row
-            if what in _TIMES:
-                self._deliver(what, Batch(key, number), extra, time_ns)
-            else:
-                self._read(row)
-                self._found.last_ns[thread] = time_ns
+        turn = self._pages[0].turn
+        for page in self._pages:
+            if page.turn > turn:
+                self._leave_gap(page)
+            turn, self._names = page.turn + 1, page.stages
+            self._read_page(page)
+        self._found.stretches.append((self._begin_ns, self._last_ns))
         self._match_pins()
         for thread, begun in self._parts.items():
             self._found.unfinished += [
                 NamedPart(thread, stage, start, start) for stage, start in begun
             ]
+
+    def _read_page(self, page: MarkPages) -> None:
+        for row in page.rows.tolist():
+            what, thread, key, number, extra, time_ns = row
+            self._last_ns = time_ns
+            if what in _TIMES:
+                self._deliver(what, Batch(key, number), extra, time_ns)
+            else:
+                self._read(row)
+                self._found.last_ns[thread] = time_ns
+
+    def _leave_gap(self, page: MarkPages) -> None:
+        """The files between were deleted: nothing goes on from there.
+
+        Which batch was pinned when is known only of epochs that began in this stretch.
+        """
+        self._found.stretches.append((self._begin_ns, self._last_ns))
+        self._begin_ns = page.born_ns
+        self._match_pins()
+        for begun in (self._waits, self._parts, self._iter_ns, self._pin_ns, self._pinned):
+            begun.clear()
+        self._pinning_for.clear()
+        self._asked_ns.clear()
+        self._collect_ns, self._after_gap = None, set()
 
     def _deliver(self, what: int, batch: Batch, extra: int, time_ns: int) -> None:
         delivery = self._found.deliveries[batch]
@@ -171,7 +248,7 @@ class _Loop:
             delivery.worker = extra
             self._asked_ns.setdefault(batch.key, time_ns)
         elif what == Mark.TAKEN:
-            delivery.pid = self._page.pid
+            delivery.pid = self._pages[0].pid
 
     def _read(self, row: list[int]) -> None:  # noqa: C901 - one case for each kind of mark
         what, thread, key, number, extra, time_ns = row
@@ -181,18 +258,15 @@ class _Loop:
             case Mark.ITERATED if key in self._iter_ns:
                 self._found.iterators.append((self._iter_ns.pop(key), time_ns, key, thread))
             case Mark.WAIT:
-                open_here = self._waits[thread]
-                wait = Wait(thread, key, time_ns)
-                (open_here[-1].inside if open_here else self._found.waits).append(wait)
-                open_here.append(wait)
+                self._wait(Wait(thread, key, time_ns))
             case Mark.GOT:
                 self._close(thread, key, time_ns, number)
             case Mark.ENDED:
                 self._close(thread, key, time_ns, None)
             case Mark.BEGIN:
-                self._parts[thread].append((self._page.stages.get(extra, _UNNAMED), time_ns))
+                self._parts[thread].append((self._names.get(extra, _UNNAMED), time_ns))
             case Mark.END:
-                self._end(thread, self._page.stages.get(extra, _UNNAMED), time_ns)
+                self._end(thread, self._names.get(extra, _UNNAMED), time_ns)
             case Mark.PIN:
                 self._pin_ns[thread] = time_ns
             case Mark.PINNED if thread in self._pin_ns:
@@ -204,6 +278,16 @@ class _Loop:
             case Mark.COLLECTED if self._collect_ns is not None:
                 self._found.collections.append((self._collect_ns, time_ns))
                 self._collect_ns = None
+
+    def _wait(self, wait: Wait) -> None:
+        open_here = self._waits[wait.thread]
+        if open_here:
+            open_here[-1].inside.append(wait)
+        elif self._after_gap is None or wait.thread in self._after_gap:
+            self._found.waits.append(wait)
+        else:  # what its batch went through before is not known
+            self._after_gap.add(wait.thread)
+        open_here.append(wait)
 
     def _close(self, thread: int, key: int, time_ns: int, number: int | None) -> None:
         open_here = self._waits[thread]

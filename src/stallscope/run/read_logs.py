@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
+from stallscope.apart import computed_apart
 from stallscope.errors import RunFormatError
 from stallscope.hooks.loop_log import (
     MarkPages,
@@ -28,12 +29,13 @@ from stallscope.run import steps as loops
 from stallscope.run.loop_events import Events, events
 from stallscope.run.result import STARTUP, Run, Settings
 from stallscope.run.steps import Owners, loaders, mark_steady
-from stallscope.units import count
+from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from stallscope.hooks.failures import Failures
     from stallscope.hooks.loop_log import LogPlace
     from stallscope.run.decode import Decoded, Interrupted
 
@@ -65,7 +67,7 @@ class _Written:
     resources: pl.DataFrame
     """Of all processes of the recording, so the same for each loader."""
     said: list[str]
-    """What the sampler of the resources had to say."""
+    """What the sampler of the resources had to say, and what failed in stallscope itself."""
 
     def loader(self, number: int) -> dict[str, Any]:
         """What is known of a loader."""
@@ -73,6 +75,7 @@ class _Written:
         return next(known, {})
 
 
+@computed_apart
 def collect(place: LogPlace, about: RecordingInfo | None = None) -> Recording:
     """Read all that was written in a recording.
 
@@ -85,33 +88,51 @@ def collect(place: LogPlace, about: RecordingInfo | None = None) -> Recording:
     known = {number for page in written.marks for number in page.loaders}
     numbers = [*order, *sorted(known - set(order))] or [0]
     runs = [_run(written, number) for number in numbers]
-    inside = tuple(d.inside for d in written.decoded if d.inside)
-    raised = tuple(d.raised for d in written.decoded if d.raised)
-    return Recording(replace(runs[0], others=tuple(runs[1:])), inside, raised)
+    inside = {d.inside.pid: d.inside for d in written.decoded if d.inside}
+    raised = {d.raised.pid: d.raised for d in written.decoded if d.raised}
+    run = replace(runs[0], others=tuple(runs[1:]))
+    return Recording(run, tuple(inside.values()), tuple(raised.values()))
+
+
+def readable(place: LogPlace) -> Run:
+    """The run, or an empty one that says why there is no other: the user's program goes on."""
+    try:
+        return collect(place).run
+    except Exception as error:  # noqa: BLE001 - whatever the logs have become
+        notes = (f"what was recorded cannot be read ({error!r})", *place.failures.sentences())
+    about, who = RecordingInfo(notes=notes), loops.Who(0, 0, 0)
+    used = decode.table([], origin_ns=0, rank=0)
+    return _run(_Written(about, events([]), [], [], [], who, used, []), 0)
 
 
 def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
-    marks = _whole(read_marks, place.marks())
-    pages = _whole(read_log, place.logs())
-    pages.sort(key=lambda page: (page.born_ns, page.worker))
+    marks = _whole(read_marks, place.marks(), place.failures)
+    pages = _whole(read_log, place.logs(), place.failures)
+    pages.sort(key=lambda page: (page.born_ns, page.worker, page.turn))
     main = next((page for page in marks if page.worker < 0), None)
     if about is None:
         said = main.about if main else {}
         about = RecordingInfo(**{**said, "notes": tuple(said.get("notes", ()))})
     began = [page.born_ns for page in [*marks, *pages]]
     who = loops.Who(about.rank, main.pid if main else 0, min(began, default=0))
-    decoded = [decode.decode(page, origin_ns=who.origin_ns, rank=who.rank) for page in pages]
+    logs: list[LogPages] = []
+    decoded: list[Decoded] = []
+    for page in pages:
+        with place.failures.within("the log of a process"):
+            decoded.append(decode.decode(page, origin_ns=who.origin_ns, rank=who.rank))
+            logs.append(page)
     sampled = list(read_lines(place.resources()))
     used = decode.table(sampled, origin_ns=who.origin_ns, rank=who.rank)
     told = [str(entry["note"]) for entry in sampled if "note" in entry]
-    return _Written(about, events(marks), marks, pages, decoded, who, used, told)
+    told += place.failures.sentences()
+    return _Written(about, events(marks), marks, logs, decoded, who, used, told)
 
 
-def _whole(read: Callable[[Path], _Page], paths: list[Path]) -> list[_Page]:
+def _whole(read: Callable[[Path], _Page], paths: list[Path], failures: Failures) -> list[_Page]:
     """What was in these files, without those whose process was killed while it made them."""
     pages = []
     for path in paths:
-        with suppress(RunFormatError):
+        with failures.within("the log of a process"), suppress(RunFormatError):
             pages.append(read(path))
     return pages
 
@@ -128,7 +149,7 @@ def _run(written: _Written, number: int) -> Run:
     samples = _stack([d.samples for d in decoded], decode.SAMPLES, number)
     known_sizes = sizes(samples["path"].drop_nulls().unique(maintain_order=True))
     size = pl.col("path").replace_strict(known_sizes, default=None, return_dtype=pl.Int64)
-    batches, steps = mark_steady(made, loop.steps, loop.deliveries, about.warmup)
+    batches, steps = mark_steady(made, loop, about.warmup)
     settings = Settings(
         name=about.name or known.get("dataset", ""),
         num_workers=known.get("num_workers", 0),
@@ -172,6 +193,7 @@ def _notes(
     known = written.loader(number)
     yield from written.about.notes
     yield from (note for page in written.marks for note in page.notes)
+    yield from _about_gaps(written.events.stretches)
     if any(page.full for page in written.marks):
         yield "the marks of the loop were full: the oldest were overwritten"
     yield from written.said
@@ -200,6 +222,16 @@ def _notes(
         yield "the recording is so short that start-up could not be kept apart"
 
 
+def _about_gaps(stretches: list[tuple[int, int]]) -> Iterator[str]:
+    if len(stretches) > 1:
+        kept_s = sum(end - begin for begin, end in stretches) / 1e9
+        total_s = (stretches[-1][1] - stretches[0][0]) / 1e9
+        yield (
+            f"{len(stretches)} pieces of the recording were kept, from its beginning to its end, "
+            f"{seconds(kept_s)} of {seconds(total_s)}, so that its logs stay small"
+        )
+
+
 def _began_ns(written: _Written, number: int) -> dict[int, int]:
     """When the loop asked for the iterator of each epoch."""
     pairs = ((loader_and_epoch(key), start) for start, _, key, _ in written.events.iterators)
@@ -223,6 +255,8 @@ def _startup(
 ) -> pl.DataFrame:
     began, of_loader, rows = _began_ns(written, number), partial(_stack, number=number), []
     for page, one in zip(pages, decoded, strict=True):
+        if page.turn:  # the process began in another file
+            continue
         spans = of_loader([one.spans], decode.SPANS)
         samples = (
             spans.filter(pl.col("sample").is_not_null())

@@ -5,23 +5,26 @@
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+import os
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stallscope.errors import StallscopeError, UnsupportedError
+from stallscope.errors import NoBatchError, StallscopeError, UnsupportedError
 from stallscope.hooks.loop_log import LogPlace, RecordingInfo
 from stallscope.hooks.probe import Probe
 from stallscope.isolation.snapshot import isolated, modules_of
 from stallscope.isolation.workspace import log_capacity, workspace
 from stallscope.loops.training_loop import Limits, Progress, Replay, replay
+from stallscope.loops.watchdog import within
 from stallscope.machine import require_single_rank
-from stallscope.run.read_logs import collect, explain, is_of_workers, salvaged
+from stallscope.run.read_logs import collect, explain, is_of_workers, readable, salvaged
 from stallscope.run.resource_sampler import Sampler
 from stallscope.targets import target as targets
-from stallscope.targets.object_graph import find_loaders
+from stallscope.targets.loaders import find_loaders, kept_iterators
 from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
@@ -61,8 +64,10 @@ def record(  # noqa: PLR0913 - the public signature
     Raises:
         ArgumentError: `batches`, `warmup` or `budget_s` is no number that can be used.
         TargetError: the target is nothing that can be iterated.
-        UnsupportedError: a loader that keeps an iterator of its own, or more than one rank.
+        UnsupportedError: it keeps a generator in the middle of an epoch; more than one rank.
         WorkspaceError: no room for the logs.
+        NoBatchError: a batch did not come within the budget and a grace; its attribute `run` holds
+            what was recorded before.
     """
     require_single_rank()
     target = targets.target(target, step=step, device=device)
@@ -80,7 +85,11 @@ def record_target(target: targets.Target, limits: Limits, warmup: int) -> Run:
         warmup: batches at the start that are kept apart.
     """
     seen = Replay()
-    with isolated(target) as target, workspace() as folder:  # noqa: PLR1704 - its private form
+    with (
+        within(limits.budget_s),
+        isolated(target) as target,  # noqa: PLR1704 - its private form
+        workspace() as folder,
+    ):
         place = LogPlace(folder, log_capacity(folder, max(target.num_workers, 1)))
         about = RecordingInfo(target.name, warmup, target.simulated_step_s)
         notes = (*target.notes, *_about_threads(target), *_about_step(target))
@@ -91,9 +100,9 @@ def record_target(target: targets.Target, limits: Limits, warmup: int) -> Run:
         try:
             with closing(bar), probe, sampler:
                 replay(probe, target, limits, bar)
-        except StallscopeError:
-            raise
         except BaseException as error:
+            if isinstance(error, StallscopeError) and not isinstance(error, NoBatchError):
+                raise
             sampler.__exit__()  # an interrupt may have come just before the first time
             probe.__exit__()
             about = replace(about, notes=(*notes, *_about_loop(seen)))
@@ -149,16 +158,16 @@ def instrumented(loader: Any = None, *, warmup: int = 4) -> Iterator[Watch]:
     they would have moved.
 
     Args:
-        loader: what is iterated inside the block: a DataLoader, or something around one; None:
-            every DataLoader of this process, also those that are made inside the block.
+        loader: what is iterated inside the block: a DataLoader, or something around one; None, or
+            something that shows none yet: every DataLoader of this process, also those that are
+            made inside the block.
         warmup: steps at the start that are kept apart.
 
     Yields:
         An object whose `run` exists after the block.
 
     Raises:
-        UnsupportedError: there is no DataLoader in it, or one whose persistent workers live
-            already: they cannot be hooked any more.
+        UnsupportedError: there is no DataLoader in it.
         WorkspaceError: no room for the logs.
     """
     loaders = None if loader is None else _measured(loader)
@@ -166,41 +175,67 @@ def instrumented(loader: Any = None, *, warmup: int = 4) -> Iterator[Watch]:
     with workspace() as folder:
         processes = sum(max(one.num_workers, 1) for one in loaders or ()) or _PROCESSES
         place = LogPlace(folder, log_capacity(folder, processes))
-        probe, sampler = Probe(place, loaders), Sampler(place)
+        ends, probe, pid = ExitStack(), None, os.getpid()
         try:
-            with probe, sampler:
-                RecordingInfo(warmup=warmup).leave_with(probe.marks)
+            with ends:
+                probe = _begun(partial(_probe, place, loader, loaders), place, ends)
+                if probe is not None:
+                    with place.failures.within("what the run says of itself"):
+                        RecordingInfo(warmup=warmup).leave_with(probe.marks)
                 yield watch
         except BaseException as error:
-            sampler.__exit__()  # an interrupt may have come just before the first time
-            probe.__exit__()
-            if not probe.forked and (recording := salvaged(error, place)):
+            ends.close()  # an interrupt may have come just before the first time
+            if os.getpid() == pid and (recording := salvaged(error, place)):
                 watch.run = recording.run
-                if probe.raised(error) or is_of_workers(error):
-                    explain(error, recording)
+                with place.failures.within("where an exception came from"):
+                    if (probe is not None and probe.raised(error)) or is_of_workers(error):
+                        explain(error, recording)
             raise
-        if not probe.forked:
-            watch.run = collect(place).run
+        if os.getpid() == pid:  # and not in a forked child, which polars would hang in
+            watch.run = readable(place)
 
 
-def _measured(loader: Any) -> list[Any]:
-    """The DataLoaders of what was given.
+def _probe(place: LogPlace, loader: Any, loaders: list[Any] | None) -> Probe:
+    return Probe(place, loaders, living=[] if loaders is None else kept_iterators(loader))
+
+
+def _begun(make: Callable[[], Probe], place: LogPlace, ends: ExitStack) -> Probe | None:
+    """Begin to record, until `ends`; None where something of ours fails, which the run says.
 
     Raises:
-        UnsupportedError: there is none, or one that cannot be hooked any more.
+        StallscopeError: what the user can mend.
+    """
+    begun = None
+    try:
+        probe = make()
+        ends.callback(place.failures.insist, "taking the hooks off", probe.__exit__)
+        begun = probe.__enter__()
+    except StallscopeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the user's loop goes on without us
+        place.failures.note("the whole recording", error)
+    with place.failures.within("the resources"):
+        sampler = Sampler(place)
+        ends.callback(place.failures.insist, "the resources", sampler.__exit__)
+        sampler.__enter__()
+    return begun
+
+
+def _measured(loader: Any) -> list[Any] | None:
+    """The DataLoaders of what was given; None, which is all, where it may make them late.
+
+    Raises:
+        UnsupportedError: there is none.
     """
     loaders = find_loaders(loader)
     inner = getattr(loader, "base_dataloader", None)  # accelerate's, which this one iterates
     loaders += find_loaders(inner) if loaders else []
     kind = f"{type(loader).__module__}.{type(loader).__qualname__}"
+    if not loaders and type(loader).__module__ != "builtins":
+        return None
     if not loaders:
         raise UnsupportedError(
             f"there is no torch.utils.data.DataLoader in this {kind}, so its waits cannot be told "
             "from the outside; use ss.record, which iterates it itself"
-        )
-    if any(getattr(one, "_iterator", None) is not None for one in loaders):
-        raise UnsupportedError(
-            "the loader's persistent workers live already and cannot be hooked any more; "
-            "instrument it before it is first iterated, or use ss.record, which starts its own"
         )
     return loaders

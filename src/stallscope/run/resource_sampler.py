@@ -39,6 +39,7 @@ Half of the 1% that is promised, because waking up costs, too."""
 THINNED_AFTER: Final = 6000
 """Samples (ten minutes) after which the pause is doubled, and so on: a day is 20 MB at most."""
 
+_RESOURCES: Final = "the resources"
 _living: WeakSet[Sampler] = WeakSet()
 
 
@@ -51,6 +52,7 @@ class Sampler:
 
     def __init__(self, place: LogPlace) -> None:
         self._place = place
+        self.failures = place.failures
         self._sources: list[ResourceSource] = []
         self._said: set[str] = set()
         self._lines: JsonLines | None = None
@@ -63,11 +65,12 @@ class Sampler:
 
     def __enter__(self) -> Self:
         try:
-            with held_back(), suppress(OSError):  # no room for a few kB: logs will tell
-                self._open()
+            with held_back(), self.failures.within(_RESOURCES):
                 in_this_process.add(self)
-                _living.add(self)
-                self._start()
+                with suppress(OSError):  # no room for a few kB: logs will tell
+                    self._open()
+                    _living.add(self)
+                    self._start()
         except BaseException:  # an interrupt that was held back
             self.__exit__()
             raise
@@ -87,15 +90,16 @@ class Sampler:
         _living.discard(self)
         in_this_process.discard(self)
         if close:
-            self._stop()
+            self.failures.insist(_RESOURCES, self._stop)
             if self.interrupted:
                 signal.raise_signal(signal.SIGINT)
             if perf_counter_ns() - self._latest_ns > EVERY_NS // 2 or self._samples == 1:
-                self._sample()
+                with self.failures.within(_RESOURCES):
+                    self._sample()
         for source in self._sources:
-            source.close()
+            self.failures.insist(_RESOURCES, source.close)
         if self._lines is not None:
-            self._lines.close()
+            self.failures.insist(_RESOURCES, self._lines.close)
             self._lines = None
 
     # ---- the thread -------------------------------------------------------------------------
@@ -111,6 +115,10 @@ class Sampler:
         if not self._pauses and self in _living:
             self._start()
 
+    def failed(self, error: Exception) -> None:
+        """Note for the run that sampling has failed."""
+        self.failures.note(_RESOURCES, error)
+
     def interrupt_later(self) -> None:
         """Let the main thread feel an interrupt with the next sample."""
         self.interrupted = True
@@ -118,7 +126,8 @@ class Sampler:
 
     def _start(self) -> None:
         end = threading.Event()
-        thread = threading.Thread(target=self._run, args=(end,), name="stallscope", daemon=True)
+        run = self.failures.passing(_RESOURCES, self._run)
+        thread = threading.Thread(target=run, args=(end,), name="stallscope", daemon=True)
         self._thread = thread, end
         with suppress(RuntimeError):  # so many threads that there is no room for one more
             thread.start()
@@ -136,7 +145,8 @@ class Sampler:
             if self.interrupted:  # the fork is over by now
                 self.interrupted = False
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            self._sample()
+            with self.failures.within(_RESOURCES):
+                self._sample()
             spent_ns = thread_time_ns() - counted_ns
             counted_ns += spent_ns
             self._spent_ns += spent_ns
@@ -150,12 +160,13 @@ class Sampler:
 
     def _open(self) -> None:
         self._lines = JsonLines(self._place.resources())
-        for source in sources(self._place):
+        found = list(sources(self._place))
+        self._sources = [source for source in found if not isinstance(source, Missing)]
+        for source in found:
             if isinstance(source, Missing):
                 self._lines.say(missing=source.resources)
                 self._note([source.why] if source.why else [])
             else:
-                self._sources.append(source)
                 self._lines.say(limits=source.limits)
 
     def _sample(self) -> None:
@@ -193,6 +204,8 @@ def _at_fork(change: Callable[[Sampler], None]) -> None:
             change(sampler)
         except KeyboardInterrupt:  # noqa: PERF203 - each by itself
             sampler.interrupt_later()
+        except Exception as error:  # noqa: BLE001 - Python would print it amidst the user's output
+            sampler.failed(error)
 
 
 _before_fork = partial(_at_fork, Sampler.pause)

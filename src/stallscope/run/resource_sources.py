@@ -1,7 +1,8 @@
 """What a sample of the machine is read from: the kernel's counters in /proc, and NVML.
 
 The files stay open between two samples: a sample costs a fifth of what it costs through psutil,
-which also calls `open`; that is hooked while samples are made in this process.
+which also calls `open`; that is hooked while samples are made in this process. Over 500 lines, as a
+source is a dozen of them and all have one form.
 
 GPUs are read through NVML where its Python package (nvidia-ml-py) is installed; it is never needed.
 Functions and fields: docs.nvidia.com/deploy/nvml-api. "Busy" is NVML's `utilization.gpu`: the share
@@ -44,6 +45,9 @@ from stallscope.stages import (
     WORKER_CORES,
     WORKER_MAPPED,
     WORKER_MEMORY,
+    WORKER_PRIVATE,
+    WORKER_PROPORTIONAL,
+    WORKER_RESIDENT,
 )
 
 if TYPE_CHECKING:
@@ -69,12 +73,14 @@ _LOOK_EVERY: Final = 5
 _LOCKS_WAIT: Final = ("locks_lock_inode_wait", "flock_lock", "posix_lock", "fcntl_setlk")
 """Functions of Linux (fs/locks.c) in which a process sleeps until a file's lock is free."""
 _MOST_WORKERS: Final = 4
-_FIRST_LOOKS: Final = 3
+"""Workers whose memory is read."""
 _LOOK_NS: Final = 1_200_000_000
-"""Workers whose memory is read; pause between the first looks at it, so that a recording of a few
-seconds has some, and ..."""
+"""Pause between two looks at it, at least: a recording of a few seconds has some, whatever they
+cost, which are ..."""
+_FIRST_LOOKS: Final = 5
+"""... so many; ..."""
 _MEMORY_SHARE: Final = 0.005
-"""... the share of a core that all later ones may cost: 10 ms for each GB of a worker."""
+"""... all later ones may cost this share of a core. One takes 30 ms for each GB of a worker."""
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 _FIRST_NAMESPACE: Final = 0xEFFFFFFC
 """Inode of the first namespace of process ids (PROC_PID_INIT_INO in Linux); only in there are
@@ -384,7 +390,7 @@ class Processes(ResourceSource):
 
 
 class WorkerMemory(ResourceSource):
-    """The memory of the first workers, which the kernel adds up page by page: read seldom.
+    """The memory of the latest workers, which the kernel adds up page by page: read seldom.
 
     Args:
         place: where the workers' logs are.
@@ -397,21 +403,37 @@ class WorkerMemory(ResourceSource):
         FileIO("/proc/self/smaps_rollup").close()
 
     def read(self) -> Readings:
-        """Bytes of each: its own part, and all; nothing between two looks."""
+        """Bytes of each, see `stallscope.stages`; nothing between two looks."""
         now_ns, before_ns = perf_counter_ns(), thread_time_ns()
         if now_ns < self._due_ns:
             return {}
-        found: Readings = {WORKER_MEMORY: {}, WORKER_MAPPED: {}}
-        for pid in sorted(self._place.workers())[-_MOST_WORKERS:]:
-            with suppress(OSError):  # it has ended
+        found: Readings = {}
+        for pid in sorted(self._place.workers(), key=int)[-_MOST_WORKERS:]:
+            try:
                 with FileIO(f"/proc/{pid}/smaps_rollup") as file:
-                    kib = dict(re.findall(r"^(\w+): +(\d+) kB", _text(file), re.MULTILINE))
-                own = kib.get("Pss_Anon") or kib["Private_Dirty"]
-                found[WORKER_MEMORY][pid] = float(own) * 1024
-                found[WORKER_MAPPED][pid] = float(kib["Anonymous"]) * 1024
+                    fields = re.findall(r"^(\w+): +(\d+) kB", _text(file), re.MULTILINE)
+            except PermissionError as error:  # it runs as somebody else
+                self.notes = [f"the memory of a worker could not be read ({error.strerror})"]
+                continue
+            except OSError:  # it has ended
+                continue
+            kib = {name: float(number) * 1024 for name, number in fields}
+            if not kib:  # it is ending: it has no memory any more
+                continue
+            private = kib["Private_Clean"] + kib["Private_Dirty"]
+            for resource, value in (
+                (WORKER_MEMORY, kib.get("Pss_Anon") or kib["Private_Dirty"]),
+                (WORKER_MAPPED, kib["Anonymous"]),
+                (WORKER_RESIDENT, kib["Rss"]),
+                (WORKER_PROPORTIONAL, kib["Pss"]),
+                (WORKER_PRIVATE, private),
+            ):
+                found.setdefault(resource, {})[pid] = value
+        if not found:  # the first look does not wait for the second
+            return {}
         cost_ns = thread_time_ns() - before_ns
         self.apart_ns += cost_ns
-        self._reads += bool(found[WORKER_MEMORY])
+        self._reads += 1
         pause_ns = cost_ns / _MEMORY_SHARE if self._reads >= _FIRST_LOOKS else 0
         self._due_ns = now_ns + int(max(pause_ns, _LOOK_NS))
         return found

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import polars as pl
 
+from stallscope.apart import apart, computed_apart
 from stallscope.result import SavedResult
 from stallscope.run import summary
 from stallscope.run.decode import BATCHES, RESOURCES, SAMPLES, SPANS
@@ -181,6 +182,7 @@ class Run(SavedResult):
     others: tuple[Run, ...] = ()
     """The other loaders of the process (validation, say), those that took longest first."""
 
+    @computed_apart
     def spans(self, *, steady: bool = True) -> pl.DataFrame:
         """One row a span: `rank, pid, worker, epoch, batch, sample, stage, kind, start_ns, end_ns`.
 
@@ -196,18 +198,21 @@ class Run(SavedResult):
         return pl.concat([self.work, self._beside])
 
     @cached_property
+    @computed_apart
     def work(self) -> pl.DataFrame:
         """The spans of the workers' own work in the steady state, columns as of `spans`."""
         steady = self.batches.filter("steady").select("rank", "pid", "epoch", "batch")
         return summary.of_batches(self.all_spans, steady)
 
     @cached_property
+    @computed_apart
     def _beside(self) -> pl.DataFrame:
         """The spans beside the workers' work that belong to a steady step."""
         steady = self.steps().select(_BATCH).unique()
         return self.side_spans.join(steady, on=_BATCH, how="semi", maintain_order="left")
 
     @cached_property
+    @computed_apart
     def _stages(self) -> pl.DataFrame:
         stood = self.exposed() if self.all_steps.height else None
         return summary.of_loop(summary.stages(self.work), summary.stages(self._beside), stood)
@@ -221,6 +226,7 @@ class Run(SavedResult):
         return self._stages
 
     @cached_property
+    @computed_apart
     def _samples(self) -> pl.DataFrame:
         return summary.samples(self.work, self.all_samples)
 
@@ -230,7 +236,9 @@ class Run(SavedResult):
         Args:
             steady: only the steady state.
         """
-        return self._samples if steady else summary.samples(self.all_spans, self.all_samples)
+        if steady:
+            return self._samples
+        return apart(lambda: summary.samples(self.all_spans, self.all_samples))
 
     def steps(self, *, steady: bool = True) -> pl.DataFrame:
         """One row a step of the loop, columns of `STEPS`.
@@ -240,9 +248,10 @@ class Run(SavedResult):
         """
         if not steady:
             return self.all_steps
-        return self.all_steps.filter("steady")
+        return apart(lambda: self.all_steps.filter("steady"))
 
     @cached_property
+    @computed_apart
     def _stalls(self) -> StallBreakdown:
         return self._break_down(self.steps())
 
@@ -261,6 +270,7 @@ class Run(SavedResult):
         return self._resources if steady else self.all_resources
 
     @cached_property
+    @computed_apart
     def _resources(self) -> pl.DataFrame:
         """The samples that end in the steady state of their rank; none where no loop was seen."""
         used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
@@ -275,6 +285,16 @@ class Run(SavedResult):
         inside = pl.col("end_ns").is_between("first_ns", "last_ns") | pl.col("value").is_null()
         within = self.all_resources.join(ends, on="rank", maintain_order="left").filter(inside)
         return within.drop("first_ns", "last_ns")
+
+    @computed_apart
+    def memory(self) -> pl.DataFrame:
+        """What each worker has in each epoch: resident, proportional and private bytes.
+
+        Returns:
+            Columns of `run.worker_memory.WORKER_MEMORIES`, of the whole recording.
+        """
+        found: pl.DataFrame = import_module("stallscope.run.worker_memory").worker_memory(self)
+        return found
 
     def stalls(self) -> pl.DataFrame:
         """One row per stall: a wait that matters, as `stalls.thresholds` has it.
@@ -296,6 +316,7 @@ class Run(SavedResult):
         """
         return self._stalls.not_recorded_share
 
+    @computed_apart
     def exposed(self) -> pl.DataFrame:
         """Return what stalls the training loop, the longest part first.
 
@@ -305,6 +326,7 @@ class Run(SavedResult):
         return attribution.table(self._stalls.parts)
 
     @cached_property
+    @computed_apart
     def _patterns(self) -> pl.DataFrame:
         steps = self.all_steps.filter(self.all_steps["step"] >= self.settings.warmup)
         evidence = Evidence(
@@ -326,6 +348,7 @@ class Run(SavedResult):
         """
         return self._patterns
 
+    @computed_apart
     def trace(self, path: str | Path) -> Path:
         """Write everything as one timeline, for https://ui.perfetto.dev or chrome://tracing.
 

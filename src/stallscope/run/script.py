@@ -176,9 +176,9 @@ def _leave(watch: AbstractContextManager[object]) -> None:
             _tell(error)
 
 
-def _tell(error: BaseException) -> None:
-    """Say on stderr, if there still is one, what went wrong in saving the run."""
-    said = str(error) if isinstance(error, StallscopeError) else "the run may not be saved whole"
+def _tell(error: BaseException, means: str = "the run may not be saved whole") -> None:
+    """Say on stderr, if there still is one, what went wrong, and what that means."""
+    said = str(error) if isinstance(error, StallscopeError) else means
     with suppress(Exception):
         if not isinstance(error, StallscopeError | KeyboardInterrupt):  # a mistake of ours
             traceback.print_exception(error, chain=False)
@@ -210,7 +210,7 @@ def watching(
         raise WorkspaceError(f"no run can be written into {folder} ({error.strerror})") from error
     begun: list[Any] = []
     try:
-        with once_imported("torch", lambda: begun.extend(_begun(logs, name, warmup))):
+        with once_imported("torch", lambda: _begin(begun, logs, name, warmup)):
             yield
     finally:
         if os.getpid() == pid:  # a forked child that gets here must not end its parent's
@@ -219,8 +219,22 @@ def watching(
             done(_saved(folder, logs))
 
 
-def _begun(logs: Path, name: str, warmup: int) -> tuple[Any, ...]:
-    """A probe that records into this folder from now on, and a sampler."""
+def _begin(begun: list[Any], logs: Path, name: str, warmup: int) -> None:
+    """Record into this folder from now on; the script imports torch whatever comes of that.
+
+    Args:
+        begun: gets what is to be left at the end.
+        logs: the folder.
+        name: what is recorded.
+        warmup: steps at the start that are kept apart.
+    """
+    try:
+        _enter(begun, logs, name, warmup)
+    except Exception as error:  # noqa: BLE001 - the script goes on without us
+        _tell(error, "this script is not recorded")
+
+
+def _enter(begun: list[Any], logs: Path, name: str, warmup: int) -> None:
     from stallscope.hooks.loop_log import LogPlace, RecordingInfo
     from stallscope.hooks.probe import Probe
     from stallscope.isolation.workspace import log_capacity
@@ -229,9 +243,11 @@ def _begun(logs: Path, name: str, warmup: int) -> tuple[Any, ...]:
     place = LogPlace(logs, log_capacity(logs, 8))
     probe, sampler = Probe(place, None), Sampler(place)
     probe.__enter__()
-    RecordingInfo(name=name, warmup=warmup).leave_with(probe.marks)
+    begun.append(probe)
+    with place.failures.within("what the run says of itself"):
+        RecordingInfo(name=name, warmup=warmup).leave_with(probe.marks)
     sampler.__enter__()
-    return probe, sampler
+    begun.append(sampler)
 
 
 def _saved(folder: Path, logs: Path) -> Run | None:

@@ -70,7 +70,8 @@ def loaders(found: Events) -> list[int]:
     for track in owners.tracks.values():
         starts = [wait.start_ns for wait in track]
         for wait, until in zip(track, [*starts[1:], None], strict=True):
-            spent[owners.of(wait.key)] += (until or wait.end_ns) - wait.start_ns
+            end = found.seen_until(wait.end_ns, until or wait.end_ns)
+            spent[owners.of(wait.key)] += end - wait.start_ns
         for part in found.parts:
             at = bisect_left(starts, part.start_ns) - 1
             if part.stage in _TRAINS and at >= 0 and track[at].thread == part.thread:
@@ -85,8 +86,8 @@ class Owners:
     def __init__(self, found: Events) -> None:
         self._inner: dict[int, Counter[int]] = defaultdict(Counter)
         for wait in found.waits:
-            if loader_of(wait) <= OUTER:
-                self._inner[_outer(wait.key)].update(map(loader_of, wait.inside))
+            if wait.loader <= OUTER:
+                self._inner[_outer(wait.key)].update(inner.loader for inner in wait.inside)
         self.tracks: dict[int, list[Wait]] = defaultdict(list)
         """The loop's own waits by thread; without those for what has no loader inside."""
         for wait in found.waits:
@@ -105,11 +106,6 @@ def _outer(key: int) -> int:
     return OUTER if loader_and_epoch(key)[0] == OUTER else key
 
 
-def loader_of(wait: Wait) -> int:
-    """Number of the loader that was waited for."""
-    return loader_and_epoch(wait.key)[0]
-
-
 class Steps:
     """Puts the steps of the loop over one loader together."""
 
@@ -117,7 +113,7 @@ class Steps:
         self._found = found
         self._loader = loader
         self._owners = Owners(found)
-        self._recorded = any(loader_of(wait) == OUTER for wait in found.waits)
+        self._recorded = any(wait.loader == OUTER for wait in found.waits)
         self._parts = sorted(found.parts, key=lambda part: part.start_ns)
         self._part_starts = [part.start_ns for part in self._parts]
         self._collections = sorted(found.collections)
@@ -142,12 +138,29 @@ class Steps:
                 # The last step of all ends where its thread was last heard of
                 end = max(self._found.last_ns.get(thread, 0), wait.end_ns)
                 until = bounds[at] if at < len(bounds) else end
-                if batch is None or self._failed(wait, until):
+                in_gap = self._found.seen_until(wait.end_ns, until) < until
+                if batch is None or in_gap or self._failed(wait, until):
                     continue
                 near = track[bisect_left(starts, wait.end_ns) : bisect_left(starts, until)]
                 spans = self._use(wait, until, near)
-                yield PendingStep(number, wait, batch, spans, _restart(wait, begun, last, batch))
+                restart_ns = self._restart(wait, begun, last, batch)
+                yield PendingStep(number, wait, batch, spans, restart_ns)
                 number, last = number + 1, batch
+
+    def _restart(
+        self,
+        wait: Wait,
+        begun: list[tuple[int, int, int, int]],
+        last: Batch | None,
+        batch: Batch,
+    ) -> int | None:
+        """What making the iterator took, for the first batch that comes out of it."""
+        if last is not None and last.key == batch.key:
+            return None
+        at = bisect_left(begun, (wait.start_ns,)) - 1
+        if at < 0 or self._found.seen_until(begun[at][1], wait.start_ns) < wait.start_ns:
+            return None
+        return begun[at][1] - begun[at][0]
 
     def _failed(self, wait: Wait, until: int) -> bool:
         """Whether the recording's own step raised, so that its time says nothing."""
@@ -167,7 +180,7 @@ class Steps:
 
     def _batch(self, wait: Wait) -> Batch | None:
         """The batch that came: of the loader inside, where there is one."""
-        if loader_of(wait) > OUTER or self._loader == OUTER:
+        if wait.loader > OUTER or self._loader == OUTER:
             return wait.batch
         inside = [w.batch for w in wait.inside if w.batch and w.batch.loader == self._loader]
         return inside[-1] if inside else None
@@ -225,16 +238,6 @@ class Steps:
                 yield Interval(other.start_ns, min(other.end_ns, until), END_OF_EPOCH)
             elif other.key not in begun:
                 yield Interval(other.start_ns, min(other.end_ns, until), ANOTHER_LOADER)
-
-
-def _restart(
-    wait: Wait, begun: list[tuple[int, int, int, int]], last: Batch | None, batch: Batch
-) -> int | None:
-    """What making the iterator took, for the first batch that comes out of it."""
-    if last is not None and last.key == batch.key:
-        return None
-    at = bisect_left(begun, (wait.start_ns,)) - 1
-    return begun[at][1] - begun[at][0] if at >= 0 else None
 
 
 def _exclusive(intervals: list[Interval]) -> Iterator[Interval]:
@@ -341,7 +344,7 @@ def _step_row(
 
 def _wait_rows(steps: list[PendingStep], loader: int, who: Who) -> Iterator[tuple[Any, ...]]:
     for step in steps:
-        outer = loader_of(step.wait) <= OUTER < loader
+        outer = step.wait.loader <= OUTER < loader
         for wait in step.wait.inside if outer else [step.wait]:
             batch = wait.batch
             if batch is not None and (batch.loader == loader or not outer):
@@ -373,14 +376,16 @@ def _side_spans(
 
 
 def mark_steady(
-    batches: pl.DataFrame, steps: pl.DataFrame, deliveries: pl.DataFrame, warmup: int
+    batches: pl.DataFrame, tables: LoopTables, warmup: int
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Batches with `first` (of its process) and `steady`, and steps with `steady`.
 
-    What was made ahead and never used is left out, so that the same call gives the same count. A
-    recording too short to leave out its start keeps what there is.
+    A step may have waited for several batches, and used them all. What was made ahead and never
+    used is left out, so that the same call gives the same count. A recording too short to leave out
+    its start keeps what there is.
     """
-    first = _first(batches, deliveries)
+    steps = tables.steps
+    first = _first(batches, tables.deliveries)
     batches = batches.join(first, on=_BATCH, how="left", maintain_order="left")
     batches = batches.with_columns(pl.col("first").fill_null(value=False))
     if steps.is_empty():  # somebody else's loop, which was not seen: it uses what it gets
@@ -388,7 +393,10 @@ def mark_steady(
         presumed = batches.select(*_BATCH, step=order)
         return _of_steps(batches, _steady(presumed, batches, first, warmup)), steps
     chosen = _steady(steps, batches, first, warmup)
-    return _of_steps(batches, chosen), steps.with_columns(steady=chosen["steady"])
+    steady = chosen.filter("steady").select("rank", "step")
+    waited = tables.waits.join(steady, on=["rank", "step"], how="semi")
+    used = pl.concat([chosen.select(*_BATCH, "steady"), waited.select(*_BATCH, steady=True)])
+    return _of_steps(batches, used), steps.with_columns(steady=chosen["steady"])
 
 
 def _first(batches: pl.DataFrame, deliveries: pl.DataFrame) -> pl.DataFrame:

@@ -1,13 +1,11 @@
 """What objects hold, found without running any code of theirs.
 
-The DataLoaders inside of what the user points at, in a form that starts its own workers; attributes
-that are put back afterwards; and the Python functions of a pipeline. A part without Python code
-(made in C, compiled) is named, because it has no lines.
+Attributes that are put back afterwards, and the Python functions of a pipeline. A part without
+Python code (made in C, compiled) is named, because it has no lines.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 import gc
 import inspect
@@ -18,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, default_collate, default_convert
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data import default_collate, default_convert
 
-from stallscope.errors import UnsupportedError
 from stallscope.hooks import find_ops
 from stallscope.stages import COLLATE, GETITEM, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
+
+    from torch.utils.data import DataLoader
 
 
 _DEEPEST: Final = 8
@@ -90,12 +88,30 @@ def bindings_kept(holders: Iterable[Any]) -> Iterator[None]:
             attributes.update(values)
 
 
-def attributes_of(thing: Any, without: Container[str] = ()) -> Callable[[], None]:
-    """What to call to put the attributes of an object back to how they are now."""
+def attributes_of(
+    thing: Any, without: Container[str] = (), *, arrays: bool = True
+) -> Callable[[], None]:
+    """What to call to put the attributes of an object back to how they are now.
+
+    Args:
+        thing: has the attributes.
+        without: names of those that stay as they are then.
+        arrays: also put back what is in tensors and arrays; that takes a copy of them.
+    """
     attributes = own_attributes(thing)
     before = {name: value for name, value in attributes.items() if name not in without}
-    contents = {name: _content(value) for name, value in before.items()}
+    held = [one for value in before.values() for one in (value, *_buckets(value))]
+    contents = [
+        (value, _content(value))
+        for value in held
+        if arrays or not isinstance(value, (torch.Tensor, np.ndarray))
+    ]
     return functools.partial(_put_back, attributes, before, contents, without)
+
+
+def _buckets(value: Any) -> list[Any]:
+    """The lists in a list, in which a loader may gather what makes its next batches."""
+    return [one for one in children(value) if type(one) is list] if type(value) is list else []
 
 
 def _content(value: Any) -> Any:
@@ -115,16 +131,16 @@ def _content(value: Any) -> Any:
 def _put_back(
     attributes: dict[str, Any],
     before: dict[str, Any],
-    contents: dict[str, Any],
+    contents: list[tuple[Any, Any]],
     without: Container[str],
 ) -> None:
     for name in [*attributes]:
         if name not in before and name not in without:
             del attributes[name]
     attributes.update(before)
-    for name, content in contents.items():
+    for value, content in contents:
         if content is not None:
-            _refill(before[name], content)
+            _refill(value, content)
 
 
 def _version(value: torch.Tensor) -> int:
@@ -151,69 +167,6 @@ def _refill(value: Any, content: Any) -> None:
             value.update(content)
         else:
             value.extend(content)
-
-
-def find_loaders(loader: Any) -> list[DataLoader[Any]]:
-    """The DataLoader itself, or those that another iterable of batches holds."""
-    if isinstance(loader, DataLoader):
-        return [loader]
-    return [thing for thing in walk(loader, children) if isinstance(thing, DataLoader)]
-
-
-@contextmanager
-def private_copy(loader: Any) -> Iterator[Any]:
-    """The loader in a form that starts its own workers, and leaves the user's living ones alone.
-
-    Of a DataLoader that is a shallow copy. Anything else is taken as it is: the DataLoaders inside
-    of it forget their living workers for the length of the block, and the attributes of all that
-    holds one are put back.
-
-    Raises:
-        UnsupportedError: something keeps an iterator of its own, whose batches would be used up.
-    """
-    _check_ends(loader)
-    holders = [] if isinstance(loader, DataLoader) else [loader]
-    holders += [thing for thing in walk(loader, children) if thing is not loader and _holds(thing)]
-    for thing in [loader, *holders]:
-        _check_unshared(thing)
-    restores = [attributes_of(thing) for thing in holders]
-    try:
-        if isinstance(loader, DataLoader):
-            clone = copy.copy(loader)
-            vars(clone)["_iterator"] = None
-            yield clone
-        else:
-            for inner in find_loaders(loader):
-                vars(inner)["_iterator"] = None
-            yield loader
-    finally:
-        for restore in restores:
-            restore()
-
-
-def _holds(thing: Any) -> bool:
-    """Whether this is a DataLoader, or holds one."""
-    if isinstance(thing, (list, tuple, dict)):
-        return False
-    return any(isinstance(one, DataLoader) for one in (thing, *own_attributes(thing).values()))
-
-
-def _check_unshared(thing: Any) -> None:
-    others = [value for name, value in own_attributes(thing).items() if name != "_iterator"]
-    if any(isinstance(value, _BaseDataLoaderIter) for value in others):
-        raise UnsupportedError(
-            f"this {type(thing).__name__} keeps an iterator of its own, whose workers live "
-            "already: a recording would use up its batches. Give a plain DataLoader over the same "
-            "dataset, or iterate it yourself inside of ss.instrumented()"
-        )
-
-
-def _check_ends(loader: Any) -> None:
-    if type(loader).__module__.partition(".")[0] == "torchdata" and not find_loaders(loader):
-        raise UnsupportedError(
-            f"torchdata's {type(loader).__name__} keeps its threads and processes until it is gone "
-            "itself, so a recording would leave them behind. Give a DataLoader over the same data"
-        )
 
 
 class LoaderCallables:
@@ -325,10 +278,23 @@ def functions_with(codes: Iterable[CodeType]) -> dict[CodeType, list[FunctionTyp
     """
     wanted = list(codes)
     found: dict[CodeType, list[FunctionType]] = {}
-    for one in gc.get_referrers(*wanted) if wanted else ():
+    for one in _referrers(wanted) if wanted else ():
         if isinstance(one, FunctionType) and one.__code__ in wanted:
             found.setdefault(one.__code__, []).append(one)
     return found
+
+
+def _referrers(wanted: list[CodeType]) -> list[Any]:
+    """What refers to these, also what a training has frozen before it forks its workers."""
+    if not gc.get_freeze_count():
+        return gc.get_referrers(*wanted)
+    if gc.isenabled():
+        gc.collect()  # what is garbage by now would be frozen, too
+    gc.unfreeze()
+    try:
+        return gc.get_referrers(*wanted)
+    finally:
+        gc.freeze()
 
 
 def qualified(code: CodeType, function: FunctionType | None = None) -> str:

@@ -25,7 +25,8 @@ from stallscope.targets import factory
 from stallscope.targets import images as folder
 from stallscope.targets.factory import check_spawnable
 from stallscope.targets.images import sample_loader
-from stallscope.targets.object_graph import find_loaders
+from stallscope.targets.loaders import count_workers, find_loaders
+from stallscope.targets.object_graph import own_attributes
 
 Step = Callable[[Any], object]
 
@@ -85,14 +86,14 @@ class Target:
     """What a reader of the results has to know, in sentences."""
 
     @cached_property
-    def loaders(self) -> list[DataLoader[Any]]:
+    def loaders(self) -> list[Any]:
         """The `DataLoader` itself, or those inside of another iterable of batches."""
         return find_loaders(self.loader)
 
-    @property
+    @cached_property
     def num_workers(self) -> int:
-        """Worker processes of all its loaders."""
-        return sum(loader.num_workers for loader in self.loaders)
+        """Worker processes of all its loaders, also of one that its dataset owns."""
+        return count_workers(self.loader)
 
     @property
     def loads_here(self) -> bool:
@@ -104,9 +105,10 @@ class Target:
         """Samples a batch, also where a sampler of the user's says so; None where nothing does."""
         if not self.loaders:
             return None
-        loader = self.loaders[0]
-        sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-        size = loader.batch_size or getattr(sampler, "batch_size", None)
+        loader = self.loaders[0]  # fastai's has none of these
+        samplers = (getattr(loader, name, None) for name in ("batch_sampler", "sampler"))
+        sampler = next((one for one in samplers if one is not None), None)
+        size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
         return size if isinstance(size, int) else None
 
     @property
@@ -228,10 +230,16 @@ def _is_loader(value: Any) -> bool:
 
 
 def _is_dataset(value: Any) -> bool:
-    """Whether this is a dataset of torch or of Hugging Face; webdataset's loader is none."""
+    """Whether this is a dataset of torch or of Hugging Face.
+
+    None that goes through a loader: what it yields are batches (detectron2's, webdataset's).
+    """
     names = {cls.__name__ for cls in type(value).__mro__}
     parts = getattr(value, "pipeline", None) or ()  # webdataset: the first part reads
-    holds_loader = isinstance(parts, list) and any(isinstance(part, DataLoader) for part in parts)
+    held = [*(parts if isinstance(parts, list) else ())]
+    if isinstance(value, IterableDataset):
+        held += own_attributes(value).values()
+    holds_loader = any(isinstance(one, DataLoader) for one in held)
     return bool({"Dataset", "IterableDataset"} & names) and not holds_loader
 
 

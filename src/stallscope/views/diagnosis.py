@@ -28,7 +28,7 @@ from stallscope.diagnose.text import (
 )
 from stallscope.errors import StallscopeError
 from stallscope.files import packaged_folder
-from stallscope.units import count, words_of
+from stallscope.units import count, unbroken
 from stallscope.views.document import Block, Document, Notes, fill
 
 if TYPE_CHECKING:
@@ -113,9 +113,7 @@ class Findings(Block):
             "diagnosis.html",
             verdict=verdict,
             # no line of a large title ends between a value and its unit
-            title=" ".join(
-                word.replace(" ", "\N{NO-BREAK SPACE}") for word in words_of(verdict.title)
-            ),
+            title=unbroken(verdict.title),
             others=others,
             not_tested=NOT_TESTED,
             twice=Notes([TWICE]),

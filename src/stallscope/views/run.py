@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stallscope.run import stall_text
 from stallscope.run.saturation import find_saturated, sentence
 from stallscope.run.summary import headline, profile, remarks, stage_name
+from stallscope.run.worker_memory import named_growth
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stalls.loop_time import loop_breakdown
 from stallscope.units import count, plural, printable, seconds, share
@@ -142,4 +143,6 @@ def _notes(run: Run, found: Profile) -> list[str]:
         "collate · p50 and p95: where the stage occurred · waiting: not on a CPU"
     )
     of_loop = (note for note in stall_text.small_print(run) if note not in run.notes)
-    return [*notes, *remarks(found), *run.notes, *of_loop]
+    growth = named_growth(run)
+    grows = [growth] if growth else []
+    return [*notes, *remarks(found), *grows, *run.notes, *of_loop]

@@ -1,0 +1,157 @@
+"""What goes wrong in stallscope itself in the user's processes: noted for the run, passed over.
+
+Whatever of ours runs in the training's processes fails open: the user's call goes on as if nothing
+of ours were there, and the run says what is missing. A process appends what failed to one file of
+the recording, whether it has a log, has none yet or none any more. What was noted in this process
+is kept in memory, too: the disk may be full, or the folder gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+_FILE: Final = "failures.lines"
+_APPEND: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_MOST_KEPT: Final = 1000
+"""Ways to fail that a process keeps apart; each may name a sample."""
+_MOST_TOLD: Final = 50
+"""Ways to fail that a run tells of."""
+_LONGEST: Final = 300
+"""Letters of an error's text: what a user's object says of itself may be long."""
+
+
+@dataclass
+class _Failure:
+    """One way to fail in one process."""
+
+    missing: str
+    """What the run has not, or not all of."""
+    error: str
+    """What it said, and where it was raised."""
+    pid: int = field(default_factory=os.getpid)
+    times: int = 0
+
+
+_met: dict[tuple[Any, ...], _Failure] = {}
+"""All of this process and of the one that it was forked from."""
+
+
+@dataclass(frozen=True)
+class Failures:
+    """The failures of one recording.
+
+    Args:
+        folder: of the recording.
+    """
+
+    folder: Path
+
+    def note(self, missing: str, error: BaseException) -> None:
+        """Note that something of ours has failed; never fails itself.
+
+        Args:
+            missing: what the run has not, or not all of, as the beginning of a sentence.
+            error: what was raised.
+        """
+        with suppress(Exception):
+            told = _told(error) if len(_met) < _MOST_KEPT else "and other errors"
+            key = self.folder, os.getpid(), missing, told
+            failure = _met.get(key) or _met.setdefault(key, _Failure(missing, told))
+            failure.times += 1
+            if failure.times & (failure.times - 1) == 0:  # 1, 2, 4, 8: a hot loop may fail for ever
+                self._append(json.dumps(vars(failure)) + "\n")
+
+    def within(self, missing: str) -> _Within:
+        """Note an exception that leaves the block, and go on after the block."""
+        return _Within(self, missing)
+
+    def passing(self, missing: str, function: Callable[..., object]) -> Callable[..., None]:
+        """Make a function that calls this one and notes what it raises."""
+
+        def call(*args: Any, **named: Any) -> None:
+            try:
+                function(*args, **named)
+            except Exception as error:  # noqa: BLE001 - ours is never the user's
+                self.note(missing, error)
+
+        return call
+
+    def insist(self, missing: str, function: Callable[[], object]) -> None:
+        """Call what takes something off, and once more if it raises: little may be left behind."""
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001 - ours is never the user's
+            self.note(missing, error)
+            with self.within(missing):
+                function()
+
+    def sentences(self) -> Iterator[str]:
+        """What failed, in all processes of the recording together."""
+        times: dict[tuple[str, str], dict[int, int]] = {}
+        for failure in self._all():
+            of = times.setdefault((failure.missing, failure.error), {})
+            of[failure.pid] = max(of.get(failure.pid, 0), failure.times)
+        for (missing, error), of in islice(times.items(), _MOST_TOLD):
+            total = sum(of.values())
+            often = "once" if total == 1 else f"{total:,} times or more"
+            why = f"because stallscope failed there {often} ({error})"
+            yield f"{missing}: missing in part or not done, {why}"
+        if len(times) > _MOST_TOLD:
+            yield f"stallscope failed in {len(times) - _MOST_TOLD:,} more ways, which are not told"
+
+    def _append(self, line: str) -> None:
+        descriptor = os.open(self.folder / _FILE, _APPEND, 0o600)  # not `open`, which is hooked
+        try:
+            os.write(descriptor, line.encode("ascii"))
+        finally:
+            os.close(descriptor)
+
+    def _all(self) -> Iterator[_Failure]:
+        with suppress(OSError):
+            for line in (self.folder / _FILE).read_text("ascii", "replace").splitlines():
+                with suppress(ValueError, TypeError):  # a killed process may leave half a line
+                    yield _Failure(**json.loads(line))
+        mine = self.folder, os.getpid()
+        yield from (failure for key, failure in list(_met.items()) if key[:2] == mine)
+
+
+class _Within:
+    """A block whose exceptions are noted and go no further."""
+
+    def __init__(self, failures: Failures, missing: str) -> None:
+        self._failures = failures
+        self._missing = missing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, Exception):  # none, or an interrupt, which is the user's
+            return False
+        self._failures.note(self._missing, error)
+        return True
+
+
+def _told(error: BaseException) -> str:
+    """What an error says, where it was raised, and the one that was under way then."""
+    text, trace = type(error).__name__, error.__traceback__
+    with suppress(Exception):  # it may hold an object of the user's
+        text = repr(error)[:_LONGEST]
+        if error.__context__ is not None:
+            text = f"{text} after {error.__context__!r}"[: 2 * _LONGEST]
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return text
+    file = os.path.basename(trace.tb_frame.f_code.co_filename.partition(" (")[0])  # noqa: PTH119
+    return f"{text} in {file}, line {trace.tb_lineno}"

@@ -1,0 +1,34 @@
+"""Somebody else on the machine: a process that burns a core in bursts of 0.2 to 3 s."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def neighbour() -> Iterator[None]:
+    """Burn a core in bursts meanwhile."""
+    process = get_context("spawn").Process(target=_bursts, daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def _bursts() -> None:
+    draw = random.Random(os.getpid())
+    while True:
+        end_s = time.monotonic() + draw.uniform(0.2, 3.0)
+        while time.monotonic() < end_s:
+            sum(range(1000))
+        time.sleep(draw.uniform(0.2, 3.0))

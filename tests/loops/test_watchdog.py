@@ -1,0 +1,178 @@
+"""Waits for batches that never come: each ends, says where the worker stands, and leaves nothing.
+
+Hooks, processes, threads and folders that were left would fail every test (`conftest.py`).
+"""
+
+import math
+import multiprocessing
+import sys
+import time
+
+import polars as pl
+import pytest
+from support.faulty_datasets import (
+    Hangs,
+    NeverArrives,
+    StandsStill,
+    StandsStillInWorkers,
+    UsesPolars,
+)
+from support.loaders import Noise
+from torch.utils.data import DataLoader
+from torch.utils.data import _utils as torch_utils
+
+import stallscope as ss
+from stallscope import pyspy_calls
+from stallscope.errors import NoBatchError
+from stallscope.hooks.probe import shut_down
+from stallscope.loops import watchdog
+
+
+class Patience:
+    """Stands in for the clock of a watchdog: a wait lasts too long when nothing is left to come."""
+
+    budget_s, longest_s, after_s = 60.0, None, 0.0
+
+    def __init__(self, dataset, used):
+        self.others = {process.pid for process in multiprocessing.active_children()}
+        self.stands, self.used = dataset.stands, used
+        self.before = dataset.bad // 2
+
+    def ends_s(self, since_s):
+        hangs = self.stands.wait(0) and len(self.used) >= self.before
+        return since_s + self.after_s if hangs else math.inf
+
+
+def hanging(monkeypatch, dataset, verb=ss.record):
+    """The error of a measurement whose loader hangs."""
+    used = []
+    monkeypatch.setattr(watchdog, "_Patience", lambda _: Patience(dataset, used))
+    monkeypatch.setattr(watchdog, "_LOOK_EVERY_S", 0.2)
+    is_loader = isinstance(dataset, NeverArrives)
+    with pytest.raises(NoBatchError) as caught:
+        verb(dataset if is_loader else DataLoader(dataset, 2, num_workers=2), used.append)
+    error = caught.value.with_traceback(None)
+    error.notes = "\n".join(getattr(error, "__notes__", []))
+    return error
+
+
+class TestWorkersThatStandStill:
+    @pytest.mark.parametrize(
+        ("how", "state"),
+        [
+            ("stopped", "it is stopped, as by SIGSTOP"),
+            ("deadlock", "it sleeps"),
+            ("endless loop", "it is computing"),
+        ],
+    )
+    def test_for_any_reason(self, monkeypatch, how, state):
+        """The wait ends, and the error says where the worker stands."""
+        error = hanging(monkeypatch, StandsStill(how, bad=0))
+
+        assert "owes batch 0 and stands in StandsStill.load_for_ever (faulty_data" in str(error)
+        assert state in str(error)
+
+    def test_what_is_known_then(self, monkeypatch):
+        """The stack without anything of ours, and the run until then."""
+        error = hanging(monkeypatch, StandsStill())
+
+        assert "Hangs.__getitem__ (faulty_datasets.py:" in error.notes
+        assert "stage " not in error.notes
+        assert 4 == error.run.all_steps.height
+        assert {0, 1} == set(error.run.all_spans["worker"])
+
+    @pytest.mark.parametrize("verb", [ss.ladder, ss.flame, ss.diagnose])
+    def test_in_other_measurements(self, monkeypatch, verb):
+        """They end like a recording."""
+        error = hanging(monkeypatch, StandsStill(bad=0), verb)
+
+        assert "owes batch 0 and stands in" in str(error)
+
+    def test_while_orders_are_measured(self, monkeypatch):
+        """The samples of this process are made, and the first wait for a worker ends."""
+        error = hanging(monkeypatch, StandsStillInWorkers(), lambda loader, _: ss.orders(loader))
+
+        assert "owes batch 0 and stands in Hangs.load_for_ever (faulty_data" in str(error)
+        assert "StandsStillInWorkers.__getitem__ (faulty_datasets.py:" in error.notes
+
+    def test_where_py_spy_is_not_there(self, monkeypatch):
+        """The error says so, and what the system knows of the worker."""
+        monkeypatch.setattr(pyspy_calls, "executable", lambda: None)
+
+        error = hanging(monkeypatch, StandsStill("stopped", bad=0))
+
+        assert "its stack cannot be read (py-spy is not installed" in str(error)
+        assert "it is stopped" in str(error)
+
+    @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are spawned")
+    def test_for_threads_of_polars(self, monkeypatch):
+        """The error says why it waits, and what helps."""
+        pl.DataFrame({"a": [1]}).filter(pl.col("a") > 0)
+        monkeypatch.setattr(Patience, "after_s", 0.3)
+
+        error = hanging(monkeypatch, UsesPolars())
+
+        assert "polars had been used in this process" in str(error)
+        assert 'multiprocessing_context="forkserver"' in str(error)
+
+    def test_beside_a_loader_of_the_users(self, monkeypatch):
+        """The workers of another loader that is going on stay alive."""
+        mine = iter(DataLoader(Noise(64), 2, num_workers=1))
+        next(mine)
+
+        hanging(monkeypatch, StandsStill())
+
+        assert mine._workers[0].is_alive()
+        mine._shutdown_workers()
+
+    def test_when_the_loop_ends_before_it_waits_for_them(self, monkeypatch):
+        """A stopped worker, which cannot be told to end, is killed."""
+        monkeypatch.setattr(torch_utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
+        dataset = StandsStill("stopped", bad=0)
+        iterator = iter(DataLoader(dataset, 1, num_workers=1))
+        dataset.stands.wait()
+
+        shut_down(iterator)
+
+        assert not iterator._workers[0].is_alive()
+
+
+class TestOtherWaits:
+    def test_for_what_is_no_loader_of_torchs(self, monkeypatch):
+        """The wait is interrupted: there is no worker whose end would end it."""
+        monkeypatch.setattr(watchdog, "_ENDING_S", 0.1)
+
+        error = hanging(monkeypatch, NeverArrives())
+
+        assert "no worker is known" in str(error)
+        assert 2 == error.run.all_steps.height
+
+    def test_of_a_loop_that_is_only_watched(self, monkeypatch):
+        """It is never ended: it is the user's."""
+        monkeypatch.setattr(torch_utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
+        monkeypatch.setattr(watchdog, "START_GRACE_S", -100.0)
+
+        with pytest.raises(RuntimeError, match="timed out after 1 seconds"), ss.instrumented():
+            list(DataLoader(Hangs(), 2, num_workers=2, timeout=1))
+
+
+class TestHowLongAWaitMayTake:
+    def test_for_the_first_batch(self):
+        """As long as the budget, and half a minute: workers start and import."""
+        patience = watchdog._Patience(60)
+
+        assert 90 == pytest.approx(patience.ends_s(time.monotonic()) - time.monotonic(), abs=1)
+
+    def test_for_another_batch(self):
+        """As long as the budget, and ten seconds."""
+        patience = watchdog._Patience(60)
+        patience.longest_s = 0.5
+
+        assert 70 == pytest.approx(patience.ends_s(time.monotonic()) - time.monotonic(), abs=1)
+
+    def test_for_a_batch_of_a_slow_loader(self):
+        """Four times as long as the longest until then, also where it began after the budget."""
+        patience = watchdog._Patience(1)
+        patience.longest_s = 20
+
+        assert 1e9 + 80 == patience.ends_s(1e9)

@@ -1,0 +1,169 @@
+"""A recording of any length: what is kept is small, covers all of it, and can always be read."""
+
+import multiprocessing
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+import stallscope as ss
+from stallscope.hooks import loop_log, stretches
+from stallscope.hooks.loop_log import LogPlace, Mark, read_marks
+from stallscope.hooks.probe import shut_down
+from stallscope.hooks.stage_log import Header
+from stallscope.hooks.stretches import Stretches
+from stallscope.run import record
+from stallscope.run.read_logs import collect
+
+MOST_BYTES = 4_000_000
+STEPS = 480
+STEPS_PER_STRETCH = 12
+
+
+@pytest.fixture
+def steps_of(monkeypatch):
+    """Recordings with little room, whose stretches are counted in steps and not in seconds."""
+    steps = multiprocessing.Value("q", 0)
+
+    def small(folder, _capacity):
+        return LogPlace(folder, 5000, most_bytes=MOST_BYTES)
+
+    monkeypatch.setattr(record, "LogPlace", small)
+    monkeypatch.setattr(Stretches, "now", lambda _: steps.value // STEPS_PER_STRETCH)
+    monkeypatch.setattr(Stretches, "next_ns", lambda _: 0)  # so it is looked at each batch
+    monkeypatch.setattr(loop_log, "_MAIN_ROWS", 2000)
+    monkeypatch.setattr(loop_log, "_WORKER_ROWS", 1000)
+    monkeypatch.setattr(stretches, "_LEAST_BYTES", 16384)
+    return steps
+
+
+@dataclass
+class Loop:
+    """What a loop saw of its own recording."""
+
+    run: Any
+    times_ns: np.ndarray
+    largest_bytes: int
+
+
+def iterate(loader, steps, folder):
+    """Iterate it for so many steps."""
+    times_ns, sizes = [], []
+    with ss.instrumented(warmup=0) as watch:
+        (logs,) = folder.glob("stallscope-*")
+        while steps.value < STEPS:
+            for _ in loader:
+                steps.value += 1
+                times_ns.append(time.perf_counter_ns())
+                sizes.append(sum(path.stat().st_size for path in logs.iterdir()))
+    if loader._iterator is not None:
+        shut_down(loader._iterator)
+    return Loop(watch.run, np.array(times_ns), max(sizes))
+
+
+@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "respawned"])
+def test_the_logs_stay_small_and_cover_the_whole_recording(
+    steps_of, tmp_path, monkeypatch, persistent
+):
+    """However long workers live, pieces of all of it are kept, and the run says how much.
+
+    In each piece steps and batches belong together, and no step reaches over a gap.
+    """
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    loader = DataLoader(range(240), 2, num_workers=2, persistent_workers=persistent)
+
+    loop = iterate(loader, steps_of, tmp_path)
+
+    run, steps = loop.run, loop.run.all_steps
+    assert loop.largest_bytes < MOST_BYTES
+    assert 40 < steps.height < 0.6 * STEPS
+    made = run.deliveries.drop_nulls("made_ns")
+    for seen_ns in (steps["start_ns"], made["made_ns"]):
+        early, late = np.quantile(loop.times_ns - loop.times_ns[0], [0.3, 0.7])
+        first = steps["start_ns"].min()
+        assert seen_ns.min() - first < early < late < seen_ns.max() - first
+    assert steps.join(made, on=["epoch", "batch"]).height > 0.7 * steps.height
+    said = [note for note in run.notes if "pieces of the recording were kept" in note]
+    assert 1 == len(said), run.notes
+    assert not any("left no log" in note for note in run.notes)
+
+
+def test_a_step_does_not_reach_over_a_gap(tmp_path):
+    """Where files of the loop were deleted, the step before is left out, and none is that long."""
+    place = LogPlace(tmp_path, 100, stretch_ns=1)
+    marks = place.open_marks(loop_log.MAIN)
+    key = loop_log.epoch_key(1, 0)
+    marks.mark(Mark.ITER, key)
+    marks.mark(Mark.ITERATED, key)
+    for number in range(12):
+        marks.mark(Mark.WAIT, key)
+        marks.mark(Mark.GOT, key, number)
+        marks.turn_over()
+    marks.retire()
+    for path in place.marks():
+        if read_marks(path).turn in {4, 5, 6}:
+            path.unlink()
+
+    run = collect(place).run
+
+    # Those in the files; the last one before the gap has no end, the first one after it no past
+    assert [0, 1, 2, 8, 9, 10, 11] == run.all_steps["batch"].to_list()
+    assert any(note.startswith("2 pieces of the recording were kept") for note in run.notes)
+
+
+class TestStretches:
+    def test_deletes_whole_stretches_but_not_the_first_and_the_latest(self, tmp_path):
+        """The files of a number go together, and what is left fits into half of the room."""
+        kept = Stretches(tmp_path, 0, most_bytes=40 << 16)
+        for number in range(50):
+            for kind in ("events", "names"):
+                (tmp_path / f"7-0-{number}-{number}.{kind}").touch()
+        (tmp_path / "samples.resources").touch()
+
+        kept.thin()
+
+        left = {int(path.stem.split("-")[-1]) for path in tmp_path.glob("7-*")}
+        assert {0, 48, 49} < left
+        assert 2 * len(left) == len([*tmp_path.glob("7-*")]) <= 20
+        assert max(b - a for a, b in zip(sorted(left), sorted(left)[1:], strict=False)) < 20
+        assert (tmp_path / "samples.resources").exists()
+
+    def test_does_nothing_while_there_is_room(self, tmp_path):
+        """Nothing is deleted as long as all fits."""
+        (tmp_path / "7-0-1-0.events").write_bytes(bytes(1000))
+        (tmp_path / "7-0-2-1.events").write_bytes(bytes(1000))
+
+        Stretches(tmp_path, 0).thin()
+
+        assert 2 == len([*tmp_path.iterdir()])
+
+
+class TestFiles:
+    def test_the_next_one_begins_when_one_is_half_full(self, tmp_path):
+        """A file says again what its numbers stand for; nothing of the other is lost."""
+        marks = LogPlace(tmp_path, 100).open_marks(0)
+        marks.say(part=1, stage=("forward", "step", False))
+        for number in range(10_100):
+            marks.mark(Mark.MADE, 0, number)
+            marks.turn_over()
+        marks.retire()
+
+        first, second = sorted(map(read_marks, LogPlace(tmp_path, 0).marks()), key=lambda p: p.turn)
+        assert [0, 1] == [first.turn, second.turn]
+        assert 10_100 == len(first.rows) + len(second.rows)
+        assert first.stages == second.stages != {}
+
+    def test_none_begins_after_the_recording(self, tmp_path):
+        """A worker that lives on is told to stop, also where it is about to begin a file."""
+        place = LogPlace(tmp_path, 100, stretch_ns=1)
+        log = place.open(0)
+        place.stretches().end()
+
+        assert not log.turn_over()
+        assert log.header[Header.STOP]
+        assert 1 == len(place.logs())
+        log.close()

@@ -1,0 +1,255 @@
+"""What the workers' memory grows by, from planted looks and from real workers."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from support.build_run import a_run, deliveries_of, steps_of
+from torch.utils.data import DataLoader, Dataset
+
+import stallscope as ss
+from stallscope.run import resource_sources
+from stallscope.run.decode import RESOURCES
+from stallscope.run.resource_sources import PROC
+from stallscope.run.worker_memory import WORKER_MEMORIES, memory_growth
+from stallscope.stages import (
+    MEMORY,
+    WORKER_MAPPED,
+    WORKER_MEMORY,
+    WORKER_PROPORTIONAL,
+    WORKER_RESIDENT,
+)
+
+SECOND = 1_000_000_000
+
+
+def looked_at(own_mb, all_mb, *, free_mb=None, **made):
+    """A run of one worker whose memory was looked at once a second."""
+    rows = [
+        (0, n * SECOND, (n + 1) * SECOND, resource, "100", 1e6 * value, None)
+        for resource, values in ((WORKER_MEMORY, own_mb), (WORKER_MAPPED, all_mb))
+        for n, value in enumerate(values)
+    ]
+    for device, mb in (free_mb or {}).items():
+        rows.append((0, 0, SECOND, MEMORY, device, 1e9, 1e9 + 1e6 * mb))
+    run = a_run([{"fetch": 2.0}] * 80, steps=steps_of([0.25] * 20), **made)
+    return replace(run, all_resources=pl.DataFrame(rows, RESOURCES, orient="row", strict=False))
+
+
+class TestGrowth:
+    def test_pages_that_are_copied_add_nothing_to_what_is_mapped(self):
+        """Half of a page that one worker shares was its own: 10 MB a second more are 20 MB copied.
+
+        It ends when all is its own.
+        """
+        found = memory_growth(looked_at([100, 110, 120, 130], [500] * 4, free_mb={"machine": 900}))
+
+        assert found.copied
+        assert 20e6 == pytest.approx(found.bytes_per_s)
+        assert 60e6 == pytest.approx(found.grown_bytes)
+        assert (500e6, None) == (found.end_bytes, found.left_s)
+        assert found.sentence().startswith("The workers copy what they share with the main process")
+
+    def test_what_is_kept_is_new_memory_and_fills_the_nearest_limit(self):
+        """20 MB a second more, also of what is mapped: 400 MB are full in 20 s."""
+        limits = {"machine": 900, "container": 400}
+
+        found = memory_growth(looked_at([100, 120, 140, 160], [500, 520, 540, 560], free_mb=limits))
+
+        assert not found.copied
+        assert (20.0, "container") == (pytest.approx(found.left_s), found.limit)
+        assert found.end_bytes is None
+        assert found.sentence().endswith("the memory of the container is full in 20 s")
+
+    def test_copies_that_the_memory_has_no_room_for_have_no_end_either(self):
+        """370 MB more would be copied, and 100 MB are free."""
+        found = memory_growth(looked_at([100, 110, 120, 130], [500] * 4, free_mb={"machine": 100}))
+
+        assert found.copied
+        assert (None, 5.0) == (found.end_bytes, pytest.approx(found.left_s))
+
+    def test_both_at_once_are_told_by_their_shares(self):
+        """Of 10 MB of new pages and 10 MB of copies, the copies were half its own before."""
+        found = memory_growth(looked_at([100, 115, 130, 145], [500, 510, 520, 530]))
+
+        assert not found.copied
+        assert "50% of it copies of what the main process holds" in found.rate()
+
+    def test_the_growth_of_a_sample_is_told(self):
+        """Batches of 4 every 0.35 s: 20 MB a second are 1.75 MB a sample."""
+        found = memory_growth(looked_at([100, 120, 140, 160], [500, 520, 540, 560]))
+
+        assert 1.75e6 == pytest.approx(found.sample_bytes)
+
+    def test_workers_that_end_with_the_epoch_fill_nothing(self):
+        """New ones came after 2 s: 900 MB at 20 MB a second are not met."""
+        run = looked_at([100, 120, 140, 160], [500, 520, 540, 560], free_mb={"machine": 900})
+        made = {"worker": 0, "asked_ns": 0, "taken_ns": 0}
+        lives = [
+            made | {"pid": pid, "batch": pid + place, "made_ns": place * SECOND}
+            for pid in (100, 200)
+            for place in (0, 1, 2)
+        ]
+        found = memory_growth(replace(run, deliveries=deliveries_of(*lives)))
+
+        assert found.left_s is None
+        assert found.sentence().startswith(
+            "The workers' memory grows until they end with the epoch"
+        )
+
+    @pytest.mark.parametrize(
+        "own_mb",
+        [
+            pytest.param([100, 160, 160, 160], id="a cache that was filled"),
+            pytest.param([100, 160, 162, 163], id="a cache that is nearly full"),
+            pytest.param([100, 150, 120, 170], id="garbage that is collected now and then"),
+            pytest.param([100, 100, 100, 160], id="one large sample"),
+            pytest.param([100, 160], id="two looks"),
+        ],
+    )
+    def test_what_does_not_grow_all_the_time_is_nothing(self, own_mb):
+        """Each of them has more in the end than in the beginning."""
+        assert memory_growth(looked_at(own_mb, [5 * mb for mb in own_mb])) is None
+
+    def test_the_start_of_a_worker_is_no_growth(self):
+        """It grows until it has made its second batch, and one look at it is left."""
+        made = {"pid": 100, "batch": 0, "asked_ns": 0, "taken_ns": 0}
+        batches = [made | {"made_ns": 2 * SECOND}, made | {"batch": 1, "made_ns": 45 * 10**8}]
+        run = looked_at([100, 500, 900, 1300, 1700], [5000] * 5)
+
+        assert memory_growth(run) is not None
+        assert memory_growth(replace(run, deliveries=deliveries_of(*batches))) is None
+
+
+class TestTable:
+    def test_a_row_has_the_last_look_of_an_epoch(self):
+        """A worker that lives for two epochs has two rows, of which each has its own look."""
+        made = {"pid": 100, "asked_ns": 0, "taken_ns": 0, "arrived_ns": 0}
+        epochs = [made | {"epoch": n, "made_ns": (3 * n + 1) * SECOND} for n in range(3)]
+        rows = [
+            (0, n * SECOND, (n + 1) * SECOND, resource, "100", scale * value, None)
+            for resource, scale in ((WORKER_RESIDENT, 3.0), (WORKER_PROPORTIONAL, 2.0))
+            for n, value in enumerate([1, 2, 3, 4, 5])
+        ]
+        resources = pl.DataFrame(rows, RESOURCES, orient="row", strict=False)
+        run = replace(looked_at([], []), all_resources=resources)
+
+        table = replace(run, deliveries=deliveries_of(*epochs)).memory()
+
+        assert list(WORKER_MEMORIES) == table.columns
+        assert [(0, 9.0, 6.0, None), (1, 15.0, 10.0, None), (2, None, None, None)] == table.select(
+            "epoch", "resident_bytes", "proportional_bytes", "private_bytes"
+        ).rows()
+
+
+class TestWhereItShows:
+    def test_the_chart_is_titled_with_it(self):
+        """Nothing is saturated: the growth is the answer, and own and mapped memory are a row."""
+        run = looked_at([1000, 1100, 1200, 1300], [5000] * 4)
+
+        figure = run.plot("resources")
+
+        assert figure.title.startswith("The workers copy what they share with the main process")
+        shown = "\n".join(text.get_text() for ax in figure.axes for text in ax.texts)
+        assert "workers' memory" in shown
+        assert "5.0 GB with shared (dashed)" in shown
+
+    def test_a_run_says_it_in_its_notes(self):
+        """In a terminal, too; where it is a heap that settles nothing is said."""
+        grows = str(looked_at([1000, 1100, 1200, 1300], [5000] * 4))
+        settles = str(looked_at([1000, 1001, 1002, 1003], [5000] * 4))
+
+        assert "The workers copy what they share" in " ".join(grows.split())
+        assert "The workers copy what they share" not in " ".join(settles.split())
+
+
+class Kept(Dataset):
+    """One megabyte more with every sample, none of it from what the main process has freed."""
+
+    def __init__(self):
+        self.kept = []
+
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        page = mmap.mmap(-1, 1_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        page.write(bytes(1_000_000))
+        self.kept.append(page)
+        return index
+
+
+class Rows(Dataset):
+    """Small Python objects, of which every sample touches some thousand."""
+
+    def __init__(self):
+        self.rows = [f"images/{number:06d}.jpg" + " " * 300 for number in range(480_000)]
+
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        first = 3000 * (index % 160)
+        return sum(len(self.rows[place]) for place in range(first, first + 3000))
+
+
+class Plain(Dataset):
+    """Samples of many sizes, of which none is kept."""
+
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return len(bytearray(1_000_000 + 40_000 * (index % 97)))
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """Look at the workers' memory several times a second, whatever it costs."""
+    monkeypatch.setattr(resource_sources, "_LOOK_NS", SECOND // 5)
+    monkeypatch.setattr(resource_sources, "_FIRST_LOOKS", 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("often")
+@pytest.mark.skipif(not PROC.exists(), reason="no /proc")
+class TestRealWorkers:
+    @staticmethod
+    def recorded(dataset):
+        loader = DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context="fork")
+        return ss.record(loader, ss.simulated_step(0.02), batches=32, budget_s=15)
+
+    def test_a_list_that_grows_is_a_leak(self):
+        """A megabyte a sample, to a few per cent, and no end."""
+        run = self.recorded(Kept())
+        found = memory_growth(run)
+
+        each = run.memory().drop_nulls()
+        assert 2 == each.height
+        assert (each["resident_bytes"] > each["proportional_bytes"]).all()
+        assert (each["proportional_bytes"] > each["private_bytes"]).all()
+        assert found.matters
+        assert found.copied_share < 0.25
+        assert 0.5e6 < found.sample_bytes < 2e6
+        assert found.left_s > 0
+
+    def test_objects_that_are_touched_are_copied(self):
+        """Two workers copy the pages of 160 MB of strings; nothing of it is new."""
+        found = memory_growth(self.recorded(Rows()))
+
+        assert found.matters
+        assert found.copied
+        assert found.left_s is not None or found.end_bytes > found.grown_bytes
+
+    def test_a_healthy_loader_is_not_named(self):
+        """Its samples differ in size, and are freed."""
+        found = memory_growth(self.recorded(Plain()))
+
+        assert found is None or not found.matters

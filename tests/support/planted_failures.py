@@ -1,0 +1,185 @@
+"""Failures of stallscope's own functions, planted while they run in a training's processes.
+
+All functions are found by looking: a hook that is new is among them without being named here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import mmap
+import pkgutil
+import sys
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import stallscope.hooks
+from stallscope.hooks import failures, hot_path, libraries
+from stallscope.hooks.loop_log import Mark, MarkWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OURS = [
+    *(
+        f"stallscope.hooks.{module.name}"
+        for module in pkgutil.iter_modules(stallscope.hooks.__path__)
+    ),
+    "stallscope.run.resource_sampler",
+]
+"""Modules that run in the processes of a training."""
+AROUND = {
+    "fetchers.DatasetStandIn.__getitem__",
+    "fetchers.DatasetStandIn.__getattr__",
+    "hot_path._SampleIterator.__iter__",
+    "hot_path._SampleIterator.__next__",
+    "iterators.Wrappers._batches",
+    "iterators.Wrappers._next",
+    "libraries.Batches.__iter__",
+    "libraries.Batches.__next__",
+    "libraries.StageIterator.__getattr__",
+    "libraries.StageIterator.__iter__",
+    "libraries.StageIterator.__next__",
+    "training_step.stage.__enter__",
+    "training_step.stage.__exit__",
+    "training_step.stage.__init__",
+    "worker.WorkerEntry.__call__",
+}
+"""What stands between the user's caller and the user's function: what it calls can fail, not it."""
+OF_PYTHON = {"ops.Ops._forget", "patches.ByIdentity._forget", "patches.unlock_in_child"}
+"""Python calls these when an object dies or at a fork, and lets nothing out that they raise."""
+LAST_RESORT = "failures."
+"""What notes failures has nobody to note its own: it suppresses them."""
+HOT = ("in_sample", "at_work", "read_cpu", "enter_batch", "leave", "clock_with_cpu", "failed",
+       "file", "begin_key", "pixels", "method", "call")  # fmt: skip
+"""Functions of the hot path that others call; `sample` stands around the user's."""
+
+
+class PlantedError(Exception):
+    """Says which function of ours has failed."""
+
+
+def functions() -> dict[str, tuple[Any, str, FunctionType]]:
+    """Every function and method of ours that may fail, with the place that holds it."""
+    found = {}
+    for name in OURS:
+        module = import_module(name)
+        classes = [c for c in vars(module).values() if isinstance(c, type)]
+        for owner in [module, *(c for c in classes if c.__module__ == name)]:
+            for attribute, value in vars(owner).items():
+                ours = isinstance(value, FunctionType) and value.__module__ == name
+                written = ours and value.__code__.co_filename.startswith(module.__file__)
+                if written and (owner is module or value.__qualname__.startswith(owner.__name__)):
+                    called = f"{name.rpartition('.')[2]}.{value.__qualname__}"
+                    if called not in AROUND | OF_PYTHON and not called.startswith(LAST_RESORT):
+                        found[called] = owner, attribute, value
+    return found
+
+
+class Book:
+    """Which failures are to come, and which have; shared with the workers that are forked."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self._numbers = {name: number for number, name in enumerate(names)}
+        self._came = mmap.mmap(-1, len(names))
+
+    def fail(self, name: str) -> None:
+        """Raise, if it never has."""
+        number = self._numbers[name]
+        if not self._came[number]:
+            self._came[number] = 1
+            raise PlantedError(name)
+
+    def came(self) -> set[str]:
+        """All that have failed by now."""
+        return {name for name, number in self._numbers.items() if self._came[number]}
+
+
+def import_libraries() -> None:
+    """Import those that have an adapter, where they are installed: it is put on then, too."""
+    for library in libraries._ADAPTERS:
+        with suppress(ImportError):
+            import_module(library)
+
+
+def import_all() -> None:
+    """Import all of stallscope: what is imported while failures are planted would keep them."""
+    for module in pkgutil.walk_packages(stallscope.__path__, "stallscope."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+
+
+@contextmanager
+def planted(*, after: bool) -> Iterator[Book]:
+    """Let each function of ours fail the first time that it is called.
+
+    Args:
+        after: it fails when its work is done, and not before.
+    """
+    found = functions()
+    marks = [f"mark {mark.name}" for mark in Mark]
+    book = Book([*found, *(f"hot_path.{name}" for name in HOT), *marks, "clock", "place"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failures, "_MOST_TOLD", 1000)
+        for called, (owner, name, function) in found.items():
+            failing = _failing(book, called, function, after=after)
+            for there, known_as in [(owner, name), *_imported(owner, function)]:
+                patch.setattr(there, known_as, failing)
+        hot = hot_path.hot_path
+        patch.setattr(hot_path, "hot_path", lambda *given: _failing_hot(book, hot(*given), after))
+        writer = MarkWriter._writer
+        patch.setattr(
+            MarkWriter, "_writer", lambda *given: _failing_mark(book, writer(*given), after)
+        )
+        made = hot_path.Recorder.__init__
+        clock = _failing(book, "clock", hot_path.perf_counter_ns, after=after)
+
+        @functools.wraps(made)
+        def make(self: Any, log: Any, *_: Any) -> None:
+            log.place = _failing(book, "place", log.place, after=after)
+            made(self, log, clock)
+
+        patch.setattr(hot_path.Recorder, "__init__", make)
+        yield book
+
+
+def _failing(book: Book, called: str, function: Any, *, after: bool) -> Any:
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        if not after:
+            book.fail(called)
+        result = function(*args, **named)
+        if after:
+            book.fail(called)
+        return result
+
+    return call
+
+
+def _failing_hot(book: Book, made: dict[str, Any], after: bool) -> dict[str, Any]:
+    names = {name: f"hot_path.{name}" for name in HOT}
+    return made | {n: _failing(book, said, made[n], after=after) for n, said in names.items()}
+
+
+def _failing_mark(book: Book, made: tuple[Any, Any], after: bool) -> tuple[Any, Any]:
+    """Let the first mark of each kind fail: each is written by another hook."""
+    mark, write_to = made
+
+    def failing(what: int, *rest: int) -> bool:
+        name = f"mark {Mark(what).name}"
+        return _failing(book, name, mark, after=after)(what, *rest)
+
+    return failing, write_to
+
+
+def _imported(owner: Any, function: Any) -> list[tuple[Any, str]]:
+    """Where else a module's function is known."""
+    if not inspect.ismodule(owner):
+        return []
+    ours = [module for name, module in sys.modules.items() if name.startswith("stallscope")]
+    return [(m, name) for m in ours for name, value in vars(m).items() if value is function]

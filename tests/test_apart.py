@@ -1,0 +1,157 @@
+"""Computing with polars in a child: what comes back, and that nothing is left in this process."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import polars as pl
+import psutil
+import pytest
+
+from stallscope import apart as apart_module
+from stallscope.apart import apart
+
+
+@pytest.fixture
+def childlike(monkeypatch):
+    """As in a process that has not used polars yet, and forks its workers."""
+    monkeypatch.setattr(apart_module, "polars_runs", lambda: False)
+    monkeypatch.setattr(apart_module, "_forks_workers", lambda: True)
+
+
+def in_a_new_process(program):
+    """What a program prints, which ends well within two minutes."""
+    process = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+    )
+    assert not process.returncode, process.stderr[-2000:]
+    return process.stdout
+
+
+@pytest.mark.usefixtures("childlike")
+class TestAChild:
+    def test_of_this_process(self):
+        """It computes, with all that is in memory here."""
+        frame = pl.DataFrame({"a": [1, 2, 3]})
+
+        pid, found = apart(lambda: (os.getpid(), frame.select("a")))
+
+        assert pid != os.getpid()
+        assert frame.equals(found)
+
+    def test_that_asks_for_another(self):
+        """It computes that itself."""
+        outer, inner = apart(lambda: (os.getpid(), apart(os.getpid)))
+
+        assert outer == inner
+
+    def test_that_raises(self):
+        """The same is raised here, with its own traceback."""
+        with pytest.raises(ZeroDivisionError) as caught:
+            apart(lambda: 1 / 0)
+
+        assert "<lambda>" == caught.traceback[-1].name
+
+    def test_whose_result_cannot_be_pickled(self):
+        """It is computed here."""
+        assert 7 == apart(lambda: lambda: 7)()
+
+    def test_that_waits_for_ever(self, monkeypatch):
+        """It is given up, and what it was asked for is computed here."""
+        monkeypatch.setattr(apart_module, "_LOOK_EVERY_S", 0.02)
+        here = os.getpid()
+
+        def compute():
+            if os.getpid() != here:
+                threading.Event().wait()
+            return os.getpid()
+
+        assert here == apart(compute)
+
+    @pytest.mark.usefixtures("lost_interrupts_come_again")
+    def test_when_the_user_interrupts(self):
+        """KeyboardInterrupt, and the child is gone."""
+        before = psutil.Process().children()  # Python's own, of tests before this one
+        interrupt = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        interrupt.start()
+
+        with pytest.raises(KeyboardInterrupt):
+            apart(lambda: time.sleep(60))
+
+        interrupt.join()
+        assert before == psutil.Process().children()
+
+
+class TestHere:
+    def test_where_polars_threads_run(self, monkeypatch):
+        """There is nothing to keep: it is computed in this process."""
+        monkeypatch.setattr(apart_module, "_forks_workers", lambda: True)
+        pl.DataFrame({"a": [1]}).filter(pl.col("a") > 0)
+
+        assert apart_module.polars_runs()
+        assert os.getpid() == apart(os.getpid)
+
+    def test_where_workers_are_spawned(self, monkeypatch):
+        """Threads of this process are none of theirs."""
+        monkeypatch.setattr(apart_module, "polars_runs", lambda: False)
+        monkeypatch.setattr(apart_module.multiprocessing, "get_start_method", lambda **_: "spawn")
+
+        assert os.getpid() == apart(os.getpid)
+
+
+FORKS = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are spawned")
+
+
+@FORKS
+class TestADatasetThatUsesPolars:
+    @pytest.mark.slow
+    def test_that_is_measured_twice(self):
+        """The second recording has its samples, after the tables and pictures of the first one."""
+        said = in_a_new_process(
+            """
+            from support.faulty_datasets import UsesPolars
+            from torch.utils.data import DataLoader
+            import stallscope as ss
+            from stallscope.apart import polars_runs
+
+            loader = DataLoader(UsesPolars(), 2, num_workers=2)
+            run = ss.record(loader, batches=4)
+            str(run), run.samples(), run.stages(), run.exposed(), run.plot("naive")
+            print(polars_runs(), ss.record(loader, batches=4).samples().height)
+            """
+        )
+
+        assert ["False", "8"] == said.split()
+
+    @pytest.mark.slow
+    def test_that_other_measurements_are_made_of(self):
+        """They, their text and their pictures leave no thread of polars' either."""
+        said = in_a_new_process(
+            """
+            from support.faulty_datasets import UsesPolars
+            from torch.utils.data import DataLoader
+            import stallscope as ss
+            from stallscope.apart import polars_runs
+
+            loader, step = DataLoader(UsesPolars(), 2, num_workers=2), ss.simulated_step(0.001)
+            for verb, limit in (
+                (ss.flame, {"seconds": 0.5}), (ss.ladder, {"budget_s": 6}),
+                (ss.diagnose, {"budget_s": 6}),
+            ):
+                found = verb(loader, step, **limit)
+                str(found), found.table(), found.plot(), found._repr_mimebundle_()
+                print(verb.__name__, polars_runs())
+            """
+        )
+
+        assert ["flame False", "ladder False", "diagnose False"] == said.splitlines()
