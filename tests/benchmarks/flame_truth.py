@@ -25,6 +25,8 @@ PLANTED = {"Sixty.sixty": ("Sixty", 0.60), "TwentyFive.twenty_five": ("TwentyFiv
 WIDEST = 0.05
 WORKERS = 2
 ALL = "all"
+UNSEEN = {"total_share": 0.0, "total_share_low": 0.0, "total_share_high": 0.0, "samples": 0}
+"""Of a function that no sample met, as in a short smoke run beside other work."""
 HEAD = (
     *("function", "start", "by", "worker", "planted", "found", "95% interval"),
     *("n", "windows", "holds it", "under ±5"),
@@ -73,7 +75,7 @@ def _rows(flame: ss.Flame, start: str, by: str, worker: int | str) -> list[tuple
     found, windows = shares(samples), samples.select("pid", "window").n_unique()
     rows = []
     for function, (_, planted) in PLANTED.items():
-        one = found.row(by_predicate=_is(function), named=True)
+        one = next(found.filter(_is(function)).iter_rows(named=True), UNSEEN)
         low, high = one["total_share_low"], one["total_share_high"]
         rows.append(
             (
@@ -103,7 +105,7 @@ def _stages(flame: ss.Flame, start: str, by: str, busy: dict[str, float]) -> lis
     count = main_threads["hits"].sum()
     rows = []
     for stage, _ in PLANTED.values():
-        share = main_threads.filter(pl.col("stage") == stage)["hits"].sum() / count
+        share = main_threads.filter(pl.col("stage") == stage)["hits"].sum() / max(count, 1)
         apart = f"{abs(share - busy[stage]) * 100:.1f} points"
         rows.append((stage, start, by, f"{share:.1%}", f"{busy[stage]:.1%}", apart))
     return rows
