@@ -23,6 +23,16 @@ def test_an_interrupt_is_felt_at_the_end_of_the_block():
     assert signal.default_int_handler is signal.getsignal(signal.SIGINT)
 
 
+def test_ignored_interrupts_stay_ignored():
+    """A program that is started in the block, such as a spawned worker, inherits that."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with held_back():
+            assert signal.SIG_IGN is signal.getsignal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_other_threads_just_run():
     """Signals belong to the main thread: elsewhere the block is a plain block."""
     done = []

@@ -28,10 +28,14 @@ class _Held:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Let an interrupt that comes in this block be felt at its end; only in the main thread."""
+    """Let an interrupt that comes in this block be felt at its end; only in the main thread.
+
+    A process that ignores interrupts, as one that a shell has started with `&`, goes on so: what is
+    spawned in the block inherits that.
+    """
     before = signal.getsignal(signal.SIGINT)
     in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or before is None or isinstance(before, _Held):
+    if not in_main or before in (None, signal.SIG_IGN) or isinstance(before, _Held):
         yield
         return
     held = _Held(before)

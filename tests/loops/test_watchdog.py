@@ -3,8 +3,10 @@
 Hooks, processes, threads and folders that were left would fail every test (`conftest.py`).
 """
 
+import gc
 import math
 import multiprocessing
+import signal
 import sys
 import time
 
@@ -125,6 +127,22 @@ class TestWorkersThatStandStill:
         assert mine._workers[0].is_alive()
         mine._shutdown_workers()
 
+    def test_of_a_loader_that_gc_does_not_see(self, monkeypatch):
+        """A training that freezes what it has, as before a fork, hides no worker."""
+        gc.collect()
+        dataset = StandsStill()
+
+        def record(loader, step):
+            return ss.record(loader, lambda batch: (step(batch), gc.freeze()))
+
+        try:
+            error = hanging(monkeypatch, dataset, record)
+            assert gc.get_freeze_count()
+        finally:
+            gc.unfreeze()
+
+        assert "owes batch 4 and stands in Hangs.load_for_ever (faulty_data" in str(error)
+
     def test_when_the_loop_ends_before_it_waits_for_them(self, monkeypatch):
         """A stopped worker, which cannot be told to end, is killed."""
         monkeypatch.setattr(torch_utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
@@ -146,6 +164,20 @@ class TestOtherWaits:
 
         assert "no worker is known" in str(error)
         assert 2 == error.run.all_steps.height
+
+    @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
+    def test_where_interrupts_are_the_users(self, monkeypatch, handler):
+        """They end in a process that ignores Ctrl-C (`python train.py &`) or uses it itself."""
+        monkeypatch.setattr(watchdog, "_ENDING_S", 0.1)
+        before = signal.signal(signal.SIGINT, handler)
+        try:
+            error = hanging(monkeypatch, NeverArrives())
+            assert handler is signal.getsignal(signal.SIGINT)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+        assert "no worker is known" in str(error)
+        assert signal.SIG_DFL is signal.getsignal(watchdog.WAKE)
 
     def test_of_a_loop_that_is_only_watched(self, monkeypatch):
         """It is never ended: it is the user's."""

@@ -32,6 +32,7 @@ from stallscope.apart import polars_runs
 from stallscope.errors import NoBatchError
 from stallscope.interrupts import held_back
 from stallscope.isolation.workspace import workspace
+from stallscope.targets.object_graph import thawed
 from stallscope.units import seconds
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ _TIMES_LONGEST: Final = 4
 _LOOK_EVERY_S: Final = 1.0
 _ENDING_S: Final = 7.0
 """So long a wait may go on whose workers were killed: torch looks every five seconds."""
+WAKE: Final[int] = getattr(signal, "SIGRTMAX", 0)
+"""The signal that ends a wait which is none of torch's; 0 where the system has none to spare. Not
+SIGINT, which a process ignores that a shell has started with `&`, or treats in its own way."""
 _WORKER_LOOP: Final = "_worker_loop"
 _POLARS: Final = "(polars/"
 """How the file of a frame of polars' begins."""
@@ -124,6 +128,8 @@ class _Lookout:
         self._since_s: float | None = None  # None: the loop does not wait
         self._error: NoBatchError | None = None
         self._switch = threading.Lock()
+        in_main = self._loop is threading.main_thread()
+        self._can_wake = in_main and WAKE != 0 and signal.getsignal(WAKE) is not None
 
     def next(self, batches: Iterator[Any]) -> list[Any] | None:
         """The next batch as a list of one; None at the end."""
@@ -149,15 +155,33 @@ class _Lookout:
         thread = threading.Thread(
             target=self._look_on, args=(done,), name="stallscope watchdog", daemon=True
         )
+        with self._waking():
+            try:
+                with suppress(RuntimeError):  # no room for one more thread: nobody looks on
+                    thread.start()
+                yield
+            finally:
+                done.set()
+                if thread.ident is not None:
+                    with held_back():
+                        thread.join()
+
+    @contextmanager
+    def _waking(self) -> Iterator[None]:
+        """Let `WAKE` end a wait of the main thread, and leave its handler as it was."""
+        if not self._can_wake:
+            yield
+            return
+        before = signal.signal(WAKE, self._wake)
         try:
-            with suppress(RuntimeError):  # no room for one more thread: nobody looks on
-                thread.start()
             yield
         finally:
-            done.set()
-            if thread.ident is not None:
-                with held_back():
-                    thread.join()
+            signal.signal(WAKE, signal.SIG_IGN)  # drops one that is still on its way
+            signal.signal(WAKE, before)
+
+    def _wake(self, *_: object) -> None:
+        if self._error is not None and self._since_s is not None:
+            raise KeyboardInterrupt
 
     # ---- the thread -------------------------------------------------------------------------
 
@@ -183,19 +207,15 @@ class _Lookout:
                 with suppress(OSError, ValueError, AttributeError):
                     process.kill()
         if not done.wait(_ENDING_S) and self._since_s == since_s:
-            self._interrupt()
+            if self._can_wake:  # a wait of another kind, or for a worker that cannot be killed
+                signal.pthread_kill(self._loop.ident or 0, WAKE)
             done.wait()
-
-    def _interrupt(self) -> None:
-        """End a wait that is none of torch's, or whose worker cannot even be killed."""
-        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if usual and self._loop is threading.main_thread() and hasattr(signal, "pthread_kill"):
-            signal.pthread_kill(self._loop.ident or 0, signal.SIGINT)
 
 
 def _iterators() -> list[Any]:
     """The iterators of loaders in this process that have workers, whoever holds them."""
-    found = (one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter))
+    with thawed():
+        found = [one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)]
     return [
         one
         for one in found

@@ -285,16 +285,23 @@ def functions_with(codes: Iterable[CodeType]) -> dict[CodeType, list[FunctionTyp
 
 
 def _referrers(wanted: list[CodeType]) -> list[Any]:
-    """What refers to these, also what a training has frozen before it forks its workers."""
-    if not gc.get_freeze_count():
+    with thawed():
         return gc.get_referrers(*wanted)
-    if gc.isenabled():
-        gc.collect()  # what is garbage by now would be frozen, too
-    gc.unfreeze()
+
+
+@contextmanager
+def thawed() -> Iterator[None]:
+    """Let `gc` find in this block also what a training has frozen before it forks its workers."""
+    was_frozen = bool(gc.get_freeze_count())
+    if was_frozen:
+        if gc.isenabled():
+            gc.collect()  # what is garbage by now would be frozen, too
+        gc.unfreeze()
     try:
-        return gc.get_referrers(*wanted)
+        yield
     finally:
-        gc.freeze()
+        if was_frozen:
+            gc.freeze()
 
 
 def qualified(code: CodeType, function: FunctionType | None = None) -> str:
