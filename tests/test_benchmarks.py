@@ -20,12 +20,14 @@ import torchvision.transforms.v2
 
 folder, out, *names = sys.argv[1:]
 codes = {}
-for name in names:
+for name in names * 2:  # what fails is tried twice: in so short a run a sampler may meet nothing
+    if codes.get(name) == 0:
+        continue
     if pid := os.fork():
         codes[name] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         continue
     for number, ending in ((1, "out"), (2, "err")):
-        os.dup2(os.open(Path(out, f"{name}.{ending}"), os.O_CREAT | os.O_WRONLY), number)
+        os.dup2(os.open(Path(out, f"{name}.{ending}"), os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
     sys.argv = [str(Path(folder, name)), "--smoke"]
     sys.path[0] = folder  # as Python does for a script
     runpy.run_path(sys.argv[0], run_name="__main__")
@@ -35,6 +37,7 @@ print(json.dumps(codes))
 
 
 @pytest.mark.slow
+@pytest.mark.flaky(reruns=0)  # three minutes long, and it tries again itself
 def test_every_benchmark_runs_to_its_end(tmp_path):
     """With `--smoke` each ends well, says once that its numbers mean nothing, and prints them."""
     pytest.importorskip("torchvision")
