@@ -19,6 +19,7 @@ import matplotlib.figure, polars, scipy.stats  # once for all of them: that alon
 import torchvision.transforms.v2
 
 folder, out, *names = sys.argv[1:]
+as_new = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
 codes = {}
 for name in names * 2:  # what fails is tried twice: in so short a run a sampler may meet nothing
     if codes.get(name) == 0:
@@ -27,7 +28,7 @@ for name in names * 2:  # what fails is tried twice: in so short a run a sampler
         codes[name] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         continue
     for number, ending in ((1, "out"), (2, "err")):
-        os.dup2(os.open(Path(out, f"{name}.{ending}"), os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
+        os.dup2(os.open(Path(out, f"{name}.{ending}"), as_new), number)
     sys.argv = [str(Path(folder, name)), "--smoke"]
     sys.path[0] = folder  # as Python does for a script
     runpy.run_path(sys.argv[0], run_name="__main__")
