@@ -23,6 +23,20 @@ class Pair(NamedTuple):
     other: int
 
 
+class Noted(dict):
+    """A mapping with attributes beside its items."""
+
+
+class Traced(torch.Tensor):
+    """A tensor with attributes."""
+
+
+def with_(value, **attributes):
+    """A value with attributes."""
+    vars(value).update(attributes)
+    return value
+
+
 def box(size):
     """A box on a canvas."""
     return tv_tensors.BoundingBoxes([[0, 0, 1, 1]], format="XYXY", canvas_size=size)
@@ -49,6 +63,11 @@ def box(size):
         ({"a": 1}, {"b": 1}),
         (box((4, 4)), box((5, 5))),
         (None, "None"),
+        (with_(Noted(a=1), size=1), with_(Noted(a=1), size=2)),
+        (
+            with_(ZEROS.clone().as_subclass(Traced), _meta={"affine": torch.eye(4)}),
+            with_(ZEROS.clone().as_subclass(Traced), _meta={"affine": -torch.eye(4)}),
+        ),
     ],
 )
 def test_what_differs_has_another_digest(one, other):
@@ -66,10 +85,16 @@ def test_what_differs_has_another_digest(one, other):
         (np.zeros((2, 3), order="F"), np.zeros((2, 3))),
         (torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.bfloat16)),
         (box((4, 4)), box((4, 4))),
+        (with_(Noted(a=1), a=1), Noted(a=1)),
+        (with_(Noted(), applied_transforms=["Flip", "Noise"]), with_(Noted())),  # torchio's
+        (  # MONAI's
+            with_(ZEROS.clone().as_subclass(Traced), _applied_operations=[{"id": 1}]),
+            with_(ZEROS.clone().as_subclass(Traced), _applied_operations=[{"id": 2}]),
+        ),
     ],
 )
 def test_what_is_equal_has_the_same_digest(one, other):
-    """However it lies in memory, and in whatever order its keys came."""
+    """However it lies in memory, in whatever order its keys came, whatever it has been through."""
     assert digest(one) == digest(other)
 
 

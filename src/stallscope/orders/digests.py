@@ -1,7 +1,8 @@
 """Digests of samples: equal for the same bits of the same types, and for nothing else.
 
 Type, dtype, shape, mode and bytes of all that a sample holds go in. How a tensor lies in memory
-does not: it is part of a state's key (`layout`), because an op may take longer for it. Pixels go in
+does not: it is part of a state's key (`layout`), because an op may take longer for it. Nor does the
+list of the ops that a sample has been through: it differs between any two orders. Pixels go in
 by Python's own keyed hash (SipHash, 64 bits, PEP 456), which is several times as fast as those of
 hashlib; so digests of one process mean nothing to another. What a sample holds can also be had as
 arrays to compare, and as pictures to look at.
@@ -20,13 +21,15 @@ from stallscope.loops.cached_values import is_image, leaves
 from stallscope.targets.object_graph import own_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
     from numpy.typing import NDArray
 
 
 _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None))
 _DEEPEST: Final = 12
+_HISTORIES: Final = {"applied_transforms", "_applied_operations"}
+"""Attributes in which torchio's subjects and MONAI's tensors write down each op."""
 _SPATIAL: Final = 2
 _CHANNELS: Final = (1, 3)
 
@@ -110,8 +113,7 @@ def _of_tensor(tensor: torch.Tensor, depth: int) -> Iterator[bytes]:
         plain = plain.to_dense()
     plain = plain.cpu().contiguous()
     yield _hashed(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else b""
-    if type(tensor).__module__.startswith("torchvision"):  # a box's format, the canvas' size
-        yield from _of_container(own_attributes(tensor), depth + 1)
+    yield from _of_attributes(tensor, (), depth + 1)  # a box's format, a volume's affine
 
 
 def _of_array(array: Any, depth: int) -> Iterator[bytes]:
@@ -131,16 +133,28 @@ def _of_container(value: Any, depth: int) -> Iterator[bytes]:
         for key in sorted(value, key=repr):
             yield repr(key).encode()
             yield from _pieces(value[key], depth)
+        if isinstance(value, dict):  # else its attributes are where it has its items from
+            yield from _of_attributes(value, value, depth)
     elif isinstance(value, (list, tuple)):
         yield str(len(value)).encode()
         for one in value:
             yield from _pieces(one, depth)
+        yield from _of_attributes(value, (), depth)
     elif isinstance(value, (set, frozenset)):
         yield repr(sorted(map(repr, value))).encode()
     elif own_attributes(value):
-        yield from _of_container(own_attributes(value), depth)
+        yield from _of_attributes(value, (), depth)
     else:
         yield repr(value).encode()
+
+
+def _of_attributes(thing: Any, items: Container[str], depth: int) -> Iterator[bytes]:
+    """What an object holds beside its items, its history aside."""
+    attributes = own_attributes(thing)
+    for name in sorted(attributes.keys() - _HISTORIES):
+        if name not in items:  # torchio's subjects have each item as an attribute, too
+            yield repr(name).encode()
+            yield from _pieces(attributes[name], depth)
 
 
 def leaves_of(value: Any) -> list[Leaf]:

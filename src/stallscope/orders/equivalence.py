@@ -68,7 +68,7 @@ def compare_outputs(original: Sequence[OpInput], other: Sequence[OpInput]) -> Co
     mine, theirs = ([one.value for one in outputs] for outputs in (original, other))
     found = compare_samples(list(map(leaves_of, mine)), list(map(leaves_of, theirs)))
     if found.equivalence == IDENTICAL and digest(mine) != digest(theirs):
-        return found._replace(equivalence=DIFFERENT, why="another type or structure")
+        return found._replace(equivalence=DIFFERENT, why="another type, structure or attribute")
     return found
 
 
