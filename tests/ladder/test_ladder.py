@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from support.faulty_datasets import SlowToSend
 from support.loaders import BulkNoise, Endless, Fails, Noise, NoiseStream
 from support.planted_costs import BusyOp, SlowFetchDataset
 from torch.utils.data import DataLoader
@@ -407,6 +408,21 @@ class TestBadInput:
 
         assert AS_IT_IS.name in measured(ladder)
         assert "budget" in (why_not(ladder, WARM) or "budget")
+
+    @pytest.mark.slow
+    def test_workers_that_take_longer_to_start_than_there_is_time(self, monkeypatch):
+        """They start once, and each rung that would start them again says why it does not."""
+        monkeypatch.setattr(SlowToSend, "sent", 0)
+        monkeypatch.setattr(ladder_module._Climb, "_left_s", lambda _: 0.1)
+        context = "forkserver"
+        loader = DataLoader(SlowToSend(0.2), 4, num_workers=1, multiprocessing_context=context)
+
+        ladder = quick(loader)
+
+        assert 1 == SlowToSend.sent
+        assert [AS_IT_IS.name] == measured(ladder)
+        assert "its workers take about" in why_not(ladder, WARM)
+        assert "100 ms were left of the budget" in why_not(ladder, TRANSFORMED)
 
     @pytest.mark.thorough
     def test_a_step_that_keeps_too_much(self, monkeypatch):

@@ -15,6 +15,7 @@ import pytest
 from support.faulty_datasets import (
     Hangs,
     NeverArrives,
+    SlowToSend,
     StandsStill,
     StandsStillInWorkers,
     UsesPolars,
@@ -153,6 +154,26 @@ class TestWorkersThatStandStill:
         shut_down(iterator)
 
         assert not iterator._workers[0].is_alive()
+
+
+class TestWorkersThatStartSlowly:
+    @pytest.mark.slow
+    @pytest.mark.parametrize("verb", [ss.record, ss.ladder, ss.flame, ss.diagnose])
+    def test_the_next_one_does_not_start(self, monkeypatch, verb):
+        """Where the time is over: those that have started are gone (`conftest.py`)."""
+
+        class AfterOne(watchdog._Patience):
+            def ends_s(self, since_s):
+                return -math.inf if SlowToSend.sent else math.inf
+
+        monkeypatch.setattr(watchdog, "_Patience", AfterOne)
+        monkeypatch.setattr(SlowToSend, "sent", 0)
+        loader = DataLoader(SlowToSend(), 4, num_workers=2, multiprocessing_context="spawn")
+
+        with pytest.raises(NoBatchError, match=r"1 worker took .* to start, past the budget"):
+            verb(loader)
+
+        assert 1 == SlowToSend.sent
 
 
 class TestOtherWaits:

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 import torch
 from support.faults import generators, seeded
+from support.faulty_datasets import SlowToSend
 from support.loaders import (
     Backwards,
     Dies,
@@ -267,6 +268,15 @@ class TestBadInput:
         run = ss.record(DataLoader(Endless(), 4, num_workers=1), batches=5, warmup=1)
 
         assert 6 == run.steps(steady=False).height
+
+    @pytest.mark.slow
+    def test_a_start_that_takes_the_budget(self):
+        """The run says that, and how long the first batch took."""
+        loader = DataLoader(SlowToSend(0.2), 4, num_workers=1, multiprocessing_context="forkserver")
+        run = ss.record(loader, budget_s=0.1)
+
+        assert 1 == run.all_steps.height
+        assert any(note.endswith("of a budget of 100 ms") for note in run.notes)
 
     def test_the_budget_ends_the_recording(self):
         """The loop stops after the first batch beyond the budget, and the run says so."""

@@ -228,6 +228,21 @@ class NeverArrives:
         queue.Queue[torch.Tensor]().get()
 
 
+class SlowToSend(Noise):
+    """Takes its time to be pickled for a worker, and counts how often it was."""
+
+    sent = 0
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__(64)
+        self.seconds = seconds
+
+    def __getstate__(self) -> dict[str, Any]:
+        SlowToSend.sent += 1
+        time.sleep(self.seconds)
+        return vars(self)
+
+
 class UsesPolars(Noise):
     """Computes with polars, as nobody can who was forked from a process that has done so."""
 

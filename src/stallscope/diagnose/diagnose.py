@@ -293,7 +293,7 @@ class Examination:
         """Sample the workers; for longer where a busy machine let py-spy see next to nothing."""
         seen = flame(self._target, seconds=_STACKS_S, idle=idle)
         few = int(seen.samples["hits"].sum()) < _FEWEST_STACKS
-        if few and self._left_s > 2 * _LONGER * _STACKS_S:
+        if few and self._left_s > self.wanted_s(verdict.STACKS) + _LONGER * _STACKS_S:
             return flame(self._target, seconds=_LONGER * _STACKS_S, idle=idle)
         return seen
 

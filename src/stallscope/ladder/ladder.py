@@ -116,7 +116,7 @@ class _Climb:
         with closing(bar):
             self._lap(AS_IT_IS, bar)
             bar.set_postfix_str("keeping samples in memory")
-            self._rungs.capture(self._until(self._budget_s * _LONGEST_SHARE))
+            self._capture()
             rungs = [AS_IT_IS, *self._rungs.cached]
             bar.total = _MOST_SWEEPS * len(rungs)
             before = self._held_bytes()
@@ -127,6 +127,24 @@ class _Climb:
                     self._lap(rung, bar)
                 if sweep and apart(lambda: is_clear(self.result())):
                     break
+
+    def _capture(self) -> None:
+        start_s, left_s = self._start_s(AS_IT_IS), self._left_s()
+        if start_s > left_s:
+            self._rungs.leave_out(self._no_time(start_s, left_s))
+        else:
+            self._rungs.capture(self._until(self._budget_s * _LONGEST_SHARE))
+
+    def _start_s(self, rung: Rung) -> float:
+        """What it takes at least to start a rung: its workers, as they have started before."""
+        before = self._laps.get(AS_IT_IS)
+        return before[0].start_s if before and self._rungs.starts_workers(rung) else 0.0
+
+    def _no_time(self, start_s: float, left_s: float) -> str:
+        if left_s <= 0:
+            return f"the budget of {seconds(self._budget_s)} was over"
+        left = f"{seconds(left_s)} were left of the budget"
+        return f"its workers take about {seconds(start_s)} to start, and {left}"
 
     def _held_bytes(self) -> int:
         """What this process holds, in memory and on the device."""
@@ -155,11 +173,11 @@ class _Climb:
 
     def _lap(self, rung: Rung, bar: Any) -> None:
         left_s = self._left_s()
-        expected_s = self._took_s.get(rung, 0.0)
+        expected_s = self._took_s.get(rung, self._start_s(rung))
         if rung in self._why_not or (rung in self._laps and expected_s > left_s):
             return
-        if left_s <= 0:
-            self._why_not.setdefault(rung, f"the budget of {seconds(self._budget_s)} was over")
+        if left_s <= 0 or expected_s > left_s:
+            self._why_not.setdefault(rung, self._no_time(expected_s, left_s))
             return
         self._now = rung
         bar.set_postfix_str(rung.name)

@@ -71,6 +71,10 @@ class Rungs:
         """What a rung keeps in memory; None for one that is not measured."""
         return self._bytes.get(rung, 0) if rung in self._loops else None
 
+    def starts_workers(self, rung: Rung) -> bool:
+        """Whether each lap of a rung starts workers, which get the dataset."""
+        return self._loops[rung].workers > 0
+
     def run(self, rung: Rung, lap: TimedPass, span: Span) -> str:
         """Run a lap; returns why it failed, empty where it did not.
 
@@ -85,6 +89,12 @@ class Rungs:
         return ""
 
     # ---- what is kept in memory -------------------------------------------------------------
+
+    def leave_out(self, why: str) -> None:
+        """Keep nothing in memory."""
+        self.why_not[WARM] = why
+        self._no_samples(why)
+        self._no_batches(why)
 
     def capture(self, deadline_ns: int) -> None:
         """Keep samples and batches in memory, and make the loops that use them.

@@ -20,7 +20,7 @@ from stallscope.interrupts import held_back
 from stallscope.isolation.snapshot import in_one_thread
 from stallscope.loops.cached_values import samples_in
 from stallscope.loops.devices import device_of
-from stallscope.loops.watchdog import watched
+from stallscope.loops.watchdog import starting, watched
 from stallscope.targets.loaders import iterators_ended
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ class TimedPass:
     """The part of it in the step itself."""
     samples: list[int] = field(default_factory=list)
     """In its batch."""
+    start_s: float = 0.0
+    """From asking for the batches to the first of them."""
     used: int = 0
     """Batches, those before the steady state included."""
     busy_share: float | None = None
@@ -147,10 +149,11 @@ def started(loop: TimedLoop, lap: TimedPass | None = None) -> Iterator[Iterator[
 
 def _batches_of(loop: TimedLoop, lap: TimedPass) -> Iterator[Iterator[Any]]:
     """The batches of one start, which is closed afterwards."""
-    with held_back():  # an interrupt while a worker is started would leave it behind
+    began_s = time.perf_counter()
+    with held_back(), starting():  # an interrupt while a worker is started would leave it behind
         source = iter(loop.batches)
     made = in_one_thread(source) if loop.in_one_thread else watched(source)
-    batches = _each(made, lap)
+    batches = _each(made, lap, began_s)
     try:
         yield batches
     finally:
@@ -162,8 +165,8 @@ def _batches_of(loop: TimedLoop, lap: TimedPass) -> Iterator[Iterator[Any]]:
                 source.close()
 
 
-def _each(source: Iterator[Any], lap: TimedPass) -> Generator[Any, None, None]:
-    """The batches; the lap knows when one is waited for."""
+def _each(source: Iterator[Any], lap: TimedPass, began_s: float) -> Generator[Any, None, None]:
+    """The batches of a loop that began then; the lap knows when one is waited for."""
     while True:
         lap.in_loader = True
         try:
@@ -171,6 +174,7 @@ def _each(source: Iterator[Any], lap: TimedPass) -> Generator[Any, None, None]:
         except StopIteration:
             return
         lap.in_loader = False
+        lap.start_s = lap.start_s or time.perf_counter() - began_s
         yield batch
 
 

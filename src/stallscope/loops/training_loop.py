@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from stallscope.errors import ArgumentError
 from stallscope.hooks.stage_log import Header
 from stallscope.isolation.snapshot import in_one_thread, to_device
-from stallscope.loops.watchdog import watched
+from stallscope.loops.watchdog import starting, watched
 from stallscope.stages import H2D, STEP
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ class Replay:
     """Whether the budget ended the loop."""
     began_ns: int = field(default_factory=perf_counter_ns)
     """When the loop began (`perf_counter_ns`)."""
+    first_ns: int | None = None
+    """When its first batch came (`perf_counter_ns`)."""
     steady_ns: int | None = None
     """When the steady state of `Limits.enough` began (`perf_counter_ns`)."""
 
@@ -156,10 +158,12 @@ def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
         while not seen.is_over(limits):
             before = seen.steps
             seen.epochs += 1
-            batches = probe.batches(probe.begin(target.loader))
+            with starting():
+                batches = probe.batches(probe.begin(target.loader))
             made = in_one_thread(batches) if target.loads_here else watched(batches)
             with bar.moving(), closing(made):  # no worker is forked inside
                 for batch in made:
+                    seen.first_ns = seen.first_ns or perf_counter_ns()
                     _use(probe, target, batch)
                     seen.steps += 1
                     seen.out_of_time = perf_counter_ns() + seen.ahead_ns(limits) > deadline_ns

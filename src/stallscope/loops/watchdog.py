@@ -21,6 +21,7 @@ import time
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,10 +31,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from stallscope import pyspy_calls
 from stallscope.apart import polars_runs
 from stallscope.errors import NoBatchError
+from stallscope.hooks.patches import Patches
+from stallscope.hooks.probe import shut_down
 from stallscope.interrupts import held_back
 from stallscope.isolation.workspace import workspace
 from stallscope.targets.object_graph import thawed
-from stallscope.units import seconds
+from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -101,6 +104,60 @@ def within(budget_s: float) -> Iterator[None]:
         yield
     finally:
         _patience.reset(token)
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Let the workers that start in this block take no longer than a first batch may.
+
+    A worker that is not forked gets a pickled copy of the dataset before the next one starts, and
+    nothing ends such a start. So the next one does not begin where the time is over.
+
+    Raises:
+        NoBatchError: it was, before all had started; those that had are gone.
+    """
+    patience = _patience.get()
+    if patience is None:
+        yield
+        return
+    began_s, here, begun = time.monotonic(), (os.getpid(), threading.get_ident()), 0
+    start, patches = BaseProcess.start, Patches()
+
+    def start_in_time(process: BaseProcess) -> None:
+        nonlocal begun
+        now_s = time.monotonic()
+        if (os.getpid(), threading.get_ident()) == here:  # not in a worker, which may start some
+            if now_s > patience.ends_s(began_s):
+                raise _slow_start(begun, now_s - began_s, patience.budget_s)
+            begun += 1
+        start(process)
+
+    patches.put(BaseProcess, "start", start_in_time)
+    try:
+        yield
+    except NoBatchError:
+        _end_half_made()
+        raise
+    finally:
+        patches.undo()
+
+
+def _slow_start(begun: int, took_s: float, budget_s: float) -> NoBatchError:
+    return NoBatchError(
+        f"{count(begun, 'worker')} took {seconds(took_s)} to start, past the budget of "
+        f"{seconds(budget_s)}, and not all had started. Workers that are not forked get a pickled "
+        "copy of the dataset, one after the other: let it hold what says where samples are, not "
+        "the samples; give it fewer workers; or give a larger budget_s"
+    )
+
+
+def _end_half_made() -> None:
+    """End the workers of an iterator that has not started all of them: none has a task yet."""
+    for one in _iterators():
+        if not hasattr(one, "_workers_status"):
+            _kill(one)
+            vars(one)["_workers_status"] = [True] * len(one._workers)  # noqa: SLF001
+            shut_down(one)
 
 
 def watched(batches: Iterator[Any]) -> Generator[Any, None, None]:
@@ -203,9 +260,8 @@ class _Lookout:
             if self._since_s != since_s or done.is_set():
                 return
             self._error = error
-            for process in (worker for one in iterators for worker in one._workers):  # noqa: SLF001
-                with suppress(OSError, ValueError, AttributeError):
-                    process.kill()
+            for one in iterators:
+                _kill(one)
         if not done.wait(_ENDING_S) and self._since_s == since_s:
             if self._can_wake:  # a wait of another kind, or for a worker that cannot be killed
                 signal.pthread_kill(self._loop.ident or 0, WAKE)
@@ -221,6 +277,12 @@ def _iterators() -> list[Any]:
         for one in found
         if getattr(one, "_workers", None) and not getattr(one, "_shutdown", False)
     ]
+
+
+def _kill(iterator: Any) -> None:
+    for process in iterator._workers:  # noqa: SLF001
+        with suppress(OSError, ValueError, AttributeError):
+            process.kill()
 
 
 def _pids(iterator: Any) -> set[int | None]:

@@ -105,11 +105,11 @@ def record_target(target: targets.Target, limits: Limits, warmup: int) -> Run:
                 raise
             sampler.__exit__()  # an interrupt may have come just before the first time
             probe.__exit__()
-            about = replace(about, notes=(*notes, *_about_loop(seen)))
+            about = replace(about, notes=(*notes, *_about_loop(seen, limits)))
             if not probe.forked and (recording := salvaged(error, place, about)):
                 explain(error, recording)
             raise
-        return collect(place, replace(about, notes=(*notes, *_about_loop(seen)))).run
+        return collect(place, replace(about, notes=(*notes, *_about_loop(seen, limits)))).run
 
 
 def _about_threads(target: targets.Target) -> tuple[str, ...]:
@@ -130,11 +130,15 @@ def _about_step(target: targets.Target) -> tuple[str, ...]:
     return ()
 
 
-def _about_loop(seen: Replay) -> tuple[str, ...]:
+def _about_loop(seen: Replay, limits: Limits) -> tuple[str, ...]:
     """How the recording's own loop ended."""
     said = []
     if seen.out_of_time:
         said.append(f"the budget ended the recording after {count(seen.steps, 'batch')}")
+        start_s = ((seen.first_ns or seen.began_ns) - seen.began_ns) / 1e9
+        if start_s > limits.budget_s / 2:
+            budget = seconds(limits.budget_s)
+            said.append(f"the first batch took {seconds(start_s)}, of a budget of {budget}")
     if seen.exhausted:
         said.append(f"the loader gave no more than {count(seen.steps, 'batch')}")
     elif seen.epochs > 1:
