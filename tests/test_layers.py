@@ -50,7 +50,10 @@ LAYERS = {
     "door": (
         "*",
         "words hooks loops run verbs diagnose charts views",
-        "numpy polars torch PIL scipy torchvision nbformat typer jupyter_core webdataset",
+        (
+            "numpy polars torch PIL scipy torchvision nbformat typer jupyter_core jupyterlab "
+            "webdataset"
+        ),
     ),
 }
 

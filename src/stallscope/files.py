@@ -1,9 +1,10 @@
-"""Files: those that come with the package, and those that are there whole or not at all."""
+"""Files: those that come with the package, those written whole or not at all, those of anybody."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0.dev0"
 
+MOST_BYTES = 64 << 20
+"""No text that is read at once is larger: of a run's head, names, notebooks."""
+_CHECKED = (
+    os.O_RDONLY
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
@@ -35,6 +45,27 @@ def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
         with suppress(OSError):
             os.unlink(part)  # noqa: PTH108
         raise
+
+
+def read_file(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """Read a file that may be anybody's. Works past the hooks on `open`.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+        ValueError: it is a link, a device, a pipe or a folder, or larger than `most_bytes`.
+    """
+    name = os.path.basename(path)  # noqa: PTH119
+    if not os.path.lexists(path):
+        raise FileNotFoundError(f"{name} is missing")
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise ValueError(f"{name} is no file, or only a link to one")
+    with os.fdopen(os.open(path, _CHECKED), "rb") as file:  # it may be another one by now
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise ValueError(f"{name} is no file, or only a link to one")
+        if about.st_size > most_bytes:
+            raise ValueError(f"{name} has {about.st_size:,} bytes, more than {most_bytes:,}")
+        return file.read(most_bytes)
 
 
 def part_of(path: Path) -> Path:

@@ -121,6 +121,15 @@ class TestHelp:
 
         assert f"  stallscope {' '.join(command)}" in shown.partition("Examples:\n")[2]
 
+    @pytest.mark.parametrize(
+        "command", ["diagnose", "lab", "lines", "notebooks", "orders", "record"]
+    )
+    def test_says_that_a_target_may_be_code(self, command):
+        """Whoever reads it knows that a factory is imported and called, and from where."""
+        shown = " ".join(CliRunner().invoke(cli.app, [command, "--help"]).stdout.split())
+
+        assert "which is imported, from the current folder too, and called" in shown
+
     def test_is_shown_without_a_command(self):
         """Without a command the help is shown, which names every command."""
         shown = CliRunner().invoke(cli.app, []).output

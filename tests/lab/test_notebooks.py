@@ -1,6 +1,7 @@
 """The notebooks arrive in the user's folder pointed at the user's target, and nothing is lost."""
 
 import json
+import os
 from pathlib import Path
 
 import nbformat
@@ -259,6 +260,55 @@ class TestSecondTime:
         memory = json.loads(Path("x/.stallscope.json").read_text())
         assert memory["schema_version"] == 1
         assert set(memory["notebooks"]) == {NAME}
+
+
+class TestStrangersFolder:
+    @pytest.mark.parametrize(
+        "name", ["polars.py", "json.py", "torch/__init__.py", "ipykernel_launcher.py"]
+    )
+    def test_holds_a_module_that_hides_an_installed_one(self, source, name):
+        """A notebook would import it: one sentence names it, and nothing is copied."""
+        path = Path("x") / name
+        path.parent.mkdir(parents=True)
+        path.touch()
+        first = name.partition("/")[0]
+
+        with pytest.raises(StallscopeError, match=rf"{first} would be imported by the notebooks"):
+            copy_notebooks(Path("x"))
+        assert [first] == [path.name for path in Path("x").iterdir()]
+
+    def test_may_hold_other_modules(self, source):
+        """What a user puts beside the notebooks stays usable."""
+        Path("x/torch").mkdir(parents=True)  # no module: Python takes the installed one
+        (Path("x") / "my_own_transforms.py").touch()
+
+        assert copy_notebooks(Path("x")).notebooks
+
+    def test_chooses_no_target_without_a_word(self, source):
+        """What a memory says that came with the folder is told: the target, and where from."""
+        copy_notebooks(Path("x"))
+        memory = Path("x/.stallscope.json")
+        theirs = {"target": "train:make_loader", "import_from": "/stranger"}
+        memory.write_text(json.dumps({**json.loads(memory.read_text()), **theirs}))
+
+        said = copy_notebooks(Path("x")).notes[0]
+
+        assert "TARGET = 'train:make_loader', imported from /stranger" in said
+        assert ".stallscope.json" in said
+
+    def test_memory_that_is_no_file(self, source):
+        """A pipe or a device is not waited for; nothing is remembered then."""
+        Path("x").mkdir()
+        os.mkfifo("x/.stallscope.json")
+
+        assert target_in(copy_notebooks(Path("x")).notebooks[0]) == "sample"
+
+    def test_notebook_that_is_no_file(self, source):
+        """A pipe in the place of a notebook is the user's, and stays."""
+        Path("x").mkdir()
+        os.mkfifo(Path("x") / NAME)
+
+        assert "kept" in copy_notebooks(Path("x")).notes[0]
 
 
 class TestPlace:

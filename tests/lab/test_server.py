@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -16,10 +17,12 @@ import pytest
 from support.build_notebook import a_notebook
 
 import stallscope
+from stallscope.isolation.workspace import sweep
 
 SOURCE = Path(stallscope.__file__).parents[1]
 OPEN = (
-    "import sys; from pathlib import Path; from stallscope.lab.server import open_lab; "
+    "import sys; sys.path[0] = '/nowhere'; from pathlib import Path; "
+    "from stallscope.lab.server import open_lab; "
     "folder, port = Path(sys.argv[1]), int(sys.argv[2]) or None; "
     "say = lambda address: print(address, flush=True); "
     "open_lab(folder, folder / 'a b.ipynb', browser=False, port=port, announce=say)"
@@ -174,3 +177,30 @@ def test_takes_the_kernel_of_this_python(folder, monkeypatch):
             found = json.load(answer)["kernelspecs"]
 
     assert found["python3"]["spec"]["argv"] != ["/bin/false"]
+
+
+def test_ends_when_this_is_killed(folder):
+    """A `kill -9`, after which nothing of ours can be done, leaves neither it nor its kernels."""
+    with running(folder) as (process, address):
+        bare, _, token = address.partition("/lab/tree/a%20b.ipynb?token=")
+        assert status(f"{bare}/api/kernels", "POST", token)[0] == 201
+        (server,) = psutil.Process(process.pid).children()
+        family = [server, *server.children(recursive=True)]
+
+        process.kill()
+
+        assert psutil.wait_procs(family, timeout=60)[1] == []
+    sweep(Path(tempfile.gettempdir()))  # as the next start does
+
+
+@pytest.mark.slow
+def test_runs_no_code_of_the_current_folder(folder, monkeypatch):
+    """Neither modules with the names of Jupyter's own, nor settings that are code."""
+    here, ran = folder.parent, folder.parent / "ran"
+    for name in ("tornado", "jupyterlab", "jupyter_server", "traitlets", "jupyter_lab_config"):
+        (here / f"{name}.py").write_text(f"open({str(ran)!r}, 'w').close()")
+    monkeypatch.chdir(here)
+    with running(folder) as (_, address):
+        assert status(address)[0] == 200
+
+    assert not ran.exists()

@@ -33,6 +33,17 @@ class Script(BaseException):
         self.start = start
 
 
+def _let_import(*targets: str) -> None:
+    """Let modules of the current folder be imported from now on, where a target is code.
+
+    Not before our own are: a file of the folder, which may be anybody's, may have the name of one.
+    """
+    from stallscope.targets.factory import names_code
+
+    if any(map(names_code, targets)):
+        sys.path.insert(0, str(Path.cwd()))
+
+
 def record(
     target: Target,
     out: Annotated[
@@ -51,17 +62,16 @@ def record(
 
     Measures what the workers do with every sample; the table shows the steady state.
 
-    Modules of the current folder can be imported, as with python -m.
-
     \b
     Examples:
       stallscope record sample
       stallscope record train:make_loader --batches 200 --out runs/before
     """  # noqa: D301
-    with report_errors(imports=True):
+    with report_errors():
         check_folder(out)
         from stallscope.run.record import record as record_run
 
+        _let_import(target)
         try:
             run = record_run(target, batches=batches, warmup=warmup, budget_s=budget)
         except BaseException as error:
@@ -95,16 +105,15 @@ def lines(
 
     Makes samples in this process, one after the other; the listing shows the share of each line.
 
-    Modules of the current folder can be imported, as with python -m.
-
     \b
     Examples:
       stallscope lines sample
       stallscope lines train:make_loader --function RandomMask --samples 64
     """  # noqa: D301
-    with report_errors(imports=True):
+    with report_errors():
         from stallscope.lines.lines import lines as time_lines
 
+        _let_import(target)
         print_result(time_lines(target, functions=function or None, samples=samples))
 
 
@@ -193,18 +202,17 @@ def diagnose(  # noqa: PLR0913 - the command's options
     Exits with 0 if nothing is wrong, 3 if a cause was found, 4 if the cause is unclear, and 2 for
     an input that cannot be used. A function that returns (loader, step) brings its own step.
 
-    Modules of the current folder can be imported, as with python -m.
-
     \b
     Examples:
       stallscope diagnose ~/photos --step 0.1
       stallscope diagnose train:make_loader_and_step --html report.html
       stallscope diagnose train:make_loader_and_step --json --redact > verdict.json
     """  # noqa: D301
-    with report_errors(imports=True):
+    with report_errors():
         check_file("--html", html, (".html",))
         from stallscope.diagnose.diagnose import diagnose as find
 
+        _let_import(target)
         found = find(_target(target, step), device=device, budget_s=budget)
         if as_json:
             from stallscope.views import report
@@ -257,17 +265,16 @@ def orders(
     Compares the data of every order with that of the pipeline as it is, on the same random
     numbers, and measures the fastest orders in the loader's workers.
 
-    Modules of the current folder can be imported, as with python -m.
-
     \b
     Examples:
       stallscope orders sample
       stallscope orders train:make_loader --alternative RandomMask=train:FasterMask
       stallscope orders train:make_loader --code
     """  # noqa: D301
-    with report_errors(imports=True):
+    with report_errors():
         from stallscope.orders.orders import orders as compare
 
+        _let_import(target, *(one.partition("=")[2] for one in alternative or ()))
         given = _alternatives(alternative or []) or None
         found = compare(target, alternatives=given, samples=samples, budget_s=budget)
         codes = dict(found.trials.select("trial", "code").iter_rows())

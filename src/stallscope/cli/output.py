@@ -11,24 +11,23 @@ from typing import Final
 
 from stallscope.errors import StallscopeError
 
-FORMS: Final = "'sample', a folder of images, tar shards, or 'package.module:factory'"
+FORMS: Final = (
+    "'sample', a folder of images, tar shards, or 'package.module:factory', which is imported, "
+    "from the current folder too, and called"
+)
 
 
 @contextmanager
-def report_errors(*, imports: bool = False) -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Show an error as what it is; click would hide a user's EOFError or broken pipe.
 
     A mistake that the user can mend is one line, anything else is a traceback with its notes.
-
-    Args:
-        imports: modules of the current folder can be imported, also later by those of the user.
     """
     try:
         try:
-            here = str(Path.cwd())
+            Path.cwd()
         except OSError as error:  # said once, before something deep inside asks for it
             raise StallscopeError("the current folder is gone: cd to one that exists") from error
-        sys.path[:0] = [here] * imports
         yield
     except StallscopeError as error:
         print_note(str(error))

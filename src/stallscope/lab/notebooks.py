@@ -13,18 +13,22 @@ import copy
 import hashlib
 import json
 import os
+import sys
 from dataclasses import dataclass
+from importlib.machinery import PathFinder, all_suffixes
 from pathlib import Path
 from typing import Any, Final
 
 import nbformat
 
 from stallscope.errors import StallscopeError
-from stallscope.files import packaged_folder, whole_file
+from stallscope.files import packaged_folder, read_file, whole_file
 from stallscope.targets.factory import is_factory
 
 _NAME: Final = "TARGET"
 _GLOB: Final = frozenset("*?[{")
+_CODE: Final = tuple(all_suffixes())
+"""How the name of a module ends."""
 
 
 @dataclass(frozen=True)
@@ -155,14 +159,16 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
     folder, source = plain_path(folder), packaged_folder("notebooks")
     if folder.resolve() == source.resolve():
         raise StallscopeError(f"{folder} holds stallscope's own notebooks: give another folder")
+    _check_no_module_hides_ours(folder)
     memory = _recall(folder)
-    aim = Aim(memory.get("target", "sample"), memory.get("import_from"))
-    aim = aim if target is None else Aim.of(target)
+    last = Aim(memory.get("target", "sample"), memory.get("import_from"))
+    aim = last if target is None else Aim.of(target)
     guided = sorted(source.glob("[0-9]*.ipynb"))
     wanted = {path.name: set_target(_read(path), aim, path.name) for path in guided}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        notes = [_place(folder / name, new, memory, force=force) for name, new in wanted.items()]
+        notes = [_about_last(last, folder)] if target is None else []
+        notes += [_place(folder / name, new, memory, force=force) for name, new in wanted.items()]
         memory.update(target=aim.target, import_from=aim.import_from)
         with whole_file(folder / _MEMORY) as file:
             file.write(json.dumps(memory, indent=2).encode())
@@ -171,6 +177,41 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
             f"the notebooks cannot be copied into {folder}: {error.strerror or error}",
         ) from error
     return Copies(folder, tuple(folder / name for name in wanted), tuple(filter(None, notes)))
+
+
+def _check_no_module_hides_ours(folder: Path) -> None:
+    """Refuse a folder in which a notebook would import something else than what is installed.
+
+    Python looks there first, and the folder may have come with something downloaded.
+
+    Raises:
+        StallscopeError: there is a module with the name of an installed one.
+    """
+    found = folder.iterdir() if folder.is_dir() else ()
+    for path in sorted(found):
+        module = path.name.partition(".")[0]
+        is_module = path.name.endswith(_CODE) or (path / "__init__.py").exists()
+        if is_module and _is_known(module):
+            raise StallscopeError(
+                f"{path} would be imported by the notebooks in place of the installed {module!r}: "
+                "rename it, or give another folder"
+            )
+
+
+def _is_known(module: str) -> bool:
+    """Whether Python has a module of that name without looking into the current folder."""
+    if module in sys.stdlib_module_names:
+        return True
+    here = {"", str(Path.cwd())}
+    return PathFinder.find_spec(module, [path for path in sys.path if path not in here]) is not None
+
+
+def _about_last(aim: Aim, folder: Path) -> str:
+    """What the notebooks are pointed at though nobody said so this time; nothing for the sample."""
+    if aim.target == "sample":
+        return ""
+    module = f", imported from {aim.import_from}" if aim.import_from else ""
+    return f"TARGET = {aim.target!r}{module}: the one of the last time, as {folder / _MEMORY} says"
 
 
 def _place(path: Path, new: Any, memory: dict[str, Any], *, force: bool) -> str:
@@ -201,7 +242,8 @@ def _put_aside(path: Path) -> Path:
 
 
 def _read(path: Path) -> Any:
-    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call,unused-ignore]
+    text = read_file(path).decode()
+    return nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def _read_copy(path: Path) -> Any:
@@ -221,8 +263,12 @@ def _digest(notebook: Any) -> str:
 def _recall(folder: Path) -> dict[str, Any]:
     """What was written into the folder before; where that is unreadable, nothing was."""
     try:
-        memory = json.loads((folder / _MEMORY).read_text(encoding="utf-8"))
-        known = isinstance(memory["notebooks"], dict) and isinstance(memory["target"], str)
+        memory = json.loads(read_file(folder / _MEMORY))
+        known = (
+            isinstance(memory["notebooks"], dict)
+            and isinstance(memory["target"], str)
+            and isinstance(memory["import_from"], str | None)
+        )
     except (OSError, ValueError, KeyError, TypeError):
         known = False
     return memory if known else {"schema_version": 1, "notebooks": {}}

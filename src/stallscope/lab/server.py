@@ -43,7 +43,8 @@ def open_lab(
 ) -> None:
     """Start JupyterLab with a notebook, and stay until it ends or this process is interrupted.
 
-    Ctrl-C, SIGTERM and SIGHUP end JupyterLab and its kernels before they end this.
+    Ctrl-C, SIGTERM and SIGHUP end JupyterLab and its kernels before they end this; where this is
+    killed, they end themselves.
 
     Args:
         folder: what JupyterLab can see.
@@ -59,7 +60,8 @@ def open_lab(
         process = subprocess.Popen(  # noqa: S603 - our own interpreter, no shell
             _command(folder, notebook, browser=browser, port=port),
             env=_environment(private),
-            stdin=subprocess.DEVNULL,  # else it asks "shut down? (y/n)"
+            cwd=private,  # with -m Python looks there first, and the current folder is anybody's
+            stdin=subprocess.PIPE,  # closed when this process is no more, see `lab.jupyter`
             start_new_session=True,  # the terminal's Ctrl-C reaches this process alone
         )
         try:
@@ -72,7 +74,8 @@ def open_lab(
 def _command(folder: Path, notebook: Path, *, browser: bool, port: int | None) -> list[str]:
     fixed = [] if port is None else [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
     return [
-        *(sys.executable, "-m", "jupyterlab", "--log-level=WARN", "--LabApp.log_level=WARN"),
+        *(sys.executable, "-m", "stallscope.lab.jupyter"),
+        *("--log-level=WARN", "--LabApp.log_level=WARN"),
         "--ServerApp.ip=127.0.0.1",
         "--ServerApp.allow_root=True",  # root is the usual user of a container
         f"--ServerApp.open_browser={browser}",
@@ -83,7 +86,10 @@ def _command(folder: Path, notebook: Path, *, browser: bool, port: int | None) -
 
 
 def _environment(private: Path) -> dict[str, str]:
-    """The user's, with the token, without news, and this interpreter's kernel before theirs."""
+    """The user's, with the token, without news, and this interpreter's kernel before theirs.
+
+    It is for another folder, so paths that count from the current one are made absolute.
+    """
     settings = json.dumps(
         {
             "IdentityProvider": {"token": secrets.token_hex(24)},
@@ -94,7 +100,13 @@ def _environment(private: Path) -> dict[str, str]:
         (private / name).write_text(settings, encoding="utf-8")
     theirs = os.environ.get("JUPYTER_CONFIG_PATH")
     path = os.pathsep.join([str(private), *([theirs] if theirs else [])])
-    return {**os.environ, "JUPYTER_CONFIG_PATH": path, "JUPYTER_PREFER_ENV_PATH": "1"}
+    modules = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return {
+        **os.environ,
+        "JUPYTER_CONFIG_PATH": path,
+        "JUPYTER_PREFER_ENV_PATH": "1",
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, modules)),
+    }
 
 
 def _address(process: subprocess.Popen[Any], notebook: Path) -> str:

@@ -39,6 +39,11 @@ def is_factory(text: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in parts)
 
 
+def names_code(text: str) -> bool:
+    """Whether a target is code to be imported and called, and no file of such a name."""
+    return is_factory(text) and not Path(text).exists()
+
+
 def find(text: str) -> Any:
     """Import the module and return what the attribute path names, without calling it.
 

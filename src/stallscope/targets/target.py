@@ -158,7 +158,7 @@ def _find(spec: object) -> Target:
     if spec == "sample":
         note = "stallscope's sample data and pipeline, not yours"
         return Target(sample_loader(), name="sample", notes=(note,))
-    if factory.is_factory(spec) and not Path(spec).exists():
+    if factory.names_code(spec):
         found = factory.find(spec)
         if callable(found) and not _is_loader(found):
             found = factory.call(found, spec)
