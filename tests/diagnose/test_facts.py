@@ -169,6 +169,24 @@ class TestMaking:
         assert 2.0 == pytest.approx(found.load)
         assert 1.0 == pytest.approx(found.busy_share)
 
+    @pytest.mark.parametrize(("made", "arrived", "takes_ms"), [(5, 8, 3), (-20, 3, 3), (5, 30, 5)])
+    def test_receiving_is_what_the_loop_waits_for_batches_that_are_made(
+        self, made, arrived, takes_ms
+    ):
+        """From when the batch is made or the loop waits, up to its arrival or the wait's end."""
+        steps = steps_of([0.01] * MANY, step_s=0.02)
+        moments = [
+            {"batch": number, "taken_ns": begin - 30_000_000, "made_ns": begin + made * 1_000_000}
+            | {"arrived_ns": begin + arrived * 1_000_000}
+            for number, begin in enumerate(steps["start_ns"])
+        ]
+
+        run = a_run([SAMPLE] * 4 * MANY, steps=steps, deliveries=deliveries_of(*moments))
+
+        found = making(run, 1).handover
+        assert ((made + 30) / 1e3, takes_ms / 1e3, 0.03) == pytest.approx(found)
+        assert making(run, 0).handover is None
+
     def test_a_run_without_deliveries_has_none(self):
         """What was never seen is None, and not 0."""
         assert making(a_run([SAMPLE] * 8), 1) is None

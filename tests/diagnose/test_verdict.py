@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
+from typing import ClassVar
 
 import pytest
-from support.build_facts import CASES, IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of
+from support.build_facts import CASES, IDLE, SENDS, SPIKES, WAITS_IN_FETCH, known, parts_of
 
 from stallscope.diagnose.causes import CAUSES, KNOWN, handbook
 from stallscope.diagnose.exposure import Exposure, StagePart, longest_first
-from stallscope.diagnose.facts import Starts
+from stallscope.diagnose.facts import Gain, HandoverTimes, Spikes, Starts
 from stallscope.diagnose.verdict import judge
 
 
@@ -180,3 +181,60 @@ class TestOrder:
 
         assert "main-process" == found.code
         assert "logging" in found.title
+
+
+def sent_for(received_s: float, made_s: float = 0.01) -> dict[str, HandoverTimes]:
+    """Times of a batch in steps of 100 ms; fields of `BatchTimes`."""
+    return {"handover": HandoverTimes(made_s, received_s, 0.1)}
+
+
+class TestNeedlessWorkers:
+    TINY: ClassVar = {"stalled": 0.05, "load": 0.05, "making": sent_for(0.03)}
+    """Batches of 10 ms, which take 30 ms to be sent and received, in steps of 100 ms."""
+
+    def test_batches_that_are_made_in_less_than_they_are_sent_need_no_workers(self):
+        """Though each wait is too short for a stall: num_workers=0."""
+        found = judge(known(**self.TINY))[0]
+
+        assert "sending" == found.code
+        assert "num_workers=0" in found.next_step
+        assert 0.2 == pytest.approx(found.severity)
+
+    def test_many_objects_are_sent_for_longer_than_they_are_made(self):
+        """Where the loop stalls for them, the remedy is both: no workers, or fewer objects."""
+        found = judge(known(work=SENDS, load=0.1, making=sent_for(0.1)))[0]
+
+        assert "sending" == found.code
+        assert all(word in found.next_step for word in ("num_workers=0", "objects"))
+
+    def test_workers_that_make_a_batch_for_as_long_as_it_is_sent_are_kept(self):
+        """A batch of 30 ms that takes 30 ms to be received would take the loop no less."""
+        assert "healthy" == judge(known(**self.TINY | {"load": 0.15}))[0].code
+
+    def test_what_is_gained_has_to_matter(self):
+        """Of a step of 100 ms, 5 ms less are nothing to speak of."""
+        assert "healthy" == judge(known(**self.TINY | {"making": sent_for(0.015)}))[0].code
+
+    def test_a_few_batches_that_take_long_need_workers(self):
+        """A quarter of the batches takes no time, and all together as long as is waited for."""
+        uneven = known(**self.TINY | {"load": 0.15, "making": sent_for(0.03, made_s=0.001)})
+
+        assert "healthy" == judge(uneven)[0].code
+
+    def test_a_ladder_that_finds_nothing_to_be_gained_decides(self):
+        """Batches in memory make the loop no faster: neither would fewer workers."""
+        assert "healthy" == judge(known(**self.TINY, gain=Gain(1.0, 0.98, 1.02)))[0].code
+
+    def test_without_workers_none_are_started(self):
+        """Starting that takes longer than sending is mended with it; logging is not."""
+        starts = Starts(1.0, 2.0, 3, again=True)
+
+        assert "sending" == judge(known(**self.TINY, starts=starts))[0].code
+        assert "main-process" == judge(known(**self.TINY, own_parts={"logging": 0.5}))[0].code
+
+    def test_samples_that_are_one_look_into_an_array_are_taken_together(self):
+        """Without workers, a call for each sample is what is left."""
+        small = known(**self.TINY, spikes=Spikes(usual_s=1e-5))
+
+        assert "one index" in judge(small)[0].next_step
+        assert "one index" not in judge(known(**self.TINY))[0].next_step

@@ -98,6 +98,30 @@ def row_by_row(_folder: Path) -> DataLoader:
     return DataLoader(TensorDataset(values, labels), batch_size=4096, shuffle=True)
 
 
+def tiny_rows(_folder: Path) -> DataLoader:
+    """Let four workers take a few numbers out of memory."""
+    columns = torch.randn(60_000, 20), torch.randint(0, 9, (60_000, 4)), torch.rand(60_000)
+    return DataLoader(TensorDataset(*columns), batch_size=16, shuffle=True, num_workers=4)
+
+
+class _Digits(Dataset):
+    """Small images in memory, as MNIST's are."""
+
+    def __init__(self) -> None:
+        self.images = torch.randint(0, 256, (60_000, 28, 28), dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index):
+        return self.images[index].unsqueeze(0) / 255, index % 10
+
+
+def small_images(_folder: Path) -> DataLoader:
+    """Let two workers make batches that take as long to be sent as to be made."""
+    return DataLoader(_Digits(), batch_size=8, shuffle=True, num_workers=2)
+
+
 class _Subjects(Dataset):
     """Patches of volumes; all of the subject is copied for each patch."""
 
@@ -200,6 +224,26 @@ MAKING = (
         r"getitem|collate",
         r"by one index",
         "main-process: wrong lever",
+    ),
+    Question(
+        "tiny-rows",
+        "lightning #17410, pytorch #154318: workers make training slow, the data is in memory",
+        tiny_rows,
+        0.0005,
+        ("sending",),
+        r"more time than they save",
+        r"num_workers=0",
+        "healthy, or start-up: wrong",
+    ),
+    Question(
+        "small-images",
+        "style-based-gan-pytorch #108: with several workers low resolutions are slower",
+        small_images,
+        0.0005,
+        ("sending",),
+        r"more time than they save",
+        r"num_workers=0",
+        "sending: wrong lever, smaller types",
     ),
     Question(
         "deep-copies",

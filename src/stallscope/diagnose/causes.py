@@ -117,6 +117,12 @@ SENDING: Final = Cause(
     "04_worker_flamegraphs",
     kind="send",
 )
+NEEDLESS_WORKERS: Final = SENDING._replace(
+    title="The workers take more time than they save: {what}",
+    advice="num_workers=0{where}; or, to keep workers, send less: fewer objects per batch, tensors "
+    "in place of lists",
+)
+"""The same where making a batch takes less than sending it."""
 TOO_FEW_WORKERS: Final = Cause(
     "too-few-workers",
     "There are too few workers, while cores are idle: {what}",
@@ -280,8 +286,9 @@ KNOWN: Final = {
     ),
     "sending": KnownCause(
         "the batch is made and still on its way; workers pause",
-        "one tensor in place of hundreds in objects; the file_system sharing strategy",
-        "pytorch #123439",
+        "one tensor in place of hundreds in objects; the file_system sharing strategy; "
+        "num_workers=0 where a batch takes less to make than to send",
+        "pytorch #123439, #154318, lightning #17410",
     ),
     "too-few-workers": KnownCause(
         "workers never pause while cores are idle",

@@ -111,6 +111,17 @@ class Quartiles(NamedTuple):
     high_s: float
 
 
+class HandoverTimes(NamedTuple):
+    """Lower quartiles, seconds: what a batch takes while nothing else has the cores."""
+
+    made_s: float
+    """To be made."""
+    received_s: float
+    """While the loop waits for it though it is made: to be sent and received."""
+    period_s: float
+    """From one step to the next."""
+
+
 @dataclass(frozen=True)
 class BatchTimes:
     """Batches of the steady state, from where a worker takes them up to where they are made."""
@@ -125,6 +136,8 @@ class BatchTimes:
     """Mean time from one step to the next, seconds."""
     workers: int
     """That make batches; at least 1. Of those that were started, some may have nothing to do."""
+    handover: HandoverTimes | None = None
+    """None without workers."""
     by_worker: dict[int, Quartiles] = field(default_factory=dict)
     """Of each worker that made enough batches, without what it waited for a core: a neighbour that
     has a core makes no worker slow."""
@@ -174,8 +187,19 @@ def making(run: Run, workers: int) -> BatchTimes | None:
         use_s=float(used_s),
         period_s=float(used_s + waited_s),
         workers=_active(made, workers),
+        handover=_handover(steps, made) if workers else None,
         by_worker={worker: Quartiles(*times) for worker, *times in enough.iter_rows()},
     )
+
+
+def _handover(steps: pl.DataFrame, made: pl.DataFrame) -> HandoverTimes | None:
+    """What batches take from their workers to the loop; None where none was seen to arrive."""
+    known = steps.join(made.drop_nulls("arrived_ns"), on=["rank", "epoch", "batch"])
+    begins_ns = pl.max_horizontal("start_ns", "made_ns")
+    waited_ns = (pl.min_horizontal("arrived_ns", "end_ns") - begins_ns).clip(0)
+    period_s = pl.sum_horizontal("wait_s", "h2d_s", "step_s", "other_s")
+    low = known.select(pl.col("made_s"), waited_ns / 1e9, period_s).quantile(_QUARTILES["low_s"])
+    return None if known.is_empty() else HandoverTimes(*low.row(0))
 
 
 def _active(made: pl.DataFrame, workers: int) -> int:
@@ -472,6 +496,32 @@ class Facts:
         more_s = self.waiting_s - self.alone_waiting_s
         noted = more_s >= thresholds.SHARED_NOTED * self.making.usual_s
         return noted and self.waiting_s >= thresholds.SHARED * self.alone_waiting_s
+
+    @property
+    def own_batch_s(self) -> float:
+        """What a batch would take a worker with a core for itself; 0 where it is not known."""
+        made = self.making
+        if made is None or made.handover is None:
+            return 0.0
+        return max(made.handover.made_s, made.batch_s * self.queue_free)
+
+    @property
+    def needless_share(self) -> float:
+        """Share (0 to 1) of its time that the loop would save if it made the batches itself.
+
+        It would make each for as long as a worker does, and not wait for its sending and receiving.
+        Below 0 where workers pay; 0 where a ladder has found nothing to be gained.
+        """
+        handover = self.making.handover if self.making else None
+        costs_nothing = self.gain is not None and self.gain.is_none
+        if handover is None or not handover.period_s or costs_nothing:
+            return 0.0
+        return (handover.received_s - self.own_batch_s) / handover.period_s
+
+    @property
+    def has_needless_workers(self) -> bool:
+        """Whether the loop would be noticeably faster if it made the batches itself."""
+        return self.needless_share >= thresholds.PASSING
 
     def each(self, stage: str) -> str:
         """What a stage takes, in words, for each sample or batch; empty where it is not known."""

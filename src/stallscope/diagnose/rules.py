@@ -472,6 +472,29 @@ def no_worker(facts: Facts) -> Finding | None:
     )
 
 
+def needless_workers(facts: Facts) -> Finding | None:
+    """A batch is made in less time than the loop waits for its sending and receiving."""
+    handover = facts.making.handover if facts.making else None
+    saved = facts.needless_share
+    if handover is None or not facts.has_needless_workers:
+        return None
+    return finding(
+        causes.NEEDLESS_WORKERS,
+        facts,
+        f"sending and receiving a batch takes the loop {seconds(handover.received_s)}, and making "
+        f"it takes {seconds(facts.own_batch_s)}",
+        severity=max(saved, facts.stall_share * facts.exposure.of(SENDING)),
+        clearly=clear(saved, thresholds.PASSING, 0.2),
+        evidence={
+            "stall_share": facts.stall_share,
+            "num_workers_count": facts.setup.num_workers,
+            "batch_make_s": facts.own_batch_s,
+            "batch_receive_s": handover.received_s,
+        },
+        where=f", and {_AT_ONCE}" if _is_small(facts) else "",
+    )
+
+
 def own_threads(facts: Facts) -> Finding | None:
     """The main process makes batches more slowly with its torch threads than with one."""
     times, slowed = facts.own_threads, _slowed_by_threads(facts)

@@ -4,25 +4,26 @@ The order of `judge`, and why:
 
 1. A run that is too short carries no judgement.
 2. Starting workers, the loop's own work and copies, where they take more than all waiting does.
-3. A loop that hardly waits is healthy, unless its step is slower for the workers beside it (too
+3. Workers without which the loop would be faster, however short its single waits are.
+4. A loop that hardly waits is healthy, unless its step is slower for the workers beside it (too
    many threads, full cores; a ladder tells), or their memory grows.
 
 and of `rank_findings`, for a loop that waits:
 
-4. Stalls that nothing explains carry no judgement.
-5. Memory that is full, workers that have nothing to do or are kept from the cores.
-6. What is no work on samples, where it is most of the stalls: the loop's own part (all of it, when
+5. Stalls that nothing explains carry no judgement.
+6. Memory that is full, workers that have nothing to do or are kept from the cores.
+7. What is no work on samples, where it is most of the stalls: the loop's own part (all of it, when
    there is no worker), pinning, sending, starting.
-7. One thing among equals: one worker, single samples. The others are quick enough, so their stages
+8. One thing among equals: one worker, single samples. The others are quick enough, so their stages
    are not the cause.
-8. Too many threads: all stages' times are longer for it.
-9. Workers that keep up on average, though nothing keeps a core from them: speed is not the cause.
-10. Waiting for a lock: all that is behind it takes longer.
-11. Workers that are too few while cores are free, if more would be enough; unless nearly all is
+9. Too many threads: all stages' times are longer for it.
+10. Workers that keep up on average, though nothing keeps a core from them: speed is not the cause.
+11. Waiting for a lock: all that is behind it takes longer.
+12. Workers that are too few while cores are free, if more would be enough; unless nearly all is
     waiting for storage.
-12. Waiting for storage, and then the work that leads, also where the cores are saturated: it is
+13. Waiting for storage, and then the work that leads, also where the cores are saturated: it is
     what there is to be fixed.
-13. Cores that are saturated by work of which no part leads.
+14. Cores that are saturated by work of which no part leads.
 
 What is still open says `next_question`: the measurement that decides most.
 """
@@ -156,6 +157,7 @@ def findings(facts: Facts) -> Found:
             rules.cpu_saturated(facts),
             rules.too_little_prefetch(facts),
         ]
+    every.append(rules.needless_workers(facts))  # it says more than that sending takes long
     return {one.cause: one for one in every if one is not None}
 
 
@@ -205,6 +207,9 @@ def _first(facts: Facts, found: Found) -> Finding:
     own = found.get(causes.MAIN_PROCESS)
     if own is not None and (facts.setup.num_workers or own.severity > facts.stall_share):
         beside.append(own)
+    if facts.has_needless_workers:  # without them none is started
+        others = (one for one in beside if one.cause != causes.START_UP)
+        return max((found[causes.SENDING], *others), key=lambda one: one.severity)
     costly = max(beside, key=lambda one: one.severity, default=None)
     if costly is not None and costly.severity >= facts.stall_share:
         return costly
