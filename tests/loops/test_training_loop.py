@@ -84,3 +84,13 @@ class TestEnough:
 
         assert Replay(steps=5, began_ns=0).ahead_ns(limits) > 0
         assert 0 == Replay(steps=5, began_ns=0).ahead_ns(replace(limits, enough=None))
+
+    def test_a_long_start_is_no_long_batch(self):
+        """What workers import for their first sample does not end a loop for its next ones."""
+        limits = Limits(1000, 60.0, Enough(after=2, batches=3, seconds=0.0))
+        started, one_slow = Replay(steps=1, began_ns=0), Replay(steps=1, began_ns=0)
+        started.count(1)
+        started.count(8)
+        one_slow.count(1)
+
+        assert started.ahead_ns(limits) < one_slow.ahead_ns(limits) / 1000

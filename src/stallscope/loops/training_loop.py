@@ -36,6 +36,8 @@ _FOREVER_S: Final = 1e6
 _LOOK_EVERY_S: Final = 0.2
 _UNDER_WAY: Final = 2
 """Batches that are not waited for where there is hardly time for them."""
+_FEWEST_SAMPLES: Final = 4
+"""Samples made, from which on it is known how long they take without the start."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,10 @@ class Replay:
     """When its first batch came (`perf_counter_ns`)."""
     steady_ns: int | None = None
     """When the steady state of `Limits.enough` began (`perf_counter_ns`)."""
+    samples: int = 0
+    """Samples that the workers have made, as far as they were counted."""
+    first_ns: int | None = None
+    """When the first of them were seen (`perf_counter_ns`)."""
 
     def is_over(self, limits: Limits) -> bool:
         """Whether the loop has to stop, or has nothing more to go through."""
@@ -134,11 +140,19 @@ class Replay:
 
         A loop that ends when it is long enough is a part of something longer, which has a budget,
         too: the next batch, and those that workers finish before they end, take as long as those
-        before.
+        before. What workers import for their first sample is paid once.
         """
         if limits.enough is None:
             return 0.0
-        return _UNDER_WAY * (perf_counter_ns() - self.began_ns) / max(self.steps, 1)
+        made_several = self.samples >= _FEWEST_SAMPLES
+        since_ns = self.first_ns if made_several and self.first_ns else self.began_ns
+        return _UNDER_WAY * (perf_counter_ns() - since_ns) / max(self.steps, 1)
+
+    def count(self, samples: int) -> None:
+        """Note how many samples the workers have made by now."""
+        self.samples = samples
+        if samples and self.first_ns is None:
+            self.first_ns = perf_counter_ns()
 
     def _is_long_enough(self, enough: Enough | None) -> bool:
         if enough is None or self.steps < enough.after:
@@ -239,6 +253,7 @@ class Progress:
     def _move(self, done: threading.Event) -> None:
         while not done.wait(_LOOK_EVERY_S) and self._place.folder.exists():
             made = sum(map(_samples_of, self._place.logs()))
+            self.seen.count(made)
             self._bar.set_postfix_str(f"{made:,} samples made", refresh=False)
             self._bar.update(self.seen.steps - self._bar.n)
 
