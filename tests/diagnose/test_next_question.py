@@ -39,6 +39,13 @@ class TestQuestions:
 
         assert verdict.ONE_WORKER != asked(alone)
 
+    def test_a_stream_asks_whether_all_do_the_same(self):
+        """Of workers that leave out what they have made, one alone computes half as long."""
+        stream = known(setup={"streams": True})
+
+        assert verdict.ONE_WORKER == asked(stream)
+        assert verdict.ONE_WORKER != asked(known())
+
     def test_what_is_shared_asks_for_stacks_of_those_that_wait(self):
         """A lock shows in the stacks of workers that wait."""
         shared = replace(WAITING, alone_waiting_s=0.1)

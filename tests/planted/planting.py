@@ -52,7 +52,7 @@ or `/dev/shm` that is used up is not safe on a machine that others use, too."""
 NOT_PLANTED: Final = ("copy", "memory-pressure", "shm")
 """Causes that no loader here has, so nothing is known of how often their verdict is right."""
 
-ASKED: Final = ("memory-growth",)
+ASKED: Final = ("memory-growth", "repeated-work")
 """Causes that only loaders in `real_questions` have: a strength cannot be given to them."""
 
 HEALTHY_CODE: Final = "healthy"

@@ -119,6 +119,7 @@ CASES = {
     "sending": known(work=SENDS, load=0.4, use=IDLE),
     "too-few-workers": known(setup={"num_workers": 1, "cores": 8.0}),
     "idle-workers": known(setup={"num_workers": 4}, making={"workers": 2}),
+    "repeated-work": known(setup={"streams": True}, computed_s=0.38, alone_computed_s=0.2),
     "few-cores": known(use={"worker_cpu": 0.5, "queued_share": 0.5, "worker_cores": 1.0}),
     "cpu-saturated": known(work=EVEN),
     "oversubscription": known(use={"threads": 17}, extra_threads_share=0.9),

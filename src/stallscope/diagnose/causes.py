@@ -134,6 +134,13 @@ IDLE_WORKERS: Final = Cause(
     "give the dataset at least as many shards as there are workers (more and smaller ones), or let "
     "workers share a shard; or start fewer workers; 01_is_it_the_loader",
 )
+REPEATED_WORK: Final = Cause(
+    "repeated-work",
+    "Every worker does the work of all: {what}",
+    "divide the samples among the workers before anything is read or computed, not after: shards "
+    "or files for each worker, or itertools.islice with get_worker_info(), at the begin of "
+    "__iter__; 01_is_it_the_loader",
+)
 FEW_CORES: Final = Cause(
     "few-cores",
     "The workers are confined to too few cores: {what}",
@@ -230,7 +237,7 @@ CAUSES: Final[Mapping[str, Cause]] = {
     cause.code: cause
     for cause in (
         *(HEALTHY, STORAGE_LATENCY, STORAGE_BANDWIDTH, DECODE, ONE_TRANSFORM, TRANSFORMS, COLLATE),
-        *(SENDING, TOO_FEW_WORKERS, IDLE_WORKERS, FEW_CORES, CPU_SATURATED),
+        *(SENDING, TOO_FEW_WORKERS, IDLE_WORKERS, REPEATED_WORK, FEW_CORES, CPU_SATURATED),
         *(OVERSUBSCRIPTION, MAIN_PROCESS, MEMORY_GROWS),
         *(TOO_LITTLE_PREFETCH, SLOW_SAMPLES, SLOW_WORKER, START_UP, COPY, MEMORY_PRESSURE, SHM),
         *(LOCK, INCONCLUSIVE),
@@ -298,6 +305,11 @@ KNOWN: Final = {
     "idle-workers": KnownCause(
         "fewer workers make batches than were started",
         "at least as many shards as workers",
+    ),
+    "repeated-work": KnownCause(
+        "of a stream: a worker computes longer for a batch, the more workers there are",
+        "samples divided among the workers at the begin, before they are read",
+        "pytorch/data #454, #487",
     ),
     "few-cores": KnownCause(
         "workers may run on fewer cores than there are, and wait for those",

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from stallscope.apart import apart
 from stallscope.diagnose import verdict
 from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.causes import INCONCLUSIVE
-from stallscope.diagnose.exposure import waiting_s
+from stallscope.diagnose.exposure import computed_s, waiting_s
 from stallscope.diagnose.facts import Setup, ThreadTimes, facts, gain_of, making, with_stacks
 from stallscope.diagnose.machine_use import use
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
@@ -271,10 +271,17 @@ class Examination:
             reason = str(error).partition("\n")[0]
             raised = f"with one worker the loader raises {type(error).__name__}: {reason}"
             raise StallscopeError(raised) from error
-        batches, waits_s = apart(lambda: (making(run, 1), waiting_s(run, use(run, 1))))
+        batches, waits_s, computes_s = apart(
+            lambda: (making(run, 1), waiting_s(run, use(run, 1)), computed_s(run))
+        )
         if batches is None:
             return known
-        return replace(known, alone_s=batches.usual_s, alone_waiting_s=waits_s)
+        return replace(
+            known,
+            alone_s=batches.usual_s,
+            alone_waiting_s=waits_s,
+            alone_computed_s=computes_s,
+        )
 
     def _with_ladder(self, known: Facts) -> Facts:
         enough_s = max(_LADDER_S, self.wanted_s(verdict.LADDER))
@@ -353,6 +360,7 @@ def setup_of(target: Target) -> Setup:
         persistent=any(loader.persistent_workers for loader in target.loaders),
         epoch_batches=_length(target.loader),
         has_step=target.step is not None,
+        streams=any(isinstance(loader.dataset, IterableDataset) for loader in serving),
         simulated=target.simulated_step_s is not None,
         on_gpu=device_of(target).counts_kernels,
         sampler=next(filter(None, map(_sampler, target.loaders)), ""),

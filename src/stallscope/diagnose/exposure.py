@@ -229,6 +229,13 @@ def waiting_s(run: Run, used: MachineUse) -> float:
     return waited_s / max(batches, 1)
 
 
+def computed_s(run: Run) -> float:
+    """What a worker computes for each batch: CPU time, mean, seconds."""
+    batches = run.batches.filter("steady").height
+    rows = run.stages().filter(pl.col("kind").is_in(WORK_KINDS), pl.col("cpu_share").is_not_null())
+    return float((rows["busy_s"] * rows["cpu_share"]).sum()) / max(batches, 1)
+
+
 def _crowding(used: MachineUse) -> float:
     """How many times as long computing takes a worker as it would with a core for itself."""
     cpu, queued = used.worker_cpu, used.queued_share

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from stallscope.diagnose import thresholds
-from stallscope.diagnose.exposure import Exposure, exposure, waiting_s
+from stallscope.diagnose.exposure import Exposure, computed_s, exposure, waiting_s
 from stallscope.diagnose.machine_use import MachineUse, queued_shares, use
 from stallscope.diagnose.own_code import OwnCode, lock_share, own_code
 from stallscope.diagnose.thresholds import SLOWED
@@ -83,6 +83,8 @@ class Setup:
     """Whether the step was only a timer."""
     on_gpu: bool = False
     """Whether the step computes on a GPU."""
+    streams: bool = False
+    """Whether workers take their samples out of a stream, each its part of it."""
     sampler: str = ""
     """Where the user's own sampler draws, as `class.method (file:line)`; empty for torch's."""
 
@@ -425,6 +427,10 @@ class Facts:
     """What a worker waits for a batch, for no core but for something else; mean, seconds."""
     alone_waiting_s: float | None = None
     """The same of one worker alone; None where that was not tried."""
+    computed_s: float = 0.0
+    """What a worker computes for a batch: CPU time, mean, seconds."""
+    alone_computed_s: float | None = None
+    """The same of one worker alone; None where that was not tried."""
     own_threads: ThreadTimes | None = None
     """Batches with the loop's own torch threads; None where that makes no difference, or was not
     tried."""
@@ -523,6 +529,14 @@ class Facts:
         """Whether the loop would be noticeably faster if it made the batches itself."""
         return self.needless_share >= thresholds.PASSING
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether each worker computes for its batches what would be enough for all workers'."""
+        alone_s, workers = self.alone_computed_s, self.setup.num_workers
+        if not self.setup.streams or not alone_s or workers < 2:  # noqa: PLR2004 - several
+            return False
+        return self.computed_s >= thresholds.REPEATED * workers * alone_s
+
     def each(self, stage: str) -> str:
         """What a stage takes, in words, for each sample or batch; empty where it is not known."""
         unit = "batch" if stage in self.whole_batches else "sample"
@@ -599,6 +613,7 @@ def facts(run: Run, setup: Setup) -> Facts:
         megapixels=_megapixels(run),
         extra_threads_share=extra,
         waiting_s=waited_s,
+        computed_s=computed_s(run),
     )
 
 

@@ -790,6 +790,29 @@ def idle_workers(facts: Facts) -> Finding | None:
     )
 
 
+def repeated_work(facts: Facts) -> Finding | None:
+    """Each worker goes through the whole stream, and leaves what it has made to the others."""
+    alone_s, workers = facts.alone_computed_s, facts.setup.num_workers
+    if not alone_s or not facts.is_repeated:
+        return None
+    ratio, works = facts.computed_s / alone_s, facts.exposure.of(*WORK)
+    longest = _largest(facts)
+    return finding(
+        causes.REPEATED_WORK,
+        facts,
+        f"each of {workers} computes {seconds(facts.computed_s)} for a batch, one worker alone "
+        f"{seconds(alone_s)}",
+        severity=facts.stall_share * works,
+        clearly=clear(ratio / workers, thresholds.REPEATED, 0.95),
+        evidence={
+            "stall_share": facts.stall_share,
+            "batch_cpu_s": facts.computed_s,
+            "batch_alone_cpu_s": alone_s,
+        },
+        stage=longest.stage if longest else "",
+    )
+
+
 def few_cores(facts: Facts) -> Finding | None:
     """Workers may run on fewer cores than there are, and wait for those."""
     use, setup = facts.use, facts.setup

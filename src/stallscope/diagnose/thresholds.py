@@ -59,6 +59,9 @@ SHARED: Final = 1.2
 does; where nothing is shared, waiting takes as long for many as for one ..."""
 SHARED_NOTED: Final = 0.1
 """... and what they wait longer is at least this share of the time that a batch takes."""
+REPEATED: Final = 0.85
+"""Of two workers that both do all work, each computes twice as long for a batch as one alone, of
+four four times; two threads of one core that are in each other's way, up to 1.6 times."""
 WAITS_FOR_IT: Final = 0.7
 """Share of the stalls that wait for a slow worker's batches; two equal workers have half each."""
 EXTRA_THREADS: Final = 0.3

@@ -11,7 +11,8 @@ The order of `judge`, and why:
 and of `rank_findings`, for a loop that waits:
 
 5. Stalls that nothing explains carry no judgement.
-6. Memory that is full, workers that have nothing to do or are kept from the cores.
+6. Memory that is full, workers that have nothing to do, all do the same or are kept from the
+   cores.
 7. What is no work on samples, where it is most of the stalls: the loop's own part (all of it, when
    there is no worker), pinning, sending, starting.
 8. One thing among equals: one worker, single samples. The others are quick enough, so their stages
@@ -149,6 +150,7 @@ def findings(facts: Facts) -> Found:
             rules.slow_worker(facts),
             rules.slow_samples(facts),
             rules.idle_workers(facts),
+            rules.repeated_work(facts),
             rules.few_cores(facts),
             rules.lock(facts),
             rules.storage(facts),
@@ -285,8 +287,8 @@ def rank_findings(facts: Facts, found: Found) -> Finding | None:
         return inconclusive(facts, why, "ss.stage('...') around your own code names it")
     if facts.others_share >= OTHERS and _is_left(facts) < HARDLY:
         return _disturbed(facts)
-    verdict = first(causes.MEMORY_PRESSURE, causes.SHM, causes.IDLE_WORKERS, causes.FEW_CORES)
-    verdict = verdict or _of_parts(facts, found)
+    verdict = first(causes.MEMORY_PRESSURE, causes.SHM, causes.IDLE_WORKERS)
+    verdict = verdict or first(causes.REPEATED_WORK, causes.FEW_CORES) or _of_parts(facts, found)
     verdict = verdict or first(causes.SLOW_WORKER, causes.SLOW_SAMPLES, causes.OVERSUBSCRIPTION)
     verdict = verdict or _that_keeps_up(facts, found)
     verdict = verdict or first(causes.LOCK) or _storage(facts, found)
@@ -420,6 +422,8 @@ def next_question(
         and waits >= thresholds.WAITS_FOR_EACH_OTHER
     ):
         possible.append(Question(ONE_WORKER, "do the workers wait for something that they share?"))
+    if facts.setup.streams and facts.setup.num_workers > 1 and verdict.cause in _BY_ONE_WORKER:
+        possible.append(Question(ONE_WORKER, "does each worker do the work of all?"))
     unseen = verdict.cause == causes.STORAGE_LATENCY and rules.is_unseen(facts)
     if facts.is_shared or unseen:
         possible.append(Question(WAITING_STACKS, "what do the workers wait for, and where?"))

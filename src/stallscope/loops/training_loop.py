@@ -123,7 +123,7 @@ class Replay:
     """When the steady state of `Limits.enough` began (`perf_counter_ns`)."""
     samples: int = 0
     """Samples that the workers have made, as far as they were counted."""
-    first_ns: int | None = None
+    made_ns: int | None = None
     """When the first of them were seen (`perf_counter_ns`)."""
 
     def is_over(self, limits: Limits) -> bool:
@@ -145,14 +145,14 @@ class Replay:
         if limits.enough is None:
             return 0.0
         made_several = self.samples >= _FEWEST_SAMPLES
-        since_ns = self.first_ns if made_several and self.first_ns else self.began_ns
+        since_ns = self.made_ns if made_several and self.made_ns else self.began_ns
         return _UNDER_WAY * (perf_counter_ns() - since_ns) / max(self.steps, 1)
 
     def count(self, samples: int) -> None:
         """Note how many samples the workers have made by now."""
         self.samples = samples
-        if samples and self.first_ns is None:
-            self.first_ns = perf_counter_ns()
+        if samples and self.made_ns is None:
+            self.made_ns = perf_counter_ns()
 
     def _is_long_enough(self, enough: Enough | None) -> bool:
         if enough is None or self.steps < enough.after:
