@@ -209,6 +209,15 @@ class TestLocks:
         assert "lock of a file 60%" in judge(waits)[0].title
 
 
+class TestReading:
+    def test_own_code_that_waits_longer_beside_others_is_no_full_storage(self):
+        """Where nothing was seen to read, no bytes per second are the limit."""
+        work = {("getitem", "getitem"): (0.9, 0.6), ("Blur", "transform"): 0.1}
+        waits = known(work=work, use={"worker_cpu": 0.5}, alone_waiting_s=0.05, lock_frames=0.0)
+
+        assert "storage-bandwidth" not in [one.code for one in judge(waits)]
+
+
 class TestDecode:
     def test_what_is_no_image_gets_no_images_advice(self):
         """PIL's draft is for images that PIL opened, and for no video, sound or text."""

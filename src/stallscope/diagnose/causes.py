@@ -81,8 +81,9 @@ DECODE_OTHER: Final = DECODE._replace(
 ONE_TRANSFORM: Final = Cause(
     "one-transform",
     "One transform is what the loop waits for: {what}",
-    "make {where} cheaper, apply it to less data, or to whole batches; 06_line_by_line shows its "
-    "lines, 05_transform_orders whether it can come later",
+    "do once, beforehand, what is the same each time; make {where} cheaper, apply it to less data, "
+    "to fewer samples or to whole batches; 06_line_by_line shows its lines, 05_transform_orders "
+    "whether it can come later",
     kind="transform",
 )
 OWN_CODE: Final = ONE_TRANSFORM._replace(
@@ -95,7 +96,8 @@ OWN_TRANSFORM: Final = ONE_TRANSFORM._replace(advice=OWN_CODE.advice)
 TRANSFORMS: Final = Cause(
     "transforms",
     "The transforms together take too long: {what}",
-    "crop or resize first, so that the rest works on less; 05_transform_orders",
+    "crop or resize first, so that the rest works on less, make the longest cheaper or apply it to "
+    "fewer samples; 05_transform_orders",
     kind="transform",
 )
 LARGE_IMAGES: Final = DECODE._replace(

@@ -178,7 +178,7 @@ def storage(facts: Facts) -> Finding | None:
         return None
     full = _is_full(facts)
     cause = causes.STORAGE_BANDWIDTH if full else causes.STORAGE_LATENCY
-    if not full and is_unseen(facts):
+    if is_unseen(facts):  # also what is shared may be anything: a busy machine, a connection
         return _unseen(facts, waits)
     rate = facts.reading.bytes_per_s
     with_rate = f" at {size(rate)}/s" if rate else ""
