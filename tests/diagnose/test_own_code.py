@@ -107,6 +107,7 @@ class TestCalls:
                 "pandas",
             ),
             ("return torch.tensor([one for one in rows])", "", "array by array"),
+            ("return np.array(row['x'], np.float32)", "", "to an array"),
             ("x = np.load(self.path)['x']", "", "opening"),
             ("file = h5py.File(path)", "", "opening"),
             (

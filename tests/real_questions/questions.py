@@ -23,6 +23,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from torchvision import transforms
 
 from real_questions import Question
+from real_questions.computing import COMPUTING
+from real_questions.keeping import KEEPING
 from real_questions.making import MAKING
 from real_questions.reading import READING
 
@@ -553,5 +555,7 @@ KINDS = (
     ),
     *READING,
     *MAKING,
+    *KEEPING,
+    *COMPUTING,
 )
 """Further kinds of questions: `several` are ours, without a set-up that is known."""

@@ -174,6 +174,13 @@ CALLS: Final = (
         source=r"\btorch\.(tensor|as_tensor|\w+Tensor)\(",
     ),
     Call(
+        "to an array",
+        "something is converted to an array",
+        "keep arrays as arrays from the start: made once, in __init__, stored as .npy, or from a "
+        "table by with_format('numpy'); a list is converted number by number",
+        source=r"\b(np|numpy)\.(array|asarray)\(",
+    ),
+    Call(
         "sleep",
         "it sleeps",
         "see what it waits for there: what it polls could wake it",

@@ -161,7 +161,9 @@ CALLS: Final = (
     ),
     *_transforming("librosa", "librosa.core.audio", "resample"),
     *_transforming("librosa", "librosa.feature.spectral", "melspectrogram mfcc"),
-    *_transforming("scipy", "scipy.ndimage", "affine_transform gaussian_filter map_coordinates rotate zoom"),
+    *_transforming(
+        "scipy", "scipy.ndimage", "affine_transform gaussian_filter map_coordinates rotate zoom"
+    ),
     *_transforming("skimage", "skimage.transform._warps", "rescale resize rotate warp"),
     *_transforming("cv2", "cv2", "cvtColor flip GaussianBlur resize warpAffine warpPerspective"),
 )
