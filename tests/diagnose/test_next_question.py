@@ -29,6 +29,13 @@ class TestQuestions:
         """A video, a sound or a volume: what helps depends on what reads it."""
         assert verdict.STACKS == asked(DECODES)
 
+    def test_collating_asks_what_a_batch_holds(self):
+        """After its line: fewer bytes would take less, where they hold the same."""
+        collates = known(work={("collate", "collate"): 0.9, ("Blur", "transform"): 0.1})
+
+        assert verdict.BATCH == asked(collates, verdict.STACKS)
+        assert verdict.BATCH != asked(SURE, verdict.STACKS)
+
     def test_waiting_asks_whether_it_is_shared(self):
         """Storage, a lock and a full pipe look alike until one worker runs alone."""
         assert verdict.ONE_WORKER == asked(WAITING)

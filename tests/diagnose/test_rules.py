@@ -18,6 +18,7 @@ from stallscope.diagnose.rules import (
     own_threads,
 )
 from stallscope.diagnose.verdict import judge
+from stallscope.loops.byte_values import BatchBytes
 
 CALM = {"stalled": 0.01, "load": 0.4}
 HERE = {"setup": {"num_workers": 0}}
@@ -270,3 +271,24 @@ class TestOwnThreads:
 
         assert own_threads(facts) is None
         assert "torch thread" not in no_worker(facts).title
+
+
+class TestScaledBytes:
+    COLLATES: ClassVar = {"work": {("collate", "collate"): 0.7, ("Blur", "transform"): 0.3}}
+    SENDS: ClassVar = {"work": {("send", "sending"): 0.9, ("Blur", "transform"): 0.1}, "load": 0.4}
+
+    @pytest.mark.parametrize("slow", [COLLATES, SENDS])
+    def test_floats_that_uint8_would_hold_are_sent_as_uint8(self, slow):
+        """The remedy says that the conversion follows on the device, and the title how much."""
+        found = judge(known(**slow, batch=BatchBytes(100_000_000, 96_000_000, 24_000_000)))[0]
+
+        assert found.code == judge(known(**slow))[0].code
+        assert "96 MB a batch are floats that 24 MB of uint8 would hold" in found.title
+        assert all(word in found.next_step for word in ("uint8", "on the device", "the same"))
+
+    @pytest.mark.parametrize("slow", [COLLATES, SENDS])
+    def test_other_floats_are_not(self, slow):
+        """Of a batch that is mostly something else, uint8 is no remedy."""
+        other = BatchBytes(100_000_000, 40_000_000, 10_000_000)
+
+        assert judge(known(**slow)) == judge(known(**slow, batch=other))

@@ -122,6 +122,24 @@ def small_images(_folder: Path) -> DataLoader:
     return DataLoader(_Digits(), batch_size=8, shuffle=True, num_workers=2)
 
 
+class _Floats(Dataset):
+    """Images of uint8 that become floats in each `__getitem__`."""
+
+    def __init__(self) -> None:
+        self.images = torch.randint(0, 256, (32, 3, 192, 192), dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, index):
+        return self.images[index % 32].float().div_(255), index % 10
+
+
+def float_images(_folder: Path) -> DataLoader:
+    """Collate and send four times the bytes that there are."""
+    return DataLoader(_Floats(), batch_size=128, num_workers=2)
+
+
 class _Subjects(Dataset):
     """Patches of volumes; all of the subject is copied for each patch."""
 
@@ -244,6 +262,16 @@ MAKING = (
         r"more time than they save",
         r"num_workers=0",
         "sending: wrong lever, smaller types",
+    ),
+    Question(
+        "float-images",
+        "modern-yolonas #42, sleap-nn #434: float32 leaves the workers where uint8 would do",
+        float_images,
+        0.01,
+        ("collate", "sending"),
+        r"uint8 would hold",
+        r"uint8.*on the device",
+        "collate: wrong lever, no Python loop over samples",
     ),
     Question(
         "deep-copies",

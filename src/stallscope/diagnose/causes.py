@@ -119,6 +119,13 @@ SENDING: Final = Cause(
     "04_worker_flamegraphs",
     kind="send",
 )
+_AS_UINT8: Final = (
+    "let the dataset give uint8, and convert in the step, on the device, as the dataset does now "
+    "(to float, scaled, normalised), so that the model sees the same; 04_worker_flamegraphs"
+)
+COLLATE_FLOATS: Final = COLLATE._replace(advice=_AS_UINT8)
+SENDING_FLOATS: Final = SENDING._replace(advice=_AS_UINT8)
+"""Both where batches are floats that uint8 would hold."""
 NEEDLESS_WORKERS: Final = SENDING._replace(
     title="The workers take more time than they save: {what}",
     advice="num_workers=0{where}; or, to keep workers, send less: fewer objects per batch, tensors "
@@ -290,8 +297,9 @@ KNOWN: Final = {
     ),
     "collate": KnownCause(
         "making a batch out of its samples takes longer than making them",
-        "np.stack before torch.tensor (1.97 s to 0.063 s); tokenised beforehand",
-        "gluonts #1732, pytorch #39842, #57467, ModernBERT #236",
+        "np.stack before torch.tensor (1.97 s to 0.063 s); tokenised beforehand; images as uint8, "
+        "converted on the device (a quarter of the bytes)",
+        "gluonts #1732, pytorch #39842, #57467, ModernBERT #236, modern-yolonas #42",
     ),
     "sending": KnownCause(
         "the batch is made and still on its way; workers pause",

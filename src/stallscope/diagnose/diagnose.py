@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from statistics import median
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
@@ -32,9 +33,10 @@ from stallscope.errors import StallscopeError
 from stallscope.flame.flame import flame
 from stallscope.isolation.snapshot import isolated
 from stallscope.ladder.ladder import ladder
+from stallscope.loops.byte_values import batch_bytes
 from stallscope.loops.cached_loaders import going_on
 from stallscope.loops.devices import device_of
-from stallscope.loops.timed_loop import Span, TimedLoop, TimedPass, run_timed_pass
+from stallscope.loops.timed_loop import Span, TimedLoop, TimedPass, run_timed_pass, started
 from stallscope.loops.training_loop import Enough, Limits, check_budget
 from stallscope.loops.watchdog import within
 from stallscope.machine import cores_available, machine, require_single_rank
@@ -192,6 +194,7 @@ class Examination:
         return {
             verdict.ONE_WORKER: start_s + (_ALONE_BATCHES + 2) * batch_s,
             verdict.LADDER: 2 + _STARTS * warm_s,
+            verdict.BATCH: warm_s,
         }.get(phase, warm_s + _STACKS_S + _ATTACHING_S + 2 * batch_s)
 
     def _leave_out(self, question: Question, why: str) -> None:
@@ -253,6 +256,7 @@ class Examination:
             verdict.LADDER: self._with_ladder,
             verdict.WAITING_STACKS: self._with_waiting_stacks,
             verdict.STACKS: self._with_stacks,
+            verdict.BATCH: self._with_batch,
         }[question.phase]
         try:
             self._know(measure(self._facts))
@@ -295,6 +299,12 @@ class Examination:
     def _with_stacks(self, known: Facts) -> Facts:
         busy = self._flame = self._stacks(idle=False)
         return apart(lambda: with_stacks(known, busy))
+
+    def _with_batch(self, known: Facts) -> Facts:
+        plain = replace(self._target, step=None)
+        with isolated(plain) as target, started(TimedLoop.of(target)) as batches:
+            found = [batch_bytes(batch) for batch in islice(batches, 1)]
+        return replace(known, batch=found[0] if found else None)
 
     def _stacks(self, *, idle: bool) -> Flame:
         """Sample the workers; for longer where a busy machine let py-spy see next to nothing."""

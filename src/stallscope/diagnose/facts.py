@@ -40,6 +40,7 @@ from stallscope.units import seconds
 if TYPE_CHECKING:
     from stallscope.flame.result import Flame
     from stallscope.ladder.result import Ladder
+    from stallscope.loops.byte_values import BatchBytes
     from stallscope.run.result import Run
 
 
@@ -442,6 +443,8 @@ class Facts:
     """Median size of the images that were opened; None where none was seen."""
     gain: Gain | None = None
     """What the ladder says; None without one."""
+    batch: BatchBytes | None = None
+    """How large a batch is; None where none was looked at."""
     flame: Flame | None = None
     """Stacks of the workers, to find lines by."""
 
@@ -523,6 +526,11 @@ class Facts:
         if handover is None or not handover.period_s or costs_nothing:
             return 0.0
         return (handover.received_s - self.own_batch_s) / handover.period_s
+
+    @property
+    def holds_scaled_bytes(self) -> bool:
+        """Whether most of a batch is floats that uint8 would hold."""
+        return self.batch is not None and self.batch.floats >= _MOSTLY * self.batch.all > 0
 
     @property
     def has_needless_workers(self) -> bool:

@@ -50,6 +50,7 @@ READING = (FETCH, GETITEM_)
 """Where reading shows; in `getitem` it is reading that no hook could name."""
 _CAUSE_OF = {DECODE: causes.DECODE, COLLATE: causes.COLLATE, SENDING: causes.SENDING}
 _WORK = (*WORK, SENDING)
+_FLOATS_OF = {COLLATE: causes.COLLATE_FLOATS, SENDING: causes.SENDING_FLOATS}
 _GROUPS = {
     causes.DECODE: (DECODE,),
     causes.COLLATE: (COLLATE,),
@@ -331,7 +332,12 @@ def _of_group(facts: Facts, group: str, part: float) -> Finding:
         cause, what = causes.LARGE_IMAGES, f"{what}, and {resize.stage} {share(resize.share)}"
     elif group == DECODE and facts.megapixels is None:
         cause, where = causes.DECODE_OTHER, _LESS_TO_DECODE
-    if own and where:
+    is_known = own is not None and own.call is not OTHER
+    if group in _FLOATS_OF and facts.batch and facts.holds_scaled_bytes and not is_known:
+        cause, floats = _FLOATS_OF[group], facts.batch
+        what += f"; {size(floats.floats)} a batch are floats that {size(floats.as_uint8)} of uint8"
+        what += " would hold"
+    elif own and where:
         known = group == COLLATE or own.call is not OTHER
         what += f", in {own.place}: {own.call.does}" if known else f", in {own.place}"
         where = own.call.remedy if known else where

@@ -66,6 +66,7 @@ ONE_WORKER: Final = "one worker"
 WAITING_STACKS: Final = "stacks of waiting workers"
 LADDER: Final = "ladder"
 STACKS: Final = "stacks"
+BATCH: Final = "one batch"
 
 _BY_LADDER: Final = {
     *(causes.HEALTHY, causes.STORAGE_LATENCY, causes.DECODE, causes.ONE_TRANSFORM),
@@ -79,6 +80,8 @@ _BY_ONE_WORKER: Final = {
     causes.INCONCLUSIVE,
 }
 """What looks different when there is one worker: waiting for what is shared."""
+_BY_BATCH: Final = {causes.COLLATE, causes.SENDING}
+"""What takes less where a batch has fewer bytes."""
 _HAS_LINES: Final = {causes.ONE_TRANSFORM, causes.COLLATE}
 """What lies in the user's own code, so that a line can be named."""
 
@@ -430,6 +433,8 @@ def next_question(
     no_image = verdict.cause == causes.DECODE and facts.megapixels is None
     if verdict.cause in _HAS_LINES or no_image:  # sooner than a ladder is
         possible.append(Question(STACKS, "which line of the code is it?"))
+    if verdict.cause in _BY_BATCH and not facts.has_needless_workers:
+        possible.append(Question(BATCH, "would fewer bytes hold the same?"))
     unsure = verdict.confidence < thresholds.SURE and verdict.cause in _BY_LADDER
     open_still = verdict.cause == causes.INCONCLUSIVE and facts.others_share < OTHERS
     open_still = open_still and facts.steps >= thresholds.FEWEST_STEPS

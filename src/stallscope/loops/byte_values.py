@@ -1,0 +1,73 @@
+"""Floats of a batch that are bytes, scaled: whatever made them, uint8 would hold the same.
+
+An image of uint8 that was divided by 255 and normalised has, in each of its channels, no more than
+256 values at equal distances. Four samples are looked at together, so a change that each sample
+draws for itself (of its brightness, say) is no such scale.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from stallscope.loops.cached_values import bytes_of, leaves
+
+_SAMPLES: Final = 4
+_MOST_VALUES: Final = 1 << 16
+"""Of a channel that are looked at."""
+_FEWEST_VALUES: Final = 1 << 10
+"""Fewer may lie at equal distances by accident."""
+_MOST_CHANNELS: Final = 4
+_LEVELS: Final = 256
+_OFF: Final = 0.02
+"""So far from a level, in distances between two, rounding of float32 may put a value."""
+
+
+class BatchBytes(NamedTuple):
+    """How large a batch is."""
+
+    all: int
+    """With everything in it."""
+    floats: int
+    """Those in floats that are bytes, scaled."""
+    as_uint8: int
+    """That these would be as uint8."""
+
+
+def batch_bytes(batch: Any) -> BatchBytes:
+    """Count the bytes of a batch, and of those floats in it that uint8 would hold."""
+    floats = [leaf for leaf in map(_tensor, leaves(batch)) if leaf is not None and _fits(leaf)]
+    return BatchBytes(bytes_of(batch), bytes_of(floats), sum(one.numel() for one in floats))
+
+
+def _tensor(leaf: Any) -> torch.Tensor | None:
+    """Floats of four bytes and more in memory, the first samples first; None for anything else."""
+    tensor = leaf if isinstance(leaf, torch.Tensor) else None
+    if type(leaf).__module__ == "numpy" and getattr(leaf, "dtype", None) in ("float32", "float64"):
+        tensor = torch.as_tensor(leaf)
+    is_wide = tensor is not None and tensor.dtype in (torch.float32, torch.float64)
+    is_plain = is_wide and tensor is not None and tensor.layout is torch.strided
+    return tensor if is_plain and tensor is not None and tensor.device.type == "cpu" else None
+
+
+def _fits(tensor: torch.Tensor) -> bool:
+    """Whether all its values, or those of each of its channels, are 256 levels at most."""
+    if tensor.ndim < 2:  # noqa: PLR2004 - samples of several values
+        return False
+    some = tensor.detach()[:_SAMPLES]
+    places = [place for place in range(1, some.ndim) if some.shape[place] <= _MOST_CHANNELS]
+    return _are_levels(some) or any(
+        all(map(_are_levels, some.unbind(place))) for place in places if some.shape[place] > 1
+    )
+
+
+def _are_levels(values: torch.Tensor) -> bool:
+    flat = values.flatten()
+    if flat.numel() < _FEWEST_VALUES:
+        return False
+    found = torch.unique(flat[:: -(-flat.numel() // _MOST_VALUES)])
+    if not 1 < found.numel() <= _LEVELS or not found.isfinite().all():
+        return False
+    steps = (found.double() - found[0]) / found.double().diff().min()
+    return bool(steps[-1] < _LEVELS - 0.5 and (steps - steps.round()).abs().max() < _OFF)
