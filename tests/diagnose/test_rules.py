@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 from support.build_facts import COPIES, known
 
-from stallscope.diagnose.facts import Gain, Spikes, ThreadTimes
+from stallscope.diagnose.facts import Gain, Spikes, Starts, ThreadTimes
 from stallscope.diagnose.rules import (
     computes_in_python,
     copies,
@@ -208,6 +208,20 @@ class TestLocks:
 
         assert "lock" == judge(waits)[0].code
         assert "lock of a file 60%" in judge(waits)[0].title
+
+
+class TestCaches:
+    def test_a_cache_that_is_lost_with_its_workers_is_said(self):
+        """Of workers that live on, the cache does, too."""
+        waits = known(
+            work={("fetch", "fetch"): (0.9, 1.0), ("Blur", "transform"): 0.1},
+            use={"worker_cpu": 0.1},
+            setup={"cache": "self.kept"},
+            starts=Starts(again=True),
+        )
+
+        assert judge(waits)[0].next_step.startswith("persistent_workers=True: what self.kept")
+        assert "persistent" not in judge(replace(waits, starts=Starts()))[0].next_step
 
 
 class TestReading:

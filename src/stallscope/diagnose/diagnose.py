@@ -29,6 +29,7 @@ from stallscope.diagnose.facts import Setup, ThreadTimes, facts, gain_of, making
 from stallscope.diagnose.machine_use import use
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
 from stallscope.diagnose.verdict import fewest_steps, judge
+from stallscope.diagnose.worker_caches import cache_of
 from stallscope.errors import StallscopeError
 from stallscope.flame.flame import flame
 from stallscope.isolation.snapshot import isolated
@@ -370,6 +371,7 @@ def setup_of(target: Target) -> Setup:
         persistent=any(loader.persistent_workers for loader in target.loaders),
         epoch_batches=_length(target.loader),
         has_step=target.step is not None,
+        cache=next(filter(None, (cache_of(loader.dataset) for loader in serving)), ""),
         streams=any(isinstance(loader.dataset, IterableDataset) for loader in serving),
         simulated=target.simulated_step_s is not None,
         on_gpu=device_of(target).counts_kernels,

@@ -84,6 +84,8 @@ class Setup:
     """Whether the step was only a timer."""
     on_gpu: bool = False
     """Whether the step computes on a GPU."""
+    cache: str = ""
+    """Where the dataset keeps what its workers have read, as `self.attribute`; empty: nowhere."""
     streams: bool = False
     """Whether workers take their samples out of a stream, each its part of it."""
     sampler: str = ""

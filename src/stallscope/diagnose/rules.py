@@ -107,6 +107,22 @@ def trust(facts: Facts) -> float:
     return max(min(0.5 + short / 2, calm, 1 - facts.exposure.of(UNATTRIBUTED)), 0.0)
 
 
+_OF_SAMPLES: Final = {
+    *(causes.STORAGE_LATENCY.code, causes.STORAGE_BANDWIDTH.code, causes.LOCK.code),
+    *(causes.DECODE.code, causes.ONE_TRANSFORM.code),
+}
+"""Causes that a cache of samples takes away."""
+
+
+def _kept(facts: Facts) -> str:
+    """That the dataset's cache is lost with its workers, in words; '' where it is not."""
+    cache = facts.setup.cache
+    if not cache or not facts.starts.again:
+        return ""
+    lost = "what {} keeps is lost when the workers end with the epoch"
+    return f"persistent_workers=True: {lost.format(cache)}; or fill it beforehand; "
+
+
 def finding(  # noqa: PLR0913 - the fields of a finding
     cause: Cause,
     facts: Facts,
@@ -131,13 +147,14 @@ def finding(  # noqa: PLR0913 - the fields of a finding
         stage: whose function of the user's the next step names, where one is known.
     """
     own = facts.own_code(stage)
+    kept = _kept(facts) if cause.code in _OF_SAMPLES else ""
     return Finding(
         code=cause.code,
         title=cause.title.format(what=what),
         severity=min(max(severity, 0.0), 1.0),
         evidence={name: float(value) for name, value in evidence.items() if value is not None},
         confidence=min(clearly, trust(facts)),
-        next_step=cause.next_step(where or stage, own.place if own else ""),
+        next_step=kept + cause.next_step(where or stage, own.place if own else ""),
     )
 
 

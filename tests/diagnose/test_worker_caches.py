@@ -1,0 +1,83 @@
+"""Caches of a dataset that workers fill: what is called one, and what is none."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+
+import pytest
+from torch.utils.data import Dataset, Subset
+
+from stallscope.diagnose.worker_caches import cache_of
+
+
+class Kept(Dataset):
+    """Keeps each sample in a dictionary."""
+
+    def __init__(self, kept):
+        self.kept = kept
+        self.kept_before = {}
+        self.kept_before["all"] = 0
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        if index not in self.kept:
+            self.kept[index] = index
+        return self.kept[index]
+
+
+class Derived(Kept):
+    """Does what its base does."""
+
+
+class Counts(Dataset):
+    """Counts, which keeps no sample."""
+
+    def __init__(self):
+        self.kept = {0: 0, 1: 0}
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        self.kept[index % 2] += 1
+        return index
+
+
+class OfFunctions(Counts):
+    """Keeps what a function returned."""
+
+    @cache  # noqa: B019 - that is what it is about
+    def read(self, index):
+        """Read one."""
+        return index
+
+
+class OfFew(Counts):
+    """Keeps the last ones only."""
+
+    @lru_cache(maxsize=8)  # noqa: B019 - that is what it is about
+    def read(self, index):
+        """Read one."""
+        return index
+
+
+@pytest.mark.parametrize(
+    ("dataset", "named"),
+    [
+        (Kept({}), "self.kept"),
+        (Kept([None, 1, None]), "self.kept"),
+        (Derived({}), "self.kept"),
+        (Subset(Kept({}), [0, 1]), "self.kept"),
+        (Kept({0: 0, 1: 1, 2: 2}), ""),
+        (Kept([0, 1, 2]), ""),
+        (Counts(), ""),
+        (OfFunctions(), "OfFunctions.read"),
+        (OfFew(), ""),
+        (range(3), ""),
+    ],
+)
+def test_a_cache_is_what_the_class_stores_samples_in(dataset, named):
+    """A dictionary or a list that is not full, or an unlimited cache of a method."""
+    assert named == cache_of(dataset)
