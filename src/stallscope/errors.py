@@ -13,6 +13,16 @@ class TargetError(StallscopeError, ValueError):
     """The thing pointed at cannot be measured: not found, empty, or not a loader."""
 
 
+class UnreadableError(TargetError):
+    """Too many of the user's images cannot be read; names some of them.
+
+    Raised in a worker, torch makes it anew in the loop's process, out of the worker's traceback.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text.rpartition(f"{type(self).__qualname__}: ")[2].strip())
+
+
 class ArgumentError(StallscopeError, ValueError):
     """A number that was given cannot be used."""
 

@@ -175,16 +175,16 @@ def _of_target(target: targets.Target, how: How, said: list[str]) -> Flame:
         place = LogPlace(folder, log_capacity(folder, max(target.num_workers, 1)), stands_by=True)
         probe = Probe(place, find_loaders(loader), scoped=True)
         loop = replace(TimedLoop.of(target), batches=_Hooked(loader, probe.begin, probe.inside))
-        session = SamplingLoop(loop, target.name, how, [*said, *target.notes])
+        session = SamplingLoop(loop, target.name, how, said)
         try:
             with probe:
                 session.run(probe, folder)
         except BaseException as error:
             probe.__exit__()
             if not probe.forked:
-                _leave_with(error, session.result())
+                _leave_with(error, session.result(target.told()))
             raise
-        return session.result()
+        return session.result(target.told())
 
 
 class _Hooked:

@@ -329,9 +329,9 @@ class SamplingLoop:
         if starts > 1:
             self._notes.append(f"the loader is short: it was started {starts} times")
 
-    def result(self) -> Flame:
-        """What is known by now."""
-        notes = list(self._notes)
+    def result(self, told: Iterable[str] = ()) -> Flame:
+        """What is known by now; `told` are further notes."""
+        notes = [*self._notes, *told]
         if self._hits.processes and not self._circumstances.num_workers:
             notes.append("num_workers=0: the main process was sampled, the step is in it")
         return self._hits.flame(self._circumstances, notes)

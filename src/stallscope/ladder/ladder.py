@@ -100,7 +100,7 @@ class _Climb:
     def __init__(self, rungs: Rungs, began_ns: int, budget_s: float) -> None:
         self._rungs = rungs
         self._target = rungs.target
-        self._notes = list(rungs.target.notes)
+        self._notes: list[str] = []
         self._budget_s = budget_s
         self._room = int(memory_available_bytes() * _MEMORY_SHARE)
         self._deadline_ns = began_ns + int(budget_s * 1e9)
@@ -227,7 +227,7 @@ class _Climb:
                 num_workers=target.num_workers,
                 machine=machine(),
             ),
-            notes=(*self._notes, *rungs.notes),
+            notes=(*target.told(), *self._notes, *rungs.notes),
         )
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:

@@ -170,7 +170,7 @@ class LineMeasurement:
                 wall_s=self._wall_s,
                 machine=machine(),
             ),
-            notes=(*self._target.notes, *self._notes(), *self._choice.notes),
+            notes=(*self._target.told(), *self._notes(), *self._choice.notes),
         )
 
     def _notes(self) -> Iterator[str]:

@@ -141,7 +141,7 @@ class OrderSearch:
     def __init__(self, loader: Any, target: targets.Target, began_ns: int, budget_s: float) -> None:
         self._loader, self._target = loader, target
         self._began_ns, self._budget_s = began_ns, budget_s
-        self._notes = list(target.notes)
+        self._notes: list[str] = []
         self._evaluator: OrderEvaluator
         self._benchmark: Benchmark
 
@@ -256,7 +256,12 @@ class OrderSearch:
                 others_share=self._benchmark.others_share(),
                 machine=machine(),
             ),
-            notes=(*self._notes, *_notes_on_ops(evaluator), *self._notes_on_time()),
+            notes=(
+                *self._target.told(),
+                *self._notes,
+                *_notes_on_ops(evaluator),
+                *self._notes_on_time(),
+            ),
             bench=evaluator,
         )
 

@@ -92,8 +92,12 @@ def record_target(target: targets.Target, limits: Limits, warmup: int) -> Run:
     ):
         place = LogPlace(folder, log_capacity(folder, max(target.num_workers, 1)))
         about = RecordingInfo(target.name, warmup, target.simulated_step_s)
-        notes = (*target.notes, *_about_threads(target), *_about_step(target))
+        notes = (*_about_threads(target), *_about_step(target))
         wanted = None if limits.enough else limits.batches
+
+        def told() -> RecordingInfo:
+            return replace(about, notes=(*target.told(), *notes, *_about_loop(seen, limits)))
+
         bar = Progress(place, seen, batches=wanted, title=f"recording {target.name}")
         probe = Probe(place, target.loaders, scoped=True, modules=modules_of(target.step))
         sampler = Sampler(place)
@@ -105,11 +109,10 @@ def record_target(target: targets.Target, limits: Limits, warmup: int) -> Run:
                 raise
             sampler.__exit__()  # an interrupt may have come just before the first time
             probe.__exit__()
-            about = replace(about, notes=(*notes, *_about_loop(seen, limits)))
-            if not probe.forked and (recording := salvaged(error, place, about)):
+            if not probe.forked and (recording := salvaged(error, place, told())):
                 explain(error, recording)
             raise
-        return collect(place, replace(about, notes=(*notes, *_about_loop(seen, limits)))).run
+        return collect(place, told()).run
 
 
 def _about_threads(target: targets.Target) -> tuple[str, ...]:

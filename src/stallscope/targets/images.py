@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from stallscope.errors import TargetError
 from stallscope.files import packaged_folder
 from stallscope.machine import usable_cores
+from stallscope.targets.unreadable import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -67,13 +68,21 @@ class ImageFiles(Dataset[Any]):
         self.files = files
         self.loader = open_image  # held as torchvision's do, so that another may be tried
         self.transform = transform
+        self.unreadable = Unreadable(len(files), len(files))
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         path, label = self.files[index]
-        return self.transform(self.loader(path)), label
+        self.unreadable.begin(index)
+        try:
+            image = self.loader(path)
+        except Exception:  # noqa: BLE001 - decoders raise almost anything about a broken file
+            self.unreadable.leave_out(index, path)
+            return self[(index + 1) % len(self)]
+        self.unreadable.read(index)
+        return self.transform(image), label
 
 
 def open_image(file: str | IO[bytes]) -> Image.Image:
@@ -82,15 +91,22 @@ def open_image(file: str | IO[bytes]) -> Image.Image:
         return image.convert("RGB")
 
 
-def find_images(folder: Path) -> list[ImageFile]:
+def find_images(
+    folder: Path, on_error: Callable[[OSError], object] | None = None
+) -> list[ImageFile]:
     """Every image under a folder, sorted; the label is the number of its first-level sub-folder.
 
-    Images that lie directly in the folder are a class of their own; hidden files are left out.
+    Images that lie directly in the folder are a class of their own; hidden files are left out. A
+    folder to which several links lead, or one from inside of itself, counts once.
+
+    Args:
+        folder: where to look.
+        on_error: what to call where a folder cannot be read, which is left out.
 
     Raises:
         TargetError: there is no end to what is no image, as on a whole disk.
     """
-    paths = [path for path in _files(folder) if _is_image(path.name)]
+    paths = [path for path in _files(folder, on_error) if _is_image(path.name)]
     inner = [path.relative_to(folder).parts for path in paths]
     classes = [parts[0] if len(parts) > 1 else "" for parts in inner]
     label = {name: number for number, name in enumerate(sorted(set(classes)))}
@@ -159,10 +175,14 @@ def _is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _files(folder: Path, on_error: Callable[[OSError], object] | None = None) -> Iterator[Path]:
     """Every file under a folder that is not hidden, in sorted order."""
     images = others = 0
-    for place, folders, names in os.walk(folder, followlinks=True):
+    met: set[tuple[int, int]] = set()
+    for place, folders, names in os.walk(folder, onerror=on_error, followlinks=True):
+        if _is_met(place, met):
+            folders.clear()
+            continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         files = sorted(name for name in names if not name.startswith("."))
         found = sum(map(_is_image, files))
@@ -173,6 +193,17 @@ def _files(folder: Path) -> Iterator[Path]:
                 f"{images + others:,} files and folders. Give the folder that holds the classes"
             )
         yield from (Path(place, name) for name in files)
+
+
+def _is_met(folder: str, met: set[tuple[int, int]]) -> bool:
+    """Whether a folder was met under another name; from now on it is."""
+    try:
+        there = Path(folder).stat()
+    except OSError:  # it is gone meanwhile
+        return True
+    known = (there.st_dev, there.st_ino) in met
+    met.add((there.st_dev, there.st_ino))
+    return known
 
 
 def sample_folder() -> Path:
@@ -214,15 +245,30 @@ class TarShards(IterableDataset[Any]):
     def __init__(self, shards: Sequence[str], transform: Callable[[Any], Any]) -> None:
         self.shards = shards
         self.transform = transform
+        self.unreadable = Unreadable(len(shards))
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         first, every = (worker.id, worker.num_workers) if worker else (0, 1)
-        for shard in self.shards[first::every]:
+        for place in range(first, len(self.shards), every):
+            self.unreadable.begin(place)
+            yield from map(self.transform, self._images(place))
+
+    def _images(self, place: int) -> Iterator[Image.Image]:
+        shard = self.shards[place]
+        try:
             with tarfile.open(shard) as archive:
                 for member in image_members(archive):
-                    file = archive.extractfile(member)
-                    yield self.transform(open_image(BytesIO(file.read() if file else b"")))
+                    try:
+                        file = archive.extractfile(member)
+                        image = open_image(BytesIO(file.read() if file else b""))
+                    except Exception:  # noqa: BLE001 - as of files
+                        self.unreadable.leave_out(place, f"{shard}: {member.name}")
+                        continue
+                    self.unreadable.read(place)
+                    yield image
+        except (tarfile.TarError, EOFError, OSError):  # it ends early, or is gone
+            self.unreadable.leave_out(place, shard)
 
 
 def image_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:

@@ -27,6 +27,8 @@ from stallscope.targets.factory import check_spawnable
 from stallscope.targets.images import sample_loader
 from stallscope.targets.loaders import count_workers, find_loaders
 from stallscope.targets.object_graph import own_attributes
+from stallscope.targets.unreadable import Unreadable
+from stallscope.units import count, printable
 
 Step = Callable[[Any], object]
 
@@ -111,6 +113,11 @@ class Target:
         size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
         return size if isinstance(size, int) else None
 
+    def told(self) -> tuple[str, ...]:
+        """`notes`, and which files stallscope's own pipeline could not read until now."""
+        unreadable = getattr(getattr(self.loader, "dataset", None), "unreadable", None)
+        return (*self.notes, *(unreadable.notes() if isinstance(unreadable, Unreadable) else ()))
+
     @property
     def simulated_step_s(self) -> float | None:
         """How long its step is simulated to take; None where nothing is simulated."""
@@ -183,13 +190,25 @@ def _from_path(text: str) -> Target:
 
 
 def _from_folder(path: Path, text: str) -> Target:
-    images = folder.find_images(path)
+    closed: list[OSError] = []
+    images = folder.find_images(path, closed.append)
     if images:
-        return _ours(folder.folder_loader(images), text)
+        ours = _ours(folder.folder_loader(images), text)
+        return replace(ours, notes=(*ours.notes, *_left_out(closed)))
     archives = sorted(str(file) for file in path.iterdir() if folder.is_shards(file.name))
     if not archives:
         raise folder.no_images(path)
     return _ours(folder.shards_loader(archives), text)
+
+
+def _left_out(closed: list[OSError]) -> tuple[str, ...]:
+    if not closed:
+        return ()
+    names = ", ".join(
+        f"{printable(str(error.filename), 200)} ({error.strerror})" for error in closed[:3]
+    )
+    more = ", ..." if len(closed) > 3 else ""  # noqa: PLR2004 - as many as are named
+    return (f"left out, as it cannot be read: {count(len(closed), 'folder')}: {names}{more}",)
 
 
 def _ours(loader: DataLoader[Any], text: str) -> Target:
