@@ -36,6 +36,14 @@ class TestQuestions:
         assert verdict.BATCH == asked(collates, verdict.STACKS)
         assert verdict.BATCH != asked(SURE, verdict.STACKS)
 
+    def test_converting_asks_what_a_batch_holds(self):
+        """Transforms that make floats may be left to the device; others may not."""
+        converts = {("ToTensor", "transform"): 0.5, ("Normalize", "transform"): 0.5}
+        blurs = {("Blur", "transform"): 0.5, ("Warp", "transform"): 0.5}
+
+        assert verdict.BATCH == asked(known(work=converts), verdict.STACKS, verdict.ONE_WORKER)
+        assert verdict.BATCH != asked(known(work=blurs), verdict.STACKS, verdict.ONE_WORKER)
+
     def test_waiting_asks_whether_it_is_shared(self):
         """Storage, a lock and a full pipe look alike until one worker runs alone."""
         assert verdict.ONE_WORKER == asked(WAITING)

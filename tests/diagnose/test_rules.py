@@ -306,3 +306,29 @@ class TestScaledBytes:
         other = BatchBytes(100_000_000, 40_000_000, 10_000_000)
 
         assert judge(known(**slow)) == judge(known(**slow, batch=other))
+
+    CONVERTS: ClassVar = {
+        ("ToTensor", "transform"): 0.35,
+        ("Normalize", "transform"): 0.35,
+        ("Flip", "transform"): 0.1,
+        ("decode", "decode"): 0.2,
+    }
+
+    def test_transforms_that_convert_can_follow_on_the_device(self):
+        """Two of three transforms, together most of all, make floats that uint8 would hold."""
+        scaled = BatchBytes(100_000_000, 96_000_000, 24_000_000)
+
+        found = judge(known(work=self.CONVERTS, batch=scaled))[0]
+
+        assert "one-transform" == found.code
+        assert "ToTensor" in found.title
+        assert "on the device" in found.next_step
+        assert 0.35 == pytest.approx(found.severity)
+
+    def test_other_transforms_are_no_conversion(self):
+        """A blur stays what it is, whatever a batch holds."""
+        scaled = BatchBytes(100_000_000, 96_000_000, 24_000_000)
+        blurs = {("Blur", "transform"): 0.5, ("ToTensor", "transform"): 0.3}
+        facts = known(work=blurs | {("decode", "decode"): 0.2})
+
+        assert judge(facts) == judge(replace(facts, batch=scaled))

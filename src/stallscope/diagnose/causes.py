@@ -125,7 +125,10 @@ _AS_UINT8: Final = (
 )
 COLLATE_FLOATS: Final = COLLATE._replace(advice=_AS_UINT8)
 SENDING_FLOATS: Final = SENDING._replace(advice=_AS_UINT8)
-"""Both where batches are floats that uint8 would hold."""
+CONVERSION: Final = ONE_TRANSFORM._replace(
+    title="Converting to floats is what the loop waits for: {what}", advice=_AS_UINT8
+)
+"""All three where batches are floats that uint8 would hold."""
 NEEDLESS_WORKERS: Final = SENDING._replace(
     title="The workers take more time than they save: {what}",
     advice="num_workers=0{where}; or, to keep workers, send less: fewer objects per batch, tensors "

@@ -76,6 +76,7 @@ _LESS_TO_DECODE: Final = (
     "store less of each sample (shorter, smaller, in pieces; a video with more key frames), decode "
     "only what is used, or use a faster decoder"
 )
+_CONVERTS: Final = re.compile(r"(ToTensor|Normalize|ToDtype|ConvertImageDtype|ToFloat)\b")
 _RESIZES: Final = re.compile(r"resiz|max_?size|thumbnail", re.IGNORECASE)
 _SPACES: Final = {stages.MEMORY: causes.MEMORY_PRESSURE, stages.SHM: causes.SHM}
 _SLOW_WORKER: Final = "slow_worker"
@@ -350,10 +351,8 @@ def _of_group(facts: Facts, group: str, part: float) -> Finding:
     elif group == DECODE and facts.megapixels is None:
         cause, where = causes.DECODE_OTHER, _LESS_TO_DECODE
     is_known = own is not None and own.call is not OTHER
-    if group in _FLOATS_OF and facts.batch and facts.holds_scaled_bytes and not is_known:
-        cause, floats = _FLOATS_OF[group], facts.batch
-        what += f"; {size(floats.floats)} a batch are floats that {size(floats.as_uint8)} of uint8"
-        what += " would hold"
+    if group in _FLOATS_OF and facts.holds_scaled_bytes and not is_known:
+        cause, what = _FLOATS_OF[group], what + _floats(facts)
     elif own and where:
         known = group == COLLATE or own.call is not OTHER
         what += f", in {own.place}: {own.call.does}" if known else f", in {own.place}"
@@ -390,6 +389,8 @@ def _of_transforms(facts: Facts) -> Finding:
     whole = own_part + facts.exposure.of(TRANSFORM)
     if own_part >= thresholds.ONE_OF_MANY * whole:
         return _of_own_code(facts, _longest(facts, groups[1:]).stage, own_part, whole)
+    if facts.holds_scaled_bytes and (found := _of_conversion(facts)):
+        return found
     groups = tuple(group for group in groups if group != FETCH)
     part, most = facts.exposure.of(*groups), _longest(facts, groups)
     if most.share >= thresholds.ONE_OF_MANY * part:
@@ -417,6 +418,40 @@ def _of_transforms(facts: Facts) -> Finding:
             {"all_transforms_exposed_share": part, "longest_transform_exposed_share": most.share},
         ),
     )
+
+
+def conversions(facts: Facts) -> list[StagePart]:
+    """The transforms that make floats out of images, where they are most of all transforms."""
+    found = [part for part in facts.exposure.parts if _CONVERTS.match(part.stage)]
+    is_most = sum(part.share for part in found) >= thresholds.ONE_OF_MANY * facts.exposure.of(
+        TRANSFORM, GETITEM_
+    )
+    return found if is_most else []
+
+
+def _of_conversion(facts: Facts) -> Finding | None:
+    """Floats that uint8 would hold are made, which the device would do sooner."""
+    found = conversions(facts)
+    if not found:
+        return None
+    part = sum(one.share for one in found)
+    names = " and ".join(one.stage for one in found)
+    return finding(
+        causes.CONVERSION,
+        facts,
+        f"{names} hold{'s' * (len(found) == 1)} {share(part)} of the stalls{_floats(facts)}",
+        severity=facts.stall_share * part,
+        clearly=_clearly(facts, part),
+        evidence=_of_one(facts, part, facts.exposure.of(TRANSFORM, GETITEM_)),
+    )
+
+
+def _floats(facts: Facts) -> str:
+    """How many bytes uint8 would save, in words; empty where it would not."""
+    if facts.batch is None or not facts.holds_scaled_bytes:
+        return ""
+    floats, as_uint8 = size(facts.batch.floats), size(facts.batch.as_uint8)
+    return f"; {floats} a batch are floats that {as_uint8} of uint8 would hold"
 
 
 def _of_own_code(facts: Facts, stage: str, own_part: float, part: float) -> Finding:

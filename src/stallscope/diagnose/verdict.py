@@ -80,8 +80,6 @@ _BY_ONE_WORKER: Final = {
     causes.INCONCLUSIVE,
 }
 """What looks different when there is one worker: waiting for what is shared."""
-_BY_BATCH: Final = {causes.COLLATE, causes.SENDING}
-"""What takes less where a batch has fewer bytes."""
 _HAS_LINES: Final = {causes.ONE_TRANSFORM, causes.COLLATE}
 """What lies in the user's own code, so that a line can be named."""
 
@@ -399,6 +397,14 @@ def _may_be_slowed(facts: Facts) -> bool:
     return bool(facts.setup.num_workers) and facts.stall_share < HARDLY and crowd
 
 
+def _may_be_smaller(facts: Facts, verdict: Finding) -> bool:
+    """Whether the verdict is about what takes less where a batch has fewer bytes."""
+    if verdict.cause == causes.SENDING:
+        return not facts.has_needless_workers
+    makes_floats = verdict.cause in (causes.ONE_TRANSFORM, causes.TRANSFORMS)
+    return verdict.cause == causes.COLLATE or (makes_floats and bool(rules.conversions(facts)))
+
+
 class Question(NamedTuple):
     """A measurement, and what it is to decide."""
 
@@ -433,7 +439,7 @@ def next_question(
     no_image = verdict.cause == causes.DECODE and facts.megapixels is None
     if verdict.cause in _HAS_LINES or no_image:  # sooner than a ladder is
         possible.append(Question(STACKS, "which line of the code is it?"))
-    if verdict.cause in _BY_BATCH and not facts.has_needless_workers:
+    if _may_be_smaller(facts, verdict):
         possible.append(Question(BATCH, "would fewer bytes hold the same?"))
     unsure = verdict.confidence < thresholds.SURE and verdict.cause in _BY_LADDER
     open_still = verdict.cause == causes.INCONCLUSIVE and facts.others_share < OTHERS
