@@ -48,7 +48,14 @@ def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def read_file(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Read a file that may be anybody's. Works past the hooks on `open`.
+    """Read a file that may be anybody's, see `file_of_anybody`."""
+    with file_of_anybody(path, most_bytes) as file:
+        return file.read(most_bytes)
+
+
+@contextmanager
+def file_of_anybody(path: str | Path, most_bytes: int) -> Iterator[IO[bytes]]:
+    """Open a file to read it, if it is one. Works past the hooks on `open`.
 
     Raises:
         OSError: there is none, or it cannot be read.
@@ -59,13 +66,13 @@ def read_file(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
         raise FileNotFoundError(f"{name} is missing")
     if not stat.S_ISREG(os.lstat(path).st_mode):
         raise ValueError(f"{name} is no file, or only a link to one")
-    with os.fdopen(os.open(path, _CHECKED), "rb") as file:  # it may be another one by now
+    with os.fdopen(os.open(path, _CHECKED), "rb") as file:
         about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
+        if not stat.S_ISREG(about.st_mode):  # it has become another one since
             raise ValueError(f"{name} is no file, or only a link to one")
         if about.st_size > most_bytes:
             raise ValueError(f"{name} has {about.st_size:,} bytes, more than {most_bytes:,}")
-        return file.read(most_bytes)
+        yield file
 
 
 def part_of(path: Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -12,11 +12,8 @@ from stallscope import store
 from stallscope.errors import RunFormatError
 from stallscope.hooks.loop_log import LogPlace
 from stallscope.run.read_logs import collect
-from stallscope.run.result import LOGS
-from stallscope.units import count
-
-if TYPE_CHECKING:
-    from stallscope.run.result import Run
+from stallscope.run.result import LOGS, Run
+from stallscope.units import count, without_controls
 
 
 def load(path: str | Path) -> Any:
@@ -38,18 +35,33 @@ def load(path: str | Path) -> Any:
     if store.kind_in(folder) is None:
         ranks = sorted(folder.glob("rank*"), key=lambda rank: (len(rank.name), rank.name))
         if ranks:
-            return _together([_read(rank) for rank in ranks])
+            return _together([_rank(rank) for rank in ranks])
+    return _read(folder)
+
+
+def _rank(folder: Path) -> Any:
+    try:
+        store.check_is_folder(folder)
+    except (OSError, ValueError) as error:
+        raise RunFormatError(f"{error}: give a folder of runs that are there") from error
     return _read(folder)
 
 
 def _read(folder: Path) -> Any:
     logs = LogPlace(folder / LOGS, 0)
-    if store.kind_in(folder) or not (logs.marks() or logs.logs()):
+    is_log = not logs.folder.is_symlink() and (logs.marks() or logs.logs())
+    if store.kind_in(folder) or not is_log:
         return store.load(folder)
     try:
         run = collect(logs).run
-    except (ValueError, KeyError, TypeError, IndexError, OSError) as error:
-        raise RunFormatError(f"the logs in {logs.folder} cannot be read ({error})") from error
+        for table in Run._contents.tables:  # noqa: SLF001 - of a result
+            store.checked(getattr(run, table.field), table)
+    except (Exception, pl.exceptions.PanicException) as error:  # a killed process leaves anything
+        why = without_controls(str(error).partition("\n")[0])
+        raise RunFormatError(
+            f"the logs in {logs.folder} cannot be read ({why}): copy the folder once more, or "
+            "record again"
+        ) from error
     note = "the process ended before it could save the run; this was read from its logs"
     return replace(run, notes=(*run.notes, note))
 

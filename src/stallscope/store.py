@@ -11,6 +11,7 @@ import math
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
@@ -21,7 +22,9 @@ from typing import get_type_hints as hints_of
 import polars as pl
 
 from stallscope.errors import RunFormatError
-from stallscope.files import part_of
+from stallscope.files import file_of_anybody, part_of, read_file
+from stallscope.parquet_sizes import sizes_read
+from stallscope.units import CONTROLS, NO_LETTER, json_without_controls, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,6 +42,13 @@ _LONGEST_NS: Final = 1 << 53
 """No time is longer (104 days), so that sums are exact."""
 _POLARS: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """What polars raises over a damaged file; a panic is no `Exception`."""
+_MOST_HEAD_BYTES: Final = 4 << 20
+"""Python's objects take twenty times what they take in JSON."""
+_SPARE_BYTES: Final = 64 << 20
+_MOST_TIMES: Final = 16
+"""A table may take so many times its file, or the spare bytes; ours take five times."""
+_DEEPEST: Final = 3
+"""A diagnosis holds a run, which holds those of other loaders."""
 _MEND: Final = "copy the folder once more, or record again"
 
 R = TypeVar("R")
@@ -112,13 +122,14 @@ def save(result: Any, contents: Contents, folder: Path) -> Path:
     return folder
 
 
-def read(result: type[R], contents: Contents, folder: Path) -> R:
+def read(result: type[R], contents: Contents, folder: Path, depth: int = 1) -> R:
     """Read what `save` wrote. Runs nothing that the folder says.
 
     Args:
         result: the class; it is made of the fields that its contents name.
         contents: of the class.
         folder: with the head, the tables, and the folders of the parts.
+        depth: in how many results it lies, itself counted.
 
     Raises:
         RunFormatError: there is none, a damaged one, or one of another schema version.
@@ -139,7 +150,7 @@ def read(result: type[R], contents: Contents, folder: Path) -> R:
         parts = {
             field: part
             for field, kind in contents.parts.items()
-            if (part := _part(folder / field, kind, counts.get(field))) is not None
+            if (part := _part(folder / field, kind, counts.get(field), depth + 1)) is not None
         }
         return result(**tables, **values, **parts)
     except RunFormatError:
@@ -147,7 +158,7 @@ def read(result: type[R], contents: Contents, folder: Path) -> R:
     except KeyError as error:
         raise RunFormatError(f"{folder}/{contents.head} has no {error}: {_MEND}") from error
     except (OSError, TypeError, ValueError, RecursionError, *_POLARS) as error:
-        why = str(error).partition("\n")[0]
+        why = without_controls(str(error).partition("\n")[0])
         raise RunFormatError(f"{folder} is not a whole {contents.noun} ({why}): {_MEND}") from error
 
 
@@ -269,7 +280,7 @@ def _head(contents: Contents, folder: Path) -> dict[str, Any]:
             f"`.save(...)` of a {contents.noun} wrote"
         )
     try:
-        head = json.loads(_plain_file(path).read_text(encoding="utf-8"))
+        head = json_without_controls(json.loads(read_file(path, _MOST_HEAD_BYTES)))
     except (OSError, ValueError, RecursionError) as error:
         raise RunFormatError(f"{path} cannot be read ({error}): {_MEND}") from error
     if not isinstance(head, dict):
@@ -292,63 +303,102 @@ def _version(contents: Contents, folder: Path, head: dict[str, Any]) -> int:
     )
 
 
-def _part(folder: Path, kind: str, count: Any) -> Any:
+def _part(folder: Path, kind: str, count: Any, depth: int) -> Any:
     """The result in a folder, or all those in its numbered folders; None: there is none.
 
     Args:
         folder: of the part.
         kind: of it.
         count: how many there have to be; None where an older version did not write that.
+        depth: of the results in it.
     """
     if not os.path.lexists(folder):
         if count:
             raise ValueError(f"{folder.name} is missing")
         return None
-    _check_is_folder(folder)
-    if (folder / f"{kind}.json").exists():
-        return _class_of(kind).load(folder)
+    check_is_folder(folder)
+    if depth > _DEEPEST:
+        raise ValueError(f"{folder.name} lies in too many results")
+    cls = _class_of(kind)
+    if os.path.lexists(folder / f"{kind}.json"):
+        return read(cls, cls._contents, folder, depth)
     found = sorted((one for one in folder.iterdir() if one.name.isdecimal()), key=_number)
     for one in found:
-        _check_is_folder(one)
+        check_is_folder(one)
     if count not in (None, len(found)):
         raise ValueError(f"{folder.name} holds {len(found)} of {count}")
-    return tuple(_class_of(kind).load(one) for one in found)
+    return tuple(read(cls, cls._contents, one, depth) for one in found)
 
 
 def _number(folder: Path) -> int:
-    return int(folder.name)
+    return int(folder.name[:9])
 
 
-def _plain_file(path: Path) -> Path:
-    """The path, if it is a file and no link, device or pipe."""
-    if not os.path.lexists(path):
-        raise ValueError(f"{path.name} is missing")
-    if not stat.S_ISREG(path.lstat().st_mode):
-        raise ValueError(f"{path.name} is no file, or only a link to one")
-    return path
+def check_is_folder(path: Path) -> None:
+    """Refuse a link, which may lead out of a result, or back into it.
 
-
-def _check_is_folder(path: Path) -> None:
+    Raises:
+        ValueError: it is one, or no folder.
+    """
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise ValueError(f"{path.name} is no folder, or only a link to one")
 
 
 def _table(folder: Path, table: StoredTable) -> pl.DataFrame:
     """A table with exactly the columns of its schema, and values that can be worked with."""
-    path = _plain_file(folder / table.name)
-    found = pl.read_parquet(path, columns=list(table.schema), glob=False)
-    frame = found.select(pl.col(name).cast(kind) for name, kind in table.schema.items())
+    found = _raw(folder / table.name, table)
+    return checked(
+        found.select(_cast(name, found.schema[name], kind) for name, kind in table.schema.items()),
+        table,
+    )
+
+
+def _raw(path: Path, table: StoredTable) -> pl.DataFrame:
+    """The columns as they lie in the file, which is of a size that can be read."""
+    with file_of_anybody(path, sys.maxsize) as file:
+        try:
+            rows, unpacked = sizes_read(file)
+        except ValueError as error:
+            raise ValueError(f"{path.name}: {error}") from error
+        takes = unpacked + rows * sum(map(_width, table.schema.values()))
+        if takes > max(_SPARE_BYTES, _MOST_TIMES * os.fstat(file.fileno()).st_size):
+            raise ValueError(f"{path.name} would take {takes:,} bytes of memory")
+        file.seek(0)
+        return pl.read_parquet(file, columns=list(table.schema))
+
+
+def _width(kind: PolarsDataType) -> int:
+    """Bytes of a value; of a text, those that say where it is."""
+    numbers = {pl.Boolean: 1, pl.Int16: 2, pl.Int32: 4}
+    return numbers.get(kind, 16)  # type: ignore[call-overload,no-any-return,unused-ignore]
+
+
+def _cast(name: str, found: PolarsDataType, kind: PolarsDataType) -> pl.Expr:
+    if found.is_nested() != kind.is_nested() or found in (pl.Binary, pl.Object):
+        raise ValueError(f"{name} has values of several parts")
+    column = pl.col(name)
+    if found in (pl.String, pl.Categorical):
+        column = column.cast(pl.String).str.replace_all(CONTROLS, NO_LETTER)
+    return column.cast(kind)
+
+
+def checked(frame: pl.DataFrame, table: StoredTable) -> pl.DataFrame:
+    """A table whose values can be worked with.
+
+    Raises:
+        ValueError: they cannot.
+    """
     for name, column in zip(table.schema, frame, strict=True):
         if name in table.filled and column.null_count():
-            raise ValueError(f"{path.name}: {name} has empty places")
+            raise ValueError(f"{table.name}: {name} has empty places")
         if column.dtype == pl.Float64:
             is_bad = column.is_nan() if name in table.unbounded else ~column.is_finite()
             if is_bad.any():
-                raise ValueError(f"{path.name}: {name} holds what is no number")
+                raise ValueError(f"{table.name}: {name} holds what is no number")
         if name.endswith("_ns") and not column.is_between(-_LONGEST_NS, _LONGEST_NS).all():
-            raise ValueError(f"{path.name}: {name} holds impossible times")
+            raise ValueError(f"{table.name}: {name} holds impossible times")
     if "start_ns" in table.schema and not (frame["end_ns"] >= frame["start_ns"]).all():
-        raise ValueError(f"{path.name}: spans end before they start")
+        raise ValueError(f"{table.name}: spans end before they start")
     return frame
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePath
-from typing import Final
+from typing import Any, Final
 
 LONGEST: Final = 30
 """Characters of a name, unless a place has room for more."""
@@ -18,6 +18,11 @@ _LONG_STEPS: Final = ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZE_STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _UNITS = "|".join(unit for _, unit in (*_TIME_STEPS, *_SIZE_STEPS))
+CONTROLS: Final = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+"""Letters that make a terminal do something, or show what follows elsewhere; for `re` and polars.
+Tab and line break are none."""
+NO_LETTER: Final = "\N{REPLACEMENT CHARACTER}"
+_CONTROL = re.compile(CONTROLS)
 _BETWEEN_WORDS = re.compile(rf" (?!(?<=\d )(?:{_UNITS})\b)")
 
 
@@ -92,11 +97,25 @@ def times(factor: float) -> str:
     return f"{factor:.0f}×" if factor >= 9.95 else f"{factor:.1f}×"  # noqa: PLR2004 - two digits
 
 
+def without_controls(text: str) -> str:
+    """A text of anybody's that a terminal only shows."""
+    return _CONTROL.sub(NO_LETTER, text)
+
+
+def json_without_controls(value: Any) -> Any:
+    """A value of anybody's JSON with no control characters in its texts and keys."""
+    if isinstance(value, str):
+        return without_controls(value)
+    if isinstance(value, list):
+        return [json_without_controls(one) for one in value]
+    if isinstance(value, dict):
+        return {without_controls(key): json_without_controls(one) for key, one in value.items()}
+    return value
+
+
 def printable(name: str, longest: int = LONGEST) -> str:
     """The name in printable characters, shortened in the middle, where long names are alike."""
-    printable = "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name
-    )
+    printable = "".join(letter if letter.isprintable() else NO_LETTER for letter in name)
     if len(printable) <= longest:
         return printable
     head = (longest - 1) // 2

@@ -15,13 +15,22 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from stallscope.files import read_file
+from stallscope.units import without_controls
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
 _FILE: Final = "failures.lines"
-_APPEND: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_APPEND: Final = (
+    os.O_WRONLY
+    | os.O_CREAT
+    | os.O_APPEND
+    | getattr(os, "O_NOFOLLOW", 0)  # the folder may have come from somebody else
+    | getattr(os, "O_NONBLOCK", 0)
+)
 _MOST_KEPT: Final = 1000
 """Ways to fail that a process keeps apart; each may name a sample."""
 _MOST_TOLD: Final = 50
@@ -117,12 +126,18 @@ class Failures:
             os.close(descriptor)
 
     def _all(self) -> Iterator[_Failure]:
-        with suppress(OSError):
-            for line in (self.folder / _FILE).read_text("ascii", "replace").splitlines():
-                with suppress(ValueError, TypeError):  # a killed process may leave half a line
-                    yield _Failure(**json.loads(line))
+        with suppress(OSError, ValueError):
+            for line in read_file(self.folder / _FILE).decode("ascii", "replace").splitlines():
+                # a killed process may leave half a line
+                with suppress(ValueError, TypeError, RecursionError):
+                    yield _failure(**json.loads(line))
         mine = self.folder, os.getpid()
         yield from (failure for key, failure in list(_met.items()) if key[:2] == mine)
+
+
+def _failure(missing: str, error: str, pid: int, times: int) -> _Failure:
+    """One as a file tells it, which may be anybody's."""
+    return _Failure(without_controls(missing), without_controls(error), int(pid), int(times))
 
 
 class _Within:

@@ -33,6 +33,7 @@ from stallscope.hooks.stage_log import (
     Pages,
     give_back,
     read_names,
+    read_words,
 )
 from stallscope.hooks.stretches import MOST_BYTES, STRETCH_NS, Stretches
 from stallscope.machine import machine as machine_here
@@ -238,11 +239,11 @@ def read_marks(path: Path) -> MarkPages:
     Raises:
         RunFormatError: the file holds no marks.
     """
-    raw = np.fromfile(path, dtype=np.int64)
+    raw = read_words(path)
     if raw.size < len(MarkRow) or raw[0] != _MAGIC:
         raise RunFormatError(f"{path} is no file of marks of stallscope")
     written = raw[: raw.size // len(MarkRow) * len(MarkRow)].reshape(-1, len(MarkRow))[1:]
-    rows = written[written[:, MarkRow.WHAT] != 0]
+    rows = written[_is_sound(written)]
     return MarkPages(
         pid=int(raw[1]),
         worker=int(raw[2]),
@@ -252,6 +253,17 @@ def read_marks(path: Path) -> MarkPages:
         full=bool(len(written) == raw[4] and written[-1, MarkRow.WHAT]),
         **read_names(path),
     )
+
+
+def _is_sound(rows: np.ndarray) -> np.ndarray:
+    """Which rows were written, and with numbers that can be: a damaged file may hold any."""
+    what, key, number, time_ns = (
+        rows[:, column] for column in (MarkRow.WHAT, MarkRow.EPOCH, MarkRow.NUMBER, MarkRow.TIME_NS)
+    )
+    is_known = (what >= min(Mark)) & (what <= max(Mark))
+    is_batch = (np.abs(number) < _EPOCHS << 10) & (np.abs(key) < _EPOCHS << 20)
+    sound: np.ndarray = is_known & is_batch & (time_ns > 0)
+    return sound
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stallscope.errors import RunFormatError
+from stallscope.files import read_file
 from stallscope.hooks.failures import Failures
 from stallscope.stages import OTHER_NAMES, Stage
+from stallscope.units import json_without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -57,6 +59,8 @@ LONGEST_NS: Final = 1 << 47
 MAGIC: Final = 0x5354414C4C  # "STALL"
 HEADER_WORDS: Final = 64
 INDEX_OFFSET: Final = 1 << 56
+MOST_FILES: Final = 1 << 32
+"""A file's number is less."""
 _PATIENCE_S: Final = 1.0
 """So long a thread waits for its turn to write a name."""
 
@@ -86,7 +90,7 @@ class JsonLines:
     """A file that only grows: a JSON object a line, see `read_lines`."""
 
     def __init__(self, path: Path) -> None:
-        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
         self._descriptor = os.open(path, append, 0o600)
         # Threads say something and close it when they like; a closed number may be a user's file.
         self._turn = threading.Lock()
@@ -123,13 +127,25 @@ class JsonLines:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a file that are whole; none where there is no file."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    for line in text.splitlines():
-        with contextlib.suppress(json.JSONDecodeError):  # a killed process may leave half a line
-            entry = json.loads(line)
+    """The lines of a file that are whole, without control characters; none where there is none.
+
+    Raises:
+        ValueError: it is no plain file, or larger than any of ours.
+    """
+    if not path.exists():
+        return
+    for line in read_file(path).decode("utf-8", "replace").splitlines():
+        # a killed process may leave half a line
+        with contextlib.suppress(ValueError, RecursionError):
+            entry = json_without_controls(json.loads(line))
             if isinstance(entry, dict):
                 yield entry
+
+
+def read_words(path: Path) -> np.ndarray:
+    """The whole int64 of a log's file, see `read_file`."""
+    data = read_file(path)
+    return np.frombuffer(data, np.int64, len(data) // 8)
 
 
 class MappedLog:
@@ -228,14 +244,15 @@ def read_names(path: Path) -> dict[str, Any]:
     for entry in read_lines(path.with_suffix(".names")):
         match entry:
             case {"stage": stage, **rest}:  # of a sample's part, or of the loop's
-                stages[rest.get("code", rest.get("part"))] = Stage(*stage)
-            case {"file": number, "path": file}:
+                with contextlib.suppress(TypeError):
+                    stages[rest.get("code", rest.get("part"))] = Stage(*stage)
+            case {"file": int(number), "path": str(file)} if 0 < number < MOST_FILES:
                 files[number] = file
-            case {"loader": number}:
+            case {"loader": int(number)}:
                 loaders[number] = entry
-            case {"about": said}:
+            case {"about": dict(said)}:
                 about.update(said)
-            case {"note": note}:
+            case {"note": str(note)}:
                 notes[note] = None
     return {
         "stages": stages, "files": files, "loaders": loaders, "about": about, "notes": tuple(notes),
@@ -422,7 +439,7 @@ def read_log(path: Path) -> LogPages:
     Raises:
         RunFormatError: the file is not an event log.
     """
-    raw = np.fromfile(path, dtype=np.int64)
+    raw = read_words(path)
     if raw.size < HEADER_WORDS or raw[Header.MAGIC] != MAGIC:
         raise RunFormatError(f"{path} is not an event log of stallscope")
     header = raw[:HEADER_WORDS].tolist()

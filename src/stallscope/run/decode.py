@@ -342,10 +342,11 @@ def _samples(words: DecodedWords, rank: int) -> pl.DataFrame:
     files = words.log.files
     # A path with the bytes of its name that are no text written out; a killed process may not have
     # named the files of its last batch
+    numbers_of_files = np.array(sorted(files), np.int64)
     paths = [None] + [
-        files[number].encode("utf-8", "backslashreplace").decode() if number in files else None
-        for number in range(1, max(files, default=0) + 1)
+        files[number].encode("utf-8", "backslashreplace").decode() for number in sorted(files)
     ]
+    place = np.searchsorted(numbers_of_files, file) + 1
     size = np.where(pixels >= 0, words.payload[np.maximum(pixels, 0)], 0) if at.size else numbers
     batch = words.batch_at[words.batch_of_word[at]]
     frame = pl.DataFrame(
@@ -354,7 +355,7 @@ def _samples(words: DecodedWords, rank: int) -> pl.DataFrame:
             "batch": words.payload[batch],
             "sample": words.sample_place(numbers),
             "index": words.payload[at] - INDEX_OFFSET,
-            "file": np.where(file < len(paths), file, 0),
+            "file": np.where(np.isin(file, numbers_of_files), place, 0),
             "width": size >> 24,
             "height": size & ((1 << 24) - 1),
             "indexed": words.tags[at] == Tag.SAMPLE,

@@ -6,7 +6,7 @@ note on where it came from, and the recording as its `run`.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -118,11 +118,14 @@ def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
     logs: list[LogPages] = []
     decoded: list[Decoded] = []
     for page in pages:
-        with place.failures.within("the log of a process"):
+        with place.failures.within("the log of a process"), _no_panic():
             decoded.append(decode.decode(page, origin_ns=who.origin_ns, rank=who.rank))
             logs.append(page)
-    sampled = list(read_lines(place.resources()))
-    used = decode.table(sampled, origin_ns=who.origin_ns, rank=who.rank)
+    sampled: list[dict[str, Any]] = []
+    used = decode.table([], origin_ns=0, rank=0)
+    with place.failures.within("what was used meanwhile"), _no_panic():
+        sampled = list(read_lines(place.resources()))
+        used = decode.table(sampled, origin_ns=who.origin_ns, rank=who.rank)
     told = [str(entry["note"]) for entry in sampled if "note" in entry]
     told += place.failures.sentences()
     return _Written(about, events(marks), marks, logs, decoded, who, used, told)
@@ -135,6 +138,15 @@ def _whole(read: Callable[[Path], _Page], paths: list[Path], failures: Failures)
         with failures.within("the log of a process"), suppress(RunFormatError):
             pages.append(read(path))
     return pages
+
+
+@contextmanager
+def _no_panic() -> Iterator[None]:
+    """Make a panic of polars', which is no `Exception`, one."""
+    try:
+        yield
+    except pl.exceptions.PanicException as error:
+        raise RunFormatError(str(error)) from error
 
 
 def _run(written: _Written, number: int) -> Run:
