@@ -225,6 +225,13 @@ class TestNeedlessWorkers:
         """Batches in memory make the loop no faster: neither would fewer workers."""
         assert "healthy" == judge(known(**self.TINY, gain=Gain(1.0, 0.98, 1.02)))[0].code
 
+    def test_a_ladder_on_a_busy_machine_only_casts_doubt(self):
+        """Half as fast again in the middle, but maybe no faster: less sure, and still said."""
+        unsure = judge(known(**self.TINY, gain=Gain(1.5, 0.9, 2.4)))[0]
+
+        assert "num_workers=0" in unsure.next_step
+        assert unsure.confidence < judge(known(**self.TINY))[0].confidence
+
     def test_without_workers_none_are_started(self):
         """Starting that takes longer than sending is mended with it; logging is not."""
         starts = Starts(1.0, 2.0, 3, again=True)

@@ -524,7 +524,7 @@ class Facts:
         Below 0 where workers pay; 0 where a ladder has found nothing to be gained.
         """
         handover = self.making.handover if self.making else None
-        costs_nothing = self.gain is not None and self.gain.is_none
+        costs_nothing = self.gain is not None and self.gain.factor < 1 + thresholds.PASSING
         if handover is None or not handover.period_s or costs_nothing:
             return 0.0
         return (handover.received_s - self.own_batch_s) / handover.period_s

@@ -492,7 +492,11 @@ def _longest(facts: Facts, groups: tuple[str, ...]) -> StagePart:
 
 def _clearly(facts: Facts, part: float) -> float:
     """Whether it dominates, and whether the ladder agrees where there is one."""
-    alone = clear(part, thresholds.NOTED, thresholds.DOMINATES + 0.15)
+    return _agreed(facts, clear(part, thresholds.NOTED, thresholds.DOMINATES + 0.15))
+
+
+def _agreed(facts: Facts, alone: float) -> float:
+    """How clearly a rule is met that a ladder, where there is one, may not agree with."""
     return min(alone, 0.6) if facts.gain is not None and facts.gain.is_none else alone
 
 
@@ -542,7 +546,7 @@ def needless_workers(facts: Facts) -> Finding | None:
         f"sending and receiving a batch takes the loop {seconds(handover.received_s)}, and making "
         f"it takes {seconds(facts.own_batch_s)}",
         severity=max(saved, facts.stall_share * facts.exposure.of(SENDING)),
-        clearly=clear(saved, thresholds.PASSING, 0.2),
+        clearly=_agreed(facts, clear(saved, thresholds.PASSING, 0.2)),
         evidence={
             "stall_share": facts.stall_share,
             "num_workers_count": facts.setup.num_workers,
