@@ -81,12 +81,12 @@ def collapsed(
         own: folders of the user's own code, as of `classify.own_folders`.
     """
     files = [short(frame.file) for frame in stack]
-    if any(file.startswith(_WATCHING) for file in files):
-        return None
     loops = (n for n, file in enumerate(files) if file == WORKER_LOOP)
     begin = max(
         (n for n in loops if stack[n].name == "_worker_loop"), default=_after_threads(files)
     )
+    if any(file.startswith(_WATCHING) for file in files[begin:]):  # before it is who forked
+        return None
     kept = [
         frame
         for frame, file in zip(stack[begin:], files[begin:], strict=True)
