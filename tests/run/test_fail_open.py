@@ -6,23 +6,37 @@ import gc
 import os
 import shutil
 import tempfile
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import PIL.Image
+import PIL.ImageFile
 import pytest
 import torch
 from support import leftovers
-from support.planted_failures import import_all, import_libraries, planted
-from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from support.plain_training import Pictures, Scale, Stream, loaders, train
+from support.planted_failures import (
+    Plant,
+    PlantedError,
+    import_all,
+    import_libraries,
+    planted,
+)
+from torch.utils.data import DataLoader, dataloader
+from torch.utils.data._utils import worker as torch_worker
 
 import stallscope as ss
 import stallscope.isolation.workspace
 from stallscope.errors import WorkspaceError
 from stallscope.hooks.failures import Failures
 from stallscope.run.script import watching
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 NOT_CALLED = {
     "iterators.Iterations._adopted",
@@ -31,56 +45,6 @@ NOT_CALLED = {
     "ops.Ops._cannot",
 }
 """Functions of the central classes that a training that goes well does without."""
-
-
-class Scale:
-    """An op with a class."""
-
-    def __init__(self, by: float) -> None:
-        self.by = by
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.by
-
-
-class Pictures(Dataset):
-    """Reads, decodes and transforms, by ops that stand in a container and functions in a list."""
-
-    def __init__(self, picture: Path) -> None:
-        self.picture = picture
-        self.transform = nn.Sequential(nn.Identity(), nn.Sequential(nn.Identity()))
-        self.ops = [Scale(0.5), Scale(0.25), lambda x: x + 1]
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if index % 5 == 0:
-            gc.collect()
-        with ss.stage("named"):
-            x = self.load_picture() + index + torch.rand(3)
-        for op in self.ops:
-            x = op(x)
-        return nn.Sequential(self.transform)(x)
-
-    def load_picture(self) -> torch.Tensor:
-        with PIL.Image.open(self.picture) as picture:
-            return torch.tensor(np.asarray(picture.resize((1, 1))).reshape(3) / 255.0).float()
-
-
-class Bulk(Pictures):
-    """Makes a batch at once."""
-
-    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
-        return [self[index] for index in indices]
-
-
-class Stream(IterableDataset):
-    """Makes samples without an index."""
-
-    def __iter__(self) -> Any:
-        for number in range(7):
-            yield torch.full((3,), float(number))
 
 
 @pytest.fixture(autouse=True)
@@ -98,63 +62,73 @@ def picture(tmp_path_factory):
     return path
 
 
-def train(picture: Path, workers: int) -> list[Any]:
-    """Batches and losses of a training over three loaders."""
-    torch.manual_seed(0)
-    seen: list[Any] = []
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    loaders = [
-        DataLoader(Bulk(picture), 4),
-        DataLoader(Stream(), 4),
-        DataLoader(
-            Pictures(picture), 2, shuffle=True, num_workers=workers,
-            persistent_workers=workers > 0,
-        ),
-    ]  # fmt: skip
-    for loader in loaders:
-        for _ in range(2):
-            for batch in loader:
-                with ss.stage("step"):
-                    loss = model(batch).square().mean()
-                    optimizer.zero_grad()
-                    loss.backward()
-                    optimizer.step()
-                seen += [batch.tolist(), loss.item()]
-        gc.collect()
-    return seen
-
-
-@pytest.mark.parametrize(
-    ("workers", "after"),
-    [
-        (0, False),
-        pytest.param(1, False, marks=pytest.mark.slow),
-        pytest.param(1, True, marks=pytest.mark.thorough),
-    ],
-)
-def test_each_function_of_ours_may_fail(picture, workers, after, monkeypatch):
-    """Batches and losses are those without us, nothing is left on, the run names each failure."""
+@pytest.fixture
+def all_imported(monkeypatch):
+    """What workers are sent or forked with is there before anything fails."""
     # A child that fails while it reads is made up for, and nothing is missing then
     monkeypatch.setattr("stallscope.apart._is_child", True)
-    if workers:
-        import_libraries()
-        gc.freeze()
-    plain = train(picture, workers)
-    with planted(after=after) as book:
-        before = None
-        while before != (before := book.came()):
-            with ss.instrumented(warmup=0) as watch:
-                recorded = train(picture, workers)
+    import_libraries()
+    gc.freeze()
 
-            came = book.came() - before
+
+ROUNDS = {"spawn": 4}
+"""Each takes as long as a worker needs to import everything; the first ones find the most."""
+
+
+@pytest.mark.usefixtures("all_imported")
+@pytest.mark.parametrize(
+    ("workers", "method", "after"),
+    [
+        (0, "", False),
+        pytest.param(1, "fork", False, marks=pytest.mark.slow),
+        pytest.param(1, "fork", True, marks=pytest.mark.thorough),
+        pytest.param(1, "spawn", False, marks=pytest.mark.thorough),
+    ],
+)
+def test_each_function_of_ours_may_fail(picture, tmp_path, workers, method, after):
+    """Batches and losses are those without us, nothing is left on, the run names each failure."""
+    plain = train(picture, workers, method)
+    with planted(tmp_path / "book", after=after) as book:
+        for came in islice(book.rounds(), ROUNDS.get(method)):
+            with ss.instrumented(warmup=0) as watch:
+                recorded = train(picture, workers, method, Plant(book.path, after=after))
+
             assert plain == recorded
             assert [] == leftovers.hooks()
-            said = "\n".join(watch.run.notes)
-            assert [] == [name for name in came if f"PlantedError('{name}')" not in said]
-    reached = {"fetchers.Hooks.", "iterators.Iterations.", "ops.Ops.", "library_calls.Libraries."}
-    missed = {name for name in set(book.names) - book.came() if name.startswith(tuple(reached))}
-    assert missed <= NOT_CALLED or not workers
+            assert [] == _unsaid(came(), watch.run)
+    reached = ("fetchers.Hooks.", "iterators.Iterations.", "ops.Ops.", "library_calls.Libraries.")
+    missed = {name for name in set(book.names) - book.came() if name.startswith(reached)}
+    assert missed <= NOT_CALLED or method != "fork"
+    assert bool(workers) == any(name.startswith("worker.Tasks.") for name in book.came())
+
+
+@pytest.mark.usefixtures("all_imported")
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_each_may_fail_while_a_loader_is_recorded(picture, tmp_path, workers):
+    """The step gets the batches of plain iteration, and all is put back, also where it raises."""
+    with planted(tmp_path / "book", after=False) as book:
+        for loader in loaders(picture, workers, "fork"):
+            with book.closed():
+                torch.manual_seed(0)
+                plain = [batch.tolist() for _ in range(2) for batch in loader]
+                loader._iterator = None
+            for came in book.rounds():
+                torch.manual_seed(0)
+                before, used, run = torch.get_rng_state(), [], None
+                with suppress(PlantedError):  # who asks for a recording is told what ended it
+                    run = ss.record(loader, used.append, batches=len(plain) // 2, warmup=0)
+
+                assert plain[: len(used)] == [batch.tolist() for batch in used]
+                assert torch.equal(before, torch.get_rng_state())
+                assert [] == leftovers.hooks()
+                assert run is None or [] == _unsaid(came(), run)
+
+
+def _unsaid(came: set[str], run: ss.Run) -> list[str]:
+    """Which of the failures that came no note of a run names."""
+    said = "\n".join(run.notes)
+    return [name for name in came if f"PlantedError('{name}')" not in said]
 
 
 def test_a_folder_that_is_deleted_in_mid_run(picture):
@@ -168,6 +142,72 @@ def test_a_folder_that_is_deleted_in_mid_run(picture):
     assert plain == recorded
     assert [] == leftovers.hooks()
     assert watch.run.notes
+
+
+@pytest.mark.skipif(resource is None, reason="no limits of this kind")
+def test_a_disk_that_fills_up_in_mid_run(picture):
+    """No file may grow any more, and a worker starts only then: the training goes on as before."""
+    plain = train(picture, 1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with ss.instrumented(warmup=0) as watch:
+        list(DataLoader(Stream(), 4))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+        try:
+            recorded = train(picture, 1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert plain == recorded
+    assert [] == leftovers.hooks()
+    assert watch.run.all_steps.height
+    assert any("left no log" in note for note in watch.run.notes)
+
+
+ALWAYS_ON = ("__next__", "_get_data", "_worker_loop", "backward")
+"""Hooks that stay on also between two batches of this process."""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (dataloader._BaseDataLoaderIter, "__next__"),
+        (dataloader._MultiProcessingDataLoaderIter, "_get_data"),
+        (PIL.ImageFile.ImageFile, "load"),
+        (PIL.Image, "open"),
+        (torch_worker, "_worker_loop"),
+        (torch.autograd, "backward"),
+        (Scale, "__call__"),
+    ],
+)
+def test_what_others_put_over_a_hook_stays(picture, workers, owner, name):
+    """Whoever patches the same place while we record keeps that afterwards, and it works."""
+    plain = train(picture, workers)
+    original, calls = vars(owner)[name], []
+    with ss.instrumented(warmup=0):
+        train(picture, workers)
+        beneath = vars(owner)[name]
+        assert (beneath is not original) == (name in ALWAYS_ON)
+
+        def theirs(*args, **named):
+            calls.append(name)
+            return beneath(*args, **named)
+
+        setattr(owner, name, theirs)
+        try:
+            recorded = train(picture, workers)
+        except BaseException:
+            setattr(owner, name, original)
+            raise
+    try:
+        assert theirs is vars(owner)[name]
+        calls.clear()
+        assert plain == recorded == train(picture, workers)
+        is_called_here = name != "_worker_loop" and (workers > 0 or name != "_get_data")
+        assert is_called_here == bool(calls)
+    finally:
+        setattr(owner, name, original)
+    assert [] == leftovers.hooks()
 
 
 class Once(os.PathLike):

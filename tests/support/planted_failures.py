@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import mmap
+import os
 import pkgutil
 import sys
 from contextlib import contextmanager, suppress
@@ -22,7 +23,8 @@ from stallscope.hooks import failures, hot_path, libraries
 from stallscope.hooks.loop_log import Mark, MarkWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 OURS = [
     *(
@@ -48,6 +50,8 @@ AROUND = {
     "training_step.stage.__exit__",
     "training_step.stage.__init__",
     "worker.WorkerEntry.__call__",
+    "worker.WorkerEntry.__getstate__",
+    "worker.WorkerEntry.__setstate__",
 }
 """What stands between the user's caller and the user's function: what it calls can fail, not it."""
 OF_PYTHON = {"ops.Ops._forget", "patches.ByIdentity._forget", "patches.unlock_in_child"}
@@ -81,23 +85,66 @@ def functions() -> dict[str, tuple[Any, str, FunctionType]]:
 
 
 class Book:
-    """Which failures are to come, and which have; shared with the workers that are forked."""
+    """Which failures are to come, and which have; shared with the workers.
 
-    def __init__(self, names: list[str]) -> None:
+    Args:
+        path: of the file that it is kept in.
+        names: of all functions, the same in each process.
+    """
+
+    def __init__(self, path: Path, names: list[str]) -> None:
+        self.path = path
         self.names = names
         self._numbers = {name: number for number, name in enumerate(names)}
-        self._came = mmap.mmap(-1, len(names))
+        if not path.exists():
+            path.write_bytes(bytes(1 + len(names)))  # the first one: whether it is closed
+        with path.open("r+b") as file:
+            self._came = mmap.mmap(file.fileno(), 0)
 
     def fail(self, name: str) -> None:
         """Raise, if it never has."""
-        number = self._numbers[name]
-        if not self._came[number]:
+        number = self._numbers[name] + 1
+        if not self._came[number] and not self._came[0]:
             self._came[number] = 1
             raise PlantedError(name)
 
     def came(self) -> set[str]:
         """All that have failed by now."""
-        return {name for name, number in self._numbers.items() if self._came[number]}
+        return {name for name, number in self._numbers.items() if self._came[number + 1]}
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Let nothing fail in this block."""
+        self._came[0] = 1
+        try:
+            yield
+        finally:
+            self._came[0] = 0
+
+    def rounds(self) -> Iterator[Callable[[], set[str]]]:
+        """Once more, as long as something has failed; gives what tells what has in this round."""
+        before = None
+        while before != (before := self.came()):
+            yield lambda known=before: self.came() - known
+
+
+class Plant:
+    """Lets functions fail in workers that are not forked, which get it with their dataset.
+
+    Args:
+        path: of the book.
+        after: see `planted`.
+    """
+
+    def __init__(self, path: Path, *, after: bool) -> None:
+        self._after, self._path, self._pid = after, path, os.getpid()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if os.getpid() != self._pid:
+            import_all()
+            self._planted = planted(self._path, after=self._after)
+            self._planted.__enter__()
 
 
 def import_libraries() -> None:
@@ -115,15 +162,16 @@ def import_all() -> None:
 
 
 @contextmanager
-def planted(*, after: bool) -> Iterator[Book]:
+def planted(path: Path, *, after: bool) -> Iterator[Book]:
     """Let each function of ours fail the first time that it is called.
 
     Args:
+        path: of the book that is kept of it.
         after: it fails when its work is done, and not before.
     """
     found = functions()
     marks = [f"mark {mark.name}" for mark in Mark]
-    book = Book([*found, *(f"hot_path.{name}" for name in HOT), *marks, "clock", "place"])
+    book = Book(path, [*found, *(f"hot_path.{name}" for name in HOT), *marks, "clock", "place"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(failures, "_MOST_TOLD", 1000)
         for called, (owner, name, function) in found.items():

@@ -31,7 +31,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from stallscope import pyspy_calls
 from stallscope.apart import polars_runs
 from stallscope.errors import NoBatchError
-from stallscope.hooks.patches import Patches
 from stallscope.hooks.probe import shut_down
 from stallscope.interrupts import held_back
 from stallscope.isolation.workspace import workspace
@@ -121,7 +120,7 @@ def starting() -> Iterator[None]:
         yield
         return
     began_s, here, begun = time.monotonic(), (os.getpid(), threading.get_ident()), 0
-    start, patches = BaseProcess.start, Patches()
+    start = BaseProcess.start
 
     def start_in_time(process: BaseProcess) -> None:
         nonlocal begun
@@ -132,14 +131,14 @@ def starting() -> Iterator[None]:
             begun += 1
         start(process)
 
-    patches.put(BaseProcess, "start", start_in_time)
+    BaseProcess.start = start_in_time  # type: ignore[assignment,method-assign]
     try:
         yield
     except NoBatchError:
         _end_half_made()
         raise
     finally:
-        patches.undo()
+        BaseProcess.start = start  # type: ignore[method-assign]
 
 
 def _slow_start(begun: int, took_s: float, budget_s: float) -> NoBatchError:
