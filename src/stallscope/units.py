@@ -122,6 +122,14 @@ def printable(name: str, longest: int = LONGEST) -> str:
     return f"{printable[:head]}…{printable[-(longest - 1 - head) :]}"
 
 
+def repr_of(value: object) -> str:
+    """What an object of the user's says of itself; its type's name where it cannot."""
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - a broken __repr__ ends no measurement
+        return f"<{type(value).__name__}>"
+
+
 def file_name(path: str, longest: int = LONGEST) -> str:
     """The last part of a path, as `printable` gives it."""
     return printable(PurePath(path).name or path, longest)

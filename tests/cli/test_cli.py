@@ -1,5 +1,7 @@
 """The command line: what it prints where, and with which exit code it ends."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -15,7 +17,7 @@ from typer.testing import CliRunner
 
 import stallscope
 from stallscope import cli, files
-from stallscope.cli import measure
+from stallscope.cli import measure, output
 from stallscope.diagnose import diagnose as diagnose_module
 
 COMMANDS = (
@@ -479,3 +481,15 @@ def test_a_current_folder_that_is_gone_is_one_sentence(here, monkeypatch, start,
 
     assert done.returncode == 2
     assert done.stderr == "stallscope: the current folder is gone: cd to one that exists\n"
+
+
+def test_output_that_takes_ascii_only():
+    """A letter that it has not is replaced; nothing is lost."""
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+
+    with contextlib.redirect_stdout(ascii_only), contextlib.redirect_stderr(ascii_only):
+        output.print_result("12 µs in a\u0308.jpg")
+        output.print_note("30 µs")
+
+    ascii_only.seek(0)
+    assert ["12 ?s in a?.jpg", "stallscope: 30 ?s"] == ascii_only.read().splitlines()

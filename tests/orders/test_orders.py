@@ -431,6 +431,23 @@ def test_what_cannot_be_used_is_said(named, what):
         quick(loader_of(halve, middle), **named)
 
 
+class Unspeakable:
+    """An op that cannot say what it is."""
+
+    def __call__(self, sample: Any) -> Any:
+        return sample + 1
+
+    def __repr__(self) -> str:
+        raise ValueError("of mine")
+
+
+def test_an_op_with_a_broken_repr_has_its_types_name():
+    """Nothing measured is lost for it."""
+    found = quick(loader_of(Unspeakable(), halve))
+
+    assert ["Unspeakable", "halve"] == found.ops["name"].to_list()
+
+
 def test_a_pipeline_of_one_op_has_no_other_order():
     """It is said; the rest is still looked at."""
     orders = quick(DataLoader(Noise(transform=Jitter()), batch_size=4), budget_s=2)

@@ -208,6 +208,33 @@ class TestWrongObjects:
         """A device that torch does not know is refused."""
         assert "device='gpu' is no torch device" in the_error([1], device="gpu")
 
+    def test_a_device_that_is_not_there_is_said(self, monkeypatch):
+        """At once, not by torch in the middle of a measurement."""
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+        assert "device='cuda:0': torch finds none here" in the_error([1], device="cuda:0")
+
+    def test_a_step_that_would_run_nothing_is_said(self):
+        """A coroutine or a generator function only makes something when it is called."""
+
+        async def later(batch):
+            return batch
+
+        def piecewise(batch):
+            yield batch
+
+        class Stepper:
+            async def __call__(self, batch):
+                return batch
+
+        for step in (later, piecewise, Stepper(), functools.partial(later)):
+            assert "calling it runs nothing" in the_error([1], step=step)
+
+    def test_names_that_are_no_paths_are_said(self):
+        """Nobody's home, and more letters than a name may have."""
+        assert "there is no '~nobody-of-this-name/x'" in the_error("~nobody-of-this-name/x")
+        assert "File name too long" in the_error("x" * 300 + "/y")
+
 
 class TestFolders:
     def test_sub_folders_are_classes(self, tmp_path):
@@ -470,7 +497,7 @@ class TestWrongFactories:
         a_module(here, "train_k", "def make(): raise KeyError('root')")
 
         with pytest.raises(
-            TargetError, match="without arguments, raised KeyError: 'root'"
+            TargetError, match=r"without arguments, raised KeyError: 'root' .*line \d+"
         ) as caught:
             target("train_k:make")
 

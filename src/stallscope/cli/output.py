@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Final
+from typing import Final, TextIO
 
 from stallscope.errors import StallscopeError
 
@@ -44,13 +44,20 @@ def report_errors() -> Iterator[None]:
 def print_result(*lines: object) -> None:
     """What was asked for, on stdout."""
     for line in lines:
-        print(line, flush=True)  # noqa: T201
+        print(_encodable(str(line), sys.stdout), flush=True)  # noqa: T201
 
 
 def print_note(*lines: str) -> None:
     """What else there is to know, on stderr."""
     for line in lines:
-        print(f"stallscope: {line.removeprefix('stallscope: ')}", file=sys.stderr, flush=True)  # noqa: T201
+        said = _encodable(f"stallscope: {line.removeprefix('stallscope: ')}", sys.stderr)
+        print(said, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    """The text in letters that the stream can take: a µ or a name may be none of ASCII's."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 def check_file(option: str, out: Path | None, endings: Sequence[str]) -> None:

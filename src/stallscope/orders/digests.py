@@ -19,6 +19,7 @@ import torch
 
 from stallscope.loops.cached_values import is_image, leaves
 from stallscope.targets.object_graph import own_attributes
+from stallscope.units import repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -163,7 +164,7 @@ def leaves_of(value: Any) -> list[Leaf]:
     for leaf in leaves(value):
         values = as_array(leaf)
         if values is None or values.dtype.kind not in "biuf":
-            found.append(Leaf(type(leaf).__name__, None, f"{leaf!r}"[:200]))
+            found.append(Leaf(type(leaf).__name__, None, repr_of(leaf)[:200]))
         else:
             found.append(Leaf(described(leaf), values))
     return found

@@ -21,6 +21,7 @@ from torch.utils.data import Dataset
 
 from stallscope.hooks import find_ops
 from stallscope.targets.object_graph import functions_of, own_attributes
+from stallscope.units import repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -275,7 +276,7 @@ class Op:
     @property
     def settings(self) -> str:
         """How it is set up, in one line."""
-        text = " ".join(repr(self.call).split())
+        text = " ".join(repr_of(self.call).split())
         plain = " object at 0x" in text or text.startswith("<")
         if plain:
             public = {k: v for k, v in own_attributes(self.call).items() if not k.startswith("_")}
@@ -484,5 +485,5 @@ def _numbered(names: list[str]) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
+    text = " ".join(repr_of(value).split())
     return text if len(text) <= 40 else f"a {type(value).__name__}"  # noqa: PLR2004 - one line

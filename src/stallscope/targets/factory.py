@@ -16,6 +16,7 @@ import functools
 import importlib
 import inspect
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,7 +107,14 @@ def _import(name: str) -> ModuleType:
 
 
 def _raised(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _is_ours(frame.filename)]
+    return f"{text} ({own[-1].filename}, line {own[-1].lineno})" if own else text
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith("<frozen ") or Path(file) in {Path(__file__), Path(importlib.__file__)}
 
 
 def check_spawnable(loader: Any) -> None:

@@ -8,6 +8,7 @@ is: its dataset is never built a second time, never iterated here and never pick
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -141,22 +142,45 @@ def target(
     Raises:
         TargetError: there is nothing there that can be measured; the text says what to do.
     """
-    if step is not None and not callable(step):
-        raise TargetError(f"step is a {_type(step)}: give a function that uses one batch")
-    try:
-        if device is not None:
-            torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise TargetError(f"device={device!r} is no torch device ('cpu', 'cuda:0')") from error
+    _check_step(step)
+    _check_device(device)
     try:
         found = _from_path(os.fspath(spec)) if isinstance(spec, os.PathLike) else _find(spec)
     except PermissionError as error:
         raise TargetError(f"{error.filename!r} cannot be read") from error
+    except OSError as error:  # a name that is too long, too many links
+        raise TargetError(f"{printable(str(spec))!r}: {error.strerror}: check the path") from error
     return replace(
         found,
         step=found.step if step is None else step,
         device=found.device if device is None else device,
     )
+
+
+def _check_step(step: object) -> None:
+    if step is None:
+        return
+    if not callable(step):
+        raise TargetError(f"step is a {_type(step)}: give a function that uses one batch")
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    called = (step, step.__call__)  # a function, or an object's method
+    if any(kind(one) for kind in kinds for one in called):
+        raise TargetError(
+            f"step is {_type(step)} {getattr(step, '__name__', '')!r} with await or yield, so that "
+            "calling it runs nothing: give a plain function that uses one batch"
+        )
+
+
+def _check_device(device: str | torch.device | None) -> None:
+    if device is None:
+        return
+    try:
+        kind = torch.device(device).type
+    except (RuntimeError, TypeError) as error:
+        raise TargetError(f"device={device!r} is no torch device ('cpu', 'cuda:0')") from error
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if not {"cuda": cuda, "mps": mps}.get(kind, True):
+        raise TargetError(f"device={device!r}: torch finds none here: leave it out, or give 'cpu'")
 
 
 def _find(spec: object) -> Target:
@@ -174,7 +198,7 @@ def _find(spec: object) -> Target:
 
 
 def _from_path(text: str) -> Target:
-    path = Path(text).expanduser().absolute()  # good after a chdir, too
+    path = Path(os.path.expanduser(text)).absolute()  # noqa: PTH111 - pathlib raises where ~ is nobody
     if text and path.is_dir():
         return _from_folder(path, text)
     if folder.is_shards(text) or path.is_file():
