@@ -13,6 +13,7 @@ import random
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ from stallscope.run import script
 THOROUGH = int(os.environ.get("STALLSCOPE_MUTATIONS", "2000"))
 FEW = 40
 SOURCES = ("run", "log", "flame", "diagnosis")
+LARGEST = 1 << 24
+"""Larger ones a mutation has made, and no other takes them in hand."""
 MOST_S = 5.0
 MOST_BYTES = 200_000_000
 """Beyond what the process had, the allocator's own reserves among it."""
@@ -40,8 +43,12 @@ VALUES = (None, -1, 2**31, 2**62, float("inf"), "\x1b]52;c;eA==\x07", [1], {"a":
 
 
 def any_file(folder, chance, suffix=""):
-    files = sorted(path for path in folder.rglob(f"*{suffix}") if path.is_file())
-    return chance.choice(files) if files else any_file(folder, chance)
+    files = sorted(
+        path
+        for path in folder.rglob(f"*{suffix}")
+        if path.is_file() and path.lstat().st_size < LARGEST
+    )
+    return chance.choice(files) if files or not suffix else any_file(folder, chance)
 
 
 def bytes_changed(folder, chance):
@@ -219,7 +226,7 @@ def opened(sources, tmp_path, numbers):
             names = []
             for _ in range(chance.randint(1, 3)):
                 mutate = chance.choice(MUTATIONS)
-                if any(path.is_file() and not path.is_symlink() for path in folder.rglob("*")):
+                with suppress(IndexError):  # no file is left
                     mutate(folder, chance)
                     names.append(mutate.__name__)
             reader.stdin.write(f"{folder}\n")

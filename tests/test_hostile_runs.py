@@ -133,6 +133,14 @@ class TestLinks:
 
 
 class TestColumns:
+    def test_of_counts_that_cannot_be(self, tmp_path):
+        """Their sum would be no number of the table's."""
+        folder = built("flame").save(tmp_path / "flame")
+        table = pl.read_parquet(folder / "stacks.parquet")
+        table.with_columns(hits=pl.lit(1 << 62)).write_parquet(folder / "stacks.parquet")
+
+        refusal(folder, "hits holds impossible numbers")
+
     def test_of_structs(self, saved):
         """A value of several parts is no number and no name."""
         table = pl.read_parquet(saved / "spans.parquet")

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 KINDS: Final = ("run", "ladder", "flame", "orders", "lines", "diagnosis")
 """Everything that can be saved; each is the class of that name in the package."""
 
-_LONGEST_NS: Final = 1 << 53
-"""No time is longer (104 days), so that sums are exact."""
+_LARGEST: Final = 1 << 53
+"""No count and no time in ns is larger (104 days), so that sums are exact."""
 _POLARS: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """What polars raises over a damaged file; a panic is no `Exception`."""
 _MOST_HEAD_BYTES: Final = 4 << 20
@@ -395,8 +395,9 @@ def checked(frame: pl.DataFrame, table: StoredTable) -> pl.DataFrame:
             is_bad = column.is_nan() if name in table.unbounded else ~column.is_finite()
             if is_bad.any():
                 raise ValueError(f"{table.name}: {name} holds what is no number")
-        if name.endswith("_ns") and not column.is_between(-_LONGEST_NS, _LONGEST_NS).all():
-            raise ValueError(f"{table.name}: {name} holds impossible times")
+        is_added_up = column.dtype == pl.Int64 and name != "index"
+        if is_added_up and not column.is_between(-_LARGEST, _LARGEST).all():
+            raise ValueError(f"{table.name}: {name} holds impossible numbers")
     if "start_ns" in table.schema and not (frame["end_ns"] >= frame["start_ns"]).all():
         raise ValueError(f"{table.name}: spans end before they start")
     return frame

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 
 import pytest
 from support import trace_format
@@ -82,6 +83,13 @@ class TestRefusing:
         (tmp_path / "a.json").mkdir()
 
         with pytest.raises(StallscopeError, match="is a folder"):
+            run.trace(tmp_path / "a.json")
+
+    def test_a_pipe(self, run, tmp_path):
+        """One that lies there is not waited for."""
+        os.mkfifo(tmp_path / "a.json")
+
+        with pytest.raises(StallscopeError, match="is no file"):
             run.trace(tmp_path / "a.json")
 
     @pytest.mark.parametrize("place", ["/proc/trace.json", "file/trace.json"])

@@ -101,6 +101,8 @@ def _check_free(path: Path, *, packed: bool) -> None:
         raise TraceFileError(f"{path} is a folder: give the name of a file in it")
     if not path.exists():
         return
+    if not path.is_file():  # a pipe would be waited for
+        raise TraceFileError(f"{path} is no file: give the name of one")
     try:
         with (gzip.open if packed else open)(path, "rb") as file:
             begins = file.read(len(OURS))
