@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import polars as pl
@@ -268,6 +270,18 @@ class TestBadInput:
         run = ss.record(DataLoader(Endless(), 4, num_workers=1), batches=5, warmup=1)
 
         assert 6 == run.steps(steady=False).height
+
+    def test_nothing_of_ours_keeps_a_dataset(self):
+        """It goes with its last reference: a loader that it owns could not end its workers else."""
+        dataset = Noise(64)
+        ss.record(DataLoader(dataset, 4), batches=4)
+        there = weakref.ref(dataset)
+        gc.disable()
+        try:
+            del dataset
+            assert there() is None
+        finally:
+            gc.enable()
 
     @pytest.mark.slow
     def test_a_start_that_takes_the_budget(self):

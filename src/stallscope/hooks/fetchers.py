@@ -195,6 +195,8 @@ class Hooks:
             return
         with self._switch:
             self._retired = True
+            if not self._busy:  # whoever is in a circle with a dataset lets its workers end late
+                self._datasets, self._outermost, self._indices = {}, None, iter(())
         # Another thread may be making a batch: it goes on writing, and closes the log then.
         retire = functools.partial(self._recorder.retire, close=not self._busy)
         self.failures.insist("the end of a log", retire)
