@@ -93,7 +93,7 @@ class TestFolders:
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
     def test_one_that_cannot_be_read_is_told(self, folder):
         """The images of the others are there, and a note names the folder."""
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as place:  # where anybody may go
             Path(place).chmod(0o711)
             moved = Path(shutil.move(folder, place))
             (moved / "b").chmod(0)
