@@ -128,10 +128,11 @@ def exposure(run: Run, used: MachineUse, busy_share: float | None = None) -> Exp
     Args:
         run: the loop as it is.
         used: what it used of the machine.
-        busy_share: share (0 to 1) of their time in which workers make batches, where they cannot
-            keep up. The loop then waits for what they do all the time, also where a stall falls
-            upon the sending of a batch or upon what they do last for it: that share of the stalls
-            is given to their stages in the proportion of all their work.
+        busy_share: share (0 to 1) of their time in which workers make batches, where they or the
+            cores cannot keep up. The loop then waits for what they do all the time, also where a
+            stall falls upon the sending of a batch, upon what they do last for it, or upon a core
+            that a worker has: that share of the stalls is given to their stages in the proportion
+            of all their work.
     """
     stages = _stages(run)
     works = {

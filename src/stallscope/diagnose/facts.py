@@ -500,6 +500,13 @@ class Facts:
         return own * made.period_s / (self.setup.cores * step_s) if step_s else float("inf")
 
     @property
+    def is_behind(self) -> bool:
+        """Whether workers do not keep up with the step, or the cores do not with both."""
+        if not self.setup.num_workers or self.making is None:
+            return False
+        return max(self.making.load, self.cpu_load) > thresholds.KEEPS_UP
+
+    @property
     def is_shared(self) -> bool | None:
         """Whether workers are slower because there are several; None where it was not tried."""
         if self.alone_waiting_s is None or self.making is None:
@@ -593,17 +600,16 @@ def facts(run: Run, setup: Setup) -> Facts:
     named = waits.unique("pattern", keep="first", maintain_order=True)
     own = _parts_of_step(run, time)
     resources = find_saturated(run)
-    parts, waited_s = exposure(run, used, _busy_share(setup, made)), waiting_s(run, used)
+    waited_s = waiting_s(run, used)
     extra = _extra_threads(run, used, made)
     others = resources.others_share or 0.0
     wanted_s = waited_s * (1 - others)  # threads that waited for a core cannot be seen to wait
     threads_compute = _is_for_threads(wanted_s, extra, used, made)
-    return Facts(
+    known = Facts(
         setup=setup,
         time=time,
         stall_low=low,
         stall_high=high,
-        exposure=parts.computing() if threads_compute else parts,
         threads_compute=threads_compute,
         making=made,
         use=used,
@@ -625,12 +631,8 @@ def facts(run: Run, setup: Setup) -> Facts:
         waiting_s=waited_s,
         computed_s=computed_s(run),
     )
-
-
-def _busy_share(setup: Setup, made: BatchTimes | None) -> float | None:
-    """Share (0 to 1) of their time in which workers are busy, where they cannot keep up."""
-    behind = setup.num_workers and made is not None and made.load > thresholds.KEEPS_UP
-    return made.busy_share if behind and made is not None else None
+    parts = exposure(run, used, made.busy_share if made and known.is_behind else None)
+    return replace(known, exposure=parts.computing() if threads_compute else parts)
 
 
 def with_stacks(known: Facts, flame: Flame) -> Facts:

@@ -972,7 +972,9 @@ def slow_samples(facts: Facts) -> Finding | None:
 def too_little_prefetch(facts: Facts) -> Finding | None:
     """On average the workers keep up; the stalls are where batches took longer than usual."""
     making, setup = facts.making, facts.setup
-    if making is None or not setup.num_workers or facts.free_load > thresholds.KEEPS_UP:
+    if making is None or not setup.num_workers:
+        return None
+    if max(facts.free_load, facts.cpu_load) > thresholds.KEEPS_UP:
         return None
     if facts.exposure.of(*WORK) < thresholds.LEADS:  # the batches were made in time
         return None
