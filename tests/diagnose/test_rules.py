@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
+import polars as pl
 import pytest
 from support.build_facts import COPIES, known
 
+from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.facts import Gain, Spikes, Starts, ThreadTimes
 from stallscope.diagnose.rules import (
     computes_in_python,
@@ -332,3 +334,46 @@ class TestScaledBytes:
         facts = known(work=blurs | {("decode", "decode"): 0.2})
 
         assert judge(facts) == judge(replace(facts, batch=scaled))
+
+
+class TestReleasedBatches:
+    LARGE: ClassVar = {"stalled": 0.1, "load": 0.5, "own_parts": {"step": 0.5, "other": 0.4}}
+
+    def test_what_letting_go_of_a_batch_takes_is_sending(self):
+        """Its shared memory is given back in the loop's own code, which is not to blame."""
+        half = 0.5 * known(**self.LARGE).making.period_s
+        batch = BatchBytes(100_000_000, 96_000_000, 24_000_000, release_s=half)
+
+        before, found = judge(known(**self.LARGE))[0], judge(known(**self.LARGE, batch=batch))
+
+        assert "main-process" == before.code
+        assert "sending" == found[0].code
+        assert "shared memory of a batch (100 MB)" in found[0].title
+        assert "uint8" in found[0].next_step
+        assert 0.4 == pytest.approx(found[0].evidence["release_share"])  # no more than there is
+        assert "main-process" not in {one.code for one in found}
+
+    def test_of_a_small_batch_is_not(self):
+        """What the loop's code takes beyond it stays the loop's."""
+        batch = BatchBytes(1_000_000, 0, 0, release_s=1e-4)
+
+        assert "main-process" == judge(known(**self.LARGE, batch=batch))[0].code
+
+    def test_accounts_have_it_as_sending(self):
+        """And they add up to the loop's time."""
+        facts = known(**self.LARGE, batch=BatchBytes(100_000_000, 0, 0, release_s=1.0))
+        half_s = facts.time.step_s / 2
+        time = replace(facts.time, step_s=half_s, other_s=half_s)
+        accounts = accounting(replace(facts, time=time))
+
+        released = accounts.filter(pl.col("part") == "memory of batches, given back")
+        assert ["send"] == released["kind"].to_list()
+        assert 0.4 == pytest.approx(released["loop_share"].item())
+        assert 1.0 == pytest.approx(accounts["loop_share"].sum(), abs=1e-6)
+
+
+def test_cores_that_cannot_keep_up_are_behind():
+    """Also where each worker would be quick enough with a core for itself."""
+    assert known(load=0.5).is_behind
+    assert not known(load=0.5, use={"worker_cpu": 0.1}).is_behind
+    assert known(load=2.0, use={"worker_cpu": 0.1}).is_behind

@@ -37,6 +37,7 @@ _SMALLEST: Final = 0.01
 """Of the loop's time; smaller parts of the stalls are one row."""
 _REST: Final = "smaller parts"
 _SLOWED: Final = "step, slower beside the workers"
+_RELEASED: Final = "memory of batches, given back"
 _WORDS: Final = {GETITEM_: "the dataset's own code", MAIN: "the loader in the main process"}
 _KINDS: Final = {GETITEM_: "other", SENDING: "send", MAIN: "step"}
 """Of groups that are called otherwise than a kind of stages."""
@@ -63,6 +64,10 @@ def accounting(facts: Facts | None) -> pl.DataFrame:
     if slowed > 0:
         own["step", "step"] -= slowed
         own[_SLOWED, "step"] = slowed
+    released = min(facts.release_share, own.get(("other", "other"), 0.0))
+    if released >= _SMALLEST:
+        own["other", "other"] -= released
+        own[_RELEASED, "send"] = released
     rows = [(name, kind, False, None, part) for (name, kind), part in own.items()]
     return pl.DataFrame([*rows, *_stalled(facts)], ACCOUNTING, orient="row")
 

@@ -542,6 +542,16 @@ class Facts:
         return self.batch is not None and self.batch.floats >= _MOSTLY * self.batch.all > 0
 
     @property
+    def release_share(self) -> float:
+        """Share (0 to 1) of its time in which the loop lets go of batches that workers sent it.
+
+        It does so in its own code, whenever the last name of a batch is gone.
+        """
+        if self.batch is None or not self.setup.num_workers or self.making is None:
+            return 0.0
+        return min(self.batch.release_s / self.making.period_s, self.own_parts.get("other", 0.0))
+
+    @property
     def has_needless_workers(self) -> bool:
         """Whether the loop would be noticeably faster if it made the batches itself."""
         return self.needless_share >= thresholds.PASSING

@@ -593,7 +593,7 @@ def _slowed_by_threads(facts: Facts) -> str:
 def own_parts(facts: Facts) -> Finding | None:
     """Parts of the loop that are neither waiting for workers nor the model take long."""
     parts = {name: part for name, part in facts.own_parts.items() if name not in _REST}
-    parts["code outside of the model"] = facts.own_parts.get("other", 0.0)
+    parts["code outside of the model"] = facts.own_parts.get("other", 0.0) - facts.release_share
     sampler = _SAMPLER.format(facts.setup.sampler or "a sampler")
     if facts.model_share:  # the model is known, so the rest of the step is something else
         parts["code outside of the model"] += facts.own_parts.get("step", 0.0)
@@ -617,6 +617,22 @@ def own_parts(facts: Facts) -> Finding | None:
         where=_SAMPLERS
         if longest == sampler
         else f"make {longest} cheaper, rarer, or do it in a thread or beforehand",
+    )
+
+
+def releases(facts: Facts) -> Finding | None:
+    """Letting go of batches that workers sent takes a good part of the loop: they are large."""
+    part = facts.release_share
+    if facts.batch is None or part < thresholds.OWN_PART:
+        return None
+    return finding(
+        causes.SENDING_FLOATS if facts.holds_scaled_bytes else causes.SENDING,
+        facts,
+        f"giving back the shared memory of a batch ({size(facts.batch.all)}) takes the loop "
+        f"{seconds(facts.batch.release_s)}, {share(part)} of its time{_floats(facts)}",
+        severity=part + facts.stall_share * facts.exposure.of(SENDING, COLLATE),
+        clearly=clear(part, thresholds.OWN_PART, 0.35),
+        evidence={"release_share": part, "stall_share": facts.stall_share},
     )
 
 

@@ -160,7 +160,8 @@ def findings(facts: Facts) -> Found:
             rules.cpu_saturated(facts),
             rules.too_little_prefetch(facts),
         ]
-    every.append(rules.needless_workers(facts))  # it says more than that sending takes long
+    # Both say more than that sending takes long
+    every += [rules.releases(facts), rules.needless_workers(facts)]
     return {one.cause: one for one in every if one is not None}
 
 
@@ -207,6 +208,8 @@ def healthy(facts: Facts) -> Finding:
 def _first(facts: Facts, found: Found) -> Finding:
     """The verdict; see the module's text for the order."""
     beside = [found[cause] for cause in (causes.START_UP, causes.COPY) if cause in found]
+    if facts.release_share >= thresholds.OWN_PART and causes.SENDING in found:
+        beside.append(found[causes.SENDING])
     own = found.get(causes.MAIN_PROCESS)
     if own is not None and (facts.setup.num_workers or own.severity > facts.stall_share):
         beside.append(own)
@@ -401,6 +404,11 @@ def _may_be_smaller(facts: Facts, verdict: Finding) -> bool:
     """Whether the verdict is about what takes less where a batch has fewer bytes."""
     if verdict.cause == causes.SENDING:
         return not facts.has_needless_workers
+    if verdict.cause == causes.MAIN_PROCESS:  # letting go of large batches is the loop's, too
+        return (
+            bool(facts.setup.num_workers)
+            and facts.own_parts.get("other", 0.0) >= thresholds.OWN_PART
+        )
     makes_floats = verdict.cause in (causes.ONE_TRANSFORM, causes.TRANSFORMS)
     return verdict.cause == causes.COLLATE or (makes_floats and bool(rules.conversions(facts)))
 

@@ -7,12 +7,18 @@ draws for itself (of its brightness, say) is no such scale.
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 import torch
 
 from stallscope.loops.cached_values import bytes_of, leaves
 
+_MOST_SHARED: Final = 1 << 25
+"""Bytes of shared memory that are tried."""
+_TRIES: Final = 5
 _SAMPLES: Final = 4
 _MOST_VALUES: Final = 1 << 16
 """Of a channel that are looked at."""
@@ -33,12 +39,29 @@ class BatchBytes(NamedTuple):
     """Those in floats that are bytes, scaled."""
     as_uint8: int
     """That these would be as uint8."""
+    release_s: float = 0.0
+    """What letting go of it takes the loop's process, where it lies in shared memory; seconds."""
 
 
 def batch_bytes(batch: Any) -> BatchBytes:
     """Count the bytes of a batch, and of those floats in it that uint8 would hold."""
     floats = [leaf for leaf in map(_tensor, leaves(batch)) if leaf is not None and _fits(leaf)]
-    return BatchBytes(bytes_of(batch), bytes_of(floats), sum(one.numel() for one in floats))
+    whole = bytes_of(batch)
+    as_uint8 = sum(one.numel() for one in floats)
+    return BatchBytes(whole, bytes_of(floats), as_uint8, _release_s(whole))
+
+
+def _release_s(size: int) -> float:
+    """What unmapping so much shared memory takes, tried on some of our own; 0 where it is full."""
+    some = min(size, _MOST_SHARED)
+    took_s = []
+    with suppress(RuntimeError, OSError):
+        for _ in range(_TRIES):
+            shared = torch.zeros(some, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+            began_s = time.perf_counter()
+            del shared
+            took_s.append(time.perf_counter() - began_s)
+    return median(took_s) * size / some if took_s and some else 0.0
 
 
 def _tensor(leaf: Any) -> torch.Tensor | None:
