@@ -461,7 +461,7 @@ def _of_own_code(facts: Facts, stage: str, own_part: float, part: float) -> Find
     place = own.place if own else unnamed
     call = own.call if own else OTHER
     does = f", computing: {call.does}" if own else ""
-    if facts.threads_compute:
+    if facts.threads_compute and call is OTHER:
         does = ", computing in threads of its own, as a codec does"
     return finding(
         causes.OWN_CODE,
