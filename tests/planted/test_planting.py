@@ -33,7 +33,7 @@ CHANGES = {
     "one-transform": {"ops", "parse_s"},
     "transforms": {"ops"},
     "collate": {"collate_s"},
-    "sending": {"values"},
+    "sending": {"sending", "values"},
     "too-few-workers": {"workers"},
     "idle-workers": {"shards"},
     "few-cores": {"worker_cores"},
