@@ -2,10 +2,10 @@
 
 A script iterates a DataLoader whose samples cost nothing, with a step of a fraction of a
 millisecond, with persistent workers and with workers that are started again for each epoch. It runs
-bare and under `stallscope run`, whose limit of all logs is lowered so that it is met. Every few
-thousand steps it says what it needed since; the first such piece, with the start in it, is left out
-of the ratios. The recorded runs are opened at the end: what a saved one kept, and what is left of
-one that was killed with SIGKILL half way.
+bare and under `stallscope run`, whose limit of all logs is lowered so that it is met, both in turn.
+Every few thousand steps it says what it needed since; the first such piece, with the start in it,
+is left out of the ratios. The recorded runs are opened at the end: what a saved one kept, and what
+is left of one that was killed with SIGKILL half way.
 
 The clock is the CPU time of the thread of the loop. The ratio is the time bare over the time
 recorded, piece by piece.
@@ -35,6 +35,7 @@ import stallscope as ss
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Iterator
 
 SCRIPT = """
 import json, sys, time
@@ -73,7 +74,7 @@ def main() -> None:
     given = arguments(
         __doc__,
         steps=Option(100_000, 60, "of each run"),
-        piece=Option(10_000, 20, "steps between two looks"),
+        piece=Option(5_000, 20, "steps between two looks"),
         epoch=Option(2_000, 30, "steps of an epoch"),
         most_mb=Option(24, 24, "all logs together, MB"),
         stretch_s=Option(1.0, 1.0, "length of a stretch, see `hooks/stretches.py`"),
@@ -84,25 +85,30 @@ def main() -> None:
         folder = Path(name)
         (folder / "soak.py").write_text(SCRIPT, encoding="utf-8")
         for kind in given.workers:
-            bare = _pieces(given, folder, kind, None)
-            recorded = _pieces(given, folder, kind, folder / kind)
+            # In turn: a process waits after each piece until its sizes are read
+            both = zip(
+                _pieces(given, folder, kind, None),
+                _pieces(given, folder, kind, folder / kind),
+                strict=True,
+            )
+            bare, recorded = map(list, zip(*both, strict=True))
             rows += _rows(kind, bare, recorded)
             said += _ratio(kind, bare, recorded)
             said += _opened(kind, folder / kind)
-        _pieces(given, folder, "respawned", folder / "killed", kill_at=given.steps // 2)
+        killed = _pieces(given, folder, "respawned", folder / "killed", kill_at=given.steps // 2)
+        assert list(killed)
         said += _opened("killed", folder / "killed")
     print("\n".join([table(HEAD, rows), "", *said]))
 
 
 def _pieces(
     given: Namespace, folder: Path, kind: str, out: Path | None, kill_at: int | None = None
-) -> list[Piece]:
-    """Run the script once; what it needed, piece by piece."""
+) -> Iterator[Piece]:
+    """Run the script once; what it needed, piece by piece, each when it is asked for."""
     numbers = (given.steps, given.piece, given.epoch, int(kind == "persistent"))
     script = [str(folder / "soak.py"), *map(str, numbers)]
     limits = [str(given.most_mb * 1_000_000), str(int(given.stretch_s * 1e9))]
     launched = ["-c", LAUNCHER, *limits, "run", "--out", str(out), *script]
-    pieces = []
     process = subprocess.Popen(
         [sys.executable, *(launched if out else script)],
         stdin=subprocess.PIPE,
@@ -119,14 +125,13 @@ def _pieces(
             if not line.startswith("["):
                 continue
             done, step_us = json.loads(line)
-            pieces.append({"steps": done, "us": step_us, **_sizes(process.pid, out)})
             bar.update(done - bar.n)
+            yield {"steps": done, "us": step_us, **_sizes(process.pid, out)}
             if kill_at is not None and done >= kill_at:
                 os.killpg(process.pid, signal.SIGKILL)
                 break
             process.stdin.write("\n")
             process.stdin.flush()
-    return pieces
 
 
 def _sizes(pid: int, out: Path | None) -> Piece:
