@@ -242,6 +242,7 @@ def is_bad(one):
     return text or one.seconds > MOST_S or one.used_bytes > MOST_BYTES
 
 
+@pytest.mark.slow
 def test_few_mutations(sources, tmp_path):
     """No traceback, no control character, no hang, no gigabytes; and the test can tell."""
     seen = list(opened(sources, tmp_path, range(FEW)))

@@ -179,6 +179,7 @@ def test_takes_the_kernel_of_this_python(folder, monkeypatch):
     assert found["python3"]["spec"]["argv"] != ["/bin/false"]
 
 
+@pytest.mark.slow
 def test_ends_when_this_is_killed(folder):
     """A `kill -9`, after which nothing of ours can be done, leaves neither it nor its kernels."""
     with running(folder) as (process, address):

@@ -172,6 +172,7 @@ class TestAQueue:
         """A batch of four takes two volumes of two patches each."""
         assert run.samples().height == 2 * run.steps().height > 0
 
+    @pytest.mark.slow
     def test_no_verdict_tells_it_to_get_workers(self):
         """Its dataset has workers, and may not be used in any."""
         found = ss.diagnose(
