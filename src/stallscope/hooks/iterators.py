@@ -31,6 +31,7 @@ from torch.utils.data.dataloader import (
 )
 
 from stallscope.after_import import once_imported
+from stallscope.hooks.device_time import Edge
 from stallscope.hooks.loop_log import AROUND, Mark, epoch_key
 from stallscope.hooks.patches import ByIdentity, around, unseen
 from stallscope.interrupts import held_back
@@ -38,6 +39,7 @@ from stallscope.interrupts import held_back
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from stallscope.hooks.device_time import DeviceMarks
     from stallscope.hooks.loop_log import MarkWriter
     from stallscope.hooks.patches import Patches
 
@@ -192,6 +194,8 @@ class Iterations:
     ) -> None:
         self._marks = marks
         self._failures = marks.failures
+        self.device: DeviceMarks | None = None
+        """Told where the outermost waits begin and end, where nobody else does that."""
         self._adopts = adopts
         self._wanted = wanted
         self._starting = starting
@@ -287,14 +291,15 @@ class Iterations:
     # then costs a microsecond or two. So a hook that runs in each step is one function.
 
     @unseen
-    def _around_next(self, original: _Method, failed: _Failed) -> _Method:
+    def _around_next(self, original: _Method, failed: _Failed) -> _Method:  # noqa: C901 - as above
         """The loop waits for a batch."""
         waits, known, adopted = self.waits, self._known.get, self._adopted
         mark, turn_over, given = self._marks.mark, self._marks.turn_over, _given
         wait, got, epoch_ends, pins = Mark.WAIT, Mark.GOT, self._epoch_ends, self._pins
+        device, nothing, step = self.device, Edge.NOTHING, Edge.STEP
 
         @functools.wraps(original)
-        def hook(iterator: Any) -> Any:
+        def hook(iterator: Any) -> Any:  # noqa: C901 - as above
             begun = None
             try:
                 stack, iteration = waits.stack, known(iterator) or adopted(iterator)
@@ -304,6 +309,8 @@ class Iterations:
                     if not iteration.pins:
                         pins(iteration, iterator)
                     mark(wait, iteration.key)
+                    if device is not None and device.on and not stack:
+                        device.edge(nothing)
                     stack.append((iteration, iterator))
                     begun = iteration
             except Exception as error:  # noqa: BLE001 - ours is never the user's
@@ -323,6 +330,11 @@ class Iterations:
                 stack.pop()
                 if mark(got, begun.key, given(begun, iterator)):
                     turn_over()
+                if device is not None and not stack:
+                    if device.on:
+                        device.edge(step)
+                    elif device.looks:
+                        device.look()
             except Exception as error:  # noqa: BLE001 - as above
                 failed(error)
             return batch
@@ -437,12 +449,16 @@ class Wrappers:
         marks: where to write.
         waits: what is iterated while this thread waits for a batch is part of making it.
         patches: what is changed here comes off with them.
+        device: told where these waits begin and end.
     """
 
-    def __init__(self, marks: MarkWriter, waits: Waits, patches: Patches) -> None:
+    def __init__(
+        self, marks: MarkWriter, waits: Waits, patches: Patches, device: DeviceMarks
+    ) -> None:
         self._marks = marks
         self._failures = marks.failures
         self._waits = waits
+        self._device = device
         self._patches = patches
         self._imports = ExitStack()
         self._numbers = count()
@@ -509,6 +525,7 @@ class Wrappers:
         try:
             if not (stack := self._waits.stack):
                 self._marks.mark(Mark.WAIT, key)
+                self._device.edge(Edge.NOTHING)
                 stack.append((None, made))
                 marked = True
         except Exception as error:  # noqa: BLE001 - ours is never the user's
@@ -523,6 +540,7 @@ class Wrappers:
                     if got:
                         if self._marks.mark(Mark.GOT, key, next(numbers)):
                             self._marks.turn_over()
+                        self._device.edge(Edge.STEP)
                     else:
                         self._marks.mark(Mark.ENDED, key)
                 except Exception as error:  # noqa: BLE001 - as above

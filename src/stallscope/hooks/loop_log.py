@@ -98,6 +98,9 @@ class Mark(IntEnum):
     COLLECT = 17
     """Python collects garbage [generation]."""
     COLLECTED = 18
+    DEVICE = 19
+    """The device came to an event; written when that was read [`device_time.Edge`, when]. In the
+    place of the epoch stands how far its clock had gone astray."""
 
 
 class MarkRow(IntEnum):

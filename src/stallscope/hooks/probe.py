@@ -20,6 +20,7 @@ from torch.utils.data._utils import pin_memory as torch_pin
 from torch.utils.data._utils import worker as torch_worker
 
 from stallscope.errors import UnsupportedError, WorkspaceError
+from stallscope.hooks.device_time import DeviceMarks
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.iterators import Iteration, Iterations, Wrappers
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Self
 
+    from stallscope.hooks.device_time import AsyncDevice
     from stallscope.hooks.loop_log import LogPlace, MarkWriter
     from stallscope.stages import Stage
 
@@ -69,6 +71,8 @@ class Probe:
         self._living = list(living)
         self._scoped = scoped
         self._modules = list(modules)
+        self.works_behind: AsyncDevice | None = None
+        """What a recording's own steps compute on, where that is not the host itself."""
         self.failures = place.failures
         self._patches = Patches(self.failures)
         self._here = threading.local()
@@ -89,10 +93,13 @@ class Probe:
                     "this loader is being recorded already; end that recording before the next one"
                 )
         self.marks = self._open_marks()
+        self.device = DeviceMarks(self.marks, self.works_behind)
         self._iterations = Iterations(
             self.marks, self._wants, self._starts, self._patches, adopts=self._adopts
         )
-        self._wrappers = Wrappers(self.marks, self._iterations.waits, self._patches)
+        if not self._scoped:  # else its own loop says more
+            self._iterations.device = self.device
+        self._wrappers = Wrappers(self.marks, self._iterations.waits, self._patches, self.device)
         self._parts = StepParts(self.marks, self._iterations.waits, self._patches)
         try:
             with held_back():
@@ -131,6 +138,8 @@ class Probe:
                 self._wrappers.put_on()
         with self.failures.within("what the workers do"):
             self._put_entry(torch_worker)
+        if self.works_behind is not None or not self._scoped:
+            self.device.look()
         with self.failures.within("the copies into pinned memory"):
             self._patches.put(torch_pin, "pin_memory", self._pinning(torch_pin.pin_memory))
 
@@ -146,6 +155,7 @@ class Probe:
         in_this_process.discard(self)
         _watched[:] = [loader for loader in _watched if not _is_among(loader, self._watches)]
         for take_off in (
+            partial(self.device.end, here=close),
             self._parts.take_off,
             self._wrappers.take_off,
             # Quick in a child: a worker is waiting to begin

@@ -235,11 +235,14 @@ class Pages:
     """Which file of its process it is, counted from 0; some may have been deleted."""
     notes: tuple[str, ...] = ()
     """What could not be seen, in sentences."""
+    devices: tuple[str | None, ...] = ()
+    """What works behind the host; a None after it: and more devices, which were not watched."""
 
 
 def read_names(path: Path) -> dict[str, Any]:
     """What the `.names` file beside a log says, by the fields of `Pages`."""
     stages, files, loaders, about = {}, {}, {}, {}
+    devices: list[str | None] = []
     notes: dict[str, None] = {}
     for entry in read_lines(path.with_suffix(".names")):
         match entry:
@@ -254,8 +257,11 @@ def read_names(path: Path) -> dict[str, Any]:
                 about.update(said)
             case {"note": str(note)}:
                 notes[note] = None
+            case {"device": str() | None as device}:
+                devices.append(device)
     return {
         "stages": stages, "files": files, "loaders": loaders, "about": about, "notes": tuple(notes),
+        "devices": tuple(devices),
     }  # fmt: skip
 
 

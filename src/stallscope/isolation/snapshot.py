@@ -16,7 +16,7 @@ import random
 from collections.abc import Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from stallscope.targets.target import Target
 
 
+_Kind = TypeVar("_Kind")
 _OF_TORCH: Final = frozenset(vars(nn.Module()))
 """Attributes of every module: its state covers what is in them."""
 _BESIDE: Final = (
@@ -134,6 +135,11 @@ def trainable(step: Any) -> list[Any]:
     Looks at its bound object, its closure, the arguments of a partial, and the globals it names.
     """
     return [thing for thing in walk(step, _reached) if _trains(thing)]
+
+
+def reached(step: Any, kind: type[_Kind]) -> list[_Kind]:
+    """The objects of a kind that a step can reach."""
+    return [thing for thing in walk(step, _reached) if isinstance(thing, kind)]
 
 
 def modules_of(step: Any) -> list[nn.Module]:

@@ -21,7 +21,7 @@ from stallscope.ladder.result import (
 from stallscope.loops import cached_loaders
 from stallscope.loops.cached_loaders import CachedBatches
 from stallscope.loops.cached_values import bytes_of, mapped
-from stallscope.loops.devices import Cuda, device_of
+from stallscope.loops.devices import Gpu, device_of
 from stallscope.loops.timed_loop import TimedLoop, run_timed_pass, started
 from stallscope.units import size
 
@@ -221,7 +221,7 @@ class Rungs:
             self._no_batches("no step was given: taking a batch from memory takes no time")
             return
         self._keep(BATCHES, made)
-        if isinstance(self.device, Cuda):
+        if isinstance(self.device, Gpu):
             self._keep(PINNED, [mapped(batch, _pinned) for batch in made])
             self._keep(ON_DEVICE, [self.device.put(batch) for batch in made])
         else:

@@ -1,7 +1,7 @@
-"""What computes the steps, and times them: the processor, a CUDA device, or a timer.
+"""What computes the steps, and times them: the processor, a GPU, or a timer.
 
-A CUDA device runs behind the host, so its steps are timed by its own events, and the host waits for
-it at the end of a window only. Another accelerator is one more class with the methods of `Cpu`.
+A device that works behind the host times its steps by its own events, and the host waits for it at
+the ends of a window only. That is `hooks.device_time`; here is what a loop asks of a device.
 """
 
 from __future__ import annotations
@@ -12,13 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stallscope.isolation.snapshot import modules_of, to_device
+from stallscope.hooks.device_time import (
+    Accelerator,
+    Edge,
+    EventClock,
+    SimulatedDevice,
+    works_behind,
+)
+from stallscope.isolation.snapshot import modules_of, reached, to_device
+from stallscope.loops.cached_values import bytes_of, leaves
 from stallscope.targets.target import SimulatedStep
 from stallscope.units import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from stallscope.hooks.device_time import AsyncDevice
     from stallscope.targets.target import Target
 
 
@@ -56,6 +65,8 @@ class Cpu:
         name: in words.
     """
 
+    behind: AsyncDevice | None = None
+    """What works behind the host; None: the host is the device."""
     counts_kernels = False
     """Whether `busy_share` can tell anything."""
 
@@ -63,11 +74,16 @@ class Cpu:
         self._device = device
         self.name = name
 
+    @property
+    def moves(self) -> bool:
+        """Whether batches are moved before the step."""
+        return self._device is not None
+
     def move(self, batch: Any) -> Any:
         """The batch where the step wants it."""
         return batch if self._device is None else to_device(batch, self._device)
 
-    def clock(self) -> HostClock:
+    def clock(self) -> HostClock | DeviceClock:
         """A new clock."""
         return HostClock()
 
@@ -84,69 +100,61 @@ class Cpu:
         return 0
 
 
-class EventClock:
-    """Times steps by events on the device's current stream."""
+class DeviceClock:
+    """Times steps by the events of a device that works behind the host."""
 
-    def __init__(self, where: torch.device) -> None:
-        self._where = where
-        self._begins: list[torch.cuda.Event] = []
-        self._ends: list[torch.cuda.Event] = []
+    def __init__(self, device: AsyncDevice) -> None:
+        self._device = device
+        self._ends_ns: list[int] = []
+        self._begins_ns: list[int] = []
 
     def begin(self) -> None:
-        """The window begins: with the next batch."""
-        torch.cuda.synchronize(self._where)
-        self._ends = [self._event()]
+        """The window begins: with the next batch. Waits for what was given before."""
+        self._clock = EventClock(self._device, self._keep)
 
     def step_begins(self) -> None:
-        """The batch has come, and its copy to the device is under way on the same stream."""
-        self._begins.append(self._event())
+        """The batch has come, and its copy to the device is under way."""
+        self._clock.edge(Edge.STEP)
 
     def step_ends(self) -> None:
         """The step has returned, though the device may still be at it."""
-        self._ends.append(self._event())
+        self._clock.edge(Edge.NOTHING)
 
     def read(self) -> list[tuple[float, float]]:
         """For each step, the time since the one before, and in the step, seconds."""
-        torch.cuda.synchronize(self._where)
-        befores, ends = self._ends[:-1], self._ends[1:]
-        steps = zip(befores, self._begins, ends, strict=True)
-        return [
-            (before.elapsed_time(end) / 1e3, begin.elapsed_time(end) / 1e3)
-            for before, begin, end in steps
-        ]
+        self._clock.end()
+        befores, ends = self._ends_ns[:-1], self._ends_ns[1:]
+        steps = zip(befores, self._begins_ns, ends, strict=True)
+        return [((end - before) / 1e9, (end - begin) / 1e9) for before, begin, end in steps]
 
-    def _event(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._where))
-        return event
+    def _keep(self, edge: int, at_ns: int, _: int) -> None:
+        if edge == Edge.STEP:
+            self._begins_ns.append(at_ns)
+        elif edge != Edge.END:
+            self._ends_ns.append(at_ns)
 
 
-class Cuda:
-    """Steps that compute on a CUDA device.
+class Gpu(Cpu):
+    """Steps that compute on a device of torch's that works behind the host.
 
     Args:
         where: the device.
         moves: whether the kit moves the batches there, rather than the step.
     """
 
-    counts_kernels = True
-
     def __init__(self, where: torch.device, *, moves: bool) -> None:
+        self.behind = accelerator = Accelerator(where)
+        super().__init__(where if moves else None, accelerator.name)
         self._where = where
-        self._moves = moves
-        self.name = torch.cuda.get_device_name(where)
-
-    def move(self, batch: Any) -> Any:
-        """The batch on the device, if the kit is to move it."""
-        return self.put(batch) if self._moves else batch
+        self.counts_kernels = where.type == "cuda"
 
     def put(self, batch: Any) -> Any:
         """The batch in the device's memory."""
         return to_device(batch, self._where)
 
-    def clock(self) -> EventClock:
+    def clock(self) -> HostClock | DeviceClock:
         """A new clock."""
-        return EventClock(self._where)
+        return DeviceClock(self.behind) if self.behind else HostClock()
 
     def busy_share(self, use: Callable[[], None]) -> float | None:
         """Share of the wall of a few steps in which a kernel runs, as the profiler says."""
@@ -173,7 +181,36 @@ class Cuda:
 
     def held_bytes(self) -> int:
         """What torch has allocated on it, bytes."""
-        return torch.cuda.memory_allocated(self._where)
+        return torch.cuda.memory_allocated(self._where) if self.counts_kernels else 0
+
+
+class Simulated(Cpu):
+    """Steps that a simulated device computes behind the host.
+
+    Args:
+        device: it.
+        name: in words.
+    """
+
+    def __init__(self, device: SimulatedDevice, name: str) -> None:
+        super().__init__(name=name)
+        self.behind = self._simulated = device
+
+    @property
+    def moves(self) -> bool:
+        """Whether it takes time to copy a batch."""
+        return self._simulated.copies
+
+    def move(self, batch: Any) -> Any:
+        """The same batch, once the time of its copy is spent or given."""
+        if self.moves:
+            tensors = (one for one in leaves(batch) if isinstance(one, torch.Tensor))
+            self._simulated.copy(bytes_of(batch), pinned=all(one.is_pinned() for one in tensors))
+        return batch
+
+    def clock(self) -> HostClock | DeviceClock:
+        """A new clock."""
+        return DeviceClock(self._simulated)
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
@@ -185,17 +222,21 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-Device = Cpu | Cuda
+Device = Cpu
+"""The protocol is what the processor has."""
 
 
 def device_of(target: Target) -> Device:
     """What the target's step computes on: where the user says, or where its modules are."""
-    if isinstance(target.step, SimulatedStep):
-        return Cpu(name=f"simulated (a timer of {seconds(target.step.seconds)})")
-    device = target.device
-    parameters = (one for module in modules_of(target.step) for one in module.parameters())
+    step, device = target.step, target.device
+    simulated = next(iter(reached(step, SimulatedDevice)), None)
+    if simulated is not None:
+        return Simulated(simulated, simulated.name)
+    if isinstance(step, SimulatedStep):
+        return Cpu(name=f"simulated (a timer of {seconds(step.seconds)})")
+    parameters = (one for module in modules_of(step) for one in module.parameters())
     own = next((parameter.device for parameter in parameters), None)
     where = torch.device(device) if device is not None else own
-    if where is not None and where.type == "cuda":
-        return Cuda(where, moves=device is not None)
+    if where is not None and works_behind(where):
+        return Gpu(where, moves=device is not None)
     return Cpu(device)

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 from tqdm.auto import tqdm
 
 from stallscope.errors import ArgumentError
+from stallscope.hooks.device_time import Edge
 from stallscope.hooks.stage_log import Header
-from stallscope.isolation.snapshot import in_one_thread, to_device
+from stallscope.isolation.snapshot import in_one_thread
+from stallscope.loops.devices import device_of
 from stallscope.loops.watchdog import starting, watched
 from stallscope.stages import H2D, STEP
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from stallscope.hooks.loop_log import LogPlace
     from stallscope.hooks.probe import Probe
+    from stallscope.loops.devices import Device
     from stallscope.targets.target import Target
 
 
@@ -168,6 +171,7 @@ class Replay:
 def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
     """Use so many batches, over as many epochs as that takes; the workers are gone afterwards."""
     seen, deadline_ns = bar.seen, limits.deadline_ns(perf_counter_ns())
+    device = device_of(target)
     try:
         while not seen.is_over(limits):
             before = seen.steps
@@ -178,7 +182,7 @@ def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
             with bar.moving(), closing(made):  # no worker is forked inside
                 for batch in made:
                     seen.first_ns = seen.first_ns or perf_counter_ns()
-                    _use(probe, target, batch)
+                    _use(probe, target, device, batch)
                     seen.steps += 1
                     seen.out_of_time = perf_counter_ns() + seen.ahead_ns(limits) > deadline_ns
                     if seen.is_over(limits):
@@ -188,17 +192,21 @@ def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
         probe.shut_down()
 
 
-def _use(probe: Probe, target: Target, batch: Any) -> None:
+def _use(probe: Probe, target: Target, device: Device, batch: Any) -> None:
     """One step."""
     if target.step is None:
         return
-    if target.device is not None:
+    edge = probe.device.edge
+    if device.moves:
+        edge(Edge.COPY)
         done = probe.part(H2D)
-        batch = to_device(batch, target.device)
+        batch = device.move(batch)
         done()
+    edge(Edge.STEP)
     done = probe.part(STEP)
     target.step(batch)
     done()  # one that raises has no end, and is no step
+    edge(Edge.NOTHING)
 
 
 class ProgressBar(tqdm):  # type: ignore[misc]

@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stallscope.errors import ArgumentError, TargetError
+from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.targets import factory
 from stallscope.targets import images as folder
 from stallscope.targets.factory import check_spawnable
@@ -50,24 +51,35 @@ class SimulatedStep:
 
     seconds: float
     """How long it takes to use one batch."""
+    device: SimulatedDevice | None = None
+    """Works behind the host; None: the host itself waits until the batch is used."""
+    synchronises: bool = False
+    """Whether each step ends by waiting for the device, as one that prints its loss does."""
 
     def __call__(self, batch: Any) -> None:  # noqa: ARG002 - what every step takes
-        """Use a batch: wait."""
-        time.sleep(self.seconds)
+        """Use a batch: wait, or let the device do so."""
+        if self.device is None:
+            time.sleep(self.seconds)
+            return
+        self.device.launch(self.seconds)
+        if self.synchronises:
+            self.device.synchronize()
 
 
-def simulated_step(seconds: float) -> SimulatedStep:
+def simulated_step(seconds: float, *, runs_behind: bool = False) -> SimulatedStep:
     """A step that is only a timer; every output of what was measured with it says so.
 
     Args:
         seconds: how long it takes to use one batch.
+        runs_behind: whether it runs behind the host, as on a GPU: the step returns at once, and
+            the host waits only when four more are under way.
 
     Raises:
         ArgumentError: that is no time.
     """
     if not (isinstance(seconds, Real) and 0 <= seconds < float("inf")):  # false for nan, too
         raise ArgumentError(f"simulated_step({seconds!r}): give a number of seconds, 0 or more")
-    return SimulatedStep(float(seconds))
+    return SimulatedStep(float(seconds), SimulatedDevice() if runs_behind else None)
 
 
 @dataclass(frozen=True)

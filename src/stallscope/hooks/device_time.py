@@ -1,0 +1,442 @@
+"""When a device had work and when it had none, on the host's clock; and a device to try that on.
+
+A GPU works behind the host: a step returns when its kernels have been given to it, not when they
+have run. So what a wait for data costs is not its length, but what of it the device was idle. An
+event before and after each step and each copy says when the device came to that place. Events are
+asked whether they have been reached, and never waited for but at the two ends of a recording,
+where they tie the device's clock to the host's.
+
+`SimulatedDevice` behaves so on any machine, and knows the truth. Light, because it runs between two
+steps of the user's.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import deque
+from enum import IntEnum
+from threading import get_ident
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from weakref import ref
+
+import torch
+
+from stallscope.errors import UnsupportedError
+from stallscope.hooks.loop_log import Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stallscope.hooks.loop_log import MarkWriter
+
+
+class Edge(IntEnum):
+    """What the device has to do from an event on, until the next one."""
+
+    NOTHING = 0
+    """The host gives it nothing: it waits for a batch, or does something of its own."""
+    COPY = 1
+    """A batch is copied to it."""
+    STEP = 2
+    """A step uses a batch."""
+    START = 3
+    """Nothing; the clocks were compared, the device was idle."""
+    END = 4
+    """The same at the end; with how far the device's clock has gone astray since."""
+    UNKNOWN = 5
+    """Not seen."""
+
+
+class Event(Protocol):
+    """A place in a device's work, as torch's events are."""
+
+    def query(self) -> bool:
+        """Whether the device has come there."""
+
+    def elapsed_time(self, later: Any) -> float:
+        """From here to another event, both reached; milliseconds."""
+
+
+class AsyncDevice(Protocol):
+    """A device that works behind the host."""
+
+    @property
+    def name(self) -> str:
+        """In words."""
+
+    def event(self) -> Any:
+        """A new `Event`, which stands nowhere yet."""
+
+    def record(self, event: Any) -> None:
+        """Put an event behind all the work that was given by now."""
+
+    def synchronize(self) -> None:
+        """Wait until all of it has been done."""
+
+
+class Accelerator:
+    """A device of torch's with events: CUDA, XPU, MPS.
+
+    An event stands on the stream that is current in the thread that asks; what runs on other
+    streams is not seen.
+
+    Args:
+        where: the device.
+    """
+
+    def __init__(self, where: torch.device) -> None:
+        self.where = where
+        self._module: Any = getattr(torch, where.type, None)
+        self._streams = getattr(self._module, "current_stream", None)  # MPS has one, and no name
+        events = torch.mps.event if where.type == "mps" else self._module
+        self._event: Any = getattr(events, "Event", None)
+        named = getattr(self._module, "get_device_name", None)
+        self.name: str = named(where) if named else where.type
+
+    def event(self) -> Any:
+        """A new event.
+
+        Raises:
+            UnsupportedError: torch has none for such a device.
+        """
+        if self._event is None:
+            raise UnsupportedError(f"torch has no events for {self.where.type}")
+        return self._event(enable_timing=True)
+
+    def record(self, event: Any) -> None:
+        """Put an event behind all the work of the current stream."""
+        event.record(*([self._streams(self.where)] if self._streams else []))
+
+    def synchronize(self) -> None:
+        """Wait until all streams have done their work."""
+        self._module.synchronize(*([self.where] if self._streams else []))
+
+
+def works_behind(where: torch.device | None) -> bool:
+    """Whether a device works behind the host."""
+    return where is not None and where.type not in ("cpu", "meta")
+
+
+def device_in_use(since_ns: int) -> AsyncDevice | None:
+    """The device that this process gives work to, as far as one can tell without waking one.
+
+    Args:
+        since_ns: a simulated one has been given some since then (`perf_counter_ns`).
+    """
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return Accelerator(torch.device("cuda", torch.cuda.current_device()))
+    simulated = SimulatedDevice.latest()
+    return simulated if simulated is not None and simulated.given_ns >= since_ns else None
+
+
+def others_in_use() -> int:
+    """How many more CUDA devices hold something of this process's."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return 0
+    return sum(map(bool, map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))) - 1
+
+
+# ---- reading the time --------------------------------------------------------------------------
+
+_TRIES: Final = 3
+_LOOKS: Final = 8
+"""Steps in which a device is looked for: a batch is moved to it in the first one, or never."""
+_READS: Final = 24
+"""From so many events on those that have been reached are read, together: one by one between two
+steps each would cost several times as much, with nothing of ours in the caches."""
+
+
+class EventClock:
+    """Says when a device came to each event, on the host's clock, and waits for none.
+
+    Times count from the first event, each from the one before it, so that they stay exact however
+    long it goes on: torch gives a distance as a 32-bit float.
+
+    Args:
+        device: works behind the host.
+        write: gets each edge with its time (`perf_counter_ns`, as the device's clock has it) and
+            0, in their order, some steps later.
+    """
+
+    def __init__(self, device: AsyncDevice, write: Callable[[int, int, int], object]) -> None:
+        self._device = device
+        self._record = device.record
+        self._write = write
+        self._pending: deque[tuple[Edge, Any]] = deque()
+        self._spare: list[Any] = []
+        self._last, self._at_ns = self._compared()
+        write(Edge.START, self._at_ns, 0)
+
+    def edge(self, edge: Edge) -> None:
+        """What was given until now ends here."""
+        event = self._spare.pop() if self._spare else self._device.event()
+        self._record(event)
+        pending = self._pending
+        pending.append((edge, event))
+        if len(pending) >= _READS:
+            for _ in range(_READS):
+                if not pending[0][1].query():
+                    return
+                self._read(*pending.popleft())
+
+    def end(self) -> None:
+        """Wait for the device, read what is left, and compare the clocks once more."""
+        event, host_ns = self._compared()
+        while self._pending:
+            self._read(*self._pending.popleft())
+        at_ns = self._at_ns + _ns_between(self._last, event)
+        self._write(Edge.END, at_ns, host_ns - at_ns)
+
+    def _read(self, edge: Edge, event: Any) -> None:
+        self._at_ns += _ns_between(self._last, event)
+        self._spare.append(self._last)
+        self._last = event
+        self._write(edge, self._at_ns, 0)
+
+    def _compared(self) -> tuple[Any, int]:
+        """An event of an idle device, and when it was reached: the narrowest of some tries."""
+        self._device.synchronize()
+        found: list[tuple[int, int, Any]] = []
+        for number in range(_TRIES):
+            event = self._device.event()
+            before_ns = perf_counter_ns()
+            self._device.record(event)
+            self._device.synchronize()
+            after_ns = perf_counter_ns()
+            found.append((after_ns - before_ns, number, (event, (before_ns + after_ns) // 2)))
+        event, host_ns = min(found)[2]
+        return event, host_ns
+
+
+def _ns_between(earlier: Event, later: Any) -> int:
+    return round(earlier.elapsed_time(later) * 1e6)
+
+
+class DeviceMarks:
+    """Writes into the marks of a recording when its device had work.
+
+    One thread trains; in any other nothing is written, for the current stream is each thread's
+    own. What fails is noted once, and nothing more is said of the device.
+
+    Args:
+        marks: where to write.
+        device: the one that the steps compute on; None: the one that the process uses, which is
+            looked for until some steps have been made.
+    """
+
+    def __init__(self, marks: MarkWriter, device: AsyncDevice | None = None) -> None:
+        self._marks = marks
+        self._device = device
+        self._clock: EventClock | None = None
+        self._thread = get_ident()
+        self._began_ns = perf_counter_ns()
+        self.looks = _LOOKS
+        """How often it will be looked for a device once more; asked in each step."""
+        self.on = False
+        """Whether there is one; asked in each step."""
+
+    def look(self) -> None:
+        """Begin, if there is a device by now."""
+        if get_ident() != self._thread:
+            return
+        self.looks -= 1
+        try:
+            device = self._device or device_in_use(self._began_ns)
+            if device is not None:
+                self.looks = 0
+                self._marks.say(device=device.name)
+                self._clock = EventClock(device, self._write)
+                self.on = True
+        except Exception as error:  # noqa: BLE001 - ours is never the user's
+            self._fail(error)
+
+    def edge(self, edge: Edge) -> None:
+        """The host is here now; any thread of the user's may call it."""
+        if self._clock is None or get_ident() != self._thread:
+            return
+        try:
+            self._clock.edge(edge)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
+
+    def end(self, *, here: bool = True) -> None:
+        """The recording is over.
+
+        Args:
+            here: whether this is still the process that recorded; the device is not a child's.
+        """
+        clock, self._clock = self._clock, None
+        self.on, self.looks = False, 0
+        if clock is None or not here:
+            return
+        try:
+            clock.end()
+            if others_in_use() > 0:
+                self._marks.say(device=None)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
+
+    def _write(self, edge: int, at_ns: int, astray_ns: int) -> None:
+        self._marks.mark(Mark.DEVICE, astray_ns, edge, at_ns)
+
+    def _fail(self, error: Exception) -> None:
+        self._clock, self.on, self.looks = None, False, 0
+        self._marks.failures.note("when the device was idle", error)
+
+
+# ---- a device to try it on -----------------------------------------------------------------------
+
+STEP: Final = "step"
+COPY: Final = "h2d"
+_FLOAT: Final = struct.Struct("f")
+_TICK_NS: Final = 500
+_KEPT: Final = 200_000
+
+
+class Work(NamedTuple):
+    """A piece of work of a simulated device."""
+
+    start_ns: int
+    """`perf_counter_ns()`"""
+    end_ns: int
+    kind: str
+    """`STEP` or `COPY`."""
+
+
+class SimulatedDevice:
+    """A device that is only a timer, and works behind the host.
+
+    What a thread with a queue would do follows from when it was given each piece of work, so there
+    is no thread: nothing to start, to stop or to fork, and the truth is exact. What the host would
+    wait for, it waits for: a queue that is full, memory that is not pinned, a synchronisation. Its
+    clock has another origin than the host's, goes a little faster, and shows half microseconds, as
+    that of a GPU.
+
+    Args:
+        depth: pieces of work that are given and not done before the host has to wait.
+        pageable_bytes_per_s: how fast batches are copied to it from pageable memory; the host
+            waits meanwhile. None: at once.
+        pinned_bytes_per_s: the same from pinned memory; the host goes on.
+        copy_stream: whether copies have a stream of their own, and go on beside a step.
+        drift: how much faster its clock goes.
+    """
+
+    latest: Callable[[], SimulatedDevice | None] = staticmethod(lambda: None)
+    """The one that was given work last, if it still exists."""
+
+    def __init__(
+        self,
+        *,
+        depth: int = 4,
+        pageable_bytes_per_s: float | None = None,
+        pinned_bytes_per_s: float | None = None,
+        copy_stream: bool = False,
+        drift: float = 2e-5,
+    ) -> None:
+        self.name = "simulated device that runs behind the host"
+        self.depth = depth
+        self._rates = {False: pageable_bytes_per_s, True: pinned_bytes_per_s}
+        self._copies_beside = copy_stream
+        self._drift = drift
+        self._origin_ns = perf_counter_ns() - 7_000_000_000
+        self._free_ns = {STEP: 0, COPY: 0}
+        self._queue: deque[int] = deque()
+        self._done: deque[Work] = deque(maxlen=_KEPT)
+        self.given_ns = 0
+        """When it was given work last (`perf_counter_ns`)."""
+        self.synchronisations = 0
+        """How often the host waited for all of its work."""
+        self.events = 0
+        """How many events were made."""
+
+    @property
+    def copies(self) -> bool:
+        """Whether copies take time."""
+        return any(self._rates.values())
+
+    @property
+    def work(self) -> list[Work]:
+        """What it did and has still to do, in order: the truth."""
+        return list(self._done)
+
+    def launch(self, seconds: float) -> None:
+        """Give it work for so long; returns at once, unless the queue is full."""
+        self._give(STEP, STEP, round(seconds * 1e9))
+
+    def copy(self, size: int, *, pinned: bool = False) -> None:
+        """Copy so many bytes to it; later work waits for them.
+
+        Out of pageable memory the host waits until they are there; a copy is behind all work, as on
+        the current stream, unless copies have a stream of their own.
+        """
+        rate = self._rates[pinned]
+        length_ns = round(size / rate * 1e9) if rate else 0
+        end_ns = self._give(COPY if self._copies_beside else STEP, COPY, length_ns)
+        self._free_ns[STEP] = max(self._free_ns[STEP], end_ns)
+        if not pinned:
+            _sleep_until(end_ns)
+
+    def synchronize(self) -> None:
+        """Wait until all of its work is done."""
+        self.synchronisations += 1
+        _sleep_until(max(self._free_ns.values()))
+
+    def event(self) -> SimulatedEvent:
+        """A new event."""
+        self.events += 1
+        return SimulatedEvent(self)
+
+    def record(self, event: SimulatedEvent) -> None:
+        """Put an event behind the work that was given by now."""
+        now_ns, free_ns = perf_counter_ns(), self._free_ns[STEP]
+        event.reached_ns = max(now_ns, free_ns)
+
+    def shows(self, at_ns: int) -> int:
+        """What its own clock shows at a time of the host's, ns."""
+        return round((at_ns - self._origin_ns) * (1 + self._drift) / _TICK_NS) * _TICK_NS
+
+    def _give(self, stream: str, kind: str, length_ns: int) -> int:
+        SimulatedDevice.latest, self.given_ns = ref(self), perf_counter_ns()
+        queue = self._queue
+        while queue and queue[0] <= perf_counter_ns():
+            queue.popleft()
+        if len(queue) >= self.depth:
+            _sleep_until(queue.popleft())
+        start_ns = max(perf_counter_ns(), self._free_ns[stream])
+        end_ns = self._free_ns[stream] = start_ns + length_ns
+        queue.append(end_ns)
+        self._done.append(Work(start_ns, end_ns, kind))
+        return end_ns
+
+
+class SimulatedEvent:
+    """A place in a simulated device's work."""
+
+    __slots__ = ("_device", "reached_ns")
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        self._device = device
+        self.reached_ns = 0
+
+    def query(self) -> bool:
+        """Whether the device has come there."""
+        return perf_counter_ns() >= self.reached_ns
+
+    def elapsed_time(self, later: SimulatedEvent) -> float:
+        """Milliseconds from here, as exact as a 32-bit float, as torch's.
+
+        Raises:
+            RuntimeError: one of them was not reached yet.
+        """
+        if perf_counter_ns() < max(self.reached_ns, later.reached_ns):
+            raise RuntimeError("both events have to be reached before their distance is known")
+        shown_ns = self._device.shows(later.reached_ns) - self._device.shows(self.reached_ns)
+        distance: float = _FLOAT.unpack(_FLOAT.pack(shown_ns / 1e6))[0]
+        return distance
+
+
+def _sleep_until(at_ns: int) -> None:
+    while (left_ns := at_ns - perf_counter_ns()) > 0:
+        time.sleep(left_ns / 1e9)
