@@ -1,22 +1,34 @@
-"""Holding Ctrl-C back for the moments in which half done is worse than late."""
+"""Ctrl-C and polite kills: held back where half done is worse than late, ends like any other.
+
+Ctrl-C raises `KeyboardInterrupt`, as ever. SIGTERM and SIGHUP end a process at once, so that
+nothing is saved and nothing is cleared away; the command line lets them raise, too.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
+
+_POLITE: Final = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""A polite kill, and a terminal that was closed; Windows has no SIGHUP."""
+_OF_SIGNAL: Final = 128
+"""A shell's status of a command that a signal has ended: this and the signal's number."""
+_SOON_S: Final = 0.02
 
 
 class _Held:
-    """Stands in for the handler of SIGINT and remembers that there was one."""
+    """Stands in for the handler of a signal and remembers that there was one."""
 
-    def __init__(self, handler: object) -> None:
+    def __init__(self, handler: Callable[..., object] | int) -> None:
         self.handler = handler
         self.came = False
 
@@ -26,33 +38,101 @@ class _Held:
         self.came = True
 
 
+class _Ending:
+    """Ends the program as Ctrl-C does: its first call raises, others change nothing."""
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        for one in _POLITE:  # a shell sends SIGHUP after the terminal has: saving goes on
+            if isinstance(signal.getsignal(one), _Ending):
+                signal.signal(one, signal.SIG_IGN)
+        raise SystemExit(_OF_SIGNAL + number)
+
+
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Let an interrupt that comes in this block be felt at its end; only in the main thread.
+    """Let what interrupts this block be felt at its end; only in the main thread.
 
     A process that ignores interrupts, as one that a shell has started with `&`, goes on so: what is
     spawned in the block inherits that.
     """
-    before = signal.getsignal(signal.SIGINT)
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or before in (None, signal.SIG_IGN) or isinstance(before, _Held):
+    with ExitStack() as ends:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, *_POLITE):
+                before = signal.getsignal(number)
+                ends_at_once = before is signal.SIG_DFL and number != signal.SIGINT
+                if before in (None, signal.SIG_IGN) or isinstance(before, _Held) or ends_at_once:
+                    continue
+                held = _Held(before)
+                ends.callback(_let_go, number, held)
+                signal.signal(number, held)
+        yield
+
+
+def _let_go(number: int, held: _Held) -> None:
+    signal.signal(number, held.handler)
+    if held.came:
+        signal.raise_signal(number)
+
+
+@contextmanager
+def ended_politely() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block by `SystemExit`, with the status a shell expects.
+
+    Where they are ignored, as under `nohup`, or have a handler of somebody's, they stay that. What
+    interrupts the block is not lost where Python would only print it.
+    """
+    with ExitStack() as ends:
+        for number in _POLITE:
+            before = signal.getsignal(number)
+            if before is signal.SIG_DFL:
+                ends.callback(partial(signal.signal, number, before))
+                signal.signal(number, _Ending())
+        ends.callback(setattr, sys, "unraisablehook", sys.unraisablehook)
+        sys.unraisablehook = partial(_not_lost, sys.unraisablehook, os.getpid())
+        yield
+
+
+def _not_lost(say: Callable[[Any], object], pid: int, lost: Any) -> None:
+    """Let come again what Python loses inside of a finalizer, a collection of garbage, a fork."""
+    code: Any = getattr(lost.exc_value, "code", None)
+    number: int = signal.SIGINT
+    if lost.exc_type is SystemExit and code in {_OF_SIGNAL + one for one in _POLITE}:
+        number = code - _OF_SIGNAL
+        signal.signal(number, _Ending())
+    elif lost.exc_type is not KeyboardInterrupt:
+        say(lost)
+        return
+    if os.getpid() == pid:
+        again = threading.Timer(_SOON_S, os.kill, (pid, number))
+        again.daemon = True
+        again.start()
+
+
+@contextmanager
+def kept_from_children() -> Iterator[None]:
+    """Let processes that start in this block never see Ctrl-C, which a terminal sends to them, too.
+
+    Who started them ends them. Else each that is still starting would end in a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    held = _Held(before)
-    signal.signal(signal.SIGINT, held)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if held.came:
-            signal.raise_signal(signal.SIGINT)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _release_in_child() -> None:
-    """Give a process that was forked inside such a block the handler of its parent back."""
-    held = signal.getsignal(signal.SIGINT)
-    if isinstance(held, _Held):
-        signal.signal(signal.SIGINT, held.handler)  # type: ignore[arg-type]
+    """Give a process that was forked inside such a block the handlers of its parent back."""
+    for number in (signal.SIGINT, *_POLITE):
+        before = signal.getsignal(number)
+        if isinstance(before, _Held):
+            before = before.handler
+            signal.signal(number, before)
+        if isinstance(before, _Ending):
+            signal.signal(number, signal.SIG_DFL)
 
 
 if hasattr(os, "register_at_fork"):

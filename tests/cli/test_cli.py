@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,13 +29,17 @@ SOURCE = Path(stallscope.__file__).parents[1]
 LOADERS = '''
 """A user's module."""
 import later_imported_by_the_user
+import os
+import signal
 from torch.utils.data import DataLoader
 
 class Numbers:
     def __init__(self, error=None): self.error = error
     def __len__(self): return 40
     def __getitem__(self, index):
-        if self.error and index == 25:
+        if isinstance(self.error, int) and index == 25:
+            os.kill(os.getpid(), self.error)
+        elif self.error and index == 25:
             raise self.error
         return float(index)
 
@@ -43,6 +48,17 @@ def bad(): return DataLoader(Numbers(ZeroDivisionError("of mine")), batch_size=2
 def ended(): return DataLoader(Numbers(EOFError("truncated")), batch_size=2)
 def pipe(): return DataLoader(Numbers(BrokenPipeError(32, "my socket")), batch_size=2)
 def interrupted(): return DataLoader(Numbers(KeyboardInterrupt()), batch_size=2)
+def terminated(): return DataLoader(Numbers(signal.SIGTERM), batch_size=2)
+def hung_up(): return DataLoader(Numbers(signal.SIGHUP), batch_size=2)
+
+class Spoils(Numbers):
+    def __getitem__(self, index):
+        if index == 9 and os.path.isdir("run"):
+            os.rmdir("run")
+            open("run", "w").close()
+        return float(index)
+
+def spoils(): return DataLoader(Spoils(), batch_size=2)
 def broken(): raise ValueError("no disk")
 def paired(): return good(), print
 '''
@@ -78,6 +94,16 @@ class Numbers:
     def __getitem__(self, index): return self.transform(torch.tensor(float(index)))
 
 def loader(): return DataLoader(Numbers(), batch_size=2)
+
+class Stops(Numbers):
+    asked = 0
+    def __getitem__(self, index):
+        Stops.asked += 1
+        if Stops.asked > 20:  # the samples of this process are made by then
+            raise KeyboardInterrupt
+        return super().__getitem__(index)
+
+def stops(): return DataLoader(Stops(), batch_size=2)
 """
 
 
@@ -298,6 +324,13 @@ class TestLines:
         assert "of `Numbers.__getitem__`" in done.stdout.splitlines()[0]
         assert "return float(index)" in done.stdout
 
+    def test_an_interrupt_keeps_what_was_timed(self, here):
+        """The listing of the samples until then, and 130."""
+        done = stallscope_does("lines", "mine:interrupted", "--samples", "32")
+
+        assert 130 == done.returncode, done.stderr
+        assert "of `Numbers.__getitem__`" in done.stdout.splitlines()[0]
+
     def test_takes_the_functions_that_are_named(self, here):
         """A name that nothing has is one line on stderr, with exit code 2."""
         done = stallscope_does("lines", "mine:good", "--function", "Numbrs.__getitem__")
@@ -316,6 +349,15 @@ class TestOrders:
 
         assert done.returncode == 0, done.stderr
         assert "Fast instead of Slow" in done.stdout
+
+    def test_an_interrupt_keeps_what_was_compared(self, here):
+        """The table until then, which says so, and 130."""
+        (here / "ops.py").write_text(OPS)
+        done = stallscope_does("orders", "ops:stops", "--samples", "2", "--budget", "5")
+
+        assert 130 == done.returncode, done.stderr
+        assert "as it is" in done.stdout
+        assert "ended before its time, by KeyboardInterrupt" in done.stdout
 
     def test_takes_several_rewrites_of_one_op(self, here, monkeypatch):
         """None of them is lost."""
@@ -362,7 +404,8 @@ class TestRecord:
         assert "ZeroDivisionError: of mine" in done.stderr
         assert 'mine.py", line' in done.stderr
         assert "stallscope: the main process" in done.stderr
-        assert "recorded until then is in run" in done.stderr
+        assert "getitem" in done.stdout
+        assert "what was measured until then" in done.stderr
         assert stallscope.load("run").all_steps.height == 12
 
     @pytest.mark.parametrize(
@@ -378,12 +421,31 @@ class TestRecord:
 
         assert (done.returncode, words in done.stderr) == (1, True)
 
-    def test_an_interrupt_keeps_what_was_recorded(self, here):
-        """Ctrl-C ends with exit code 130, no traceback, and what there is is saved."""
-        done = stallscope_does("record", "mine:interrupted", "--out", "run")
+    @pytest.mark.parametrize(
+        ("how", "status"), [("interrupted", 130), ("terminated", 143), ("hung_up", 129)]
+    )
+    def test_what_ends_it_keeps_what_was_recorded(self, here, how, status):
+        """Ctrl-C, SIGTERM and SIGHUP: a shell's status, no traceback; a table, and the run."""
+        done = stallscope_does("record", f"mine:{how}", "--out", "run")
 
-        assert (done.returncode, "Traceback" in done.stderr) == (130, False)
+        assert (done.returncode, "Traceback" in done.stderr) == (status, False)
+        assert "getitem" in done.stdout
         assert stallscope.load("run").all_steps.height == 12
+        assert signal.SIG_DFL == signal.getsignal(signal.SIGTERM)
+
+    def test_a_run_that_cannot_be_saved_is_printed(self, here):
+        """Somebody has put a file in the folder's place meanwhile: the table, then one sentence."""
+        done = stallscope_does("record", "mine:spoils", "--out", "run")
+
+        assert (2, True) == (done.returncode, "getitem" in done.stdout), done.stderr
+        assert "run is a file" in done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_leaves_no_empty_folder(self, here):
+        """Where there was nothing to save."""
+        stallscope_does("record", "mine:broken", "--out", "run")
+
+        assert not (here / "run").exists()
 
     @pytest.mark.parametrize(
         ("target", "words"),
@@ -493,3 +555,20 @@ def test_output_that_takes_ascii_only():
 
     ascii_only.seek(0)
     assert ["12 ?s in a?.jpg", "stallscope: 30 ?s"] == ascii_only.read().splitlines()
+
+
+class TestReadersThatGoAway:
+    @pytest.mark.parametrize("is_stdout", [True, False])
+    def test_end_it_quietly(self, monkeypatch, is_stdout):
+        """As `| head` does: the status of what SIGPIPE ends; 1 where a disk is full."""
+        saved = []
+        end, file = os.pipe() if is_stdout else (None, os.open("/dev/full", os.O_WRONLY))
+        if end:
+            os.close(end)
+        with os.fdopen(file, "w") as unread:
+            monkeypatch.setattr(sys, "stdout", unread)
+            with pytest.raises(SystemExit) as ended, output.report_errors():
+                output.print_then("a table", lambda: saved.append(1) or "saved")
+
+        assert (141 if is_stdout else 1) == ended.value.code
+        assert [1] == saved

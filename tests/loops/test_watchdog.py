@@ -12,13 +12,17 @@ import time
 
 import polars as pl
 import pytest
+import torch
 from support.faulty_datasets import (
     Hangs,
     NeverArrives,
+    NeverGoesOn,
+    OneIsStopped,
     SlowToSend,
     StandsStill,
     StandsStillInWorkers,
     UsesPolars,
+    as_generator,
 )
 from support.loaders import Noise
 from torch.utils.data import DataLoader
@@ -34,26 +38,27 @@ from stallscope.loops import watchdog
 class Patience:
     """Stands in for the clock of a watchdog: a wait lasts too long when nothing is left to come."""
 
-    budget_s, longest_s, after_s = 60.0, None, 0.0
+    budget_s, longest_s, after_s, remedy = 60.0, None, 0.0, "give it more"
 
     def __init__(self, dataset, used):
         self.others = {process.pid for process in multiprocessing.active_children()}
         self.stands, self.used = dataset.stands, used
         self.before = dataset.bad // 2
 
-    def ends_s(self, since_s):
+    def ends_s(self, since_s, **_):
         hangs = self.stands.wait(0) and len(self.used) >= self.before
         return since_s + self.after_s if hangs else math.inf
 
 
-def hanging(monkeypatch, dataset, verb=ss.record):
+def hanging(monkeypatch, dataset, verb=ss.record, **loads):
     """The error of a measurement whose loader hangs."""
     used = []
-    monkeypatch.setattr(watchdog, "_Patience", lambda _: Patience(dataset, used))
+    monkeypatch.setattr(watchdog, "_Patience", lambda *_, **__: Patience(dataset, used))
     monkeypatch.setattr(watchdog, "_LOOK_EVERY_S", 0.2)
     is_loader = isinstance(dataset, NeverArrives)
+    loader = dataset if is_loader else DataLoader(dataset, 2, **{"num_workers": 2, **loads})
     with pytest.raises(NoBatchError) as caught:
-        verb(dataset if is_loader else DataLoader(dataset, 2, num_workers=2), used.append)
+        verb(loader, used.append)
     error = caught.value.with_traceback(None)
     error.notes = "\n".join(getattr(error, "__notes__", []))
     return error
@@ -155,6 +160,69 @@ class TestWorkersThatStandStill:
 
         assert not iterator._workers[0].is_alive()
 
+    def test_with_a_batch_that_cannot_be_sent(self, monkeypatch):
+        """A worker that waits for its next task has lost that batch: it could not be pickled."""
+        monkeypatch.setattr(Patience, "after_s", 0.3)
+
+        error = hanging(monkeypatch, StandsStill("goes on", bad=0), collate_fn=as_generator)
+
+        assert "owes batch 0 and waits for its next task: that batch could not be sent" in str(
+            error
+        )
+
+    def test_that_are_stopped_with_what_another_needs(self, monkeypatch):
+        """It is said which one is stopped, whoever owes the batch."""
+        monkeypatch.setattr(Patience, "after_s", 0.3)
+
+        error = hanging(monkeypatch, OneIsStopped())
+
+        assert "owes batch 0 and" in str(error)
+        assert "; worker 1 (pid " in str(error)
+        assert "is stopped, as by SIGSTOP" in str(error)
+
+
+class TestThisProcessStandsStill:
+    @pytest.mark.parametrize(
+        ("verb", "workers", "how"),
+        [
+            (ss.record, 0, "sleep"),
+            (ss.diagnose, 0, "endless loop"),
+            (ss.ladder, 0, "sleep"),
+            (lambda loader, _: ss.lines(loader), 2, "deadlock"),
+            (lambda loader, _: ss.orders(loader), 2, "sleep"),
+        ],
+    )
+    def test_in_a_sample(self, monkeypatch, verb, workers, how):
+        """The call is ended by a signal, and the error has its stack."""
+        dataset = StandsStill(how, bad=0)
+        dataset.transform = torch.Tensor.exp
+
+        error = hanging(monkeypatch, dataset, verb, num_workers=workers)
+
+        assert "this process itself stands in " in str(error)
+        assert ".load_for_ever (faulty_datasets.py" in str(error)
+        assert "StandsStill.__getitem__" in error.notes or "Hangs.__getitem__" in error.notes
+
+    @pytest.mark.parametrize(
+        "verb",
+        [
+            ss.record,
+            ss.flame,
+            lambda loader, _: ss.lines(loader),
+            lambda loader, _: ss.orders(loader),
+        ],
+    )
+    def test_in_a_sampler(self, monkeypatch, verb):
+        """Likewise, while workers start, or before anybody makes a sample."""
+        dataset = StandsStill(bad=0)
+        dataset.transform = torch.Tensor.exp
+        sampler = NeverGoesOn(dataset)
+
+        error = hanging(monkeypatch, dataset, verb, sampler=sampler)
+
+        assert "this process itself stands in Hangs.load_for_ever (faulty_data" in str(error)
+        assert "NeverGoesOn.__iter__" in error.notes
+
 
 class TestWorkersThatStartSlowly:
     @pytest.mark.slow
@@ -163,7 +231,7 @@ class TestWorkersThatStartSlowly:
         """Where the time is over: those that have started are gone (`conftest.py`)."""
 
         class AfterOne(watchdog._Patience):
-            def ends_s(self, since_s):
+            def ends_s(self, since_s, **_):
                 return -math.inf if SlowToSend.sent else math.inf
 
         monkeypatch.setattr(watchdog, "_Patience", AfterOne)

@@ -191,6 +191,8 @@ class StandsStill(Hangs):
     def load_for_ever(self) -> None:
         """Hang as asked."""
         self.stands.set()
+        if self.how == "goes on":
+            return
         if self.how == "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
         if self.how == "deadlock":
@@ -200,6 +202,21 @@ class StandsStill(Hangs):
         while self.how == "endless loop":
             pass
         super().load_for_ever()
+
+
+class OneIsStopped(StandsStill):
+    """Worker 1 is stopped, and then worker 0 sleeps."""
+
+    def __init__(self) -> None:
+        super().__init__(bad=0)
+        self.stops = multiprocessing.Event()
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if get_worker_info().id == 1:
+            self.stops.set()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        self.stops.wait()
+        return super().__getitem__(index)
 
 
 class StandsStillInWorkers(StandsStill):
@@ -213,6 +230,26 @@ class StandsStillInWorkers(StandsStill):
         if get_worker_info() is not None:
             self.load_for_ever()
         return Noise.__getitem__(self, index)
+
+
+def as_generator(samples: list[torch.Tensor]) -> Any:
+    """Collate into what no worker can send."""
+    return (sample for sample in samples)
+
+
+class NeverGoesOn(Sampler):
+    """Gives one index, and stands still."""
+
+    def __init__(self, dataset: StandsStill) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[int]:
+        yield 1
+        self.dataset.stands.set()
+        Hangs.load_for_ever(self.dataset)
+
+    def __len__(self) -> int:
+        return 64
 
 
 class NeverArrives:

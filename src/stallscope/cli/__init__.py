@@ -32,7 +32,7 @@ def main() -> None:
     sys.excepthook = hook  # typer has put in its own
     from stallscope.run.script import end_with
 
-    with report_errors():
+    with report_errors(script=True):
         ended = start()
     end_with(ended)
 

@@ -15,8 +15,11 @@ from stallscope.cli.output import (
     FORMS,
     check_file,
     check_folder,
+    kept_until_then,
+    new_folder,
     print_note,
     print_result,
+    print_then,
     report_errors,
 )
 from stallscope.errors import StallscopeError
@@ -67,24 +70,17 @@ def record(
       stallscope record sample
       stallscope record train:make_loader --batches 200 --out runs/before
     """  # noqa: D301
-    with report_errors():
-        check_folder(out)
+    with report_errors(), new_folder(out):
         from stallscope.run.record import record as record_run
 
         _let_import(target)
-        try:
+
+        def keep(run: Any) -> None:
+            print_then(run, None if out is None else lambda: f"saved in {run.save(out)}")
+
+        with kept_until_then("run", keep):
             run = record_run(target, batches=batches, warmup=warmup, budget_s=budget)
-        except BaseException as error:
-            part = getattr(error, "run", None)
-            if part is not None and out is not None:
-                try:
-                    print_note(f"what was recorded until then is in {part.save(out)}")
-                except StallscopeError as failed:  # the user's own exception says more
-                    print_note(str(failed))
-            raise
-        if out is not None:
-            print_note(f"saved in {run.save(out)}")
-        print_result(run)
+        keep(run)
 
 
 def lines(
@@ -114,7 +110,9 @@ def lines(
         from stallscope.lines.lines import lines as time_lines
 
         _let_import(target)
-        print_result(time_lines(target, functions=function or None, samples=samples))
+        with kept_until_then("lines", print_result):
+            found = time_lines(target, functions=function or None, samples=samples)
+        print_result(found)
 
 
 def run(
@@ -146,7 +144,7 @@ def run(
       torchrun --nproc-per-node 8 -m stallscope run train.py
       stallscope show before
     """  # noqa: D301
-    with report_errors():
+    with report_errors(script=True):
         from stallscope.run.script import out_folder, run_script, watching
 
         def watch() -> AbstractContextManager[None]:
@@ -213,19 +211,23 @@ def diagnose(  # noqa: PLR0913 - the command's options
         from stallscope.diagnose.diagnose import diagnose as find
 
         _let_import(target)
-        found = find(_target(target, step), device=device, budget_s=budget)
-        if as_json:
-            from stallscope.views import report
 
-            print_result(report.as_json(found, redact=redact))
-        elif redact:
-            from stallscope.views.redact import redacted
+        def keep(found: Any) -> None:
+            shown = found
+            if as_json:
+                from stallscope.views import report
 
-            print_result(redacted(found))
-        else:
-            print_result(found)
-        if html is not None:
-            print_note(f"written to {found.export(html, redact=redact)}")
+                shown = report.as_json(found, redact=redact)
+            elif redact:
+                from stallscope.views.redact import redacted
+
+                shown = redacted(found)
+            export = partial(found.export, redact=redact)
+            print_then(shown, None if html is None else lambda: f"written to {export(html)}")
+
+        with kept_until_then("diagnosis", keep):
+            found = find(_target(target, step), device=device, budget_s=budget)
+        keep(found)
         sys.exit(_ENDS.get(found.verdict.code, _CAUSE))
 
 
@@ -276,7 +278,8 @@ def orders(
 
         _let_import(target, *(one.partition("=")[2] for one in alternative or ()))
         given = _alternatives(alternative or []) or None
-        found = compare(target, alternatives=given, samples=samples, budget_s=budget)
+        with kept_until_then("orders", print_note if code else print_result):
+            found = compare(target, alternatives=given, samples=samples, budget_s=budget)
         codes = dict(found.trials.select("trial", "code").iter_rows())
         if not code:
             print_result(found)
@@ -339,7 +342,11 @@ def flame(  # noqa: PLR0913 - the command's options
         check_file("--out", out, (".html", ".svg", ".json"))
         from stallscope.flame.flame import flame as sampled
 
-        seen = sampled(pid=pid, seconds=seconds, rate_hz=rate, native=native, idle=idle, gil=gil)
-        if out is not None:
-            print_note(f"written to {seen.export(out)}")
-        print_result(seen)
+        how: dict[str, Any] = {"rate_hz": rate, "native": native, "idle": idle, "gil": gil}
+
+        def keep(seen: Any) -> None:
+            print_then(seen, None if out is None else lambda: f"written to {seen.export(out)}")
+
+        with kept_until_then("flame", keep):
+            seen = sampled(pid=pid, seconds=seconds, **how)
+        keep(seen)

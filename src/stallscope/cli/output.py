@@ -1,15 +1,17 @@
 """What all commands share: how a target is named, and how results and errors are shown."""
 
 import os
+import select
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Final, TextIO
+from typing import Any, Final, NoReturn, TextIO
 
-from stallscope.errors import StallscopeError
+from stallscope.errors import NoBatchError, StallscopeError
+from stallscope.interrupts import ended_politely
 
 FORMS: Final = (
     "'sample', a folder of images, tar shards, or 'package.module:factory', which is imported, "
@@ -17,12 +19,31 @@ FORMS: Final = (
 )
 
 
+_INTERRUPTED: Final = 130
+_NO_READER: Final = 141
+"""A shell's status of what SIGINT has ended, and SIGPIPE: 128 and the signal's number."""
+
+
 @contextmanager
-def report_errors() -> Iterator[None]:
+def report_errors(*, script: bool = False) -> Iterator[None]:
     """Show an error as what it is; click would hide a user's EOFError or broken pipe.
 
-    A mistake that the user can mend is one line, anything else is a traceback with its notes.
+    A mistake that the user can mend is one line, anything else is a traceback with its notes. What
+    ends the command from outside, Ctrl-C, a polite kill or a reader that goes away, leaves nothing
+    behind, says nothing, and gives the status that a shell expects.
+
+    Args:
+        script: it is a user's script that runs; signals are its own.
     """
+    with ExitStack() as ends:
+        if not script:
+            ends.enter_context(ended_politely())
+        with _shown():
+            yield
+
+
+@contextmanager
+def _shown() -> Iterator[None]:
     try:
         try:
             Path.cwd()
@@ -31,11 +52,18 @@ def report_errors() -> Iterator[None]:
         yield
     except StallscopeError as error:
         print_note(str(error))
+        if isinstance(error, NoBatchError):  # where who hangs stands
+            print_note(*getattr(error, "__notes__", ()))
         raise SystemExit(2) from None
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        raise SystemExit(_INTERRUPTED) from None
     except Exception as error:  # noqa: BLE001 - shown whole
-        traceback.print_exc()
+        if isinstance(error, BrokenPipeError) and (
+            _is_unread(sys.stdout) or _is_unread(sys.stderr)
+        ):
+            _end_unread()
+        with suppress(OSError):  # nobody reads it
+            traceback.print_exc()
         if sys.version_info < (3, 11):  # where tracebacks do not show notes yet
             print_note(*getattr(error, "__notes__", ()))
         raise SystemExit(1) from None
@@ -43,15 +71,83 @@ def report_errors() -> Iterator[None]:
 
 def print_result(*lines: object) -> None:
     """What was asked for, on stdout."""
-    for line in lines:
-        print(_encodable(str(line), sys.stdout), flush=True)  # noqa: T201
+    text = "".join(f"{_encodable(str(line), sys.stdout)}\n" for line in lines)
+    try:
+        print(text, end="", flush=True)  # noqa: T201
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            _end_unread()
+        print_note(f"the result cannot be printed ({error.strerror})")  # a full disk, say
+        _end_unread(1)
 
 
 def print_note(*lines: str) -> None:
     """What else there is to know, on stderr."""
     for line in lines:
         said = _encodable(f"stallscope: {line.removeprefix('stallscope: ')}", sys.stderr)
-        print(said, file=sys.stderr, flush=True)  # noqa: T201
+        with suppress(OSError):  # nobody reads it
+            print(said, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def print_then(result: object, save: Callable[[], str] | None = None) -> None:
+    """Print a result, and then save it, where that is asked for.
+
+    What cannot be saved was printed; what cannot be printed is saved.
+
+    Args:
+        result: what was measured.
+        save: saves it, and returns what to say of that.
+    """
+    try:
+        print_result(result)
+    finally:
+        if save is not None:
+            print_note(save())
+
+
+@contextmanager
+def kept_until_then(name: str, keep: Callable[[Any], object]) -> Iterator[None]:
+    """Print and save what was measured before something ended the block, if anything was.
+
+    Args:
+        name: of the exception's attribute that holds it.
+        keep: prints and saves it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        part = vars(error).get(name)
+        if part is not None:
+            try:
+                print_note("ended before its time; what was measured until then:")
+                keep(part)
+            except StallscopeError as failed:  # the exception itself says more
+                print_note(str(failed))
+            except SystemExit:  # nobody reads it
+                pass
+        raise
+
+
+def _is_unread(stream: TextIO) -> bool:
+    """Whether a stream is a pipe that nobody reads any more."""
+    if not hasattr(select, "poll"):
+        return False
+    with suppress(OSError, ValueError, AttributeError):
+        asked = select.poll()
+        asked.register(stream.fileno(), 0)
+        return any(event & select.POLLERR for _, event in asked.poll(0))
+    return False
+
+
+def _end_unread(status: int = _NO_READER) -> NoReturn:
+    """End as a command that SIGPIPE ends, whose text nobody reads."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):  # Python writes out what is left at the very end
+        with suppress(OSError, ValueError, AttributeError):
+            if stream is sys.stdout or _is_unread(stream):
+                os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+    raise SystemExit(status)
 
 
 def _encodable(text: str, stream: TextIO) -> str:
@@ -81,6 +177,19 @@ def check_folder(out: Path | None) -> None:
             raise StallscopeError(f"--out {out} holds something already: give a new folder")
         out.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=out).close()
+
+
+@contextmanager
+def new_folder(out: Path | None) -> Iterator[None]:
+    """As `check_folder`; where nothing was saved in a folder that was made, it is gone after."""
+    made = out is not None and not out.exists()
+    check_folder(out)
+    try:
+        yield
+    finally:
+        if out is not None and made:
+            with suppress(OSError):  # it holds the run
+                out.rmdir()
 
 
 @contextmanager

@@ -9,28 +9,26 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 from urllib.request import ProxyHandler, build_opener
 
 from stallscope.errors import StallscopeError
+from stallscope.interrupts import ended_politely
 from stallscope.isolation.workspace import workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 _START_S: Final = 60.0
 _STOP_S: Final = 15.0
 """JupyterLab ends its kernels first, which can take some seconds."""
-_ENDINGS: Final = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""A polite kill, and a terminal that was closed; Windows has no SIGHUP."""
 
 
 def open_lab(
@@ -56,7 +54,7 @@ def open_lab(
     Raises:
         StallscopeError: JupyterLab does not start; it says itself why.
     """
-    with workspace() as private, _raising(*_ENDINGS):
+    with workspace() as private, ended_politely():
         process = subprocess.Popen(  # noqa: S603 - our own interpreter, no shell
             _command(folder, notebook, browser=browser, port=port),
             env=_environment(private),
@@ -138,18 +136,3 @@ def _stop(process: subprocess.Popen[Any]) -> None:
     finally:  # also after a second Ctrl-C
         process.kill()
         process.wait()
-
-
-@contextmanager
-def _raising(*signals: signal.Signals) -> Iterator[None]:
-    """Let these signals end the block as Ctrl-C does, instead of ending the process at once."""
-
-    def leave(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

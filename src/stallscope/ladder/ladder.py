@@ -74,7 +74,8 @@ def ladder(
         ArgumentError: `budget_s` or `max_bytes` is no number that can be used.
         TargetError: the target is nothing that can be iterated.
         UnsupportedError: it keeps a generator in the middle of an epoch; more than one rank.
-        NoBatchError: a batch did not come within the budget and a grace.
+        NoBatchError: a batch did not come within the budget and a grace; its attribute `ladder`
+            holds what was measured before.
     """
     began_ns = time.perf_counter_ns()
     allowed_s = check_budget(budget_s)

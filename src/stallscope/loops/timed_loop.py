@@ -152,7 +152,7 @@ def _batches_of(loop: TimedLoop, lap: TimedPass) -> Iterator[Iterator[Any]]:
     began_s = time.perf_counter()
     with held_back(), starting():  # an interrupt while a worker is started would leave it behind
         source = iter(loop.batches)
-    made = in_one_thread(source) if loop.in_one_thread else watched(source)
+    made = watched(in_one_thread(source) if loop.in_one_thread else source)
     batches = _each(made, lap, began_s)
     try:
         yield batches

@@ -178,7 +178,7 @@ def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
             seen.epochs += 1
             with starting():
                 batches = probe.batches(probe.begin(target.loader))
-            made = in_one_thread(batches) if target.loads_here else watched(batches)
+            made = watched(in_one_thread(batches) if target.loads_here else batches)
             with bar.moving(), closing(made):  # no worker is forked inside
                 for batch in made:
                     seen.first_ns = seen.first_ns or perf_counter_ns()

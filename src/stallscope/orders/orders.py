@@ -8,7 +8,7 @@ in the loader's own workers, in turn with the loader as it is.
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from stallscope.errors import ArgumentError, StallscopeError
+from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.isolation.snapshot import one_thread
 from stallscope.loops.cached_loaders import check_plain
 from stallscope.loops.cached_values import bytes_of
 from stallscope.loops.training_loop import ProgressBar, check_budget, check_whole
-from stallscope.loops.watchdog import within
+from stallscope.loops.watchdog import went_on, within, working
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
 from stallscope.orders import variants
 from stallscope.orders.benchmark import Benchmark, expected_lap_s, same_batches
@@ -81,7 +81,8 @@ def orders(
 
     Makes samples in this process, and batches with copies of the loader in its own workers.
     Afterwards all random generators and the samplers are as they were, and the attributes of the
-    dataset and its transforms hold what they held. An exception of the dataset's passes unchanged.
+    dataset and its transforms hold what they held. An exception of the dataset's passes unchanged;
+    its attribute `orders`, also an interrupt's, holds what was measured before, if anything was.
 
     Args:
         target: a DataLoader, a `Target`, or a string as for `ss.target`.
@@ -97,7 +98,8 @@ def orders(
         TargetError: the target is nothing that can be iterated.
         UnsupportedError: there is not one DataLoader in it that torch's own code iterates, its
             dataset is a stream, or this process is one of several ranks.
-        NoBatchError: a batch did not come within the budget and a grace.
+        NoBatchError: a batch did not come within the budget and a grace; its attribute `orders` is
+            that of any exception.
     """
     began_ns = time.perf_counter_ns()
     allowed_s = check_budget(budget_s)
@@ -112,10 +114,12 @@ def orders(
         try:
             order_search.analyze(int(samples), alternatives)
             order_search.measure()
-        except StallscopeError:
-            raise
-        except Exception as error:
-            note(error, ["stallscope: raised while ss.orders made samples of this loader"])
+        except BaseException as error:
+            if isinstance(error, StallscopeError) and not isinstance(error, NoBatchError):
+                raise
+            if isinstance(error, Exception):
+                note(error, ["stallscope: raised while ss.orders made samples of this loader"])
+            order_search.leave_with(error)
             raise
         return order_search.result()
 
@@ -143,17 +147,18 @@ class OrderSearch:
         self._began_ns, self._budget_s = began_ns, budget_s
         self._notes: list[str] = []
         self._evaluator: OrderEvaluator
-        self._benchmark: Benchmark
+        self._benchmark = Benchmark()
 
     def analyze(self, samples: int, alternatives: Mapping[Any, Any] | None) -> None:
         """Do everything that is done in this process."""
-        site, captured, notes = capture(self._loader, samples, _room_bytes())
+        with working():
+            site, captured, notes = capture(self._loader, samples, _room_bytes())
         self._notes += notes
         began_ns = time.perf_counter_ns()
         self._evaluator = evaluator = OrderEvaluator(self._target.loaders[0], site, captured)
         is_searched = partial(self._has_used, _SEARCH_UNTIL)
         is_compared = partial(self._has_used, _COMPARE_UNTIL)
-        with evaluator.guarded():
+        with working(), evaluator.guarded():
             evaluator.run_original(is_searched)
             self._limit_search((time.perf_counter_ns() - began_ns) / 1e9)
             evaluator.search(is_searched)
@@ -197,12 +202,13 @@ class OrderSearch:
 
         with closing(bar):
             finalists = variants.choose_finalists(evaluator, lap_s, alone_ns)
-            loaders = self._loaders([0, *finalists], again, indices)
+            with working():
+                loaders = self._loaders([0, *finalists], again, indices)
             benchmark.run(loaders, alone_ns, progress(0, _ALONE))
             self._mark_failed()
             timings = timings_of(benchmark.laps())
             speedups = {trial: timing.speedup for trial, timing in timings.items() if trial}
-            with evaluator.guarded():
+            with working(), evaluator.guarded():
                 added = variants.add_together(evaluator, speedups)
                 together = self._loaders(added, again, indices)
             goes_on = together and benchmark.is_settled()
@@ -228,8 +234,23 @@ class OrderSearch:
                 continue
             loaders[number] = loader_by(recipe, self._evaluator.site, loader)
             for index in indices if recipe.cached else ():
+                went_on()
                 loaders[number].dataset[index]  # before the workers are forked, which all have it
         return loaders
+
+    def leave_with(self, error: BaseException) -> None:
+        """Leave what was measured before with an exception, once the ops as they are were."""
+        evaluator = getattr(self, "_evaluator", None)
+        if evaluator is None or not evaluator.digest:
+            return
+        with suppress(Exception):  # of ours; the user's own one is on its way
+            if not evaluator.variants:
+                evaluator.search(lambda: True)  # of what was measured; calls no op
+                variants.add_original(evaluator)
+            self._notes.insert(0, f"ended before its time, by {type(error).__name__}")
+            vars(error)["orders"] = self.result()  # past any __setattr__ of a frozen exception
+            said = "stallscope: what was measured before is this exception's attribute `orders`"
+            note(error, [said])
 
     def result(self) -> Orders:
         """What is known by now."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.errors import StallscopeError
 from stallscope.loops.cached_values import fresh, versions
+from stallscope.loops.watchdog import went_on
 from stallscope.orders.digests import digest, layout
 from stallscope.orders.random_streams import Draw, Stream
 from stallscope.orders.search import State
@@ -114,6 +115,7 @@ def call_op(op: Op, call: Any, given: OpInput) -> Any:
         call: what is called: the op, or a copy of it.
         given: with what.
     """
+    went_on()
     if op.maps_items and len(given.args) == 1 and isinstance(given.args[0], (list, tuple)):
         return [call(item) for item in given.args[0]]
     return call(*given.args, **given.named)
