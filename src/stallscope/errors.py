@@ -4,9 +4,14 @@ A `StallscopeError` is the user's to mend and is shown as one sentence; anything
 ours and shows a traceback. Exceptions of the user's own code pass unchanged in type, with a note.
 """
 
+from stallscope.units import without_controls
+
 
 class StallscopeError(Exception):
     """Base of all errors that a user can mend; its text says what was given and what to do."""
+
+    def __str__(self) -> str:
+        return without_controls(super().__str__())  # it names files of anybody's
 
 
 class TargetError(StallscopeError, ValueError):

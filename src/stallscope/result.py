@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from stallscope import store
 from stallscope.apart import apart
 from stallscope.errors import StallscopeError
+from stallscope.units import without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,11 +82,12 @@ class Result:
         return face.panel(self, _choose("panel", kind, face.PANELS, face.WHOSE))
 
     def __str__(self) -> str:
-        return str(self._document().text())
+        return without_controls(self._document().text())
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         document = self._document()
-        return {"text/plain": str(document.text()), "text/html": str(document.html())}
+        plain, page = without_controls(document.text()), str(document.html())
+        return {"text/plain": plain, "text/html": page}
 
     def _document(self) -> Any:
         face = self._face()
@@ -115,6 +117,16 @@ class SavedResult(Result):
             RunFormatError: the folder holds something else, or cannot be written.
         """
         return apart(lambda: store.save(self, self._contents, Path(folder)))
+
+    def redacted(self) -> Self:
+        """The same without names of your files, for others to read; a new result.
+
+        Paths, names of files and folders, of the machine and the account, what exceptions said and
+        lines of code become `…`, in all that is shown, drawn, exported or saved of it. Names of
+        functions, classes and stages stay, and numbers, which sizes and indices of samples are.
+        """
+        found: Self = import_module("stallscope.views.redact").redacted(self)
+        return found
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

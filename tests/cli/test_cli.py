@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -453,9 +454,10 @@ class TestRecord:
     )
     def test_says_what_is_wrong_in_one_line(self, here, target, words):
         """A target that cannot be made is one line on stderr, with exit code 2."""
-        done = stallscope_does("record", target)
+        done = stallscope_does("record", target, "--out", "new/run")
 
         assert done.returncode == 2
+        assert not (here / "new").exists()
         assert done.stderr.startswith("stallscope: ")
         assert words in done.stderr
         assert done.stderr.count("\n") == 1
@@ -503,6 +505,19 @@ class TestTrace:
         assert (result.exit_code, result.stdout) == (0, "new/t.json.gz\n")
         assert "ui.perfetto.dev" in result.stderr
         assert trace_format.faults(trace_format.read(here / "new" / "t.json.gz")) == []
+
+    def test_can_leave_names_out(self, here):
+        """`--redact` of what was saved, in a trace and in a terminal."""
+        run = a_loop({"decode": 2.0}, workers=2, batches=8)
+        replace(run, notes=("left out: /home/me/Secret.heic",)).save(here / "run")
+
+        def shown(*more):
+            result = CliRunner().invoke(cli.app, ["show", "run", *more])
+            CliRunner().invoke(cli.app, ["trace", "run", "t.json", *more])
+            return result.stdout + (here / "t.json").read_text()
+
+        assert 2 == shown().count("Secret.heic")
+        assert "Secret" not in shown("--redact")
 
     @pytest.mark.parametrize(
         ("arguments", "words"),

@@ -1,81 +1,193 @@
-"""What a report for others leaves out: paths; and what it keeps."""
+"""What a result for others leaves out: every piece of the user's names; and what it keeps."""
 
 from __future__ import annotations
 
+import getpass
+import platform
 import re
+from dataclasses import replace
+from pathlib import Path
 
+import polars as pl
 import pytest
 from support.build_diagnosis import a_diagnosis
+from support.build_flame import SHARES, STAGES, a_flame
+from support.build_lines import some_lines
+from support.build_orders import PlannedBench, some_orders
+from surface.built import built
 
+import stallscope as ss
 from stallscope.diagnose.result import Finding
-from stallscope.views.redact import html_without_paths, redacted, value_without_paths, without_paths
+from stallscope.units import printable
+from stallscope.views import report
+
+FOLDER = "/srv/Zyxquol Ospedalk/jvepnik"
+NAMES = (
+    *("Brzynt Wokulf.heic", "gthuld 1970-01-02.ckpt", "fjordz_nymphaq.dcm", "kwyjibodd"),
+    *("plinfth-003.tar", "xofurt.jpeg", "0004711815"),
+)
+MODULE = "/home/vlimbar/dzorn_qwarts/mnolp.py"
+SHARD = "plinfth-003.tar/uhyrrak 17.bmp"
+LONG = "a_" + "skvorex_" * 30 + "end.png"
+HOST, USER = "thwackbox-17", "vlimbar"
+CODE = 'self.root = "/srv/Zyxquol Ospedalk"'
+MODULE_TARGET = "dzorn_qwarts.mnolp:make_loader"
+ALL = (FOLDER, *NAMES, MODULE, SHARD, LONG, HOST, USER, CODE, "ghastlux")
+MARKS = {
+    word.lower()
+    for name in ALL
+    for word in re.findall(r"[^\W\d_]{5,}|\d{6,}", name)
+    if word not in {"make", "loader", "self", "root"}
+}
+"""Every word of these names: no word of anybody else's."""
+SENTENCES = (
+    f"3 images could not be read and were left out: {FOLDER}/{NAMES[0]}, {SHARD}, ...",
+    f"what was recorded cannot be read (OSError(2, 'gone: {NAMES[6]}', '{FOLDER}'))",
+    f"'mine:loader' raised KeyError: 'ghastlux {NAMES[6]}' ({MODULE}, line 7)",
+    f"left out are {NAMES[2]}, {FOLDER}/{NAMES[4]} and {NAMES[5]}",
+    f"measured on {HOST} by {USER}, in ~/{NAMES[3]} and C:\\Ghastlux\\{NAMES[1]}",
+    f"one sample in 50 waits: index 7 ({NAMES[0]}), index 8 ({printable(NAMES[0], 12)})",
+    f"Dataset.__getitem__ (mnolp.py:31, 40): {printable(f'it is {LONG} that is slow', 60)}",
+)
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """One result of each kind, with a name of the user's in every place that can hold one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(platform, "node", lambda: HOST)
+        patch.setattr(getpass, "getuser", lambda: USER)
+        machine = {"cores": 2, "system": "Linux x86_64", "hostname": HOST, "torch": "2.15.0"}
+        told = {"notes": SENTENCES, "machine": machine}
+        stacks = {stack.replace("/home/me/data.py", MODULE): at for stack, at in SHARES.items()}
+        stages = {stack.replace("/home/me/data.py", MODULE): at for stack, at in STAGES.items()}
+        flame = replace(a_flame(stacks, stages=stages, name=MODULE_TARGET), notes=SENTENCES)
+        paths = [f"{FOLDER}/{name}" for name in (*NAMES, SHARD, LONG)]
+        run = built("run_of_patterns")
+        path = pl.Series([paths[at % len(paths)] for at in range(run.all_samples.height)])
+        run = replace(
+            run,
+            all_samples=run.all_samples.with_columns(path=path.cast(pl.Categorical)),
+            settings=replace(run.settings, name=f"{FOLDER} (stallscope's default pipeline)"),
+            **told,
+        )
+        findings = [
+            Finding("slow-samples", said, 0.2, {"stall_share": 0.5}, 0.9, said)
+            for said in SENTENCES
+        ]
+        diagnosis = a_diagnosis(*findings, name=MODULE_TARGET, machine=machine, notes=SENTENCES)
+        lines = some_lines(
+            {"Items.__getitem__": [("def __getitem__(self, index):", None), (CODE, 0.9)]},
+            calls=(),
+            notes=SENTENCES,
+            name=MODULE_TARGET,
+            machine=machine,
+        )
+        orders = some_orders(bench=PlannedBench())
+        trials = orders.trials.with_columns(why=pl.lit(SENTENCES[2]), code=pl.lit(CODE))
+        ops = orders.ops.with_columns(file=pl.lit(MODULE), settings=pl.lit(f"Crop({MODULE!r})"))
+        yield {
+            "run": replace(run, others=(run,)),
+            "flame": flame,
+            "diagnosis": replace(diagnosis, run=run, flame=flame),
+            "ladder": replace(built("ladder"), notes=SENTENCES),
+            "lines": replace(lines, functions=lines.functions.with_columns(file=pl.lit(MODULE))),
+            "orders": replace(orders, trials=trials, ops=ops, notes=SENTENCES),
+        }
+
+
+def everything(result, folder):
+    """Whatever can be shown, exported and saved of a result, by what it is."""
+    saved = result.save(folder / "saved")
+    tables = {
+        str(path.relative_to(saved)): repr(pl.read_parquet(path).rows())
+        for path in saved.rglob("*.parquet")
+    }
+    heads = {str(path): path.read_text() for path in saved.rglob("*.json")}
+    shown = {"text": str(result), **result._repr_mimebundle_()}
+    pictures = {kind: _texts(result.plot(kind)) for kind in result._face().KINDS}
+    written = {}
+    if isinstance(result, ss.Run):
+        written["trace"] = result.trace(folder / "trace.json").read_text()
+    if isinstance(result, ss.Flame):
+        for name in ("f.html", "f.svg", "f.json"):
+            written[name] = result.export(folder / name).read_text()
+    if isinstance(result, ss.Diagnosis):
+        written["report"] = report.page(result)
+        written["json"] = report.as_json(result)
+    return {**tables, **heads, **shown, **pictures, **written}
+
+
+def _texts(figure):
+    return " ".join(
+        text.get_text() for text in figure.findobj(lambda one: hasattr(one, "get_text"))
+    )
+
+
+def found_in(texts):
+    return {
+        (place, mark) for place, text in texts.items() for mark in MARKS if mark in text.lower()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["run", "flame", "diagnosis", "ladder", "lines", "orders"])
+def test_no_piece_of_a_name_is_left(planted, kind, tmp_path):
+    """In texts, HTML, JSON, pictures, trace and saved files, of a result and of its parts."""
+    before = {mark for _, mark in found_in(everything(planted[kind], tmp_path / "plain"))}
+
+    assert kind == "lines" or MARKS - {"hostname"} <= before
+    assert set() == found_in(everything(planted[kind].redacted(), tmp_path))
+
+
+def test_reports_leave_them_out(planted):
+    """`redact` of a report: HTML and JSON."""
+    shown = {
+        "html": report.page(planted["diagnosis"], redact=True),
+        "json": report.as_json(planted["diagnosis"], redact=True),
+    }
+
+    assert set() == found_in(shown)
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        *("/home/me/photos", "~/photos", "./train.py", "../x", r"C:\Users\me\x.png", "data/train"),
-        *("train.py", "train.py:31", "my.model.pt", "a/b.py:3", "shard-{000..009}.tar"),
-        *("file:///home/me/x", "//server/share", r"\\server\share", "/home/me/shm", "mine.ipynb"),
-    ],
+    "name", ("run_of_patterns", "run_of_samples", "ladder", "orders", "diagnosis", "flame")
 )
-def test_a_path_is_left_out(path):
-    """Absolute, relative, of another system, with a line or alone: the sentence stays."""
-    assert "read … twice" == without_paths(f"read {path} twice")
-    assert "(…)" == without_paths(f"({path})")
+def test_what_names_nobody_stays(name):
+    """Numbers, sentences, names of stages and functions are what they were."""
+    shown = str(built(name).redacted())
+
+    if not name.startswith(("flame", "lines", "diagnosis")):  # of code they show files and lines
+        assert str(built(name)) == shown
+    assert str(built(name)).count("%") == shown.count("%")
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("told", "left"),
     [
-        *("120 samples/s", "3 MB/s", "torch.nn.functional", "mine:loader", "/dev/shm is small"),
-        *("02_fetch_vs_transform.ipynb", "2.15.0", "e.g. 3.5 ms", "a 1:2 split", "end. Then"),
-        *("PIL.convert", "num_workers=4", "60 s of 1.5 times", "9 of 10"),
+        ("at 3 MB/s, 120 samples/s; /dev/shm is small", None),
+        ("see 02_fetch_vs_transform.ipynb: 2 of 10, 60 s of 1.5 times", None),
+        ("num_workers=4, np.load(..., mmap_mode='r') or torch.stack", None),
+        ("the workers' own reading waits", None),
+        ("read /home/me/photos twice", "read … twice"),
+        (r"read C:\Users\me\x.png", "read …"),
+        ("in data/train and (train.py:31)", "in … and (…)"),
+        ("read 1.heic and shard-{000..009}.tar", "read … and …"),
+        ("on patient_smith or smith@x.org", "on … or …"),
     ],
 )
-def test_what_is_no_path_stays(words):
-    """Rates, modules, numbers, shared memory, guided notebooks."""
-    assert words == without_paths(words)
+def test_of_texts(told, left):
+    """Words of stallscope's own stay, and rates; what may name a file goes."""
+    found = replace(built("run"), notes=(told,)).redacted()
+    assert (left or told) == found.notes[0]
 
 
-def test_a_known_path_goes_whatever_it_looks_like():
-    """With spaces, or without anything that makes it look like a path."""
-    known = ("/home/me/my own photos", "holiday")
+def test_alike_stays_alike():
+    """Patterns and counters need to know that two files are two, and one is one."""
+    run = built("run_of_samples")
 
-    assert "in … and …" == without_paths("in /home/me/my own photos and holiday", known)
+    paths = run.redacted().all_samples["path"]
 
-
-def test_a_known_name_goes_as_a_whole_only():
-    """What only begins or ends like it is another word."""
-    assert "training on … is done" == without_paths("training on train is done", ("train",))
-
-
-def test_what_is_said_has_no_paths_before_it_is_shortened():
-    """A long name, of which only the ends would be shown, and a folder given without a slash."""
-    name = f"patient_john_smith_{'1970_' * 20}slice_0001.png"
-    slow = Finding("slow-samples", f"one in 50 takes 3 s: {name}", 0.3, {}, 0.9, f"look at {name}")
-    target = "patients_smith (stallscope's default pipeline, not yours)"
-
-    told = redacted(a_diagnosis(slow, name=target, notes=[f"{name} is gone"], parts=False))
-
-    shown = str(told) + told._repr_mimebundle_()["text/html"]
-    assert not re.search("john|slice|smith", shown)
-    assert "one in 50 takes 3 s: …" in shown
-
-
-def test_html_stays_html():
-    """Texts and titles are cleaned; tags, styles, scripts and escapes are not touched."""
-    page = (
-        "<!DOCTYPE html><style>a > b { c: url(/x/y) }</style><p title='/a/b' style='x:1/2'>"
-        "&lt;b&gt; /home/me/x &amp; more</p><br><td>1</td>"
-    )
-
-    assert html_without_paths(page) == (
-        '<!DOCTYPE html><style>a > b { c: url(/x/y) }</style><p title="…" style="x:1/2">'
-        "&lt;b&gt; … &amp; more</p><br><td>1</td>"
-    )
-
-
-def test_values_are_cleaned_inside():
-    """Lists and mappings keep their shape; numbers stay numbers."""
-    assert {"a": ["…", 1, None]} == value_without_paths({"a": ["/x/y", 1, None]})
+    assert run.all_samples["path"].n_unique() == paths.n_unique()
+    assert run.patterns().height == run.redacted().patterns().height
+    assert Path(paths.drop_nulls()[0]).suffix == ""

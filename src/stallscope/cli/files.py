@@ -7,13 +7,14 @@ from typing import Annotated, Final
 
 import typer
 
-from stallscope.cli.output import FORMS, print_note, print_result, report_errors
+from stallscope.cli.output import FORMS, REDACT, print_note, print_result, report_errors
 
 LAST: Final = f"{FORMS}. By default the one of the last time, else 'sample'."
 Force = Annotated[
     bool,
     typer.Option("--force", help="Replace notebooks that you changed, too; yours are put aside."),
 ]
+Redact = Annotated[bool, typer.Option("--redact", help=REDACT)]
 
 
 def lab(
@@ -84,8 +85,10 @@ def _announce(address: str) -> None:
 
 def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
+    *,
+    redact: Redact = False,
 ) -> None:
-    """Print a saved run: where the time goes, and what the loop waits for.
+    """Print a saved run, or another result: where the time goes, and what the loop waits for.
 
     \b
     Examples:
@@ -94,7 +97,8 @@ def show(
     with report_errors():
         from stallscope.load import load
 
-        print_result(load(folder))
+        found = load(folder)
+        print_result(found.redacted() if redact else found)
 
 
 def trace(
@@ -102,6 +106,8 @@ def trace(
     out: Annotated[
         Path, typer.Argument(metavar="FILE", help="A new .json, or a smaller .json.gz.")
     ],
+    *,
+    redact: Redact = False,
 ) -> None:
     """Write a saved run as a timeline that Perfetto opens.
 
@@ -115,6 +121,7 @@ def trace(
     with report_errors():
         from stallscope.load import load
 
-        written = load(folder).trace(out)
+        found = load(folder)
+        written = (found.redacted() if redact else found).trace(out)
         print_note("open it in https://ui.perfetto.dev or chrome://tracing")
         print_result(written)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable  # noqa: TC003 - `Annotated` is read while it runs
 from contextlib import AbstractContextManager  # noqa: TC003 - likewise
@@ -13,6 +14,7 @@ import typer
 
 from stallscope.cli.output import (
     FORMS,
+    REDACT,
     check_file,
     check_folder,
     kept_until_then,
@@ -45,6 +47,8 @@ def _let_import(*targets: str) -> None:
 
     if any(map(names_code, targets)):
         sys.path.insert(0, str(Path.cwd()))
+    else:  # processes that Python starts anew (spawn, forkserver) look there first of themselves
+        os.environ["PYTHONSAFEPATH"] = "1"
 
 
 def record(
@@ -192,7 +196,7 @@ def diagnose(  # noqa: PLR0913 - the command's options
         bool, typer.Option("--json", help="Print JSON instead of text, for programs.")
     ] = False,
     redact: Annotated[
-        bool, typer.Option("--redact", help="Leave out paths and pictures, for others to read.")
+        bool, typer.Option("--redact", help=f"{REDACT} A report has no pictures then.")
     ] = False,
 ) -> None:
     """Find out why a training loop waits for data, with the numbers behind the verdict.
@@ -219,9 +223,7 @@ def diagnose(  # noqa: PLR0913 - the command's options
 
                 shown = report.as_json(found, redact=redact)
             elif redact:
-                from stallscope.views.redact import redacted
-
-                shown = redacted(found)
+                shown = found.redacted()
             export = partial(found.export, redact=redact)
             print_then(shown, None if html is None else lambda: f"written to {export(html)}")
 

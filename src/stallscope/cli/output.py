@@ -12,10 +12,15 @@ from typing import Any, Final, NoReturn, TextIO
 
 from stallscope.errors import NoBatchError, StallscopeError
 from stallscope.interrupts import ended_politely
+from stallscope.units import without_controls
 
 FORMS: Final = (
     "'sample', a folder of images, tar shards, or 'package.module:factory', which is imported, "
     "from the current folder too, and called"
+)
+REDACT: Final = (
+    "For others to read: leave out names of files, folders, this machine and your account, what "
+    "exceptions say, and lines of code. Names of functions, classes and stages stay."
 )
 
 
@@ -63,7 +68,7 @@ def _shown() -> Iterator[None]:
         ):
             _end_unread()
         with suppress(OSError):  # nobody reads it
-            traceback.print_exc()
+            print(_encodable(traceback.format_exc(), sys.stderr), file=sys.stderr, end="")  # noqa: T201
         if sys.version_info < (3, 11):  # where tracebacks do not show notes yet
             print_note(*getattr(error, "__notes__", ()))
         raise SystemExit(1) from None
@@ -151,9 +156,12 @@ def _end_unread(status: int = _NO_READER) -> NoReturn:
 
 
 def _encodable(text: str, stream: TextIO) -> str:
-    """The text in letters that the stream can take: a µ or a name may be none of ASCII's."""
+    """The text in letters that the stream can take, and that a terminal only shows.
+
+    A µ may be none of ASCII's, and names and exceptions of anybody's may hold commands.
+    """
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)
+    return without_controls(text).encode(encoding, "replace").decode(encoding)
 
 
 def check_file(option: str, out: Path | None, endings: Sequence[str]) -> None:
@@ -168,28 +176,32 @@ def check_file(option: str, out: Path | None, endings: Sequence[str]) -> None:
         pass
 
 
-def check_folder(out: Path | None) -> None:
-    """Say now, not after the recording, that it cannot be saved there; the folder is made."""
+def check_folder(out: Path | None) -> list[Path]:
+    """Say now, not after the recording, that it cannot be saved there; gives the folders it made.
+
+    The folder itself comes first, then those around it.
+    """
     if out is None:
-        return
+        return []
     with _writing("--out", out, "folder"):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise StallscopeError(f"--out {out} holds something already: give a new folder")
+        new = [folder for folder in (out, *out.parents) if not folder.exists()]
         out.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=out).close()
+    return new
 
 
 @contextmanager
 def new_folder(out: Path | None) -> Iterator[None]:
-    """As `check_folder`; where nothing was saved in a folder that was made, it is gone after."""
-    made = out is not None and not out.exists()
-    check_folder(out)
+    """As `check_folder`; where nothing was saved in folders that were made, they are gone after."""
+    made = check_folder(out)
     try:
         yield
     finally:
-        if out is not None and made:
-            with suppress(OSError):  # it holds the run
-                out.rmdir()
+        with suppress(OSError):  # it holds the run
+            for folder in made:
+                folder.rmdir()
 
 
 @contextmanager

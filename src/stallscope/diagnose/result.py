@@ -167,7 +167,7 @@ class Diagnosis(SavedResult):
 
         Args:
             path: `.html`, a report that needs no network and can be printed; or `.json`.
-            redact: leave out paths and pictures.
+            redact: leave out pictures, and names as `redacted` does.
 
         Returns:
             The path.

@@ -2,7 +2,8 @@
 
 Every text goes through the template's escaping. The page also forbids itself every request and
 every script but its own, which it names by its digest, so that a name that got through would still
-not run. With `redact`, there are no pictures, no flamegraph and no paths.
+not run. With `redact`, there are no pictures, no flamegraph and no names of
+the user's files.
 
 A diagnosis as JSON, for programs; it loads nothing that draws.
 """
@@ -30,7 +31,7 @@ from stallscope.flame.tree import of_flame
 from stallscope.units import printable, seconds
 from stallscope.views.document import fill, write
 from stallscope.views.flame_viewer import page_script, static, to_json
-from stallscope.views.redact import html_without_paths, known_paths, redacted, value_without_paths
+from stallscope.views.redact import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +48,8 @@ def as_json(diagnosis: Diagnosis, *, redact: bool = False) -> str:
 
     Args:
         diagnosis: what was found.
-        redact: leave out paths.
+        redact: leave out names, see `views.redact`.
     """
-    known = known_paths(diagnosis)
     diagnosis = redacted(diagnosis) if redact else diagnosis
     names = ("code", "title", "severity", "evidence", "confidence", "next_step", "tested")
     values = {
@@ -63,7 +63,7 @@ def as_json(diagnosis: Diagnosis, *, redact: bool = False) -> str:
     }
     # JSON has no infinity and no nan
     plain = json.loads(json.dumps(values, default=_plain), parse_constant=lambda _: None)
-    return json.dumps(value_without_paths(plain, known) if redact else plain, indent=2)
+    return json.dumps(plain, indent=2)
 
 
 def _plain(value: Any) -> Any:
@@ -81,7 +81,7 @@ TITLES: Final = {
     "flame": "The workers' code",
 }
 """The sections, in order; named like the pictures."""
-_NO_PICTURES: Final = "pictures, the flamegraph and paths are left out of this report"
+_NO_PICTURES: Final = "pictures, the flamegraph and names of files are left out of this report"
 
 
 def export(diagnosis: Diagnosis, path: str | Path, *, redact: bool = False) -> Path:
@@ -98,14 +98,13 @@ def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
 
     Args:
         diagnosis: what was found.
-        redact: leave out paths and pictures.
+        redact: leave out pictures and names, see `views.redact`.
     """
-    known = known_paths(diagnosis)
     diagnosis = redacted(diagnosis) if redact else diagnosis
     verdict, *others = all_words(diagnosis)
     flame = None if redact or diagnosis.flame is None else of_flame(diagnosis.flame)
     program = page_script() if flame else ""
-    filled = fill(
+    return fill(
         "report.html",
         rules=_rules(program),
         style=static("report.css") + static("viewer.css"),
@@ -123,7 +122,6 @@ def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         flame=to_json(flame) if flame else "",
         script=program,
     )
-    return html_without_paths(filled, known) if redact else filled  # those of tables, too
 
 
 def _rules(program: str) -> str:
