@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import polars as pl
 import pytest
 from surface.built import built
 
 import stallscope as ss
-from stallscope.errors import RunFormatError
+from stallscope.errors import RunFormatError, TargetError
 from stallscope.hooks.failures import Failures
 from stallscope.parquet_sizes import sizes_read
 
@@ -92,6 +93,31 @@ class TestTexts:
             ss.load(saved)
         assert "\x1b" not in str(caught.value)
 
+    @pytest.mark.parametrize("kind", ["run", "lines", "orders"])
+    def test_of_a_live_result(self, kind):
+        """Names of the user's files and code may hold anything; a terminal is shown letters."""
+        result = built(kind)
+        for table in result._contents.tables:
+            frame = getattr(result, table.field)
+            names = {"stage", "function", "source", "name", "change"} & set(frame.columns)
+            evil = [pl.format(f"{EVIL}{{}}", pl.col(name).cast(pl.String)) for name in names]
+            kinds = {name: frame.schema[name] for name in names}
+            new = frame.with_columns(one.alias(name) for name, one in zip(names, evil, strict=True))
+            result = replace(result, **{table.field: new.cast(kinds)})
+
+        told = str(result), result._repr_mimebundle_()["text/plain"]
+
+        assert "52;c;ZXZpbA" in told[0]
+        assert not set("".join(told)) & set(EVIL) - set("52;c;ZXZpbA==2J]")
+
+    def test_of_what_is_pointed_at(self):
+        """An error names it, and is shown by whoever catches it."""
+        with pytest.raises(TargetError) as caught:
+            ss.target(f"/nowhere/{EVIL}")
+
+        assert "nowhere" in str(caught.value)
+        assert "\x1b" not in str(caught.value)
+
 
 class TestLinks:
     def test_ranks_that_are_links(self, saved, tmp_path):
@@ -121,11 +147,12 @@ class TestLinks:
 
         refusal(saved, "others lies in too many results")
 
-    def test_nothing_is_written_through_a_link(self, tmp_path):
+    @pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
+    def test_nothing_is_written_through_a_link(self, tmp_path, link):
         """Where failures are noted may be a link of somebody else's: what it leads to stays."""
         (tmp_path / "precious").write_text("mine")
         (tmp_path / "logs").mkdir()
-        (tmp_path / "logs" / "failures.lines").symlink_to(tmp_path / "precious")
+        getattr(tmp_path / "logs" / "failures.lines", link)(tmp_path / "precious")
 
         Failures(tmp_path / "logs").note("a log", ValueError("damaged"))
 

@@ -13,6 +13,7 @@ from stallscope.machine import (
     cpu_quota_cores,
     memory_available_bytes,
     memory_groups,
+    resident_bytes,
 )
 
 GIB = 1 << 30
@@ -157,6 +158,15 @@ def test_of_this_machine():
     """Real files give numbers that are possible."""
     assert 0 < cores_available() <= (os.cpu_count() or 1)
     assert 0 <= memory_available_bytes() <= psutil.virtual_memory().total
+
+
+def test_a_linux_without_proc(monkeypatch, tmp_path):
+    """What psutil cannot read there is asked of the system, or not known."""
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+
+    assert 0 < memory_available_bytes(tmp_path)
+    assert 1 << 20 < resident_bytes()
+    assert 0.0 == CpuUse.now().others_share(CpuUse.now())
 
 
 def test_what_others_use_is_what_this_process_does_not():

@@ -6,7 +6,16 @@ imports this module again.
 
 from __future__ import annotations
 
+import os
 import sys
+
+if (
+    sys.argv[:1] == ["-m"]
+    and " -m stallscope " in f"{' '.join(sys.orig_argv)} "
+    and not getattr(sys.flags, "safe_path", sys.flags.isolated)
+):  # as the command has it: the current folder, which may be anybody's, holds no import of ours
+    sys.path[0] = os.path.dirname(sys.executable)  # noqa: PTH120
+
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING

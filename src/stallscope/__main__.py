@@ -1,11 +1,6 @@
-"""`python -m stallscope` is `stallscope`: what it imports does not come from the current folder."""
-
-import os
-import sys
+"""`python -m stallscope` is `stallscope`; see the top of the package for the import path."""
 
 if __name__ == "__main__":
-    if not getattr(sys.flags, "safe_path", sys.flags.isolated):
-        sys.path[0] = os.path.dirname(sys.executable)  # noqa: PTH120 - as the command has it
     from stallscope.cli import main
 
     main()

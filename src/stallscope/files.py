@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -25,6 +26,14 @@ _CHECKED = (
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
+_APPEND = (
+    os.O_WRONLY
+    | os.O_CREAT
+    | os.O_APPEND
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
@@ -45,6 +54,20 @@ def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
         with suppress(OSError):
             os.unlink(part)  # noqa: PTH108
         raise
+
+
+def open_to_append(path: str | Path) -> int:
+    """Open a file that only grows, made where there is none. Works past the hooks on `open`.
+
+    Raises:
+        OSError: it cannot be written, or is a link, a second name of another file, or no file.
+    """
+    descriptor = os.open(path, _APPEND, 0o600)
+    about = os.fstat(descriptor)
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+        os.close(descriptor)
+        raise OSError(errno.EPERM, "is no file of its own", str(path))
+    return descriptor
 
 
 def read_file(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:

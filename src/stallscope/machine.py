@@ -124,7 +124,10 @@ def _left_in_machine(root: Path) -> int:
     known = dict(_pairs(root / "proc/meminfo"))
     if "MemAvailable:" in known:
         return known["MemAvailable:"] * 1024
-    return int(psutil.virtual_memory().available)  # macOS, Windows
+    try:
+        return int(psutil.virtual_memory().available)  # macOS, Windows
+    except OSError:  # a Linux without /proc
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _quota_cores(folder: Path) -> float | None:
@@ -202,7 +205,11 @@ class CpuUse(NamedTuple):
     @classmethod
     def now(cls) -> CpuUse:
         """Read it."""
-        cores, mine = psutil.cpu_times(), os.times()
+        mine = os.times()
+        try:
+            cores = psutil.cpu_times()
+        except OSError:  # a Linux without /proc: nothing is known of others
+            return cls(0.0, 0.0, 0.0)
         idle_s = cores.idle + getattr(cores, "iowait", 0.0)
         guests_s = getattr(cores, "guest", 0.0) + getattr(cores, "guest_nice", 0.0)
         whole_s = sum(cores) - guests_s  # which count as user's, too
@@ -226,6 +233,16 @@ def machine() -> dict[str, Any]:
         "torchvision": _version("torchvision"),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
+
+
+def resident_bytes() -> int:
+    """What this process holds in memory; the most that it has held where no more is known."""
+    try:
+        return int(psutil.Process().memory_info().rss)
+    except (OSError, psutil.Error):  # a Linux without /proc
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def usable_cores() -> int:

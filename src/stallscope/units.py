@@ -130,6 +130,14 @@ def repr_of(value: object) -> str:
         return f"<{type(value).__name__}>"
 
 
+def said_by(error: BaseException) -> str:
+    """What an exception says, in one line; nothing where its own code cannot say it."""
+    try:
+        return " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - a broken __str__ hides no exception
+        return ""
+
+
 def file_name(path: str, longest: int = LONGEST) -> str:
     """The last part of a path, as `printable` gives it."""
     return printable(PurePath(path).name or path, longest)

@@ -14,7 +14,15 @@ import stallscope
 SOURCE = Path(stallscope.__file__).parents[1]
 AS_COMMAND = "import sys; sys.path[0] = '/nowhere'; from stallscope.cli import main; main()"
 """What the installed command does: its own folder is where Python looks first."""
+STARTS_ANEW = AS_COMMAND.replace(
+    "from", "import multiprocessing as m; m.set_start_method('spawn'); from"
+)
+"""As where workers are not forked: a new Python imports the modules of its own."""
 NAMES = ("polars", "torch", "numpy", "PIL", "psutil", "typer", "matplotlib", "line_profiler")
+OF_PYTHON = (
+    *("multiprocessing", "pickle", "signal", "socket", "json", "random", "secrets", "tempfile"),
+    *("typing", "pathlib", "dataclasses", "inspect", "logging"),
+)
 PLANTED = "import sys; print('PLANTED', __name__, file=sys.stderr); sys.exit(9)"
 
 
@@ -26,7 +34,7 @@ def downloaded(tmp_path):
     (tmp_path / "imgs").mkdir()
     for number in range(6):
         Image.new("RGB", (8, 8)).save(tmp_path / "imgs" / f"{number}.png")
-    for name in NAMES:
+    for name in NAMES + OF_PYTHON:
         (tmp_path / f"{name}.py").write_text(PLANTED)
     return tmp_path
 
@@ -52,6 +60,13 @@ FEW = ("--batches", "1", "--warmup", "0")
     ("way", "command"),
     [
         (("-c", AS_COMMAND), ("record", *FEW)),
+        pytest.param(
+            ("-c", STARTS_ANEW),
+            ("record", *FEW),
+            marks=pytest.mark.skipif(
+                sys.version_info < (3, 11), reason="no PYTHONSAFEPATH before Python 3.11"
+            ),
+        ),
         (("-m", "stallscope"), ("record", *FEW)),
         (("-c", AS_COMMAND), ("lines", "--samples", "2")),
         (("-c", AS_COMMAND), ("orders", "--samples", "2", "--budget", "2")),

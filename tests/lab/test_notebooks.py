@@ -303,6 +303,19 @@ class TestStrangersFolder:
 
         assert target_in(copy_notebooks(Path("x")).notebooks[0]) == "sample"
 
+    def test_puts_nothing_aside_through_a_link(self, source):
+        """The folder for older notebooks may be a link to somewhere else."""
+        copies = copy_notebooks(Path("x"))
+        copies.notebooks[0].write_text("mine")
+        Path("elsewhere").mkdir()
+        Path("x/earlier").symlink_to(Path("elsewhere").resolve())
+
+        with pytest.raises(StallscopeError, match="earlier is a link"):
+            copy_notebooks(Path("x"), force=True)
+
+        assert "mine" == copies.notebooks[0].read_text()
+        assert [] == list(Path("elsewhere").iterdir())
+
     def test_notebook_that_is_no_file(self, source):
         """A pipe in the place of a notebook is the user's, and stays."""
         Path("x").mkdir()

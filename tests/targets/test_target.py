@@ -414,6 +414,16 @@ class TestFactories:
 
         assert target("train_c:make") == Target([1], name="train_c:make")
 
+    def test_an_exception_that_cannot_say_itself(self, here):
+        """Its type is said, and where it was raised."""
+        a_module(
+            here,
+            "train_mute",
+            "class Mute(Exception):\n    def __str__(self): raise KeyError\ndef make(): raise Mute",
+        )
+
+        assert "raised Mute (" in the_error("train_mute:make")
+
     def test_a_loader_is_not_called(self, here):
         """An attribute path may lead to a loader that is there already, callable or not."""
         text = (

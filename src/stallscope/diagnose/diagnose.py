@@ -45,7 +45,7 @@ from stallscope.run.record import record_target
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import copied
 from stallscope.targets.object_graph import place_of
-from stallscope.units import seconds
+from stallscope.units import said_by, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -273,8 +273,7 @@ class Examination:
             if isinstance(error, StallscopeError):
                 raise
             # Such a loader is ours, not the user's, whose own one has just worked
-            reason = str(error).partition("\n")[0]
-            raised = f"with one worker the loader raises {type(error).__name__}: {reason}"
+            raised = f"with one worker the loader raises {type(error).__name__}: {said_by(error)}"
             raise StallscopeError(raised) from error
         batches, waits_s, computes_s = apart(
             lambda: (making(run, 1), waiting_s(run, use(run, 1)), computed_s(run))

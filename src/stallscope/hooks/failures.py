@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.files import read_file
+from stallscope.files import open_to_append, read_file
 from stallscope.units import without_controls
 
 if TYPE_CHECKING:
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 
 
 _FILE: Final = "failures.lines"
-_APPEND: Final = (
-    os.O_WRONLY
-    | os.O_CREAT
-    | os.O_APPEND
-    | getattr(os, "O_NOFOLLOW", 0)  # the folder may have come from somebody else
-    | getattr(os, "O_NONBLOCK", 0)
-)
 _MOST_KEPT: Final = 1000
 """Ways to fail that a process keeps apart; each may name a sample."""
 _MOST_TOLD: Final = 50
@@ -119,7 +112,7 @@ class Failures:
             yield f"stallscope failed in {len(times) - _MOST_TOLD:,} more ways, which are not told"
 
     def _append(self, line: str) -> None:
-        descriptor = os.open(self.folder / _FILE, _APPEND, 0o600)  # not `open`, which is hooked
+        descriptor = open_to_append(self.folder / _FILE)  # the folder may be somebody else's
         try:
             os.write(descriptor, line.encode("ascii"))
         finally:

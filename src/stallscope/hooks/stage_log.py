@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stallscope.errors import RunFormatError
-from stallscope.files import read_file
+from stallscope.files import open_to_append, read_file
 from stallscope.hooks.failures import Failures
 from stallscope.stages import OTHER_NAMES, Stage
 from stallscope.units import json_without_controls
@@ -90,8 +90,7 @@ class JsonLines:
     """A file that only grows: a JSON object a line, see `read_lines`."""
 
     def __init__(self, path: Path) -> None:
-        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-        self._descriptor = os.open(path, append, 0o600)
+        self._descriptor = open_to_append(path)
         # Threads say something and close it when they like; a closed number may be a user's file.
         self._turn = threading.Lock()
 

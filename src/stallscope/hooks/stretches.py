@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
+from stallscope.files import open_to_append
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -73,7 +75,7 @@ class Stretches:
     def end(self) -> None:
         """No process begins another file."""
         with suppress(OSError):
-            (self.folder / _OVER).touch()
+            os.close(open_to_append(self.folder / _OVER))
 
     def is_over(self) -> bool:
         """Whether the recording has ended, and its folder with it maybe."""

@@ -234,8 +234,12 @@ def _place(path: Path, new: Any, memory: dict[str, Any], *, force: bool) -> str:
 def _put_aside(path: Path) -> Path:
     folder = path.parent / _ASIDE
     folder.mkdir(exist_ok=True)
+    if folder.is_symlink():
+        raise StallscopeError(
+            f"{folder} is a link, through which no notebook is put aside: give another folder"
+        )
     number = 1
-    while (aside := folder / f"{path.stem}.{number}.ipynb").exists():
+    while os.path.lexists(aside := folder / f"{path.stem}.{number}.ipynb"):
         number += 1
     path.rename(aside)
     return aside.relative_to(path.parent)

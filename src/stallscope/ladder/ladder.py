@@ -15,7 +15,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
-import psutil
 
 from stallscope.apart import apart
 from stallscope.errors import ArgumentError
@@ -25,7 +24,13 @@ from stallscope.ladder.rungs import Rungs
 from stallscope.loops.timed_loop import Span, TimedPass
 from stallscope.loops.training_loop import ProgressBar, check_budget
 from stallscope.loops.watchdog import within
-from stallscope.machine import CpuUse, machine, memory_available_bytes, require_single_rank
+from stallscope.machine import (
+    CpuUse,
+    machine,
+    memory_available_bytes,
+    require_single_rank,
+    resident_bytes,
+)
 from stallscope.result import LoopConditions
 from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
@@ -149,7 +154,7 @@ class _Climb:
 
     def _held_bytes(self) -> int:
         """What this process holds, in memory and on the device."""
-        return int(psutil.Process().memory_info().rss) + self._rungs.device.held_bytes()
+        return resident_bytes() + self._rungs.device.held_bytes()
 
     def _grew_by(self, more: int) -> bool:
         """Whether the step keeps so much that the rest of the ladder might take all memory."""

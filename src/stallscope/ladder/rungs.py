@@ -23,7 +23,7 @@ from stallscope.loops.cached_loaders import CachedBatches
 from stallscope.loops.cached_values import bytes_of, mapped
 from stallscope.loops.devices import Gpu, device_of
 from stallscope.loops.timed_loop import TimedLoop, run_timed_pass, started
-from stallscope.units import size
+from stallscope.units import repr_of, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,7 +85,7 @@ class Rungs:
         except Exception as error:
             if rung in (AS_IT_IS, WARM) or not lap.in_loader:
                 raise
-            return f"with cached samples the loader raised {error!r:.200}"
+            return f"with cached samples the loader raised {repr_of(error):.200}"
         return ""
 
     # ---- what is kept in memory -------------------------------------------------------------
@@ -137,7 +137,7 @@ class Rungs:
         except NoBatchError:
             raise
         except Exception as error:  # noqa: BLE001 - the lowest rung has shown that it works as it is
-            self._no_samples(f"its samples cannot be kept: {error!r:.200}")
+            self._no_samples(f"its samples cannot be kept: {repr_of(error):.200}")
             return self._capture_batches(deadline_ns)
         if not finished:
             self._no_samples(why)
@@ -191,7 +191,7 @@ class Rungs:
         try:
             made = [collate(batch if collates else batch[0]) for batch in finished]
         except Exception as error:  # noqa: BLE001 - it may rely on a worker around it
-            self._no_batches(f"its batches cannot be made here: {error!r:.200}")
+            self._no_batches(f"its batches cannot be made here: {repr_of(error):.200}")
             return
         self._keep_batches(made)
 

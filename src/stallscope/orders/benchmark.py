@@ -21,6 +21,7 @@ from stallscope.orders.loader_parts import key_of
 from stallscope.orders.result import LAPS
 from stallscope.stalls.thresholds import OTHERS
 from stallscope.targets.target import Target
+from stallscope.units import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -110,7 +111,7 @@ class Benchmark:
         except Exception as error:
             if trial == 0:
                 raise  # the user's own loader, with the user's own error
-            self.failed[trial] = f"in its loader: {type(error).__name__}: {error!s:.160}"
+            self.failed[trial] = f"in its loader: {type(error).__name__}: {said_by(error):.160}"
             return
         self._took_s[trial] = (time.perf_counter_ns() - began_ns) / 1e9
         self._others.append(CpuUse.now().others_share(before))

@@ -26,7 +26,7 @@ from stallscope.orders.recipe import Site
 from stallscope.orders.result import FixedCosts
 from stallscope.orders.run_ops import OpInput, OpResultError, call_op, next_input
 from stallscope.orders.watch import CapturedSample, Player, Watched, seeded, watch
-from stallscope.units import count, share, size
+from stallscope.units import count, said_by, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -263,7 +263,7 @@ def _why_not_replayed(chain: Chain, givens: list[OpInput]) -> str:
     try:
         whole, parts = copy.deepcopy(chain.value), copy.deepcopy(chain.value)
     except Exception as error:  # noqa: BLE001 - whatever an op holds: a lock, a file
-        return f"it cannot be copied to try that: {error!s:.100}"
+        return f"it cannot be copied to try that: {said_by(error):.100}"
     ops = Chain(parts).ops
     for number, given in enumerate(givens):
         seed_everywhere(number)
@@ -277,7 +277,7 @@ def _why_not_replayed(chain: Chain, givens: list[OpInput]) -> str:
         except OpResultError:
             raise
         except Exception as error:  # noqa: BLE001 - it is no row of ops, then
-            return f"{op.name} raises {type(error).__name__}: {error!s:.100}"
+            return f"{op.name} raises {type(error).__name__}: {said_by(error):.100}"
         if digest(now.value) != digest(expected):
             return "it gives other data"
     return ""

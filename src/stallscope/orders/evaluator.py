@@ -53,7 +53,7 @@ from stallscope.orders.run_ops import (
 from stallscope.orders.search import SearchResult, State, TriedOp, search
 from stallscope.targets.loaders import private_copy
 from stallscope.targets.object_graph import LoaderCallables, bindings_kept
-from stallscope.units import count, share
+from stallscope.units import count, said_by, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -207,7 +207,7 @@ class OrderEvaluator:
         try:
             return _tried(measure_op(op, self.stream(position), value))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
-            text = " ".join(str(error).split()) or "no text"
+            text = said_by(error) or "no text"
             got = described(value[0].value) if value else "nothing"
             why = f"{op.name} raises {type(error).__name__} on {got}: {text[:_LONGEST]}"
             return TriedOp(None, None, why_not=why)
@@ -333,7 +333,7 @@ class OrderEvaluator:
         except NotComparableError as error:
             return Comparison(DIFFERENT, compared=n, why=str(error))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
-            text = " ".join(str(error).split())[:_LONGEST]
+            text = said_by(error)[:_LONGEST]
             return Comparison(FAILS, why=f"raises {type(error).__name__}: {text}")
 
     def _distinguished(self, recipe: Recipe, found: Comparison) -> Comparison:

@@ -31,6 +31,7 @@ from stallscope.orders.result import (
 from stallscope.orders.run_ops import measure_op
 from stallscope.orders.search import cheapest, failures
 from stallscope.stats import PAIRS
+from stallscope.units import repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -171,7 +172,7 @@ def add_candidates(
                 if is_over():
                     return
         except Exception as error:  # noqa: BLE001 - the user's ops and files, in an odd place
-            notes.append(f"a change could not be tried: {error!r:.160}")
+            notes.append(f"a change could not be tried: {repr_of(error):.160}")
 
 
 def choose_finalists(evaluator: OrderEvaluator, lap_s: float, deadline_ns: int) -> list[int]:

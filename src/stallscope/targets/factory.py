@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stallscope.errors import TargetError
 from stallscope.hooks import find_ops
 from stallscope.hooks.probe import start_method
+from stallscope.units import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +108,8 @@ def _import(name: str) -> ModuleType:
 
 
 def _raised(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = said_by(error)
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _is_ours(frame.filename)]
     return f"{text} ({own[-1].filename}, line {own[-1].lineno})" if own else text

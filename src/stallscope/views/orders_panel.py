@@ -26,7 +26,7 @@ from stallscope.orders.result import (
 )
 from stallscope.orders.text import factor_text, sentence, verdict
 from stallscope.stats import INTERVAL
-from stallscope.units import printable, seconds
+from stallscope.units import printable, said_by, seconds
 from stallscope.views.document import Notes, Table, html
 from stallscope.views.panels import CopyButton, Panel, dropdown, image, saying
 
@@ -379,4 +379,6 @@ class Board:
         except StallscopeError as error:
             self._say(str(error))
         except Exception as error:  # noqa: BLE001 - the user's own, out of an op
-            self._say(printable(f"That did not work. {type(error).__name__}: {error}", 600))
+            self._say(
+                printable(f"That did not work. {type(error).__name__}: {said_by(error)}", 600)
+            )
