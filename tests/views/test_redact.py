@@ -182,6 +182,15 @@ def test_of_texts(told, left):
     assert (left or told) == found.notes[0]
 
 
+def test_functions_that_were_sampled_stay():
+    """A sentence that names one of them says which."""
+    stack = "Ward.qrumble_wug (/home/me/mine.py:3)"
+    found = Finding("slow-samples", "most of it is in qrumble_wug (mine.py:3)", 0.5, {}, 0.9, "")
+    diagnosis = replace(a_diagnosis(found, parts=False), flame=a_flame({stack: 1.0}))
+
+    assert "most of it is in qrumble_wug (…)" == diagnosis.redacted().verdict.title
+
+
 def test_alike_stays_alike():
     """Patterns and counters need to know that two files are two, and one is one."""
     run = built("run_of_samples")

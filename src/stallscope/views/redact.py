@@ -237,6 +237,10 @@ def _names_in_code(result: SavedResult) -> Iterator[str]:
         for column in _OF_CODE & set(rows.columns):
             found = rows[column].drop_nulls().unique().cast(pl.String)
             yield from (name for name in found if not _SLASHES & set(name))
+        stacks = rows["stack"].unique() if "stack" in rows.columns else ()
+        seen = {text for stack in stacks for text in stack.split(";")}
+        functions = (_FRAME.fullmatch(text) for text in seen)
+        yield from (one[1] for one in functions if one and not _SLASHES & set(one[1]))
 
 
 def _with_parts(result: SavedResult) -> Iterator[SavedResult]:
