@@ -47,9 +47,13 @@ _OLDEST: Final = 2
 _COST_SHARE: Final = 0.004
 """Recording may cost this share of the batches' time; else only every k-th batch is recorded. Less
 than half of the promised 1%: a word's cost is an estimate, and going on and off costs, too."""
-_WORD_NS: Final = (200, 1400)
+_WORD_NS: Final = (200, 2000)
 """What a word costs with the hook around it: in a row (`tests/benchmarks/span_cost.py`), and
 between ops that use the caches (`tests/benchmarks/overhead.py`)."""
+_SELDOM: Final = 8
+"""From one recorded batch in so many on, the hooks come off in between. Where they go on and off at
+every other batch, that costs more than a hook that only calls its original: Python forgets what it
+has learned of the calls of a class that changes."""
 _CROWDING: Final = 80
 """Time between two words over the time by which that makes a word dearer."""
 _FIRST_BATCHES: Final = 8
@@ -307,7 +311,8 @@ class Hooks:
             self._recorder.mark(Tag.EPOCH, self._epoch)
         number, self._batches = self._batches, self._batches + 1
         if number >= _FIRST_BATCHES and not is_chosen(number, self._every):
-            self._inside.suspend()
+            if self._every >= _SELDOM:
+                self._inside.suspend()
             self._recorder.mark(Tag.SKIPPED, max(self.number, 0))
             return False
         self._inside.resume()
