@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
-
-    from torch.utils.data import DataLoader
 
     from stallscope.diagnose.result import Finding
 
@@ -22,7 +20,7 @@ class Question:
     name: str
     asked: str
     """Where, and in which words."""
-    make: Callable[[Path], DataLoader]
+    make: Callable[[Path], Iterable[object]]
     """Make the loader; files go into the folder."""
     step_s: float
     """The step's length, seconds."""

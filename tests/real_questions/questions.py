@@ -25,6 +25,7 @@ from torchvision import transforms
 from real_questions import Question
 from real_questions.computing import COMPUTING
 from real_questions.keeping import KEEPING
+from real_questions.later import LATER
 from real_questions.making import MAKING
 from real_questions.reading import READING
 
@@ -557,5 +558,6 @@ KINDS = (
     *MAKING,
     *KEEPING,
     *COMPUTING,
+    *LATER,
 )
 """Further kinds of questions: `several` are ours, without a set-up that is known."""
