@@ -296,7 +296,7 @@ class _Vectors(Dataset):
 
 
 class Uncollated:
-    """A loader whose batches are taken apart again, as each was collated."""
+    """A loader whose batches are taken apart again, as they were collated."""
 
     def __init__(self, loader: DataLoader) -> None:
         self.loader = loader
@@ -548,7 +548,7 @@ LATER = (
         _OWN,
         r"__getitem__|glob",
         r"once|beforehand",
-        "",
+        "right",
     ),
     Question(
         "radiographs",
@@ -558,7 +558,7 @@ LATER = (
         (*_OWN, "transforms"),
         r"XRayResizer|resize",
         r"OpenCV|cv2|Pillow|beforehand|once|store",
-        "",
+        "right",
     ),
     Question(
         "networkx",
@@ -568,7 +568,7 @@ LATER = (
         ("sending",),
         r"[Ss]ending",
         r"objects|leave out|only what",
-        "",
+        "right",
     ),
     Question(
         "shuffle-buffer",
@@ -578,7 +578,7 @@ LATER = (
         ("start-up",),
         r"every epoch",
         r"buffer",
-        "",
+        "healthy: wrong",
     ),
     Question(
         "genes",
@@ -588,7 +588,7 @@ LATER = (
         _OWN,
         r"__getitem__",
         r"slice|then select|in NumPy|contiguous",
-        "",
+        "one-transform: wrong lever",
     ),
     Question(
         "actions",
@@ -598,7 +598,7 @@ LATER = (
         (*_OWN, "decode"),
         r"_query_hf_dataset|__getitem__|_to_torch",
         r"column",
-        "",
+        "one-transform: wrong lever",
     ),
     Question(
         "recordings",
@@ -608,7 +608,7 @@ LATER = (
         (*_OWN, "storage-bandwidth"),
         r"load_audio_with_duration|read",
         r"only|part|mmap",
-        "",
+        "one-transform: wrong lever",
     ),
     Question(
         "uncollate",
@@ -616,9 +616,9 @@ LATER = (
         uncollated,
         0.004,
         ("main-process",),
-        r"uncollate",
+        r"[Uu]ncollate",
         r"collate_fn|worker|vector|whole batch|once",
-        "",
+        "cpu-saturated: wrong",
     ),
     Question(
         "without-repetition",
@@ -628,7 +628,7 @@ LATER = (
         _OWN,
         r"__getitem__",
         r"replace|Generator|integers|permut",
-        "",
+        "one-transform: wrong lever",
     ),
     Question(
         "albumentations",
@@ -638,7 +638,7 @@ LATER = (
         (*_OWN, "transforms"),
         r"",
         r"uint8",
-        "",
+        "transforms: wrong lever",
     ),
     Question(
         "colour-jitter",
@@ -648,7 +648,7 @@ LATER = (
         (*_OWN, "transforms"),
         r"ColorJitter",
         r"device|GPU",
-        "",
+        "one-transform: wrong lever",
     ),
     Question(
         "scalars",
@@ -658,7 +658,7 @@ LATER = (
         ("collate", *_OWN),
         r"NodeCollator|__call__|collat|TensorDataset|__getitem__|[Tt]ensor",
         r"stack|one tensor|whole batch|__getitems__|batch_size=None",
-        "",
+        "sending: wrong",
     ),
     Question(
         "meshes",
@@ -667,8 +667,8 @@ LATER = (
         0.01,
         _OWN,
         r"select_sampling_method|__getitem__|query",
-        r"once|beforehand",
-        "",
+        r"beforehand",
+        "one-transform, by to_numpy: wrong lever",
     ),
     Question(
         "spawned",
@@ -678,7 +678,7 @@ LATER = (
         ("start-up",),
         r"every epoch",
         r"persistent_workers|fewer workers",
-        "",
+        "inconclusive: wrong",
     ),
     Question(
         "dozen-files",
@@ -688,7 +688,7 @@ LATER = (
         ("storage-latency", *_OWN),
         r"wait|load|__getitem__",
         r"shard|one file|more workers|at once",
-        "",
+        "storage-latency, as it sleeps: wrong lever",
     ),
     Question(
         "sum-of-lists",
@@ -698,7 +698,7 @@ LATER = (
         _OWN,
         r"tokenize",
         r"once|beforehand|extend|chain",
-        "",
+        "right",
     ),
 )
 """In the order in which they were found."""
