@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_rgba
 from support.build_run import a_run, steps_of
 from support.chart_texts import check_texts, texts
-from support.virtual_loop import a_loop, together
+from support.virtual_loop import a_loop, on_device, together
 
 from stallscope.charts import exposed, timeline, waits
 from stallscope.charts.timeline import LOOP
@@ -35,6 +35,7 @@ def saving(step):
 
 ODD_LOOPS = {
     "stalls": a_loop(uneven, using=QUICK, h2d=1.0),
+    "on a device": on_device(a_loop(uneven, using=QUICK), 0.002, 0.06),
     "no stall": a_loop(MAKING, using={"forward": 90.0}, unpickle=0.1),
     "main process": a_loop(uneven, workers=0, using=saving),
     "one step": a_loop(uneven, batches=1, warmup=0),
@@ -81,6 +82,16 @@ class TestTimeline:
 
         lanes = [label.get_text() for label in ax.get_yticklabels()]
         assert ["worker 0", "worker 1", "worker 2", "worker 3", LOOP] == lanes
+
+    def test_has_a_lane_for_a_device_that_works_behind_the_loop(self):
+        """Between the workers and the loop, with its name below; stalls are where it is idle."""
+        figure = timeline.figure(ODD_LOOPS["on a device"])
+
+        ax = figure.axes[0]
+        lanes = [label.get_text() for label in ax.get_yticklabels()]
+        rows = dict(zip(lanes, ax.get_yticks(), strict=True))
+        assert rows["worker 3"] < rows["device"] < rows[LOOP]
+        assert any("device: GPU" in text for text in words(figure))
 
     def test_writes_the_number_of_the_awaited_batch_in_both_lanes(self):
         """Once where it is made, once where it is used."""

@@ -113,6 +113,16 @@ class TestDevice:
 
         assert "main-process" == idle_device(facts).code
 
+    @pytest.mark.parametrize(("setup", "says"), [({"simulated": True}, True), ({}, False)])
+    def test_a_device_whose_own_time_is_known_is_judged_by_that(self, setup, says):
+        """Also a simulated one; events of a GPU beside a step on the host say nothing."""
+        found = idle_device(
+            known(**CALM, setup={"simulated": False} | setup, device_busy_share=0.3)
+        )
+
+        assert says == (found is not None)
+        assert not says or "the device is busy for 30%" in found.title
+
     def test_without_a_gpu_nothing_is_said_of_one(self):
         """What was not read is not judged."""
         assert idle_device(known(**CALM)) is None

@@ -58,7 +58,7 @@ def beside(stage, begin, end, *, batch=0, kind="other"):
 
 def stall(begin, end, *, batch=0, step=0, epoch=0):
     """A row of the stalls."""
-    return (0, step, epoch, batch, 0, ns(begin), ns(end), (end - begin) / 1e3)
+    return (0, step, epoch, batch, 0, ns(begin), ns(end), (end - begin) / 1e3, 0.0)
 
 
 def frame(rows, schema):
@@ -331,7 +331,9 @@ class TestExactSums:
     def test_milestones_stay_in_order_and_inside(self, rows, windows):
         """Each section begins where the one before ends, within the window of the stall."""
         deliveries = [(0, WORKER, 0, 0, number, *row[:6]) for number, row in enumerate(rows)]
-        waits = [(0, step, 0, step, 0, *sorted(window), 0.0) for step, window in enumerate(windows)]
+        waits = [
+            (0, step, 0, step, 0, *sorted(window), 0.0, 0.0) for step, window in enumerate(windows)
+        ]
         found = lifecycle_of(frame(waits, STALLS), frame(deliveries, DELIVERIES), frame([], SPANS))
 
         assert (np.diff(found.moments_ns, axis=1) >= 0).all()
@@ -367,6 +369,16 @@ class TestStalls:
 
         assert [(ns(60), ns(105), 0.045)] == found.select("start_ns", "end_ns", "stall_s").rows()
         assert found.schema == pl.Schema(STALLS)
+
+    def test_is_the_end_of_a_wait_in_which_the_device_is_idle(self):
+        """What a device that works behind the host hides is no stall, nor what nobody knows."""
+        steps = frame([step(50.0, start_ms=100 * i, number=i) for i in range(4)], STEPS)
+        hidden = steps.with_columns(hidden_s=pl.Series([0.0, 0.03, 0.0495, None]))
+
+        found = find_stalls(hidden)
+
+        expected = [(ns(0), ns(50), 0.05, 0.0), (ns(130), ns(150), 0.02, 0.03)]
+        assert expected == found.select("start_ns", "end_ns", "stall_s", "hidden_s").rows()
 
     def test_needs_to_know_when(self):
         """Steps whose waits were not timed have no stalls."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from stallscope.run.decode import BATCHES, SAMPLES
-from stallscope.run.result import STARTUP, STEPS, Run, Settings
+from stallscope.run.result import DEVICE, STARTUP, STEPS, Run, Settings
 from support.build_run import deliveries_of, kind_of, spans_of, waits_of
 
 Times = Mapping[str, float]
@@ -64,6 +64,17 @@ def together(*runs: Run) -> Run:
     )
     joined = {name: pl.concat([getattr(run, name) for run in runs]) for name in tables}
     return replace(runs[0], **joined)
+
+
+def on_device(run: Run, copy_s: float, work_s: float) -> Run:
+    """The same loop on a device that works behind it, so long for each batch."""
+    rows, free_ns = [], 0
+    for begin_ns in run.all_steps["end_ns"]:
+        for kind, length_s in (("h2d", copy_s), ("step", work_s)):
+            start_ns = max(begin_ns, free_ns)
+            free_ns = start_ns + round(length_s * 1e9)
+            rows.append((0, "GPU", kind, start_ns, free_ns))
+    return replace(run, device_work=pl.DataFrame(rows, DEVICE, orient="row"))
 
 
 class Simulation:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support import trace_format
 from support.build_run import a_run, deliveries_of, resources_of, spans_of, steps_of
 from support.trace_format import faults, ns, slices, trace_of
-from support.virtual_loop import a_loop, together
+from support.virtual_loop import a_loop, on_device, together
 
 import stallscope as ss
 from stallscope.run.result import Settings
@@ -34,6 +34,7 @@ def elsewhere(run):
 
 PLANTED = {
     "loop": a_loop(MAKING, workers=2, using=USING, h2d=3.0),
+    "on a device": on_device(a_loop(MAKING, workers=2, using=USING), 0.002, 0.03),
     "main process": a_loop(MAKING, workers=0, using=USING),
     "thinned": a_loop(MAKING, recorded=5),
     "epochs": a_loop(MAKING, batches=6, epochs=5),
@@ -249,6 +250,22 @@ class TestSlices:
 
         assert ("stall", "terrible") == (stall["name"], stall["cname"])
         assert "RandomMask" in stall["args"]["consists_of"]
+
+    def test_a_device_that_works_behind_the_host_has_a_track_of_its_own(self):
+        """When it had work, by kind, and where nobody knows."""
+        run = PLANTED["on a device"]
+        trace = trace_of(run)
+        threads = {
+            number for number, name in names(trace, "thread_name").items() if name == "device"
+        }
+        told = [
+            (one["name"], ns(one["ts"]))
+            for cat in ("h2d", "step")
+            for one in slices(trace, cat)
+            if one["tid"] in threads
+        ]
+
+        assert sorted(told) == sorted(run.device_work.select("kind", "start_ns").rows())
 
     def test_of_a_simulated_step_say_so(self):
         """In the name of each, and beside them."""

@@ -48,6 +48,7 @@ LONG: Final = 0.3
 """A stall that takes less of the longest one in the window has no arrow."""
 MOST_LANES: Final = 16
 LOOP: Final = "training loop"
+DEVICE: Final = "device"
 ORDER: Final = ("fetch", "decode", "transform", "other", "collate")
 """In which a batch's kinds are drawn."""
 UNKNOWN: Final[dict[str, Any]] = {
@@ -93,6 +94,7 @@ class Layout:
         long: the long stalls; rows of `Timeline.stalls`.
         arrows: those whose worker is shown, so that an arrow can lead to them.
         loop: row of the training loop.
+        device: row of a device that works behind the host; None where there is none.
         called: the names that fit into none of their parts, each with its place in seconds.
         bottom: where everything ends, in lanes.
     """
@@ -109,7 +111,8 @@ class Layout:
         matters = pl.col("stall_s") >= LONG * pl.col("stall_s").max()
         self.long = stalls.filter(matters, pl.col("left_s") >= 0).head(MOST_ARROWS).to_dicts()
         self.arrows = [stall for stall in self.long if stall["worker"] in self.lanes]
-        self.loop = len(self.lanes) + _GAP
+        self.device = len(self.lanes) + _GAP if found.device.height else None
+        self.loop = len(self.lanes) + _GAP + (0 if self.device is None else 1 + _GAP)
         self.called = list(self._called())
         rows = max((placed.row + 1 for _, placed in self.called), default=0)
         self.bottom = self.loop + _BELOW + _NAME_ROW * rows
@@ -177,8 +180,11 @@ def picture(
     made = Sheet(title, _notes(run, layout, where), [lane * (layout.bottom + 0.55) + AXIS + 0.35])
     (ax,) = made.parts
     linear_time(ax, found.length_s)
-    names = [*map(worker_name, layout.lanes), LOOP]
-    ax.set_yticks([*layout.lanes.values(), layout.loop], names)
+    rows = {row: worker_name(worker) for worker, row in layout.lanes.items()} | {layout.loop: LOOP}
+    if layout.device is not None:
+        rows[layout.device] = DEVICE
+        _draw_device(ax, layout, layout.device)
+    ax.set_yticks([*rows], [*rows.values()])
     ax.set_ylim(layout.bottom, -0.55)
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
@@ -206,6 +212,8 @@ def _notes(run: Run, layout: Layout, where: str) -> list[str]:
     window = f"{seconds(found.length_s)} {where}, {count(steps.height, 'step')}"
     batch = "white: no batch in hand · within a batch, its samples' times are put together by kind"
     lines = [f"{window} · {batch}"]
+    if found.device.height:
+        lines.append(f"{DEVICE}: {printable(run.device or '')}; white: it has nothing to do")
     if steps["epoch"].n_unique() > 1:
         lines.append("the batches' numbers begin again in each epoch")
     ranks = run.all_steps["rank"].n_unique()
@@ -224,7 +232,7 @@ def _key(found: Timeline) -> Iterator[tuple[str, Any]]:
             yield kind, COLOURS[kind]
     if not found.blocks["recorded"].all():
         yield "not recorded", UNKNOWN
-    drawn = {*found.sends["kind"], *found.uses["kind"]}
+    drawn = {*found.sends["kind"], *found.uses["kind"], *found.device["kind"]}
     for name, kinds in (("send", {"send"}), ("copy", {"pin", "h2d"}), ("step", {"step"})):
         if kinds & drawn:
             yield name, COLOURS["h2d" if name == "copy" else name]
@@ -268,6 +276,13 @@ def _draw_send(ax: Axes, sent: dict[str, Any], layout: Layout) -> None:
         middle = row + (_LOOP_HALF if pins else _HALF) + 0.02 + _SEND / 2
         look: dict[str, Any] = {"color": COLOURS[sent["kind"]], "lw": 0.8}
         _box(ax, sent["start_s"], sent["end_s"], middle, _SEND / 2, **look)
+
+
+def _draw_device(ax: Axes, layout: Layout, row: float) -> None:
+    """When the device had work; white: it was idle."""
+    for work in layout.found.device.iter_rows(named=True):
+        look = UNKNOWN if work["kind"] is None else {"color": COLOURS[work["kind"]], "lw": 0}
+        _box(ax, work["start_s"], work["end_s"], row, _HALF, **look)
 
 
 def _draw_loop(ax: Axes, layout: Layout) -> None:

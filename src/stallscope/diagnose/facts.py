@@ -27,11 +27,13 @@ from stallscope.stages import (
     COLLATE,
     END_OF_EPOCH,
     FORWARD,
+    H2D,
     OPTIMIZER,
     SEND,
     WORK_KINDS,
 )
 from stallscope.stalls.causes import slow_sample_limit
+from stallscope.stalls.lifecycle import IntervalUnion
 from stallscope.stalls.loop_time import LoopBreakdown, loop_breakdown
 from stallscope.stalls.thresholds import HARDLY, SLOW_SAMPLE
 from stallscope.stats import stall_interval
@@ -58,6 +60,8 @@ _USUAL_THREADS: Final = 3
 _MOSTLY: Final = 0.5
 _NOTED_THREADS: Final = 0.1
 """Cores that a worker's other threads keep busy, below which they explain no waiting."""
+_WAITED_S: Final = pl.sum_horizontal("wait_s", "restart_s") - pl.col("hidden_s").fill_null(0.0)
+"""What a step's wait costs at most."""
 _OF_BATCHES: Final = frozenset({COLLATE.name, SEND.name})
 _MODEL: Final = (FORWARD.name, BACKWARD.name, OPTIMIZER.name)
 _NOT_OWN: Final = (*_MODEL, END_OF_EPOCH.name)
@@ -171,8 +175,9 @@ def making(run: Run, workers: int) -> BatchTimes | None:
     made = known.with_columns(made_s=made_s).drop_nulls("made_s")
     if made.is_empty() or steps.is_empty():
         return None
-    used_s = steps.select(pl.sum_horizontal("h2d_s", "step_s", "other_s").mean()).item()
-    waited_s = steps.select(pl.sum_horizontal("wait_s", "restart_s").mean()).item()
+    # While a device that works behind the host has work, the loop's wait is the batch's use
+    used_s = steps.select(pl.sum_horizontal("h2d_s", "step_s", "other_s", "hidden_s").mean()).item()
+    waited_s = steps.select(_WAITED_S.mean()).item()
     length_s = steps.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
     queued_s = length_s * pl.col("queued_share").fill_null(0.0) / pl.col("many")
     taken = {name: pl.col("made_s").quantile(at) for name, at in _QUARTILES.items()}
@@ -200,7 +205,8 @@ def making(run: Run, workers: int) -> BatchTimes | None:
 def _handover(steps: pl.DataFrame, made: pl.DataFrame) -> HandoverTimes | None:
     """What batches take from their workers to the loop; None where none was seen to arrive."""
     known = steps.join(made.drop_nulls("arrived_ns"), on=["rank", "epoch", "batch"])
-    begins_ns = pl.max_horizontal("start_ns", "made_ns")
+    idle_ns = pl.col("start_ns") + (pl.col("hidden_s").fill_null(0.0) * 1e9).cast(pl.Int64)
+    begins_ns = pl.max_horizontal(idle_ns, "made_ns")
     waited_ns = (pl.min_horizontal("arrived_ns", "end_ns") - begins_ns).clip(0)
     period_s = pl.sum_horizontal("wait_s", "h2d_s", "step_s", "other_s")
     low = known.select(pl.col("made_s"), waited_ns / 1e9, period_s).quantile(_QUARTILES["low_s"])
@@ -242,11 +248,11 @@ def starts(run: Run, setup: Setup) -> Starts:
         run: the loop as it is.
         setup: what is known of the loader.
     """
-    waited_s = pl.sum_horizontal("wait_s", "restart_s")
     period_s = pl.sum_horizontal("wait_s", "restart_s", "h2d_s", "step_s", "other_s")
     steps = (
-        run.all_steps.drop_nulls("wait_s")
-        .with_columns(waited_s=waited_s, period_s=period_s)
+        run.steps(steady=False)
+        .drop_nulls("wait_s")
+        .with_columns(waited_s=_WAITED_S, period_s=period_s)
         .with_columns(place=pl.int_range(pl.len()).over("rank", "epoch"))
     )
     if steps.is_empty():
@@ -407,6 +413,10 @@ class Facts:
     """What each of these patterns says."""
     own_parts: dict[str, float] = field(default_factory=dict)
     """Share (0 to 1) of the loop's time in each of its parts that are neither waiting nor model."""
+    device_busy_share: float | None = None
+    """Share (0 to 1) of the loop's time in which a device behind the host had work ..."""
+    device_copy_share: float | None = None
+    """... and in which that was copying; None where the host is the device, or nobody knows."""
     model_share: float = 0.0
     """The same of `forward`, `backward` and the optimizer."""
     stage_s: dict[str, float] = field(default_factory=dict)
@@ -629,6 +639,8 @@ def facts(run: Run, setup: Setup) -> Facts:
         patterns=dict(waits.group_by("pattern").agg(pl.col("share").sum()).iter_rows()),
         titles=dict(named.select("pattern", "title").iter_rows()),
         own_parts={name: part for name, part in own.items() if name not in _NOT_OWN},
+        device_busy_share=_device_share(run, time),
+        device_copy_share=_device_share(run, time, H2D.kind),
         model_share=sum(own.get(name, 0.0) for name in _MODEL),
         stage_s=dict(run.stages().reverse().select("stage", "p50_s").iter_rows()),
         whole_batches=_whole_batches(run),
@@ -665,7 +677,44 @@ def _parts_of_step(run: Run, time: LoopBreakdown | None) -> dict[str, float]:
         return {}
     in_loop = pl.col("busy_share").is_null() & pl.col("kind").is_in(["step", "other"])
     rows = run.stages().filter(in_loop).select("stage", "busy_s")
-    return {stage: time.share(busy_s) for stage, busy_s in rows.iter_rows()}
+    shares = {stage: time.share(busy_s) for stage, busy_s in rows.iter_rows()}
+    if run.device is None:
+        return shares
+    idle = {stage: time.share(idle_s) for stage, idle_s in _while_idle(run).iter_rows()}
+    return {name: part if name in _MODEL else idle.get(name, 0.0) for name, part in shares.items()}
+
+
+def _while_idle(run: Run) -> pl.DataFrame:
+    """How long the loop is in each of its parts while the device has nothing to do, in seconds.
+
+    Inside of a step it is not known when that is: there nothing is claimed.
+    """
+    steady = run.steps().select("rank", "epoch", "batch").unique()
+    parts = run.side_spans.filter(
+        pl.col("worker").is_null(), pl.col("kind").is_in(["step", "other"])
+    ).join(steady, on=["rank", "epoch", "batch"], how="semi")
+    columns = ("rank", "start_ns", "end_ns")
+    busy, within = (
+        [table[name].cast(pl.Int64).to_numpy() for name in columns]
+        for table in (run.device_work, parts)
+    )
+    idle_ns = within[2] - within[1] - IntervalUnion(*busy).within(*within)
+    return (
+        parts.select(pl.col("stage").cast(pl.String), idle_s=pl.Series(idle_ns) / 1e9)
+        .group_by("stage")
+        .agg(pl.col("idle_s").sum())
+    )
+
+
+def _device_share(run: Run, time: LoopBreakdown | None, kind: str | None = None) -> float | None:
+    """Share of the loop's time in which its device had work, or work of a kind."""
+    ends_ns, work = run.steps()["end_ns"].drop_nulls().to_numpy(), run.device_work
+    if time is None or not ends_ns.size or work.is_empty() or work["kind"].null_count():
+        return None
+    these = work if kind is None else work.filter(pl.col("kind") == kind)
+    first_ns, last_ns = int(ends_ns.min()), int(ends_ns.max())
+    inside_ns = these["end_ns"].clip(first_ns, last_ns) - these["start_ns"].clip(first_ns, last_ns)
+    return float(inside_ns.sum()) / max(last_ns - first_ns, 1)
 
 
 def _megapixels(run: Run) -> float | None:

@@ -663,19 +663,28 @@ def computes_in_python(facts: Facts) -> Finding | None:
 
 
 def idle_device(facts: Facts) -> Finding | None:
-    """Batches are there and the GPU is idle all the same: the host is too slow for it."""
-    busy = facts.use.gpu_busy_share
-    if not facts.setup.on_gpu or busy is None or busy >= thresholds.IDLE_DEVICE:
+    """Batches are there and the device is idle all the same: the host is too slow for it."""
+    setup = facts.setup
+    by_driver = facts.use.gpu_busy_share if setup.on_gpu else None
+    by_events = facts.device_busy_share if setup.on_gpu or setup.simulated else None
+    told = [one for one in (by_driver, by_events) if one is not None]
+    busy = min(told, default=1.0)
+    if busy >= thresholds.IDLE_DEVICE:
         return None
     if facts.stall_share >= HARDLY:
         return None
     return finding(
         causes.MAIN_PROCESS,
         facts,
-        f"no batch is missing, and the GPU is busy for {share(busy)} of the time only",
+        f"no batch is missing, and the {'GPU' if setup.on_gpu else 'device'} is busy for "
+        f"{share(busy)} of the time only",
         severity=1 - busy,
         clearly=clear(busy, thresholds.IDLE_DEVICE, 0.2),
-        evidence={"gpu_busy_share": busy, "stall_share": facts.stall_share},
+        evidence={
+            "gpu_busy_share": by_driver,
+            "device_busy_share": by_events,
+            "stall_share": facts.stall_share,
+        },
         where="profile the step: .item(), logging, kernels that are too small",
     )
 
@@ -684,7 +693,9 @@ def copies(facts: Facts) -> Finding | None:
     """Copying batches to the device, or to pinned memory, takes a good part of the loop."""
     if facts.time is None:
         return None
-    direct = facts.time.share(facts.time.h2d_s)
+    direct = facts.device_copy_share
+    if direct is None:
+        direct = facts.time.share(facts.time.h2d_s)
     pinning = facts.stall_share * facts.exposure.of(PIN)
     if direct + pinning < thresholds.OWN_PART:
         return None

@@ -49,6 +49,7 @@ from stallscope.diagnose.exposure import (
     TRANSFORM,
     UNATTRIBUTED,
 )
+from stallscope.stalls.loop_time import UNKNOWN
 from stallscope.stalls.thresholds import HARDLY, OTHERS
 from stallscope.units import count, share
 
@@ -95,6 +96,8 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
     missing = too_short(facts)
     if missing:
         return (inconclusive(facts, missing, "more batches, or a larger budget_s"),)
+    if facts.time is not None and not facts.time.is_known:
+        return (inconclusive(facts, UNKNOWN, "a device of torch's with events, and one alone"),)
     found = findings(facts)
     verdict = _first(facts, found)
     if verdict.cause == causes.HEALTHY and not facts.setup.has_step:
@@ -198,6 +201,7 @@ def healthy(facts: Facts) -> Finding:
             "stall_share": facts.stall_share,
             "stall_share_low": facts.stall_low,
             "stall_share_high": facts.stall_high,
+            "device_busy_share": facts.device_busy_share,
             "headroom_factor": gain.factor if gain else None,
             "headroom_factor_low": gain.low if gain else None,
             "headroom_factor_high": gain.high if gain else None,

@@ -143,9 +143,10 @@ def others_in_use() -> int:
 _TRIES: Final = 3
 _LOOKS: Final = 8
 """Steps in which a device is looked for: a batch is moved to it in the first one, or never."""
-_READS: Final = 24
-"""From so many events on those that have been reached are read, together: one by one between two
+_READS: Final = 12
+"""So many events are read together, when the last of them has been reached: one by one between two
 steps each would cost several times as much, with nothing of ours in the caches."""
+_POLL_S: Final = 5e-5
 
 
 class EventClock:
@@ -162,38 +163,53 @@ class EventClock:
 
     def __init__(self, device: AsyncDevice, write: Callable[[int, int, int], object]) -> None:
         self._device = device
-        self._record = device.record
         self._write = write
         self._pending: deque[tuple[Edge, Any]] = deque()
         self._spare: list[Any] = []
         self._last, self._at_ns = self._compared()
+        self.edge = self._writer()
+        """Call it with an `Edge`: what was given until now ends here."""
         write(Edge.START, self._at_ns, 0)
 
-    def edge(self, edge: Edge) -> None:
-        """What was given until now ends here."""
-        event = self._spare.pop() if self._spare else self._device.event()
-        self._record(event)
-        pending = self._pending
-        pending.append((edge, event))
-        if len(pending) >= _READS:
-            for _ in range(_READS):
-                if not pending[0][1].query():
-                    return
-                self._read(*pending.popleft())
+    def _writer(self) -> Callable[[Edge], None]:
+        """A closure, because it runs between two steps of a loop."""
+        pending, spare, read = self._pending, self._spare, self._read
+        record, new = self._device.record, self._device.event
+
+        def edge(edge: Edge) -> None:
+            event = spare.pop() if spare else new()
+            record(event)
+            pending.append((edge, event))
+            if len(pending) >= 2 * _READS and pending[_READS - 1][1].query():
+                read(_READS)
+
+        return edge
+
+    def wait_for(self, edges: int) -> None:
+        """Wait until no more edges than that are under way; for a loop of our own."""
+        while len(self._pending) > edges:
+            while not self._pending[0][1].query():
+                time.sleep(_POLL_S)
+            self._read(1)
 
     def end(self) -> None:
         """Wait for the device, read what is left, and compare the clocks once more."""
         event, host_ns = self._compared()
-        while self._pending:
-            self._read(*self._pending.popleft())
-        at_ns = self._at_ns + _ns_between(self._last, event)
+        self._read(len(self._pending))
+        at_ns = self._at_ns + round(self._last.elapsed_time(event) * 1e6)
         self._write(Edge.END, at_ns, host_ns - at_ns)
 
-    def _read(self, edge: Edge, event: Any) -> None:
-        self._at_ns += _ns_between(self._last, event)
-        self._spare.append(self._last)
-        self._last = event
-        self._write(edge, self._at_ns, 0)
+    def _read(self, many: int) -> None:
+        """So many edges, which have been reached, the earliest first."""
+        last, at_ns, write = self._last, self._at_ns, self._write
+        take, give = self._pending.popleft, self._spare.append
+        for _ in range(many):
+            edge, event = take()
+            at_ns += round(last.elapsed_time(event) * 1e6)
+            give(last)
+            last = event
+            write(edge, at_ns, 0)
+        self._last, self._at_ns = last, at_ns
 
     def _compared(self) -> tuple[Any, int]:
         """An event of an idle device, and when it was reached: the narrowest of some tries."""
@@ -208,10 +224,6 @@ class EventClock:
             found.append((after_ns - before_ns, number, (event, (before_ns + after_ns) // 2)))
         event, host_ns = min(found)[2]
         return event, host_ns
-
-
-def _ns_between(earlier: Event, later: Any) -> int:
-    return round(earlier.elapsed_time(later) * 1e6)
 
 
 class DeviceMarks:
@@ -238,8 +250,8 @@ class DeviceMarks:
         """Whether there is one; asked in each step."""
 
     def look(self) -> None:
-        """Begin, if there is a device by now."""
-        if get_ident() != self._thread:
+        """Begin, if there is a device by now; of a loop in another thread nothing is claimed."""
+        if not self.looks:
             return
         self.looks -= 1
         try:
@@ -247,8 +259,9 @@ class DeviceMarks:
             if device is not None:
                 self.looks = 0
                 self._marks.say(device=device.name)
-                self._clock = EventClock(device, self._write)
-                self.on = True
+                if get_ident() == self._thread:
+                    self._clock = EventClock(device, self._write)
+                    self.on = True
         except Exception as error:  # noqa: BLE001 - ours is never the user's
             self._fail(error)
 
@@ -335,11 +348,11 @@ class SimulatedDevice:
         copy_stream: bool = False,
         drift: float = 2e-5,
     ) -> None:
-        self.name = "simulated device that runs behind the host"
+        self.name = "simulated device behind the host"
         self.depth = depth
         self._rates = {False: pageable_bytes_per_s, True: pinned_bytes_per_s}
         self._copies_beside = copy_stream
-        self._drift = drift
+        self._rate = 1 + drift
         self._origin_ns = perf_counter_ns() - 7_000_000_000
         self._free_ns = {STEP: 0, COPY: 0}
         self._queue: deque[int] = deque()
@@ -395,7 +408,7 @@ class SimulatedDevice:
 
     def shows(self, at_ns: int) -> int:
         """What its own clock shows at a time of the host's, ns."""
-        return round((at_ns - self._origin_ns) * (1 + self._drift) / _TICK_NS) * _TICK_NS
+        return int((at_ns - self._origin_ns) * self._rate) // _TICK_NS * _TICK_NS
 
     def _give(self, stream: str, kind: str, length_ns: int) -> int:
         SimulatedDevice.latest, self.given_ns = ref(self), perf_counter_ns()
@@ -432,9 +445,10 @@ class SimulatedEvent:
         """
         if perf_counter_ns() < max(self.reached_ns, later.reached_ns):
             raise RuntimeError("both events have to be reached before their distance is known")
-        shown_ns = self._device.shows(later.reached_ns) - self._device.shows(self.reached_ns)
-        distance: float = _FLOAT.unpack(_FLOAT.pack(shown_ns / 1e6))[0]
-        return distance
+        shows = self._device.shows
+        distance = (shows(later.reached_ns) - shows(self.reached_ns)) / 1e6
+        exact: float = _FLOAT.unpack(_FLOAT.pack(distance))[0]
+        return exact
 
 
 def _sleep_until(at_ns: int) -> None:

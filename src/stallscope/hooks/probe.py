@@ -72,7 +72,7 @@ class Probe:
         self._scoped = scoped
         self._modules = list(modules)
         self.works_behind: AsyncDevice | None = None
-        """What a recording's own steps compute on, where that is not the host itself."""
+        """What a recording's own steps compute on, as far as that is known beforehand."""
         self.failures = place.failures
         self._patches = Patches(self.failures)
         self._here = threading.local()
@@ -138,8 +138,7 @@ class Probe:
                 self._wrappers.put_on()
         with self.failures.within("what the workers do"):
             self._put_entry(torch_worker)
-        if self.works_behind is not None or not self._scoped:
-            self.device.look()
+        self.device.look()
         with self.failures.within("the copies into pinned memory"):
             self._patches.put(torch_pin, "pin_memory", self._pinning(torch_pin.pin_memory))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
     from stallscope.hooks.device_time import AsyncDevice
     from stallscope.targets.target import Target
+
+
+_AHEAD: Final = 8
+"""Steps that a loop of our own gives a device before it waits: it is never idle for that."""
 
 
 class HostClock:
@@ -117,8 +121,13 @@ class DeviceClock:
         self._clock.edge(Edge.STEP)
 
     def step_ends(self) -> None:
-        """The step has returned, though the device may still be at it."""
+        """The step has returned, though the device may still be at it.
+
+        Waits for one of the steps before: a host that is far ahead would wait for all of them at
+        the end of the window, long after it.
+        """
         self._clock.edge(Edge.NOTHING)
+        self._clock.wait_for(2 * _AHEAD)
 
     def read(self) -> list[tuple[float, float]]:
         """For each step, the time since the one before, and in the step, seconds."""

@@ -207,6 +207,7 @@ def _use(probe: Probe, target: Target, device: Device, batch: Any) -> None:
     target.step(batch)
     done()  # one that raises has no end, and is no step
     edge(Edge.NOTHING)
+    probe.device.look()  # the first step may have found one
 
 
 class ProgressBar(tqdm):  # type: ignore[misc]

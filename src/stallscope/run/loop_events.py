@@ -5,13 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from stallscope.hooks.device_time import Edge
 from stallscope.hooks.loop_log import AROUND, OUTER, Mark, epoch_key, loader_and_epoch
-from stallscope.stages import Stage
+from stallscope.stages import H2D, STEP, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from stallscope.hooks.loop_log import MarkPages
 
@@ -20,6 +22,11 @@ _UNNAMED = Stage("unnamed", "other")
 """A part whose name was lost with its process."""
 
 
+_WORKS: dict[int, str | None] = {
+    Edge.COPY: H2D.kind,
+    Edge.STEP: STEP.kind,
+    Edge.UNKNOWN: None,
+}
 _TIMES: dict[int, str] = {
     Mark.ASKED: "asked_ns",
     Mark.TAKEN: "taken_ns",
@@ -119,6 +126,11 @@ class Events:
     """Copying of a batch into pinned memory: begin and end."""
     last_ns: dict[int, int] = field(default_factory=dict)
     """When each thread of the loop was last heard of."""
+    edges: list[tuple[int, int, int]] = field(default_factory=list)
+    """What the device came to: `hooks.device_time.Edge`, when by its own clock, by how much that
+    had gone astray then (known at the end)."""
+    devices: list[str | None] = field(default_factory=list)
+    """As `MarkPages.devices`."""
     stretches: list[tuple[int, int]] = field(default_factory=list)
     """What was kept of the loop, in one piece each: begin and end; of a short recording all."""
 
@@ -126,6 +138,23 @@ class Events:
         """Until when the loop was seen without a gap from the start on; at most the end."""
         at = bisect_left(self.stretches, start_ns, key=lambda one: one[1])
         return min(self.stretches[at][1], end_ns) if at < len(self.stretches) else end_ns
+
+    def device_work(self) -> Iterator[tuple[str | None, int, int]]:
+        """When the device had work: kind, begin and end; None for the kind where nobody saw it."""
+        heard_ns = max(self.last_ns.values(), default=0)
+        if not self.devices or not self.stretches:
+            return
+        if not self.edges or None in self.devices:
+            yield None, self.stretches[0][0], heard_ns
+            return
+        (_, begin_ns, _), (last, end_ns, astray_ns) = self.edges[0], self.edges[-1]
+        rate = astray_ns / max(end_ns - begin_ns, 1)
+        told = [(edge, at + round(rate * (at - begin_ns))) for edge, at, _ in self.edges]
+        if last != Edge.END:  # the process was killed, or the device was lost
+            told += [(Edge.UNKNOWN, told[-1][1]), (Edge.END, heard_ns)]
+        for (edge, start_ns), (_, until_ns) in pairwise(told):
+            if edge in _WORKS and until_ns > start_ns:
+                yield _WORKS[edge], start_ns, until_ns
 
 
 def events(pages: Iterable[MarkPages]) -> Events:
@@ -210,6 +239,7 @@ class _Loop:
                 self._leave_gap(page)
             turn, self._names = page.turn + 1, page.stages
             self._read_page(page)
+        self._found.devices += self._pages[-1].devices
         self._found.stretches.append((self._begin_ns, self._last_ns))
         self._match_pins()
         for thread, begun in self._parts.items():
@@ -220,6 +250,9 @@ class _Loop:
     def _read_page(self, page: MarkPages) -> None:
         for row in page.rows.tolist():
             what, thread, key, number, extra, time_ns = row
+            if what == Mark.DEVICE:  # it says when it was read, which may be late
+                self._found.edges.append((number, extra, key))
+                continue
             self._last_ns = time_ns
             if what in _TIMES:
                 self._deliver(what, Batch(key, number), extra, time_ns)
@@ -233,6 +266,8 @@ class _Loop:
         Which batch was pinned when is known only of epochs that began in this stretch.
         """
         self._found.stretches.append((self._begin_ns, self._last_ns))
+        if self._found.edges:
+            self._found.edges.append((Edge.UNKNOWN, self._found.edges[-1][1], 0))
         self._begin_ns = page.born_ns
         self._match_pins()
         for begun in (self._waits, self._parts, self._iter_ns, self._pin_ns, self._pinned):

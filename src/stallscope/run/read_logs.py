@@ -27,7 +27,7 @@ from stallscope.isolation.workspace import sizes
 from stallscope.run import decode
 from stallscope.run import steps as loops
 from stallscope.run.loop_events import Events, events
-from stallscope.run.result import STARTUP, Run, Settings
+from stallscope.run.result import DEVICE, STARTUP, Run, Settings
 from stallscope.run.steps import Owners, loaders, mark_steady
 from stallscope.units import count, seconds
 
@@ -66,6 +66,8 @@ class _Written:
     who: loops.Who
     resources: pl.DataFrame
     """Of all processes of the recording, so the same for each loader."""
+    device: pl.DataFrame
+    """Columns of `run.result.DEVICE`; the same for each loader, too."""
     said: list[str]
     """What the sampler of the resources had to say, and what failed in stallscope itself."""
 
@@ -102,7 +104,8 @@ def readable(place: LogPlace) -> Run:
         notes = (f"what was recorded cannot be read ({error!r})", *place.failures.sentences())
     about, who = RecordingInfo(notes=notes), loops.Who(0, 0, 0)
     used = decode.table([], origin_ns=0, rank=0)
-    return _run(_Written(about, events([]), [], [], [], who, used, []), 0)
+    device = pl.DataFrame(schema=DEVICE)
+    return _run(_Written(about, events([]), [], [], [], who, used, device, []), 0)
 
 
 def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
@@ -128,7 +131,18 @@ def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
         used = decode.table(sampled, origin_ns=who.origin_ns, rank=who.rank)
     told = [str(entry["note"]) for entry in sampled if "note" in entry]
     told += place.failures.sentences()
-    return _Written(about, events(marks), marks, logs, decoded, who, used, told)
+    found = events(marks)
+    return _Written(about, found, marks, logs, decoded, who, used, _device(found, who), told)
+
+
+def _device(found: Events, who: loops.Who) -> pl.DataFrame:
+    """When the device had work."""
+    name = next(iter(found.devices), None)
+    rows = [
+        (who.rank, name, kind, start_ns - who.origin_ns, end_ns - who.origin_ns)
+        for kind, start_ns, end_ns in found.device_work()
+    ]
+    return pl.DataFrame(rows, DEVICE, orient="row")
 
 
 def _whole(read: Callable[[Path], _Page], paths: list[Path], failures: Failures) -> list[_Page]:
@@ -180,6 +194,7 @@ def _run(written: _Written, number: int) -> Run:
         startup=_startup(written, number, pages, decoded),
         settings=settings,
         all_resources=written.resources,
+        device_work=written.device,
         first_batch_s=_first_batch_s(written, number),
         machine=about.machine,
         notes=tuple(dict.fromkeys(_notes(written, number, pages, batches))),

@@ -18,6 +18,7 @@ from stallscope.hooks.loop_log import LogPlace, RecordingInfo
 from stallscope.hooks.probe import Probe
 from stallscope.isolation.snapshot import isolated, modules_of
 from stallscope.isolation.workspace import log_capacity, workspace
+from stallscope.loops.devices import device_of
 from stallscope.loops.training_loop import Limits, Progress, Replay, replay
 from stallscope.loops.watchdog import within
 from stallscope.machine import require_single_rank
@@ -100,6 +101,7 @@ def record_target(target: targets.Target, limits: Limits, warmup: int) -> Run:
 
         bar = Progress(place, seen, batches=wanted, title=f"recording {target.name}")
         probe = Probe(place, target.loaders, scoped=True, modules=modules_of(target.step))
+        probe.works_behind = device_of(target).behind
         sampler = Sampler(place)
         try:
             with closing(bar), probe, sampler:
@@ -125,7 +127,8 @@ def _about_threads(target: targets.Target) -> tuple[str, ...]:
 def _about_step(target: targets.Target) -> tuple[str, ...]:
     if target.simulated_step_s is not None:
         timer = seconds(target.simulated_step_s)
-        return (f"the step is simulated: a timer of {timer}, and no device",)
+        where = " that runs behind the host" if device_of(target).behind else ""
+        return (f"the step is simulated: a timer of {timer}{where}, and no device",)
     if target.step is None:
         return ("no step was given: the loop takes batches as fast as they come",)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ from stallscope.apart import apart, computed_apart
 from stallscope.result import SavedResult
 from stallscope.run import summary
 from stallscope.run.decode import BATCHES, RESOURCES, SAMPLES, SPANS
+from stallscope.stages import KINDS
 from stallscope.stalls import attribution
 from stallscope.stalls.attribution import StallBreakdown, break_down_stalls
 from stallscope.stalls.patterns import patterns as find_patterns
@@ -87,6 +88,17 @@ STARTUP: Schema = {
 """One row a process: when it was ready for its first batch (from the start of its epoch), what
 its first sample cost, and what one of its samples costs later (median)."""
 
+DEVICE: Schema = {
+    "rank": pl.Int16,
+    "device": pl.String,
+    "kind": pl.Enum(KINDS),
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+}
+"""One row a piece of time in which a device that works behind the host had work: a copy (h2d) or a
+step, from the event before it to the one after it; null where nobody saw what it did. No row: the
+device had nothing to do. A rank without any row computes on the host."""
+
 _NEVER_NULL: Final = {
     *("rank", "pid", "epoch", "batch", "step", "stage", "kind"),
     *("start_ns", "end_ns", "complete", "steady", "resource"),
@@ -136,6 +148,7 @@ class Run(SavedResult):
             StoredTable("side_spans", SPANS, _NEVER_NULL),
             StoredTable("startup", STARTUP, _NEVER_NULL),
             StoredTable("all_resources", RESOURCES, _NEVER_NULL, file="resources", since=3),
+            StoredTable("device_work", DEVICE, _NEVER_NULL - {"kind"}, file="device", since=4),
         ),
         values={
             "settings": Settings,
@@ -144,7 +157,7 @@ class Run(SavedResult):
             "notes": tuple[str, ...],
         },
         parts={"others": "run"},
-        version=3,
+        version=4,
         oldest=2,
         beside=(LOGS,),
     )
@@ -173,6 +186,8 @@ class Run(SavedResult):
     all_resources: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=RESOURCES))
     """Columns of `RESOURCES`, of all processes of the recording; empty where nothing was sampled,
     as in runs of older versions."""
+    device_work: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=DEVICE))
+    """Columns of `DEVICE`; empty where the host is the device, and in runs of older versions."""
     first_batch_s: float | None = None
     """From starting the loader to its first batch; None when none came."""
     machine: dict[str, Any] = field(default_factory=dict)
@@ -241,14 +256,26 @@ class Run(SavedResult):
         return apart(lambda: summary.samples(self.all_spans, self.all_samples))
 
     def steps(self, *, steady: bool = True) -> pl.DataFrame:
-        """One row a step of the loop, columns of `STEPS`.
+        """One row a step of the loop, columns of `STEPS` and `hidden_s`.
+
+        `hidden_s` is how long of the wait, with `iter(loader)`, the device still had work: null
+        where that is not known, 0 where the host is the device.
 
         Args:
             steady: only the steps whose batch is part of the steady state.
         """
-        if not steady:
-            return self.all_steps
-        return apart(lambda: self.all_steps.filter("steady"))
+        steps = self._steps
+        return apart(lambda: steps.filter("steady")) if steady else steps
+
+    @cached_property
+    @computed_apart
+    def _steps(self) -> pl.DataFrame:
+        return attribution.with_hidden(self.all_steps, self.device_work)
+
+    @property
+    def device(self) -> str | None:
+        """What works behind the host, in words; None where the host is the device."""
+        return next(iter(self.device_work["device"]), None)
 
     @cached_property
     @computed_apart
@@ -328,7 +355,7 @@ class Run(SavedResult):
     @cached_property
     @computed_apart
     def _patterns(self) -> pl.DataFrame:
-        steps = self.all_steps.filter(self.all_steps["step"] >= self.settings.warmup)
+        steps = self._steps.filter(pl.col("step") >= self.settings.warmup)
         evidence = Evidence(
             steps=steps,
             parts=self._break_down(steps).parts,

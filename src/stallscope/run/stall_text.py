@@ -71,7 +71,7 @@ def small_print(run: Run) -> list[str]:
     """What a reader of the loop's times has to know."""
     said = []
     step_s, spread = run.settings.simulated_step_s, run.not_recorded_share
-    if step_s is not None:
+    if step_s is not None and run.device is None:  # else a note says more
         said.append(f"the step is simulated: a timer of {seconds(step_s)}, and no device")
     if spread >= SMALL:
         said.append(

@@ -163,6 +163,9 @@ class Timeline:
     stalls: pl.DataFrame
     """`step, worker, epoch, batch, start_s, end_s, stall_s, left_s`, of the batch that was waited
     for: when it had left its worker; null where that was not seen."""
+    device: pl.DataFrame
+    """`kind, start_s, end_s` of a device that works behind the host: when it had work; empty where
+    the host is the device."""
 
     @property
     def begins_s(self) -> list[float]:
@@ -201,6 +204,9 @@ def in_window(run: Run, rank: int, found: Window) -> Timeline:
         sends=sends_in(side_spans, found),
         uses=uses_in(side_spans, found),
         stalls=stalls_in(run.stalls().filter(first), run, found),
+        device=run.device_work.filter(first, found.holds()).select(
+            pl.col("kind").cast(pl.String), *found.since("start_ns", "end_ns")
+        ),
     )
 
 

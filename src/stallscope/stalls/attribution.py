@@ -23,6 +23,7 @@ from stallscope.stalls.lifecycle import (
     KIND_OF,
     MAIN,
     NOT_RECORDED,
+    IntervalUnion,
     attribute_sections,
     lifecycle_of,
 )
@@ -41,9 +42,11 @@ STALLS: Schema = {
     "start_ns": pl.Int64,
     "end_ns": pl.Int64,
     "stall_s": pl.Float64,
+    "hidden_s": pl.Float64,
 }
 """One row a stall: the step that waited and the window in which the loop stalled, from
-`start_ns` to `end_ns`, counted from the start of the run."""
+`start_ns` to `end_ns`, counted from the start of the run. A device that works behind the host is
+idle in this window; `hidden_s` is what of the wait came before, while it still had work."""
 
 PARTS: Schema = {
     "rank": pl.Int16,
@@ -70,14 +73,44 @@ _PART: Final = ("part", "kind")
 _STEP = ["rank", "step"]
 
 
+def with_hidden(steps: pl.DataFrame, device_work: pl.DataFrame) -> pl.DataFrame:
+    """The steps, with how long of each wait the device still had work (`hidden_s`).
+
+    Args:
+        steps: columns of `run.result.STEPS`.
+        device_work: columns of `run.result.DEVICE`.
+    """
+    if device_work.is_empty():
+        return steps.with_columns(hidden_s=pl.lit(0.0))
+    waits = steps.select("rank", begin_ns=_begin_ns(), end_ns="end_ns").fill_null(0)
+    seen = pl.col("kind").is_not_null()
+    hidden_ns, unseen_ns = (
+        IntervalUnion(
+            *(these[name].cast(pl.Int64).to_numpy() for name in ("rank", "start_ns", "end_ns"))
+        ).within(*(waits[name].cast(pl.Int64).to_numpy() for name in waits.columns))
+        for these in (device_work.filter(seen), device_work.filter(~seen))
+    )
+    hidden_s = pl.Series("hidden_s", hidden_ns / 1e9)
+    return steps.with_columns(hidden_s.set(pl.Series(unseen_ns > 0), None))
+
+
+def _begin_ns() -> pl.Expr:
+    """When a step begins to wait: on an epoch's first step, for `iter(loader)`."""
+    restart_s = pl.col("restart_s").fill_null(0.0)
+    return pl.col("start_ns") - (restart_s * 1e9).round().cast(pl.Int64)
+
+
 def find_stalls(steps: pl.DataFrame) -> pl.DataFrame:
     """The waits that matter, by the median of these steps; columns of `STALLS`, in their order.
 
-    On an epoch's first step `iter(loader)` is part of the wait.
+    On an epoch's first step `iter(loader)` is part of the wait. Of a device that works behind the
+    host, what counts is the end of the wait, in which it is idle; where that is not known, nothing.
     """
+    if "hidden_s" not in steps.columns:  # the host is the device
+        steps = steps.with_columns(hidden_s=pl.lit(0.0))
     restart_s = pl.col("restart_s").fill_null(0.0)
     used_s = pl.sum_horizontal("wait_s", "h2d_s", "step_s", "other_s")  # null counts as 0
-    start_ns = pl.col("start_ns") - (restart_s * 1e9).round().cast(pl.Int64)
+    start_ns = _begin_ns() + (pl.col("hidden_s") * 1e9).round().cast(pl.Int64)
     waits = (
         steps.drop_nulls(["start_ns", "end_ns"])
         .with_columns(period_s=used_s + restart_s, start_ns=start_ns)
@@ -195,11 +228,13 @@ def break_down_stalls(
 def _windows(stalls: pl.DataFrame, steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """The DataLoader's own waits inside of the stalls; making an iterator belongs to the first."""
     restarted = pl.col("restart_s").is_not_null() & pl.int_range(pl.len()).over(_STEP).eq(0)
-    stall = stalls.select(*_STEP, "worker", stalled_ns="start_ns")
+    stall = stalls.select(*_STEP, "worker", "hidden_s", stalled_ns="start_ns")
     return (
         waits.join(stall, on=_STEP, how="inner", maintain_order="left")
         .join(steps.select(*_STEP, "restart_s"), on=_STEP, how="left", maintain_order="left")
         .with_columns(start_ns=pl.when(restarted).then("stalled_ns").otherwise("start_ns"))
+        .with_columns(start_ns=pl.max_horizontal("start_ns", "stalled_ns"))
+        .filter(pl.col("end_ns") >= pl.col("start_ns"))
         .with_columns(stall_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9)
         .select(pl.col(name).cast(kind) for name, kind in STALLS.items())
     )

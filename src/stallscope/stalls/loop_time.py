@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 NO_LOOP: Final = "No training loop was recorded: nothing is known of its waits"
+UNKNOWN: Final = "whether its device had work meanwhile is not known"
 ALIKE: Final = 0.85
 """A second part that takes this share of the first is named beside it."""
 NOTHING: Final = 0.01
@@ -71,11 +72,16 @@ class LoopBreakdown:
     """The rest of the loop."""
     longest_wait_s: float
     """The longest wait of a step."""
+    hidden_s: float = 0.0
+    """In waits while a device that works behind the host still had work."""
+    unknown_s: float = 0.0
+    """In waits of which nobody knows whether the device was idle."""
 
     @property
     def total_s(self) -> float:
         """Everything together."""
-        return self.stall_s + self.wait_s + self.h2d_s + self.step_s + self.other_s
+        waits_s = self.stall_s + self.hidden_s + self.unknown_s + self.wait_s
+        return waits_s + self.h2d_s + self.step_s + self.other_s
 
     @property
     def stall_share(self) -> float:
@@ -85,7 +91,12 @@ class LoopBreakdown:
     @property
     def hardly_waits(self) -> bool:
         """Whether a quicker loader would gain next to nothing."""
-        return self.stall_share < HARDLY
+        return self.stall_share < HARDLY and self.is_known
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known what the waits cost: while the device works, they cost nothing."""
+        return self.share(self.unknown_s) < HARDLY
 
     def share(self, part_s: float) -> float:
         """A part as a share (0 to 1) of the loop's time."""
@@ -98,6 +109,8 @@ class LoopBreakdown:
         """
         every = [
             ("stall", "stall", self.stall_s),
+            ("waits while the device works", "wait", self.hidden_s),
+            ("waits with the device unknown", "wait", self.unknown_s),
             ("short waits", "wait", self.wait_s),
             ("copies", "h2d", self.h2d_s),
             ("step", "step", self.step_s),
@@ -113,16 +126,22 @@ def loop_breakdown(steps: pl.DataFrame, stalls: pl.DataFrame) -> LoopBreakdown |
         return None
     stall_s = float(stalls["stall_s"].sum())
     waits_s = known.select(pl.sum_horizontal("wait_s", "restart_s").alias("wait_s"))["wait_s"]
+    hidden_s = unknown_s = 0.0
+    if "hidden_s" in known.columns:
+        hidden_s = float(known["hidden_s"].sum())
+        unknown_s = float(waits_s.filter(known["hidden_s"].is_null()).sum())
     return LoopBreakdown(
         steps=known.height,
         ranks=known["rank"].n_unique(),
         stalls=stalls.height,
         stall_s=stall_s,
-        wait_s=max(float(waits_s.sum()) - stall_s, 0.0),
+        wait_s=max(float(waits_s.sum()) - stall_s - hidden_s - unknown_s, 0.0),
         h2d_s=float(known["h2d_s"].sum()),
         step_s=float(known["step_s"].sum()),
         other_s=float(known["other_s"].sum()),
         longest_wait_s=float(waits_s.max()),  # type: ignore[arg-type]  # a float column
+        hidden_s=hidden_s,
+        unknown_s=unknown_s,
     )
 
 
@@ -138,15 +157,18 @@ def sentence(
     """
     if time is None:
         return NO_LOOP
+    if not time.is_known:
+        return f"The training loop waits {share(time.share(time.unknown_s))} of the time; {UNKNOWN}"
+    hidden = f"it waits {share(time.share(time.hidden_s))} of the time while its device works"
     if not time.stalls:
-        return (
-            f"The training loop never stalls: the longest of {count(time.steps, 'wait')} takes "
-            f"{seconds(time.longest_wait_s)}"
-        )
+        longest = f"the longest of {count(time.steps, 'wait')} takes {seconds(time.longest_wait_s)}"
+        return f"The training loop never stalls: {hidden if time.hidden_s else longest}"
     if time.hardly_waits:
         return f"The training loop hardly waits: it stalls {share(time.stall_share)} of the time"
     stalls = f"The training loop stalls {share(time.stall_share)} of the time"
-    if not time.step_s:
+    if time.hidden_s:
+        stalls += f" for its idle device ({hidden})"
+    elif not time.step_s:
         stalls = (
             "The training loop has no step here: it takes batches as they come, so it only waits"
         )

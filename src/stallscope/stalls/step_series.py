@@ -79,7 +79,8 @@ class StepSeries:
     stall_s: np.ndarray
     """Length of the stall; 0 where the loop did not stall."""
     busy_s: np.ndarray
-    """What using the batch took, and all else until the next wait."""
+    """What using the batch took, and all else until the next wait; of a device that works behind
+    the host also what of the wait it still had work."""
     made_s: np.ndarray
     """What making the batch took in its worker; NaN where that was not seen."""
     sent_s: np.ndarray
@@ -141,7 +142,8 @@ def loop_of(evidence: Evidence) -> StepSeries:
     restart_s, h2d_s, stall_s = (
         steps[name].to_numpy() for name in ("restart_s", "h2d_s", "stall_s")
     )
-    busy_s = steps.select(pl.sum_horizontal("step_s", "other_s")).to_series().to_numpy()
+    used_s = steps.select(pl.sum_horizontal("step_s", "other_s")).to_series().to_numpy()
+    hidden_s = steps["hidden_s"].fill_null(0.0).to_numpy() if "hidden_s" in steps.columns else 0.0
     has_batch_ns = steps["end_ns"].to_numpy()
     return StepSeries(
         keys=keys,
@@ -150,10 +152,10 @@ def loop_of(evidence: Evidence) -> StepSeries:
         worker=steps["worker"].to_numpy(),
         waits_from_ns=steps["start_ns"].to_numpy() - _whole_ns(restart_s),
         has_batch_ns=has_batch_ns,
-        uses_until_ns=has_batch_ns + _whole_ns(busy_s + h2d_s),
+        uses_until_ns=has_batch_ns + _whole_ns(used_s + h2d_s),
         restart_s=restart_s,
         stall_s=stall_s,
-        busy_s=busy_s,
+        busy_s=used_s + hidden_s,
         made_s=made_s,
         sent_s=sent_s,
         ready_ns=ready_ns,

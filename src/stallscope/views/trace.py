@@ -52,7 +52,7 @@ CHROME_COLOURS: Final = {
 }
 """A colour per category. Perfetto colours by name and ignores these."""
 
-MAIN, SENDING, PINNING = "main", "sending", "pinning"
+MAIN, SENDING, PINNING, DEVICE = "main", "sending", "pinning", "device"
 """Threads: what a process does itself, and what runs beside it."""
 READY: Final = "batches ready"
 MOST_PARTS: Final = 4
@@ -149,6 +149,7 @@ def events(run: Run) -> Iterator[Event]:
         first += arrows.height
         tables += _loop_slices(its, arrows, name if loader else MAIN)
         tables += _batch_slices(its, arrows, name if loader else MAIN)
+        tables += [] if loader else [_device_slices(its)]  # one device, whatever the loaders
         yield from ready(arrows, numbers, f"{READY}, {name}" if loader else READY)
     yield from machine(run.resources(steady=False), numbers)
     threads: dict[tuple[int, str], int] = {}
@@ -156,7 +157,7 @@ def events(run: Run) -> Iterator[Event]:
         yield from _slices(number, [rows.filter(process.own()) for rows in tables], threads)
     for process, number in numbers.items():
         yield from _named("process", number, 0, labels[process], number)
-    beside = {PINNING: 2, SENDING: 3}  # below what the process does itself
+    beside = {PINNING: 2, SENDING: 3, DEVICE: 4}  # below what the process does itself
     for (number, name), thread in threads.items():
         yield from _named("thread", number, thread, name, beside.get(name.split(" ")[0], 1))
 
@@ -435,6 +436,13 @@ def _loop_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataF
     )
     thread = pl.when(pins).then(pl.lit(PINNING)).otherwise(pl.lit(SENDING))
     yield _table(side, pl.col("stage").cast(pl.String), pl.col("kind"), 0, thread)
+
+
+def _device_slices(run: Run) -> pl.DataFrame:
+    """When a device that works behind the host had work."""
+    name = pl.col("kind").cast(pl.String).fill_null("not known")
+    kind = pl.coalesce("kind", pl.lit("other"))
+    return _table(run.device_work, name, kind, 0, pl.lit(DEVICE))
 
 
 def _steps(run: Run) -> pl.DataFrame:

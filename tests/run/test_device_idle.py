@@ -1,0 +1,203 @@
+"""What a wait costs where the device works behind the host: what of it the device was idle."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+from support.build_run import a_run, steps_of
+from support.device_loops import Naps, WatchedStep, idleness
+from torch.utils.data import DataLoader
+
+import stallscope as ss
+from stallscope.errors import UnsupportedError
+from stallscope.hooks import device_time
+from stallscope.hooks.device_time import SimulatedDevice
+from stallscope.run.result import DEVICE
+from stallscope.run.stall_text import title
+from stallscope.stalls.loop_time import loop_breakdown
+
+NEAR = 0.02
+"""Found idleness is as near as this to the truth."""
+
+
+def recorded(sample_s, step_s, *, workers=1, batches=30, values=4, synchronises=False, **device):
+    """A loop over samples that nap, on a simulated device: its run and its step."""
+    step = WatchedStep(step_s, SimulatedDevice(**device), synchronises=synchronises)
+    loader = DataLoader(Naps(sample_s, values=values), 4, num_workers=workers)
+    return ss.record(loader, step, batches=batches), step
+
+
+class TestPlantedLoops:
+    @pytest.mark.slow
+    def test_a_host_that_waits_for_a_busy_device_costs_nothing(self):
+        """Batches come a little sooner than the device is through: waits, and no stall."""
+        run, step = recorded(0.006, 0.03, depth=1000)
+        found = idleness(run, step)
+        time = loop_breakdown(run.steps(), run.stalls())
+
+        assert found.waited_s > 0.5 * found.loop_s
+        assert found.error < NEAR
+        assert time.hidden_s > time.stall_s
+        assert time.hidden_s == pytest.approx(run.steps()["hidden_s"].sum())
+        assert title(run).endswith("of the time while its device works") or time.stalls
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("synchronises", [False, True])
+    def test_an_idle_device_is_what_a_wait_costs(self, synchronises):
+        """A third of each wait is hidden behind the step before, unless that was waited for."""
+        run, step = recorded(0.008, 0.012, synchronises=synchronises)
+        found = idleness(run, step)
+        stalls = run.stalls()
+
+        assert found.error < NEAR
+        assert stalls.height == run.steps().height
+        assert stalls["stall_s"].sum() == pytest.approx(found.found_s, rel=1e-6)
+        if synchronises:
+            assert stalls["hidden_s"].median() < 0.001
+        else:
+            assert stalls["hidden_s"].median() > 0.01
+
+    def test_the_parts_of_a_stall_are_those_of_its_idle_end(self):
+        """They add up to it, and begin where the device had no more work."""
+        run, _ = recorded(0.008, 0.012)
+        sums = run.parts().group_by("step").agg(pl.col("exposed_s").sum())
+        beside = run.stalls().join(sums, on="step")
+
+        assert beside.height == run.stalls().height
+        assert (beside["stall_s"] - beside["exposed_s"]).abs().max() < 1e-6
+        assert (beside["end_ns"] - beside["start_ns"] - beside["stall_s"] * 1e9).abs().max() < 2
+
+    @pytest.mark.slow
+    def test_batches_made_in_the_loops_process(self):
+        """Without workers, too: what is made while the device works costs nothing."""
+        run, step = recorded(0.002, 0.02, workers=0)
+
+        assert idleness(run, step).error < NEAR
+        assert run.steps()["hidden_s"].sum() > run.stalls()["stall_s"].sum()
+
+    @pytest.mark.slow
+    def test_copies_are_work_of_the_device(self):
+        """A copy is its own piece of the device's time, and is not idle time."""
+        run, step = recorded(
+            0.001, 0.004, values=250_000, pinned_bytes_per_s=1e9, pageable_bytes_per_s=1e9
+        )
+        copies = run.device_work.filter(pl.col("kind") == "h2d")
+        lengths_s = (copies["end_ns"] - copies["start_ns"]) / 1e9
+
+        assert lengths_s.median() == pytest.approx(4 * 250_000 * 4 / 1e9, rel=0.2)
+        assert idleness(run, step).error < NEAR
+        assert run.steps()["h2d_s"].median() > 0.003
+
+    @pytest.mark.slow
+    def test_the_users_own_loop_is_watched_too(self):
+        """`ss.instrumented` finds the device that the loop gives work to, and changes nothing."""
+        step = WatchedStep(0.012, SimulatedDevice())
+        loader = DataLoader(Naps(0.008, 160), 4, num_workers=1)
+        with ss.instrumented(loader) as watch:
+            for batch in loader:
+                step(batch)
+        run = watch.run
+
+        assert run.device == step.device.name
+        assert run.stalls()["hidden_s"].median() == pytest.approx(0.012, rel=0.05)
+
+    def test_a_loop_on_the_host_has_no_device_beside_it(self):
+        """All is as ever: a stall is the whole wait."""
+        run = ss.record(DataLoader(Naps(0.004), 4), ss.simulated_step(0.001), batches=8)
+
+        assert run.device is None
+        assert run.device_work.is_empty()
+        assert set(run.steps()["hidden_s"]) == {0.0}
+        assert set(run.stalls()["hidden_s"]) == {0.0}
+
+
+class Lost(SimulatedDevice):
+    """A device that is lost after some steps, as after an Xid."""
+
+    def record(self, event):
+        if len(self.work) > 12:
+            raise RuntimeError("device lost")
+        super().record(event)
+
+
+class TestUnknown:
+    def test_a_device_that_is_lost_is_claimed_nothing_of(self):
+        """The user's loop goes on; its later steps say that nobody knows; the run says why."""
+        step = WatchedStep(0.004, Lost())
+        run = ss.record(DataLoader(Naps(0.003), 4, num_workers=1), step, batches=30)
+        hidden = run.steps()["hidden_s"]
+
+        assert len(step.begins_ns) >= 30
+        assert hidden.null_count() > 15
+        assert run.stalls().height <= hidden.len() - hidden.null_count()
+        assert any("when the device was idle" in note for note in run.notes)
+        assert "is not known" in title(run)
+        assert not loop_breakdown(run.steps(), run.stalls()).is_known
+
+    @pytest.mark.slow
+    def test_a_device_without_events_gets_no_verdict(self, monkeypatch):
+        """Nothing is claimed of a loop whose device cannot be asked."""
+
+        def refuses(_):
+            raise UnsupportedError("torch has no events for hpu")
+
+        monkeypatch.setattr(device_time.SimulatedDevice, "event", refuses)
+        step = WatchedStep(0.004, SimulatedDevice())
+        found = ss.diagnose(DataLoader(Naps(0.004), 4, num_workers=1), step, budget_s=6)
+
+        assert "inconclusive" == found.verdict.code
+        assert "is not known" in found.verdict.title
+        assert found.run.stalls().is_empty()
+
+    @pytest.mark.slow
+    def test_several_devices_are_not_judged_by_one(self, monkeypatch):
+        """What one of them has to do says nothing of the others."""
+        monkeypatch.setattr(device_time, "others_in_use", lambda: 1)
+        run, _ = recorded(0.004, 0.004, batches=8)
+
+        assert [None] == run.device_work["kind"].to_list()
+        assert run.stalls().is_empty()
+
+
+class TestSaved:
+    @pytest.mark.slow
+    def test_it_is_saved_with_the_run(self, tmp_path):
+        """What the device did is read back, with all that follows from it."""
+        run, _ = recorded(0.004, 0.006, batches=8)
+        again = ss.load(run.save(tmp_path / "run"))
+
+        assert again.device_work.equals(run.device_work)
+        assert again.stalls().equals(run.stalls())
+
+    def test_idle_and_busy_are_told_apart_on_the_tables_alone(self):
+        """Two waits of 0.1 s: the device works through the first, and for half of the second."""
+        run = a_run([{"fetch": 1.0}] * 12, steps=steps_of([0.1, 0.1, 0.1], step_s=0.1))
+        pieces = (("step", 0, 120), ("step", 200, 250), (None, 400, 401))  # milliseconds
+        rows = [(0, "GPU", kind, start * 10**6, end * 10**6) for kind, start, end in pieces]
+        device = pl.DataFrame(rows, DEVICE, orient="row")
+        run = replace(run, device_work=device)
+
+        assert [0.1, 0.05, None] == run.steps()["hidden_s"].to_list()
+        assert [(1, 0.05, 0.05)] == run.stalls().select("step", "stall_s", "hidden_s").rows()
+        time = loop_breakdown(run.steps(), run.stalls())
+        assert (0.05, pytest.approx(0.15), pytest.approx(0.1)) == (
+            time.stall_s,
+            time.hidden_s,
+            time.unknown_s,
+        )
+        assert time.total_s == pytest.approx(0.6)
+
+
+def test_the_batches_are_those_of_the_plain_loader():
+    """A device that is watched changes no batch and no generator."""
+    loader = DataLoader(Naps(0.0, 32), 4, shuffle=True)
+    torch.manual_seed(5)
+    plain = [batch.clone() for batch in loader]
+    seen = []
+    step = ss.simulated_step(0.0005, runs_behind=True)
+
+    torch.manual_seed(5)
+    ss.record(loader, lambda batch: (seen.append(batch.clone()), step(batch)), batches=4, warmup=2)
+
+    assert all(torch.equal(a, b) for a, b in zip(plain, seen, strict=False))

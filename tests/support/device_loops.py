@@ -1,0 +1,100 @@
+"""Loops on a simulated device that works behind the host, and when it was truly idle."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch.utils.data import Dataset
+
+from stallscope.loops.devices import covered
+from stallscope.stalls.loop_time import loop_breakdown
+from stallscope.targets.target import SimulatedStep
+
+if TYPE_CHECKING:
+    from stallscope.hooks.device_time import SimulatedDevice
+    from stallscope.run.result import Run
+
+
+@dataclass(frozen=True)
+class WatchedStep(SimulatedStep):
+    """A simulated step that keeps when it was called."""
+
+    begins_ns: list[int] = field(default_factory=list)
+    """`perf_counter_ns()` of each call."""
+
+    def __call__(self, batch: Any) -> None:
+        """Use a batch."""
+        self.begins_ns.append(perf_counter_ns())
+        super().__call__(batch)
+
+
+class Naps(Dataset):
+    """Samples that take so long, and no core."""
+
+    def __init__(self, sample_s: float, many: int = 4000, values: int = 4) -> None:
+        self.sample_s, self.many, self.values = sample_s, many, values
+
+    def __len__(self):
+        return self.many
+
+    def __getitem__(self, index):
+        time.sleep(self.sample_s)
+        return torch.full((self.values,), float(index))
+
+
+@dataclass(frozen=True)
+class Idleness:
+    """How long a device was idle while its loop waited for batches; steady state, seconds."""
+
+    truth_s: float
+    """As the device itself has it."""
+    found_s: float
+    """As the run has it."""
+    waited_s: float
+    """How long the loop waited in all."""
+    loop_s: float
+    """How long it took in all."""
+
+    @property
+    def error(self) -> float:
+        """What was found beside the truth; where hardly anything is idle, beside the loop."""
+        whole_s = self.truth_s if self.truth_s > 0.01 * self.loop_s else self.loop_s
+        return abs(self.found_s - self.truth_s) / whole_s
+
+
+def idleness(run: Run, step: WatchedStep) -> Idleness:
+    """What a run says, beside the truth of its device.
+
+    The recording's clock is tied to the host's by when the steps were called, not by the device.
+    """
+    steps = run.steps().sort("step")
+    spans = run.side_spans.filter(pl.col("stage").cast(pl.String) == "step")
+    begun = steps.join(spans.select("epoch", "batch", begun_ns="start_ns"), on=["epoch", "batch"])
+    called = np.array(step.begins_ns)[begun["step"].to_numpy()]
+    origin_ns = int(np.median(called - begun["begun_ns"].to_numpy()))
+    work = _work(step.device, origin_ns)
+    restart_ns = (pl.col("restart_s").fill_null(0.0) * 1e9).cast(pl.Int64)
+    waits = steps.select(pl.col("start_ns") - restart_ns, "end_ns").rows()
+    busy_ns = sum(
+        covered(
+            (max(start, begin), min(end, until)) for start, end in work if start < until > begin
+        )
+        for begin, until in waits
+    )
+    waited_s = sum(end - begin for begin, end in waits) / 1e9
+    return Idleness(
+        truth_s=waited_s - busy_ns / 1e9,
+        found_s=waited_s - float(steps["hidden_s"].sum()),
+        waited_s=waited_s,
+        loop_s=loop_breakdown(run.steps(), run.stalls()).total_s,
+    )
+
+
+def _work(device: SimulatedDevice, origin_ns: int) -> list[tuple[int, int]]:
+    return [(work.start_ns - origin_ns, work.end_ns - origin_ns) for work in device.work]
