@@ -1,0 +1,79 @@
+"""The same tests on every device that works behind the host: the simulated one, and CUDA.
+
+`pytest -m gpu tests/gpu` runs those that need a GPU; without one they are skipped with the reason.
+The simulated ones run everywhere: what is asked of both is the protocol of `hooks.device_time`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from stallscope.hooks.device_time import Accelerator, SimulatedDevice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stallscope.hooks.device_time import AsyncDevice
+
+
+@dataclass
+class Worker:
+    """A device, and how to give it work."""
+
+    device: AsyncDevice
+    launch: Callable[[float], None]
+    """Work for about so many seconds; returns at once."""
+    is_real: bool
+
+    def step(self, seconds: float, *, synchronises: bool = False) -> Callable[[Any], None]:
+        """A training step of that length."""
+
+        def step(_: Any) -> None:
+            self.launch(seconds)
+            if synchronises:
+                self.device.synchronize()
+
+        step.device = self.device  # type: ignore[attr-defined]
+        return step
+
+
+def _simulated() -> Worker:
+    device = SimulatedDevice(depth=64, pageable_bytes_per_s=2e9, pinned_bytes_per_s=8e9)
+    return Worker(device, device.launch, is_real=False)
+
+
+def _cuda() -> Worker:
+    where = torch.device("cuda", 0)
+    torch.ones(1, device=where)
+    cycles = _cycles_per_s()
+    return Worker(Accelerator(where), lambda s: torch.cuda._sleep(int(s * cycles)), is_real=True)
+
+
+def _cycles_per_s() -> float:
+    """How many cycles `torch.cuda._sleep` counts in a second, of which nothing else is known."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(1_000_000)
+    begin.record()
+    torch.cuda._sleep(50_000_000)
+    end.record()
+    torch.cuda.synchronize()
+    return 50_000_000 / (begin.elapsed_time(end) / 1e3)
+
+
+@pytest.fixture(params=["simulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def worker(request: pytest.FixtureRequest) -> Worker:
+    """A device of each kind."""
+    made = {"simulated": _simulated, "cuda": _cuda}[request.param]()
+    yield made
+    made.device.synchronize()
+
+
+@pytest.fixture
+def nap() -> Callable[[float], None]:
+    """The host does something else."""
+    return time.sleep

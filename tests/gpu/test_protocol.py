@@ -1,0 +1,131 @@
+"""What events say of a device, whichever it is."""
+
+from itertools import pairwise
+from time import perf_counter_ns
+
+import pytest
+
+from stallscope.hooks.device_time import Edge, EventClock
+
+STEP_S = 0.004
+
+
+def read(worker, plan):
+    """The edges of a plan of pairs (host's nap, device's work), on the host's clock."""
+    edges = []
+    clock = EventClock(worker.device, lambda *edge: edges.append(edge))
+    for nap, work_s in plan:
+        nap()
+        clock.edge(Edge.STEP)
+        if work_s:
+            worker.launch(work_s)
+        clock.edge(Edge.NOTHING)
+    clock.end()
+    begin, (_, end, astray) = edges[0][1], edges[-1]
+    return [(Edge(edge), at + astray * (at - begin) / (end - begin)) for edge, at, _ in edges]
+
+
+def lengths(edges, kind):
+    """How long the device was at what each edge of a kind began, seconds."""
+    return [(end - at) / 1e9 for (edge, at), (_, end) in pairwise(edges) if edge == kind]
+
+
+@pytest.mark.parametrize("work_s", [0.001, 0.004, 0.02])
+def test_work_of_a_known_length_is_found(worker, nap, work_s):
+    """The median step is as long as its kernel."""
+    found = sorted(lengths(read(worker, [(lambda: nap(0.001), work_s)] * 21), Edge.STEP))
+
+    assert found[10] == pytest.approx(work_s, rel=0.05, abs=5e-5)
+
+
+@pytest.mark.parametrize("nap_s", [0.005, 0.02])
+def test_a_pause_of_the_host_beyond_its_work_is_idle_time(worker, nap, nap_s):
+    """What is left of the nap when the step is done, in the median."""
+    edges = read(worker, [(lambda: nap(nap_s), STEP_S)] * 15)
+    idle = sorted(lengths(edges[2:], Edge.NOTHING))
+
+    assert idle[7] == pytest.approx(nap_s - STEP_S, rel=0.3)
+
+
+def test_a_host_that_is_ahead_leaves_no_idle_time(worker):
+    """Steps that are given at once follow each other."""
+    idle = sorted(lengths(read(worker, [(lambda: None, STEP_S)] * 20)[2:], Edge.NOTHING))
+
+    assert idle[10] < 0.05 * STEP_S
+
+
+def test_edges_come_in_order_and_none_is_lost(worker):
+    """As many as were made, none before the one before it."""
+    edges = read(worker, [(lambda: None, 0.0005)] * 100)
+
+    assert 2 * 100 + 2 == len(edges)
+    assert all(at <= later for (_, at), (_, later) in pairwise(edges))
+
+
+def test_no_edge_is_earlier_than_the_host_made_it(worker, nap):
+    """Whatever the clocks' drift: at most the accuracy of the anchors, 0.1 ms."""
+    made = []
+
+    def noted():
+        nap(0.002)
+        made.append(perf_counter_ns())
+
+    edges = [at for edge, at in read(worker, [(noted, 0.001)] * 40) if edge == Edge.STEP]
+    early_ns = sorted(host - at for host, at in zip(made, edges, strict=True))
+
+    assert early_ns[len(early_ns) // 2] < 100_000
+
+
+def test_the_host_is_not_held_up(worker):
+    """Giving work and its events takes the host next to nothing of the work's length."""
+    edges = []
+    clock = EventClock(worker.device, lambda *edge: edges.append(edge))
+    for _ in range(8):
+        clock.edge(Edge.STEP)
+        worker.launch(0.1)
+        clock.edge(Edge.NOTHING)
+
+    assert len(edges) < 16, "the device cannot be through with 0.8 s of work by now"
+    clock.end()
+    assert 18 == len(edges)
+
+
+def test_events_are_used_again(worker, nap):
+    """Hundreds of steps need some dozens of events."""
+    made = []
+    new = worker.device.event
+
+    class Counted:
+        name = worker.device.name
+        record = staticmethod(worker.device.record)
+        synchronize = staticmethod(worker.device.synchronize)
+
+        @staticmethod
+        def event():
+            made.append(new())
+            return made[-1]
+
+    clock = EventClock(Counted, lambda *_: None)
+    for number in range(300):
+        clock.edge(Edge.STEP)
+        worker.launch(0.0001)
+        clock.edge(Edge.NOTHING)
+        if number % 10 == 9:
+            nap(0.003)
+    clock.end()
+
+    assert len(made) < 200
+
+
+def test_a_loop_of_our_own_can_be_kept_near_to_its_device(worker):
+    """`wait_for` reads until no more edges than that are under way."""
+    edges = []
+    clock = EventClock(worker.device, lambda *edge: edges.append(edge))
+    for _ in range(20):
+        clock.edge(Edge.STEP)
+        worker.launch(0.002)
+        clock.edge(Edge.NOTHING)
+        clock.wait_for(4)
+
+    assert len(edges) >= 1 + 40 - 4
+    clock.end()
