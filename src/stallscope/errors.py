@@ -6,6 +6,9 @@ ours and shows a traceback. Exceptions of the user's own code pass unchanged in 
 
 from stallscope.units import without_controls
 
+STACK = "stallscope: the stack of "
+"""So the note begins that a `NoBatchError` has, with where who hangs stands."""
+
 
 class StallscopeError(Exception):
     """Base of all errors that a user can mend; its text says what was given and what to do."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import multiprocessing
@@ -194,6 +195,21 @@ def _recording(what: str, folder: Path) -> Iterator[Any]:
         process.join()
 
 
+class TestNoQueues:
+    @verbs
+    def test_where_shared_memory_cannot_be_written(self, verb):
+        """The system's own error, and none of clearing away what there never was."""
+
+        class ReadOnly(multiprocessing.context.ForkContext):
+            def Queue(self, maxsize: int = 0) -> Any:  # noqa: N802 - Python's name
+                raise OSError(errno.EROFS, "Read-only file system")
+
+        loader = DataLoader(Noise(), num_workers=1, multiprocessing_context=ReadOnly())
+        used = use(verb, loader)
+
+        assert (OSError, errno.EROFS) == (type(used.error), used.error.errno)
+
+
 @pytest.mark.slow
 class TestNoRoom:
     def test_in_shared_memory_or_for_the_logs(self):
@@ -379,6 +395,14 @@ class TestLoaders:
 
         assert used.error is None
         assert (1, 2) == used.batches[0].shape
+
+    @pytest.mark.thorough
+    def test_with_128_workers(self):
+        """All of them are seen."""
+        used = use("record", DataLoader(Noise(4096), 4, num_workers=128), batches=300)
+
+        assert used.error is None
+        assert set(range(128)) == set(used.run.all_spans["worker"])
 
     @verbs
     @pytest.mark.parametrize("in_order", [True, False])

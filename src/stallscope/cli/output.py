@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Final, NoReturn, TextIO
 
-from stallscope.errors import NoBatchError, StallscopeError
+from stallscope.errors import STACK, NoBatchError, StallscopeError
 from stallscope.interrupts import ended_politely
 from stallscope.units import without_controls
 
@@ -58,7 +58,9 @@ def _shown() -> Iterator[None]:
     except StallscopeError as error:
         print_note(str(error))
         if isinstance(error, NoBatchError):  # where who hangs stands
-            print_note(*getattr(error, "__notes__", ()))
+            print_note(
+                *(note for note in getattr(error, "__notes__", ()) if note.startswith(STACK))
+            )
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
@@ -122,7 +124,7 @@ def kept_until_then(name: str, keep: Callable[[Any], object]) -> Iterator[None]:
         yield
     except BaseException as error:
         part = vars(error).get(name)
-        if part is not None:
+        if part is not None and not part.table().is_empty():
             try:
                 print_note("ended before its time; what was measured until then:")
                 keep(part)

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 
 _LONGEST_S: Final = 3600.0
-_USUAL_S: Final = 60.0
-"""The usual budget of other verbs: so long a wait for a slow loader is no hang."""
+_LEAST_S: Final = 10.0
+"""So long a loop that is sampled may take at least before a wait in it can be called a hang."""
 _FASTEST_HZ: Final = 1000
 _NATIVE_HZ: Final = 29
 """With native frames a process is stopped for each sample; a rate that others have lived with."""
@@ -98,7 +98,7 @@ def flame(  # noqa: PLR0913 - the public signature
         UnsupportedError: `pid` is gone, not Python, or may not be looked into; a loader that keeps
             a generator in the middle of an epoch; more than one rank.
         WorkspaceError: no room for the logs.
-        NoBatchError: a batch did not come for more than a minute.
+        NoBatchError: a batch did not come within `seconds`, 10 at least, and a grace.
     """
     longest = f"a number above 0, at most {_LONGEST_S:g}"
     _check("seconds", seconds, longest, lambda given: 0 < given <= _LONGEST_S)
@@ -167,7 +167,7 @@ def _own_folders(pid: int) -> tuple[str, ...]:
 
 def _of_target(target: targets.Target, how: How, said: list[str]) -> Flame:
     with (
-        within(max(how.seconds, _USUAL_S)),
+        within(max(how.seconds, _LEAST_S), remedy="sample for more seconds"),
         isolated(target) as target,  # noqa: PLR1704 - its private form
         workspace() as folder,
     ):

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import sys
 import threading
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -324,11 +325,18 @@ def start_method(loader: Any) -> str:
 
 
 def shut_down(iterator: Any) -> None:
-    """End the workers of an iterator now, whoever still holds a reference to it."""
-    if hasattr(iterator, "_shutdown_workers"):
-        with held_back():
+    """End the workers of an iterator now, whoever still holds a reference to it.
+
+    What torch says meanwhile of one that it had to end would hide why the iterator is ended.
+    """
+    if not hasattr(iterator, "_shutdown_workers"):
+        return
+    with held_back():
+        if "_shutdown" not in vars(iterator):  # its making has failed before it had any
+            iterator._shutdown = True
+        with suppress(RuntimeError):
             iterator._shutdown_workers()
-            for worker in getattr(iterator, "_workers", ()):
-                if worker.is_alive():  # stopped, say, and deaf to being terminated
-                    worker.kill()
-                    worker.join()
+        for worker in getattr(iterator, "_workers", ()):
+            if worker.is_alive():  # stopped, say, and deaf to being terminated
+                worker.kill()
+                worker.join()

@@ -32,7 +32,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stallscope import pyspy_calls
 from stallscope.apart import polars_runs
-from stallscope.errors import NoBatchError
+from stallscope.errors import STACK, NoBatchError
 from stallscope.hooks.probe import shut_down
 from stallscope.interrupts import held_back, kept_from_children
 from stallscope.isolation.workspace import workspace
@@ -261,13 +261,14 @@ class _Lookout:
         """The block is a wait, or several, see `went_on`."""
         self._since_s = time.monotonic()
         try:
-            yield
-        except BaseException:
+            try:
+                yield
+            finally:
+                self._keep(None)
+        except BaseException:  # that of `_wake`, which may come as late as in `_keep`
             if self._error is not None:
                 raise self._error from None
             raise
-        finally:
-            self._keep(None)
 
     def went_on(self) -> None:
         """A wait is over, and the next one begins."""
@@ -445,7 +446,7 @@ def _error(
 def _with_stack(error: NoBatchError, who: str, place: _Whereabouts) -> NoBatchError:
     if place.stack:
         stack = "\n".join(f"    {frame}" for frame in place.stack)
-        vars(error)["__notes__"] = [f"stallscope: the stack of {who}:\n{stack}"]
+        vars(error)["__notes__"] = [f"{STACK}{who}:\n{stack}"]
     return error
 
 
