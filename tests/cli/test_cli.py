@@ -252,6 +252,15 @@ class TestDiagnose:
 
         assert (code, verdict.title) == (result.exit_code, result.stdout.splitlines()[0])
 
+    def test_what_ends_it_keeps_what_can_be_said(self, here):
+        """A verdict from what was measured until then, that says so; the report, too."""
+        done = stallscope_does("diagnose", "mine:terminated", "--html", "r.html")
+
+        assert 143 == done.returncode, done.stderr
+        assert "verdict: " in done.stdout
+        assert "ended before its time, by SystemExit, while " in done.stdout
+        assert "ended before its time" in (here / "r.html").read_text()
+
     def test_passes_on_what_was_asked_for(self, found):
         """The budget, the device, and the simulated step."""
         asked = found(HEALTHY)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from statistics import median
@@ -30,7 +31,7 @@ from stallscope.diagnose.machine_use import use
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
 from stallscope.diagnose.verdict import fewest_steps, judge
 from stallscope.diagnose.worker_caches import cache_of
-from stallscope.errors import StallscopeError
+from stallscope.errors import NoBatchError, StallscopeError
 from stallscope.flame.flame import flame
 from stallscope.isolation.snapshot import isolated
 from stallscope.ladder.ladder import ladder
@@ -41,6 +42,7 @@ from stallscope.loops.timed_loop import Span, TimedLoop, TimedPass, run_timed_pa
 from stallscope.loops.training_loop import Enough, Limits, check_budget
 from stallscope.loops.watchdog import within
 from stallscope.machine import cores_available, machine, require_single_rank
+from stallscope.run.read_logs import note
 from stallscope.run.record import record_target
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import copied
@@ -118,15 +120,20 @@ def diagnose(
         TargetError: the target is nothing that can be iterated.
         UnsupportedError: it keeps a generator in the middle of an epoch; more than one rank.
         WorkspaceError: no room for the logs.
-        NoBatchError: a batch did not come within the budget and a grace; its attribute `run` holds
-            what was recorded before.
+        NoBatchError: a batch did not come within the budget and a grace. Its attribute `diagnosis`,
+            as that of an interrupt and any other exception, is what can be said by then.
     """
     began_s = time.perf_counter()
     allowed_s = check_budget(budget_s)
     require_single_rank()
     examination = Examination(targets.target(target, step=step, device=device), began_s, allowed_s)
     with within(allowed_s):
-        examination.run()
+        try:
+            examination.run()
+        except BaseException as error:
+            if not isinstance(error, StallscopeError) or isinstance(error, NoBatchError):
+                examination.leave_with(error)
+            raise
     return examination.result()
 
 
@@ -321,6 +328,21 @@ class Examination:
         if self._findings[0].code == INCONCLUSIVE.code:
             return "there was nothing left to measure that could tell more"
         return f"nothing was open any more (confidence {self._findings[0].confidence:.2f})"
+
+    def leave_with(self, error: BaseException) -> None:
+        """Leave with an exception what can be said by now, if anything was measured."""
+        with suppress(Exception):  # of ours; the user's own one is on its way
+            run = vars(error).get("run")
+            if self._run is None and run is not None and run.all_steps.height:
+                self._run = run
+                self._know(apart(lambda: facts(run, self._setup)))
+            if self._facts is None:
+                return
+            phase, kind = self._spent[-1][0], type(error).__name__
+            self._notes.insert(0, f"ended before its time, by {kind}, while {phase} was measured")
+            vars(error)["diagnosis"] = self.result()  # past any __setattr__ of a frozen exception
+            said = "stallscope: what can be said by now is this exception's attribute `diagnosis`"
+            note(error, [said])
 
     def result(self) -> Diagnosis:
         """Return the verdict, and what it is made of."""
