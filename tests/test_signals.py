@@ -289,7 +289,7 @@ def tried(number, ground):
     whom = chance.choice(["main", "main", "main", "group", "worker"])
     starts_late = chance.random() < LATE
     most_s = ground.takes_s[verb] + (START_S if starts_late else 0.0)
-    case = Case(number, verb, chance.choice(SIGNALS), whom, chance.uniform(0.05, 0.9 * most_s))
+    case = Case(number, verb, chance.choice(SIGNALS), whom, chance.uniform(0.05, 0.6 * most_s))
     where, marked = furnished(ground.folder / f"case{number}"), f"{ground.folder}/{number}"
     early = None if starts_late else ground.early
     command = Command(verb, where, marked, ground.training.pid, early)

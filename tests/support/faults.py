@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import _utils as torch_utils
 
 import stallscope as ss
+from stallscope.hooks.loop_log import LogPlace
 from stallscope.run.script import watching
 from support import leftovers
 from support.faulty_datasets import FillsTheFolder, Large
@@ -86,14 +87,26 @@ def record_slowly(what: str, folder: Path, made: Any) -> None:
     """Record slow batches for a long time, and tell of each; to run as a process.
 
     Args:
-        what: "record", "watch" (into `folder / "run"`), or "exit" after the sixth batch.
+        what: "record", "watch" (into `folder / "run"`), "exit" after the sixth batch, or "start",
+            where workers tell that they start, and go on when this process is no more.
         folder: for everything temporary, too.
         made: a queue.
     """
     tempfile.tempdir = str(folder)
     torch_utils.worker.MP_STATUS_CHECK_INTERVAL = 0.2  # how often a worker looks for its parent
     loader = DataLoader(Slow(10_000), 2, num_workers=2)
-    if what == "record":
+    if what == "start":
+        open_marks, parent = LogPlace.open_marks, os.getpid()
+
+        def wait_for_the_end(place: LogPlace, worker: int) -> Any:
+            made.put(1)
+            while worker >= 0 and os.getppid() == parent:
+                made.put(1)
+                time.sleep(0.1)
+            return open_marks(place, worker)
+
+        LogPlace.open_marks = wait_for_the_end
+    if what in ("record", "start"):
         ss.record(loader, lambda _: made.put(1), batches=5_000)
         return
     watch = watching(folder / "run", name="slow", warmup=1, done=lambda _: None)

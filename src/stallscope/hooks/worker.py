@@ -84,10 +84,20 @@ class WorkerEntry:
         with failures.within("what a worker does"):
             self._put_on(key, args, ends)
         try:
-            original(*args)
+            if not self._is_orphan():
+                original(*args)
         finally:
             with failures.within("taking the hooks off in a worker"):
                 ends.close()
+
+    def _is_orphan(self) -> bool:
+        """Whether the process that forked this one has died meanwhile.
+
+        Torch's loop would take whoever adopted it for that one, and wait for ever for its tasks.
+        """
+        creator = multiprocessing.parent_process()
+        was_forked = self._pid is not None and creator is not None
+        return was_forked and creator.pid != os.getppid()
 
     def _put_on(self, key: int, args: tuple[Any, ...], ends: ExitStack) -> None:
         """Hook this worker; `ends` take it off again, the last one first."""
