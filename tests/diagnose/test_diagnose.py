@@ -48,6 +48,17 @@ class SlowSampler:
         yield from ([0, 1] for _ in range(4))
 
 
+class Unpacked:
+    """Takes the batches of a loader apart."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        for batch in self.loader:
+            yield list(batch)
+
+
 def phases(diagnosis: ss.Diagnosis) -> list[str]:
     """What the budget went to."""
     return diagnosis.spent["phase"].to_list()
@@ -166,6 +177,12 @@ class TestTarget:
 
         assert setup.sampler.startswith("SlowSampler.__iter__ (test_diagnose.py:")
         assert "" == diagnose.setup_of(target(DataLoader(Noise(), 4, shuffle=True))).sampler
+
+    def test_a_wrapper_that_computes_is_named_likewise(self):
+        """What goes on around a loader runs in the main process, as a sampler does."""
+        setup = diagnose.setup_of(target(Unpacked(DataLoader(Noise(), 4, num_workers=2))))
+
+        assert setup.sampler.startswith("Unpacked.__iter__ (test_diagnose.py:")
 
     def test_without_a_step_it_says_what_cannot_be_told(self):
         """A loader alone gets what bounds it, and a note on what a step would add."""

@@ -252,8 +252,9 @@ class TestUse:
 
 
 class TestStarts:
-    def test_what_an_epoch_begins_with_is_told_apart(self):
-        """Epochs of ten steps of 0.1 s that begin with 1 s: half of their time."""
+    @pytest.mark.parametrize("length", [10, None])
+    def test_what_an_epoch_begins_with_is_told_apart(self, length):
+        """Epochs of ten steps of 0.1 s that begin with 1 s, a stream's too: half of their time."""
         wait_s = ([0.9] + [0.0] * 9) * 3
         run = a_run(
             [SAMPLE] * 4,
@@ -266,10 +267,19 @@ class TestStarts:
             ),
         )
 
-        found = starts(run, Setup(num_workers=1, epoch_batches=10))
+        found = starts(run, Setup(num_workers=1, epoch_batches=length))
 
         assert 2 == found.epochs
         assert 0.5 == pytest.approx(found.share)
+
+    def test_a_begin_is_told_though_nothing_else_was_seen(self):
+        """One step, for which workers took all of the budget to start."""
+        run = a_run([SAMPLE] * 4, steps=steps_of([9.0], step_s=0.1))
+
+        found = starts(run, Setup(num_workers=2, epoch_batches=10))
+
+        assert 9.0 == pytest.approx(found.extra_s, rel=0.02)
+        assert found.share > 0.8
 
     def test_workers_that_live_on_start_once(self):
         """With persistent workers no epoch but the first begins so."""
@@ -334,6 +344,11 @@ def test_facts_of_a_run_hold_together():
     assert 1.0 == pytest.approx(found.stall_share)
     assert MANY == found.steps
     assert 0.005 == pytest.approx(found.stage_s["decode"])
+
+
+def test_a_stage_that_is_done_many_times_for_a_sample_is_counted():
+    """Each sample reads once, and decodes on."""
+    assert {"fetch": 1.0} == facts(starving(), Setup(1)).calls
 
 
 class TestUnits:

@@ -138,7 +138,10 @@ class TestCalls:
             ("names = list(self.folder.glob(name))", "x (lib/python3.11/pathlib.py:9)", "listing"),
             ("video.set(cv2.CAP_PROP_POS_FRAMES, index)", "", "codec"),
             ("image = Image.open(path)", "", "Python"),
-            ("x = self.store[index]", "get (site-packages/zarr/core.py:9)", "chunks"),
+            ("x = self.store[index]", "get (site-packages/zarr/core.py:9)", "reading"),
+            ("wave = wavfile.read(path)", "x (site-packages/scipy/io/wavfile.py:9)", "reading"),
+            ("chosen = np.random.choice(self.all, 64, replace=False)", "", "drawing"),
+            ("_, near = self.tree.query(points)", "", "Python"),
             ("text = answer.read()", "readinto (lib/python3.11/socket.py:718)", "network"),
             ("row = json.loads(line)", "", "parsing"),
             ("ids = self.tokenizer(text)", "", "text"),
@@ -166,7 +169,7 @@ class TestCalls:
             ("fetch", f"{read};get (site-packages/h5py/a.py:9)", 12), ("fetch", read, 18)
         )
 
-        assert "chunks" == own_code(flame, "fetch").call.name
+        assert "reading" == own_code(flame, "fetch").call.name
 
 
 BLUR = ("Blur", "transform")

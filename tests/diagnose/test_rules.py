@@ -236,6 +236,30 @@ class TestCaches:
         assert "persistent" not in judge(replace(waits, starts=Starts()))[0].next_step
 
 
+class TestRepeats:
+    def test_what_is_done_many_times_for_a_sample_is_asked_about(self):
+        """A row of sixteen frames is decoded for the numbers beside them."""
+        work = {("decode", "decode"): 0.6, ("Blur", "transform"): 0.4}
+
+        assert (
+            "16 times for each sample"
+            in judge(known(work=work, calls={"decode": 16.0}))[0].next_step
+        )
+        assert "times" not in judge(known(work=work, calls={"decode": 2.0}))[0].next_step
+
+
+class TestStarts:
+    @pytest.mark.parametrize(("streams", "helps"), [(True, "buffer"), (False, "persistent")])
+    def test_a_stream_that_begins_slowly_begins_so_in_workers_that_live_on(self, streams, helps):
+        """A shuffle buffer is filled anew at each epoch, whoever fills it."""
+        starts = Starts(1.0, 2.0, 3, again=True, first_s=0.9)
+
+        found = judge(known(stalled=0.05, starts=starts, setup={"streams": streams}))[0]
+
+        assert "start-up" == found.code
+        assert helps in found.next_step.partition(";")[0]
+
+
 class TestReading:
     def test_own_code_that_waits_longer_beside_others_is_no_full_storage(self):
         """Where nothing was seen to read, no bytes per second are the limit."""

@@ -81,9 +81,9 @@ DECODE_OTHER: Final = DECODE._replace(
 ONE_TRANSFORM: Final = Cause(
     "one-transform",
     "One transform is what the loop waits for: {what}",
-    "do once, beforehand, what is the same each time; make {where} cheaper, apply it to less data, "
-    "to fewer samples or to whole batches; 06_line_by_line shows its lines, 05_transform_orders "
-    "whether it can come later",
+    "do once, beforehand, what is the same each time; apply {where} to less data (uint8, cropped), "
+    "to fewer samples, or to whole batches on the device; 06_line_by_line shows its lines, "
+    "05_transform_orders whether it can come later",
     kind="transform",
 )
 OWN_CODE: Final = ONE_TRANSFORM._replace(
@@ -96,8 +96,8 @@ OWN_TRANSFORM: Final = ONE_TRANSFORM._replace(advice=OWN_CODE.advice)
 TRANSFORMS: Final = Cause(
     "transforms",
     "The transforms together take too long: {what}",
-    "crop or resize first, so that the rest works on less, make the longest cheaper or apply it to "
-    "fewer samples; 05_transform_orders",
+    "crop or resize first, so that the rest works on less, and make floats of uint8 last; apply "
+    "the longest to fewer samples, or to whole batches on the device; 05_transform_orders",
     kind="transform",
 )
 LARGE_IMAGES: Final = DECODE._replace(
@@ -202,6 +202,13 @@ START_UP: Final = Cause(
     "Starting workers takes long, at every epoch: {what}",
     "persistent_workers=True; and less to do in worker_init_fn and at import; 01_is_it_the_loader",
 )
+START_OF_STREAM: Final = START_UP._replace(
+    title="The stream takes long to give its first samples, at every epoch: {what}",
+    advice="do less in __iter__ before its first sample: fill a shuffle buffer while samples are "
+    "given, or make it smaller; keep in the dataset what is the same each time, with "
+    "persistent_workers=True; 01_is_it_the_loader",
+)
+"""The same where that is not the workers' start, but their first batches."""
 COPY: Final = Cause(
     "copy",
     "Copying batches to the device takes long: {what}",

@@ -396,17 +396,28 @@ def setup_of(target: Target) -> Setup:
         streams=any(isinstance(loader.dataset, IterableDataset) for loader in serving),
         simulated=target.simulated_step_s is not None,
         on_gpu=device_of(target).counts_kernels,
-        sampler=next(filter(None, map(_sampler, target.loaders)), ""),
+        sampler=next(filter(None, (_wrapper(target), *map(_sampler, target.loaders))), ""),
     )
 
 
 def _sampler(loader: DataLoader[Any]) -> str:
     """Where a sampler that is not torch's draws indices; '' for no such sampler."""
     of_batches = loader.batch_sampler
-    for one in (of_batches, getattr(of_batches, "sampler", None), loader.sampler):
-        draws = getattr(type(one), "__iter__", None)
-        if isinstance(draws, FunctionType) and draws.__module__.partition(".")[0] != "torch":
-            return f"{type(one).__name__}.__iter__ ({place_of(draws.__code__)})"
+    samplers = (of_batches, getattr(of_batches, "sampler", None), loader.sampler)
+    return next(filter(None, map(_iterates, samplers)), "")
+
+
+def _wrapper(target: Target) -> str:
+    """Where something around the loader makes batches of its batches; '' where nothing does."""
+    wraps = target.loaders and not isinstance(target.loader, DataLoader)
+    return _iterates(target.loader) if wraps else ""
+
+
+def _iterates(one: Any) -> str:
+    """Where `__iter__` is written that is not torch's; '' where it is, or is not Python."""
+    method = getattr(type(one), "__iter__", None)
+    if isinstance(method, FunctionType) and method.__module__.partition(".")[0] != "torch":
+        return f"{type(one).__name__}.__iter__ ({place_of(method.__code__)})"
     return ""
 
 

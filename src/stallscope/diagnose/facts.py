@@ -93,7 +93,8 @@ class Setup:
     streams: bool = False
     """Whether workers take their samples out of a stream, each its part of it."""
     sampler: str = ""
-    """Where the user's own sampler draws, as `class.method (file:line)`; empty for torch's."""
+    """Where the user's own sampler draws, or a wrapper makes batches of the loader's, as
+    `class.method (file:line)`; empty for torch's."""
 
 
 class ThreadTimes(NamedTuple):
@@ -232,6 +233,8 @@ class Starts:
     """Begins that were seen; the first one of all counts only where there is no other."""
     again: bool = False
     """Whether it happens at every epoch: workers that do not live on."""
+    first_s: float = 0.0
+    """What the first sample of a worker takes, seconds; median of the epochs."""
 
     @property
     def share(self) -> float:
@@ -259,11 +262,11 @@ def starts(run: Run, setup: Setup) -> Starts:
         return Starts()
     begin = pl.col("place") < max(setup.num_workers, 1)
     later = steps.filter(~begin)
-    usual_s, mean_s = (
-        (later if later.height else steps)
-        .select(pl.col("waited_s").mean(), pl.col("period_s").mean())
-        .row(0)
-    )
+    usual_s, mean_s = later.select(pl.col("waited_s").mean(), pl.col("period_s").mean()).row(0)
+    if later.is_empty():  # of nothing but begins, no more than making a batch is usual
+        usual_s = (run.deliveries["made_ns"] - run.deliveries["taken_ns"]).mean() or 0.0
+        usual_s /= 1e9  # type: ignore[operator]  # a float
+        mean_s = usual_s + steps.select((pl.col("period_s") - pl.col("waited_s")).mean()).item()
     # A round of the workers at once: that they all finish together is no extra cost
     each = (
         steps.filter(begin)
@@ -273,13 +276,21 @@ def starts(run: Run, setup: Setup) -> Starts:
     ends = run.side_spans.filter(pl.col("stage").cast(pl.String) == END_OF_EPOCH.name)
     end_s = ends.select(((pl.col("end_ns") - pl.col("start_ns")) / 1e9).median()).item() or 0.0
     seen = each.filter(pl.col("epoch") > pl.col("epoch").min()) if each.height > 1 else each
-    length = setup.epoch_batches
+    first = run.startup.group_by("epoch").agg(first_s=pl.col("first_sample_s").max())
+    length = setup.epoch_batches or _epoch_length(steps)
     return Starts(
         extra_s=float(seen["extra_s"].median() or 0.0) + float(end_s),  # type: ignore[arg-type]  # a float column
+        first_s=float(first["first_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
         epoch_s=None if length is None else length * mean_s,
         epochs=seen.height,
         again=bool(setup.num_workers) and not setup.persistent and not _goes_on(steps, length),
     )
+
+
+def _epoch_length(steps: pl.DataFrame) -> int | None:
+    """Steps of an epoch that was seen from its begin to its end; None where none was."""
+    each = steps.group_by("epoch", maintain_order=True).len()[:-1]
+    return int(each["len"].max()) if each.height else None  # type: ignore[arg-type]  # integers
 
 
 def _goes_on(steps: pl.DataFrame, length: int | None) -> bool:
@@ -421,6 +432,8 @@ class Facts:
     """The same of `forward`, `backward` and the optimizer."""
     stage_s: dict[str, float] = field(default_factory=dict)
     """Median time of each stage, a sample or a batch; seconds."""
+    calls: dict[str, float] = field(default_factory=dict)
+    """How often a sample that reads, or decodes, does so; mean of each stage."""
     whole_batches: frozenset[str] = _OF_BATCHES
     """Stages that work on a whole batch at once: their times are a batch's."""
     threads_compute: bool = False
@@ -643,6 +656,7 @@ def facts(run: Run, setup: Setup) -> Facts:
         device_copy_share=_device_share(run, time, H2D.kind),
         model_share=sum(own.get(name, 0.0) for name in _MODEL),
         stage_s=dict(run.stages().reverse().select("stage", "p50_s").iter_rows()),
+        calls=_calls(run),
         whole_batches=_whole_batches(run),
         stalled_by_worker=_by_worker(stalls),
         spikes=spikes(run),
@@ -729,6 +743,16 @@ def _whole_batches(run: Run) -> frozenset[str]:
     outside = length.filter(pl.col("sample").is_null()).sum() / length.sum()
     shares = run.work.group_by("stage").agg(outside=outside).filter(pl.col("outside") > _MOSTLY)
     return _OF_BATCHES | frozenset(shares["stage"].cast(pl.String))
+
+
+def _calls(run: Run) -> dict[str, float]:
+    """How often a sample reads, and decodes; a decoder that reads on is one call of each."""
+    sample = ("rank", "pid", "epoch", "batch", "sample")
+    reads = pl.col("kind").cast(pl.String).is_in(["fetch", "decode"])
+    inside = run.work.drop_nulls("sample").sort(*sample, "start_ns").with_columns(reads=reads)
+    begins = inside.filter("reads", ~pl.col("reads").shift(1, fill_value=False).over(sample))
+    each = begins.group_by(*sample, pl.col("stage").cast(pl.String)).len()
+    return dict(each.group_by("stage").agg(pl.col("len").mean()).iter_rows())
 
 
 def _by_worker(stalls: pl.DataFrame) -> dict[int, float]:

@@ -55,6 +55,15 @@ _LOCKS: Final = re.compile(r"(__enter__|acquire|_acquire\w*|wait|flock|lockf) \(
 """Innermost frames of a process that waits for another one to let go of something."""
 _TAKES: Final = r"\b(flock|lockf)\("
 """Calls in a line of the user's that wait for another process."""
+READS: Final = Call(
+    "reading",
+    "reading",
+    "read only the part that a sample uses, by a slice or an offset (not by a list of indices: "
+    "select in NumPy afterwards); store chunks of one sample, or use all of a chunk once it is "
+    "read; compress it less",
+    r"(h5py|h5netcdf|netCDF4|zarr|numcodecs|blosc|scipy/io)\b.*",
+)
+"""Also whatever else holds the stage that reads."""
 CALLS: Final = (
     Call(
         "lock",
@@ -106,13 +115,7 @@ CALLS: Final = (
         r"|(?<!Image\.)\bopen\(|\b(Zip|Tar)?File\(|\bextractfile\("
         r"|\b(Dataset|connect)\(|\bread_(csv|parquet|excel|feather|hdf|json)\(|\bloadmat\(",
     ),
-    Call(
-        "chunks",
-        "data is read in chunks",
-        "store it in chunks of one sample, or use all of a chunk once it is read, and compress it "
-        "less",
-        r"(h5py|h5netcdf|netCDF4|zarr|numcodecs|blosc)\b.*",
-    ),
+    READS,
     Call(
         "labels",
         "xarray or dask looks values up by their labels",
@@ -127,13 +130,14 @@ CALLS: Final = (
         "take the columns out as NumPy arrays once, in __init__ (frame['x'].to_numpy()), and index "
         "those",
         r"pandas/.*",
-        r"\.(iloc|loc|iat|at|query|iterrows|itertuples)\b",
+        r"\.(iloc|loc|iat|iterrows|itertuples)\b",
     ),
     Call(
         "formatting",
         "rows of an Arrow table become Python lists, and these tensors",
-        "keep arrays as arrays: with_format('numpy'), features Array2D or Array3D; or take the "
-        "column out as one array once, in __init__",
+        "keep arrays as arrays: with_format('numpy'), features Array2D or Array3D; ask for the "
+        "columns that are used and no more (select_columns: a row decodes all it has), or take one "
+        "out as an array once, in __init__",
         r"datasets/(formatting|features|arrow_dataset)\b.*",
     ),
     Call(
@@ -181,9 +185,18 @@ CALLS: Final = (
         source=r"\b(np|numpy)\.(array|asarray)\(",
     ),
     Call(
+        "drawing",
+        "NumPy draws out of all there are",
+        "replace=False and p= go through all of it at each call: numpy.random.default_rng() has a "
+        "choice without replacement that does not, integers() draws with it, and a permutation "
+        "lasts for an epoch",
+        source=r"\b(np|numpy)\.random\.(choice|permutation|shuffle)\(",
+    ),
+    Call(
         "sleep",
         "it sleeps",
-        "see what it waits for there: what it polls could wake it",
+        "see what it waits for there: what it polls could wake it, and more workers wait for more "
+        "at once",
         source=r"\bsleep\(",
     ),
     Call(
@@ -200,15 +213,6 @@ OTHER: Final = Call(
     "Python and what it calls",
     "do it once, beforehand, or for whole arrays at a time instead of element by element",
 )
-
-
-READS: Final = Call(
-    "reading",
-    "reading",
-    "read less for each sample: pieces of one sample, all of a piece used once it is read, lighter "
-    "compression",
-)
-"""The same in the stage that reads."""
 
 
 @dataclass(frozen=True)

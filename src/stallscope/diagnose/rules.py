@@ -29,7 +29,7 @@ from stallscope.diagnose.exposure import (
     WORK,
     StagePart,
 )
-from stallscope.diagnose.own_code import OTHER
+from stallscope.diagnose.own_code import OTHER, READS
 from stallscope.diagnose.result import Finding
 from stallscope.run.worker_memory import GROWN_BYTES
 from stallscope.stalls.thresholds import HARDLY, OTHERS, SATURATED, SLOW_WORKER
@@ -64,7 +64,7 @@ _REST: Final = ("step", "other")
 _SAMPLER: Final = "the loader's own work in it ({}, bookkeeping)"
 _SAMPLERS: Final = (
     "draw indices beforehand or with arrays, not one by one in each step, and leave what a sampler "
-    "loads or computes to the dataset, which the workers run"
+    "or a wrapper of the loader computes to the dataset or to collate_fn, which the workers run"
 )
 _AT_ONCE: Final = (
     "take all samples of a batch by one index: __getitems__(indices) in the dataset, or "
@@ -115,6 +115,16 @@ _OF_SAMPLES: Final = {
 """Causes that a cache of samples takes away."""
 
 
+def _repeats(facts: Facts) -> str:
+    """That a sample reads, or decodes, many times, in words; '' where none does."""
+    stage, many = max(facts.calls.items(), key=lambda one: one[1], default=("", 0.0))
+    noted = facts.exposure.of(FETCH, DECODE) >= thresholds.NOTED
+    if not noted or many < thresholds.MANY_CALLS:
+        return ""
+    what = "leave out what it does not use (columns, rows, frames), store the rest together"
+    return f"{stage} is done {many:.0f} times for each sample: {what}; "
+
+
 def _kept(facts: Facts) -> str:
     """That the dataset's cache is lost with its workers, in words; '' where it is not."""
     cache = facts.setup.cache
@@ -143,17 +153,25 @@ def finding(  # noqa: PLR0913 - the fields of a finding
         what: words and numbers for the title.
         severity: share (0 to 1) of the loop's time that it costs.
         clearly: how clearly (0 to 1) its rule is met.
-        evidence: numbers with their names; those that are not known are left out.
+        evidence: numbers with their names, beside the share of stalls and the ladder's headroom;
+            those that are not known are left out.
         where: for the next step: a setting, what helps.
         stage: whose function of the user's the next step names, where one is known.
     """
-    own = facts.own_code(stage)
-    kept = _kept(facts) if cause.code in _OF_SAMPLES else ""
+    own, gain = facts.own_code(stage), facts.gain
+    kept = _kept(facts) + _repeats(facts) if cause.code in _OF_SAMPLES else ""
+    whole = {
+        "stall_share": facts.stall_share if facts.time else None,
+        **evidence,
+        "headroom_factor": gain.factor if gain else None,
+        "headroom_factor_low": gain.low if gain else None,
+        "headroom_factor_high": gain.high if gain else None,
+    }
     return Finding(
         code=cause.code,
         title=cause.title.format(what=what),
         severity=min(max(severity, 0.0), 1.0),
-        evidence={name: float(value) for name, value in evidence.items() if value is not None},
+        evidence={name: float(value) for name, value in whole.items() if value is not None},
         confidence=min(clearly, trust(facts)),
         next_step=kept + cause.next_step(where or stage, own.place if own else ""),
     )
@@ -280,7 +298,6 @@ def _alone(facts: Facts) -> str:
 
 def _waiting(facts: Facts) -> dict[str, float | None]:
     return {
-        "stall_share": facts.stall_share,
         "waiting_share": facts.exposure.waiting(*READING, TRANSFORM, COLLATE, DECODE),
         "fetch_exposed_share": facts.exposure.of(FETCH),
         "batch_s": facts.making.usual_s if facts.making else None,
@@ -363,7 +380,7 @@ def _of_group(facts: Facts, group: str, part: float) -> Finding:
         what,
         severity=facts.stall_share * part,
         clearly=_clearly(facts, part),
-        evidence=_evidence(facts, {f"{group}_exposed_share": part}),
+        evidence={f"{group}_exposed_share": part},
         where=where,
         stage=stage,
     )
@@ -403,7 +420,7 @@ def _of_transforms(facts: Facts) -> Finding:
             f"{f': {called.does}' if called else ''}",
             severity=facts.stall_share * most.share,
             clearly=_clearly_one(facts, most.share, part),
-            evidence=_of_one(facts, most.share, part),
+            evidence=_of_one(most.share, part),
             where=called.remedy if called else "",
             stage=most.stage,
         )
@@ -413,10 +430,10 @@ def _of_transforms(facts: Facts) -> Finding:
         f"they hold {share(part)} of the stalls, the longest ({most.stage}) {share(most.share)}",
         severity=facts.stall_share * part,
         clearly=_clearly(facts, part),
-        evidence=_evidence(
-            facts,
-            {"all_transforms_exposed_share": part, "longest_transform_exposed_share": most.share},
-        ),
+        evidence={
+            "all_transforms_exposed_share": part,
+            "longest_transform_exposed_share": most.share,
+        },
     )
 
 
@@ -442,7 +459,7 @@ def _of_conversion(facts: Facts) -> Finding | None:
         f"{names} hold{'s' * (len(found) == 1)} {share(part)} of the stalls{_floats(facts)}",
         severity=facts.stall_share * part,
         clearly=_clearly(facts, part),
-        evidence=_of_one(facts, part, facts.exposure.of(TRANSFORM, GETITEM_)),
+        evidence=_of_one(part, facts.exposure.of(TRANSFORM, GETITEM_)),
     )
 
 
@@ -459,7 +476,7 @@ def _of_own_code(facts: Facts, stage: str, own_part: float, part: float) -> Find
     each, own = facts.each(stage), facts.own_code(stage)
     unnamed = "__getitem__ itself" if stage == stages.GETITEM.name else "reading"
     place = own.place if own else unnamed
-    call = own.call if own else OTHER
+    call = own.call if own else READS if stage == stages.FETCH.name else OTHER
     does = f", computing: {call.does}" if own else ""
     if facts.threads_compute and call is OTHER:
         does = ", computing in threads of its own, as a codec does"
@@ -470,7 +487,7 @@ def _of_own_code(facts: Facts, stage: str, own_part: float, part: float) -> Find
         f"{each and f', {each}'}{does}",
         severity=facts.stall_share * own_part,
         clearly=_clearly_one(facts, own_part, part),
-        evidence=_of_one(facts, own_part, part),
+        evidence=_of_one(own_part, part),
         where=_AT_ONCE if _is_small(facts) and call is OTHER else call.remedy,
         stage=stage,
     )
@@ -480,9 +497,8 @@ def _clearly_one(facts: Facts, most: float, part: float) -> float:
     return min(_clearly(facts, most), clear(most / part, thresholds.ONE_OF_MANY, 0.75))
 
 
-def _of_one(facts: Facts, most: float, part: float) -> dict[str, float | None]:
-    shares = {"transform_exposed_share": most, "all_transforms_exposed_share": part}
-    return _evidence(facts, shares)
+def _of_one(most: float, part: float) -> dict[str, float]:
+    return {"transform_exposed_share": most, "all_transforms_exposed_share": part}
 
 
 def _longest(facts: Facts, groups: tuple[str, ...]) -> StagePart:
@@ -500,17 +516,6 @@ def _agreed(facts: Facts, alone: float) -> float:
     return min(alone, 0.6) if facts.gain is not None and facts.gain.is_none else alone
 
 
-def _evidence(facts: Facts, more: dict[str, float]) -> dict[str, float | None]:
-    gain = facts.gain
-    return {
-        "stall_share": facts.stall_share,
-        **more,
-        "headroom_factor": gain.factor if gain else None,
-        "headroom_factor_low": gain.low if gain else None,
-        "headroom_factor_high": gain.high if gain else None,
-    }
-
-
 def no_worker(facts: Facts) -> Finding | None:
     """The main process makes the batches itself, so the device waits for each of them."""
     if facts.setup.num_workers or not facts.exposure.parts or not facts.setup.has_step:
@@ -525,7 +530,6 @@ def no_worker(facts: Facts) -> Finding | None:
         severity=facts.stall_share,
         clearly=clear(facts.stall_share, HARDLY, 0.2),
         evidence={
-            "stall_share": facts.stall_share,
             "num_workers_count": 0,
             **_thread_times(facts),
         },
@@ -548,7 +552,6 @@ def needless_workers(facts: Facts) -> Finding | None:
         severity=max(saved, facts.stall_share * facts.exposure.of(SENDING)),
         clearly=_agreed(facts, clear(saved, thresholds.PASSING, 0.2)),
         evidence={
-            "stall_share": facts.stall_share,
             "num_workers_count": facts.setup.num_workers,
             "batch_make_s": facts.own_batch_s,
             "batch_receive_s": handover.received_s,
@@ -611,7 +614,6 @@ def own_parts(facts: Facts) -> Finding | None:
         evidence={
             "own_parts_share": whole,
             "model_share": facts.model_share,
-            "stall_share": facts.stall_share,
             "loop_cpu_share": facts.use.loop_cpu,
         },
         where=_SAMPLERS
@@ -632,7 +634,7 @@ def releases(facts: Facts) -> Finding | None:
         f"{seconds(facts.batch.release_s)}, {share(part)} of its time{_floats(facts)}",
         severity=part + facts.stall_share * facts.exposure.of(SENDING, COLLATE),
         clearly=clear(part, thresholds.OWN_PART, 0.35),
-        evidence={"release_share": part, "stall_share": facts.stall_share},
+        evidence={"release_share": part},
     )
 
 
@@ -657,7 +659,7 @@ def computes_in_python(facts: Facts) -> Finding | None:
         f"for {share(cpu)} of the loop's time it computes, and the step waits for the rest",
         severity=min(cpu, step),
         clearly=clear(cpu, thresholds.OWN_PART, 0.5),
-        evidence={"loop_cpu_share": cpu, "step_share": step, "stall_share": facts.stall_share},
+        evidence={"loop_cpu_share": cpu, "step_share": step},
         where="put ss.stage('...') around logging and callbacks, and see which takes the time",
     )
 
@@ -680,11 +682,7 @@ def idle_device(facts: Facts) -> Finding | None:
         f"{share(busy)} of the time only",
         severity=1 - busy,
         clearly=clear(busy, thresholds.IDLE_DEVICE, 0.2),
-        evidence={
-            "gpu_busy_share": by_driver,
-            "device_busy_share": by_events,
-            "stall_share": facts.stall_share,
-        },
+        evidence={"gpu_busy_share": by_driver, "device_busy_share": by_events},
         where="profile the step: .item(), logging, kernels that are too small",
     )
 
@@ -705,7 +703,7 @@ def copies(facts: Facts) -> Finding | None:
         f"{share(direct + pinning)} of the loop's time",
         severity=direct + pinning,
         clearly=clear(direct + pinning, thresholds.OWN_PART, 0.4),
-        evidence={"copy_share": direct, "pin_share": pinning, "stall_share": facts.stall_share},
+        evidence={"copy_share": direct, "pin_share": pinning},
     )
 
 
@@ -728,7 +726,6 @@ def oversubscription(facts: Facts) -> Finding | None:
             clear(many, thresholds.MANY_THREADS, 4.0), clear(extra, thresholds.EXTRA_THREADS, 0.5)
         ),
         evidence={
-            "stall_share": facts.stall_share,
             "worker_threads_count": use.threads,
             "threads_per_core_count": many,
             "extra_threads_cpu_share": extra,
@@ -764,7 +761,6 @@ def cpu_saturated(facts: Facts) -> Finding | None:
         severity=facts.lost_share,
         clearly=clear(facts.cpu_load, thresholds.KEEPS_UP, 1.2),
         evidence={
-            "stall_share": facts.stall_share,
             "cpu_load_factor": facts.cpu_load if is_known else None,
             "cores_used_share": used,
             "queued_share": use.queued_share,
@@ -792,7 +788,7 @@ def memory(facts: Facts) -> list[Finding]:
             f"{share(row['mean_share'])} of it, while the loop stalled",
             severity=facts.stall_share,
             clearly=0.7,
-            evidence={"used_share": row["mean_share"], "stall_share": facts.stall_share},
+            evidence={"used_share": row["mean_share"]},
         )
         for row in facts.saturated
         if row["resource"] in _SPACES
@@ -849,7 +845,6 @@ def too_few(facts: Facts) -> Finding | None:
         severity=facts.stall_share,
         clearly=clear(free, 0.1, 0.35),
         evidence={
-            "stall_share": facts.stall_share,
             "load_factor": making.load,
             "worker_busy_share": making.busy_share,
             "cores_free_share": free,
@@ -872,7 +867,6 @@ def idle_workers(facts: Facts) -> Finding | None:
         severity=facts.stall_share,
         clearly=clear(making.load, thresholds.KEEPS_UP, 1.2),
         evidence={
-            "stall_share": facts.stall_share,
             "load_factor": making.load,
             "active_workers_count": making.workers,
         },
@@ -894,7 +888,6 @@ def repeated_work(facts: Facts) -> Finding | None:
         severity=facts.stall_share * works,
         clearly=clear(ratio / workers, thresholds.REPEATED, 0.95),
         evidence={
-            "stall_share": facts.stall_share,
             "batch_cpu_s": facts.computed_s,
             "batch_alone_cpu_s": alone_s,
         },
@@ -919,7 +912,6 @@ def few_cores(facts: Facts) -> Finding | None:
         severity=facts.stall_share,
         clearly=clear(queued, thresholds.QUEUES, 0.3),
         evidence={
-            "stall_share": facts.stall_share,
             "queued_share": queued,
             "worker_cores_count": use.worker_cores,
         },
@@ -959,7 +951,6 @@ def slow_worker(facts: Facts) -> Finding | None:
         severity=facts.stall_share * part,
         clearly=min(clear(ratio, SLOW_WORKER, 1.7), clear(part, thresholds.WAITS_FOR_IT, 0.9)),
         evidence={
-            "stall_share": facts.stall_share,
             "slow_worker_stall_share": part,
             "slow_worker_batch_s": own.median_s,
             "others_batch_s": rest_s,
@@ -987,7 +978,6 @@ def slow_samples(facts: Facts) -> Finding | None:
         severity=facts.stall_share * part,
         clearly=clear(part, thresholds.LEADS, 0.5),
         evidence={
-            "stall_share": facts.stall_share,
             "slow_samples_stall_share": part,
             "slow_samples_work_share": spikes.share,
             "slow_sample_s": spikes.typical_s,
@@ -1017,7 +1007,6 @@ def too_little_prefetch(facts: Facts) -> Finding | None:
         severity=facts.stall_share,
         clearly=clear(facts.free_load, thresholds.KEEPS_UP, 0.7),
         evidence={
-            "stall_share": facts.stall_share,
             "load_factor": making.load,
             "batch_mean_s": making.batch_s,
             "batch_median_s": making.usual_s,
@@ -1033,8 +1022,9 @@ def start_up(facts: Facts) -> Finding | None:
     if starts.share < thresholds.STARTS:
         return None
     seen = clear(starts.share, thresholds.STARTS, 0.3)
+    fills = facts.setup.streams and starts.first_s >= thresholds.DOMINATES * starts.extra_s
     return finding(
-        causes.START_UP,
+        causes.START_OF_STREAM if fills else causes.START_UP,
         facts,
         f"{seconds(starts.extra_s)} before an epoch of {seconds(starts.epoch_s)}",
         severity=starts.share,
@@ -1044,6 +1034,7 @@ def start_up(facts: Facts) -> Finding | None:
         evidence={
             "start_share": starts.share,
             "start_s": starts.extra_s,
+            "first_sample_s": starts.first_s,
             "epoch_s": starts.epoch_s,
             "epochs_seen_count": starts.epochs,
         },

@@ -94,6 +94,9 @@ ALL_COMPUTING: Final = 0.9
 SMALL_SAMPLE_S: Final = 2e-5
 """A sample that takes less, seconds, is one look into an array: a call for each of them, a list of
 them and a copy of each into the batch take as long as it does, or longer."""
+MANY_CALLS: Final = 5
+"""From so many times for one sample on, it is asked whether a sample uses all that a stage makes:
+an image, its mask and some views of it are fewer."""
 DOUBTFUL: Final = 0.3
 """A finding that is less sure than this is no verdict."""
 SLOWED: Final = 1.5

@@ -198,13 +198,9 @@ def healthy(facts: Facts) -> Finding:
         severity=0.0,
         clearly=max(low_enough, 0.9 if agreed else 0.6),
         evidence={
-            "stall_share": facts.stall_share,
             "stall_share_low": facts.stall_low,
             "stall_share_high": facts.stall_high,
             "device_busy_share": facts.device_busy_share,
-            "headroom_factor": gain.factor if gain else None,
-            "headroom_factor_low": gain.low if gain else None,
-            "headroom_factor_high": gain.high if gain else None,
         },
     )
 
@@ -268,7 +264,6 @@ def inconclusive(facts: Facts, why: str, remedy: str) -> Finding:
         severity=facts.stall_share,
         clearly=1.0,
         evidence={
-            "stall_share": facts.stall_share if facts.time else None,
             "unattributed_share": facts.exposure.of(UNATTRIBUTED) if facts.time else None,
             "other_processes_share": facts.others_share,
             "steps_count": facts.steps,
