@@ -322,8 +322,6 @@ class FetchSpeed:
     """Median, seconds a sample."""
     bytes_per_s: float | None = None
     """Bytes of the files that were read over the time of the loop; None where sizes are unknown."""
-    by_size: float | None = None
-    """Share (0 to 1) of the differences between samples that goes with their size."""
 
 
 def spikes(run: Run) -> Spikes:
@@ -360,14 +358,11 @@ def reading(run: Run) -> FetchSpeed:
     known = fetched.drop_nulls("bytes")
     steps, recorded = run.steps(), samples.select("rank", "epoch", "batch").n_unique()
     length_s = steps.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
-    rate = by_size = None
+    rate = None
     if known.height >= _FEWEST_SAMPLES and length_s:
         of_each = max(steps.height / max(recorded, 1), 1.0)  # not every batch is recorded
         rate = float(known["bytes"].sum()) * of_each / length_s
-        sizes, took_s = known["bytes"].to_numpy().astype(float), known["fetch_s"].to_numpy()
-        if sizes.std() and took_s.std():
-            by_size = float(np.corrcoef(sizes, took_s)[0, 1] ** 2)
-    return FetchSpeed(float(np.median(fetched["fetch_s"].to_numpy())), rate, by_size)
+    return FetchSpeed(float(np.median(fetched["fetch_s"].to_numpy())), rate)
 
 
 @dataclass(frozen=True)

@@ -139,9 +139,9 @@ def finding(  # noqa: PLR0913 - the fields of a finding
     facts: Facts,
     what: str,
     *,
-    severity: float,
     clearly: float,
     evidence: Mapping[str, float | None],
+    severity: float | None = None,
     where: str = "",
     stage: str = "",
 ) -> Finding:
@@ -151,10 +151,10 @@ def finding(  # noqa: PLR0913 - the fields of a finding
         cause: what it is.
         facts: what is known.
         what: words and numbers for the title.
-        severity: share (0 to 1) of the loop's time that it costs.
         clearly: how clearly (0 to 1) its rule is met.
         evidence: numbers with their names, beside the share of stalls and the ladder's headroom;
             those that are not known are left out.
+        severity: share (0 to 1) of the loop's time that it costs; None: all of the stalls.
         where: for the next step: a setting, what helps.
         stage: whose function of the user's the next step names, where one is known.
     """
@@ -170,7 +170,7 @@ def finding(  # noqa: PLR0913 - the fields of a finding
     return Finding(
         code=cause.code,
         title=cause.title.format(what=what),
-        severity=min(max(severity, 0.0), 1.0),
+        severity=min(max(facts.stall_share if severity is None else severity, 0.0), 1.0),
         evidence={name: float(value) for name, value in whole.items() if value is not None},
         confidence=min(clearly, trust(facts)),
         next_step=kept + cause.next_step(where or stage, own.place if own else ""),
@@ -184,7 +184,7 @@ def lock(facts: Facts) -> Finding | None:
         return None
     if not _is_lock(facts):
         return None
-    stage = _longest_waiting(facts)
+    stage = max(facts.exposure.parts, key=lambda part: part.share * part.waiting).stage
     own = facts.own_code(stage)
     seen, how = facts.use.file_lock_share or 0.0, ""
     if seen >= thresholds.LOCK_FRAMES:
@@ -196,7 +196,10 @@ def lock(facts: Facts) -> Finding | None:
         facts,
         f"{share(waits)} of the stalls is waiting in {own.place if own else stage}{how}",
         severity=facts.stall_share * facts.exposure.of(TRANSFORM, COLLATE, DECODE, *READING),
-        clearly=_clearly_lock(facts, waits),
+        clearly=min(
+            clear(waits, thresholds.WAITS_FOR_EACH_OTHER, 0.45),
+            thresholds.UNSEEN if facts.lock_frames is None else 1.0,
+        ),
         evidence={
             **_waiting(facts),
             "lock_frames_share": facts.lock_frames,
@@ -209,12 +212,8 @@ def lock(facts: Facts) -> Finding | None:
 def storage(facts: Facts) -> Finding | None:
     """Reading waits, and not for the CPU: for storage that is slow to answer, or that is full."""
     waits = facts.exposure.waiting(*READING)
-    if waits < thresholds.NOTED:
+    if waits < thresholds.NOTED or _is_lock(facts):
         return None
-    if _is_lock(facts):
-        return None
-    full = _is_full(facts)
-    cause = causes.STORAGE_BANDWIDTH if full else causes.STORAGE_LATENCY
     if is_unseen(facts):  # also what is shared may be anything: a busy machine, a connection
         return _unseen(facts, waits)
     rate = facts.reading.bytes_per_s
@@ -222,7 +221,7 @@ def storage(facts: Facts) -> Finding | None:
     each = f"{seconds(facts.reading.sample_s)} per sample" if facts.reading.sample_s else "unseen"
     shared = f", and one worker alone takes {_alone(facts)}" if facts.is_shared is not None else ""
     return finding(
-        cause,
+        causes.STORAGE_BANDWIDTH if _is_full(facts) else causes.STORAGE_LATENCY,
         facts,
         f"{share(waits)} of the stalls is waiting in reading ({each}{with_rate}){shared}",
         severity=facts.stall_share * facts.exposure.of(*READING),
@@ -231,7 +230,6 @@ def storage(facts: Facts) -> Finding | None:
         | {
             "read_bytes_per_s": rate,
             "disk_busy_share": facts.use.disk_busy_share,
-            "by_size_share": facts.reading.by_size,
         },
     )
 
@@ -276,16 +274,6 @@ def _is_lock(facts: Facts) -> bool:
     reads = facts.exposure.waiting(*READING)
     others = facts.exposure.waiting(TRANSFORM, COLLATE, DECODE)
     return others > reads
-
-
-def _clearly_lock(facts: Facts, waits: float) -> float:
-    seen = 0.7 if facts.lock_frames is None else 1.0
-    return min(clear(waits, thresholds.WAITS_FOR_EACH_OTHER, 0.45), seen)
-
-
-def _longest_waiting(facts: Facts) -> str:
-    parts = facts.exposure.parts
-    return max(parts, key=lambda part: part.share * part.waiting).stage
 
 
 def _alone(facts: Facts) -> str:
@@ -527,7 +515,6 @@ def no_worker(facts: Facts) -> Finding | None:
         f"it makes the batches itself (num_workers=0), which takes {share(facts.stall_share)} of "
         f"the loop's time{slowed and f' with one torch thread; {slowed}'}"
         f"{f'; the largest part of it is {largest.stage}' if largest else ''}",
-        severity=facts.stall_share,
         clearly=clear(facts.stall_share, HARDLY, 0.2),
         evidence={
             "num_workers_count": 0,
@@ -786,7 +773,6 @@ def memory(facts: Facts) -> list[Finding]:
             _SPACES[row["resource"]],
             facts,
             f"{share(row['mean_share'])} of it, while the loop stalled",
-            severity=facts.stall_share,
             clearly=0.7,
             evidence={"used_share": row["mean_share"]},
         )
@@ -842,7 +828,6 @@ def too_few(facts: Facts) -> Finding | None:
         facts,
         f"{count(setup.num_workers, 'worker')} of {setup.cores:g} cores, each busy "
         f"{share(making.busy_share)} of the time; {wanted} would keep up",
-        severity=facts.stall_share,
         clearly=clear(free, 0.1, 0.35),
         evidence={
             "load_factor": making.load,
@@ -864,7 +849,6 @@ def idle_workers(facts: Facts) -> Finding | None:
         facts,
         f"{making.workers} of {count(setup.num_workers, 'worker')} make all batches, busy "
         f"{share(making.busy_share)} of the time",
-        severity=facts.stall_share,
         clearly=clear(making.load, thresholds.KEEPS_UP, 1.2),
         evidence={
             "load_factor": making.load,
@@ -909,7 +893,6 @@ def few_cores(facts: Facts) -> Finding | None:
         facts,
         f"each may run on {count(int(use.worker_cores), 'core')} of {setup.cores:g}, and waits for "
         f"one {share(queued)} of the time",
-        severity=facts.stall_share,
         clearly=clear(queued, thresholds.QUEUES, 0.3),
         evidence={
             "queued_share": queued,
@@ -1004,7 +987,6 @@ def too_little_prefetch(facts: Facts) -> Finding | None:
         facts,
         f"they need {share(facts.free_load)} of the time that the step leaves them, {batches} "
         "is not enough for the slow ones",
-        severity=facts.stall_share,
         clearly=clear(facts.free_load, thresholds.KEEPS_UP, 0.7),
         evidence={
             "load_factor": making.load,

@@ -261,7 +261,6 @@ def inconclusive(facts: Facts, why: str, remedy: str) -> Finding:
         causes.INCONCLUSIVE,
         facts,
         why,
-        severity=facts.stall_share,
         clearly=1.0,
         evidence={
             "unattributed_share": facts.exposure.of(UNATTRIBUTED) if facts.time else None,
