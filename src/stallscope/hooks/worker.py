@@ -96,8 +96,9 @@ class WorkerEntry:
         Torch's loop would take whoever adopted it for that one, and wait for ever for its tasks.
         """
         creator = multiprocessing.parent_process()
-        was_forked = self._pid is not None and creator is not None
-        return was_forked and creator.pid != os.getppid()
+        if self._pid is None or creator is None:  # not forked
+            return False
+        return creator.pid != os.getppid()
 
     def _put_on(self, key: int, args: tuple[Any, ...], ends: ExitStack) -> None:
         """Hook this worker; `ends` take it off again, the last one first."""
