@@ -294,6 +294,7 @@ class TestDiagnose:
         assert DECODE.title in hidden
         assert str(here) not in hidden + (here / "r.html").read_text()
 
+    @pytest.mark.slow
     def test_measures_for_real(self, here):
         """The JSON of a real loader holds the verdict that the exit code says, and nothing else."""
         arguments = ("mine:good", "--budget", "3", "--step", "0.01", "--json")
@@ -406,6 +407,7 @@ class TestRecord:
         run = stallscope.load("run")
         assert (run.all_steps.height, run.settings.warmup) == (8, 3)
 
+    @pytest.mark.slow
     def test_shows_the_users_exception_with_our_notes(self, here):
         """An exception of the dataset's is a traceback with notes, exit code 1, and a saved run."""
         done = a_process_of_stallscope("record", "mine:bad", "--out", "run")

@@ -261,6 +261,7 @@ class TestRefused:
 
 
 class TestOfATrainingThatRuns:
+    @pytest.mark.slow
     def test_its_workers(self, training):
         """They are found below it, each with its own number, and it goes on."""
         process, workers = training

@@ -127,6 +127,7 @@ def test_the_token_is_on_no_command_line(lab):
     assert not [one for one in family if token in " ".join(one.cmdline())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [

@@ -79,7 +79,7 @@ ROUNDS = {"spawn": 4}
 @pytest.mark.parametrize(
     ("workers", "method", "after"),
     [
-        (0, "", False),
+        pytest.param(0, "", False, marks=pytest.mark.slow),
         pytest.param(1, "fork", False, marks=pytest.mark.slow),
         pytest.param(1, "fork", True, marks=pytest.mark.thorough),
         pytest.param(1, "spawn", False, marks=pytest.mark.thorough),
@@ -167,7 +167,7 @@ ALWAYS_ON = ("__next__", "_get_data", "_worker_loop", "backward")
 """Hooks that stay on also where few batches of this process are recorded."""
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("owner", "name"),
     [

@@ -76,6 +76,7 @@ class TestSamples:
         assert 0.0 < spent[-1]
         assert sorted(spent) == spent
 
+    @pytest.mark.slow
     def test_survive_a_killed_process(self, tmp_path):
         """What was sampled lies in the file, whole lines of it."""
         code = (
@@ -269,6 +270,7 @@ class Locked(Dataset):
 
 @NEEDS_PROC
 class TestWorkers:
+    @pytest.mark.slow
     def test_a_lock_of_a_file_and_the_memory_of_workers_are_seen(self, tmp_path):
         """Of two workers that share a lock, one waits for it nearly all the time."""
         loader = DataLoader(Locked(str(tmp_path / "lock")), batch_size=4, num_workers=2)
