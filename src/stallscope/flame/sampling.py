@@ -55,10 +55,12 @@ _WATCHING: Final = tuple(
     f"stallscope/{file}"
     for file in (
         *("hooks/self_sampler.py", "flame/pyspy.py", "pyspy_calls.py"),
-        *("run/resource_", "loops/watchdog.py"),
+        "run/resource_",
     )
 )
 """Whoever is inside of these is no part of what is measured."""
+_WATCHDOG: Final = "stallscope/loops/watchdog.py"
+"""Nor is a thread that begins in it; the loop itself waits for its batches through it."""
 _STARTS_THREADS: Final = "threading.py"
 _KNOWN: Final = {
     "torch/utils/data/_utils/collate.py": COLLATE,
@@ -86,6 +88,8 @@ def collapsed(
         (n for n in loops if stack[n].name == "_worker_loop"), default=_after_threads(files)
     )
     if any(file.startswith(_WATCHING) for file in files[begin:]):  # before it is who forked
+        return None
+    if files[begin : begin + 1] == [_WATCHDOG]:
         return None
     kept = [
         frame
