@@ -80,11 +80,13 @@ class WorkerEntry:
         if key is None or self._pid == os.getpid():  # not measured, or a thread for a process
             original(*args)
             return
-        failures, ends = self._place.failures, ExitStack()
+        failures, ends, is_orphan = self._place.failures, ExitStack(), False
         with failures.within("what a worker does"):
             self._put_on(key, args, ends)
+        with failures.within("whether a worker's parent lives"):
+            is_orphan = self._is_orphan()
         try:
-            if not self._is_orphan():
+            if not is_orphan:
                 original(*args)
         finally:
             with failures.within("taking the hooks off in a worker"):
