@@ -33,7 +33,7 @@ from stallscope.stages import (
     WORK_KINDS,
 )
 from stallscope.stalls.causes import slow_sample_limit
-from stallscope.stalls.lifecycle import IntervalUnion
+from stallscope.stalls.lifecycle import covered_ns
 from stallscope.stalls.loop_time import LoopBreakdown, loop_breakdown
 from stallscope.stalls.thresholds import HARDLY, SLOW_SAMPLE
 from stallscope.stats import stall_interval
@@ -702,14 +702,10 @@ def _while_idle(run: Run) -> pl.DataFrame:
     parts = run.side_spans.filter(
         pl.col("worker").is_null(), pl.col("kind").is_in(["step", "other"])
     ).join(steady, on=["rank", "epoch", "batch"], how="semi")
-    columns = ("rank", "start_ns", "end_ns")
-    busy, within = (
-        [table[name].cast(pl.Int64).to_numpy() for name in columns]
-        for table in (run.device_work, parts)
-    )
-    idle_ns = within[2] - within[1] - IntervalUnion(*busy).within(*within)
+    busy_ns = pl.Series(covered_ns(parts, run.device_work))
+    idle_s = (pl.col("end_ns") - pl.col("start_ns") - busy_ns) / 1e9
     return (
-        parts.select(pl.col("stage").cast(pl.String), idle_s=pl.Series(idle_ns) / 1e9)
+        parts.select(pl.col("stage").cast(pl.String), idle_s=idle_s)
         .group_by("stage")
         .agg(pl.col("idle_s").sum())
     )

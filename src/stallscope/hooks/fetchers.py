@@ -49,7 +49,7 @@ _COST_SHARE: Final = 0.004
 than half of the promised 1%: a word's cost is an estimate, and going on and off costs, too."""
 _WORD_NS: Final = (200, 2000)
 """What a word costs with the hook around it: in a row (`tests/benchmarks/span_cost.py`), and
-between ops that use the caches (`tests/benchmarks/overhead.py`)."""
+between ops that use the caches: an estimate; `tests/benchmarks/overhead.py` shows if it is low."""
 _SELDOM: Final = 8
 """From one recorded batch in so many on, the hooks come off in between. Where they go on and off at
 every other batch, that costs more than a hook that only calls its original: Python forgets what it

@@ -89,7 +89,7 @@ class Cpu:
 
     def clock(self) -> HostClock | DeviceClock:
         """A new clock."""
-        return HostClock()
+        return DeviceClock(self.behind) if self.behind else HostClock()
 
     def busy_share(self, use: Callable[[], None]) -> float | None:  # noqa: ARG002 - the protocol's
         """None: the workers compute on the same cores, so a share would say nothing."""
@@ -152,18 +152,14 @@ class Gpu(Cpu):
     """
 
     def __init__(self, where: torch.device, *, moves: bool) -> None:
-        self.behind = accelerator = Accelerator(where)
-        super().__init__(where if moves else None, accelerator.name)
+        self.behind = Accelerator(where)
+        super().__init__(where if moves else None, self.behind.name)
         self._where = where
         self.counts_kernels = where.type == "cuda"
 
     def put(self, batch: Any) -> Any:
         """The batch in the device's memory."""
         return to_device(batch, self._where)
-
-    def clock(self) -> HostClock | DeviceClock:
-        """A new clock."""
-        return DeviceClock(self.behind) if self.behind else HostClock()
 
     def busy_share(self, use: Callable[[], None]) -> float | None:
         """Share of the wall of a few steps in which a kernel runs, as the profiler says."""
@@ -216,10 +212,6 @@ class Simulated(Cpu):
             tensors = (one for one in leaves(batch) if isinstance(one, torch.Tensor))
             self._simulated.copy(bytes_of(batch), pinned=all(one.is_pinned() for one in tensors))
         return batch
-
-    def clock(self) -> HostClock | DeviceClock:
-        """A new clock."""
-        return DeviceClock(self._simulated)
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.stages import WORK_KINDS
+from stallscope.stalls.attribution import begin_ns
 from stallscope.stalls.loop_time import leading
 
 if TYPE_CHECKING:
@@ -117,11 +118,8 @@ def steps_from(steps: pl.DataFrame, step: int, many: int) -> Window:
 
 def _ends(steps: pl.DataFrame) -> pl.DataFrame:
     """Each step's ends, with an `iter(loader)` before it."""
-    restart_ns = (pl.col("restart_s").fill_null(0.0) * 1e9).round().cast(pl.Int64)
     used_ns = (pl.sum_horizontal("h2d_s", "step_s", "other_s") * 1e9).round().cast(pl.Int64)
-    return steps.with_columns(
-        first_ns=pl.col("start_ns") - restart_ns, last_ns=pl.col("end_ns") + used_ns
-    )
+    return steps.with_columns(first_ns=begin_ns(), last_ns=pl.col("end_ns") + used_ns)
 
 
 def _typical(tries: pl.DataFrame, favoured: Collection[int]) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from stallscope.stalls.lifecycle import (
     KIND_OF,
     MAIN,
     NOT_RECORDED,
-    IntervalUnion,
     attribute_sections,
+    covered_ns,
     lifecycle_of,
 )
 from stallscope.stalls.thresholds import STALL_S, STALL_SHARE
@@ -82,19 +82,15 @@ def with_hidden(steps: pl.DataFrame, device_work: pl.DataFrame) -> pl.DataFrame:
     """
     if device_work.is_empty():
         return steps.with_columns(hidden_s=pl.lit(0.0))
-    waits = steps.select("rank", begin_ns=_begin_ns(), end_ns="end_ns").fill_null(0)
+    waits = steps.select("rank", "end_ns", start_ns=begin_ns()).fill_null(0)
     seen = pl.col("kind").is_not_null()
-    hidden_ns, unseen_ns = (
-        IntervalUnion(
-            *(these[name].cast(pl.Int64).to_numpy() for name in ("rank", "start_ns", "end_ns"))
-        ).within(*(waits[name].cast(pl.Int64).to_numpy() for name in waits.columns))
-        for these in (device_work.filter(seen), device_work.filter(~seen))
-    )
+    hidden_ns = covered_ns(waits, device_work.filter(seen))
+    unseen_ns = covered_ns(waits, device_work.filter(~seen))
     hidden_s = pl.Series("hidden_s", hidden_ns / 1e9)
     return steps.with_columns(hidden_s.set(pl.Series(unseen_ns > 0), None))
 
 
-def _begin_ns() -> pl.Expr:
+def begin_ns() -> pl.Expr:
     """When a step begins to wait: on an epoch's first step, for `iter(loader)`."""
     restart_s = pl.col("restart_s").fill_null(0.0)
     return pl.col("start_ns") - (restart_s * 1e9).round().cast(pl.Int64)
@@ -110,7 +106,7 @@ def find_stalls(steps: pl.DataFrame) -> pl.DataFrame:
         steps = steps.with_columns(hidden_s=pl.lit(0.0))
     restart_s = pl.col("restart_s").fill_null(0.0)
     used_s = pl.sum_horizontal("wait_s", "h2d_s", "step_s", "other_s")  # null counts as 0
-    start_ns = _begin_ns() + (pl.col("hidden_s") * 1e9).round().cast(pl.Int64)
+    start_ns = begin_ns() + (pl.col("hidden_s") * 1e9).round().cast(pl.Int64)
     waits = (
         steps.drop_nulls(["start_ns", "end_ns"])
         .with_columns(period_s=used_s + restart_s, start_ns=start_ns)

@@ -214,6 +214,20 @@ class IntervalUnion:
         return np.where(last >= 0, self._before_ns[last] + inside, 0)
 
 
+def covered_ns(stretches: pl.DataFrame, by: pl.DataFrame) -> np.ndarray:
+    """How much of each stretch is covered by what its rank has in another table, ns.
+
+    Args:
+        stretches: columns `rank`, `start_ns`, `end_ns`.
+        by: the same columns.
+    """
+    within, whole = (
+        [table[name].cast(pl.Int64).to_numpy() for name in ("rank", "start_ns", "end_ns")]
+        for table in (stretches, by)
+    )
+    return IntervalUnion(*whole).within(*within)
+
+
 def attribute_sections(
     way: BatchLifecycle, deliveries: pl.DataFrame, spans: pl.DataFrame, side_spans: pl.DataFrame
 ) -> pl.DataFrame:

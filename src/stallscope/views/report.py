@@ -2,8 +2,7 @@
 
 Every text goes through the template's escaping. The page also forbids itself every request and
 every script but its own, which it names by its digest, so that a name that got through would still
-not run. With `redact`, there are no pictures, no flamegraph and no names of
-the user's files.
+not run. With `redact`, there are no pictures, no flamegraph and no names of the user's files.
 
 A diagnosis as JSON, for programs; it loads nothing that draws.
 """

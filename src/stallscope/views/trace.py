@@ -22,6 +22,7 @@ from stallscope.errors import TraceFileError
 from stallscope.files import whole_file
 from stallscope.stages import CHROME_COLOURS as STAGE_COLOURS
 from stallscope.stages import NAMES, PIN, SAMPLER, SEND, STEP
+from stallscope.stalls.attribution import begin_ns
 from stallscope.units import seconds
 
 if TYPE_CHECKING:
@@ -447,12 +448,10 @@ def _device_slices(run: Run) -> pl.DataFrame:
 
 def _steps(run: Run) -> pl.DataFrame:
     """The steps with their `begin_ns`, that of `iter(loader)` before it, and their `used_ns`."""
-    restart_ns = (pl.col("restart_s").fill_null(0.0) * 1e9).round().cast(pl.Int64)
     used_ns = (pl.sum_horizontal("h2d_s", "step_s", "other_s") * 1e9).round().cast(pl.Int64)
     known = run.all_steps.drop_nulls(["start_ns", "end_ns"]).drop("worker")
-    return known.with_columns(
-        begin_ns=pl.col("start_ns") - restart_ns, used_ns=pl.col("end_ns") + used_ns
-    ).sort("rank", "end_ns")
+    ends = known.with_columns(begin_ns=begin_ns(), used_ns=pl.col("end_ns") + used_ns)
+    return ends.sort("rank", "end_ns")
 
 
 def _stalls(run: Run) -> pl.DataFrame:
