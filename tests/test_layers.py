@@ -31,7 +31,7 @@ LAYERS = {
         "numpy torch torchvision PIL psutil pynvml tqdm typing_extensions:types",
     ),
     "run": (
-        "run stalls",
+        "run stalls load",
         "words hooks loops",
         "numpy polars psutil pynvml torch tqdm typing_extensions:types",
     ),
@@ -40,7 +40,11 @@ LAYERS = {
         "words hooks loops run",
         "cv2 line_profiler numpy polars psutil PIL torch torchvision tqdm typing_extensions:types",
     ),
-    "diagnose": ("diagnose", "words hooks loops run verbs", "numpy polars psutil torch tqdm"),
+    "diagnose": (
+        "diagnose compare",
+        "words hooks loops run verbs",
+        "numpy polars psutil torch tqdm",
+    ),
     "charts": ("charts", "words run verbs diagnose", "numpy polars matplotlib PIL"),
     "views": (
         "views",

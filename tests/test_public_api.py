@@ -8,8 +8,17 @@ import pytest
 import stallscope
 
 NAMES = [
-    *("Diagnosis", "Flame", "Ladder", "Lines", "Orders", "Run", "StallscopeError", "Target"),
-    *("diagnose", "flame", "instrumented", "ladder", "lines"),
+    *("Comparison", "Diagnosis", "Flame", "Ladder", "Lines", "Orders", "Run"),
+    *(
+        "StallscopeError",
+        "Target",
+        "compare",
+        "diagnose",
+        "flame",
+        "instrumented",
+        "ladder",
+        "lines",
+    ),
     *("load", "orders", "record", "simulated_step", "stage", "target"),
 ]
 

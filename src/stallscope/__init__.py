@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from stallscope.files import __version__ as __version__
 
 if TYPE_CHECKING:
+    from stallscope.compare.compare import Comparison, compare
     from stallscope.diagnose.diagnose import diagnose
     from stallscope.diagnose.result import Diagnosis
     from stallscope.errors import StallscopeError
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
+    "Comparison": "stallscope.compare.compare",
     "Diagnosis": "stallscope.diagnose.result",
     "Flame": "stallscope.flame.result",
     "Ladder": "stallscope.ladder.result",
@@ -50,6 +52,7 @@ _HOMES = {
     "Run": "stallscope.run.result",
     "StallscopeError": "stallscope.errors",
     "Target": "stallscope.targets.target",
+    "compare": "stallscope.compare.compare",
     "diagnose": "stallscope.diagnose.diagnose",
     "flame": "stallscope.flame.flame",
     "instrumented": "stallscope.run.record",
@@ -64,6 +67,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Comparison",
     "Diagnosis",
     "Flame",
     "Ladder",
@@ -72,6 +76,7 @@ __all__ = [
     "Run",
     "StallscopeError",
     "Target",
+    "compare",
     "diagnose",
     "flame",
     "instrumented",

@@ -39,6 +39,12 @@ def load(path: str | Path) -> Any:
     return _read(folder)
 
 
+def is_result(folder: Path) -> bool:
+    """Whether `load` would find something there: a result, logs, or the ranks of a training."""
+    places = (folder, *folder.glob("rank*"))
+    return any(store.kind_in(place) or any((place / LOGS).glob("*.marks")) for place in places)
+
+
 def _rank(folder: Path) -> Any:
     try:
         store.check_is_folder(folder)

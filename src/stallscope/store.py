@@ -410,7 +410,13 @@ def _checked(kind: Any, given: Any, name: str) -> Any:
         if not isinstance(given, dict):
             raise TypeError(f"{name} is no JSON object")
         hints = hints_of(kind)
-        return kind(**{f.name: _checked(hints[f.name], given[f.name], name) for f in fields(kind)})
+        return kind(
+            **{
+                f.name: _checked(hints[f.name], given[f.name], name)
+                for f in fields(kind)
+                if f.name in given or f.name not in vars(kind)  # an older result has its default
+            }
+        )
     if origin is tuple:
         if not isinstance(given, list):
             raise TypeError(f"{name} is no list")

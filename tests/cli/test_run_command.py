@@ -86,6 +86,35 @@ def test_two_ranks_are_one_table(tmp_path):
     assert str(run)
 
 
+@pytest.mark.slow
+def test_ends_with_its_verdict(tmp_path):
+    """After the script's own output, in a few lines, and as a report where one is asked for."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, time, torch\n"
+        "from torch.utils.data import DataLoader\n"
+        "class Slow(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 96\n"
+        "    def __getitem__(self, i): time.sleep(0.02); return torch.ones(2)\n"
+        "for batch in DataLoader(Slow(), 4, num_workers=1): batch.sum()\n"
+        "os.chdir('/')\n"
+    )
+
+    done = subprocess.run(
+        [*WATCHED, "--html", "why.html", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    said = [line for line in done.stderr.splitlines() if line.startswith("stallscope: ")]
+    assert any("verdict: " in line for line in said)
+    assert len(said) <= 12
+    assert "__getitem__" in (tmp_path / "why.html").read_text()
+
+
+@pytest.mark.slow
 def test_a_script_without_a_loader(tmp_path):
     """What iterates no loader is said, and leaves no folder."""
     (tmp_path / "empty.py").write_text("import torch\nprint(torch.ones(1).item())\n")

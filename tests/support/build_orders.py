@@ -21,9 +21,9 @@ from stallscope.orders.result import (
     OPS,
     PARTS,
     TRIALS,
-    Comparison,
     CostPart,
     Counts,
+    Equivalence,
     FixedCosts,
     NoSuchOrderError,
     Orders,
@@ -107,15 +107,15 @@ class PlannedBench:
         failed = failure(positions)
         return Prediction(predicted_s(positions), parts(positions), failed[1] if failed else "")
 
-    def compare(self, positions) -> Comparison:
+    def compare(self, positions) -> Equivalence:
         self._ask("compare", positions)
         same = equivalence(positions)
         failed = failure(positions)
         if same == FAILS:
-            return Comparison(same, compared=0, why=failed[1])
+            return Equivalence(same, compared=0, why=failed[1])
         pair = some_pictures(0 if same == IDENTICAL else 3 if same == CLOSE else 60)
         far = {CLOSE: (1.0, 52.0), DIFFERENT: (201.0, 8.0)}.get(same, (None, None))
-        return Comparison(same, *far, compared=16, pictures=(pair, pair))
+        return Equivalence(same, *far, compared=16, pictures=(pair, pair))
 
     def measure(self, positions, on_progress=None) -> OrderTiming:
         self._ask("measure", positions)

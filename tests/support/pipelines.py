@@ -27,7 +27,7 @@ from stallscope.orders.result import CLOSE, DIFFERENT, FAILS, IDENTICAL, NOT_DIS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stallscope.orders.result import Comparison
+    from stallscope.orders.result import Equivalence
 
 WIDTH, HEIGHT = 36, 32
 _STREAMS = 1000
@@ -382,7 +382,7 @@ def evaluator_of(dataset: Any, samples: int = 16) -> OrderEvaluator:
     return evaluator
 
 
-def compared(known: Known, seed: int = 0) -> Comparison:
+def compared(known: Known, seed: int = 0) -> Equivalence:
     """How the other order compares, as the kit says; each seed has other data and other draws."""
 
     def other(number: int, draw: random_streams.Draw) -> int:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-    from stallscope.orders.result import Comparison, CostPart, Orders, Picture
+    from stallscope.orders.result import CostPart, Equivalence, Orders, Picture
 
 
 KEY: Final = f"bar: predicted, part by part · line under it: measured, with its {INTERVAL}"
@@ -341,7 +341,7 @@ def pictures_figure(orders: Orders) -> Sheet:
 
 
 @styled
-def comparison_figure(found: Comparison, change: str) -> Sheet:
+def comparison_figure(found: Equivalence, change: str) -> Sheet:
     """A few samples of another pipeline beside the original's, with the difference made visible.
 
     Args:

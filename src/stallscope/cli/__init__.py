@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from stallscope.cli.files import lab, notebooks, show, trace
+from stallscope.cli.files import compare, lab, notebooks, show, trace
 from stallscope.cli.measure import Script, diagnose, flame, lines, orders, record, run
 from stallscope.cli.output import print_result, report_errors
 
@@ -65,10 +65,12 @@ def _stallscope(
       stallscope lines train:make_loader   which lines of your dataset and transforms take it
       stallscope orders train:make_loader  the fastest order of transforms with the same data
       stallscope run train.py --epochs 1   what your script's loop waits for
+      stallscope compare before after      what changed from one such run to the next
       stallscope flame 4711                what the workers of a training that runs are doing
     """  # noqa: D301 - \b is click's
 
 
+app.command()(compare)
 app.command()(diagnose)
 app.command()(flame)
 app.command()(lab)

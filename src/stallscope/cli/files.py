@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -9,6 +10,7 @@ import typer
 
 from stallscope.cli.output import FORMS, REDACT, print_note, print_result, report_errors
 
+_BEYOND: Final = 3
 LAST: Final = f"{FORMS}. By default the one of the last time, else 'sample'."
 Force = Annotated[
     bool,
@@ -99,6 +101,40 @@ def show(
 
         found = load(folder)
         print_result(found.redacted() if redact else found)
+
+
+def compare(
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A run's folder.")],
+    after: Annotated[list[Path], typer.Argument(metavar="AFTER", help="Later runs' folders.")],
+    *,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LIMIT",
+            help="Exit with 3 where the last run is beyond it for sure, such as "
+            "'stall_share > +0.05' or 'samples_per_s < -10%'. May be given again.",
+        ),
+    ] = None,
+) -> None:
+    """Say what changed between recorded runs of one training, by how much, and how sure that is.
+
+    Names first what else is not the same: settings, versions, machine, data. Exits with 0, with 3
+    where a limit is passed, and with 2 for an input that cannot be used.
+
+    \b
+    Examples:
+      stallscope compare runs/before runs/after
+      stallscope compare runs/main runs/change --fail-if "stall_share > +0.05"
+    """  # noqa: D301
+    with report_errors():
+        from stallscope.compare.compare import compare as compared
+
+        found = compared(before, *after)
+        beyond = [limit for limit in fail_if or () if found.exceeds(limit)]
+        print_result(found)
+        if beyond:
+            print_note(f"beyond its limit: {'; '.join(beyond)}")
+            sys.exit(_BEYOND)
 
 
 def trace(

@@ -25,7 +25,7 @@ from stallscope.cli.output import (
     report_errors,
 )
 from stallscope.errors import StallscopeError
-from stallscope.units import count
+from stallscope.units import count, said_by
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help=f"{FORMS}.")]
 Budget = Annotated[float, typer.Option(metavar="S", min=0, help="Take at most S seconds.")]
@@ -119,7 +119,7 @@ def lines(
         print_result(found)
 
 
-def run(
+def run(  # noqa: PLR0913 - the command's options
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python script.")],
     args: Annotated[
         list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
@@ -135,11 +135,16 @@ def run(
     warmup: Annotated[
         int, typer.Option(metavar="N", min=0, help="Steps at the start, kept apart.")
     ] = 4,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a report: one file that needs no network."),
+    ] = None,
 ) -> None:
-    """Run a script as it is, and record every DataLoader that it iterates.
+    """Run a script as it is, record every DataLoader that it iterates, and say what it waited for.
 
-    The script behaves, prints and ends as ever. What was recorded can be looked at while it runs,
-    and also after it was killed. Under torchrun there is one run folder a rank.
+    The script behaves, prints and ends as ever; the verdict follows on stderr. What was recorded
+    can be looked at while it runs, and also after it was killed. Under torchrun there is one run
+    folder a rank.
 
     \b
     Examples:
@@ -147,25 +152,42 @@ def run(
       stallscope run --out before -m package.train --lr 0.1
       torchrun --nproc-per-node 8 -m stallscope run train.py
       stallscope show before
+      stallscope diagnose before
     """  # noqa: D301
     with report_errors(script=True):
+        check_file("--html", html, (".html",))
         from stallscope.run.script import out_folder, run_script, watching
+
+        report = html and html.absolute()  # a script may change the current folder
 
         def watch() -> AbstractContextManager[None]:
             folder = out_folder(script, out)  # not before it is known that there is a script
             check_folder(folder)
-            return watching(
-                folder, name=Path(script).name, warmup=warmup, done=partial(_recorded, folder)
-            )
+            done = partial(_recorded, folder, report)
+            return watching(folder, name=Path(script).name, warmup=warmup, done=done)
 
         raise Script(partial(run_script, script, args or [], module=module, watching=watch))
 
 
-def _recorded(folder: Path, found: Any) -> None:
+def _recorded(folder: Path, html: Path | None, found: Any) -> None:
+    """Say where the run lies, and what it shows."""
     if found is None:
         print_note("the script iterated no DataLoader: nothing was recorded")
-    else:
-        print_note(f"{count(found.all_steps.height, 'step')} recorded: stallscope show {folder}")
+        return
+    print_note(f"{count(found.all_steps.height, 'step')} recorded: stallscope show {folder}")
+    if folder.name.startswith("rank"):  # one of several: together they say who waits for whom
+        print_note(f"the verdict of all ranks: stallscope diagnose {folder.parent}")
+        return
+    try:
+        from stallscope.diagnose.recorded import diagnose_run
+        from stallscope.views.diagnosis import brief
+
+        diagnosis = diagnose_run(found)
+        print_note(*brief(diagnosis))
+        if html is not None:
+            print_note(f"written to {diagnosis.export(html)}")
+    except Exception as error:  # noqa: BLE001 - the run is saved, and the script ends as it did
+        print_note(f"no verdict ({said_by(error)}): stallscope diagnose {folder}")
 
 
 _CAUSE: Final = 3
@@ -201,6 +223,8 @@ def diagnose(  # noqa: PLR0913 - the command's options
 ) -> None:
     """Find out why a training loop waits for data, with the numbers behind the verdict.
 
+    TARGET may also be the folder of a recorded run, or of the runs of all ranks.
+
     Exits with 0 if nothing is wrong, 3 if a cause was found, 4 if the cause is unclear, and 2 for
     an input that cannot be used. A function that returns (loader, step) brings its own step.
 
@@ -235,8 +259,13 @@ def diagnose(  # noqa: PLR0913 - the command's options
 
 def _target(spec: str, step_s: float | None) -> object:
     """The target, with a simulated step where one is asked for."""
+    from stallscope.diagnose.recorded import recorded_run
     from stallscope.targets.target import simulated_step, target
 
+    if (run := recorded_run(spec)) is not None:
+        if step_s is not None:
+            raise StallscopeError(f"--step {step_s}: {spec} is a recorded run; leave it out")
+        return run
     if step_s is None:
         return target(spec)
     found = target(spec)

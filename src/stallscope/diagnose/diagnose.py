@@ -28,10 +28,11 @@ from stallscope.diagnose.causes import INCONCLUSIVE
 from stallscope.diagnose.exposure import computed_s, waiting_s
 from stallscope.diagnose.facts import Setup, ThreadTimes, facts, gain_of, making, with_stacks
 from stallscope.diagnose.machine_use import use
+from stallscope.diagnose.recorded import diagnose_run, recorded_run
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
 from stallscope.diagnose.verdict import fewest_steps, judge
 from stallscope.diagnose.worker_caches import cache_of
-from stallscope.errors import NoBatchError, StallscopeError
+from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.flame.flame import flame
 from stallscope.isolation.snapshot import isolated
 from stallscope.ladder.ladder import ladder
@@ -108,7 +109,8 @@ def diagnose(
     verdict is `inconclusive` and says what is missing.
 
     Args:
-        target: a DataLoader, a `Target`, or a string as for `ss.target`.
+        target: a DataLoader, a `Target`, or a string as for `ss.target`. Or a `Run`, or the folder
+            of one: then the loop that was recorded is judged, and nothing is measured.
         step: uses one batch; the target's by default. Without one it can only be said what bounds
             the loader's own throughput, not whether a training would wait for it.
         device: where batches are moved before `step`; the target's by default.
@@ -116,7 +118,7 @@ def diagnose(
             stops earlier where the answer is clear.
 
     Raises:
-        ArgumentError: `budget_s` is no number that can be used.
+        ArgumentError: `budget_s` is no number that can be used, or a step is given with a run.
         TargetError: the target is nothing that can be iterated.
         UnsupportedError: it keeps a generator in the middle of an epoch; more than one rank.
         WorkspaceError: no room for the logs.
@@ -125,6 +127,10 @@ def diagnose(
     """
     began_s = time.perf_counter()
     allowed_s = check_budget(budget_s)
+    if (run := recorded_run(target)) is not None:
+        if step is not None or device is not None:
+            raise ArgumentError("a recorded run has its own step and device: leave them out")
+        return diagnose_run(run)
     require_single_rank()
     examination = Examination(targets.target(target, step=step, device=device), began_s, allowed_s)
     with within(allowed_s):

@@ -86,9 +86,9 @@ class DiagnosisConditions(LoopConditions):
     """What was measured, and on what."""
 
     budget_s: float = 60.0
-    """What it was allowed to take, seconds."""
+    """What it was allowed to take, seconds; 0 for a run that was recorded before."""
     wall_s: float = 0.0
-    """What it took, seconds."""
+    """What it took, or how long the recorded run is, seconds."""
 
 
 @dataclass(frozen=True, eq=False)

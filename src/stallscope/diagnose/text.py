@@ -253,9 +253,16 @@ def machine_line(diagnosis: Diagnosis) -> str:
     return ", ".join(parts)
 
 
+def is_measured(diagnosis: Diagnosis) -> bool:
+    """Whether it was measured for the verdict; otherwise its run was recorded before."""
+    return bool(diagnosis.circumstances.budget_s)
+
+
 def took(diagnosis: Diagnosis) -> str:
-    """How much of the budget was used."""
+    """How much of the budget was used, or how long the recorded run is."""
     told = diagnosis.circumstances
+    if not is_measured(diagnosis):
+        return f"{told.wall_s:.0f} s recorded"
     return f"{told.wall_s:.0f} s of at most {told.budget_s:.0f} s"
 
 

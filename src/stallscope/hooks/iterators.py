@@ -26,6 +26,7 @@ from weakref import ref
 
 from torch.utils.data.dataloader import (
     _BaseDataLoaderIter,
+    _DatasetKind,
     _MultiProcessingDataLoaderIter,
     _SingleProcessDataLoaderIter,
 )
@@ -124,6 +125,9 @@ def described(loader: Any) -> dict[str, Any]:
         "dataset": type(held(loader, "dataset")).__name__,
         "num_workers": held(loader, "num_workers") or 0,
         "batch_size": batch_size if isinstance(batch_size, int) else None,
+        "prefetch_factor": held(loader, "prefetch_factor"),
+        "persistent_workers": bool(held(loader, "persistent_workers")),
+        "streams": held(loader, "dataset_kind") == _DatasetKind.Iterable,
         # fastai's loader makes batches inside of what torch takes for its dataset
         "whole": not held(loader, "_auto_collation") and type(loader).__name__ != "_FakeLoader",
         "lived": isinstance(loader, _BaseDataLoaderIter),  # before the recording began

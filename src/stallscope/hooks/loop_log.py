@@ -279,6 +279,8 @@ class RecordingInfo:
     """Batches at the start that are not part of the steady state."""
     simulated_step_s: float | None = None
     """How long the step was simulated to take; None where nothing was simulated."""
+    has_step: bool = True
+    """Whether batches were used."""
     notes: tuple[str, ...] = ()
     """Sentences that the run is to carry."""
     rank: int = field(default_factory=rank_here)

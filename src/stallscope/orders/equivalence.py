@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from stallscope.orders.digests import digest, leaves_of
-from stallscope.orders.result import CLOSE, DIFFERENT, IDENTICAL, Comparison
+from stallscope.orders.result import CLOSE, DIFFERENT, IDENTICAL, Equivalence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,7 @@ _POWER: Final = 0.84
 """Normal quantile of a power of 80%."""
 
 
-def compare_outputs(original: Sequence[OpInput], other: Sequence[OpInput]) -> Comparison:
+def compare_outputs(original: Sequence[OpInput], other: Sequence[OpInput]) -> Equivalence:
     """Compare what two pipelines gave; their digests may differ although all values agree."""
     mine, theirs = ([one.value for one in outputs] for outputs in (original, other))
     found = compare_samples(list(map(leaves_of, mine)), list(map(leaves_of, theirs)))
@@ -74,7 +74,7 @@ def compare_outputs(original: Sequence[OpInput], other: Sequence[OpInput]) -> Co
 
 def compare_samples(
     original: Sequence[Sequence[Leaf]], other: Sequence[Sequence[Leaf]]
-) -> Comparison:
+) -> Equivalence:
     """Compare samples, each a list of leaves.
 
     Args:
@@ -85,7 +85,7 @@ def compare_samples(
     for mine, theirs in samples:
         why = _unlike(mine, theirs)
         if why:
-            return Comparison(DIFFERENT, why=why)
+            return Equivalence(DIFFERENT, why=why)
     largest, lowest_db, largest_share = 0.0, math.inf, 0.0
     for one, new in (pair for mine, theirs in samples for pair in zip(mine, theirs, strict=True)):
         if one.values is None or new.values is None:
@@ -93,7 +93,7 @@ def compare_samples(
         gap, peak = _gap(one.values, new.values), _range(one.values)
         here = float(gap.max(initial=0.0))
         if not math.isfinite(here):
-            return Comparison(DIFFERENT, why="a value is not a number in one of them only")
+            return Equivalence(DIFFERENT, why="a value is not a number in one of them only")
         if here:
             largest = max(largest, here)
             largest_share = max(largest_share, here / peak if peak else math.inf)
@@ -101,10 +101,10 @@ def compare_samples(
             psnr_db = 20 * math.log10(peak / usual) if peak else -math.inf
             lowest_db = min(lowest_db, psnr_db)
     if not largest:
-        return Comparison(IDENTICAL)
+        return Equivalence(IDENTICAL)
     is_close = lowest_db >= CLOSE_PSNR_DB and largest_share <= CLOSE_SHARE
     psnr = lowest_db if math.isfinite(lowest_db) else None
-    return Comparison(CLOSE if is_close else DIFFERENT, largest, psnr)
+    return Equivalence(CLOSE if is_close else DIFFERENT, largest, psnr)
 
 
 def _unlike(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> str:

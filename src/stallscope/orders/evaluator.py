@@ -33,8 +33,8 @@ from stallscope.orders.result import (
     FETCH,
     IDENTICAL,
     NOT_DISTINGUISHED,
-    Comparison,
     CostPart,
+    Equivalence,
     FixedCosts,
     NoSuchOrderError,
     OrderTiming,
@@ -300,7 +300,7 @@ class OrderEvaluator:
         results = [work(fresh(column[:1]))[0], *work(column)[1 : len(values)]]
         return [OpInput((result,), {}) for result in results]
 
-    def judge(self, recipe: Recipe, *, shows: bool = False) -> Comparison:
+    def judge(self, recipe: Recipe, *, shows: bool = False) -> Equivalence:
         """Tell whether a pipeline gives the original's data.
 
         Args:
@@ -318,25 +318,25 @@ class OrderEvaluator:
             original = self.original
             if digest_of(outputs) == self.digest:
                 if unsteady or not is_random:
-                    return Comparison(IDENTICAL, compared=n, pictures=shown)
+                    return Equivalence(IDENTICAL, compared=n, pictures=shown)
                 original, outputs = (self.outputs(one, 1) for one in (self._as_it_is, recipe))
                 if digest_of(original) == digest_of(outputs):
                     why = self.idle_text
-                    return Comparison(IDENTICAL, compared=2 * n, why=why, pictures=shown)
+                    return Equivalence(IDENTICAL, compared=2 * n, why=why, pictures=shown)
             elif unsteady:
                 why = f"not comparable: {unsteady}"
-                return Comparison(DIFFERENT, compared=n, why=why, pictures=shown)
+                return Equivalence(DIFFERENT, compared=n, why=why, pictures=shown)
             found = compare_outputs(original, outputs)
             if found.equivalence == DIFFERENT and not found.why and is_random:
                 found = self._distinguished(recipe, found)
             return found._replace(compared=n, pictures=shown)
         except NotComparableError as error:
-            return Comparison(DIFFERENT, compared=n, why=str(error))
+            return Equivalence(DIFFERENT, compared=n, why=str(error))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
             text = said_by(error)[:_LONGEST]
-            return Comparison(FAILS, why=f"raises {type(error).__name__}: {text}")
+            return Equivalence(FAILS, why=f"raises {type(error).__name__}: {text}")
 
-    def _distinguished(self, recipe: Recipe, found: Comparison) -> Comparison:
+    def _distinguished(self, recipe: Recipe, found: Equivalence) -> Equivalence:
         """Whether samples that are drawn anew can be told from the original's, and why so."""
         n = len(self.inputs)
         if n < FEWEST_PAIRS:
@@ -367,7 +367,7 @@ class OrderEvaluator:
 
     # ---- whole pipelines: what a panel asks -------------------------------------------------
 
-    def compare(self, positions: Sequence[int]) -> Comparison:
+    def compare(self, positions: Sequence[int]) -> Equivalence:
         """Tell whether an order gives the original's data, with pictures.
 
         Raises:

@@ -35,8 +35,8 @@ from stallscope.orders.result import (
     DECODE,
     FAILS,
     OPS,
-    Comparison,
     Counts,
+    Equivalence,
     Orders,
     OrdersConditions,
     timings_of,
@@ -220,7 +220,7 @@ class OrderSearch:
         """Let variants fail whose loader raised."""
         for number, why in self._benchmark.failed.items():
             whole = self._evaluator.variants
-            whole[number] = replace(whole[number], comparison=Comparison(FAILS, why=why))
+            whole[number] = replace(whole[number], comparison=Equivalence(FAILS, why=why))
 
     def _loaders(self, numbers: Iterable[int], loader: Any, indices: list[Any]) -> dict[int, Any]:
         """The loaders of variants, without a cache that there is no room for."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.orders.loader_parts import BatchOps, CachedPrefix
 from stallscope.orders.pipeline import Chain, Chained, Row
-from stallscope.orders.result import FAILS, IDENTICAL, Comparison
+from stallscope.orders.result import FAILS, IDENTICAL, Equivalence
 from stallscope.targets.loaders import copied
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from stallscope.orders.pipeline import Op, Place
 
-_NOT_COMPARED: Final = Comparison(FAILS, why="not compared")
+_NOT_COMPARED: Final = Equivalence(FAILS, why="not compared")
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Variant:
     ops_s: float | None = None
     """What its ops should cost, per sample, less what it saves elsewhere; None: it fails, or that
     is not known."""
-    comparison: Comparison = _NOT_COMPARED
+    comparison: Equivalence = _NOT_COMPARED
     """Its data against the original's."""
     names: Mapping[int, str] = field(default_factory=dict)
     """For ops that are replaced, an expression for what replaces them."""

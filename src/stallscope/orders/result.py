@@ -156,7 +156,7 @@ class Prediction(NamedTuple):
     """Why there is no prediction."""
 
 
-class Comparison(NamedTuple):
+class Equivalence(NamedTuple):
     """A pipeline's data against the original's, on the same samples and draws.
 
     All but the pictures are columns of `TRIALS`.

@@ -26,7 +26,7 @@ from stallscope.orders.result import (
     IDENTICAL,
     PARTS,
     TRIALS,
-    Comparison,
+    Equivalence,
 )
 from stallscope.orders.run_ops import measure_op
 from stallscope.orders.search import cheapest, failures
@@ -60,7 +60,7 @@ _REDRAWN: Final = (
 
 def add_original(evaluator: OrderEvaluator) -> None:
     """Add the pipeline as it is; has to come first."""
-    same = Comparison(IDENTICAL, compared=len(evaluator.inputs))
+    same = Equivalence(IDENTICAL, compared=len(evaluator.inputs))
     original = Recipe(evaluator.as_it_is)
     evaluator.variants.append(
         Variant("order", original, "as it is", ops_s=evaluator.base_s, comparison=same)
@@ -135,7 +135,7 @@ def add_orders(evaluator: OrderEvaluator, is_over: Callable[[], bool]) -> None:
             evaluator.variants.append(_order(evaluator, order))
     for beginning, why in failures(evaluator.found)[:_MOST_OTHERS]:
         order = (*beginning, *(p for p in evaluator.as_it_is if p not in beginning))
-        change, fails = change_of(order, evaluator.ops), Comparison(FAILS, why=why)
+        change, fails = change_of(order, evaluator.ops), Equivalence(FAILS, why=why)
         evaluator.variants.append(Variant("order", Recipe(order), change, comparison=fails))
 
 

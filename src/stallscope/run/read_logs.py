@@ -182,6 +182,10 @@ def _run(written: _Written, number: int) -> Run:
         batch_size=known.get("batch_size"),
         warmup=about.warmup,
         simulated_step_s=about.simulated_step_s,
+        has_step=about.has_step,
+        prefetch_factor=known.get("prefetch_factor"),
+        persistent_workers=known.get("persistent_workers", False),
+        streams=known.get("streams", False),
     )
     return Run(
         all_spans=_stack([d.spans for d in decoded], decode.SPANS, number),

@@ -92,7 +92,9 @@ def record_target(target: targets.Target, limits: Limits, warmup: int) -> Run:
         workspace() as folder,
     ):
         place = LogPlace(folder, log_capacity(folder, max(target.num_workers, 1)))
-        about = RecordingInfo(target.name, warmup, target.simulated_step_s)
+        about = RecordingInfo(
+            target.name, warmup, target.simulated_step_s, has_step=target.step is not None
+        )
         notes = (*_about_threads(target), *_about_step(target))
         wanted = None if limits.enough else limits.batches
 

@@ -124,6 +124,14 @@ class Settings:
     """Batches at the start that are not part of the steady state."""
     simulated_step_s: float | None = None
     """How long the step was simulated to take, seconds; None where nothing was simulated."""
+    has_step: bool = True
+    """Whether batches were used, and not only taken."""
+    prefetch_factor: int | None = None
+    """Batches that each worker makes ahead; None without workers, or where it is not known."""
+    persistent_workers: bool = False
+    """Whether workers live on from epoch to epoch."""
+    streams: bool = False
+    """Whether workers take their samples out of a stream, each its part of it."""
 
 
 @dataclass(frozen=True, eq=False)

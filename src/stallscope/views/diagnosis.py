@@ -6,7 +6,7 @@ Most pictures are those of the run, the ladder and the flamegraph that the verdi
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from stallscope.diagnose.text import (
     TWICE,
     all_words,
     ended,
+    is_measured,
     measured,
     notes_of,
     outside_notes,
@@ -45,6 +46,8 @@ KINDS: Final = PICTURES
 PANELS: Final = {"evidence": "the pictures behind the verdict (the default)"}
 WIDTH: Final = 100
 """Columns of a line in a terminal."""
+_BRIEF: Final = 9
+"""Lines, at most, at the end of a script's own output."""
 _TONES: Final = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#999999")
 """Of the phases, in turn; they stand for no stage."""
 
@@ -98,7 +101,9 @@ class Findings(Block):
                 lines += [*_wrapped(found.title, "- ", "  "), *_about(found, "  ")]
             lines.append("")
         lines += _wrapped(f"measured: {measured(diagnosis)}")
-        if parts := [f"{phase.name} {phase.seconds:.1f} s" for phase in phases(diagnosis)]:
+        if not is_measured(diagnosis):
+            lines += _wrapped(ended(diagnosis))
+        elif parts := [f"{phase.name} {phase.seconds:.1f} s" for phase in phases(diagnosis)]:
             why = f" · ended: {ended(diagnosis)}" if ended(diagnosis) else ""
             lines += _wrapped(f"spent {took(diagnosis)}: {' · '.join(parts)}{why}")
         lines += [line for note in outside_notes(diagnosis) for line in _wrapped(note)]
@@ -128,6 +133,13 @@ class Findings(Block):
             known=count(len(notes), "sentence"),  # pictures come next, and they are what is read
             notes=Notes(notes),
         )
+
+
+def brief(diagnosis: Diagnosis) -> list[str]:
+    """The verdict alone, in a few lines of a terminal."""
+    verdict = all_words(diagnosis)[0]
+    lines = [*_wrapped(verdict.title), *_about(replace(verdict, numbers=()))]
+    return lines[:_BRIEF]
 
 
 def _about(found: FindingText, indent: str = "") -> Iterator[str]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from stallscope.charts.sheet import Sheet
-    from stallscope.orders.result import Comparison, Orders, Prediction
+    from stallscope.orders.result import Equivalence, Orders, Prediction
 
     Positions = tuple[int, ...]
 
@@ -51,7 +51,7 @@ class TriedOrder:
 
     prediction: Prediction
     """What it should cost."""
-    comparison: Comparison | None = None
+    comparison: Equivalence | None = None
     """Whether it gives the original's data; None until that was looked at."""
     measured: OrderTiming | None = None
     """How fast it is; None until it was measured."""
@@ -107,7 +107,7 @@ class Tries:
             self.tried[positions] = TriedOrder(prediction, measured=self._from_search(positions))
         return self.tried[positions]
 
-    def compare(self, positions: Positions) -> Comparison:
+    def compare(self, positions: Positions) -> Equivalence:
         """Whether an order gives the original's data; asked once."""
         found = self.predict(positions)
         if found.comparison is None:

@@ -1,0 +1,1 @@
+"""Two or more recorded runs beside each other: what changed, and by how much for sure."""

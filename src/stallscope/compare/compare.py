@@ -1,0 +1,409 @@
+"""`ss.compare`: what changed from one recorded run to the next, by how much, and how sure that is.
+
+Runs are compared by what a sample costs the loop, so that a larger batch is no slower step. Each
+run is cut into blocks of steps, and the interval of a difference is Welch's, from the means of the
+blocks. The runs were not made next to each other: a machine may have been a little faster in the
+one, so that nothing within a few percent is told apart, whatever the intervals say.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stallscope.apart import apart
+from stallscope.diagnose.recorded import diagnose_run, recorded_run
+from stallscope.diagnose.result import Diagnosis
+from stallscope.errors import ArgumentError
+from stallscope.result import Result
+from stallscope.run.saturation import find_saturated
+from stallscope.stages import KINDS
+from stallscope.stalls.loop_time import loop_breakdown
+from stallscope.stalls.thresholds import OTHERS
+from stallscope.stats import t_quantile
+from stallscope.units import count, printable, share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stallscope.diagnose.result import Finding
+    from stallscope.run.result import Run
+    from stallscope.store import Schema
+
+CHANGES: Schema = {
+    "run": pl.Int32,
+    "measure": pl.String,
+    "kind": pl.Enum([*KINDS, "loop", "stall", "wait"]),
+    "before": pl.Float64,
+    "after": pl.Float64,
+    "change": pl.Float64,
+    "change_low": pl.Float64,
+    "change_high": pl.Float64,
+    "distinguishable": pl.Boolean,
+}
+"""One row a measure and later run (1, 2 and so on): its value in the first run and in this one, the
+difference, and the ends of its 95% interval (null: too few blocks). Names end in their unit:
+`samples_per_s`, `stall_share`; `..._s` is seconds of the loop a sample. Those under `workers/` are
+seconds of a worker a sample. What was not in one of the runs took 0 s there."""
+
+SPEED, STALLS, LOOP = "samples_per_s", "stall_share", "loop_s"
+_BLOCKS: Final = 12
+_FEWEST: Final = 4
+"""Blocks; with fewer nothing is told apart."""
+_DRIFT: Final = 0.05
+"""Of what a sample takes: a difference below it may be the machine's, not the program's."""
+_SMALLEST: Final = 0.01
+"""Of the loop's time: a part that is smaller in all runs has no row."""
+_LIMIT: Final = re.compile(r"\s*([\w/ .:-]+?)\s*([<>])\s*([+-]?)\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*")
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison(Result):
+    """What changed between runs of one training."""
+
+    _view: ClassVar[str] = "stallscope.views.comparison"
+
+    names: tuple[str, ...]
+    """Of the runs, the first one first."""
+    changes: pl.DataFrame
+    """Columns of `CHANGES`."""
+    verdicts: tuple[Finding, ...]
+    """Of each run."""
+    differs: tuple[str, ...] = ()
+    """Settings, versions, machine and data that are not the same, in sentences: they may be why."""
+    notes: tuple[str, ...] = ()
+    """What else there is to know."""
+    loops: tuple[dict[tuple[str, str], float], ...] = field(default=(), repr=False)
+    """Of each run: its loop's seconds a sample by part and kind."""
+
+    def table(self) -> pl.DataFrame:
+        """One row a measure; columns of `CHANGES`."""
+        return self.changes
+
+    def of(self, measure: str, run: int = 1) -> dict[str, Any]:
+        """The row of a measure.
+
+        Args:
+            measure: its name.
+            run: which of the later runs.
+
+        Raises:
+            ArgumentError: there is no such measure.
+        """
+        rows = self.changes.filter(pl.col("run") == run, pl.col("measure") == measure)
+        if rows.is_empty():
+            known = ", ".join(dict.fromkeys(self.changes["measure"]))
+            raise ArgumentError(f"there is no measure {measure!r}: there are {known}")
+        row: dict[str, Any] = rows.row(0, named=True)
+        return row
+
+    def exceeds(self, limit: str) -> bool:
+        """Whether a change is beyond a limit, and is not only noise.
+
+        Args:
+            limit: as in "stall_share > +0.05", "samples_per_s < -10%" (of its value before), or
+                "stall_share > 0.3" (its value after). Of the last run.
+
+        Raises:
+            ArgumentError: it cannot be read, or there is no such measure.
+        """
+        read = _LIMIT.fullmatch(limit)
+        if read is None:
+            raise ArgumentError(
+                f"the limit {limit!r} cannot be read: give one as 'stall_share > +0.05', "
+                "'samples_per_s < -10%' or 'stall_share > 0.3'"
+            )
+        name, beyond, sign, number, percent = read.groups()
+        row = self.of(name, len(self.names) - 1)
+        bound = float(f"{sign}{number}") * (row["before"] / 100 if percent else 1.0)
+        is_change = bool(sign or percent)
+        value = row["change"] if is_change else row["after"]
+        is_beyond = value > bound if beyond == ">" else value < bound
+        return bool(is_beyond and (row["distinguishable"] or not is_change))
+
+
+def compare(before: Any, after: Any, *more: Any) -> Comparison:
+    """Say what changed between recorded runs of one training.
+
+    Args:
+        before: a `Run`, a `Diagnosis` with one, or the folder of a saved run.
+        after: another one, of the same training with a change.
+        more: later ones; each is compared with the first.
+
+    Raises:
+        ArgumentError: one is nothing of these, or holds no step of a loop.
+        RunFormatError: a folder is damaged.
+    """
+    given = (before, after, *more)
+    runs = [_run(one) for one in given]
+    names = _names(given, runs)
+    return apart(lambda: _compared(names, runs))
+
+
+def _run(given: Any) -> Run:
+    run = given.run if isinstance(given, Diagnosis) else recorded_run(given)
+    if run is None:
+        what = f"{given!r}" if isinstance(given, str | Path) else f"a {type(given).__name__}"
+        raise ArgumentError(f"{what} is no recorded run: give a Run, or the folder of a saved one")
+    if run.steps().drop_nulls("wait_s").is_empty():
+        name = printable(run.settings.name or "a run")
+        raise ArgumentError(f"{name} has no step of a loop: nothing of it can be compared")
+    return run
+
+
+def _names(given: tuple[Any, ...], runs: list[Run]) -> tuple[str, ...]:
+    """What to call each run: its folder's name; runs without one by their number."""
+    names = []
+    for place, (one, run) in enumerate(zip(given, runs, strict=True)):
+        by_name = Path(one).name if isinstance(one, str | Path) else run.settings.name
+        names.append(printable(by_name or f"run {place + 1}"))
+    if len(set(names)) == len(names):
+        return tuple(names)
+    if len(names) == 2:  # noqa: PLR2004 - a pair
+        return ("before", "after")
+    return tuple(f"{name} ({place})" for place, name in enumerate(names, 1))
+
+
+def _compared(names: tuple[str, ...], runs: list[Run]) -> Comparison:
+    blocks = [_blocks(run) for run in runs]
+    rows = [
+        (number, *row)
+        for number, later in enumerate(blocks[1:], 1)
+        for row in _changes(blocks[0], later)
+    ]
+    first, *others = runs
+    differs = [
+        f"{told}{f' in {names[number]}' if len(runs) > 2 else ''}"  # noqa: PLR2004 - a pair
+        for number, other in enumerate(others, 1)
+        for told in _differing(first, other)
+    ]
+    found = [diagnose_run(run) for run in runs]
+    return Comparison(
+        names=names,
+        changes=pl.DataFrame(rows, CHANGES, orient="row"),
+        verdicts=tuple(one.verdict for one in found),
+        differs=tuple(differs),
+        notes=tuple(_notes(names, blocks)),
+        loops=tuple({part: float(one.of(part).mean()) for part in one.loop} for one in blocks),
+    )
+
+
+class _Blocks(NamedTuple):
+    """A run in blocks of consecutive steps."""
+
+    samples: np.ndarray
+    """Of each block, shape (blocks,)."""
+    loop: dict[tuple[str, str], np.ndarray]
+    """Seconds of each part of the loop, by name and kind, of each block."""
+    workers: dict[tuple[str, str], np.ndarray]
+    """Seconds a sample of the workers' stages, in as many parts of the recorded batches."""
+    counted: bool
+    """Whether the samples of a batch are known; else a batch counts as one."""
+    others_share: float
+    """Share (0 to 1) of the cores that other processes had."""
+
+    def of(self, part: tuple[str, str]) -> np.ndarray:
+        """Seconds a sample of a part of the loop; 0 where there is no such part."""
+        took_s: np.ndarray = self.loop.get(part, np.zeros(len(self.samples))) / self.samples
+        return took_s
+
+    @property
+    def loop_s(self) -> np.ndarray:
+        """Seconds a sample."""
+        whole: np.ndarray = np.sum([*self.loop.values()], axis=0) / self.samples
+        return whole
+
+    @property
+    def speed(self) -> np.ndarray:
+        """Samples a second: one over the mean, and around it how much each block adds to it."""
+        mean_s = self.loop_s.mean()
+        around: np.ndarray = 1 / mean_s - (self.loop_s - mean_s) / mean_s**2
+        return around
+
+    @property
+    def stalled(self) -> np.ndarray:
+        """Share of the loop's time in stalls: that of all, and around it as for `speed`."""
+        stall_s, mean_s = self.of(("stall", "stall")), self.loop_s.mean()
+        whole = stall_s.mean() / mean_s
+        around: np.ndarray = whole + (stall_s - whole * self.loop_s) / mean_s
+        return around
+
+
+def _blocks(run: Run) -> _Blocks:
+    steps = run.steps().drop_nulls(["wait_s", "start_ns"])
+    stalls = run.stalls()
+    workers = max(run.settings.num_workers, 1) * max(steps["rank"].n_unique(), 1)
+    many = max(min(_BLOCKS, steps.height // workers), 1)
+    size = run.settings.batch_size or _batch_size(run)
+    place = pl.int_range(pl.len()) * many // pl.len()
+    cut = steps.sort("start_ns").with_columns(block=place)
+    loop: dict[tuple[str, str], np.ndarray] = {}
+    parts = _model_parts(run)
+    for block, mine in cut.partition_by("block", as_dict=True, maintain_order=True).items():
+        here = stalls.join(mine.select("rank", "step"), on=["rank", "step"], how="semi")
+        time = loop_breakdown(mine, here)
+        if time is None:
+            continue
+        pieces = {(name, kind): part_s for name, kind, part_s in time.pieces()}
+        for (name, kind), part_s in _named(mine, parts):
+            pieces[name, kind] = part_s
+            rest = (kind, kind)
+            pieces[rest] = max(pieces.get(rest, 0.0) - part_s, 0.0)
+        for piece, part_s in pieces.items():
+            loop.setdefault(piece, np.zeros(many))[int(block[0])] = part_s
+    samples = np.bincount(cut["block"].to_numpy(), minlength=many) * (size or 1)
+    others = find_saturated(run).others_share or 0.0
+    return _Blocks(samples.astype(float), loop, _stages(run, many), bool(size), others)
+
+
+def _model_parts(run: Run) -> pl.DataFrame:
+    """Parts of the loop with a name of their own: forward, backward, the user's `ss.stage`."""
+    named = run.side_spans.filter(
+        pl.col("worker").is_null(), pl.col("kind").cast(pl.String).is_in(["step", "other"])
+    )
+    return named.select(
+        *("rank", "epoch", "batch"),
+        pl.col("stage").cast(pl.String),
+        pl.col("kind").cast(pl.String),
+        took_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9,
+    ).filter(pl.col("stage") != pl.col("kind"))
+
+
+def _named(steps: pl.DataFrame, parts: pl.DataFrame) -> Iterator[tuple[tuple[str, str], float]]:
+    mine = parts.join(
+        steps.select("rank", "epoch", "batch"), on=["rank", "epoch", "batch"], how="semi"
+    )
+    for stage, kind, took_s in (
+        mine.group_by("stage", "kind").agg(pl.col("took_s").sum()).iter_rows()
+    ):
+        yield (stage, kind), took_s
+
+
+def _stages(run: Run, many: int) -> dict[tuple[str, str], np.ndarray]:
+    """Seconds a sample of each stage of the workers, in parts of the recorded batches."""
+    batch = ["rank", "epoch", "batch"]
+    work = run.work.select(
+        *batch,
+        pl.col("stage").cast(pl.String),
+        pl.col("kind").cast(pl.String),
+        took_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9,
+    )
+    samples = run.samples().group_by(batch).len("samples").sort(batch)
+    if work.is_empty() or samples.is_empty():
+        return {}
+    cut = samples.with_columns(block=pl.int_range(pl.len()) * many // pl.len())
+    whole = cut.group_by("block").agg(pl.col("samples").sum())
+    each = (
+        work.join(cut.select(*batch, "block"), on=batch)
+        .group_by("stage", "kind", "block")
+        .agg(pl.col("took_s").sum())
+        .join(whole, on="block")
+    )
+    found: dict[tuple[str, str], np.ndarray] = {}
+    for stage, kind, block, took_s, of in each.iter_rows():
+        found.setdefault((stage, kind), np.zeros(many))[block] = took_s / of
+    return found
+
+
+def _batch_size(run: Run) -> int | None:
+    """Samples of a batch, where the loader does not say."""
+    median: Any = run.samples().group_by("rank", "epoch", "batch").len()["len"].median()
+    return int(median) if median else None
+
+
+def _changes(first: _Blocks, later: _Blocks) -> Iterator[tuple[Any, ...]]:
+    """Rows of `CHANGES` without the run."""
+    whole_s = float(first.loop_s.mean())
+    drift = _DRIFT + max(first.others_share, later.others_share)
+    yield _change(SPEED, "loop", first.speed, later.speed, drift / whole_s)
+    yield _change(STALLS, "stall", first.stalled, later.stalled, drift)
+    yield _change(LOOP, "loop", first.loop_s, later.loop_s, drift * whole_s)
+    for part in dict.fromkeys([*first.loop, *later.loop]):
+        a_s, b_s = first.of(part), later.of(part)
+        if max(a_s.mean(), b_s.mean()) >= _SMALLEST * whole_s:
+            yield _change(f"{part[0]}_s", part[1], a_s, b_s, drift * whole_s)
+    none = np.zeros(1)
+    made_s = sum(float(one.mean()) for one in first.workers.values())
+    for part in dict.fromkeys([*first.workers, *later.workers]):
+        a_s, b_s = first.workers.get(part, none), later.workers.get(part, none)
+        if max(a_s.mean(), b_s.mean()) >= _SMALLEST * made_s:
+            yield _change(f"workers/{part[0]}_s", part[1], a_s, b_s, drift * made_s)
+
+
+def _change(
+    measure: str, kind: str, before: np.ndarray, after: np.ndarray, drift: float
+) -> tuple[Any, ...]:
+    """Compare one measure; `drift` is what a machine may move it by."""
+    first, later = float(before.mean()), float(after.mean())
+    change = later - first
+    sizes = [len(one) for one in (before, after) if one.any()]
+    if min(sizes, default=0) < _FEWEST:
+        return measure, kind, first, later, change, None, None, False
+    errors = [float(one.var(ddof=1)) / len(one) if len(one) > 1 else 0.0 for one in (before, after)]
+    reach = t_quantile(_free(errors, sizes)) * math.sqrt(sum(errors))
+    low, high = change - reach, change + reach
+    return measure, kind, first, later, change, low, high, low > drift or high < -drift
+
+
+def _free(errors: list[float], sizes: list[int]) -> int:
+    """Welch and Satterthwaite's degrees of freedom."""
+    whole = sum(errors) ** 2
+    parts = sum(error**2 / (max(sizes) - 1) for error in errors)
+    return max(int(whole / parts), 1) if parts else min(sizes) - 1
+
+
+def _differing(first: Run, other: Run) -> Iterator[str]:
+    """Settings, machine, versions and data that are not the same."""
+    for run_field in ("num_workers", "batch_size", "prefetch_factor", "persistent_workers"):
+        yield from _told(
+            run_field, getattr(first.settings, run_field), getattr(other.settings, run_field)
+        )
+    yield from _told(
+        "simulated step", first.settings.simulated_step_s, other.settings.simulated_step_s
+    )
+    yield from _told("device", first.device or "CPU", other.device or "CPU")
+    for name in dict.fromkeys([*first.machine, *other.machine]):
+        yield from _told(name, first.machine.get(name), other.machine.get(name))
+    a, b = _data(first), _data(other)
+    for name in a:
+        if a[name] and b[name] and abs(a[name] - b[name]) > _DRIFT * max(a[name], b[name]):
+            yield f"{name}: {a[name]:,.3g} → {b[name]:,.3g}"
+
+
+def _told(name: str, before: Any, after: Any) -> Iterator[str]:
+    if before != after:
+        yield f"{name.replace('_', ' ')}: {printable(str(before))} → {printable(str(after))}"
+
+
+def _data(run: Run) -> dict[str, float]:
+    """What the samples were."""
+    samples = run.samples()
+    pixels = (pl.col("width").cast(pl.Float64) * pl.col("height") / 1e6).median()
+    size, megapixels = samples.select(pl.col("bytes").median(), pixels.alias("pixels")).row(0)
+    return {"bytes a sample": size or 0.0, "megapixels a sample": megapixels or 0.0}
+
+
+def _notes(names: tuple[str, ...], blocks: list[_Blocks]) -> Iterator[str]:
+    few = [name for name, one in zip(names, blocks, strict=True) if len(one.samples) < _FEWEST]
+    if few:
+        yield f"too few steps in {', '.join(few)} to tell a difference from noise: record more"
+    if not all(one.counted for one in blocks):
+        yield "how many samples a batch has is not known: a batch counts as one sample"
+    busy = [
+        f"{share(one.others_share)} in {name}"
+        for name, one in zip(names, blocks, strict=True)
+        if one.others_share >= OTHERS
+    ]
+    if busy:
+        yield f"other processes had cores ({', '.join(busy)}): a change has to be larger than that"
+    of = count(len(blocks[0].samples), "block")
+    yield (
+        f"the runs were not made next to each other: changes below {share(_DRIFT)} of what a "
+        f"sample takes are not told apart; intervals from {of} of steps"
+    )

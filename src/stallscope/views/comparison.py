@@ -1,0 +1,115 @@
+"""A comparison of runs in a notebook and a terminal: what changed, what differs, the numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from stallscope.compare.compare import LOOP, SPEED, STALLS
+from stallscope.stats import INTERVAL
+from stallscope.units import printable, seconds, share, times
+from stallscope.views.document import Document, Heading, Notes, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stallscope.charts.sheet import Sheet
+    from stallscope.compare.compare import Comparison
+
+
+WHOSE: Final = "a comparison"
+KINDS: Final = {"changes": "what a sample takes in each run, and what changed (the default)"}
+PANELS: Final = {"changes": "the same, for each later run (the default)"}
+_ALIKE: Final = "not distinguishable"
+
+
+def plot(comparison: Comparison, _kind: str = "changes") -> Sheet:
+    """Draw the picture."""
+    from stallscope.charts import comparison as chart
+
+    return chart.figure(comparison, headline(comparison))
+
+
+def panel(comparison: Comparison, _kind: str) -> Any:
+    """Give widgets to choose a later run."""
+    from stallscope.charts import comparison as chart
+    from stallscope.views.panels import dropdown, pick
+
+    later = [(name, number) for number, name in enumerate(comparison.names) if number]
+    return pick(
+        lambda run: (chart.figure(comparison, headline(comparison, run), run), ""),
+        dropdown("Run", later, later[-1][1]),
+    )
+
+
+def document(comparison: Comparison) -> Document:
+    """The answer, what differs between the runs, and the changes as a table."""
+    blocks: list[Any] = []
+    for run in range(1, len(comparison.names)):
+        heads = ("", "kind", comparison.names[0], comparison.names[run], "change", INTERVAL)
+        below = [verdicts(comparison, run)] if run else []
+        blocks += [
+            Heading(headline(comparison, run), below),
+            Table(heads, list(_rows(comparison, run))),
+        ]
+    differs = [f"differs: {told}" for told in comparison.differs]
+    return Document("comparison", [*blocks, Notes([*differs, *comparison.notes])])
+
+
+def headline(comparison: Comparison, run: int = -1) -> str:
+    """How many times as fast a run is as the first one, and how long each stalls."""
+    run = run % len(comparison.names)
+    speed, stalls = comparison.of(SPEED, run), comparison.of(STALLS, run)
+    first, later = printable(comparison.names[0]), printable(comparison.names[run])
+    stalled = f"it stalls {share(stalls['after'])} of the time, {first} {share(stalls['before'])}"
+    if not speed["distinguishable"]:
+        return f"{later} is as fast as {first} ({_ALIKE}); {stalled}"
+    factor = speed["after"] / speed["before"]
+    ends = [
+        times(max(speed["before"] + speed[end], 0.0) / speed["before"])
+        for end in ("change_low", "change_high")
+    ]
+    return f"{later} is {times(factor)} as fast as {first} ({ends[0]} to {ends[1]}); {stalled}"
+
+
+def verdicts(comparison: Comparison, run: int) -> str:
+    """What each of the two runs waits for."""
+    before, after = comparison.verdicts[0], comparison.verdicts[run]
+    return f"verdict: {before.code} → {after.code}: {printable(after.title, 400)}"
+
+
+def value(measure: str, number: float | None) -> str:
+    """A value of a measure with its unit."""
+    if number is None:
+        return "—"
+    if measure == STALLS:
+        return share(number)
+    return f"{number:,.3g}/s" if measure == SPEED else seconds(number)
+
+
+def signed(measure: str, number: float | None) -> str:
+    """A difference with its sign."""
+    if number is None:
+        return "—"
+    return f"{'-' if number < 0 else '+'}{value(measure, abs(number))}"
+
+
+def name_of(measure: str) -> str:
+    """A measure in words."""
+    words = {SPEED: "samples a second", STALLS: "stalls, of the time", LOOP: "loop, per sample"}
+    return words.get(measure, printable(measure.removesuffix("_s").replace("/", ": ")))
+
+
+def _rows(comparison: Comparison, run: int) -> Iterator[tuple[str, ...]]:
+    for row in comparison.changes.filter(pl.col("run") == run).iter_rows(named=True):
+        measure = row["measure"]
+        ends = f"{signed(measure, row['change_low'])} to {signed(measure, row['change_high'])}"
+        yield (
+            name_of(measure),
+            row["kind"],
+            value(measure, row["before"]),
+            value(measure, row["after"]),
+            signed(measure, row["change"]) if row["distinguishable"] else _ALIKE,
+            "—" if row["change_low"] is None else ends,
+        )

@@ -1,0 +1,127 @@
+"""Runs beside each other: what changed is found, and what did not is not claimed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.build_ladder import a_ladder
+from support.build_run import resources_of
+from support.virtual_loop import a_loop
+
+import stallscope as ss
+from stallscope.errors import StallscopeError
+from stallscope.ladder.result import AS_IT_IS
+from stallscope.stages import CORE, LOOP
+
+
+def a_run(mask_ms=40.0, seed=0, **how):
+    """A loop whose workers cannot keep up; samples differ as real ones do."""
+    noise = np.random.default_rng(seed).lognormal(0.0, 0.2, 500)
+
+    def making(step, _):
+        return {"fetch": 4.0, "RandomMask": mask_ms * noise[step], "collate": 1.0}
+
+    return a_loop(making, workers=2, batches=120, **{"using": {"forward": 10.0}, **how})
+
+
+class TestWhatChanged:
+    def test_a_slower_transform(self):
+        """Half the speed, the stage that did it, and nothing else."""
+        found = ss.compare(a_run(40.0), a_run(80.0, seed=1))
+
+        assert -0.55 < found.of("samples_per_s")["change"] / found.of("samples_per_s")["before"]
+        changed = found.table().filter("distinguishable")["measure"].to_list()
+        assert {"samples_per_s", "loop_s", "stall_s", "workers/RandomMask_s"} <= set(changed)
+        assert "forward_s" not in changed
+        assert "workers/fetch_s" not in changed
+        assert "after is 0.5× as fast as before" in str(found)
+
+    def test_nothing(self):
+        """The same program twice: no difference is claimed, though no number is the same."""
+        found = ss.compare(a_run(), a_run(seed=1))
+
+        assert not found.table()["distinguishable"].any()
+        assert "not distinguishable" in str(found).splitlines()[0]
+
+    def test_a_slower_step(self):
+        """A training that is slower for its own work is no slower loader."""
+        found = ss.compare(a_run(5.0), a_run(5.0, 1, using={"forward": 30.0}))
+
+        assert found.of("forward_s")["distinguishable"]
+        assert not found.of("stall_share")["distinguishable"]
+        assert not found.of("workers/RandomMask_s")["distinguishable"]
+
+    def test_of_three_runs_each_later_one(self):
+        """More than two are a table over time."""
+        found = ss.compare(a_run(), a_run(80.0, seed=1), a_run(seed=2))
+
+        assert [True, False] == [found.of("loop_s", run)["distinguishable"] for run in (1, 2)]
+
+
+class TestWhatElseDiffers:
+    def test_settings_and_versions_are_named(self):
+        """They may be why."""
+        later = replace(a_run(), machine={"torch": "3.0"})
+        later = replace(later, settings=replace(later.settings, prefetch_factor=4))
+
+        told = ss.compare(a_run(), later).differs
+
+        assert ("prefetch factor: None → 4", "torch: None → 3.0") == told
+
+    def test_a_busier_machine(self):
+        """What others had of the cores may be why: a change within that is not claimed."""
+        others = {(CORE, "0"): 1.0, (CORE, "1"): 1.0, (LOOP, "100"): 0.1}
+        busy = replace(a_run(60.0, seed=1), all_resources=resources_of(others, 30))
+
+        found = ss.compare(a_run(), busy)
+
+        assert not found.of("samples_per_s")["distinguishable"]
+        assert any("other processes had cores" in note for note in found.notes)
+
+
+class TestLimits:
+    def test_are_passed_or_not(self):
+        """An absolute change, one in percent, and a value."""
+        found = ss.compare(a_run(40.0), a_run(80.0, seed=1))
+
+        assert found.exceeds("samples_per_s < -10%")
+        assert found.exceeds("stall_share > 0.3")
+        assert found.exceeds("loop_s > +0.001")
+        assert not found.exceeds("samples_per_s < -90%")
+
+    def test_are_not_passed_by_noise(self):
+        """A change that cannot be told from none fails nobody's build."""
+        assert not ss.compare(a_run(), a_run(seed=1)).exceeds("samples_per_s < -0%")
+
+    @pytest.mark.parametrize("limit", ["stall_share", "speed > 3", "loop_s >> 1", "> 3", ""])
+    def test_that_cannot_be_read(self, limit):
+        """One sentence that names it."""
+        with pytest.raises(StallscopeError, match=r"give one as|there are samples_per_s"):
+            ss.compare(a_run(), a_run()).exceeds(limit)
+
+
+class TestBadInput:
+    def test_a_ladder(self):
+        """What is no run is named."""
+        with pytest.raises(StallscopeError, match="a Ladder is no recorded run"):
+            ss.compare(a_run(), a_ladder({AS_IT_IS: 0.4}))
+
+    def test_a_folder_that_is_not_there(self, tmp_path):
+        """With its name."""
+        with pytest.raises(StallscopeError, match="nowhere"):
+            ss.compare(a_run(), tmp_path / "nowhere")
+
+    def test_a_run_without_a_loop(self):
+        """Nothing of it can be compared."""
+        run = a_run()
+        with pytest.raises(StallscopeError, match="no step"):
+            ss.compare(run, replace(run, all_steps=run.all_steps.clear()))
+
+
+def test_the_picture():
+    """Both bars on one scale, and a row for each change with its interval."""
+    sheet = ss.compare(a_run(40.0), a_run(80.0, seed=1)).plot()
+
+    texts = {text.get_text() for ax in sheet.axes for text in (*ax.texts, *ax.get_yticklabels())}
+    assert {"stall", "workers: RandomMask", "loop"} <= texts
+    assert "0.5× as fast" in sheet.title
