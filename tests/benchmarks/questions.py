@@ -40,9 +40,8 @@ def _ask(question: Question, budget_s: float) -> bool:
     import stallscope as ss
 
     with TemporaryDirectory(prefix="questions-") as folder:
-        found = ss.diagnose(
-            question.make(Path(folder)), ss.simulated_step(question.step_s), budget_s=budget_s
-        )
+        step = question.step() if question.step else ss.simulated_step(question.step_s)
+        found = ss.diagnose(question.make(Path(folder)), step, budget_s=budget_s)
     missed = question.missed_by(found.verdict)
     took_s = found.circumstances.wall_s
     print(f"{question.name} ({question.asked}), was {question.before}")

@@ -32,6 +32,8 @@ class Question:
     """Expression that its next step has to match: what helped."""
     before: str
     """What version 0.1.0.dev0 said."""
+    step: Callable[[], Callable[[object], object]] | None = None
+    """Make what the loop does with a batch, where that is more than a timer of `step_s`."""
 
     def missed_by(self, verdict: Finding) -> str:
         """Say what a verdict misses; '' for nothing."""

@@ -28,6 +28,7 @@ from real_questions.keeping import KEEPING
 from real_questions.later import LATER
 from real_questions.making import MAKING
 from real_questions.reading import READING
+from real_questions.third import THIRD
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -559,5 +560,6 @@ KINDS = (
     *KEEPING,
     *COMPUTING,
     *LATER,
+    *THIRD,
 )
 """Further kinds of questions: `several` are ours, without a set-up that is known."""
