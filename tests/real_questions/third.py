@@ -1,7 +1,9 @@
 """Twelve more questions that the rules were not made from, committed before one was asked.
 
-What each has to be answered was written down with it; `before` is the first answer. Of `confusion`
-and `masking` the loader is quick enough: it is the step that takes the time.
+What each has to be answered was written down with it; `before` is the first answer: three of twelve
+are right, on two cores that a test run had for itself. Two more had the right place with a next step
+that only by a word of it looked right, so these two ask for more words than they were written with.
+Of `confusion` and `masking` the loader is quick enough: it is the step that takes the time.
 """
 
 from __future__ import annotations
@@ -687,7 +689,7 @@ THIRD = (
         _OWN,
         r"__getitem__",
         r"indptr|whole batch|__getitems__|by one index|NumPy",
-        "",
+        "storage-latency: wrong",
     ),
     Question(
         "deque",
@@ -696,8 +698,8 @@ THIRD = (
         0.002,
         _OWN,
         r"\bsample\b",
-        r"\blist\b|array",
-        "",
+        r"\ba list\b|NumPy|an array",
+        "one-transform: wrong lever",
     ),
     Question(
         "polygons",
@@ -707,7 +709,7 @@ THIRD = (
         (*_OWN, "transforms"),
         r"polygons_to_instance_masks|polygon2mask",
         r"cv2|OpenCV|" + _ONCE,
-        "",
+        "inconclusive, one-transform in doubt: wrong",
     ),
     Question(
         "slices",
@@ -717,7 +719,7 @@ THIRD = (
         (*_OWN, "transforms"),
         r"Resample|zoom",
         _ONCE,
-        "",
+        "inconclusive, Resample in doubt: wrong",
     ),
     Question(
         "series",
@@ -727,7 +729,7 @@ THIRD = (
         _OWN,
         r"AddTimeFeatures|__call__|date_range|TransformedDataset",
         _ONCE,
-        "",
+        "one-transform, without a function: wrong",
     ),
     Question(
         "special-tokens",
@@ -736,8 +738,8 @@ THIRD = (
         0.01,
         ("collate",),
         r"special|convert_ids_to_tokens",
-        _ONCE,
-        "",
+        r"[Kk]eep|cache|in __init__",
+        "collate: wrong lever",
     ),
     Question(
         "speed",
@@ -747,7 +749,7 @@ THIRD = (
         (*_OWN, "transforms"),
         r"kernel|SpeedPerturb|resample",
         _ONCE,
-        "",
+        "right",
     ),
     Question(
         "neighbours",
@@ -757,7 +759,7 @@ THIRD = (
         (*_OWN, "transforms"),
         r"FilterNeighbors",
         _ONCE,
-        "",
+        "right",
     ),
     Question(
         "cameras",
@@ -767,7 +769,7 @@ THIRD = (
         (*_OWN, "decode"),
         r"load_camera_frame|SeekVideoReader|decode_image|[Dd]ecoding",
         r"open|store|extract|" + _ONCE,
-        "",
+        "right",
     ),
     Question(
         "confusion",
@@ -777,7 +779,7 @@ THIRD = (
         ("main-process",),
         r"on_batch_end",
         r"less often|every|end of|index|vector|worker|device",
-        "",
+        "healthy: wrong",
         Validation,
     ),
     Question(
@@ -788,7 +790,7 @@ THIRD = (
         ("main-process",),
         r"apply_mask",
         r"collate_fn|dataset|worker",
-        "",
+        "main-process, without a function: wrong",
         lambda: train_batch,
     ),
     Question(
@@ -799,7 +801,7 @@ THIRD = (
         ("start-up", "main-process"),
         r"every|each|iter",
         r"iter\(|iterator",
-        "",
+        "inconclusive: wrong",
     ),
 )
 """In the order in which they were found."""
