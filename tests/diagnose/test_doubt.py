@@ -68,6 +68,16 @@ class TestDoubt:
 
         assert judge(replace(calm, others_share=0.7))[0].confidence < judge(calm)[0].confidence
 
+    def test_what_computes_too_much_for_sure_is_no_doubt(self):
+        """CPU time is no longer for the neighbours: three times the step's is too much anywhere."""
+        use = {"worker_cpu": 0.1, "queued_share": 0.85}
+        busy = known(
+            stalled=0.9, work={("Blur", "transform"): 1.0}, load=40.0, use=use, others_share=0.7
+        )
+
+        assert "inconclusive" == judge(busy)[0].code
+        assert "one-transform" == judge(replace(busy, computed_s=0.6))[0].code
+
     def test_without_a_step_nothing_is_healthy(self):
         """A loader that gives batches without a pause may still be too slow for a training."""
         assert "inconclusive" == judge(known(stalled=0.0, setup={"has_step": False}))[0].code

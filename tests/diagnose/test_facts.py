@@ -272,6 +272,18 @@ class TestStarts:
         assert 2 == found.epochs
         assert 0.5 == pytest.approx(found.share)
 
+    def test_iterators_of_one_batch_are_epochs_of_one(self):
+        """Whatever length goes around them has: `next(iter(loader))` for each of ten steps."""
+        run = a_run(
+            [SAMPLE] * 4,
+            steps=steps_of([0.3] * 10, step_s=0.1, epoch=list(range(10)), batch=[0] * 10),
+        )
+
+        found = starts(run, Setup(num_workers=1, epoch_batches=1000))
+
+        assert 1 == found.batches
+        assert found.share > 0.5
+
     def test_a_begin_is_told_though_nothing_else_was_seen(self):
         """One step, for which workers took all of the budget to start."""
         run = a_run([SAMPLE] * 4, steps=steps_of([9.0], step_s=0.1))

@@ -44,6 +44,22 @@ class TestQuestions:
         assert verdict.BATCH == asked(known(work=converts), verdict.STACKS, verdict.ONE_WORKER)
         assert verdict.BATCH != asked(known(work=blurs), verdict.STACKS, verdict.ONE_WORKER)
 
+    def test_a_training_process_that_computes_asks_what(self):
+        """In a step that is no timer, and where it is the bottleneck; not where the model is it."""
+        step = {"own_parts": {"step": 0.95}, "use": {"loop_cpu": 0.95}}
+        healthy = known(stalled=0.01, load=0.4, setup={"simulated": False}, **step)
+        sampler = known(work={("main process", "main"): 1.0}, load=0.4)
+
+        assert verdict.LOOP_STACKS == asked(healthy)
+        assert verdict.LOOP_STACKS == asked(sampler)
+        assert verdict.LOOP_STACKS != asked(known(stalled=0.01, load=0.4, **step))
+        model = replace(healthy, model_share=0.9, own_parts={"step": 0.05})
+        assert verdict.LOOP_STACKS != asked(model)
+
+    def test_without_workers_the_main_process_asks_for_its_line(self):
+        """What it makes batches with is what is to be changed, beside workers."""
+        assert verdict.STACKS == asked(known(setup={"num_workers": 0}))
+
     def test_waiting_asks_whether_it_is_shared(self):
         """Storage, a lock and a full pipe look alike until one worker runs alone."""
         assert verdict.ONE_WORKER == asked(WAITING)

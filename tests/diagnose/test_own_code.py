@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from support.build_facts import known
 
-from stallscope.diagnose.own_code import lock_share, own_code
+from stallscope.diagnose.exposure import GETITEM_
+from stallscope.diagnose.facts import with_stacks
+from stallscope.diagnose.own_code import lock_share, loop_code, own_code
 from stallscope.diagnose.verdict import judge
 from stallscope.flame.result import SAMPLES, Flame, FlameConditions
 
@@ -150,6 +154,13 @@ class TestCalls:
             ("time.sleep(0.1)", "", "sleep"),
             ("with self.lock:", "", "lock"),
             ("block = self.blocks[index]", "", "Python"),
+            ("return [self.vocab[token] for token in self.special_tokens]", "", "Python"),
+            ("row = self.x[index]", "get (site-packages/scipy/sparse/_index.py:9)", "sparse"),
+            ("return random.sample(self.buffer, 64)", "", "sequence"),
+            ("chosen = self.draw(self.buffer)", "x (lib/python3.11/random.py:9)", "sequence"),
+            ("image = resize(image, (224, 224))", "r (site-packages/skimage/a.py:9)", "image"),
+            ("wave = resample_poly(wave, 2, 3)", "r (site-packages/scipy/signal/a.py:9)", "signal"),
+            ("first = pairs[number].item()", "", "element by element"),
         ],
     )
     def test_what_a_line_does_is_told_by_its_text_or_by_the_library_below(
@@ -162,6 +173,20 @@ class TestCalls:
 
         assert name == own_code(a_flame(("getitem", stack, 30)), "getitem").call.name
 
+    def test_a_librarys_function_is_named_where_its_kind_is_not_known(self):
+        """What most of the samples are inside of; of several, none."""
+        stack = "load (mine.py:7);{} (site-packages/faiss/{}.py:9);x (site-packages/numpy/b.py:9)"
+        index, search = stack.format("index", "a"), stack.format("search", "a")
+
+        one = own_code(a_flame(("getitem", index, 30)), "getitem")
+        two = own_code(
+            a_flame(*(("getitem", text, 10) for text in (index, search, "load (mine.py:8)"))),
+            "getitem",
+        )
+
+        assert "faiss.index()" == one.does
+        assert two.call.does == two.does
+
     def test_compiled_code_without_a_frame_is_the_librarys_that_shows_beside_it(self):
         """A filter of HDF5 is sampled now with the frame of h5py's function, now without."""
         read = "load (mine.py:7)"
@@ -170,6 +195,82 @@ class TestCalls:
         )
 
         assert "reading" == own_code(flame, "fetch").call.name
+
+
+MODEL = "Module._call_impl (torch/nn/modules/module.py:9);forward (mine.py:4)"
+
+
+class TestWaiting:
+    def test_a_line_that_is_none_to_wait_in_wants_a_core(self):
+        """On a machine that others use, too; a request may wait, whoever else is there."""
+        calm = known(work={("getitem", "getitem"): (0.9, 0.6)})
+        busy = replace(calm, others_share=0.6)
+        indexes, asks = (
+            a_flame(("getitem", f"load (mine.py:7);x ({file}:9)", 30), idle=True)
+            for file in ("site-packages/scipy/sparse/a.py", "lib/python3.11/socket.py")
+        )
+
+        def waits(facts, flame):
+            return with_stacks(facts, flame).exposure.waiting(GETITEM_) > 0
+
+        assert not waits(busy, indexes)
+        assert waits(busy, asks)
+        assert waits(calm, indexes)
+
+
+class TestLoop:
+    def test_what_the_loop_computes_beside_its_model_is_named(self):
+        """The deepest function of it, with its share of all that is computed."""
+        step = ("step", "train (mine.py:7);count (mine.py:31)", 60)
+        model = ("step", f"train (mine.py:6);{MODEL}", 30)
+        after = (None, "train (mine.py:7);count (mine.py:32)", 10)
+
+        found = loop_code(a_flame(step, model, after))
+
+        assert "count (mine.py:31)" == found.place
+        assert 0.7 == pytest.approx(found.share)
+
+    def test_a_model_alone_names_nothing(self):
+        """Forward, backward and the optimizer are what the loop is there for."""
+        rows = (
+            MODEL,
+            "Tensor.backward (torch/_tensor.py:9)",
+            "step (torch/optim/sgd.py:9)",
+        )
+
+        assert (
+            loop_code(a_flame(*(("step", f"train (mine.py:6);{row}", 30) for row in rows))) is None
+        )
+
+    def test_the_main_process_is_named_with_what_helps(self):
+        """A step that waits for its device and computes: in which function, and who could do it."""
+        named = loop_code(a_flame(("step", "train (mine.py:7);mask (mine.py:31)", 60)))
+        use = {"worker_cpu": 0.1, "loop_cpu": 0.5}
+        facts = known(
+            stalled=0.01, load=0.4, setup={"simulated": False}, use=use, own_parts={"step": 0.95}
+        )
+
+        verdict = judge(replace(facts, loop_code=named))[0]
+
+        assert "main-process" == verdict.code
+        assert "mask (mine.py:31)" in verdict.title
+        assert "collate_fn" in verdict.next_step
+        assert "look at mask (mine.py:31)" in verdict.next_step
+
+    def test_a_healthy_loop_that_computes_all_the_time_is_told_where(self):
+        """It may be the model, or not: nothing is blamed, and the function is named."""
+        named = loop_code(a_flame(("step", "train (mine.py:7);count (mine.py:31)", 60)))
+        use = {"worker_cpu": 0.1, "loop_cpu": 0.95}
+        facts = known(
+            stalled=0.01, load=0.4, setup={"simulated": False}, use=use, own_parts={"step": 0.97}
+        )
+
+        verdict = judge(replace(facts, loop_code=named))[0]
+
+        assert "healthy" == verdict.code
+        assert "count (mine.py:31) for 95% of it" in verdict.title
+        assert "no part of the model" in verdict.next_step
+        assert "count" not in judge(facts)[0].title
 
 
 BLUR = ("Blur", "transform")

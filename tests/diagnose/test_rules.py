@@ -10,6 +10,7 @@ import pytest
 from support.build_facts import COPIES, known
 
 from stallscope.diagnose.accounting import accounting
+from stallscope.diagnose.exposure import CROWDED
 from stallscope.diagnose.facts import Gain, Spikes, Starts, ThreadTimes
 from stallscope.diagnose.rules import (
     computes_in_python,
@@ -61,6 +62,36 @@ class TestOwnParts:
 
         assert place in found.title
         assert "draw indices beforehand" in found.next_step
+
+    def test_a_process_that_computes_more_than_its_workers_is_the_bottleneck(self):
+        """A wrapper that takes batches apart, where others have cores, too: no part is a half."""
+        work = {
+            ("main process", "main"): 0.3,
+            (CROWDED, CROWDED): 0.3,
+            ("unpickle", "sending"): 0.15,
+            ("getitem", "getitem"): 0.15,
+            ("collate", "collate"): 0.1,
+        }
+        here = {"worker_cpu": 0.25, "loop_cpu": 0.5}
+
+        assert "main-process" == judge(known(stalled=0.74, work=work, use=here))[0].code
+        assert "main-process" != judge(known(stalled=0.74, work=work))[0].code
+
+    def test_iterators_of_one_batch_are_said(self):
+        """Workers that start for each batch: keep one iterator."""
+        once = Starts(extra_s=0.3, epoch_s=0.05, epochs=30, batches=1, again=True)
+        place = "Batches.__iter__ (mine.py:7)"
+
+        work = {("start workers", "start"): 0.6, ("Blur", "transform"): 0.4}
+        facts = known(stalled=0.97, work=work, starts=once, setup={"sampler": place})
+
+        found = judge(facts)[0]
+
+        assert "start-up" == found.code
+        assert place in found.title
+        assert "iter(loader)" in found.next_step
+        longer = replace(facts, starts=replace(once, batches=50))
+        assert "persistent" in judge(longer)[0].next_step
 
 
 SMALL = Spikes(usual_s=2e-6)

@@ -21,7 +21,9 @@ import stallscope as ss
 from stallscope import pyspy_calls
 from stallscope.errors import RunFormatError
 from stallscope.flame import pyspy
+from stallscope.flame.flame import loop_flame
 from stallscope.flame.result import IN_PROCESS, PY_SPY, SAMPLES
+from stallscope.targets.target import target
 
 OURS = re.compile(
     r"stallscope/(hooks|targets|isolation|loops|run|flame|ladder)/|passed over by warnings"
@@ -66,6 +68,11 @@ def training():
 def no_py_spy(monkeypatch):
     """As where it is not installed."""
     monkeypatch.setattr(pyspy_calls, "executable", lambda: None)
+
+
+def compute(_batch):
+    """A step that keeps a core busy."""
+    sum(range(1_000_000))
 
 
 def stages(flame):
@@ -143,6 +150,16 @@ class TestOfALoader:
         assert {os.getpid()} == set(flame.samples["pid"])
         assert [None] == flame.samples["worker"].unique().to_list()
         assert "Sixty" in stages(flame), flame.notes
+
+    @pytest.mark.slow
+    def test_the_process_that_trains_beside_its_workers(self, loader):
+        """Its step, from the loop on: the test that calls it is no part of it."""
+        seen = loop_flame(target(loader, step=compute), 1.0)
+
+        step = seen.samples.filter(pl.col("stage") == "step")["stack"]
+        assert step.len(), seen.notes
+        assert step.str.starts_with("compute (").all()
+        assert {os.getpid()} == set(seen.samples["pid"])
 
     @pytest.mark.slow
     def test_waiting_threads_are_shown_when_asked_for(self):

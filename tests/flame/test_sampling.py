@@ -17,7 +17,7 @@ from stallscope.flame.classify import (
     shown,
 )
 from stallscope.flame.sampling import collapsed
-from stallscope.stages import DECODE, GETITEM, Stage, frame_name, of_frame
+from stallscope.stages import DECODE, GETITEM, STEP, Stage, frame_name, of_frame
 
 TORCH = Path(torch.__file__).parent
 OURS = Path(stallscope.__file__).parent
@@ -45,6 +45,17 @@ def test_begins_at_the_workers_loop():
 def test_begins_at_a_threads_function():
     """Not at Python's way into it."""
     assert collapsed([THREAD, MINE]) == (None, str(MINE))
+
+
+def test_of_the_loop_begins_within_it():
+    """Whoever called the diagnosis is no part of the step, nor of what goes around the loader."""
+    ours = StackFrame("replay", str(OURS / "loops/training_loop.py"), 200)
+    within = [START[0], ours, hook(STEP), MINE]
+
+    assert (STEP.name, str(MINE)) == collapsed(within, of_loop=True)
+    assert (None, str(MINE)) == collapsed([START[0], ours, MINE], of_loop=True)
+    assert collapsed([START[0], ours], of_loop=True) is None
+    assert collapsed(START, of_loop=True) is None
 
 
 def test_keeps_the_path_of_the_users_code():

@@ -1,9 +1,9 @@
 """Twelve more questions that the rules were not made from, committed before one was asked.
 
-What each has to be answered was written down with it; `before` is the first answer: three of twelve
-are right, on two cores that a test run had for itself. Two more had the right place with a next step
-that only by a word of it looked right, so these two ask for more words than they were written with.
-Of `confusion` and `masking` the loader is quick enough: it is the step that takes the time.
+What each has to be answered was written down with it; `before` is the first answer: three of them
+are right, with a test run on both cores. Two more had the right place, with a next step that only
+looked right by a word of it: these two ask for more words than they were written with. Of
+`confusion` and `masking` the loader is quick enough: it is the step that takes the time.
 """
 
 from __future__ import annotations

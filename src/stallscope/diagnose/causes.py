@@ -39,7 +39,7 @@ class Cause(NamedTuple):
 HEALTHY: Final = Cause(
     "healthy",
     "The loop hardly waits for data: {what}",
-    "look at the model and the device; 03_cached_baseline shows how little is left",
+    "look at the model and the device{where}; 03_cached_baseline shows how little is left",
     kind="step",
 )
 STORAGE_LATENCY: Final = Cause(
@@ -209,6 +209,12 @@ START_OF_STREAM: Final = START_UP._replace(
     "persistent_workers=True; 01_is_it_the_loader",
 )
 """The same where that is not the workers' start, but their first batches."""
+NEW_ITERATORS: Final = START_UP._replace(
+    title="The loader is started anew, with its workers, for every batch or two: {what}",
+    advice="make one iterator and keep it: `for batch in loader`, or it = iter(loader) before the "
+    "loop and next(it) inside, with a new one only after StopIteration; 01_is_it_the_loader",
+)
+"""The same where `next(iter(loader))` is called for each batch."""
 COPY: Final = Cause(
     "copy",
     "Copying batches to the device takes long: {what}",

@@ -26,14 +26,22 @@ from stallscope.diagnose import verdict
 from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.causes import INCONCLUSIVE
 from stallscope.diagnose.exposure import computed_s, waiting_s
-from stallscope.diagnose.facts import Setup, ThreadTimes, facts, gain_of, making, with_stacks
+from stallscope.diagnose.facts import (
+    Setup,
+    ThreadTimes,
+    facts,
+    gain_of,
+    making,
+    with_loop_stacks,
+    with_stacks,
+)
 from stallscope.diagnose.machine_use import use
 from stallscope.diagnose.recorded import diagnose_run, recorded_run
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
 from stallscope.diagnose.verdict import fewest_steps, judge
 from stallscope.diagnose.worker_caches import cache_of
 from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
-from stallscope.flame.flame import flame
+from stallscope.flame.flame import flame, loop_flame
 from stallscope.isolation.snapshot import isolated
 from stallscope.ladder.ladder import ladder
 from stallscope.loops.byte_values import batch_bytes
@@ -68,7 +76,7 @@ _STEADY_S: Final = 4.0
 _BATCHES: Final = 30
 """Of the loop, at least; and so many rounds of the workers:"""
 _ROUNDS: Final = 4
-_LOOP_SHARE: Final = 0.6
+_LOOP_SHARE: Final = 0.5
 """Of the time that is left: a loop that is slow takes so long to have more than the fewest ..."""
 _MOST_SHARE: Final = 0.9
 """... and so long to have those."""
@@ -209,7 +217,7 @@ class Examination:
             verdict.ONE_WORKER: start_s + (_ALONE_BATCHES + 2) * batch_s,
             verdict.LADDER: 2 + _STARTS * warm_s,
             verdict.BATCH: warm_s,
-        }.get(phase, warm_s + _STACKS_S + _ATTACHING_S + 2 * batch_s)
+        }.get(phase, start_s + min(warm_s, _STACKS_S) + period_s + _STACKS_S + _ATTACHING_S)
 
     def _leave_out(self, question: Question, why: str) -> None:
         self._left_out.setdefault(why, []).append(question.phase)
@@ -270,6 +278,7 @@ class Examination:
             verdict.LADDER: self._with_ladder,
             verdict.WAITING_STACKS: self._with_waiting_stacks,
             verdict.STACKS: self._with_stacks,
+            verdict.LOOP_STACKS: self._with_loop_stacks,
             verdict.BATCH: self._with_batch,
         }[question.phase]
         try:
@@ -312,6 +321,10 @@ class Examination:
     def _with_stacks(self, known: Facts) -> Facts:
         busy = self._flame = self._stacks(idle=False)
         return apart(lambda: with_stacks(known, busy))
+
+    def _with_loop_stacks(self, known: Facts) -> Facts:
+        seen = loop_flame(self._target, _STACKS_S)
+        return apart(lambda: with_loop_stacks(known, seen))
 
     def _with_batch(self, known: Facts) -> Facts:
         plain = replace(self._target, step=None)

@@ -95,13 +95,21 @@ class Exposure:
         """Share (0 to 1) of the stalls that lies in these groups and is waiting."""
         return sum(part.share * part.waiting for part in self.parts if part.group in groups)
 
-    def computing(self) -> Exposure:
-        """The same where all that seems to wait computes, in threads that are not read."""
-        return replace(self, parts=tuple(replace(part, waiting=0.0) for part in self.parts))
+    def computing(self, *groups: str) -> Exposure:
+        """The same where what seems to wait in these groups computes; without any, in all."""
+        parts = (
+            replace(part, waiting=0.0) if part.group in groups or not groups else part
+            for part in self.parts
+        )
+        return replace(self, parts=tuple(parts))
 
     def longest(self, group: str) -> StagePart | None:
         """The longest stage of a group."""
         return next((part for part in self.parts if part.group == group), None)
+
+    def leads(self, group: str) -> bool:
+        """Whether no other group holds more, but waiting for a core."""
+        return group == next((name for name in self.groups() if name != CROWDED), None)
 
     def groups(self) -> dict[str, float]:
         """Share of each group, the largest first."""

@@ -15,9 +15,9 @@ import numpy as np
 import polars as pl
 
 from stallscope.diagnose import thresholds
-from stallscope.diagnose.exposure import Exposure, computed_s, exposure, waiting_s
+from stallscope.diagnose.exposure import GETITEM_, Exposure, computed_s, exposure, waiting_s
 from stallscope.diagnose.machine_use import MachineUse, queued_shares, use
-from stallscope.diagnose.own_code import OwnCode, lock_share, own_code
+from stallscope.diagnose.own_code import OwnCode, lock_share, loop_code, own_code
 from stallscope.diagnose.thresholds import SLOWED
 from stallscope.ladder.result import AS_IT_IS, WHOLE
 from stallscope.run.saturation import find_saturated
@@ -27,6 +27,7 @@ from stallscope.stages import (
     COLLATE,
     END_OF_EPOCH,
     FORWARD,
+    GETITEM,
     H2D,
     OPTIMIZER,
     SEND,
@@ -35,7 +36,7 @@ from stallscope.stages import (
 from stallscope.stalls.causes import slow_sample_limit
 from stallscope.stalls.lifecycle import covered_ns
 from stallscope.stalls.loop_time import LoopBreakdown, loop_breakdown
-from stallscope.stalls.thresholds import HARDLY, SLOW_SAMPLE
+from stallscope.stalls.thresholds import HARDLY, OTHERS, SLOW_SAMPLE
 from stallscope.stats import stall_interval
 from stallscope.units import seconds
 
@@ -231,6 +232,8 @@ class Starts:
     """What a whole epoch takes otherwise, seconds; None where its length is not known."""
     epochs: int = 0
     """Begins that were seen; the first one of all counts only where there is no other."""
+    batches: int | None = None
+    """Of an epoch; None where that is not known."""
     again: bool = False
     """Whether it happens at every epoch: workers that do not live on."""
     first_s: float = 0.0
@@ -277,12 +280,14 @@ def starts(run: Run, setup: Setup) -> Starts:
     end_s = ends.select(((pl.col("end_ns") - pl.col("start_ns")) / 1e9).median()).item() or 0.0
     seen = each.filter(pl.col("epoch") > pl.col("epoch").min()) if each.height > 1 else each
     first = run.startup.group_by("epoch").agg(first_s=pl.col("first_sample_s").max())
-    length = setup.epoch_batches or _epoch_length(steps)
+    # What goes around a loader may be longer than an epoch of it
+    length = _epoch_length(steps) or setup.epoch_batches
     return Starts(
         extra_s=float(seen["extra_s"].median() or 0.0) + float(end_s),  # type: ignore[arg-type]  # a float column
         first_s=float(first["first_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
         epoch_s=None if length is None else length * mean_s,
         epochs=seen.height,
+        batches=length,
         again=bool(setup.num_workers) and not setup.persistent and not _goes_on(steps, length),
     )
 
@@ -467,6 +472,9 @@ class Facts:
     """How large a batch is; None where none was looked at."""
     flame: Flame | None = None
     """Stacks of the workers, to find lines by."""
+    loop_code: OwnCode | None = None
+    """Where the training process computes beside its model; None where that was not looked at, or
+    nowhere for sure."""
 
     @property
     def stall_share(self) -> float:
@@ -516,6 +524,16 @@ class Facts:
             return 0.0
         step_s = self.free_use_s
         return own * made.period_s / (self.setup.cores * step_s) if step_s else float("inf")
+
+    @property
+    def computes_too_much(self) -> bool:
+        """Whether what workers compute for a batch is too much for the step, whoever else computes.
+
+        CPU time is what it is however long a worker waits for its core; a core that is shared by
+        two threads makes it longer, too, but not by so much.
+        """
+        step_s = self.free_use_s * max(self.setup.num_workers, 1)
+        return self.computed_s > thresholds.SLOWED * step_s > 0
 
     @property
     def is_behind(self) -> bool:
@@ -590,6 +608,14 @@ class Facts:
     def own_code(self, stage: str) -> OwnCode | None:
         """The user's function that a stage's time goes into; None where it is not known."""
         return own_code(self.flame, stage) if self.flame and stage in self.stage_s else None
+
+    @property
+    def loop_code_share(self) -> float:
+        """Share (0 to 1) of the loop's time in `loop_code`; 0 where nothing is known of it."""
+        if self.loop_code is None:
+            return 0.0
+        wanted = (self.use.loop_cpu or 0.0) + (self.use.loop_queued_share or 0.0)
+        return self.loop_code.share * min(wanted, 1.0)
 
     @property
     def lost_share(self) -> float:
@@ -667,9 +693,22 @@ def facts(run: Run, setup: Setup) -> Facts:
 
 
 def with_stacks(known: Facts, flame: Flame) -> Facts:
-    """What stacks of the workers add."""
-    waits = lock_share(flame) if flame.circumstances.idle else known.lock_frames
-    return replace(known, flame=flame, lock_frames=waits)
+    """What stacks of the workers add.
+
+    Where others have the cores, what seems to wait may only want one: it does where its line is
+    none to wait in.
+    """
+    if not flame.circumstances.idle:
+        return replace(known, flame=flame)
+    own = own_code(flame, GETITEM.name)
+    is_wanting = known.others_share >= OTHERS and own is not None and not own.call.waits
+    parts = known.exposure.computing(GETITEM_) if is_wanting else known.exposure
+    return replace(known, flame=flame, lock_frames=lock_share(flame), exposure=parts)
+
+
+def with_loop_stacks(known: Facts, flame: Flame) -> Facts:
+    """What stacks of the process that trains add."""
+    return replace(known, loop_code=loop_code(flame))
 
 
 def gain_of(ladder: Ladder) -> Gain | None:

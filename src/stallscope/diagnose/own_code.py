@@ -46,6 +46,8 @@ class Call(NamedTuple):
     """Expression for the file of a frame below the user's, from its package on."""
     source: str = r"(?!)"
     """Expression for the text of the user's line."""
+    waits: bool = False
+    """Whether it may wait for something that is no core."""
 
 
 _PLAIN: Final = frozenset({"torch", "torchdata", "stallscope", "lightning", ""})
@@ -53,6 +55,11 @@ _PLAIN: Final = frozenset({"torch", "torchdata", "stallscope", "lightning", ""})
 _LOCK_FILES: Final = r"(multiprocessing/synchronize|filelock/\w+|portalocker/\w+|fasteners/\w+)\.py"
 _LOCKS: Final = re.compile(r"(__enter__|acquire|_acquire\w*|wait|flock|lockf) \(.*" + _LOCK_FILES)
 """Innermost frames of a process that waits for another one to let go of something."""
+_MODEL: Final = re.compile(
+    r"_call_impl \([^;]*torch/nn/modules/module\.py"
+    r"|\([^;]*torch/(autograd|optim|_tensor\.py|compiler|_dynamo)\b"
+)
+"""Frames below which a model computes: forward, backward, optimizer."""
 _TAKES: Final = r"\b(flock|lockf)\("
 """Calls in a line of the user's that wait for another process."""
 READS: Final = Call(
@@ -62,6 +69,7 @@ READS: Final = Call(
     "select in NumPy afterwards); store chunks of one sample, or use all of a chunk once it is "
     "read; compress it less",
     r"(h5py|h5netcdf|netCDF4|zarr|numcodecs|blosc|scipy/io)\b.*",
+    waits=True,
 )
 """Also whatever else holds the stage that reads."""
 CALLS: Final = (
@@ -72,13 +80,14 @@ CALLS: Final = (
         "own file or connection",
         _LOCK_FILES,
         r"\b(flock|lockf|FileLock|acquire)\b|\bwith\b.*lock\b",
+        waits=True,
     ),
     Call(
         "text",
         "text becomes tokens",
         "tokenise once, beforehand, and store the numbers",
         r"(tokenizers|transformers/tokenization\w*|sentencepiece|tiktoken|nltk|spacy)\b.*",
-        r"token|\bencode\(|sentencepiece",
+        r"tokeni[sz]|\bencode\(|sentencepiece",
     ),
     Call(
         "network",
@@ -87,6 +96,7 @@ CALLS: Final = (
         "several at once with more workers",
         r"(http|urllib|urllib3|requests|botocore|boto3|aiohttp|s3fs|gcsfs|socket|ssl)\b.*",
         r"\b(urlopen|requests\.\w+|boto3|get_object|download\w*)\(",
+        waits=True,
     ),
     Call(
         "codec",
@@ -95,6 +105,7 @@ CALLS: Final = (
         "few frames, and give each worker's codec one thread",
         r"(av|torchcodec|torchaudio|decord|soundfile|librosa)\b.*",
         r"\bav\.open\(|\.decode\((video|audio)|\bVideo(Reader|Capture|Decoder)\(|\bCAP_PROP_",
+        waits=True,
     ),
     Call(
         "unpacking",
@@ -114,6 +125,7 @@ CALLS: Final = (
         r"\b(np|numpy)\.(load|loadtxt|genfromtxt|fromfile|memmap)\("
         r"|(?<!Image\.)\bopen\(|\b(Zip|Tar)?File\(|\bextractfile\("
         r"|\b(Dataset|connect)\(|\bread_(csv|parquet|excel|feather|hdf|json)\(|\bloadmat\(",
+        waits=True,
     ),
     READS,
     Call(
@@ -193,11 +205,50 @@ CALLS: Final = (
         source=r"\b(np|numpy)\.random\.(choice|permutation|shuffle)\(",
     ),
     Call(
+        "sequence",
+        "Python draws out of a sequence",
+        "draw out of a list, not a deque, which is slow in its middle; or draw numbers, a batch at "
+        "once (numpy.random.default_rng().integers()), and index NumPy arrays with them",
+        r"random\.py",
+        r"(?<!\.)\brandom\.(sample|choices?|shuffle)\(",
+    ),
+    Call(
+        "sparse",
+        "a sparse matrix is indexed, which makes a matrix for each row",
+        "take all rows of a batch by one index (__getitems__, or in collate_fn), or slice its "
+        "arrays: m.indices[m.indptr[i]:m.indptr[i + 1]], and m.data likewise",
+        r"scipy/sparse/",
+    ),
+    Call(
+        "image",
+        "scikit-image or SciPy computes on images",
+        "do what is the same each time once, beforehand, and store it; OpenCV (cv2.resize, "
+        "cv2.fillPoly), Pillow or torch do the same many times as fast; a lower order=, or fewer "
+        "pixels, where it has to be this one",
+        r"(skimage|scipy/ndimage)/",
+    ),
+    Call(
+        "signal",
+        "SciPy filters or resamples a signal",
+        "do what is the same each time once, beforehand, and store it; fftconvolve in place of "
+        "convolve; or for whole batches, on the device",
+        r"scipy/signal/",
+    ),
+    Call(
+        "element by element",
+        "tensors or pixels are read one by one",
+        "compute on whole tensors or arrays (a mask, isin, bincount, one index), or take all of "
+        "them out before the loop, by one .numpy() or .tolist(); what is the same each time once, "
+        "beforehand",
+        source=r"\.(item|getpixel|putpixel)\(",
+    ),
+    Call(
         "sleep",
         "it sleeps",
         "see what it waits for there: what it polls could wake it, and more workers wait for more "
         "at once",
         source=r"\bsleep\(",
+        waits=True,
     ),
     Call(
         "subprocess",
@@ -205,13 +256,15 @@ CALLS: Final = (
         "do it once, beforehand, or call a library in its place",
         r"subprocess\.py",
         r"\bsubprocess\.|\bos\.system\(",
+        waits=True,
     ),
 )
 """The first that fits is named."""
 OTHER: Final = Call(
     "Python",
     "Python and what it calls",
-    "do it once, beforehand, or for whole arrays at a time instead of element by element",
+    "do what is the same each time once and keep it (in __init__, by functools.cache) or store it "
+    "beforehand, and the rest for whole arrays at a time instead of element by element",
 )
 
 
@@ -228,8 +281,15 @@ class OwnCode:
     """Share (0 to 1) of the stage's samples with the function on the stack."""
     call: Call
     """What it does."""
+    calls: str = ""
+    """The library's function that most of it lies in, as `package.function`."""
     package: str = ""
     """The library whose function it is, where no code of the user's is in that stage."""
+
+    @property
+    def does(self) -> str:
+        """What it does, as the end of "computing: ..."; at least whose function it calls."""
+        return f"{self.calls}()" if self.call is OTHER and self.calls else self.call.does
 
     @property
     def place(self) -> str:
@@ -253,17 +313,47 @@ def own_code(flame: Flame, stage: str) -> OwnCode | None:
     Returns:
         None where too few samples lie in the stage, or all of them in torch and Python alone.
     """
-    inside = flame.samples.filter(pl.col("stage").cast(pl.String) == stage)
-    hits = Counter[str]()
-    for stack, many in inside.select("stack", "hits").iter_rows():
-        hits[stack] += many
-    if hits.total() < _FEWEST:
-        return None
-    within, depth = Counter[StackFunction](), Counter[StackFunction]()
+    hits = _hits(flame.samples.filter(pl.col("stage").cast(pl.String) == stage))
     # Only of `getitem`: any other stage of a library's has a name of its own
     is_own = stage != GETITEM.name or any(
         kind(one) == YOURS for stack in hits for one in frames(stack)
     )
+    found = _holder(hits, is_own=is_own)
+    if found is not None and found.call is OTHER and stage == FETCH.name:
+        return replace(found, call=READS)
+    return found
+
+
+def loop_code(flame: Flame) -> OwnCode | None:
+    """Find the function of the user's that the training process computes in, beside its model.
+
+    Args:
+        flame: of the loop, as of `loop_flame`.
+
+    Returns:
+        Its `share` is one of all that the process computes; None where too little was seen of it,
+        or no function of the user's holds most of what is not the model.
+    """
+    hits = _hits(flame.samples)
+    rest = Counter({stack: many for stack, many in hits.items() if not _MODEL.search(stack)})
+    found = _holder(rest, is_own=True)
+    if found is None or found.share < _HOLDS:
+        return None
+    return replace(found, share=found.share * rest.total() / hits.total())
+
+
+def _hits(samples: pl.DataFrame) -> Counter[str]:
+    hits = Counter[str]()
+    for stack, many in samples.select("stack", "hits").iter_rows():
+        hits[stack] += many
+    return hits
+
+
+def _holder(hits: Counter[str], *, is_own: bool) -> OwnCode | None:
+    """The deepest function that holds most of some stacks; of the user's, or of any library."""
+    if hits.total() < _FEWEST:
+        return None
+    within, depth = Counter[StackFunction](), Counter[StackFunction]()
     for stack, many in hits.items():
         own = [one for one in frames(stack) if kind(one) == YOURS]
         if not is_own:
@@ -277,10 +367,7 @@ def own_code(flame: Flame, stage: str) -> OwnCode | None:
     holders = [one for one in within if within[one] >= _HOLDS * hits.total()]
     named = max(holders or within, key=lambda one: (depth[one] if holders else 0, within[one]))
     found = _described(named, hits, within[named] / hits.total())
-    reads = found.call is OTHER and stage == FETCH.name
-    return replace(
-        found, call=READS if reads else found.call, package="" if is_own else package(named)
-    )
+    return replace(found, package="" if is_own else package(named))
 
 
 def lock_share(flame: Flame) -> float | None:
@@ -314,7 +401,7 @@ def _waits_at_lock(stack: str) -> bool:
 
 def _described(named: StackFunction, hits: Counter[str], share: float) -> OwnCode:
     """What the function does, and in which lines."""
-    lines, calls = Counter[int](), Counter[Call]()
+    lines, calls, called = Counter[int](), Counter[Call](), Counter[str]()
     for stack, many in hits.items():
         texts = stack.split(";")
         at = max((i for i, text in enumerate(texts) if frame(text) == named), default=None)
@@ -323,12 +410,16 @@ def _described(named: StackFunction, hits: Counter[str], share: float) -> OwnCod
         line = _line(texts[at])
         lines[line] += many
         calls[_call(named.file, line, texts[at + 1 :])] += many
+        below = next((one for one in map(frame, texts[at + 1 :]) if package(one)), None)
+        called[f"{package(below)}.{below.function}" if below else ""] += many
     whole = lines.total()
     most = [line for line, many in lines.most_common(_MOST_LINES) if many >= _A_LINE * whole]
     shown = tuple(sorted(most or [lines.most_common(1)[0][0]]))
     kinds = (call for call, many in calls.most_common() if many >= _SHOWS * whole)
     call = next((one for one in kinds if one is not OTHER), OTHER)
-    return OwnCode(named.function, named.file, shown, share, call)
+    most_called, many = called.most_common(1)[0]
+    is_most = many >= _HOLDS * whole
+    return OwnCode(named.function, named.file, shown, share, call, most_called if is_most else "")
 
 
 def _line(text: str) -> int:

@@ -71,6 +71,11 @@ _AT_ONCE: Final = (
     "sampler=BatchSampler(...) with batch_size=None"
 )
 """What helps where samples are so small that handling them one by one is what takes the time."""
+IN_WORKERS: Final = (
+    "leave it to the workers (in the dataset, or in collate_fn), do it for a whole batch at once, "
+    "or, where it is logging or a metric, only every so many steps"
+)
+"""What helps where the training process computes beside its model."""
 _PLAIN_COLLATE: Final = "no Python loop over samples, tensors of one size"
 _LESS_TO_DECODE: Final = (
     "store less of each sample (shorter, smaller, in pieces; a video with more key frames), decode "
@@ -102,8 +107,9 @@ def trust(facts: Facts) -> float:
     """
     short = min(facts.steps / _MANY_STEPS, 1.0)
     disturbed = max(facts.others_share - OTHERS, 0.0)
-    # Of a worker that hardly ever has a core, it cannot be told which stage would compute
-    queued = (facts.use.queued_share or 0.0) if disturbed else 0.0
+    # Of a worker that hardly ever has a core, it cannot be told what it waits for
+    is_sure = not disturbed or facts.computes_too_much
+    queued = 0.0 if is_sure else facts.use.queued_share or 0.0
     calm = min(1 - disturbed / 2, thresholds.BEARABLE - queued)
     return max(min(0.5 + short / 2, calm, 1 - facts.exposure.of(UNATTRIBUTED)), 0.0)
 
@@ -144,6 +150,7 @@ def finding(  # noqa: PLR0913 - the fields of a finding
     severity: float | None = None,
     where: str = "",
     stage: str = "",
+    line: str = "",
 ) -> Finding:
     """A finding of this cause.
 
@@ -157,6 +164,7 @@ def finding(  # noqa: PLR0913 - the fields of a finding
         severity: share (0 to 1) of the loop's time that it costs; None: all of the stalls.
         where: for the next step: a setting, what helps.
         stage: whose function of the user's the next step names, where one is known.
+        line: a function that it names instead.
     """
     own, gain = facts.own_code(stage), facts.gain
     kept = _kept(facts) + _repeats(facts) if cause.code in _OF_SAMPLES else ""
@@ -173,7 +181,7 @@ def finding(  # noqa: PLR0913 - the fields of a finding
         severity=min(max(facts.stall_share if severity is None else severity, 0.0), 1.0),
         evidence={name: float(value) for name, value in whole.items() if value is not None},
         confidence=min(clearly, trust(facts)),
-        next_step=kept + cause.next_step(where or stage, own.place if own else ""),
+        next_step=kept + cause.next_step(where or stage, line or (own.place if own else "")),
     )
 
 
@@ -248,7 +256,7 @@ def _unseen(facts: Facts, waits: float) -> Finding:
     return finding(
         causes.OWN_CODE_WAITS if own else causes.WAITS_UNSEEN,
         facts,
-        f"{what}, in {own.place}: {own.call.does}" if own else what,
+        f"{what}, in {own.place}: {own.does}" if own else what,
         severity=facts.stall_share * facts.exposure.of(*READING),
         clearly=min(clear(waits, thresholds.NOTED, 0.6), 1.0 if own else thresholds.UNSEEN),
         evidence=_waiting(facts) | {"disk_busy_share": facts.use.disk_busy_share},
@@ -360,7 +368,7 @@ def _of_group(facts: Facts, group: str, part: float) -> Finding:
         cause, what = _FLOATS_OF[group], what + _floats(facts)
     elif own and where:
         known = group == COLLATE or own.call is not OTHER
-        what += f", in {own.place}: {own.call.does}" if known else f", in {own.place}"
+        what += f", in {own.place}: {own.does}" if known else f", in {own.place}"
         where = own.call.remedy if known else where
     return finding(
         cause,
@@ -401,11 +409,11 @@ def _of_transforms(facts: Facts) -> Finding:
     if most.share >= thresholds.ONE_OF_MANY * part:
         own = facts.own_code(most.stage)
         called = own.call if own and own.call is not OTHER else None
+        does = f": {own.does}" if own and own.does != OTHER.does else ""
         return finding(
             causes.OWN_TRANSFORM if called else causes.ONE_TRANSFORM,
             facts,
-            f"{most.stage} holds {share(most.share)} of the stalls, {facts.each(most.stage)}"
-            f"{f': {called.does}' if called else ''}",
+            f"{most.stage} holds {share(most.share)} of the stalls, {facts.each(most.stage)}{does}",
             severity=facts.stall_share * most.share,
             clearly=_clearly_one(facts, most.share, part),
             evidence=_of_one(most.share, part),
@@ -465,7 +473,7 @@ def _of_own_code(facts: Facts, stage: str, own_part: float, part: float) -> Find
     unnamed = "__getitem__ itself" if stage == stages.GETITEM.name else "reading"
     place = own.place if own else unnamed
     call = own.call if own else READS if stage == stages.FETCH.name else OTHER
-    does = f", computing: {call.does}" if own else ""
+    does = f", computing: {own.does}" if own else ""
     if facts.threads_compute and call is OTHER:
         does = ", computing in threads of its own, as a codec does"
     return finding(
@@ -509,19 +517,23 @@ def no_worker(facts: Facts) -> Finding | None:
     if facts.setup.num_workers or not facts.exposure.parts or not facts.setup.has_step:
         return None
     slowed, largest = _slowed_by_threads(facts), _largest(facts)
+    own = facts.own_code(largest.stage) if largest else None
+    part = f"; the largest part of it is {largest.stage}" if largest else ""
+    many = max(int(facts.setup.cores) - 1, 1)
     return finding(
         causes.MAIN_PROCESS,
         facts,
         f"it makes the batches itself (num_workers=0), which takes {share(facts.stall_share)} of "
         f"the loop's time{slowed and f' with one torch thread; {slowed}'}"
-        f"{f'; the largest part of it is {largest.stage}' if largest else ''}",
+        f"{part}{f', in {own.place}: {own.does}' if own else ''}",
         clearly=clear(facts.stall_share, HARDLY, 0.2),
         evidence={
             "num_workers_count": 0,
             **_thread_times(facts),
         },
-        where=f"{f'{_AT_ONCE}; ' if _is_small(facts) else ''}"
-        f"num_workers={max(int(facts.setup.cores) - 1, 1)} or so",
+        where=f"{f'{_AT_ONCE}; ' if _is_small(facts) else ''}num_workers={many} or so"
+        f"{f'; {own.call.remedy}' if own else ''}",
+        stage=largest.stage if own and largest else "",
     )
 
 
@@ -592,8 +604,8 @@ def own_parts(facts: Facts) -> Finding | None:
     whole, longest = sum(parts.values()), max(sorted(parts), key=lambda name: parts[name])
     if whole < thresholds.OWN_PART:
         return None
-    return finding(
-        causes.MAIN_PROCESS,
+    rarer = f"make {longest} cheaper, rarer, or do it in a thread or beforehand"
+    return _of_the_loop(
         facts,
         f"{longest} takes {share(parts[longest])} of the loop's time",
         severity=whole,
@@ -603,10 +615,45 @@ def own_parts(facts: Facts) -> Finding | None:
             "model_share": facts.model_share,
             "loop_cpu_share": facts.use.loop_cpu,
         },
-        where=_SAMPLERS
-        if longest == sampler
-        else f"make {longest} cheaper, rarer, or do it in a thread or beforehand",
+        helps=_SAMPLERS if longest == sampler else rarer,
     )
+
+
+def _of_the_loop(  # noqa: PLR0913 - the fields of a finding
+    facts: Facts,
+    what: str,
+    *,
+    severity: float,
+    clearly: float,
+    evidence: Mapping[str, float | None],
+    helps: str,
+) -> Finding:
+    """What the training process does itself; stacks of it say in which function, and what helps."""
+    own, line = facts.loop_code, loop_line(facts)
+    if own is not None and line:
+        what += f", {share(facts.loop_code_share)} of it computing in {line}: {own.does}"
+        helps = IN_WORKERS if own.call is OTHER else f"{own.call.remedy}; {IN_WORKERS}"
+    return finding(
+        causes.MAIN_PROCESS,
+        facts,
+        what,
+        severity=severity,
+        clearly=clearly,
+        evidence=evidence,
+        where=helps,
+        line=line,
+    )
+
+
+def loop_line(facts: Facts) -> str:
+    """The function in which the training process computes beside its model; '' for none."""
+    is_much = facts.loop_code_share >= thresholds.OWN_PART
+    return facts.loop_code.place if facts.loop_code and is_much else ""
+
+
+def is_busy_here(facts: Facts) -> bool:
+    """Whether the training process computes more than any of its workers does."""
+    return (facts.use.loop_cpu or 0.0) >= (facts.use.worker_cpu or 1.0)
 
 
 def releases(facts: Facts) -> Finding | None:
@@ -640,14 +687,13 @@ def computes_in_python(facts: Facts) -> Finding | None:
     wanted = cpu + (facts.use.loop_queued_share or 0.0)  # computes, or would if it had a core
     if not min(cpu, step) >= thresholds.OWN_PART or wanted > thresholds.ALL_COMPUTING * step:
         return None
-    return finding(
-        causes.MAIN_PROCESS,
+    return _of_the_loop(
         facts,
         f"for {share(cpu)} of the loop's time it computes, and the step waits for the rest",
         severity=min(cpu, step),
         clearly=clear(cpu, thresholds.OWN_PART, 0.5),
         evidence={"loop_cpu_share": cpu, "step_share": step},
-        where="put ss.stage('...') around logging and callbacks, and see which takes the time",
+        helps="put ss.stage('...') around logging and callbacks, and see which takes the time",
     )
 
 
@@ -662,15 +708,14 @@ def idle_device(facts: Facts) -> Finding | None:
         return None
     if facts.stall_share >= HARDLY:
         return None
-    return finding(
-        causes.MAIN_PROCESS,
+    return _of_the_loop(
         facts,
         f"no batch is missing, and the {'GPU' if setup.on_gpu else 'device'} is busy for "
         f"{share(busy)} of the time only",
         severity=1 - busy,
         clearly=clear(busy, thresholds.IDLE_DEVICE, 0.2),
         evidence={"gpu_busy_share": by_driver, "device_busy_share": by_events},
-        where="profile the step: .item(), logging, kernels that are too small",
+        helps="profile the step: .item(), logging, kernels that are too small",
     )
 
 
@@ -1005,10 +1050,14 @@ def start_up(facts: Facts) -> Finding | None:
         return None
     seen = clear(starts.share, thresholds.STARTS, 0.3)
     fills = facts.setup.streams and starts.first_s >= thresholds.DOMINATES * starts.extra_s
+    cause, where = causes.START_OF_STREAM if fills else causes.START_UP, ""
+    if starts.batches is not None and starts.batches <= thresholds.HARDLY_AN_EPOCH:
+        cause = causes.NEW_ITERATORS
+        where = facts.setup.sampler and f", in {facts.setup.sampler}"
     return finding(
-        causes.START_OF_STREAM if fills else causes.START_UP,
+        cause,
         facts,
-        f"{seconds(starts.extra_s)} before an epoch of {seconds(starts.epoch_s)}",
+        f"{seconds(starts.extra_s)} before an epoch of {seconds(starts.epoch_s)}{where}",
         severity=starts.share,
         clearly=seen
         if starts.epochs > 1 or starts.share > thresholds.DOMINATES

@@ -73,6 +73,8 @@ OWN_PART: Final = 0.2
 """A part of the loop that is neither waiting nor the model is a finding from this share on."""
 STARTS: Final = 0.1
 """Starting workers is a finding when it takes this share of an epoch."""
+HARDLY_AN_EPOCH: Final = 2
+"""An iterator that gives no more batches than this is one for each step, and no epoch's."""
 IDLE_DEVICE: Final = 0.5
 """A device that is busy for less than this though no batch is missing waits for the host."""
 FEWEST_STEPS: Final = 12

@@ -67,6 +67,7 @@ ONE_WORKER: Final = "one worker"
 WAITING_STACKS: Final = "stacks of waiting workers"
 LADDER: Final = "ladder"
 STACKS: Final = "stacks"
+LOOP_STACKS: Final = "stacks of the loop"
 BATCH: Final = "one batch"
 
 _BY_LADDER: Final = {
@@ -106,7 +107,8 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
     claims = verdict.cause not in (causes.INCONCLUSIVE, causes.HEALTHY)
     if claims and verdict.confidence < thresholds.DOUBTFUL:
         what = f"{verdict.title}; but this is doubtful"
-        verdict = inconclusive(facts, what, "measure again on a machine that does nothing else")
+        again = "measure again on a machine that does nothing else; where it stays so: "
+        verdict = inconclusive(facts, what, again + verdict.next_step)
     rest = [one for one in found.values() if one.cause != verdict.cause and _is_worth(one)]
     if rules.groups_of(verdict.cause):  # full cores are what that work does, and no second cost
         rest = [one for one in rest if one.cause != causes.CPU_SATURATED]
@@ -189,12 +191,14 @@ def too_short(facts: Facts) -> str:
 def healthy(facts: Facts) -> Finding:
     """That the loop hardly waits."""
     low_enough = rules.clear(facts.stall_high, HARDLY, HARDLY / 2)
+    line, part = rules.loop_line(facts), share(facts.loop_code_share)
     gain = facts.gain
     agreed = gain is not None and gain.is_none
     return rules.finding(
         causes.HEALTHY,
         facts,
-        f"it stalls {share(facts.stall_share)} of the time",
+        f"it stalls {share(facts.stall_share)} of the time"
+        f"{f', and computes in {line} for {part} of it' if line else ''}",
         severity=0.0,
         clearly=max(low_enough, 0.9 if agreed else 0.6),
         evidence={
@@ -202,6 +206,8 @@ def healthy(facts: Facts) -> Finding:
             "stall_share_high": facts.stall_high,
             "device_busy_share": facts.device_busy_share,
         },
+        where=f"; where that is no part of the model: {rules.IN_WORKERS}" if line else "",
+        line=line,
     )
 
 
@@ -304,8 +310,11 @@ def _of_parts(facts: Facts, found: Found) -> Finding | None:
         return found.get(causes.MAIN_PROCESS)
     # Crowded or not: what is left of a part that a busy machine makes longer has to be much, too
     least = max(thresholds.DOMINATES * (1 - facts.exposure.of(CROWDED)), thresholds.LEADS)
+    here = least
+    if rules.is_busy_here(facts) and facts.exposure.leads(MAIN):
+        here = thresholds.NOTED  # receiving batches and waiting for a core are this process's, too
     parts = (
-        (MAIN, causes.MAIN_PROCESS, least),
+        (MAIN, causes.MAIN_PROCESS, here),
         (SENDING, causes.SENDING, least),
         (PIN, causes.COPY, thresholds.DOMINATES),
         (START, causes.START_UP, thresholds.DOMINATES),
@@ -398,6 +407,17 @@ def _may_be_slowed(facts: Facts) -> bool:
     return bool(facts.setup.num_workers) and facts.stall_share < HARDLY and crowd
 
 
+def _is_for_the_loop(facts: Facts, verdict: Finding) -> bool:
+    """Whether it is the loop's own process that takes the time, in code that can be named."""
+    is_timer = facts.setup.simulated and verdict.cause == causes.HEALTHY
+    if not facts.setup.num_workers or is_timer:
+        return False
+    # Where the model is known, the step is what is left of it
+    computes = min(facts.use.loop_cpu or 0.0, facts.own_parts.get("step", 0.0))
+    is_open = verdict.cause == causes.HEALTHY and computes >= thresholds.OWN_PART
+    return is_open or verdict.cause == causes.MAIN_PROCESS
+
+
 def _may_be_smaller(facts: Facts, verdict: Finding) -> bool:
     """Whether the verdict is about what takes less where a batch has fewer bytes."""
     if verdict.cause == causes.SENDING:
@@ -443,8 +463,11 @@ def next_question(
     if facts.is_shared or unseen:
         possible.append(Question(WAITING_STACKS, "what do the workers wait for, and where?"))
     no_image = verdict.cause == causes.DECODE and facts.megapixels is None
-    if verdict.cause in _HAS_LINES or no_image:  # sooner than a ladder is
+    here = verdict.cause == causes.MAIN_PROCESS and not facts.setup.num_workers
+    if verdict.cause in _HAS_LINES or no_image or here:  # sooner than a ladder is
         possible.append(Question(STACKS, "which line of the code is it?"))
+    if _is_for_the_loop(facts, verdict):
+        possible.append(Question(LOOP_STACKS, "what does the training process compute itself?"))
     if _may_be_smaller(facts, verdict):
         possible.append(Question(BATCH, "would fewer bytes hold the same?"))
     unsure = verdict.confidence < thresholds.SURE and verdict.cause in _BY_LADDER

@@ -165,7 +165,17 @@ def _own_folders(pid: int) -> tuple[str, ...]:
     return ()
 
 
-def _of_target(target: targets.Target, how: How, said: list[str]) -> Flame:
+def loop_flame(target: targets.Target, seconds: float) -> Flame:
+    """Sample the process that trains, not its workers: its step, and what it makes of batches.
+
+    Stacks begin within the loop: whoever started it is no part of it. Otherwise as `flame`.
+    """
+    return _of_target(target, How(seconds=seconds), [], of_loop=True)
+
+
+def _of_target(
+    target: targets.Target, how: How, said: list[str], *, of_loop: bool = False
+) -> Flame:
     with (
         within(max(how.seconds, _LEAST_S), remedy="sample for more seconds"),
         isolated(target) as target,  # noqa: PLR1704 - its private form
@@ -175,7 +185,7 @@ def _of_target(target: targets.Target, how: How, said: list[str]) -> Flame:
         place = LogPlace(folder, log_capacity(folder, max(target.num_workers, 1)), stands_by=True)
         probe = Probe(place, find_loaders(loader), scoped=True)
         loop = replace(TimedLoop.of(target), batches=_Hooked(loader, probe.begin, probe.inside))
-        session = SamplingLoop(loop, target.name, how, said)
+        session = SamplingLoop(loop, target.name, how, said, of_loop=of_loop)
         try:
             with probe:
                 session.run(probe, folder)

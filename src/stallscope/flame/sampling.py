@@ -74,13 +74,14 @@ _FEEDER: Final = ("multiprocessing/queues.py", "_feed")
 
 
 def collapsed(
-    stack: Sequence[StackFrame], own: tuple[str, ...] = ()
+    stack: Sequence[StackFrame], own: tuple[str, ...] = (), *, of_loop: bool = False
 ) -> tuple[str | None, str] | None:
     """The stage and the readable frames of a stack, joined by `;`; None if none is of interest.
 
     Args:
         stack: the outermost frame first.
         own: folders of the user's own code, as of `classify.own_folders`.
+        of_loop: whether it begins within the innermost frame of ours: the loop's.
     """
     files = [short(frame.file) for frame in stack]
     loops = (n for n, file in enumerate(files) if file == WORKER_LOOP)
@@ -91,6 +92,8 @@ def collapsed(
         return None
     if files[begin : begin + 1] == [_WATCHDOG]:
         return None
+    if of_loop:
+        begin = max((n + 1 for n, file in enumerate(files) if _is_ours(file)), default=len(files))
     kept = [
         frame
         for frame, file in zip(stack[begin:], files[begin:], strict=True)
@@ -141,8 +144,8 @@ def _known_stage(stack: Sequence[StackFrame]) -> str | None:
 class StackCounts:
     """How often each stack was seen, in which process and which window."""
 
-    def __init__(self, rate_hz: float, own: tuple[str, ...] = ()) -> None:
-        self._own = own
+    def __init__(self, rate_hz: float, own: tuple[str, ...] = (), *, of_loop: bool = False) -> None:
+        self._readable = partial(collapsed, own=own, of_loop=of_loop)
         self._in_window = max(round(rate_hz * WINDOW_S), 1)
         self._count: Counter[tuple[Any, ...]] = Counter()
         self._windows: dict[int, int] = {}
@@ -168,7 +171,7 @@ class StackCounts:
         return said
 
     def _add(self, seen: Seen) -> None:
-        readable = cache(partial(collapsed, own=self._own))
+        readable = cache(self._readable)
         first = last = self._windows.get(seen.pid, 0)
         for thread in seen.threads:
             stacks = (readable(tuple(stack)) for stack in thread)
@@ -227,7 +230,9 @@ _PATIENCE_S: Final = 10.0
 class SamplingLoop:
     """One recording of a loader, over as many starts of it as that takes."""
 
-    def __init__(self, loop: TimedLoop, name: str, how: How, notes: list[str]) -> None:
+    def __init__(
+        self, loop: TimedLoop, name: str, how: How, notes: list[str], *, of_loop: bool = False
+    ) -> None:
         def use(batch: Any) -> None:  # its frame says that this is the step
             loop.use(batch)
 
@@ -235,7 +240,8 @@ class SamplingLoop:
         self._how = how
         self._notes = notes
         script = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
-        self._hits = StackCounts(how.rate_hz, own_folders(str(Path.cwd()), script))
+        self._of_loop = of_loop
+        self._hits = StackCounts(how.rate_hz, own_folders(str(Path.cwd()), script), of_loop=of_loop)
         self._circumstances = circumstances_of(name, how, [])
         self._use = under(STEP, use)
         self._sampled_s = 0.0
@@ -250,7 +256,7 @@ class SamplingLoop:
                 starts += 1
                 before = self._used
                 with started(self._loop) as batches:
-                    if all(self._step(batches) for _ in range(warmup)):
+                    if self._warm_up(batches, warmup):
                         self._sample(batches, probe, folder, bar)
                     elif warmup:
                         warmup = 0
@@ -267,6 +273,17 @@ class SamplingLoop:
     def _left_s(self) -> float:
         return self._how.seconds - self._sampled_s
 
+    def _warm_up(self, batches: Iterator[Any], steps: int) -> bool:
+        """Use the first batches, for no longer than is sampled; false where there are too few."""
+        until_s = math.inf
+        for _ in range(steps):
+            if not self._step(batches):
+                return False
+            until_s = min(until_s, time.monotonic() + self._how.seconds)
+            if time.monotonic() >= until_s:
+                break
+        return True
+
     def _step(self, batches: Iterator[Any]) -> bool:
         """One step; false where there is no batch any more."""
         for batch in batches:
@@ -277,7 +294,8 @@ class SamplingLoop:
 
     def _sample(self, batches: Iterator[Any], probe: Probe, folder: Path, bar: Any) -> None:
         """Sample for the time that is left, or until the batches end."""
-        processes: list[Process] = [*probe.workers()] or [(None, os.getpid())]
+        workers: list[Process] = [] if self._of_loop else [*probe.workers()]
+        processes = workers or [(None, os.getpid())]
         how = replace(self._how, seconds=self._left_s)
         if not self._refused:
             spy = Spy(processes, how, folder)
@@ -336,6 +354,7 @@ class SamplingLoop:
     def result(self, told: Iterable[str] = ()) -> Flame:
         """What is known by now; `told` are further notes."""
         notes = [*self._notes, *told]
-        if self._hits.processes and not self._circumstances.num_workers:
+        is_without = not self._of_loop and not self._circumstances.num_workers
+        if self._hits.processes and is_without:
             notes.append("num_workers=0: the main process was sampled, the step is in it")
         return self._hits.flame(self._circumstances, notes)
