@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from stallscope.flame.classify import YOURS, StackFunction, frame, frames, kind, package, short
+from stallscope.flame.classify import YOURS, StackFunction, frame, frames, inside, kind, package
 from stallscope.stages import FETCH, GETITEM, SEND
 
 if TYPE_CHECKING:
@@ -430,7 +430,7 @@ def _line(text: str) -> int:
 def _call(file: str, line: int, below: list[str]) -> Call:
     """What a sample does, by the frames below the user's and by the text of the user's line."""
     text = linecache.getline(file, line)
-    packages = [short(frame(one).file) for one in below]
+    packages = [inside(frame(one)) for one in below]
     for call in CALLS:
         if re.search(call.source, text) or any(re.match(call.library, one) for one in packages):
             return call

@@ -216,6 +216,11 @@ def is_library(one: StackFunction) -> bool:
     return not is_absolute and (len(parts) > 1 or is_module)
 
 
+def inside(one: StackFunction) -> str:
+    """The file of a library's function from its package on; empty for the user's own."""
+    return "/".join(_inside(one.file)) if is_library(one) else ""
+
+
 def package(one: StackFunction) -> str:
     """The library that a function is of; empty for the user's, Python's own and compiled code."""
     top = _inside(one.file)[0].removesuffix(".py") if is_library(one) else ""
