@@ -133,7 +133,7 @@ class TestADatasetThatUsesPolars:
 
         assert ["False", "8"] == said.split()
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_that_other_measurements_are_made_of(self):
         """They, their text and their pictures leave no thread of polars' either."""
         said = in_a_new_process(

@@ -67,9 +67,14 @@ FEW = ("--batches", "1", "--warmup", "0")
                 sys.version_info < (3, 11), reason="no PYTHONSAFEPATH before Python 3.11"
             ),
         ),
-        (("-m", "stallscope"), ("record", *FEW)),
-        (("-c", AS_COMMAND), ("lines", "--samples", "2")),
-        (("-c", AS_COMMAND), ("orders", "--samples", "2", "--budget", "2")),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in (
+                (("-m", "stallscope"), ("record", *FEW)),
+                (("-c", AS_COMMAND), ("lines", "--samples", "2")),
+                (("-c", AS_COMMAND), ("orders", "--samples", "2", "--budget", "2")),
+            )
+        ),
     ],
 )
 def test_a_folder_of_images_runs_nothing(downloaded, way, command):

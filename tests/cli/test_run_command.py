@@ -27,7 +27,7 @@ def ran(command, where):
     "end",
     [
         pytest.param(None, marks=pytest.mark.thorough),
-        "raise",
+        pytest.param("raise", marks=pytest.mark.slow),
         pytest.param("kill", marks=pytest.mark.thorough),
         pytest.param("fork", marks=pytest.mark.thorough),
     ],
@@ -59,7 +59,7 @@ def test_warnings_name_the_same_lines(workers, tmp_path):
     assert plain == ran([*WATCHED, *arguments], tmp_path)[2]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_spawned_workers(tmp_path):
     """Workers that import the script again are seen, too."""
     arguments = [SCRIPT, "--epochs", "1", "--workers", "1", "--start", "spawn", "--by-hand"]

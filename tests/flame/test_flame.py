@@ -134,7 +134,7 @@ class TestOfALoader:
         assert windows.max() in range(1, 4)
         assert 0 == windows.min()
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_workers_that_are_spawned(self):
         """They are looked into as well."""
         loader = DataLoader(Planted(), 2, num_workers=1, multiprocessing_context="spawn")
@@ -291,7 +291,7 @@ class TestOfATrainingThatRuns:
         assert process.poll() is None
         assert process.stdout.readline()
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_without_workers(self):
         """The process itself is sampled, and it says so."""
         with started(0) as (process, _):
@@ -309,7 +309,7 @@ class TestOfATrainingThatRuns:
 
         assert {(1, workers[1])} == set(flame.samples.select("worker", "pid").iter_rows())
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_whose_stack_changes_while_it_is_read(self, monkeypatch, tmp_path, training):
         """It is read again: py-spy does not stop the process, and may lose its way once."""
         _, workers = training
@@ -380,7 +380,7 @@ class TestOfATrainingThatRuns:
         with pytest.raises(ss.StallscopeError, match="pip install py-spy"):
             ss.flame(pid=process.pid)
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_workers_that_end_between_probe_and_record(self, monkeypatch):
         """One sentence that says when to call again."""
         learn = pyspy.Spy._learn
@@ -432,7 +432,7 @@ class TestFaults:
 
         assert caught.value.flame.samples.height or "no stack" in notes(caught.value.flame)
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_interrupts_at_random_moments(self):
         """No py-spy, no worker, no hook is left."""
         assert 5 == busy_loaders.interrupts(5, seed=1)[0]

@@ -27,7 +27,10 @@ MODULES = {
 }
 NAMES = [
     pytest.param(
-        name, marks=[pytest.mark.thorough] if called(name) in ("albumentations", "MONAI") else []
+        name,
+        marks=[pytest.mark.thorough]
+        if called(name) in ("albumentations", "MONAI", "fastai")
+        else [],
     )
     for name in LIBRARIES
     if called(name) in MODULES and "Thread" not in name

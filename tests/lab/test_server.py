@@ -151,7 +151,7 @@ def test_leaves_no_process(folder, number):
         assert psutil.wait_procs(family, timeout=60)[1] == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_says_that_a_port_is_taken(folder):
     """A port that is in use ends with Jupyter's reason and one sentence."""
     with running(folder) as (_, address):
@@ -163,7 +163,7 @@ def test_says_that_a_port_is_taken(folder):
     assert "StallscopeError: JupyterLab did not start (exit code 1" in said
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_takes_the_kernel_of_this_python(folder, monkeypatch):
     """A kernel of the user's own that is also called python3 does not run the notebook."""
     theirs = folder.parent / "data" / "kernels" / "python3"

@@ -409,7 +409,7 @@ class TestBadInput:
         assert AS_IT_IS.name in measured(ladder)
         assert "budget" in (why_not(ladder, WARM) or "budget")
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_workers_that_take_longer_to_start_than_there_is_time(self, monkeypatch):
         """They start once, and each rung that would start them again says why it does not."""
         monkeypatch.setattr(SlowToSend, "sent", 0)

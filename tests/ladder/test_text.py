@@ -50,7 +50,7 @@ class TestTable:
 
         assert table["samples_per_s_low"][0] is None
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_an_interval_holds_the_truth_as_often_as_it_says(self):
         """Laps differ by 5%, steps by 30%: of 200 ladders about 95% hold it."""
         inside = 0

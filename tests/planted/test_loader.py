@@ -145,7 +145,7 @@ class TestBatches:
 
 
 class TestWorkers:
-    @pytest.mark.slow
+    @pytest.mark.thorough
     def test_a_started_worker_finds_everything(self):
         """Locks, shared storage and all the code reach a worker that was not forked."""
         recipe = Recipe(

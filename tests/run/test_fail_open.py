@@ -79,7 +79,7 @@ ROUNDS = {"spawn": 4}
 @pytest.mark.parametrize(
     ("workers", "method", "after"),
     [
-        pytest.param(0, "", False, marks=pytest.mark.slow),
+        pytest.param(0, "", False, marks=pytest.mark.thorough),
         pytest.param(1, "fork", False, marks=pytest.mark.slow),
         pytest.param(1, "fork", True, marks=pytest.mark.thorough),
         pytest.param(1, "spawn", False, marks=pytest.mark.thorough),
@@ -103,8 +103,10 @@ def test_each_function_of_ours_may_fail(picture, tmp_path, workers, method, afte
 
 
 @pytest.mark.usefixtures("all_imported")
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "workers",
+    [pytest.param(0, marks=pytest.mark.thorough), pytest.param(1, marks=pytest.mark.slow)],
+)
 def test_each_may_fail_while_a_loader_is_recorded(picture, tmp_path, workers):
     """The step gets the batches of plain iteration, and all is put back, also where it raises."""
     with planted(tmp_path / "book", after=False) as book:
