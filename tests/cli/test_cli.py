@@ -23,8 +23,8 @@ from stallscope.cli import measure, output
 from stallscope.diagnose import diagnose as diagnose_module
 
 COMMANDS = (
-    *("diagnose", "flame", "lab", "lines", "notebooks", "orders", "record", "run", "show"),
-    "trace",
+    *("compare", "diagnose", "flame", "lab", "lines", "notebooks", "orders", "record", "run"),
+    *("show", "trace"),
 )
 SOURCE = Path(stallscope.__file__).parents[1]
 LOADERS = '''
@@ -581,6 +581,33 @@ def test_output_that_takes_ascii_only():
 
     ascii_only.seek(0)
     assert ["12 ?s in a?.jpg", "stallscope: 30 ?s"] == ascii_only.read().splitlines()
+
+
+def test_an_interrupt_of_the_very_end_changes_nothing():
+    """All was printed; what libraries still do at exit ends in no traceback of Ctrl-C's."""
+    code = (
+        "import atexit, sys, time\n"
+        "def ending(): print('ending', flush=True); sys.stdin.readline(); time.sleep(0.2)\n"
+        "atexit.register(ending)\n"
+        "from stallscope.cli import main\n"
+        "sys.argv = ['stallscope', '--version']\n"
+        "main()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    while process.stdout.readline() != "ending\n":
+        assert process.poll() is None
+
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate("\n", timeout=60)
+
+    assert (0, "") == (process.returncode, said)
 
 
 class TestReadersThatGoAway:

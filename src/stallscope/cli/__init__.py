@@ -5,6 +5,7 @@ A command is a function; the rooms beside this one hold them by what they are fo
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Annotated
 
@@ -29,6 +30,9 @@ def main() -> None:
         app(prog_name="stallscope")
     except Script as script:
         start = script.start
+    except SystemExit:  # all is said: Ctrl-C has nothing to end but libraries' own last words
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise
     sys.excepthook = hook  # typer has put in its own
     from stallscope.run.script import end_with
 
