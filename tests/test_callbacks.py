@@ -1,0 +1,169 @@
+"""Windows of other people's trainings: logged to their loggers, and never in their way."""
+
+import csv
+import warnings
+
+import pytest
+import torch
+from support.loaders import Noise
+from torch import nn
+from torch.utils.data import DataLoader
+
+from stallscope import callbacks
+from stallscope.errors import StallscopeError
+
+NAMES = {f"stallscope/{name}" for name in ("stall_share", "wait_s", "step_s", "steps_per_s")}
+
+
+def train(watcher=None, steps=30):
+    """A small training; its losses."""
+    torch.manual_seed(0)
+    model, losses = nn.Linear(8, 1), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for number, batch in enumerate(DataLoader(Noise(400), 4, num_workers=1)):
+        if number == steps:
+            break
+        loss = model(batch.reshape(len(batch), -1)[:, :8]).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        if watcher is not None:
+            watcher.step()
+    return losses
+
+
+class TestWatcher:
+    def test_logs_each_window(self):
+        """Two windows of six steps in thirty; the losses are those of a training without it."""
+        logged = []
+        watcher = callbacks.Watcher(lambda *told: logged.append(told), steps=6, every=20, warmup=2)
+
+        with watcher:
+            losses = train(watcher)
+
+        assert train() == losses
+        assert [6, 26] == [step for _, step in logged]
+        assert all(set(numbers) == NAMES for numbers, _ in logged)
+        assert all(0 <= numbers["stallscope/stall_share"] <= 1 for numbers, _ in logged)
+        assert watcher.diagnosis.verdict.title
+
+    def test_a_training_that_ends_within_a_window(self):
+        """What was seen is logged."""
+        logged = []
+        with callbacks.Watcher(lambda *told: logged.append(told), steps=50, every=50) as watcher:
+            train(watcher, 12)
+
+        assert [12] == [step for _, step in logged]
+
+    def test_a_logger_that_fails_is_passed_over(self):
+        """It is said once, and the training goes on."""
+
+        def broken(*_):
+            raise ConnectionError("the server is away")
+
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            with callbacks.Watcher(broken, steps=6, every=10) as watcher:
+                losses = train(watcher)
+
+        assert train() == losses
+        assert ["the server is away" in str(one.message) for one in said].count(True) == 1
+
+    @pytest.mark.parametrize(("steps", "every"), [(50, 10), (4, 10), (0, 0)])
+    def test_windows_that_cannot_be(self, steps, every):
+        """One sentence that names what was given."""
+        with pytest.raises(StallscopeError, match=f"steps={steps}, every={every}"):
+            callbacks.Watcher(steps=steps, every=every)
+
+
+@pytest.mark.slow
+def test_lightning(tmp_path):
+    """Its own logger gets the numbers; the losses are the same."""
+    lightning = pytest.importorskip("lightning.pytorch")
+    from lightning.pytorch.loggers import CSVLogger
+
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.losses = nn.Linear(8, 1), []
+
+        def training_step(self, batch, _):
+            loss = self.layer(batch.reshape(len(batch), -1)[:, :8]).square().mean()
+            self.losses.append(loss.item())
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    def fitted(*added):
+        lightning.seed_everything(0)
+        model = Model()
+        trainer = lightning.Trainer(
+            max_steps=24,
+            accelerator="cpu",
+            logger=CSVLogger(tmp_path, version=str(len(added))),
+            callbacks=list(added),
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+        )
+        trainer.fit(model, DataLoader(Noise(400), 4, num_workers=1))
+        return model.losses
+
+    assert fitted() == fitted(callbacks.lightning(steps=8, every=12, warmup=2))
+    (file,) = tmp_path.rglob("1/metrics.csv")
+    with file.open() as rows:
+        told = [row for row in csv.DictReader(rows) if row.get("stallscope/stall_share")]
+    assert 2 == len(told)
+    assert 0 <= float(told[0]["stallscope/stall_share"]) <= 1
+
+
+@pytest.mark.slow
+def test_hugging_faces_trainer(tmp_path):
+    """Its log has the numbers; the losses are the same."""
+    transformers = pytest.importorskip("transformers")
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 1)
+
+        def forward(self, values):
+            return {"loss": self.layer(values).square().mean()}
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return 400
+
+        def __getitem__(self, index):
+            return {"values": torch.full((8,), index / 400)}
+
+    def fitted(*, watched):
+        transformers.set_seed(0)
+        trainer = transformers.Trainer(
+            Model(),
+            transformers.TrainingArguments(
+                str(tmp_path / "out"),
+                max_steps=24,
+                per_device_train_batch_size=4,
+                logging_steps=1,
+                dataloader_num_workers=1,
+                report_to="none",
+                save_strategy="no",
+                disable_tqdm=True,
+                use_cpu=True,
+            ),
+            train_dataset=Rows(),
+        )
+        if watched:
+            trainer.add_callback(callbacks.trainer(trainer, steps=8, every=12, warmup=2))
+        trainer.train()
+        return trainer.state.log_history
+
+    plain, watched = fitted(watched=False), fitted(watched=True)
+
+    assert [row["loss"] for row in plain if "loss" in row] == [
+        row["loss"] for row in watched if "loss" in row
+    ]
+    assert 2 == sum("stallscope/stall_share" in row for row in watched)
