@@ -18,12 +18,12 @@ NAMES = {f"stallscope/{name}" for name in ("stall_share", "wait_s", "step_s", "s
 def train(watcher=None, steps=30):
     """A small training; its losses."""
     torch.manual_seed(0)
-    model, losses = nn.Linear(8, 1), []
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model, losses = nn.Linear(4, 1), []
+    optimizer = torch.optim.SGD(model.parameters(), 1e-6)
     for number, batch in enumerate(DataLoader(Noise(400), 4, num_workers=1)):
         if number == steps:
             break
-        loss = model(batch.reshape(len(batch), -1)[:, :8]).square().mean()
+        loss = model(batch.reshape(len(batch), -1)[:, :4]).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -86,15 +86,15 @@ def test_lightning(tmp_path):
     class Model(lightning.LightningModule):
         def __init__(self):
             super().__init__()
-            self.layer, self.losses = nn.Linear(8, 1), []
+            self.layer, self.losses = nn.Linear(4, 1), []
 
         def training_step(self, batch, _):
-            loss = self.layer(batch.reshape(len(batch), -1)[:, :8]).square().mean()
+            loss = self.layer(batch.reshape(len(batch), -1)[:, :4]).square().mean()
             self.losses.append(loss.item())
             return loss
 
         def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), 0.1)
+            return torch.optim.SGD(self.parameters(), 1e-6)
 
     def fitted(*added):
         lightning.seed_everything(0)

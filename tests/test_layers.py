@@ -56,7 +56,7 @@ LAYERS = {
         "words hooks loops run verbs diagnose charts views",
         (
             "numpy polars torch PIL scipy torchvision nbformat typer jupyter_core jupyterlab "
-            "webdataset lightning pytorch_lightning transformers typing_extensions:types"
+            "webdataset typing_extensions:types"
         ),
     ),
 }

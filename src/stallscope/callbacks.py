@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import ExitStack, suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -152,15 +153,14 @@ def lightning(*, steps: int = 50, every: int = 1000, warmup: int = 4) -> Any:
     Raises:
         StallscopeError: Lightning is not installed.
     """
-    try:
-        from lightning.pytorch import Callback
-    except ImportError:
-        try:
-            from pytorch_lightning import Callback
-        except ImportError as error:
-            raise StallscopeError("Lightning is not installed: pip install lightning") from error
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        with suppress(ImportError):
+            callback: Any = import_module(name).Callback
+            break
+    else:
+        raise StallscopeError("Lightning is not installed: pip install lightning")
 
-    class LightningCallback(Callback):  # type: ignore[misc]  # of either library
+    class LightningCallback(callback):  # type: ignore[misc]  # of either library
         """Logs how long the training stalls to the loggers of its trainer."""
 
         def __init__(self) -> None:
@@ -197,11 +197,11 @@ def trainer(of: Any, *, steps: int = 50, every: int = 1000, warmup: int = 4) -> 
         StallscopeError: transformers is not installed.
     """
     try:
-        from transformers import TrainerCallback
+        callback: Any = import_module("transformers").TrainerCallback
     except ImportError as error:
         raise StallscopeError("transformers is not installed: pip install transformers") from error
 
-    class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # has no types
+    class HuggingFaceCallback(callback):  # type: ignore[misc]  # loaded late
         """Logs how long the training stalls as its trainer logs the loss."""
 
         def __init__(self) -> None:
@@ -211,8 +211,10 @@ def trainer(of: Any, *, steps: int = 50, every: int = 1000, warmup: int = 4) -> 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             self.watcher.__enter__()
 
-        def on_step_end(self, *_: Any, **__: Any) -> None:
+        def on_step_end(self, _: Any, __: Any, control: Any, **___: Any) -> None:
+            logs_next = control.should_log
             self.watcher.step()
+            control.should_log = logs_next  # to log by hand is not to have logged the loss
 
         def on_train_end(self, *_: Any, **__: Any) -> None:
             self.watcher.__exit__()
