@@ -20,6 +20,7 @@ from support.planted_costs import BusyOp, SlowFetchDataset
 from torch.utils.data import DataLoader
 
 import stallscope as ss
+from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.ladder import ladder as ladder_module
 from stallscope.ladder.result import (
     AS_IT_IS,
@@ -30,7 +31,9 @@ from stallscope.ladder.result import (
     TRANSFORMED,
     WARM,
 )
+from stallscope.loops.devices import device_of
 from stallscope.machine import memory_available_bytes
+from stallscope.targets.target import SimulatedStep, Target
 
 IN_WORKERS = (AS_IT_IS.name, WARM.name, FETCHED.name, TRANSFORMED.name)
 
@@ -252,6 +255,88 @@ class Wrapped:
     def __iter__(self) -> Any:
         for batch in self.loader:
             yield batch + 1
+
+
+class TestOnADeviceWithMemory:
+    """The simulated one, which has the truth; `tests/gpu` asks a real one."""
+
+    BATCH_BYTES = 4 * 4 * 4
+    """Four samples of `Noise`, four floats each."""
+
+    def device(self, **named: Any) -> SimulatedDevice:
+        """A batch takes 6 ms from pageable memory, 2 ms from pinned."""
+        rates = {"pageable_bytes_per_s": 64 / 0.006, "pinned_bytes_per_s": 64 / 0.002}
+        return SimulatedDevice(**rates, **named)
+
+    def test_every_rung_is_there_and_copies_cost_what_the_bus_takes(self):
+        """Steps of 4 ms: 10 ms a batch from pageable memory, 6 from pinned, 4 where it lies."""
+        device = self.device(memory_bytes=64 * 100)
+        step = SimulatedStep(0.004, device)
+        ladder = quick(DataLoader(Noise(64), 4), step)
+
+        rows = {row["rung"]: row for row in ladder.table().iter_rows(named=True)}
+        period_s = {name: 4 / row["samples_per_s"] for name, row in rows.items() if row["laps"]}
+        assert period_s[BATCHES.name] >= 0.01
+        assert 0.006 <= period_s[PINNED.name] < period_s[BATCHES.name]
+        assert 0.004 <= period_s[ON_DEVICE.name] < period_s[PINNED.name]
+        assert rows[BATCHES.name]["device_busy_share"] < 0.41
+        assert 0.41 < rows[ON_DEVICE.name]["device_busy_share"] <= 1
+        assert 0 == device.held_bytes, "what was kept there is given back"
+        assert "simulated" in str(ladder)
+        assert "its memory is 0% full" in str(ladder)
+
+    def test_a_loader_that_pins_is_taken_at_its_word(self):
+        """Without CUDA nothing is pinned, so the simulated device asks the loader."""
+        loaders = [DataLoader(Noise(64), 4, pin_memory=pins) for pins in (False, True)]
+        devices = [device_of(Target(loader, SimulatedStep(0, self.device()))) for loader in loaders]
+        for device in devices:
+            device.move(torch.zeros(16))
+
+        took_ns = [work.end_ns - work.start_ns for one in devices for work in one.behind.work]
+        assert [6_000_000, 2_000_000] == took_ns
+
+    @pytest.mark.parametrize(
+        ("room", "step_bytes", "fit"), [(2, 0, 2), (1, 0, 1), (6, 3, 2), (4, 3, 1)]
+    )
+    def test_as_many_batches_are_kept_as_there_is_room_for(self, room, step_bytes, fit):
+        """Beside what the step itself needs; the rung is measured with fewer, and says so."""
+        device = self.device(memory_bytes=room * self.BATCH_BYTES)
+        step = Greedy(device, step_bytes * self.BATCH_BYTES)
+        ladder = quick(DataLoader(Noise(64), 4), step)
+
+        assert ON_DEVICE.name in measured(ladder)
+        assert f"repeats {fit} batch" in str(ladder)
+        assert 0 == device.held_bytes
+
+    def test_no_room_for_a_batch_beside_the_step(self):
+        """The top rung is missing, with the reason; an error of the step's own still passes."""
+        device = self.device(memory_bytes=2 * self.BATCH_BYTES)
+        ladder = quick(DataLoader(Noise(64), 4), Greedy(device, 2 * self.BATCH_BYTES))
+
+        assert PINNED.name in measured(ladder)
+        assert "no room for the step beside a batch" in why_not(ladder, ON_DEVICE)
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            quick(DataLoader(Noise(64), 4), Greedy(device, 3 * self.BATCH_BYTES))
+
+    def test_no_room_for_any_batch(self):
+        """Said with the device's own words."""
+        device = self.device(memory_bytes=self.BATCH_BYTES - 1)
+        ladder = quick(DataLoader(Noise(64), 4), SimulatedStep(0.001, device))
+
+        assert "the device's memory takes no batch" in why_not(ladder, ON_DEVICE)
+        assert PINNED.name in measured(ladder)
+
+
+class Greedy:
+    """A step that needs memory of its device."""
+
+    def __init__(self, device: SimulatedDevice, size: int) -> None:
+        self.device, self.size = device, size
+
+    def __call__(self, _: Any) -> None:
+        self.device.reserve(self.size)
+        self.device.launch(0.001)
+        self.device.release(self.size)
 
 
 class TestNothingIsChanged:

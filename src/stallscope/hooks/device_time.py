@@ -301,6 +301,9 @@ class DeviceMarks:
 
 # ---- a device to try it on -----------------------------------------------------------------------
 
+OutOfMemoryError: Final = torch.cuda.OutOfMemoryError
+"""What torch raises when a device has no memory left; also where there is no CUDA."""
+
 STEP: Final = "step"
 COPY: Final = "h2d"
 _FLOAT: Final = struct.Struct("f")
@@ -333,25 +336,30 @@ class SimulatedDevice:
             waits meanwhile. None: at once.
         pinned_bytes_per_s: the same from pinned memory; the host goes on.
         copy_stream: whether copies have a stream of their own, and go on beside a step.
+        memory_bytes: how much `reserve` can take. None: any amount.
         drift: how much faster its clock goes.
     """
 
     latest: Callable[[], SimulatedDevice | None] = staticmethod(lambda: None)
     """The one that was given work last, if it still exists."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a fact of its own
         self,
         *,
         depth: int = 4,
         pageable_bytes_per_s: float | None = None,
         pinned_bytes_per_s: float | None = None,
         copy_stream: bool = False,
+        memory_bytes: int | None = None,
         drift: float = 2e-5,
     ) -> None:
         self.name = "simulated device behind the host"
         self.depth = depth
         self._rates = {False: pageable_bytes_per_s, True: pinned_bytes_per_s}
         self._copies_beside = copy_stream
+        self.memory_bytes = memory_bytes
+        self.held_bytes = 0
+        """How much of its memory is taken."""
         self._rate = 1 + drift
         self._origin_ns = perf_counter_ns() - 7_000_000_000
         self._free_ns = {STEP: 0, COPY: 0}
@@ -390,6 +398,21 @@ class SimulatedDevice:
         self._free_ns[STEP] = max(self._free_ns[STEP], end_ns)
         if not pinned:
             _sleep_until(end_ns)
+
+    def reserve(self, size: int) -> None:
+        """Take so many bytes of its memory; `release` gives them back.
+
+        Raises:
+            torch.cuda.OutOfMemoryError: there are not as many left.
+        """
+        if self.memory_bytes is not None and self.held_bytes + size > self.memory_bytes:
+            left = self.memory_bytes - self.held_bytes
+            raise OutOfMemoryError(f"{self.name}: tried to allocate {size} bytes, {left} are left")
+        self.held_bytes += size
+
+    def release(self, size: int) -> None:
+        """Give back what was reserved, bytes."""
+        self.held_bytes -= size
 
     def synchronize(self) -> None:
         """Wait until all of its work is done."""

@@ -34,12 +34,13 @@ from stallscope.machine import (
 from stallscope.result import LoopConditions
 from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
-from stallscope.units import count, seconds, size
+from stallscope.units import count, seconds, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from stallscope.ladder.result import Rung
+    from stallscope.loops.devices import MemoryUse
 
 
 _LAP_S: Final = 0.45
@@ -115,12 +116,14 @@ class _Climb:
         self._others: dict[Rung, list[float]] = {}
         self._why_not: dict[Rung, str] = {}
         self._now = AS_IT_IS
+        self._memory: MemoryUse | None = None
 
     def run(self) -> None:
         """Lap after lap, until the answer is clear or the time is over."""
         bar = ProgressBar(desc=f"ladder of {self._target.name}", unit="lap", leave=False, delay=0.5)
         with closing(bar):
             self._lap(AS_IT_IS, bar)
+            self._memory = self._rungs.device.memory()  # of the step, and of nothing that is kept
             bar.set_postfix_str("keeping samples in memory")
             self._capture()
             rungs = [AS_IT_IS, *self._rungs.cached]
@@ -233,8 +236,22 @@ class _Climb:
                 num_workers=target.num_workers,
                 machine=machine(),
             ),
-            notes=(*target.told(), *self._notes, *rungs.notes),
+            notes=(*target.told(), *self._notes, *self._of_device(), *rungs.notes),
         )
+
+    def _of_device(self) -> Iterator[str]:
+        """How busy the device is as it is, however one counts, and how full."""
+        _, _, busy, reported, *_ = self._fact(AS_IT_IS)
+        said = []
+        if self._memory is not None:
+            used, total = self._memory
+            said.append(f"its memory is {share(used / total)} full ({size(total)})")
+        if busy is not None:
+            said.append(f"it computes {share(busy)} of the time")
+        if reported is not None:
+            said.append(f"NVML, which counts whenever any kernel runs, says {share(reported)}")
+        if said:
+            yield f"{self._rungs.device.name}, as it is: {', and '.join(said)}"
 
     def _rows(self) -> Iterator[tuple[Any, ...]]:
         has_step = self._target.step is not None

@@ -135,7 +135,7 @@ class Ladder(SavedResult):
             "steps": steps.height,
         }
         row |= next(self.facts.filter(pl.col("rung") == rung.name).iter_rows(named=True), {})
-        if self.circumstances.simulated_step_s is not None:
+        if self.circumstances.simulated_step_s is not None and row["device_busy_share"] is None:
             row["device_busy_share"] = step_share
         return row
 
@@ -267,7 +267,8 @@ def _of_device(ladder: Ladder, bottom: dict[str, Any], top: dict[str, Any]) -> s
     gain = ladder.headroom().row(0, named=True)
     costs = gain["distinguishable"] and gain["factor"] > 1
     now, cached = bottom["device_busy_share"], top["device_busy_share"]
-    is_simulated = ladder.circumstances.simulated_step_s is not None
+    told = ladder.circumstances
+    is_simulated = told.simulated_step_s is not None or told.device.startswith("simulated")
     device = "the simulated device" if is_simulated else "the device"
     if now is None or cached is None:  # the processor: a share of the loop is no share of a device
         if not costs:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.errors import NoBatchError
+from stallscope.hooks.device_time import OutOfMemoryError
 from stallscope.ladder.result import (
     AS_IT_IS,
     BATCHES,
@@ -20,15 +21,16 @@ from stallscope.ladder.result import (
 )
 from stallscope.loops import cached_loaders
 from stallscope.loops.cached_loaders import CachedBatches
-from stallscope.loops.cached_values import bytes_of, mapped
-from stallscope.loops.devices import Gpu, device_of
+from stallscope.loops.cached_values import bytes_of
+from stallscope.loops.devices import Memory, device_of
 from stallscope.loops.timed_loop import TimedLoop, run_timed_pass, started
-from stallscope.units import repr_of, size
+from stallscope.units import count, repr_of, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stallscope.ladder.result import Rung
+    from stallscope.loops.devices import Device
     from stallscope.loops.split_samples import Unfinished
     from stallscope.loops.timed_loop import Span, TimedPass
     from stallscope.targets.target import Target
@@ -73,20 +75,28 @@ class Rungs:
 
     def starts_workers(self, rung: Rung) -> bool:
         """Whether each lap of a rung starts workers, which get the dataset."""
-        return self._loops[rung].workers > 0
+        return rung in self._loops and self._loops[rung].workers > 0
 
     def run(self, rung: Rung, lap: TimedPass, span: Span) -> str:
         """Run a lap; returns why it failed, empty where it did not.
 
-        Only a loader that we made can fail here: an exception of the user's own passes.
+        Only a loader that we made can fail here, and what we keep on the device: an exception of
+        the user's own passes.
         """
-        try:
-            run_timed_pass(self._loops[rung], lap, span)
-        except Exception as error:
-            if rung in (AS_IT_IS, WARM) or not lap.in_loader:
-                raise
-            return f"with cached samples the loader raised {repr_of(error):.200}"
-        return ""
+        while rung in self._loops:
+            try:
+                run_timed_pass(self._loops[rung], lap, span)
+            except OutOfMemoryError:
+                if ON_DEVICE not in self._loops:  # nothing of ours is in its way
+                    raise
+            except Exception as error:
+                if rung in (AS_IT_IS, WARM) or not lap.in_loader:
+                    raise
+                return f"with cached samples the loader raised {repr_of(error):.200}"
+            else:
+                return ""
+            self._keep_fewer()  # here, where no traceback holds what is to be freed
+        return self.why_not[rung]
 
     # ---- what is kept in memory -------------------------------------------------------------
 
@@ -220,20 +230,48 @@ class Rungs:
         if self.target.step is None:
             self._no_batches("no step was given: taking a batch from memory takes no time")
             return
-        self._keep(BATCHES, made)
-        if isinstance(self.device, Gpu):
-            self._keep(PINNED, [mapped(batch, _pinned) for batch in made])
-            self._keep(ON_DEVICE, [self.device.put(batch) for batch in made])
+        pageable = self.device.reading(Memory.PAGEABLE)
+        self._keep(BATCHES, CachedBatches(made), pageable)
+        if self.device.has_memory:
+            self._keep_in(Memory.PINNED, PINNED, made)
+            self._keep_in(Memory.DEVICE, ON_DEVICE, made)
         else:
             why = "there is no device with a memory of its own"
             self.why_not.update(dict.fromkeys((PINNED, ON_DEVICE), why))
 
-    def _keep(self, rung: Rung, made: list[Any]) -> None:
-        batches = CachedBatches(made)
-        self._loops[rung] = TimedLoop(
-            batches, self.device, self.target.step, self.target.batch_size
-        )
+    def _keep_in(self, memory: Memory, rung: Rung, made: list[Any]) -> None:
+        """As many batches as there is room for."""
+        kept: list[Any] = []
+        try:
+            kept.extend(self.device.kept(batch, memory) for batch in made)
+        except RuntimeError as error:  # so is torch's own for memory
+            if not kept:
+                self.why_not[rung] = f"{memory.value} takes no batch: {repr_of(error):.200}"
+                return
+        self._keep(rung, CachedBatches(kept), self.device.reading(memory))
+        self._say_fewer(rung, len(kept), len(made))
+
+    def _keep(self, rung: Rung, batches: CachedBatches, device: Device) -> None:
+        self._loops[rung] = TimedLoop(batches, device, self.target.step, self.target.batch_size)
         self._bytes[rung] = batches.bytes
+
+    def _keep_fewer(self) -> None:
+        """Keep half as many batches on the device, or none: the step needs the memory."""
+        loop = self._loops.pop(ON_DEVICE)
+        kept = loop.batches
+        if not isinstance(kept, CachedBatches) or len(kept) < 2:  # noqa: PLR2004 - halves
+            why = "the device's memory has no room for the step beside a batch"
+            self.why_not[ON_DEVICE] = why
+            return
+        self._keep(ON_DEVICE, kept.first(len(kept) // 2), loop.device)
+        self._say_fewer(ON_DEVICE, len(kept) // 2, len(kept))
+
+    def _say_fewer(self, rung: Rung, fit: int, wanted: int) -> None:
+        if fit < wanted:
+            self.notes.append(
+                f"'{rung.name}' repeats {count(fit, 'batch')} instead of {wanted}: there was no "
+                "room for more"
+            )
 
     def _no_samples(self, why: str) -> None:
         self.why_not.update(dict.fromkeys((FETCHED, TRANSFORMED), why))
@@ -243,8 +281,3 @@ class Rungs:
 
     def _loop(self, loader: Any) -> TimedLoop:
         return TimedLoop.of(replace(self.target, loader=loader))
-
-
-def _pinned(leaf: Any) -> Any:
-    pin = getattr(leaf, "pin_memory", None)
-    return pin() if callable(pin) else leaf

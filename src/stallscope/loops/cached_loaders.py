@@ -251,6 +251,13 @@ class CachedBatches:
         self.bytes = bytes_of(self._batches)
         """What they need."""
 
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def first(self, many: int) -> CachedBatches:
+        """So many of them."""
+        return CachedBatches(self._batches[:many])
+
     def __iter__(self) -> Iterator[Any]:
         while self._batches:
             for batch in list(self._batches):

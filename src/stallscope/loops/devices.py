@@ -7,11 +7,16 @@ the ends of a window only. That is `hooks.device_time`; here is what a loop asks
 from __future__ import annotations
 
 from contextlib import suppress
+from enum import Enum
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import finalize
 
 import torch
 
+from stallscope.hooks.device_time import (
+    STEP as KERNEL,
+)
 from stallscope.hooks.device_time import (
     Accelerator,
     Edge,
@@ -20,7 +25,7 @@ from stallscope.hooks.device_time import (
     works_behind,
 )
 from stallscope.isolation.snapshot import modules_of, reached, to_device
-from stallscope.loops.cached_values import bytes_of, leaves
+from stallscope.loops.cached_values import bytes_of, fresh, leaves, mapped
 from stallscope.targets.target import SimulatedStep
 from stallscope.units import seconds
 
@@ -33,6 +38,40 @@ if TYPE_CHECKING:
 
 _AHEAD: Final = 8
 """Steps that a loop of our own gives a device before it waits: it is never idle for that."""
+
+
+class Memory(Enum):
+    """Where a batch lies."""
+
+    PAGEABLE = "pageable memory"
+    PINNED = "pinned memory"
+    DEVICE = "the device's memory"
+
+
+class MemoryUse(NamedTuple):
+    """How full a device's memory is."""
+
+    used_bytes: int
+    """By anybody."""
+    total_bytes: int
+
+
+class Kernels(NamedTuple):
+    """What a device computed while a few steps ran."""
+
+    lengths_s: list[float]
+    """Of each kernel, seconds."""
+    busy_s: float
+    """While any of them ran."""
+    wall_s: float
+    """From the first step's beginning to the end of the last kernel."""
+    gaps_s: list[float]
+    """From the end of all before to the beginning of each but the first; 0 where they touch."""
+
+    @property
+    def busy_share(self) -> float:
+        """Of the wall."""
+        return min(self.busy_s / self.wall_s, 1.0) if self.wall_s else 0.0
 
 
 class HostClock:
@@ -72,7 +111,9 @@ class Cpu:
     behind: AsyncDevice | None = None
     """What works behind the host; None: the host is the device."""
     counts_kernels = False
-    """Whether `busy_share` can tell anything."""
+    """Whether `kernels` can tell anything."""
+    has_memory = False
+    """Whether it has a memory of its own, which batches are copied to."""
 
     def __init__(self, device: Any = None, name: str = "CPU") -> None:
         self._device = device
@@ -91,7 +132,7 @@ class Cpu:
         """A new clock."""
         return DeviceClock(self.behind) if self.behind else HostClock()
 
-    def busy_share(self, use: Callable[[], None]) -> float | None:  # noqa: ARG002 - the protocol's
+    def kernels(self, use: Callable[[], None]) -> Kernels | None:  # noqa: ARG002 - the protocol's
         """None: the workers compute on the same cores, so a share would say nothing."""
         return None
 
@@ -99,9 +140,31 @@ class Cpu:
         """None: there is no driver to ask."""
         return None
 
+    def memory(self) -> MemoryUse | None:
+        """How full its memory is; None: it is the host's."""
+        return None
+
     def held_bytes(self) -> int:
         """Nothing: its memory is the host's."""
         return 0
+
+    def kept(self, batch: Any, memory: Memory) -> Any:
+        """A batch in such a memory, for one that has its own.
+
+        Raises:
+            RuntimeError: there is no room for it.
+        """
+        if memory is Memory.PINNED:
+            return mapped(batch, _pinned)
+        return to_device(batch, self._device)
+
+    def reading(self, memory: Memory) -> Device:  # noqa: ARG002 - the protocol's
+        """The same device, for batches that lie there; torch's tensors know it themselves."""
+        return self
+
+    def copied(self, batch: Any, *, waits: bool) -> Any:  # noqa: ARG002 - the protocol's
+        """The batch in the device's memory, for one that has its own; where it waits, at once."""
+        return batch
 
 
 class DeviceClock:
@@ -156,13 +219,32 @@ class Gpu(Cpu):
         super().__init__(where if moves else None, self.behind.name)
         self._where = where
         self.counts_kernels = where.type == "cuda"
+        self.has_memory = True
 
-    def put(self, batch: Any) -> Any:
-        """The batch in the device's memory."""
-        return to_device(batch, self._where)
+    def kept(self, batch: Any, memory: Memory) -> Any:
+        """The batch in such a memory."""
+        if memory is Memory.DEVICE:
+            return to_device(batch, self._where)
+        return super().kept(batch, memory)
 
-    def busy_share(self, use: Callable[[], None]) -> float | None:
-        """Share of the wall of a few steps in which a kernel runs, as the profiler says."""
+    def copied(self, batch: Any, *, waits: bool) -> Any:
+        """A copy there, which the host waits for or not."""
+        return mapped(
+            batch,
+            lambda leaf: (
+                leaf.to(self._where, non_blocking=not waits) if hasattr(leaf, "to") else leaf
+            ),
+        )
+
+    def memory(self) -> MemoryUse | None:
+        """As the driver has it, other processes included."""
+        if not self.counts_kernels:
+            return None
+        free, total = torch.cuda.mem_get_info(self._where)
+        return MemoryUse(total - free, total)
+
+    def kernels(self, use: Callable[[], None]) -> Kernels | None:
+        """Those of a few steps, as the profiler says; copies are none."""
         from torch.profiler import ProfilerActivity, profile
 
         torch.cuda.synchronize(self._where)
@@ -171,12 +253,12 @@ class Gpu(Cpu):
             use()
             torch.cuda.synchronize(self._where)
             wall_s = (perf_counter_ns() - began) / 1e9
-        kernels = (
-            (event.time_range.start, event.time_range.end)
+        spans_s = [
+            (event.time_range.start / 1e6, event.time_range.end / 1e6)
             for event in profiler.events() or ()
             if event.device_type.name == "CUDA" and "Memcpy" not in event.name
-        )
-        return min(covered(kernels) / 1e6 / wall_s, 1.0)
+        ]
+        return _kernels(spans_s, wall_s)
 
     def reported_share(self) -> float | None:
         """NVML's utilisation: the share of the last moments in which any kernel ran."""
@@ -194,24 +276,85 @@ class Simulated(Cpu):
 
     Args:
         device: it.
-        name: in words.
+        memory: where its batches lie, which no tensor says here: without CUDA none is pinned.
     """
 
-    def __init__(self, device: SimulatedDevice, name: str) -> None:
-        super().__init__(name=name)
+    def __init__(self, device: SimulatedDevice, memory: Memory) -> None:
+        super().__init__(name=device.name)
         self.behind = self._simulated = device
+        self._memory = memory
+        self.has_memory, self.counts_kernels = device.copies, True
 
     @property
     def moves(self) -> bool:
         """Whether it takes time to copy a batch."""
-        return self._simulated.copies
+        return self._simulated.copies and self._memory is not Memory.DEVICE
 
     def move(self, batch: Any) -> Any:
         """The same batch, once the time of its copy is spent or given."""
         if self.moves:
-            tensors = (one for one in leaves(batch) if isinstance(one, torch.Tensor))
-            self._simulated.copy(bytes_of(batch), pinned=all(one.is_pinned() for one in tensors))
+            self._simulated.copy(bytes_of(batch), pinned=self._memory is Memory.PINNED)
         return batch
+
+    def kernels(self, use: Callable[[], None]) -> Kernels | None:
+        """Those of a few steps, as it knows itself."""
+        self._simulated.synchronize()
+        began_ns = perf_counter_ns()
+        use()
+        self._simulated.synchronize()
+        wall_s = (perf_counter_ns() - began_ns) / 1e9
+        spans_s = [
+            (work.start_ns / 1e9, work.end_ns / 1e9)
+            for work in self._simulated.work
+            if work.kind == KERNEL and work.start_ns >= began_ns
+        ]
+        return _kernels(spans_s, wall_s)
+
+    def memory(self) -> MemoryUse | None:
+        """What is reserved of it."""
+        total = self._simulated.memory_bytes
+        return MemoryUse(self._simulated.held_bytes, total) if total else None
+
+    def held_bytes(self) -> int:
+        """Nothing of this machine's memory."""
+        return 0
+
+    def kept(self, batch: Any, memory: Memory) -> Any:
+        """A copy; what of it lies on the device takes its memory as long as it lives."""
+        copy = fresh(batch)
+        if memory is Memory.DEVICE:
+            for leaf in leaves(copy):
+                if isinstance(leaf, torch.Tensor):
+                    size = leaf.numel() * leaf.element_size()
+                    self._simulated.reserve(size)
+                    finalize(leaf, self._simulated.release, size)
+        return copy
+
+    def copied(self, batch: Any, *, waits: bool) -> Any:
+        """The same batch, once the time of its copy is spent or given; scaling bytes takes none."""
+        self._simulated.copy(bytes_of(batch), pinned=self._memory is Memory.PINNED)
+        if waits:
+            self._simulated.synchronize()
+        return batch
+
+    def reading(self, memory: Memory) -> Device:
+        """The same device, for batches that lie there."""
+        return Simulated(self._simulated, memory)
+
+
+def _pinned(leaf: Any) -> Any:
+    pin = getattr(leaf, "pin_memory", None)
+    return pin() if callable(pin) else leaf
+
+
+def _kernels(spans_s: list[tuple[float, float]], wall_s: float) -> Kernels:
+    lengths_s, gaps_s = [], []
+    reached = float("inf")
+    for start, end in sorted(spans_s):
+        lengths_s.append(end - start)
+        gaps_s.append(max(start - reached, 0.0))
+        reached = end if reached == float("inf") else max(reached, end)
+    return Kernels(lengths_s, covered(spans_s), wall_s, gaps_s[1:])
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
@@ -232,7 +375,8 @@ def device_of(target: Target) -> Device:
     step, device = target.step, target.device
     simulated = next(iter(reached(step, SimulatedDevice)), None)
     if simulated is not None:
-        return Simulated(simulated, simulated.name)
+        pins = any(getattr(loader, "pin_memory", False) for loader in target.loaders)
+        return Simulated(simulated, Memory.PINNED if pins else Memory.PAGEABLE)
     if isinstance(step, SimulatedStep):
         return Cpu(name=f"simulated (a timer of {seconds(step.seconds)})")
     parameters = (one for module in modules_of(step) for one in module.parameters())

@@ -239,7 +239,8 @@ def _busy(loop: TimedLoop, batches: Iterator[Any]) -> float | None:
         for batch in islice(batches, some):
             loop.use(batch)
 
-    loop.device.busy_share(lambda: None)  # the profiler's first start is a long one
+    loop.device.kernels(lambda: None)  # the profiler's first start is a long one
     for batch in islice(batches, loop.warmup + loop.block):
         loop.use(batch)
-    return loop.device.busy_share(use)
+    kernels = loop.device.kernels(use)
+    return kernels and kernels.busy_share
