@@ -36,7 +36,7 @@ LAYERS = {
         "numpy polars psutil pynvml torch tqdm typing_extensions:types",
     ),
     "verbs": (
-        "ladder flame orders lines",
+        "ladder flame orders lines experiments",
         "words hooks loops run",
         "cv2 line_profiler numpy polars psutil PIL torch torchvision tqdm typing_extensions:types",
     ),

@@ -20,6 +20,7 @@ BUILT = {
     "flame": ("flame", "flame_of_nothing"),
     "orders": ("orders", "orders_not_measured"),
     "lines": ("lines", "lines_without_source"),
+    "experiments": ("experiments", "experiments_of_nothing"),
     "diagnosis": ("diagnosis", "diagnosis_healthy", "diagnosis_inconclusive"),
 }
 EACH = [(kind, name) for kind, names in BUILT.items() for name in names]

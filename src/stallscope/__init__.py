@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from stallscope.diagnose.diagnose import diagnose
     from stallscope.diagnose.result import Diagnosis
     from stallscope.errors import StallscopeError
+    from stallscope.experiments.experiments import experiments
+    from stallscope.experiments.result import Experiments
     from stallscope.flame.flame import flame
     from stallscope.flame.result import Flame
     from stallscope.hooks.training_step import stage
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Comparison": "stallscope.compare.compare",
     "Diagnosis": "stallscope.diagnose.result",
+    "Experiments": "stallscope.experiments.result",
     "Flame": "stallscope.flame.result",
     "Ladder": "stallscope.ladder.result",
     "Lines": "stallscope.lines.result",
@@ -54,6 +57,7 @@ _HOMES = {
     "Target": "stallscope.targets.target",
     "compare": "stallscope.compare.compare",
     "diagnose": "stallscope.diagnose.diagnose",
+    "experiments": "stallscope.experiments.experiments",
     "flame": "stallscope.flame.flame",
     "instrumented": "stallscope.run.record",
     "ladder": "stallscope.ladder.ladder",
@@ -69,6 +73,7 @@ _HOMES = {
 __all__ = [
     "Comparison",
     "Diagnosis",
+    "Experiments",
     "Flame",
     "Ladder",
     "Lines",
@@ -78,6 +83,7 @@ __all__ = [
     "Target",
     "compare",
     "diagnose",
+    "experiments",
     "flame",
     "instrumented",
     "ladder",

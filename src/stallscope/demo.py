@@ -14,6 +14,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from stallscope.errors import TargetError
+from stallscope.loops.cached_values import leaves
 from stallscope.machine import usable_cores
 from stallscope.targets.images import photographs, torchvision_v2, worker_settings
 
@@ -25,6 +26,9 @@ CROP: Final = 256
 
 Order = Literal["published", "crop_first"]
 
+
+_SIDE: Final = 32
+"""Of the images that `SlowStep` trains on."""
 
 CROSS: Final = np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]])
 """A pixel and its four neighbours."""
@@ -96,6 +100,42 @@ class Scale:
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         """Values 0 to 255 as float32 values 0 to 1."""
         return image / 255
+
+
+class SlowStep:
+    """A training step with what slow ones often have, for the notebooks: it trains on any batch.
+
+    It asks for the loss after each step, sets gradients to zero, and has an optimizer that updates
+    one weight after the other. On a GPU where there is one.
+    """
+
+    def __init__(self) -> None:
+        self.where = "cuda" if torch.cuda.is_available() else "cpu"
+        wide, pool = torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.MaxPool2d(2)
+        deep, last = torch.nn.Conv2d(32, 64, 3, padding=1), torch.nn.Linear(64, 10)
+        relu, mean = torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1)
+        layers = (wide, relu, pool, deep, relu, mean, torch.nn.Flatten(), last)
+        self.model = torch.nn.Sequential(*layers).to(self.where)
+        self.resize = torch.nn.AdaptiveAvgPool1d(3 * _SIDE**2)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=False)
+        self.last_loss = 0.0
+
+    def __call__(self, batch: Any) -> torch.Tensor:
+        """Train on the first floats of a batch, of any shape, as small images."""
+        self.optimizer.zero_grad(set_to_none=False)
+        loss: Any = self.model(self._images(batch)).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.last_loss = loss.item()
+        detached: torch.Tensor = loss.detach()
+        return detached
+
+    def _images(self, batch: Any) -> torch.Tensor:
+        tensors = (leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor))
+        floats = next(leaf for leaf in tensors if leaf.is_floating_point() and leaf.ndim > 1)
+        rows = floats.to(self.where, non_blocking=True).flatten(1).unsqueeze(1)
+        images: torch.Tensor = self.resize(rows)
+        return images.view(-1, 3, _SIDE, _SIDE)
 
 
 class OneImageManyTimes(Dataset[Any]):

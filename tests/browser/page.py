@@ -23,7 +23,9 @@ _ERRORS = f"""() => {_CURRENT}.content.model.sharedModel.cells.flatMap(cell =>
 _NOT_RUN = f"""() => {_CURRENT}.content.model.sharedModel.cells.map(cell => cell.toJSON())
     .filter(cell => cell.cell_type === 'code' && cell.source.length && !cell.execution_count)
     .length"""
-_ANSWERS = ", ".join(f".stallscope-{name}" for name in ("diagnosis", "run", "ladder", "lines"))
+_ANSWERS = ", ".join(
+    f".stallscope-{name}" for name in ("diagnosis", "run", "ladder", "lines", "experiments")
+)
 _PICTURES = ".jp-OutputArea-output img, .jp-OutputArea-output svg, .jp-OutputArea-output canvas"
 
 

@@ -30,6 +30,11 @@ class Worker:
     """Work for about so many seconds; returns at once."""
     is_real: bool
 
+    @property
+    def where(self) -> str | None:
+        """Where batches are moved; None: the step moves them itself, or nobody."""
+        return "cuda" if self.is_real else None
+
     def step(self, seconds: float, *, synchronises: bool = False) -> Callable[[Any], None]:
         """A training step of that length."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from support.build_diagnosis import COPY, DECODE, HEALTHY, LOCK, UNKNOWN, a_diagnosis
+from support.build_experiments import some_experiments
 from support.build_flame import CONV, JPEG, a_flame
 from support.build_ladder import RUNGS, a_ladder
 from support.build_lines import some_lines
@@ -121,13 +122,16 @@ BUILT: dict[str, Callable[[], Any]] = {
     "orders_without_gain": lambda: some_orders(others=(), orders=((0, 1, 2, 3, 4),), measured=(0,)),
     "lines": some_lines,
     "lines_without_source": lambda: some_lines(why_not="it is written in C"),
+    "experiments": lambda: some_experiments(notes=("put back after the measurement: ResNet",)),
+    "experiments_on_cpu": lambda: some_experiments({}, on_device=False),
+    "experiments_of_nothing": lambda: some_experiments({}, step_s=None, on_device=False),
     "diagnosis": lambda: a_diagnosis(DECODE, LOCK, COPY, notes=("a note",)),
     "diagnosis_healthy": lambda: a_diagnosis(HEALTHY, simulated_step_s=0.05),
     "diagnosis_inconclusive": lambda: a_diagnosis(UNKNOWN, parts=False, has_step=False, spent=()),
 }
 """How each result is built."""
 
-EACH_KIND = ("run", "ladder", "flame", "difference", "orders", "lines", "diagnosis")
+EACH_KIND = ("run", "ladder", "flame", "difference", "orders", "lines", "experiments", "diagnosis")
 """Of these, one of a class."""
 
 

@@ -26,6 +26,7 @@ PARTS = {
     "orders.counts": lambda: built("orders").counts,
     "lines.circumstances": lambda: built("lines").circumstances,
     "lines.cost": lambda: built("lines").cost(),
+    "experiments.circumstances": lambda: built("experiments").circumstances,
     "diagnosis.circumstances": lambda: built("diagnosis").circumstances,
     "diagnosis.verdict": lambda: built("diagnosis").verdict,
     "diagnosis.verdict.cause": lambda: built("diagnosis").verdict.cause,

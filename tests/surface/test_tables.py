@@ -17,6 +17,7 @@ METHODS = {
     "difference": {"table"},
     "orders": {"table"},
     "lines": {"table"},
+    "experiments": {"table", "copies"},
     "diagnosis": {"table"},
 }
 """What gives a table when it is called."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from support.build_diagnosis import a_diagnosis
+from support.build_experiments import some_experiments
 from support.build_flame import SHARES, STAGES, a_flame
 from support.build_lines import some_lines
 from support.build_orders import PlannedBench, some_orders
@@ -18,6 +19,7 @@ from surface.built import built
 
 import stallscope as ss
 from stallscope.diagnose.result import Finding
+from stallscope.store import KINDS
 from stallscope.units import printable
 from stallscope.views import report
 
@@ -86,12 +88,16 @@ def planted():
         orders = some_orders(bench=PlannedBench())
         trials = orders.trials.with_columns(why=pl.lit(SENTENCES[2]), code=pl.lit(CODE))
         ops = orders.ops.with_columns(file=pl.lit(MODULE), settings=pl.lit(f"Crop({MODULE!r})"))
+        tried = some_experiments(notes=SENTENCES, name=MODULE_TARGET, machine=machine)
+        waits = tried.waits.with_columns(file=pl.lit(MODULE), source=pl.lit(CODE))
+        trials_of_step = tried.trials.with_columns(why_not=pl.lit(SENTENCES[2]))
         yield {
             "run": replace(run, others=(run,)),
             "flame": flame,
             "diagnosis": replace(diagnosis, run=run, flame=flame),
             "ladder": replace(built("ladder"), notes=SENTENCES),
             "lines": replace(lines, functions=lines.functions.with_columns(file=pl.lit(MODULE))),
+            "experiments": replace(tried, waits=waits, trials=trials_of_step),
             "orders": replace(orders, trials=trials, ops=ops, notes=SENTENCES),
         }
 
@@ -131,7 +137,7 @@ def found_in(texts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["run", "flame", "diagnosis", "ladder", "lines", "orders"])
+@pytest.mark.parametrize("kind", [*KINDS])
 def test_no_piece_of_a_name_is_left(planted, kind, tmp_path):
     """In texts, HTML, JSON, pictures, trace and saved files, of a result and of its parts."""
     before = {mark for _, mark in found_in(everything(planted[kind], tmp_path / "plain"))}

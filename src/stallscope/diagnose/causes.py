@@ -39,7 +39,8 @@ class Cause(NamedTuple):
 HEALTHY: Final = Cause(
     "healthy",
     "The loop hardly waits for data: {what}",
-    "look at the model and the device{where}; 03_cached_baseline shows how little is left",
+    "look at the model and the device{where}; 10_when_data_is_not_it tries what makes a step "
+    "faster",
     kind="step",
 )
 STORAGE_LATENCY: Final = Cause(

@@ -22,7 +22,7 @@ from stallscope.ladder.result import (
 from stallscope.loops import cached_loaders
 from stallscope.loops.cached_loaders import CachedBatches
 from stallscope.loops.cached_values import bytes_of
-from stallscope.loops.devices import Memory, device_of
+from stallscope.loops.devices import BatchMemory, device_of
 from stallscope.loops.timed_loop import TimedLoop, run_timed_pass, started
 from stallscope.units import count, repr_of, size
 
@@ -230,16 +230,16 @@ class Rungs:
         if self.target.step is None:
             self._no_batches("no step was given: taking a batch from memory takes no time")
             return
-        pageable = self.device.reading(Memory.PAGEABLE)
+        pageable = self.device.reading(BatchMemory.PAGEABLE)
         self._keep(BATCHES, CachedBatches(made), pageable)
         if self.device.has_memory:
-            self._keep_in(Memory.PINNED, PINNED, made)
-            self._keep_in(Memory.DEVICE, ON_DEVICE, made)
+            self._keep_in(BatchMemory.PINNED, PINNED, made)
+            self._keep_in(BatchMemory.DEVICE, ON_DEVICE, made)
         else:
             why = "there is no device with a memory of its own"
             self.why_not.update(dict.fromkeys((PINNED, ON_DEVICE), why))
 
-    def _keep_in(self, memory: Memory, rung: Rung, made: list[Any]) -> None:
+    def _keep_in(self, memory: BatchMemory, rung: Rung, made: list[Any]) -> None:
         """As many batches as there is room for."""
         kept: list[Any] = []
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, NamedTuple
 
@@ -41,6 +42,63 @@ class BatchBytes(NamedTuple):
     """That these would be as uint8."""
     release_s: float = 0.0
     """What letting go of it takes the loop's process, where it lies in shared memory; seconds."""
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Floats as bytes, and what makes floats of them again."""
+
+    values: torch.Tensor
+    """uint8, in the shape of the floats."""
+    scale: torch.Tensor
+    """Of each channel; so many dimensions as the values have."""
+    offset: torch.Tensor
+    """In the same way."""
+    dtype: torch.dtype
+    """Of the floats."""
+
+    def floats(self) -> torch.Tensor:
+        """What they stand for."""
+        return self.values.to(self.dtype) * self.scale + self.offset
+
+    def to(self, device: Any, *, non_blocking: bool = False) -> torch.Tensor:
+        """The floats on a device: the bytes are copied, and scaled there."""
+        parts = (self.values, self.scale, self.offset)
+        values, scale, offset = (one.to(device, non_blocking=non_blocking) for one in parts)
+        return values.to(self.dtype) * scale + offset
+
+
+def as_bytes(tensor: torch.Tensor) -> Bytes | None:
+    """Floats that are bytes, scaled, as such; None for anything else."""
+    if _tensor(tensor) is None or not _fits(tensor):
+        return None
+    of_channel = next(
+        (
+            place
+            for place in range(1, tensor.ndim)
+            if tensor.shape[place] <= _MOST_CHANNELS and not _are_levels(tensor[:_SAMPLES])
+        ),
+        None,
+    )
+    floats = tensor.detach()
+    channels = [floats] if of_channel is None else floats.unbind(of_channel)
+    lows, steps = [], []
+    for channel in channels:
+        levels = torch.unique(channel)
+        if levels.numel() < 2:  # noqa: PLR2004 - a distance
+            return None
+        reach, least = (levels[-1] - levels[0]).double(), levels.double().diff().min()
+        lows.append(levels[0])
+        steps.append((reach / (reach / least).round()).to(floats.dtype))
+    shape = [1] * floats.ndim
+    shape[of_channel or 0] = len(channels)
+    scale, offset = torch.stack(steps).view(shape), torch.stack(lows).view(shape)
+    values = ((floats - offset) / scale).round()
+    return (
+        Bytes(values.to(torch.uint8), scale, offset, floats.dtype)
+        if values.max() < _LEVELS
+        else None
+    )
 
 
 def batch_bytes(batch: Any) -> BatchBytes:

@@ -40,7 +40,7 @@ _AHEAD: Final = 8
 """Steps that a loop of our own gives a device before it waits: it is never idle for that."""
 
 
-class Memory(Enum):
+class BatchMemory(Enum):
     """Where a batch lies."""
 
     PAGEABLE = "pageable memory"
@@ -148,17 +148,17 @@ class Cpu:
         """Nothing: its memory is the host's."""
         return 0
 
-    def kept(self, batch: Any, memory: Memory) -> Any:
+    def kept(self, batch: Any, memory: BatchMemory) -> Any:
         """A batch in such a memory, for one that has its own.
 
         Raises:
             RuntimeError: there is no room for it.
         """
-        if memory is Memory.PINNED:
+        if memory is BatchMemory.PINNED:
             return mapped(batch, _pinned)
         return to_device(batch, self._device)
 
-    def reading(self, memory: Memory) -> Device:  # noqa: ARG002 - the protocol's
+    def reading(self, memory: BatchMemory) -> Device:  # noqa: ARG002 - the protocol's
         """The same device, for batches that lie there; torch's tensors know it themselves."""
         return self
 
@@ -221,9 +221,9 @@ class Gpu(Cpu):
         self.counts_kernels = where.type == "cuda"
         self.has_memory = True
 
-    def kept(self, batch: Any, memory: Memory) -> Any:
+    def kept(self, batch: Any, memory: BatchMemory) -> Any:
         """The batch in such a memory."""
-        if memory is Memory.DEVICE:
+        if memory is BatchMemory.DEVICE:
             return to_device(batch, self._where)
         return super().kept(batch, memory)
 
@@ -240,8 +240,10 @@ class Gpu(Cpu):
         """As the driver has it, other processes included."""
         if not self.counts_kernels:
             return None
-        free, total = torch.cuda.mem_get_info(self._where)
-        return MemoryUse(total - free, total)
+        with suppress(RuntimeError):  # a driver without the call, a device that is gone
+            free, total = torch.cuda.mem_get_info(self._where)
+            return MemoryUse(total - free, total)
+        return None
 
     def kernels(self, use: Callable[[], None]) -> Kernels | None:
         """Those of a few steps, as the profiler says; copies are none."""
@@ -279,7 +281,7 @@ class Simulated(Cpu):
         memory: where its batches lie, which no tensor says here: without CUDA none is pinned.
     """
 
-    def __init__(self, device: SimulatedDevice, memory: Memory) -> None:
+    def __init__(self, device: SimulatedDevice, memory: BatchMemory) -> None:
         super().__init__(name=device.name)
         self.behind = self._simulated = device
         self._memory = memory
@@ -288,12 +290,12 @@ class Simulated(Cpu):
     @property
     def moves(self) -> bool:
         """Whether it takes time to copy a batch."""
-        return self._simulated.copies and self._memory is not Memory.DEVICE
+        return self._simulated.copies and self._memory is not BatchMemory.DEVICE
 
     def move(self, batch: Any) -> Any:
         """The same batch, once the time of its copy is spent or given."""
         if self.moves:
-            self._simulated.copy(bytes_of(batch), pinned=self._memory is Memory.PINNED)
+            self._simulated.copy(bytes_of(batch), pinned=self._memory is BatchMemory.PINNED)
         return batch
 
     def kernels(self, use: Callable[[], None]) -> Kernels | None:
@@ -319,10 +321,10 @@ class Simulated(Cpu):
         """Nothing of this machine's memory."""
         return 0
 
-    def kept(self, batch: Any, memory: Memory) -> Any:
+    def kept(self, batch: Any, memory: BatchMemory) -> Any:
         """A copy; what of it lies on the device takes its memory as long as it lives."""
         copy = fresh(batch)
-        if memory is Memory.DEVICE:
+        if memory is BatchMemory.DEVICE:
             for leaf in leaves(copy):
                 if isinstance(leaf, torch.Tensor):
                     size = leaf.numel() * leaf.element_size()
@@ -332,12 +334,12 @@ class Simulated(Cpu):
 
     def copied(self, batch: Any, *, waits: bool) -> Any:
         """The same batch, once the time of its copy is spent or given; scaling bytes takes none."""
-        self._simulated.copy(bytes_of(batch), pinned=self._memory is Memory.PINNED)
+        self._simulated.copy(bytes_of(batch), pinned=self._memory is BatchMemory.PINNED)
         if waits:
             self._simulated.synchronize()
         return batch
 
-    def reading(self, memory: Memory) -> Device:
+    def reading(self, memory: BatchMemory) -> Device:
         """The same device, for batches that lie there."""
         return Simulated(self._simulated, memory)
 
@@ -376,7 +378,7 @@ def device_of(target: Target) -> Device:
     simulated = next(iter(reached(step, SimulatedDevice)), None)
     if simulated is not None:
         pins = any(getattr(loader, "pin_memory", False) for loader in target.loaders)
-        return Simulated(simulated, Memory.PINNED if pins else Memory.PAGEABLE)
+        return Simulated(simulated, BatchMemory.PINNED if pins else BatchMemory.PAGEABLE)
     if isinstance(step, SimulatedStep):
         return Cpu(name=f"simulated (a timer of {seconds(step.seconds)})")
     parameters = (one for module in modules_of(step) for one in module.parameters())

@@ -81,13 +81,18 @@ def with_hidden(steps: pl.DataFrame, device_work: pl.DataFrame) -> pl.DataFrame:
         device_work: columns of `run.result.DEVICE`.
     """
     if device_work.is_empty():
-        return steps.with_columns(hidden_s=pl.lit(0.0))
+        return hidden_known(steps)
     waits = steps.select("rank", "end_ns", start_ns=begin_ns()).fill_null(0)
     seen = pl.col("kind").is_not_null()
     hidden_ns = covered_ns(waits, device_work.filter(seen))
     unseen_ns = covered_ns(waits, device_work.filter(~seen))
     hidden_s = pl.Series("hidden_s", hidden_ns / 1e9)
     return steps.with_columns(hidden_s.set(pl.Series(unseen_ns > 0), None))
+
+
+def hidden_known(steps: pl.DataFrame) -> pl.DataFrame:
+    """The steps with a `hidden_s`: 0 where there is none, for then the host is the device."""
+    return steps if "hidden_s" in steps.columns else steps.with_columns(hidden_s=pl.lit(0.0))
 
 
 def begin_ns() -> pl.Expr:
@@ -102,8 +107,7 @@ def find_stalls(steps: pl.DataFrame) -> pl.DataFrame:
     On an epoch's first step `iter(loader)` is part of the wait. Of a device that works behind the
     host, what counts is the end of the wait, in which it is idle; where that is not known, nothing.
     """
-    if "hidden_s" not in steps.columns:  # the host is the device
-        steps = steps.with_columns(hidden_s=pl.lit(0.0))
+    steps = hidden_known(steps)
     restart_s = pl.col("restart_s").fill_null(0.0)
     used_s = pl.sum_horizontal("wait_s", "h2d_s", "step_s", "other_s")  # null counts as 0
     start_ns = begin_ns() + (pl.col("hidden_s") * 1e9).round().cast(pl.Int64)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.stages import FETCH
+from stallscope.stalls.attribution import hidden_known
 from stallscope.stalls.lifecycle import (
     EARLIER,
     GARBAGE,
@@ -121,15 +122,13 @@ class LoopBreakdown:
 
 def loop_breakdown(steps: pl.DataFrame, stalls: pl.DataFrame) -> LoopBreakdown | None:
     """What the time of these steps, with these stalls, consists of; None: no wait was recorded."""
-    known = steps.drop_nulls(["wait_s", "start_ns", "end_ns"])
+    known = hidden_known(steps).drop_nulls(["wait_s", "start_ns", "end_ns"])
     if known.is_empty():
         return None
     stall_s = float(stalls["stall_s"].sum())
     waits_s = known.select(pl.sum_horizontal("wait_s", "restart_s").alias("wait_s"))["wait_s"]
-    hidden_s = unknown_s = 0.0
-    if "hidden_s" in known.columns:
-        hidden_s = float(known["hidden_s"].sum())
-        unknown_s = float(waits_s.filter(known["hidden_s"].is_null()).sum())
+    hidden_s = float(known["hidden_s"].sum())
+    unknown_s = float(waits_s.filter(known["hidden_s"].is_null()).sum())
     return LoopBreakdown(
         steps=known.height,
         ranks=known["rank"].n_unique(),

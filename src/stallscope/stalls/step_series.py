@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from stallscope.stalls.attribution import find_stalls
+from stallscope.stalls.attribution import find_stalls, hidden_known
 from stallscope.stalls.lifecycle import IntervalUnion
 from stallscope.stalls.thresholds import LONG, LONGER_S
 
@@ -143,7 +143,7 @@ def loop_of(evidence: Evidence) -> StepSeries:
         steps[name].to_numpy() for name in ("restart_s", "h2d_s", "stall_s")
     )
     used_s = steps.select(pl.sum_horizontal("step_s", "other_s")).to_series().to_numpy()
-    hidden_s = steps["hidden_s"].fill_null(0.0).to_numpy() if "hidden_s" in steps.columns else 0.0
+    hidden_s = hidden_known(steps)["hidden_s"].fill_null(0.0).to_numpy()
     has_batch_ns = steps["end_ns"].to_numpy()
     return StepSeries(
         keys=keys,

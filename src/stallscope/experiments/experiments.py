@@ -1,0 +1,398 @@
+"""`ss.experiments`: what would make the step faster where data is not what it waits for.
+
+A few batches are kept in memory, and the step alone is run on them. First it is watched: which
+lines make the host wait for the device, how many kernels it is made of. Then each change is tried:
+laps as the step is and laps with the change in turn, each from the same state of all that trains
+and draws. The losses of these steps are laid beside each other. A change that fails says why.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, contextmanager
+from itertools import islice
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import polars as pl
+import torch
+
+from stallscope.errors import ArgumentError, NoBatchError
+from stallscope.experiments.changes import CHANGES, COMPILE, Scene, as_it_is
+from stallscope.experiments.copies import copy_times
+from stallscope.experiments.result import (
+    AS_IT_IS,
+    COPY_TIMES,
+    PAIRS,
+    TRIALS,
+    WAITS,
+    Experiments,
+    ExperimentsConditions,
+)
+from stallscope.experiments.waits import StepFacts, StepWatch, use_watched
+from stallscope.hooks.device_time import Accelerator, SimulatedDevice
+from stallscope.hooks.patches import Patches
+from stallscope.isolation.snapshot import as_before, isolated, modules_of, reached
+from stallscope.loops.cached_loaders import CachedBatches
+from stallscope.loops.devices import BatchMemory, device_of
+from stallscope.loops.timed_loop import TimedLoop, started
+from stallscope.loops.training_loop import ProgressBar, check_budget
+from stallscope.loops.watchdog import within
+from stallscope.machine import machine, require_single_rank
+from stallscope.run.read_logs import note
+from stallscope.targets import target as targets
+from stallscope.units import repr_of, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from stallscope.experiments.changes import Change
+    from stallscope.loops.devices import Device, Kernels
+    from stallscope.targets.target import Step, Target
+
+
+_BATCHES: Final = 4
+"""Kept in memory, of different samples."""
+_FETCH_SHARE: Final = 0.25
+_LOSS_SHARE: Final = 0.35
+"""Of the budget, for making the batches, and for comparing losses."""
+_WARMUP: Final = 2
+"""Steps of a lap that are not timed."""
+_LOSS_STEPS: Final = 20
+_FEWEST_STEPS: Final = 3
+_LAP_S: Final = 0.4
+"""So long the timed part of a lap lasts, where the budget allows it."""
+_MOST_ROUNDS: Final = 8
+"""Pairs of laps of each change."""
+_LOOKED_AT: Final = 3
+"""Steps that are watched."""
+
+
+class _Lap(NamedTuple):
+    step_s: float
+    """The median."""
+    losses: list[float]
+
+
+class _Bench:
+    """A step on batches in memory, and laps of it."""
+
+    def __init__(self, target: Target, device: Device, batches: list[Any], losses: _Losses) -> None:
+        self._losses = losses
+        self.step: Step = target.step  # type: ignore[assignment]
+        self.device = device.reading(BatchMemory.DEVICE) if device.has_memory else device
+        kept = batches
+        if device.has_memory:
+            try:
+                kept = [device.kept(batch, BatchMemory.DEVICE) for batch in batches]
+            except RuntimeError:  # no room: then each is copied anew
+                self.device = device
+        self._batches = CachedBatches(kept)
+
+    def use(self, steps: int, call: Callable[[Any], object]) -> None:
+        """Some steps, untimed."""
+        for batch in islice(self._batches, steps):
+            call(self.device.move(batch))
+
+    def lap(self, change: AbstractContextManager[Step], steps: int) -> _Lap:
+        """Steps from where everything stands now, which is put back."""
+        losses = self._losses
+        losses.clear()
+        with as_before([], self.step), change as step:
+            clock = self.device.clock()
+            for number, batch in enumerate(islice(self._batches, _WARMUP + steps)):
+                if number == _WARMUP:
+                    clock.begin()
+                moved = self.device.move(batch)
+                if number >= _WARMUP:
+                    clock.step_begins()
+                losses.take(step(moved))
+                if number >= _WARMUP:
+                    clock.step_ends()
+            took_s = [whole for whole, _ in clock.read()]
+        return _Lap(median(took_s), losses.values())
+
+
+class _Losses:
+    """The loss of each step: what it returns, or what it calls `backward` on."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+        self._found: list[Any] = []
+
+    @contextmanager
+    def seen(self) -> Iterator[None]:
+        """In the block calls of `backward` are seen."""
+        patches, original = Patches(), torch.autograd.backward
+
+        def backward(tensors: Any, *args: Any, **named: Any) -> Any:
+            first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+            self._last = self._last if first is None else first
+            return original(tensors, *args, **named)
+
+        patches.put(torch.autograd, "backward", backward)
+        try:
+            yield
+        finally:
+            patches.undo()
+
+    def clear(self) -> None:
+        """Forget all by now."""
+        self._found.clear()
+        self._last = None
+
+    def take(self, returned: object) -> None:
+        """A step is over; nothing is waited for, as `.item()` would."""
+        loss = returned if isinstance(returned, (float, torch.Tensor)) else self._last
+        self._last = None
+        if isinstance(loss, torch.Tensor):
+            loss = loss.detach().clone() if loss.numel() == 1 else None
+        if loss is not None:
+            self._found.append(loss)
+
+    def values(self) -> list[float]:
+        """All of them."""
+        return [float(loss) for loss in self._found]
+
+
+class _Trials:
+    """One measurement, whose budget began at a time (`perf_counter_ns`)."""
+
+    def __init__(self, target: Target, began_ns: int, budget_s: float, *, compiles: bool) -> None:
+        self._target = target
+        self._device = device_of(target)
+        self._budget_s = budget_s
+        self._deadline_ns = began_ns + int(budget_s * 1e9)
+        self._compiles = compiles
+        self._facts = StepFacts()
+        self._kernels: Kernels | None = None
+        self._base: _Lap | None = None
+        self._loss_steps = 0
+        self._differences: dict[str, float | None] = {}
+        self._why_not: dict[str, str] = {}
+        self._pairs: list[tuple[str, float, float]] = []
+        self._copies: list[tuple[Any, ...]] = []
+        self._notes: list[str] = []
+
+    def run(self) -> None:
+        """Watch, compare losses, time."""
+        with closing(
+            ProgressBar(
+                desc=f"experiments on the step of {self._target.name}",
+                unit="lap",
+                leave=False,
+                delay=0.5,
+            )
+        ) as bar:
+            batches = self._fetched()
+            losses = _Losses()
+            bench = _Bench(self._target, self._device, batches, losses)
+            scene = self._watch(bench)
+            if self._device.has_memory:
+                self._copies = copy_times(self._device, batches[0])
+            else:
+                self._notes.append("copies were not timed: there is no device with its own memory")
+            with losses.seen():
+                changes = self._compared(bench, scene, bar)
+                self._timed(bench, scene, changes, bar)
+
+    def _fetched(self) -> list[Any]:
+        until_ns = time.perf_counter_ns() + int(self._budget_s * _FETCH_SHARE * 1e9)
+        kept: list[Any] = []
+        with started(TimedLoop.of(self._target)) as batches:
+            for batch in batches:
+                kept.append(batch)
+                if len(kept) >= _BATCHES or time.perf_counter_ns() > until_ns:
+                    break
+        if not kept:
+            raise NoBatchError("the loader gave no batch to try the step on")
+        return kept
+
+    def _watch(self, bench: _Bench) -> Scene:
+        """What the step does, once it has run: what it does first of all is none of it."""
+        step = bench.step
+        modules, optimizers = modules_of(step), reached(step, torch.optim.Optimizer)
+        behind = self._device.behind
+        simulated = behind if isinstance(behind, SimulatedDevice) else None
+        kind = behind.where.type if isinstance(behind, Accelerator) else "cpu"
+        with as_before([], step):
+            bench.use(_WARMUP + 1, step)
+            watch = StepWatch(kind, simulated)
+            try:
+                with watch.watching() as self._facts:
+                    bench.use(_LOOKED_AT, lambda batch: use_watched(step, batch))
+                    self._facts.steps = _LOOKED_AT
+            except Exception as error:  # noqa: BLE001 - it runs without being watched
+                self._facts.failure = f"while it was watched the step raised {repr_of(error):.200}"
+                self._notes.append(f"what it waits for is not known: {self._facts.failure}")
+            if self._device.counts_kernels:
+                self._kernels = self._device.kernels(lambda: bench.use(_LOOKED_AT, step))
+        return Scene(step, modules, optimizers, kind, self._facts)
+
+    # ---- the experiments --------------------------------------------------------------------
+
+    def _compared(self, bench: _Bench, scene: Scene, bar: Any) -> list[Change]:
+        """The changes that work; of each the largest difference of the loss."""
+        first_ns = time.perf_counter_ns()
+        bench.lap(as_it_is(scene), _FEWEST_STEPS)
+        lap_s = (time.perf_counter_ns() - first_ns) / 1e9 / (_FEWEST_STEPS + _WARMUP)
+        for change in CHANGES:
+            why = change.why_not(scene)
+            if change is COMPILE and not self._compiles and not why:
+                why = "it may take minutes, whatever the budget is: ask for it with compiles=True"
+            if why:
+                self._why_not[change.name] = why
+        wanted = [change for change in CHANGES if change.name not in self._why_not]
+        room_s = self._left_s() * _LOSS_SHARE / (len(wanted) + 2)
+        steps = max(min(int(room_s / lap_s), _LOSS_STEPS) - _WARMUP, _FEWEST_STEPS)
+        self._loss_steps = steps + _WARMUP
+        self._base = bench.lap(as_it_is(scene), steps)
+        again = bench.lap(as_it_is(scene), steps)
+        self._differences[AS_IT_IS] = _largest(self._base.losses, again.losses)
+        works = []
+        for change in wanted:
+            bar.set_postfix_str(change.name)
+            if self._left_s() < lap_s * self._loss_steps:
+                self._why_not[change.name] = f"the budget of {seconds(self._budget_s)} was over"
+                continue
+            try:
+                lap = bench.lap(change.made(scene), steps)
+            except Exception as error:  # noqa: BLE001 - as it is, the step works
+                self._why_not[change.name] = f"with it the step raised {repr_of(error):.200}"
+                continue
+            bar.update()
+            self._differences[change.name] = _largest(self._base.losses, lap.losses)
+            works.append(change)
+        return works
+
+    def _timed(self, bench: _Bench, scene: Scene, changes: list[Change], bar: Any) -> None:
+        """Pairs of laps, whose order alternates."""
+        if self._base is None:
+            return
+        longest_s = 0.0
+        room_s = self._left_s() / max(2 * len(changes) * _MOST_ROUNDS, 1)
+        steps = int(min(_LAP_S, room_s / 2) / max(self._base.step_s, 1e-6))
+        steps = max(min(steps, 200), _FEWEST_STEPS)
+        for number in range(_MOST_ROUNDS):
+            for change in changes:
+                if self._left_s() < 1.2 * longest_s:
+                    self._notes.append(f"stopped early: {seconds(self._budget_s)} were over")
+                    return
+                began_ns = time.perf_counter_ns()
+                bar.set_postfix_str(change.name)
+                took_s = {}
+                for changed in (True, False) if number % 2 else (False, True):
+                    made = change.made(scene) if changed else as_it_is(scene)
+                    took_s[changed] = bench.lap(made, steps).step_s
+                self._pairs.append((change.name, took_s[False], took_s[True]))
+                bar.update()
+                longest_s = max(longest_s, (time.perf_counter_ns() - began_ns) / 1e9)
+
+    def _left_s(self) -> float:
+        return (self._deadline_ns - time.perf_counter_ns()) / 1e9
+
+    # ---- what is known by now -----------------------------------------------------------------
+
+    def leave_with(self, error: BaseException) -> None:
+        """Tell an exception of the user's where it came from, and what was measured before it."""
+        vars(error)["experiments"] = self.result()  # past any __setattr__ of a frozen exception
+        said = "stallscope: what was measured before is this exception's attribute `experiments`"
+        note(error, ["stallscope: raised while the step was tried on kept batches", said])
+
+    def result(self) -> Experiments:
+        """As a value."""
+        names = [(AS_IT_IS, ""), *((change.name, change.code) for change in CHANGES)]
+        trials = [
+            (name, code, self._differences.get(name), self._why_not.get(name))
+            for name, code in names
+        ]
+        return Experiments(
+            trials=pl.DataFrame(trials, TRIALS, orient="row"),
+            pairs=pl.DataFrame(self._pairs, PAIRS, orient="row"),
+            waits=pl.DataFrame(self._waits(), WAITS, orient="row"),
+            copy_times=pl.DataFrame(self._copies, COPY_TIMES, orient="row"),
+            circumstances=self._conditions(),
+            notes=(*self._target.told(), *self._notes),
+        )
+
+    def _waits(self) -> list[tuple[Any, ...]]:
+        steps = max(self._facts.steps, 1)
+        rows = [
+            (*line, len(took_s) / steps, sum(took_s) / steps)
+            for line, took_s in self._facts.waits.items()
+        ]
+        return sorted(rows, key=lambda row: -row[-1])
+
+    def _conditions(self) -> ExperimentsConditions:
+        target, base, kernels = self._target, self._base, self._kernels
+        lengths_s = kernels.lengths_s if kernels else []
+        return ExperimentsConditions(
+            name=target.name,
+            num_workers=target.num_workers,
+            machine=machine(),
+            device=self._device.name,
+            simulated_step_s=target.simulated_step_s,
+            has_step=True,
+            step_s=base and base.step_s,
+            loss=fmean(map(abs, base.losses)) if base and base.losses else None,
+            loss_steps=self._loss_steps,
+            kernels_per_step=len(lengths_s) / _LOOKED_AT if kernels else None,
+            kernel_s=median(lengths_s) if lengths_s else None,
+            gap_s=median(kernels.gaps_s) if kernels and kernels.gaps_s else None,
+            device_busy_share=kernels and kernels.busy_share,
+        )
+
+
+def _largest(ones: list[float], others: list[float]) -> float | None:
+    """The largest difference; None where losses are missing or are no numbers."""
+    apart = [abs(one - other) for one, other in zip(ones, others, strict=False)]
+    largest = max(apart, default=None)
+    return largest if largest is not None and largest < float("inf") else None
+
+
+def experiments(
+    target: Any,
+    step: Callable[[Any], object] | None = None,
+    *,
+    device: Any = None,
+    budget_s: float = 60.0,
+    compiles: bool = False,
+) -> Experiments:
+    """Try on a training step what makes steps faster, one line each, and put it back.
+
+    Runs the step on a few batches that are kept in memory. Tried are autocast in bfloat16,
+    channels_last, cuDNN's benchmark, gradients set to None and fused optimizers, as far as the step
+    has what they change; and `torch.compile` on request. Also says which lines make the host wait
+    for its device, and on a device with a memory of its own what copies take. Afterwards all random
+    generators and what `step` trains are as they were. An exception of the dataset's or of the
+    step's passes unchanged; its attribute `experiments` holds what was measured before.
+
+    Args:
+        target: a DataLoader, a `Target`, or a string as for `ss.target`.
+        step: uses one batch; the target's by default. What it returns, or calls `backward` on, is
+            its loss.
+        device: where batches are moved before `step`; the target's by default.
+        budget_s: it is over after this time, seconds, and the laps that are under way then.
+        compiles: whether to try `torch.compile`, too, which keeps to no budget.
+
+    Raises:
+        ArgumentError: there is no step, or `budget_s` is no number that can be used.
+        TargetError: the target is nothing that can be iterated.
+        UnsupportedError: it keeps a generator in the middle of an epoch; more than one rank.
+        NoBatchError: a batch did not come within the budget and a grace.
+    """
+    began_ns = time.perf_counter_ns()
+    allowed_s = check_budget(budget_s)
+    require_single_rank()
+    target = targets.target(target, step=step, device=device)
+    if target.step is None:
+        raise ArgumentError("no step was given: give the function that uses one batch")
+    with within(allowed_s), isolated(target) as target:
+        trials = _Trials(target, began_ns, allowed_s, compiles=compiles)
+        try:
+            trials.run()
+        except BaseException as error:
+            trials.leave_with(error)
+            raise
+        return trials.result()

@@ -1,0 +1,278 @@
+"""Experiments on a step as a value: what each change gains, what waits, what copies take.
+
+A gain is the median over pairs of laps, one as the step is and one changed, made next to each
+other, each from the same state of models, optimizers and generators over the same batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import polars as pl
+
+from stallscope.apart import computed_apart
+from stallscope.result import LoopConditions, SavedResult
+from stallscope.stats import paired_factor
+from stallscope.store import Contents, StoredTable
+from stallscope.units import count, seconds, share, times
+
+if TYPE_CHECKING:
+    from stallscope.store import Schema
+
+
+AS_IT_IS: Final = "as it is"
+
+TRIALS: Schema = {
+    "experiment": pl.String,
+    "code": pl.String,
+    "loss_difference": pl.Float64,
+    "why_not": pl.String,
+}
+"""One row an experiment; the first is the step as it is, made twice. `loss_difference` is the
+largest between the losses of the same steps as it is and changed, null where there are none."""
+
+PAIRS: Schema = {"experiment": pl.String, "before_s": pl.Float64, "after_s": pl.Float64}
+"""One row for each pair of laps: the median step as it is, and changed."""
+
+WAITS: Schema = {
+    "what": pl.String,
+    "function": pl.String,
+    "file": pl.String,
+    "line": pl.Int32,
+    "source": pl.String,
+    "calls_per_step": pl.Float64,
+    "wait_s": pl.Float64,
+}
+"""One row for each line that makes the host wait for the device, the longest wait first: `wait_s`
+is what it takes the host in a step. Without a device that works behind the host it waits for
+nothing, and would on a GPU, for what lies there."""
+
+COPY_TIMES: Schema = {
+    "way": pl.String,
+    "bytes": pl.Int64,
+    "copy_s": pl.Float64,
+    "host_s": pl.Float64,
+    "difference": pl.Float64,
+}
+"""One row for each copy of a batch to the device: how long until it was there, how long it held the
+host, and how far what is there is from the batch at most (null: it is the same)."""
+
+
+@dataclass(frozen=True)
+class ExperimentsConditions(LoopConditions):
+    """What was measured, and on what."""
+
+    step_s: float | None = None
+    """The median step as it is, seconds; None where it was not measured."""
+    loss: float | None = None
+    """The mean size of the losses as they are; None where the step has none."""
+    loss_steps: int = 0
+    """Over so many steps losses were compared."""
+    kernels_per_step: float | None = None
+    """What the device computes in a step, in so many pieces; None without one."""
+    kernel_s: float | None = None
+    """The median of these, seconds."""
+    gap_s: float | None = None
+    """The median time before one of these in which there was none, seconds."""
+    device_busy_share: float | None = None
+    """Share (0 to 1) of the time in which the device computes; None without one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Experiments(SavedResult):
+    """What would make a training step faster."""
+
+    _view: ClassVar[str] = "stallscope.views.experiments"
+    _contents: ClassVar = Contents(
+        kind="experiments",
+        noun="set of experiments",
+        tables=(
+            StoredTable("trials", TRIALS, {"experiment", "code"}),
+            StoredTable("pairs", PAIRS, PAIRS.keys()),
+            StoredTable("waits", WAITS, WAITS.keys()),
+            StoredTable("copy_times", COPY_TIMES, COPY_TIMES.keys() - {"difference"}),
+        ),
+        values={"circumstances": ExperimentsConditions, "notes": tuple[str, ...]},
+    )
+
+    trials: pl.DataFrame
+    """Columns of `TRIALS`."""
+    pairs: pl.DataFrame
+    """Columns of `PAIRS`."""
+    waits: pl.DataFrame
+    """Columns of `WAITS`."""
+    copy_times: pl.DataFrame
+    """Columns of `COPY_TIMES`."""
+    circumstances: ExperimentsConditions = field(default_factory=ExperimentsConditions)
+    """What was measured."""
+    notes: tuple[str, ...] = ()
+    """What was left out or has to be known, in sentences."""
+
+    @computed_apart
+    def table(self) -> pl.DataFrame:
+        """One row an experiment, columns of `experiments.result.TABLE`."""
+        return pl.DataFrame([self._row(one) for one in self.trials.to_dicts()], TABLE)
+
+    def _row(self, trial: dict[str, Any]) -> dict[str, Any]:
+        laps = self.pairs.filter(pl.col("experiment") == trial["experiment"])
+        row = {**trial, "pairs": laps.height, "before_s": None, "after_s": None, "factor": None}
+        row |= {"factor_low": None, "factor_high": None, "distinguishable": None}
+        if laps.height:
+            before, after = laps["before_s"].to_list(), laps["after_s"].to_list()
+            factor, low, high = paired_factor(before, after)
+            row |= {"before_s": laps["before_s"].median(), "after_s": laps["after_s"].median()}
+            row |= {"factor": factor, "factor_low": low, "factor_high": high}
+            known = low is not None and high is not None
+            row["distinguishable"] = known and not low <= 1 <= high  # type: ignore[operator]
+        return row
+
+    @computed_apart
+    def copies(self) -> pl.DataFrame:
+        """One row for each way to copy a batch to the device; columns of `COPIES`."""
+        step_s = self.circumstances.step_s
+        ways = self.copy_times["way"].unique(maintain_order=True).to_list()
+        rows = []
+        for way in ways:
+            mine = self.copy_times.filter(pl.col("way") == way)
+            first = self.copy_times.filter(pl.col("way") == ways[0])
+            pairs = min(mine.height, first.height)
+            factor, low, high = paired_factor(
+                first["copy_s"].to_list()[:pairs], mine["copy_s"].to_list()[:pairs]
+            )
+            copy_s, host_s = mine["copy_s"].median(), mine["host_s"].median()
+            rows.append(
+                {
+                    **mine.row(0, named=True),
+                    "copy_s": copy_s,
+                    "host_s": host_s,
+                    "factor": factor,
+                    "factor_low": low,
+                    "factor_high": high,
+                    "step_share": copy_s / step_s if step_s else None,  # type: ignore[operator]
+                }
+            )
+        return pl.DataFrame(rows, COPIES)
+
+
+TABLE: Schema = {
+    "experiment": pl.String,
+    "code": pl.String,
+    "before_s": pl.Float64,
+    "after_s": pl.Float64,
+    "factor": pl.Float64,
+    "factor_low": pl.Float64,
+    "factor_high": pl.Float64,
+    "distinguishable": pl.Boolean,
+    "loss_difference": pl.Float64,
+    "pairs": pl.Int32,
+    "why_not": pl.String,
+}
+"""One row an experiment, the step as it is first: how long the median step is as it is and changed,
+how many times as fast it is changed, with its interval; null where it was not tried."""
+
+COPIES: Schema = {
+    "way": pl.String,
+    "bytes": pl.Int64,
+    "copy_s": pl.Float64,
+    "host_s": pl.Float64,
+    "factor": pl.Float64,
+    "factor_low": pl.Float64,
+    "factor_high": pl.Float64,
+    "step_share": pl.Float64,
+    "difference": pl.Float64,
+}
+"""One row for each way: medians, how many times as fast as the first one with its interval, and
+which share of the step a copy would take that nothing runs beside."""
+
+WELL_USED: Final = 0.8
+"""A device that computes for less of a step than this waits for its host."""
+SEVERAL: Final = 10
+"""Fewer kernels in a step are no stream of launches."""
+
+
+def sentence(found: Experiments) -> str:
+    """The answer: what gains most."""
+    rows = found.table().filter(pl.col("distinguishable") & (pl.col("factor") > 1))
+    if rows.height:
+        best = rows.sort("factor", descending=True).row(0, named=True)
+        gain = f"'{best['experiment']}' makes the step {times(best['factor'])} as fast"
+        return f"{gain}{_loss_text(found, best)}"
+    if found.circumstances.step_s is None:
+        return "The step was not measured"
+    tried = found.pairs["experiment"].n_unique()
+    if not tried:
+        return "No experiment could be tried on this step"
+    return f"None of {count(tried, 'experiment')} makes the step measurably faster"
+
+
+def _loss_text(found: Experiments, row: dict[str, Any]) -> str:
+    """How far the losses come apart."""
+    told = found.circumstances
+    if row["loss_difference"] is None or told.loss is None:
+        return "; it has no loss that could be compared"
+    over = f"over {count(told.loss_steps, 'step')}"
+    if not row["loss_difference"]:
+        return f", with the same losses {over}"
+    difference = f"{row['loss_difference']:.2g} of {told.loss:.3g}"
+    return f"; its loss differs by at most {difference} {over}"
+
+
+def findings_of(found: Experiments) -> list[str]:
+    """What was seen beside the experiments, a sentence each."""
+    return [*filter(None, [_launches(found), *_lines(found), _copies(found)])]
+
+
+def _launches(found: Experiments) -> str:
+    told = found.circumstances
+    many, each_s, busy = told.kernels_per_step, told.kernel_s, told.device_busy_share
+    if many is None or each_s is None or busy is None or told.step_s is None:
+        return ""
+    said = f"the device computes for {share(busy)} of the step, in {count(round(many), 'kernel')}"
+    said = f"{said} of {seconds(each_s)} (median)"
+    if busy >= WELL_USED:
+        return f"{said}: it is well used"
+    if many >= SEVERAL and told.gap_s is not None and told.gap_s > each_s:
+        return (
+            f"{said}: it is bound by launches, each kernel ends before the next is given; "
+            "torch.compile, larger batches or CUDA graphs make fewer of them"
+        )
+    waited_s = float(found.waits["wait_s"].sum())
+    why = ", which waits for it in turn (see below)" if waited_s > 0 else ""
+    return f"{said}; the rest of the time it waits for its host{why}"
+
+
+MOST_LINES: Final = 3
+"""Lines that wait in sentences; a table has all."""
+
+
+def _lines(found: Experiments) -> list[str]:
+    real = found.circumstances.kernels_per_step is not None
+    said = []
+    for row in found.waits.head(MOST_LINES).iter_rows(named=True):
+        where = f"line {row['line']} of `{row['function']}`" if row["line"] else row["function"]
+        often = f"{row['calls_per_step']:.3g}× a step"
+        takes = f"waits for the device {often}, {seconds(row['wait_s'])} in all"
+        takes = takes if real else f"would wait for a GPU {often}"
+        said.append(f"{where} {takes}: {row['source'] or row['what']} ({row['what']})")
+    return said
+
+
+def _copies(found: Experiments) -> str:
+    rows = found.copies()
+    if rows.height < 2:  # noqa: PLR2004 - one to compare with
+        return ""
+    first, best = rows.row(0, named=True), rows.sort("copy_s").row(0, named=True)
+    said = f"copying a batch ({first['way']}) takes {seconds(first['copy_s'])}"
+    if first["step_share"] is not None:
+        said = f"{said}, as long as {share(first['step_share'])} of a step"
+    return f"{said}; {best['way']}: {seconds(best['copy_s'])}"
+
+
+def notes_of(found: Experiments) -> list[str]:
+    """What a reader has to know, a sentence each."""
+    told = found.circumstances
+    said = [f"computed by: {told.device}; a step as it is takes {seconds(told.step_s)}"]
+    if told.simulated_step_s is not None:
+        said = [f"the step is simulated: a timer of {seconds(told.simulated_step_s)}"]
+    return [*said, *found.notes]

@@ -1,0 +1,238 @@
+"""What in a step makes the host wait for its device, and the user's line that does it.
+
+A value that the host wants to know (`.item()`, `print`, a condition, how many elements a mask has)
+is there only when the device has come to it. Meanwhile the host gives it no work, and the device
+is idle afterwards. Torch tells each of its functions to a mode before it runs it. On CUDA, torch's
+own debug mode for synchronisations tells of those inside of its C++ code as well. Without CUDA
+nothing waits: then this says what would.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import linecache
+import warnings
+from collections import defaultdict
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from stallscope.hooks.device_time import SimulatedDevice
+from stallscope.hooks.patches import Patches
+from stallscope.targets.object_graph import qualified
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_WAITING: Final = {
+    "item": ".item()",
+    "tolist": ".tolist()",
+    "cpu": ".cpu()",
+    "__bool__": "a condition on a tensor",
+    "is_nonzero": "a condition on a tensor",
+    "__int__": "int() of a tensor",
+    "__index__": "int() of a tensor",
+    "__float__": "float() of a tensor",
+    "__repr__": "a tensor as text (print)",
+    "__format__": "a tensor as text (print)",
+    "nonzero": "nonzero()",
+    "argwhere": "nonzero()",
+    "masked_select": "a boolean mask",
+    "unique": "unique()",
+    "_unique2": "unique()",
+    "unique_consecutive": "unique()",
+    "equal": "torch.equal()",
+    "allclose": "torch.allclose()",
+}
+"""Functions of torch by name, whose result the host has to know."""
+_SYNCHRONIZE: Final = "synchronize()"
+_IN_CPP: Final = "called a synchronizing CUDA operation"
+"""How the warning of `torch.cuda.set_sync_debug_mode` begins."""
+_OURS: Final = ("torch", "stallscope", "contextlib", "warnings")
+_BETWEEN: Final = (__name__, "torch.overrides", "functools")
+"""Between a call and what is told of it."""
+_MOVED: Final = (".cpu()", ".item()")
+_USERS: Final = "stallscope.demo"
+"""Stands for a user's module."""
+
+
+class Line(NamedTuple):
+    """Where in the user's code something is, and what it is."""
+
+    what: str
+    function: str
+    file: str
+    line: int
+    source: str
+
+
+@dataclass
+class StepFacts:
+    """What some steps showed."""
+
+    steps: int = 0
+    waits: dict[Line, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """How long the host stood in each call, seconds."""
+    autocasts: bool = False
+    """Whether anything of torch's ran under autocast."""
+    zero_grads: list[bool] = field(default_factory=list)
+    """`set_to_none` of each call of a `zero_grad`."""
+    failure: str = ""
+    """Why nothing is known; empty where it is."""
+
+
+class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
+    """Sees what a step does; active as a context.
+
+    Args:
+        kind: of the device that the step computes on: "cuda", "cpu".
+        simulated: stands for it; what would wait for a device waits for this one.
+    """
+
+    def __init__(self, kind: str, simulated: SimulatedDevice | None) -> None:
+        super().__init__()
+        self.facts = StepFacts()
+        self._kind = kind
+        self._simulated = simulated
+        self._inside = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        call = functools.partial(func, *args, **(kwargs or {}))
+        if not self.facts.autocasts:
+            self.facts.autocasts = torch.is_autocast_enabled(self._kind)
+        what = None if self._inside else self._what(func, args, kwargs or {})
+        return self._waited(what, call) if what else call()
+
+    def _what(self, func: Any, args: Any, named: Any) -> str | None:
+        """What the host has to know of it; None where nothing."""
+        name = getattr(func, "__name__", "")
+        if not args or not isinstance(args[0], torch.Tensor):
+            what = None
+        elif name == "__getitem__":
+            parts = args[1] if isinstance(args[1], tuple) else (args[1],)
+            masks = (torch.bool, torch.uint8)
+            has_mask = any(isinstance(part, torch.Tensor) and part.dtype in masks for part in parts)
+            what = "a boolean mask" if has_mask else None
+        elif name == "to":
+            to_host = any(str(part) == "cpu" for part in (*args[1:], named.get("device")))
+            what = ".cpu()" if to_host and not named.get("non_blocking") else None
+        elif name == "where":
+            what = "nonzero()" if len(args) == 1 and not named else None
+        else:
+            what = _WAITING.get(name)
+        if what is None:
+            return None
+        if self._kind == "cuda":
+            return what if args[0].is_cuda else None
+        return what if _would_wait(what) else None
+
+    def _waited(self, what: str, call: Callable[[], Any]) -> Any:
+        """Call it; the line that did is known, and how long it took."""
+        line, began_ns = _line(what), perf_counter_ns()
+        self._inside = True
+        try:
+            if self._simulated is not None:
+                self._simulated.synchronize()
+            return call()
+        finally:
+            self._inside = False
+            self.facts.waits[line].append((perf_counter_ns() - began_ns) / 1e9)
+
+    @contextmanager
+    def watching(self) -> Iterator[StepFacts]:
+        """Watch what this process does in the block; afterwards nothing of this is left."""
+        with ExitStack() as ends:
+            patches = Patches()
+            ends.callback(patches.undo)
+            for owner in (torch.optim.Optimizer, torch.nn.Module):
+                patches.put(owner, "zero_grad", self._zeroing(owner.zero_grad))
+            patches.put(torch.cuda, "synchronize", self._synchronising(torch.cuda.synchronize))
+            if self._simulated is not None:
+                original = SimulatedDevice.synchronize
+                patches.put(SimulatedDevice, "synchronize", self._synchronising(original))
+            if self._kind == "cuda":
+                self._watch_cuda(ends)
+            ends.enter_context(self)
+            yield self.facts
+
+    def _zeroing(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def zero_grad(one: Any, set_to_none: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's
+            self.facts.zero_grads.append(bool(set_to_none))
+            return original(one, set_to_none=set_to_none)
+
+        return zero_grad
+
+    def _synchronising(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def synchronize(*args: Any, **named: Any) -> Any:
+            if self._inside:
+                return original(*args, **named)
+            line, began_ns = _line(_SYNCHRONIZE), perf_counter_ns()
+            try:
+                return original(*args, **named)
+            finally:
+                self.facts.waits[line].append((perf_counter_ns() - began_ns) / 1e9)
+
+        return synchronize
+
+    def _watch_cuda(self, ends: ExitStack) -> None:
+        """Hear torch's warnings of synchronisations; the user's own mode is put back."""
+        before = torch.cuda.get_sync_debug_mode()
+        ends.callback(torch.cuda.set_sync_debug_mode, before)
+        torch.cuda.set_sync_debug_mode("warn")
+        self.hear_warnings(ends)
+
+    def hear_warnings(self, ends: ExitStack) -> None:
+        """Take torch's warnings of synchronisations for calls that wait; others are shown."""
+        ends.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("always", message=_IN_CPP)
+        shown = warnings.showwarning
+
+        def show(message: Any, *rest: Any, **named: Any) -> None:
+            if not str(message).startswith(_IN_CPP):
+                shown(message, *rest, **named)
+            elif not self._inside:
+                self.facts.waits[_line("inside of torch")].append(0.0)
+
+        warnings.showwarning = show
+
+
+def _would_wait(what: str) -> bool:
+    """Whether a value on the host would be one on the device, where there is one.
+
+    Optimizers keep counters on the host, and torch moves values to where others of the step are.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
+        frame = frame.f_back
+    module = frame.f_globals.get("__name__", "") if frame is not None else ""
+    is_torchs = module.partition(".")[0] == "torch"
+    return not (module.startswith("torch.optim") or (is_torchs and what in _MOVED))
+
+
+def _line(what: str) -> Line:
+    """The innermost line that is neither torch's nor ours."""
+    frame = inspect.currentframe()
+    first = None
+    while frame is not None and frame.f_code is not use_watched.__code__:
+        module = frame.f_globals.get("__name__", "")
+        if module == _USERS or module.partition(".")[0] not in _OURS:
+            first = frame
+            break
+        frame = frame.f_back
+    if first is None:
+        return Line(what, "the step", "", 0, "")
+    code = first.f_code
+    source = linecache.getline(code.co_filename, first.f_lineno).strip()
+    return Line(what, qualified(code), code.co_filename, first.f_lineno, source)
+
+
+def use_watched(step: Callable[[Any], object], batch: Any) -> object:
+    """Call a step; no frame above this one is the step's."""
+    return step(batch)

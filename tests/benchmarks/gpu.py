@@ -1,0 +1,221 @@
+"""What stallscope says of a GPU, against what is known otherwise. Needs CUDA, and says so.
+
+Busy share: kernels of a known length, a pause of the host after each. Events: what two of them take
+of the host in each step. Ladder: its top rung against a loop over one batch that lies on the
+device. Copies: its figures against copies between two events, the best of many. Verdicts: planted
+causes before training steps of a ResNet-50 and a ViT, each so large that it takes as long as the
+loop was planted for.
+
+    python tests/benchmarks/gpu.py
+    python tests/benchmarks/gpu.py --only busy copies
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import cycle
+from statistics import mean, median
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+import torch
+from benchkit.command import Option, arguments, met, table
+from planted import HEALTHY_CODE, PLANTED, plant
+from support.device_loops import Naps
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+import stallscope as ss
+from stallscope.hooks.device_time import Accelerator, Edge, EventClock
+from stallscope.loops.devices import Gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NO_DEVICE = "no CUDA device: nothing measured"
+WITHIN = 0.02
+NEAR = 0.05
+TARGET_US = 20
+CAUSES = 12
+RIGHT = 10 / 12
+CYCLES = 50_000_000
+SHARES = (0.1, 0.25, 0.5, 0.75, 0.95)
+PERIOD_S = 0.02
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    given = arguments(
+        __doc__,
+        only=Option([*PARTS], ["busy", "events", "copies"], "these"),
+        repeats=Option(200, 5, "steps or copies of each measurement"),
+        budget=Option(30.0, 3.0, "of a verdict and a ladder, seconds"),
+    )
+    if not torch.cuda.is_available():
+        print(NO_DEVICE)
+        return
+    torch.ones(1, device="cuda")
+    print(torch.cuda.get_device_name(), torch.__version__)
+    for name in given.only:
+        print(f"\n{name}\n{PARTS[name](given)}")
+
+
+def cycles_per_s() -> float:
+    """How many cycles `torch.cuda._sleep` counts in a second."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(CYCLES // 10)
+    begin.record()
+    torch.cuda._sleep(CYCLES)
+    end.record()
+    torch.cuda.synchronize()
+    return CYCLES / (begin.elapsed_time(end) / 1e3)
+
+
+def busy(given: Any) -> str:
+    """The profiler's share, beside that of kernels of a known length."""
+    device, cycles = Gpu(torch.device("cuda", 0), moves=False), cycles_per_s()
+    rows, off = [], []
+    for share in SHARES:
+
+        def use(length_s: float = share * PERIOD_S) -> None:
+            for _ in range(given.repeats):
+                torch.cuda._sleep(int(length_s * cycles))
+                torch.cuda.synchronize()
+                time.sleep(PERIOD_S - length_s)
+
+        device.kernels(use)
+        began_s = time.perf_counter()
+        found = device.kernels(use)
+        wall_s = time.perf_counter() - began_s
+        truth = share * PERIOD_S * given.repeats / wall_s
+        off.append(abs(found.busy_share - truth))
+        rows.append((f"{share:.0%}", f"{truth:.2%}", f"{found.busy_share:.2%}", f"{off[-1]:.2%}"))
+    said = table(("planted", "truth", "found", "off by"), rows)
+    return f"{said}\nwithin {WITHIN:.0%} {met(max(off) <= WITHIN)}"
+
+
+def events(given: Any) -> str:
+    """What two events take of the host in a step."""
+    clock = EventClock(Accelerator(torch.device("cuda", 0)), lambda *_: None)
+    took_ns = []
+    for _ in range(given.repeats):
+        torch.cuda._sleep(100_000)
+        begin_ns = time.thread_time_ns()
+        clock.edge(Edge.STEP)
+        clock.edge(Edge.NOTHING)
+        took_ns.append(time.thread_time_ns() - begin_ns)
+    clock.end()
+    mean_us, median_us = mean(took_ns) / 1e3, median(took_ns) / 1e3
+    return f"CPU {mean_us:.1f} us a step, median {median_us:.1f} {met(mean_us <= TARGET_US)}"
+
+
+def ladder(given: Any) -> str:
+    """The top rung, beside a loop over one batch that lies on the device."""
+    weight = torch.randn(4096, 4096, device="cuda")
+
+    def step(batch: Any) -> None:
+        for _ in range(8):
+            batch = batch @ weight
+
+    found = ss.ladder(
+        DataLoader(Naps(0.0, values=4096), 256), step, device="cuda", budget_s=given.budget
+    )
+    top = found.table().row(-1, named=True)["samples_per_s"]
+    batch = torch.zeros(256, 4096, device="cuda")
+    truth = 256 / _each_s(lambda: step(batch), given.repeats)
+    off = abs(top / truth - 1)
+    return (
+        f"top {top:,.0f} samples/s, without data {truth:,.0f}, off by {off:.1%} {met(off <= NEAR)}"
+    )
+
+
+def _each_s(call: Callable[[], object], repeats: int) -> float:
+    """Of calls one after the other, by two events around all of them."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(3):
+        call()
+    begin.record()
+    for _ in range(repeats):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1e3 / repeats
+
+
+def copies(given: Any) -> str:
+    """GB/s of a batch of 64 MB, beside those between two events."""
+    loader = DataLoader(Naps(0.0, values=1 << 20), 16)
+    found = ss.experiments(loader, lambda batch: batch.sum(), device="cuda", budget_s=given.budget)
+    where = torch.device("cuda", 0)
+    batch = torch.zeros(16, 1 << 20)
+    pinned = batch.pin_memory()
+    truths = {
+        "from pageable memory": batch,
+        "from pinned memory": pinned,
+        "pinned, non_blocking=True": pinned,
+    }
+    rows, off = [], []
+    for row in found.copies().iter_rows(named=True):
+        if row["way"] in truths:
+            source = truths[row["way"]]
+            best_s = min(
+                _each_s(lambda source=source: source.to(where, non_blocking=True), 5)
+                for _ in range(given.repeats // 5)
+            )
+            off.append(abs(row["copy_s"] / best_s - 1))
+            told = (row["bytes"] / row["copy_s"] / 1e9, row["bytes"] / best_s / 1e9)
+            rows.append((row["way"], *(f"{one:.2f}" for one in told), f"{off[-1]:.1%}"))
+    said = table(("way", "found GB/s", "best GB/s", "off by"), rows)
+    return f"{said}\nwithin 20% {met(max(off) <= 0.2)}"
+
+
+def verdicts(given: Any) -> str:
+    """Planted causes before real steps."""
+    from torchvision.models import resnet50, vit_b_16
+
+    makers = cycle([resnet50, vit_b_16])
+    rows, right = [], 0
+    for number, code in enumerate(tqdm([*PLANTED][:CAUSES], leave=False)):
+        make = next(makers)
+        planted = plant(code, 70_000 + number)
+        step, step_s = training(make().cuda(), planted.recipe.step_s)
+        found = ss.diagnose(planted.loader, step, budget_s=given.budget)
+        right += planted.truth == found.verdict.code
+        took = f"{step_s * 1e3:.0f} ms"
+        rows.append((code, make.__name__, took, planted.truth, found.verdict.code))
+    said = table(("planted", "model", "step", "truth", "verdict"), rows)
+    enough = right >= RIGHT * len(rows)
+    return f"{said}\nright: {right} of {len(rows)} {met(enough)} (healthy is '{HEALTHY_CODE}')"
+
+
+def training(model: Any, seconds: float) -> tuple[Callable[[Any], None], float]:
+    """A step of about that length: on so many images of its own, whatever the batch holds."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+    def of(images: Any) -> None:
+        optimizer.zero_grad()
+        model(images).square().mean().backward()
+        optimizer.step()
+
+    size = 1
+    while size < 512:
+        images = torch.randn(size, 3, 224, 224, device="cuda")
+        took_s = _each_s(lambda images=images: of(images), 5)
+        if took_s >= seconds:
+            break
+        size *= 2
+    return lambda _: of(images), took_s
+
+
+PARTS = {
+    "busy": busy,
+    "events": events,
+    "ladder": ladder,
+    "copies": copies,
+    "verdicts": verdicts,
+}
+
+if __name__ == "__main__":
+    main()

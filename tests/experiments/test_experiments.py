@@ -1,0 +1,453 @@
+"""Experiments on real steps: what gains, what does not, what is put back."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from support.device_loops import Naps
+from torch import nn
+from torch.utils.data import DataLoader
+
+import stallscope as ss
+from stallscope.experiments import experiments as verb
+from stallscope.experiments.changes import CHANGES, COMPILE, Scene, as_it_is
+from stallscope.experiments.waits import StepFacts, StepWatch, use_watched
+from stallscope.hooks.device_time import SimulatedDevice
+from stallscope.isolation import snapshot
+from stallscope.loops.byte_values import as_bytes
+from stallscope.targets.target import SimulatedStep
+
+HERE = Path(__file__).name
+BY_NAME = {change.name: change for change in CHANGES}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Torch's threads spin while others have the cores, for many times the length of a step."""
+    with snapshot.one_thread():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_laps():
+    """These tests look at what is found, and not at how well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verb, "_LAP_S", 0.02)
+        patch.setattr(verb, "_MOST_ROUNDS", 6)
+        yield
+
+
+def rows(found):
+    """The table by experiment."""
+    return {row["experiment"]: row for row in found.table().iter_rows(named=True)}
+
+
+class Trainer:
+    """A model with a convolution that trains."""
+
+    def __init__(self, **optimizer):
+        torch.manual_seed(0)
+        layers = (nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.3), nn.Flatten())
+        self.model = nn.Sequential(*layers, nn.Linear(16, 1))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), 0.01, **optimizer)
+
+    def step(self, batch):
+        """Train on a batch of 16 values a sample, as small images; their gradients set to zero."""
+        self.optimizer.zero_grad(set_to_none=False)
+        loss = self.model(batch[:, :32].reshape(-1, 2, 4, 4)).square().mean()
+        loss.backward()
+        self.optimizer.step()
+
+    def state(self):
+        """All that training moves, and how it lies in memory."""
+        tensors = [*self.model.state_dict().values()]
+        moments = [one for state in self.optimizer.state.values() for one in state.values()]
+        groups = [{**group, "params": None} for group in self.optimizer.param_groups]
+        return (
+            [one.clone() for one in (*tensors, *moments)],
+            [(one.stride(), one.data_ptr()) for one in self.model.parameters()],
+            [sorted(vars(self.optimizer)), groups, torch.get_rng_state().tolist()],
+        )
+
+
+def same(one, other):
+    """Whether two states are equal to the last bit."""
+    tensors = zip(one[0], other[0], strict=True)
+    return all(torch.equal(a, b) for a, b in tensors) and one[1:] == other[1:]
+
+
+def images(**named):
+    """Batches of four times 32 values."""
+    return DataLoader(Naps(0.0001, 64, 32), 4, **named)
+
+
+class TestChanges:
+    @pytest.mark.parametrize(
+        "name",
+        ["bfloat16 autocast", "channels_last", "zero_grad(set_to_none=True)", "fused optimizer"],
+    )
+    def test_each_is_on_in_its_block_and_leaves_nothing_behind(self, name):
+        """Bit for bit, with attributes, strides and the memory that parameters lie in."""
+        trainer = Trainer()
+        trainer.step(torch.rand(4, 32))
+        seen = StepFacts(zero_grads=[False])
+        scene = Scene(trainer.step, [trainer.model], [trainer.optimizer], "cpu", seen)
+        before = trainer.state()
+        on = {
+            "bfloat16 autocast": lambda: torch.is_autocast_enabled("cpu"),
+            "channels_last": lambda: trainer.model[0].weight.is_contiguous(
+                memory_format=torch.channels_last
+            ),
+            "zero_grad(set_to_none=True)": lambda: trainer.model[0].weight.grad is None,
+            "fused optimizer": lambda: trainer.optimizer.param_groups[0]["fused"],
+        }[name]
+        met = []
+
+        def look(*_):
+            met.append(bool(on()))
+
+        handle = trainer.model.register_forward_pre_hook(look)
+        assert not BY_NAME[name].why_not(scene)
+        with verb.as_before([], trainer.step), BY_NAME[name].made(scene) as step:
+            step(torch.rand(4, 32))
+            step(torch.rand(4, 32))
+        handle.remove()
+
+        assert all(met)
+        assert met
+        assert same(before, trainer.state())
+
+    @pytest.mark.parametrize(
+        ("name", "facts", "why"),
+        [
+            ("bfloat16 autocast", StepFacts(autocasts=True), "does so already"),
+            ("cudnn.benchmark", StepFacts(), "needs CUDA"),
+            ("zero_grad(set_to_none=True)", StepFacts(), "calls no zero_grad"),
+            ("zero_grad(set_to_none=True)", StepFacts(zero_grads=[True]), "does so already"),
+        ],
+    )
+    def test_one_that_is_there_already_is_not_tried(self, name, facts, why):
+        """With the reason."""
+        trainer = Trainer()
+        scene = Scene(trainer.step, [trainer.model], [trainer.optimizer], "cpu", facts)
+
+        assert why in BY_NAME[name].why_not(scene)
+
+    def test_a_fused_optimizer_stays_one(self):
+        """It is not tried, and optimizers without such a kind are named."""
+        fused = Trainer(fused=True)
+        plain = torch.optim.Rprop(fused.model.parameters())
+        scenes = [
+            Scene(fused.step, [fused.model], [one], "cpu", StepFacts())
+            for one in (fused.optimizer, plain)
+        ]
+
+        assert "so already" in BY_NAME["fused optimizer"].why_not(scenes[0])
+        assert "Rprop has no fused kind" == BY_NAME["fused optimizer"].why_not(scenes[1])
+
+    def test_nothing_to_change(self):
+        """A step that reaches no module and no optimizer."""
+        scene = Scene(print, [], [], "cpu", StepFacts())
+
+        assert all(change.why_not(scene) for change in CHANGES)
+        with as_it_is(scene) as step:
+            assert step is print
+
+    @pytest.mark.slow
+    def test_compiling_leaves_the_module_as_it_was(self, monkeypatch):
+        """Without a compiler's work: the backend that runs the graph as it is."""
+        import torch._dynamo
+
+        trainer = Trainer()
+        compiled = nn.Module.compile
+        monkeypatch.setattr(nn.Module, "compile", lambda self: compiled(self, backend="eager"))
+        before, environment = trainer.model._compiled_call_impl, dict(os.environ)
+        scene = Scene(trainer.step, [trainer.model], [trainer.optimizer], "cpu", StepFacts())
+        with verb.as_before([], trainer.step), COMPILE.made(scene) as step:
+            assert trainer.model._compiled_call_impl is not None
+            assert "does so already" in COMPILE.why_not(scene)
+            step(torch.rand(4, 32))
+        torch._dynamo.reset()
+
+        assert before is trainer.model._compiled_call_impl
+        assert environment == dict(os.environ)
+
+
+class Halved:
+    """A step that takes half as long under autocast; its loss is another then."""
+
+    def __init__(self):
+        self.model = nn.Linear(32, 1)
+
+    def __call__(self, batch):
+        fast = torch.is_autocast_enabled("cpu")
+        time.sleep(0.004 if fast else 0.008)
+        with torch.autocast("cpu", enabled=False):  # a processor may be slow in bfloat16
+            return self.model(batch).square().mean() * 0 + (1.5 if fast else 2.0)
+
+
+class TestVerb:
+    def test_a_gain_is_found_with_the_difference_of_the_loss(self):
+        """Planted: half the time, a loss of 1.5 instead of 2."""
+        found = ss.experiments(images(num_workers=1), Halved(), budget_s=20)
+        row = rows(found)["bfloat16 autocast"]
+
+        assert row["distinguishable"]
+        assert 1.3 < row["factor"] < 2.7
+        assert row["factor_low"] <= row["factor"] <= row["factor_high"]
+        assert 0.5 == row["loss_difference"]
+        assert "'bfloat16 autocast' makes the step" in str(found)
+        assert "differs by at most 0.5 of 2" in str(found)
+
+    def test_a_model_that_trains_is_left_as_it_was(self):
+        """After every experiment a CPU has; the same step twice has the same losses."""
+        trainer = Trainer()
+        trainer.step(torch.rand(4, 32))
+        before = trainer.state()
+        found = ss.experiments(images(shuffle=True), trainer.step, budget_s=20)
+        tried = found.table().filter(pl.col("factor").is_not_null())["experiment"].to_list()
+
+        assert same(before, trainer.state())
+        assert {"channels_last", "zero_grad(set_to_none=True)", "fused optimizer"} <= {*tried}
+        assert 0 == rows(found)["as it is"]["loss_difference"]
+        assert rows(found)["fused optimizer"]["loss_difference"] < 1e-3 * found.circumstances.loss
+        assert "needs CUDA" in str(found)
+        assert "minutes" in rows(found)["torch.compile"]["why_not"]
+
+    def test_a_change_that_the_step_cannot_bear_says_why(self):
+        """The others are tried all the same."""
+
+        class Strict(Trainer):
+            def step(self, batch):
+                if torch.is_autocast_enabled("cpu"):
+                    raise TypeError("no bfloat16 here")
+                super().step(batch)
+
+        found = ss.experiments(images(), Strict().step, budget_s=20)
+
+        assert "no bfloat16 here" in rows(found)["bfloat16 autocast"]["why_not"]
+        assert rows(found)["fused optimizer"]["pairs"]
+
+    def test_an_exception_of_the_steps_passes(self):
+        """With what was measured before."""
+
+        def step(_):
+            raise ArithmeticError("no step")
+
+        with pytest.raises(ArithmeticError, match="no step") as caught:
+            ss.experiments(images(), step, budget_s=5)
+
+        assert "The step was not measured" in str(caught.value.experiments)
+
+    @pytest.mark.parametrize(
+        ("named", "why"), [({}, "no step was given"), ({"step": print, "budget_s": 0}, "budget_s=")]
+    )
+    def test_bad_input_is_one_sentence(self, named, why):
+        """Quickly."""
+        with pytest.raises(ss.StallscopeError, match=why):
+            ss.experiments(images(), **named)
+
+    def test_a_step_without_a_loss_and_without_a_model(self):
+        """Nothing can be tried, and it is said."""
+        found = ss.experiments(images(), lambda _: time.sleep(0.001), budget_s=5)
+
+        assert "No experiment could be tried" in str(found)
+        assert found.circumstances.loss is None
+
+    def test_what_was_measured_is_saved_and_read_again(self, tmp_path):
+        """To the last number."""
+        found = ss.experiments(images(), Halved(), budget_s=4)
+        again = ss.load(found.save(tmp_path / "found"))
+
+        assert str(again) == str(found)
+        assert again.pairs.equals(found.pairs)
+
+
+def waits_of(step, simulated=None, batch=None):
+    """What waits in a step, and how long, by its source."""
+    watch = StepWatch("cpu", simulated)
+    with watch.watching() as facts:
+        use_watched(step, torch.rand(8, 4) if batch is None else batch)
+    return facts.waits
+
+
+def logs(batch):
+    """Prints."""
+    print(f"loss {batch.mean():.3f}")
+
+
+def counts(batch):
+    """A mask."""
+    return batch[batch > 0.5]
+
+
+def judges(batch):
+    """A condition."""
+    if batch.sum() > 0:
+        return batch.mean().item()
+    return None
+
+
+def moves(batch):
+    """To the host."""
+    return batch.cpu(), batch.to("cpu"), batch.tolist()
+
+
+def computes(batch):
+    """Nothing that anybody waits for."""
+    loss = (batch * 2).to(torch.float64).softmax(0)[0:2].sum()
+    return loss.detach(), batch[torch.tensor([0, 1])], torch.where(batch > 0, batch, batch)
+
+
+class TestWaits:
+    @pytest.mark.parametrize(
+        ("step", "what"),
+        [
+            (logs, ["a tensor as text (print)"]),
+            (counts, ["a boolean mask"]),
+            (judges, [".item()", "a condition on a tensor"]),
+            (moves, [".cpu()", ".cpu()", ".tolist()"]),
+            (lambda batch: batch.nonzero(), ["nonzero()"]),
+            (lambda batch: float(batch.sum()), ["float() of a tensor"]),
+            (lambda batch: batch.unique(), ["unique()"]),
+            (lambda batch: torch.where(batch > 0), ["nonzero()"]),
+            (computes, []),
+        ],
+    )
+    def test_what_waits_is_named_by_its_line(self, step, what):
+        """In this file, with its source; what is computed on the device alone is not."""
+        found = waits_of(step)
+
+        each = [line for line, took in found.items() for _ in took]
+        assert sorted(what) == sorted(line.what for line in each)
+        assert all(HERE == Path(line.file).name for line in each)
+        assert all(line.source for line in each)
+
+    def test_a_line_inside_of_torch_is_that_of_its_caller(self):
+        """Clipping gradients asks whether their norm is finite."""
+        model = nn.Linear(4, 1)
+
+        def step(batch):
+            model(batch).sum().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+
+        (line,) = waits_of(step)
+        assert "clip_grad_norm_" in line.source
+
+    def test_what_an_optimizer_keeps_on_the_host_waits_for_nothing(self):
+        """Its counters are there on a GPU, too."""
+        trainer = Trainer()
+
+        assert not waits_of(trainer.step, batch=torch.rand(4, 32))
+
+    def test_on_the_simulated_device_it_takes_what_is_still_to_be_done(self):
+        """10 ms of work, then `.item()`: the host stands there for what is left of it."""
+        device = SimulatedDevice()
+
+        def step(batch):
+            device.launch(0.01)
+            batch.sum().item()
+            device.launch(0.01)
+            device.synchronize()
+
+        found = {line.what: took for line, took in waits_of(step, device).items()}
+        first, second = device.work
+        assert {".item()", "synchronize()"} == set(found)
+        assert first.end_ns <= second.start_ns
+        assert sum(found["synchronize()"]) > 0.005
+
+    def test_warnings_of_torchs_debug_mode_are_heard(self, recwarn):
+        """As CUDA gives them from inside of its code; other warnings are shown as ever."""
+        watch = StepWatch("cpu", None)
+
+        def step(_):
+            warnings.warn("called a synchronizing CUDA operation (from C++)", stacklevel=1)
+            warnings.warn("the user's own", stacklevel=1)
+
+        with ExitStack() as ends:
+            watch.hear_warnings(ends)
+            use_watched(step, None)
+
+        (line,) = watch.facts.waits
+        assert "inside of torch" == line.what
+        assert HERE == Path(line.file).name
+
+    def test_nothing_is_left_of_the_watch(self):
+        """Torch's functions are its own again."""
+        before = torch.optim.Optimizer.zero_grad, torch.cuda.synchronize, warnings.showwarning
+        waits_of(logs)
+
+        now = torch.optim.Optimizer.zero_grad, torch.cuda.synchronize, warnings.showwarning
+        assert before == now
+        assert torch.overrides._get_current_function_mode() is None
+
+
+class TestOnTheSimulatedDevice:
+    def device(self):
+        """128 values of 4 bytes: 5 ms from pageable memory, 1 ms from pinned."""
+        size = 4 * 32 * 4
+        return SimulatedDevice(
+            depth=1000, pageable_bytes_per_s=size / 0.005, pinned_bytes_per_s=size / 0.001
+        )
+
+    def test_copies_take_what_the_bus_takes(self):
+        """The host is held by those that it waits for."""
+        found = ss.experiments(images(), SimulatedStep(0.002, self.device()), budget_s=5)
+        copies = {row["way"]: row for row in found.copies().iter_rows(named=True)}
+        pageable, pinned = copies["from pageable memory"], copies["from pinned memory"]
+        free = copies["pinned, non_blocking=True"]
+
+        assert 0.005 <= pageable["copy_s"]
+        assert 0.001 <= pinned["copy_s"] < pageable["copy_s"]
+        assert free["host_s"] < pinned["host_s"]
+        assert pinned["factor_low"] > 1
+        assert "simulated" in str(found)
+
+    def test_a_step_of_many_short_kernels_is_bound_by_launches(self):
+        """Each ends before the next is given: 20 of 0.1 ms, each given 0.4 ms after the last."""
+        device = self.device()
+
+        def step(_):
+            for _ in range(20):
+                device.launch(0.0001)
+                time.sleep(0.0004)
+
+        found = ss.experiments(images(), step, budget_s=5)
+        assert 20 == found.circumstances.kernels_per_step
+        assert found.circumstances.kernel_s == pytest.approx(0.0001)
+        assert "bound by launches" in str(found)
+
+    def test_a_step_that_waits_for_its_device_is_not(self):
+        """It is its line that is named."""
+        device = self.device()
+
+        def step(batch):
+            for _ in range(20):
+                device.launch(0.0001)
+            batch.sum().item()
+            time.sleep(0.005)
+
+        found = ss.experiments(images(), step, budget_s=5)
+        assert "bound by launches" not in str(found)
+        assert "batch.sum().item()" in str(found)
+
+
+def test_floats_that_are_bytes_are_given_as_such():
+    """Normalised images come back to a rounding error; noise is no image."""
+    image = torch.randint(0, 256, (8, 3, 32, 32)).to(torch.uint8)
+    mean, std = torch.tensor([0.4, 0.5, 0.6]), torch.tensor([0.2, 0.3, 0.25])
+    floats = (image / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    found = as_bytes(floats)
+
+    assert torch.uint8 == found.values.dtype
+    assert (found.floats() - floats).abs().max() < 1e-5
+    assert found.to("cpu").equal(found.floats())
+    assert as_bytes(torch.rand(8, 3, 32, 32)) is None
+    assert as_bytes(image) is None

@@ -1,0 +1,94 @@
+"""Experiments with planted laps, waits and copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from stallscope.experiments.changes import CHANGES
+from stallscope.experiments.result import (
+    AS_IT_IS,
+    COPY_TIMES,
+    PAIRS,
+    TRIALS,
+    WAITS,
+    Experiments,
+    ExperimentsConditions,
+)
+
+NEEDS_CUDA = "it needs CUDA"
+GAINS = {
+    "bfloat16 autocast": (1.6, 0.004),
+    "channels_last": (1.01, 2e-6),
+    "zero_grad(set_to_none=True)": (0.9, 0.0),
+}
+"""Times as fast, and how far the losses come apart."""
+BATCH_BYTES = 38_000_000
+COPIES = {
+    "from pageable memory": (BATCH_BYTES, 0.0064, 0.0064, None),
+    "from pinned memory": (BATCH_BYTES, 0.0016, 0.0016, None),
+    "pinned, non_blocking=True": (BATCH_BYTES, 0.0016, 0.00002, None),
+    "pinned, non_blocking=True, as uint8, scaled on the device": (
+        BATCH_BYTES // 4,
+        0.0004,
+        0.00003,
+        2.4e-7,
+    ),
+}
+
+
+def some_experiments(
+    gains: dict[str, tuple[float, float]] | None = None,
+    *,
+    step_s: float | None = 0.05,
+    on_device: bool = True,
+    pairs: int = 8,
+    notes: tuple[str, ...] = (),
+    **circumstances: Any,
+) -> Experiments:
+    """Experiments on a step of so many seconds; on a device or on a processor.
+
+    Args:
+        gains: of each experiment that was tried, how many times as fast, and the loss's difference.
+        step_s: as it is; None: it was not measured.
+        on_device: whether the device works behind the host and has a memory.
+        pairs: of laps.
+        notes: of the result.
+        circumstances: fields of `ExperimentsConditions`.
+    """
+    gains = GAINS if gains is None else gains
+    trials = [(AS_IT_IS, "", 0.0, None)]
+    laps = []
+    for change in CHANGES:
+        factor, difference = gains.get(change.name, (None, None))
+        trials.append((change.name, change.code, difference, None if factor else NEEDS_CUDA))
+        for number in range(pairs if factor else 0):
+            before_s = step_s * (1 + 0.02 * (number % 3 - 1))
+            laps.append((change.name, before_s, before_s / factor * (1 + 0.01 * (number % 5 - 2))))
+    waits = [
+        (".item()", "train_step", "/home/me/train.py", 41, "total += loss.item()", 1.0, 0.031),
+        ("a boolean mask", "Net.forward", "/home/me/net.py", 12, "x = x[mask]", 2.0, 0.004),
+    ]
+    copies = [
+        (way, size, copy_s * (1 + 0.01 * (number % 3)), host_s, difference)
+        for number in range(8)
+        for way, (size, copy_s, host_s, difference) in COPIES.items()
+    ]
+    told = {"step_s": step_s, "loss": 2.31, "loss_steps": 20, "name": "DataLoader over Photos"}
+    if on_device:
+        told |= {
+            "kernels_per_step": 180.0,
+            "kernel_s": 2e-5,
+            "gap_s": 1e-5,
+            "device": "NVIDIA H200",
+        }
+        told |= {"device_busy_share": 0.37}
+    return Experiments(
+        pl.DataFrame(trials, TRIALS, orient="row"),
+        pl.DataFrame(laps, PAIRS, orient="row"),
+        pl.DataFrame(waits if step_s else [], WAITS, orient="row"),
+        pl.DataFrame(copies if on_device else [], COPY_TIMES, orient="row"),
+        ExperimentsConditions(**told | circumstances),
+        notes,
+    )
