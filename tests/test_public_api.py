@@ -8,12 +8,13 @@ import pytest
 import stallscope
 
 NAMES = [
-    *("Comparison", "Diagnosis", "Flame", "Ladder", "Lines", "Orders", "Run"),
+    *("Comparison", "Diagnosis", "Experiments", "Flame", "Ladder", "Lines", "Orders", "Run"),
     *(
         "StallscopeError",
         "Target",
         "compare",
         "diagnose",
+        "experiments",
         "flame",
         "instrumented",
         "ladder",

@@ -116,7 +116,6 @@ class SlowStep:
         relu, mean = torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1)
         layers = (wide, relu, pool, deep, relu, mean, torch.nn.Flatten(), last)
         self.model = torch.nn.Sequential(*layers).to(self.where)
-        self.resize = torch.nn.AdaptiveAvgPool1d(3 * _SIDE**2)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=False)
         self.last_loss = 0.0
 
@@ -134,7 +133,8 @@ class SlowStep:
         tensors = (leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor))
         floats = next(leaf for leaf in tensors if leaf.is_floating_point() and leaf.ndim > 1)
         rows = floats.to(self.where, non_blocking=True).flatten(1).unsqueeze(1)
-        images: torch.Tensor = self.resize(rows)
+        size = 3 * _SIDE**2
+        images: torch.Tensor = torch.nn.functional.adaptive_avg_pool1d(rows, size)
         return images.view(-1, 3, _SIDE, _SIDE)
 
 

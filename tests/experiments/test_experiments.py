@@ -235,6 +235,20 @@ class TestVerb:
         assert "no bfloat16 here" in rows(found)["bfloat16 autocast"]["why_not"]
         assert rows(found)["fused optimizer"]["pairs"]
 
+    def test_a_change_that_makes_it_much_slower_takes_no_more_of_the_budget(self):
+        """Once it is known: a tenth of a second instead of a millisecond."""
+
+        class Slower(Halved):
+            def __call__(self, batch):
+                if torch.is_autocast_enabled("cpu"):
+                    time.sleep(0.1)
+                return super().__call__(batch)
+
+        found = ss.experiments(images(), Slower(), budget_s=20)
+
+        assert "a step takes" in rows(found)["bfloat16 autocast"]["why_not"]
+        assert not rows(found)["bfloat16 autocast"]["pairs"]
+
     def test_an_exception_of_the_steps_passes(self):
         """With what was measured before."""
 

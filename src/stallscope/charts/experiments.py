@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 _LONGEST: Final = 82
+_AT_LEAST: Final = 1.05
+"""How far the axis reaches, so that the step as it is can be seen."""
 _UNCLEAR: Final = "#B9C0C5"
 
 
@@ -34,6 +36,7 @@ def figure(found: Experiments) -> Sheet:
     made = Sheet(sentence(found), [f"{shown} · lines: {INTERVAL}", *notes], [bars_height(bars)])
     (ax,) = made.parts
     draw_bars(ax, bars, _tick, font="monospace")
+    ax.set_xlim(right=max(ax.get_xlim()[1], _AT_LEAST))
     ax.axvline(1.0, color=INK, lw=1.0, ls=":")
     ax.set_xlabel("times as fast", color=FAINT)
     return made

@@ -41,7 +41,7 @@ from stallscope.loops.watchdog import within
 from stallscope.machine import machine, require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
-from stallscope.units import repr_of, seconds
+from stallscope.units import repr_of, seconds, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,6 +65,8 @@ _LAP_S: Final = 0.4
 """So long the timed part of a lap lasts, where the budget allows it."""
 _MOST_ROUNDS: Final = 8
 """Pairs of laps of each change."""
+_MUCH_SLOWER: Final = 3.0
+"""Times as long: then it is not tried any further."""
 _LOOKED_AT: Final = 3
 """Steps that are watched."""
 
@@ -95,12 +97,21 @@ class _Bench:
         for batch in islice(self._batches, steps):
             call(self.device.move(batch))
 
-    def lap(self, change: AbstractContextManager[Step], steps: int) -> _Lap:
-        """Steps from where everything stands now, which is put back."""
+    def lap(
+        self, change: AbstractContextManager[Step], steps: int, most_s: float = float("inf")
+    ) -> _Lap:
+        """Steps from where everything stands now, which is put back.
+
+        Args:
+            change: gives the step in its block.
+            steps: so many are timed.
+            most_s: after this time, seconds, it ends with the next timed step.
+        """
         losses = self._losses
         losses.clear()
         with as_before([], self.step), change as step:
             clock = self.device.clock()
+            began_s = time.perf_counter()
             for number, batch in enumerate(islice(self._batches, _WARMUP + steps)):
                 if number == _WARMUP:
                     clock.begin()
@@ -110,6 +121,8 @@ class _Bench:
                 losses.take(step(moved))
                 if number >= _WARMUP:
                     clock.step_ends()
+                    if time.perf_counter() - began_s > most_s:
+                        break
             took_s = [whole for whole, _ in clock.read()]
         return _Lap(median(took_s), losses.values())
 
@@ -248,7 +261,9 @@ class _Trials:
         steps = max(min(int(room_s / lap_s), _LOSS_STEPS) - _WARMUP, _FEWEST_STEPS)
         self._loss_steps = steps + _WARMUP
         self._base = bench.lap(as_it_is(scene), steps)
+        began_s = time.perf_counter()
         again = bench.lap(as_it_is(scene), steps)
+        most_s = max(_MUCH_SLOWER * (time.perf_counter() - began_s), _LAP_S)
         self._differences[AS_IT_IS] = _largest(self._base.losses, again.losses)
         works = []
         for change in wanted:
@@ -257,12 +272,16 @@ class _Trials:
                 self._why_not[change.name] = f"the budget of {seconds(self._budget_s)} was over"
                 continue
             try:
-                lap = bench.lap(change.made(scene), steps)
+                lap = bench.lap(change.made(scene), steps, most_s)
             except Exception as error:  # noqa: BLE001 - as it is, the step works
                 self._why_not[change.name] = f"with it the step raised {repr_of(error):.200}"
                 continue
             bar.update()
             self._differences[change.name] = _largest(self._base.losses, lap.losses)
+            slower = lap.step_s / max(min(self._base.step_s, again.step_s), 1e-9)
+            if len(lap.losses) < len(self._base.losses) and slower > _MUCH_SLOWER:
+                self._why_not[change.name] = f"with it a step takes {times(slower)} as long"
+                continue
             works.append(change)
         return works
 

@@ -203,7 +203,7 @@ def sentence(found: Experiments) -> str:
     tried = found.pairs["experiment"].n_unique()
     if not tried:
         return "No experiment could be tried on this step"
-    return f"None of {count(tried, 'experiment')} makes the step measurably faster"
+    return f"No change makes the step measurably faster ({count(tried, 'experiment')})"
 
 
 def _loss_text(found: Experiments, row: dict[str, Any]) -> str:
