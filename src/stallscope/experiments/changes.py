@@ -40,6 +40,8 @@ class Scene:
     kind: str
     """Of the device that it computes on: "cuda", "cpu"."""
     facts: StepFacts
+    has_memory: bool = False
+    """Whether that device has a memory of its own."""
 
     @property
     def convolves(self) -> bool:
@@ -243,6 +245,16 @@ def _no_module(scene: Scene) -> str:
     return "" if scene.modules else "the step reaches no module"
 
 
+def _no_copies(scene: Scene) -> str:
+    return "" if scene.has_memory else "there is no device with a memory of its own"
+
+
+AHEAD: Final = Change(
+    "copies ahead",
+    "the next batch's .to(device, non_blocking=True) under torch.cuda.stream(copies)",
+    as_it_is,  # the loop is what is other
+    _no_copies,
+)
 COMPILE: Final = Change("torch.compile", "model.compile()", _compiled, _no_compile)
 CHANGES: Final = (
     Change(
@@ -265,6 +277,7 @@ CHANGES: Final = (
         _no_to_none,
     ),
     Change("fused optimizer", "the optimizer with fused=True", _fused, _no_fused),
+    AHEAD,
     COMPILE,
 )
 """In the order in which they are tried."""

@@ -18,7 +18,7 @@ import polars as pl
 import torch
 
 from stallscope.errors import ArgumentError, NoBatchError
-from stallscope.experiments.changes import CHANGES, COMPILE, Scene, as_it_is
+from stallscope.experiments.changes import AHEAD, CHANGES, COMPILE, Scene, as_it_is
 from stallscope.experiments.copies import copy_times
 from stallscope.experiments.result import (
     AS_IT_IS,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from stallscope.experiments.changes import Change
-    from stallscope.loops.devices import Device, Kernels
+    from stallscope.loops.devices import Kernels
     from stallscope.targets.target import Step, Target
 
 
@@ -80,14 +80,21 @@ class _Lap(NamedTuple):
 class _Bench:
     """A step on batches in memory, and laps of it."""
 
-    def __init__(self, target: Target, device: Device, batches: list[Any], losses: _Losses) -> None:
+    def __init__(
+        self,
+        target: Target,
+        batches: list[Any],
+        losses: _Losses,
+        memory: BatchMemory = BatchMemory.DEVICE,
+    ) -> None:
+        device = device_of(target)
         self._losses = losses
         self.step: Step = target.step  # type: ignore[assignment]
-        self.device = device.reading(BatchMemory.DEVICE) if device.has_memory else device
+        self.device = device.reading(memory) if device.has_memory else device
         kept = batches
         if device.has_memory:
             try:
-                kept = [device.kept(batch, BatchMemory.DEVICE) for batch in batches]
+                kept = [device.kept(batch, memory) for batch in batches]
             except RuntimeError:  # no room: then each is copied anew
                 self.device = device
         self._batches = CachedBatches(kept)
@@ -98,7 +105,12 @@ class _Bench:
             call(self.device.move(batch))
 
     def lap(
-        self, change: AbstractContextManager[Step], steps: int, most_s: float = float("inf")
+        self,
+        change: AbstractContextManager[Step],
+        steps: int,
+        most_s: float = float("inf"),
+        *,
+        ahead: bool = False,
     ) -> _Lap:
         """Steps from where everything stands now, which is put back.
 
@@ -106,23 +118,24 @@ class _Bench:
             change: gives the step in its block.
             steps: so many are timed.
             most_s: after this time, seconds, it ends with the next timed step.
+            ahead: whether each batch is copied while the one before is used.
         """
         losses = self._losses
         losses.clear()
         with as_before([], self.step), change as step:
             clock = self.device.clock()
             began_s = time.perf_counter()
-            for number, batch in enumerate(islice(self._batches, _WARMUP + steps)):
-                if number == _WARMUP:
-                    clock.begin()
-                moved = self.device.move(batch)
-                if number >= _WARMUP:
-                    clock.step_begins()
+            batches = islice(self._batches, _WARMUP + steps)
+            there = self.device.ahead(batches) if ahead else map(self.device.move, batches)
+            for moved in islice(there, _WARMUP):
                 losses.take(step(moved))
-                if number >= _WARMUP:
-                    clock.step_ends()
-                    if time.perf_counter() - began_s > most_s:
-                        break
+            clock.begin()
+            for moved in there:
+                clock.step_begins()
+                losses.take(step(moved))
+                clock.step_ends()
+                if time.perf_counter() - began_s > most_s:
+                    break
             took_s = [whole for whole, _ in clock.read()]
         return _Lap(median(took_s), losses.values())
 
@@ -179,6 +192,7 @@ class _Trials:
         self._deadline_ns = began_ns + int(budget_s * 1e9)
         self._compiles = compiles
         self._facts = StepFacts()
+        self._copying: _Bench | None = None
         self._kernels: Kernels | None = None
         self._base: _Lap | None = None
         self._loss_steps = 0
@@ -200,7 +214,9 @@ class _Trials:
         ) as bar:
             batches = self._fetched()
             losses = _Losses()
-            bench = _Bench(self._target, self._device, batches, losses)
+            bench = _Bench(self._target, batches, losses)
+            if self._device.has_memory:
+                self._copying = _Bench(self._target, batches, losses, BatchMemory.PINNED)
             scene = self._watch(bench)
             if self._device.has_memory:
                 self._copies = copy_times(self._device, batches[0])
@@ -231,6 +247,8 @@ class _Trials:
         kind = behind.where.type if isinstance(behind, Accelerator) else "cpu"
         with as_before([], step):
             bench.use(_WARMUP + 1, step)
+            if self._copying is not None:  # it is seen here whether the step changes its batch
+                self._copying.use(_WARMUP, step)
             watch = StepWatch(kind, simulated)
             try:
                 with watch.watching() as self._facts:
@@ -241,7 +259,8 @@ class _Trials:
                 self._notes.append(f"what it waits for is not known: {self._facts.failure}")
             if self._device.counts_kernels:
                 self._kernels = self._device.kernels(lambda: bench.use(_LOOKED_AT, step))
-        return Scene(step, modules, optimizers, kind, self._facts)
+        has_memory = self._copying is not None
+        return Scene(step, modules, optimizers, kind, self._facts, has_memory)
 
     # ---- the experiments --------------------------------------------------------------------
 
@@ -272,7 +291,7 @@ class _Trials:
                 self._why_not[change.name] = f"the budget of {seconds(self._budget_s)} was over"
                 continue
             try:
-                lap = bench.lap(change.made(scene), steps, most_s)
+                lap = self._changed(bench, scene, change, steps, most_s)
             except Exception as error:  # noqa: BLE001 - as it is, the step works
                 self._why_not[change.name] = f"with it the step raised {repr_of(error):.200}"
                 continue
@@ -302,11 +321,24 @@ class _Trials:
                 bar.set_postfix_str(change.name)
                 took_s = {}
                 for changed in (True, False) if number % 2 else (False, True):
-                    made = change.made(scene) if changed else as_it_is(scene)
-                    took_s[changed] = bench.lap(made, steps).step_s
+                    lap = self._changed if changed else self._unchanged
+                    took_s[changed] = lap(bench, scene, change, steps).step_s
                 self._pairs.append((change.name, took_s[False], took_s[True]))
                 bar.update()
                 longest_s = max(longest_s, (time.perf_counter_ns() - began_ns) / 1e9)
+
+    def _changed(
+        self, bench: _Bench, scene: Scene, change: Change, steps: int, most_s: float = float("inf")
+    ) -> _Lap:
+        if change is AHEAD and self._copying is not None:
+            return self._copying.lap(as_it_is(scene), steps, ahead=True)
+        return bench.lap(change.made(scene), steps, most_s)
+
+    def _unchanged(self, bench: _Bench, scene: Scene, change: Change, steps: int) -> _Lap:
+        """Beside the change: copies ahead, beside copies that are not."""
+        if change is AHEAD and self._copying is not None:
+            bench = self._copying
+        return bench.lap(as_it_is(scene), steps)
 
     def _left_s(self) -> float:
         return (self._deadline_ns - time.perf_counter_ns()) / 1e9
@@ -381,11 +413,12 @@ def experiments(
     """Try on a training step what makes steps faster, one line each, and put it back.
 
     Runs the step on a few batches that are kept in memory. Tried are autocast in bfloat16,
-    channels_last, cuDNN's benchmark, gradients set to None and fused optimizers, as far as the step
-    has what they change; and `torch.compile` on request. Also says which lines make the host wait
-    for its device, and on a device with a memory of its own what copies take. Afterwards all random
-    generators and what `step` trains are as they were. An exception of the dataset's or of the
-    step's passes unchanged; its attribute `experiments` holds what was measured before.
+    channels_last, cuDNN's benchmark, gradients set to None, fused optimizers and copies ahead, as
+    far as the step has what they change; and `torch.compile` on request. Also says which lines make
+    the host wait for its device, and on a device with a memory of its own what copies take.
+    Afterwards all random generators and what `step` trains are as they were. An exception of the
+    dataset's or of the step's passes unchanged; its attribute `experiments` holds what was measured
+    before.
 
     Args:
         target: a DataLoader, a `Target`, or a string as for `ss.target`.

@@ -399,6 +399,19 @@ class SimulatedDevice:
         if not pinned:
             _sleep_until(end_ns)
 
+    def copy_beside(self, size: int) -> int:
+        """Copy so many bytes out of pinned memory on a stream of their own.
+
+        Returns:
+            When it will be done (`perf_counter_ns`); `wait_for` it before the bytes are used.
+        """
+        rate = self._rates[True]
+        return self._give(COPY, COPY, round(size / rate * 1e9) if rate else 0)
+
+    def wait_for(self, at_ns: int) -> None:
+        """Let what is given from now on begin after that; the host goes on."""
+        self._free_ns[STEP] = max(self._free_ns[STEP], at_ns)
+
     def reserve(self, size: int) -> None:
         """Take so many bytes of its memory; `release` gives them back.
 

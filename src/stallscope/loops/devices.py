@@ -30,7 +30,7 @@ from stallscope.targets.target import SimulatedStep
 from stallscope.units import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from stallscope.hooks.device_time import AsyncDevice
     from stallscope.targets.target import Target
@@ -162,6 +162,25 @@ class Cpu:
         """The same device, for batches that lie there; torch's tensors know it themselves."""
         return self
 
+    def ahead(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches there, each copied while the one before is used; from pinned memory."""
+        before: tuple[Any, Any] | None = None
+        for batch in batches:
+            begun = self._begun(batch)
+            if before is not None:
+                yield self._there(*before)
+            before = begun
+        if before is not None:
+            yield self._there(*before)
+
+    def _begun(self, batch: Any) -> tuple[Any, Any]:
+        """Begin a copy beside all work; what will be there, and what says that it is."""
+        return self.move(batch), None
+
+    def _there(self, moved: Any, _: Any) -> Any:
+        """What was copied, once work that is given from now on waits for it."""
+        return moved
+
     def copied(self, batch: Any, *, waits: bool) -> Any:  # noqa: ARG002 - the protocol's
         """The batch in the device's memory, for one that has its own; where it waits, at once."""
         return batch
@@ -220,6 +239,25 @@ class Gpu(Cpu):
         self._where = where
         self.counts_kernels = where.type == "cuda"
         self.has_memory = True
+        self._side: Any = None
+
+    def _begun(self, batch: Any) -> tuple[Any, Any]:
+        """On a stream for copies, where torch has such for this kind of device."""
+        if not self.counts_kernels:
+            return super()._begun(batch)
+        self._side = self._side or torch.cuda.Stream(self._where)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._side):
+            return to_device(batch, self._where), self._side.record_event()
+
+    def _there(self, moved: Any, done: Any) -> Any:
+        """What was copied; its memory is not used again before the step has used it."""
+        if done is not None:
+            stream = torch.cuda.current_stream(self._where)
+            stream.wait_event(done)
+            for leaf in leaves(moved):
+                if isinstance(leaf, torch.Tensor):
+                    leaf.record_stream(stream)
+        return moved
 
     def kept(self, batch: Any, memory: BatchMemory) -> Any:
         """The batch in such a memory."""
@@ -338,6 +376,15 @@ class Simulated(Cpu):
         if waits:
             self._simulated.synchronize()
         return batch
+
+    def _begun(self, batch: Any) -> tuple[Any, Any]:
+        """On its stream for copies."""
+        return batch, self._simulated.copy_beside(bytes_of(batch))
+
+    def _there(self, moved: Any, done: Any) -> Any:
+        """The same batch."""
+        self._simulated.wait_for(done)
+        return moved
 
     def reading(self, memory: BatchMemory) -> Device:
         """The same device, for batches that lie there."""
