@@ -176,9 +176,9 @@ class TestCalls:
             assert name == own_code(a_flame(("getitem", stack, 30)), "getitem").call.name
 
     def test_a_librarys_function_is_named_where_its_kind_is_not_known(self):
-        """What most of the samples are inside of; of several, none."""
-        stack = "load (mine.py:7);{} (site-packages/faiss/{}.py:9);x (site-packages/numpy/b.py:9)"
-        index, search = stack.format("index", "a"), stack.format("search", "a")
+        """The deepest that most of the samples are inside of; of several, none."""
+        stack = "load (mine.py:7);call (site-packages/{}/c.py:9);{} (site-packages/{}/a.py:9)"
+        index, search = stack.format(*("faiss", "index") * 2), stack.format(*("annoy", "get") * 2)
 
         one = own_code(a_flame(("getitem", index, 30)), "getitem")
         two = own_code(
@@ -258,6 +258,17 @@ class TestLoop:
         assert "mask (mine.py:31)" in verdict.title
         assert "collate_fn" in verdict.next_step
         assert "look at mask (mine.py:31)" in verdict.next_step
+
+    def test_a_sampler_that_computes_is_named_with_what_helps_a_sampler(self):
+        """Workers cannot draw for it."""
+        draws = "BalancedSampler.__iter__ (mine.py:31)"
+        named = loop_code(a_flame((None, draws, 60)))
+        sampler = known(work={("main process", "main"): 1.0}, load=0.4, use={"loop_cpu": 0.9})
+
+        verdict = judge(replace(sampler, loop_code=named))[0]
+
+        assert draws in verdict.title
+        assert "draw indices beforehand or with arrays" in verdict.next_step
 
     def test_a_healthy_loop_that_computes_all_the_time_is_told_where(self):
         """It may be the model, or not: nothing is blamed, and the function is named."""

@@ -138,9 +138,9 @@ CALLS: Final = (
     ),
     Call(
         "pandas",
-        "pandas looks values up one by one",
-        "take the columns out as NumPy arrays once, in __init__ (frame['x'].to_numpy()), and index "
-        "those",
+        "pandas looks up or computes a few values at a time",
+        "do what is the same each time once, in __init__, and take the columns out there as NumPy "
+        "arrays (frame['x'].to_numpy()), to index those",
         r"pandas/.*",
         r"\.(iloc|loc|iat|iterrows|itertuples)\b",
     ),
@@ -401,7 +401,8 @@ def _waits_at_lock(stack: str) -> bool:
 
 def _described(named: StackFunction, hits: Counter[str], share: float) -> OwnCode:
     """What the function does, and in which lines."""
-    lines, calls, called = Counter[int](), Counter[Call](), Counter[str]()
+    lines, calls = Counter[int](), Counter[Call]()
+    called, depth = Counter[StackFunction](), Counter[StackFunction]()
     for stack, many in hits.items():
         texts = stack.split(";")
         at = max((i for i, text in enumerate(texts) if frame(text) == named), default=None)
@@ -410,16 +411,18 @@ def _described(named: StackFunction, hits: Counter[str], share: float) -> OwnCod
         line = _line(texts[at])
         lines[line] += many
         calls[_call(named.file, line, texts[at + 1 :])] += many
-        below = next((one for one in map(frame, texts[at + 1 :]) if package(one)), None)
-        called[f"{package(below)}.{below.function}" if below else ""] += many
+        for place, one in enumerate(dict.fromkeys(map(frame, texts[at + 1 :]))):
+            called[one] += many if package(one) else 0
+            depth[one] = max(depth[one], place)
     whole = lines.total()
     most = [line for line, many in lines.most_common(_MOST_LINES) if many >= _A_LINE * whole]
     shown = tuple(sorted(most or [lines.most_common(1)[0][0]]))
     kinds = (call for call, many in calls.most_common() if many >= _SHOWS * whole)
     call = next((one for one in kinds if one is not OTHER), OTHER)
-    most_called, many = called.most_common(1)[0]
-    is_most = many >= _HOLDS * whole
-    return OwnCode(named.function, named.file, shown, share, call, most_called if is_most else "")
+    holders = [one for one, many in called.items() if many >= _HOLDS * whole]
+    deepest = max(holders, key=lambda one: depth[one], default=None)
+    inner = f"{package(deepest)}.{deepest.function}" if deepest else ""
+    return OwnCode(named.function, named.file, shown, share, call, inner)
 
 
 def _line(text: str) -> int:

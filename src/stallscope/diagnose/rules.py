@@ -631,8 +631,9 @@ def _of_the_loop(  # noqa: PLR0913 - the fields of a finding
     """What the training process does itself; stacks of it say in which function, and what helps."""
     own, line = facts.loop_code, loop_line(facts)
     if own is not None and line:
-        what += f", {share(facts.loop_code_share)} of it computing in {line}: {own.does}"
-        helps = IN_WORKERS if own.call is OTHER else f"{own.call.remedy}; {IN_WORKERS}"
+        what += f"; {share(own.share)} of what it computes is in {line}: {own.does}"
+        helps = helps if helps is _SAMPLERS else IN_WORKERS
+        helps = helps if own.call is OTHER else f"{own.call.remedy}; {helps}"
     return finding(
         causes.MAIN_PROCESS,
         facts,
