@@ -51,14 +51,20 @@ class TestQuestions:
         sampler = known(work={("main process", "main"): 1.0}, load=0.4)
 
         assert verdict.LOOP_STACKS == asked(healthy)
+        alone = replace(healthy, setup=replace(healthy.setup, num_workers=0))
+        assert verdict.LOOP_STACKS == asked(alone)
         assert verdict.LOOP_STACKS == asked(sampler)
         assert verdict.LOOP_STACKS != asked(known(stalled=0.01, load=0.4, **step))
         model = replace(healthy, model_share=0.9, own_parts={"step": 0.05})
         assert verdict.LOOP_STACKS != asked(model)
 
     def test_without_workers_the_main_process_asks_for_its_line(self):
-        """What it makes batches with is what is to be changed, beside workers."""
-        assert verdict.STACKS == asked(known(setup={"num_workers": 0}))
+        """What it makes batches with is what is to be changed, beside workers; or its own part."""
+        alone = known(setup={"num_workers": 0})
+        busy = replace(alone, own_parts={"logging": 0.9}, model_share=0.1)
+
+        assert verdict.STACKS == asked(alone)
+        assert verdict.LOOP_STACKS == asked(busy)
 
     def test_waiting_asks_whether_it_is_shared(self):
         """Storage, a lock and a full pipe look alike until one worker runs alone."""

@@ -170,6 +170,14 @@ LEAK = replace(COPIES, copied_share=0.0, end_bytes=None, left_s=4 * 3600.0, limi
 
 
 class TestMemoryGrowth:
+    def test_other_processes_do_not_hide_that_memory_grows(self):
+        """Without them the loop would hardly wait; its workers grow all the same."""
+        crowd = {"worker_cpu": 0.3, "queued_share": 0.6}
+        crowded = known(load=1.2, use=crowd, others_share=0.7, memory_growth=COPIES)
+
+        assert "memory-growth" == judge(crowded)[0].code
+        assert "inconclusive" == judge(replace(crowded, memory_growth=None))[0].code
+
     def test_a_healthy_loop_whose_workers_grow_is_told_so(self):
         """No stall, and 40 MB a second: the pages of Python objects are copied."""
         found = judge(known(**CALM, memory_growth=COPIES))[0]

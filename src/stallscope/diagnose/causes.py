@@ -305,8 +305,9 @@ KNOWN: Final = {
     ),
     "one-transform": KnownCause(
         "one op, or a function of the dataset's own code, holds most of the work",
-        "NumPy arrays in place of DataFrame.iloc (7 times); a file loaded once, not per sample",
-        "braindecode #89, torchgeo #1754, #1253",
+        "NumPy arrays in place of DataFrame.iloc (7 times); a file loaded once, not per sample; "
+        "filters, filtered pairs, resampled slices kept in place of being made each time",
+        "braindecode #89, torchgeo #1754, #1253, wav2aug #5, schnetpack #458, ivadomed #276",
     ),
     "transforms": KnownCause(
         "many ops, none of which holds most of it",
@@ -353,7 +354,9 @@ KNOWN: Final = {
     ),
     "main-process": KnownCause(
         "the loop itself computes: loading without workers, logging, a sampler",
-        "workers; logging less often; indices drawn beforehand",
+        "workers; logging less often; indices drawn beforehand; masks drawn by the workers, not in "
+        "the step (1.5 to 2 times)",
+        "olmoearth_pretrain #467, fastai #2516",
     ),
     "too-little-prefetch": KnownCause(
         "workers keep up on average, and single batches come late",
@@ -370,7 +373,9 @@ KNOWN: Final = {
     ),
     "start-up": KnownCause(
         "every epoch begins with a wait for new workers",
-        "persistent_workers=True; less to do at import and in worker_init_fn",
+        "persistent_workers=True; less to do at import and in worker_init_fn; one iterator in "
+        "place of next(iter(loader)) in each step (2 to 3 times)",
+        "continuous-thought-machines #19",
     ),
     "copy": KnownCause(
         "copies to the device, or to pinned memory, take long",

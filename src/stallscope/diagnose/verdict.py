@@ -294,7 +294,8 @@ def rank_findings(facts: Facts, found: Found) -> Finding | None:
         why = f"nothing that was recorded explains {share(unexplained)} of the stalls"
         return inconclusive(facts, why, "ss.stage('...') around your own code names it")
     if facts.others_share >= OTHERS and _is_left(facts) < HARDLY:
-        return _disturbed(facts)
+        # Memory grows as it does, whoever has the cores
+        return found.get(causes.MEMORY_GROWS) or _disturbed(facts)
     verdict = first(causes.MEMORY_PRESSURE, causes.SHM, causes.IDLE_WORKERS)
     verdict = verdict or first(causes.REPEATED_WORK, causes.FEW_CORES) or _of_parts(facts, found)
     verdict = verdict or first(causes.SLOW_WORKER, causes.SLOW_SAMPLES, causes.OVERSUBSCRIPTION)
@@ -409,13 +410,16 @@ def _may_be_slowed(facts: Facts) -> bool:
 
 def _is_for_the_loop(facts: Facts, verdict: Finding) -> bool:
     """Whether it is the loop's own process that takes the time, in code that can be named."""
-    is_timer = facts.setup.simulated and verdict.cause == causes.HEALTHY
-    if not facts.setup.num_workers or is_timer:
-        return False
+    if verdict.cause != causes.HEALTHY:
+        return verdict.cause == causes.MAIN_PROCESS and not _makes_batches_here(verdict)
     # Where the model is known, the step is what is left of it
     computes = min(facts.use.loop_cpu or 0.0, facts.own_parts.get("step", 0.0))
-    is_open = verdict.cause == causes.HEALTHY and computes >= thresholds.OWN_PART
-    return is_open or verdict.cause == causes.MAIN_PROCESS
+    return computes >= thresholds.OWN_PART and not facts.setup.simulated
+
+
+def _makes_batches_here(verdict: Finding) -> bool:
+    """Whether it is about a process that makes its batches itself."""
+    return verdict.cause == causes.MAIN_PROCESS and "num_workers_count" in verdict.evidence
 
 
 def _may_be_smaller(facts: Facts, verdict: Finding) -> bool:
@@ -463,8 +467,8 @@ def next_question(
     if facts.is_shared or unseen:
         possible.append(Question(WAITING_STACKS, "what do the workers wait for, and where?"))
     no_image = verdict.cause == causes.DECODE and facts.megapixels is None
-    here = verdict.cause == causes.MAIN_PROCESS and not facts.setup.num_workers
-    if verdict.cause in _HAS_LINES or no_image or here:  # sooner than a ladder is
+    has_lines = verdict.cause in _HAS_LINES or _makes_batches_here(verdict)
+    if has_lines or no_image:  # sooner than a ladder is
         possible.append(Question(STACKS, "which line of the code is it?"))
     if _is_for_the_loop(facts, verdict):
         possible.append(Question(LOOP_STACKS, "what does the training process compute itself?"))
