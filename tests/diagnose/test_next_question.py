@@ -80,8 +80,9 @@ class TestQuestions:
         """Of workers that leave out what they have made, one alone computes half as long."""
         stream = known(setup={"streams": True})
 
-        assert verdict.ONE_WORKER == asked(stream)
-        assert verdict.ONE_WORKER != asked(known())
+        assert verdict.STACKS == asked(stream)
+        assert verdict.ONE_WORKER == asked(stream, verdict.STACKS)
+        assert verdict.ONE_WORKER != asked(known(), verdict.STACKS)
 
     def test_what_is_shared_asks_for_stacks_of_those_that_wait(self):
         """A lock shows in the stacks of workers that wait."""

@@ -294,8 +294,7 @@ def rank_findings(facts: Facts, found: Found) -> Finding | None:
         why = f"nothing that was recorded explains {share(unexplained)} of the stalls"
         return inconclusive(facts, why, "ss.stage('...') around your own code names it")
     if facts.others_share >= OTHERS and _is_left(facts) < HARDLY:
-        # Memory grows as it does, whoever has the cores
-        return found.get(causes.MEMORY_GROWS) or _disturbed(facts)
+        return _disturbed(facts, found)
     verdict = first(causes.MEMORY_PRESSURE, causes.SHM, causes.IDLE_WORKERS)
     verdict = verdict or first(causes.REPEATED_WORK, causes.FEW_CORES) or _of_parts(facts, found)
     verdict = verdict or first(causes.SLOW_WORKER, causes.SLOW_SAMPLES, causes.OVERSUBSCRIPTION)
@@ -335,7 +334,7 @@ def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
         return None  # what uses the cores comes first
     if facts.others_share < OTHERS:  # they are in each other's way, and keep up
         return found.get(causes.TOO_LITTLE_PREFETCH)
-    return _disturbed(facts)
+    return _disturbed(facts, found)
 
 
 def _varies_with_cores(facts: Facts) -> bool:
@@ -361,8 +360,10 @@ def _is_left(facts: Facts) -> float:
     return max(left, behind, here / (1 - facts.stall_share + here) if here else 0.0)
 
 
-def _disturbed(facts: Facts) -> Finding:
-    """That the loop waits because other processes have the cores."""
+def _disturbed(facts: Facts, found: Found) -> Finding:
+    """That the loop waits because other processes have the cores; memory grows whoever has them."""
+    if causes.MEMORY_GROWS in found:
+        return found[causes.MEMORY_GROWS]
     queued = facts.use.queued_share or 0.0
     why = (
         f"other processes have {share(facts.others_share)} of the cores, and without them the "
@@ -461,8 +462,6 @@ def next_question(
         and waits >= thresholds.WAITS_FOR_EACH_OTHER
     ):
         possible.append(Question(ONE_WORKER, "do the workers wait for something that they share?"))
-    if facts.setup.streams and facts.setup.num_workers > 1 and verdict.cause in _BY_ONE_WORKER:
-        possible.append(Question(ONE_WORKER, "does each worker do the work of all?"))
     unseen = verdict.cause == causes.STORAGE_LATENCY and rules.is_unseen(facts)
     if facts.is_shared or unseen:
         possible.append(Question(WAITING_STACKS, "what do the workers wait for, and where?"))
@@ -470,6 +469,8 @@ def next_question(
     has_lines = verdict.cause in _HAS_LINES or _makes_batches_here(verdict)
     if has_lines or no_image:  # sooner than a ladder is
         possible.append(Question(STACKS, "which line of the code is it?"))
+    if facts.setup.streams and facts.setup.num_workers > 1 and verdict.cause in _BY_ONE_WORKER:
+        possible.append(Question(ONE_WORKER, "does each worker do the work of all?"))
     if _is_for_the_loop(facts, verdict):
         possible.append(Question(LOOP_STACKS, "what does the training process compute itself?"))
     if _may_be_smaller(facts, verdict):
