@@ -11,7 +11,7 @@ from stallscope.charts.bars import Strip, StripPiece
 from stallscope.charts.sheet import FAINT, ROOM, RULE, TEXT_SIZE, Sheet, styled, wrapped
 from stallscope.diagnose.accounting import STALL
 from stallscope.diagnose.causes import INCONCLUSIVE
-from stallscope.diagnose.text import NOT_TESTED, all_words, ended, headline, measured, notes_of
+from stallscope.diagnose.text import NOT_TESTED, all_words, ended, headline, measured
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import share
 
@@ -37,8 +37,11 @@ def figure(diagnosis: Diagnosis) -> Sheet:
     height = sum(_height(*lines) for lines in texts)
     hidden = len(findings) - MOST
     more = [f"not drawn: {hidden} more findings"] if hidden > 0 else []
-    notes = [measured(diagnosis), *more, *notes_of(diagnosis)]
-    made = Sheet(headline(diagnosis), notes, [*(bar.height + 0.2 for bar in bars), height])
+    made = Sheet(
+        headline(diagnosis),
+        [measured(diagnosis), *more],
+        [*(bar.height + 0.2 for bar in bars), height],
+    )
     for bar in bars:
         bar.fill(made.parts[0])
         made.parts[0].set_axis_off()
