@@ -65,3 +65,18 @@ def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
     lab.page.wait_for_function(
         "name => window.jupyterapp.shell.currentWidget?.context?.path === name", arg=wanted
     )
+
+
+def test_a_watched_training_and_its_comparison(lab):
+    """Run All works twice in a row, in both themes; one training is compared with another."""
+    lab.open("09_watch_and_compare.ipynb")
+
+    for theme, called in THEMES.items():
+        lab.theme(called)
+        assert lab.run_all() == []
+
+        compared = lab.page.locator(".stallscope-comparison").last
+        assert "samples a second" in compared.inner_text()
+        lab.shot(f"09_watch_and_compare-{theme}-answer", compared)
+        for number, picture in enumerate(lab.pictures()):
+            lab.shot(f"09_watch_and_compare-{theme}-picture-{number}", picture)

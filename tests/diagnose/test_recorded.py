@@ -32,6 +32,12 @@ class TestARun:
         """A training with a quick loader is told so."""
         assert "healthy" == ss.diagnose(quick()).verdict.code
 
+    def test_what_a_script_computes_may_be_its_model(self):
+        """Where only backward passes are seen, the rest of the step is no code beside the model."""
+        using = {"step": 40.0, "backward": 40.0, "optimizer": 2.0}
+
+        assert "healthy" == ss.diagnose(quick(using=using)).verdict.code
+
     def test_from_its_folder(self, tmp_path):
         """A saved run says the same, and its verdict can be saved in turn."""
         slow().save(tmp_path / "run")

@@ -260,6 +260,7 @@ class TestNoRoom:
 
 @pytest.mark.slow
 class TestInterrupts:
+    @pytest.mark.thorough
     def test_at_any_moment_nothing_is_left(self):
         """Ctrl-C while starting, running or ending: every one of them leaves everything clean."""
         assert (12, 12) == interrupts(12, seed=3)

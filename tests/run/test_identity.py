@@ -136,14 +136,14 @@ class TestInstrumented:
 
         check(kind, workers, number, given=given, **how)
 
-    @pytest.mark.slow
+    @pytest.mark.thorough
     @pytest.mark.parametrize(
         ("method", "kind", "given"),
         [
             ("spawn", "shuffled", True),
-            pytest.param("spawn", "stream", False, marks=pytest.mark.thorough),
-            pytest.param("forkserver", "weighted", True, marks=pytest.mark.thorough),
-            pytest.param("forkserver", "no batches", False, marks=pytest.mark.thorough),
+            ("spawn", "stream", False),
+            ("forkserver", "weighted", True),
+            ("forkserver", "no batches", False),
         ],
     )
     def test_with_fresh_workers(self, method, kind, given):

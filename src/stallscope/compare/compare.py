@@ -320,28 +320,38 @@ def _batch_size(run: Run) -> int | None:
 def _changes(first: _Blocks, later: _Blocks) -> Iterator[tuple[Any, ...]]:
     """Rows of `CHANGES` without the run."""
     whole_s = float(first.loop_s.mean())
-    drift = _DRIFT + max(first.others_share, later.others_share)
-    yield _change(SPEED, "loop", first.speed, later.speed, drift / whole_s)
-    yield _change(STALLS, "stall", first.stalled, later.stalled, drift)
-    yield _change(LOOP, "loop", first.loop_s, later.loop_s, drift * whole_s)
+    noise = max(first.others_share, later.others_share)
+    yield _change(SPEED, "loop", first.speed, later.speed, _DRIFT / whole_s, noise)
+    yield _change(STALLS, "stall", first.stalled, later.stalled, _DRIFT, noise)
+    yield _change(LOOP, "loop", first.loop_s, later.loop_s, _DRIFT * whole_s, noise)
     for part in dict.fromkeys([*first.loop, *later.loop]):
         a_s, b_s = first.of(part), later.of(part)
         if max(a_s.mean(), b_s.mean()) >= _SMALLEST * whole_s:
-            yield _change(f"{part[0]}_s", part[1], a_s, b_s, drift * whole_s)
+            yield _change(f"{part[0]}_s", part[1], a_s, b_s, _DRIFT * whole_s, noise)
     none = np.zeros(1)
     made_s = sum(float(one.mean()) for one in first.workers.values())
     for part in dict.fromkeys([*first.workers, *later.workers]):
         a_s, b_s = first.workers.get(part, none), later.workers.get(part, none)
         if max(a_s.mean(), b_s.mean()) >= _SMALLEST * made_s:
-            yield _change(f"workers/{part[0]}_s", part[1], a_s, b_s, drift * made_s)
+            yield _change(f"workers/{part[0]}_s", part[1], a_s, b_s, _DRIFT * made_s, noise)
 
 
-def _change(
-    measure: str, kind: str, before: np.ndarray, after: np.ndarray, drift: float
+def _change(  # noqa: PLR0913, PLR0917 - one row
+    measure: str, kind: str, before: np.ndarray, after: np.ndarray, drift: float, noise: float
 ) -> tuple[Any, ...]:
-    """Compare one measure; `drift` is what a machine may move it by."""
+    """Compare one measure.
+
+    Args:
+        measure: its name.
+        kind: of its stage.
+        before: its value in each block of the first run.
+        after: the same of the later one.
+        drift: what a machine may move it by, in its own unit.
+        noise: by what share (0 to 1) of itself other processes may have moved it.
+    """
     first, later = float(before.mean()), float(after.mean())
     change = later - first
+    drift = max(drift, noise * max(first, later))
     sizes = [len(one) for one in (before, after) if one.any()]
     if min(sizes, default=0) < _FEWEST:
         return measure, kind, first, later, change, None, None, False
@@ -401,7 +411,7 @@ def _notes(names: tuple[str, ...], blocks: list[_Blocks]) -> Iterator[str]:
         if one.others_share >= OTHERS
     ]
     if busy:
-        yield f"other processes had cores ({', '.join(busy)}): a change has to be larger than that"
+        yield f"other processes had cores ({', '.join(busy)}): small changes may be theirs"
     of = count(len(blocks[0].samples), "block")
     yield (
         f"the runs were not made next to each other: changes below {share(_DRIFT)} of what a "

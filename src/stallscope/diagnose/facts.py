@@ -31,6 +31,7 @@ from stallscope.stages import (
     H2D,
     OPTIMIZER,
     SEND,
+    STEP,
     WORK_KINDS,
 )
 from stallscope.stalls.causes import slow_sample_limit
@@ -65,8 +66,6 @@ _WAITED_S: Final = pl.sum_horizontal("wait_s", "restart_s") - pl.col("hidden_s")
 """What a step's wait costs at most."""
 _OF_BATCHES: Final = frozenset({COLLATE.name, SEND.name})
 _MODEL: Final = (FORWARD.name, BACKWARD.name, OPTIMIZER.name)
-_NOT_OWN: Final = (*_MODEL, END_OF_EPOCH.name)
-"""The end of an epoch is where workers end: it belongs to their starting anew."""
 
 
 @dataclass(frozen=True)
@@ -653,6 +652,9 @@ def facts(run: Run, setup: Setup) -> Facts:
     waits = run.patterns().filter(pl.col("side") == "wait", pl.col("chance").is_not_null())
     named = waits.unique("pattern", keep="first", maintain_order=True)
     own = _parts_of_step(run, time)
+    # In somebody's own script backward passes are seen, forward ones lie in the rest of the step
+    model = (*_MODEL, STEP.name) if BACKWARD.name in own and FORWARD.name not in own else _MODEL
+    not_own = (*model, END_OF_EPOCH.name)  # where workers end: it belongs to their starting anew
     resources = find_saturated(run)
     waited_s = waiting_s(run, used)
     extra = _extra_threads(run, used, made)
@@ -672,10 +674,10 @@ def facts(run: Run, setup: Setup) -> Facts:
         others_share=others,
         patterns=dict(waits.group_by("pattern").agg(pl.col("share").sum()).iter_rows()),
         titles=dict(named.select("pattern", "title").iter_rows()),
-        own_parts={name: part for name, part in own.items() if name not in _NOT_OWN},
+        own_parts={name: part for name, part in own.items() if name not in not_own},
         device_busy_share=_device_share(run, time),
         device_copy_share=_device_share(run, time, H2D.kind),
-        model_share=sum(own.get(name, 0.0) for name in _MODEL),
+        model_share=sum(own.get(name, 0.0) for name in model),
         stage_s=dict(run.stages().reverse().select("stage", "p50_s").iter_rows()),
         calls=_calls(run),
         whole_batches=_whole_batches(run),
