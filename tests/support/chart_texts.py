@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 
@@ -27,7 +28,7 @@ def _undrawn(ax):
 
 
 def boxes(figure):
-    renderer = figure.canvas.get_renderer()
+    renderer = FigureCanvasAgg(figure).get_renderer()  # one drawn apart comes without it
     return [
         (text.get_text(), text.get_window_extent(renderer).padded(-1)) for text in texts(figure)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.build_ladder import a_ladder
-from support.chart_texts import check_texts
+from support.chart_texts import check_texts, texts
 
 import stallscope as ss
 from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED, RUNGS, TRANSFORMED, WARM
@@ -23,6 +23,11 @@ LADDERS = {
     "one": a_ladder({AS_IT_IS: 400.0}, laps=1, steps=1),
     "none": a_ladder({}),
     "alike": a_ladder(dict.fromkeys(FULL, 0.1)),
+    "alike on a simulated device": a_ladder(
+        dict.fromkeys(RUNGS, 0.1),
+        simulated_step_s=0.1,
+        device="simulated device behind the host",
+    ),
 }
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -31,6 +36,16 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 def test_every_text_of_the_picture_has_a_place_of_its_own(name):
     """No text leaves the sheet, and none lies on another."""
     check_texts(LADDERS[name].plot())
+
+
+def test_no_word_under_a_bar_is_broken():
+    """Also where there are seven of them; and the device is not denied."""
+    figure = LADDERS["alike on a simulated device"].plot()
+    under = [text.get_text() for text in texts(figure) if "without" in text.get_text()]
+
+    assert 6 == len(under)
+    assert all("distinguishable" in text for text in under)
+    assert any("a timer of 100 ms on a simulated device" in note for note in figure.notes)
 
 
 @pytest.mark.parametrize("name", LADDERS)

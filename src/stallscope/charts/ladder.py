@@ -53,6 +53,8 @@ _KIND: Final = {
 }
 """Whose colour a removed cost has."""
 _BAR: Final = "#5B666E"
+_UNCLEAR: Final = "distinguishable"
+"""The longest word under a bar, which no line breaks."""
 _WIDTH: Final = 0.56
 _LINE: Final = 0.165
 """Height of a line under a bar, inches."""
@@ -64,7 +66,7 @@ def figure(ladder: Ladder) -> Sheet:
     rows = ladder.table().filter(pl.col("samples_per_s").is_not_null())
     if rows.is_empty():
         return Sheet(sentence(ladder), notes_of(ladder))
-    room = 104 // rows.height
+    room = max(104 // rows.height, len(_UNCLEAR))
     names = [textwrap.fill(rung, room) for rung in rows["rung"]]
     gains = {row["rung"]: row for row in ladder.gains().to_dicts()}
     removed = [_removed(gains.get(rung), room) for rung in rows["rung"]]
@@ -87,7 +89,7 @@ def _removed(gain: dict[str, Any] | None, room: int) -> tuple[list[str], str]:
         return [], ""
     lines = textwrap.wrap(f"without {gain['removes']}", room)
     if not gain["distinguishable"]:
-        return [*lines, *textwrap.wrap("not distinguishable", room)], ""
+        return [*lines, *textwrap.wrap(f"not {_UNCLEAR}", room)], ""
     ends = f"[{gain['factor_low']:.2f}, {gain['factor_high']:.2f}]"
     return lines, f"{times(gain['factor'])} {ends}"
 

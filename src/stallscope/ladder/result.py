@@ -321,7 +321,9 @@ def notes_of(ladder: Ladder) -> list[str]:
     told = ladder.circumstances
     said = [f"computed by: {told.device}"]
     if told.simulated_step_s is not None:
-        said = [f"the step is simulated: a timer of {seconds(told.simulated_step_s)}, no device"]
+        behind = told.device.startswith("simulated device")
+        where = f" on a {told.device}" if behind else ", no device"
+        said = [f"the step is simulated: a timer of {seconds(told.simulated_step_s)}{where}"]
     elif not told.has_step:
         said = ["no step was given: how busy a device could be is unknown"]
     missing = ladder.table().filter(pl.col("why_not").is_not_null())
