@@ -41,7 +41,7 @@ LAYERS = {
         "cv2 line_profiler numpy polars psutil PIL torch torchvision tqdm typing_extensions:types",
     ),
     "diagnose": (
-        "diagnose compare",
+        "diagnose compare tune",
         "words hooks loops run verbs",
         "numpy polars psutil torch tqdm",
     ),

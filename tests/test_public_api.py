@@ -9,18 +9,9 @@ import stallscope
 
 NAMES = [
     *("Comparison", "Diagnosis", "Experiments", "Flame", "Ladder", "Lines", "Orders", "Run"),
-    *(
-        "StallscopeError",
-        "Target",
-        "compare",
-        "diagnose",
-        "experiments",
-        "flame",
-        "instrumented",
-        "ladder",
-        "lines",
-    ),
-    *("load", "orders", "record", "simulated_step", "stage", "target"),
+    *("StallscopeError", "Target", "Tuning"),
+    *("compare", "diagnose", "experiments", "flame", "instrumented", "ladder", "lines", "load"),
+    *("orders", "record", "simulated_step", "stage", "target", "tune"),
 ]
 
 

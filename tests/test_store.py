@@ -21,6 +21,7 @@ BUILT = {
     "orders": ("orders", "orders_not_measured"),
     "lines": ("lines", "lines_without_source"),
     "experiments": ("experiments", "experiments_of_nothing"),
+    "tuning": ("tuning", "tuning_as_it_is", "tuning_not_measured"),
     "diagnosis": ("diagnosis", "diagnosis_healthy", "diagnosis_inconclusive"),
 }
 EACH = [(kind, name) for kind, names in BUILT.items() for name in names]
@@ -264,7 +265,8 @@ class TestSaving:
         built("diagnosis").save(tmp_path)
         built("diagnosis_inconclusive").save(tmp_path)
 
-        assert {"diagnosis.json", "spent.parquet", "accounts.parquet"} == set(everything(tmp_path))
+        kept = {f"{table}.parquet" for table in ("spent", "accounts", "fixes")}
+        assert {"diagnosis.json", *kept} == set(everything(tmp_path))
 
     def test_not_over_another_kind(self, kind, saved):
         """A run's folder is no place for a ladder."""

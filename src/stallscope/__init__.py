@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from stallscope.run.record import instrumented, record
     from stallscope.run.result import Run
     from stallscope.targets.target import Target, simulated_step, target
+    from stallscope.tune.result import Tuning
+    from stallscope.tune.tune import tune
 
 
 _HOMES = {
@@ -55,6 +57,7 @@ _HOMES = {
     "Run": "stallscope.run.result",
     "StallscopeError": "stallscope.errors",
     "Target": "stallscope.targets.target",
+    "Tuning": "stallscope.tune.result",
     "compare": "stallscope.compare.compare",
     "diagnose": "stallscope.diagnose.diagnose",
     "experiments": "stallscope.experiments.experiments",
@@ -68,6 +71,7 @@ _HOMES = {
     "simulated_step": "stallscope.targets.target",
     "stage": "stallscope.hooks.training_step",
     "target": "stallscope.targets.target",
+    "tune": "stallscope.tune.tune",
 }
 
 __all__ = [
@@ -81,6 +85,7 @@ __all__ = [
     "Run",
     "StallscopeError",
     "Target",
+    "Tuning",
     "compare",
     "diagnose",
     "experiments",
@@ -94,6 +99,7 @@ __all__ = [
     "simulated_step",
     "stage",
     "target",
+    "tune",
 ]
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     Schema = dict[str, PolarsDataType]
 
-KINDS: Final = ("run", "ladder", "flame", "orders", "lines", "experiments", "diagnosis")
+KINDS: Final = ("run", "ladder", "flame", "orders", "lines", "experiments", "diagnosis", "tuning")
 """Everything that can be saved; each is the class of that name in the package."""
 
 _LARGEST: Final = 1 << 53

@@ -24,7 +24,8 @@ _NOT_RUN = f"""() => {_CURRENT}.content.model.sharedModel.cells.map(cell => cell
     .filter(cell => cell.cell_type === 'code' && cell.source.length && !cell.execution_count)
     .length"""
 _ANSWERS = ", ".join(
-    f".stallscope-{name}" for name in ("diagnosis", "run", "ladder", "lines", "experiments")
+    f".stallscope-{name}"
+    for name in ("diagnosis", "run", "ladder", "lines", "experiments", "tuning")
 )
 _PICTURES = ".jp-OutputArea-output img, .jp-OutputArea-output svg, .jp-OutputArea-output canvas"
 

@@ -14,6 +14,7 @@ import pytest
 from support import trace_format
 from support.build_diagnosis import DECODE, HEALTHY, UNKNOWN, a_diagnosis
 from support.build_notebook import NAME, install
+from support.build_tuning import a_full_tuning
 from support.virtual_loop import a_loop
 from typer.testing import CliRunner
 
@@ -21,10 +22,11 @@ import stallscope
 from stallscope import cli, files
 from stallscope.cli import measure, output
 from stallscope.diagnose import diagnose as diagnose_module
+from stallscope.tune import tune as tune_module
 
 COMMANDS = (
     *("compare", "diagnose", "flame", "lab", "lines", "notebooks", "orders", "record", "run"),
-    *("show", "trace"),
+    *("show", "trace", "tune"),
 )
 SOURCE = Path(stallscope.__file__).parents[1]
 LOADERS = '''
@@ -225,6 +227,43 @@ class TestNotebooks:
 
         assert asked["args"] == (here / "y", here / "y" / NAME)
         assert (asked["browser"], asked["port"]) == (False, 8890)
+
+
+class TestTune:
+    @pytest.fixture
+    def asked(self, monkeypatch):
+        """What was asked for; the measuring is tested elsewhere."""
+        asked = {}
+
+        def tune(target, **named):
+            asked.update(named, target=target)
+            return a_full_tuning()
+
+        monkeypatch.setattr(tune_module, "tune", tune)
+        return asked
+
+    def test_prints_the_answer_and_the_settings(self, here, asked):
+        """With the step that is simulated."""
+        result = CliRunner().invoke(
+            cli.app, ["tune", "mine:good", "--step", "0.1", "--budget", "9"]
+        )
+
+        assert "num_workers=4 gives 1.9× as many samples" in result.stdout
+        assert (9, 0.1) == (asked["budget_s"], asked["target"].simulated_step_s)
+
+    def test_prints_the_line_alone(self, here, asked):
+        """To be piped into an editor."""
+        result = CliRunner().invoke(cli.app, ["tune", "mine:good", "--apply-code"])
+
+        assert "DataLoader(..., num_workers=4)\n" == result.stdout
+
+    def test_prints_json(self, here, asked):
+        """The answer, the best setting and all others."""
+        found = json.loads(CliRunner().invoke(cli.app, ["tune", "mine:good", "--json"]).stdout)
+
+        assert (4, "recommended") == (found["best"]["num_workers"], found["best"]["status"])
+        assert len(found["settings"]) == a_full_tuning().trials.height
+        assert "DataLoader(..., num_workers=4)" == found["code"]
 
 
 class TestDiagnose:

@@ -19,6 +19,7 @@ from support.build_ladder import RUNGS, a_ladder
 from support.build_lines import some_lines
 from support.build_orders import PlannedBench, some_orders
 from support.build_run import a_run, resources_of, steps_of
+from support.build_tuning import HERE, NOW, a_full_tuning, a_tuning
 from support.virtual_loop import a_loop, together
 
 import stallscope as ss
@@ -120,6 +121,9 @@ BUILT: dict[str, Callable[[], Any]] = {
     "orders": lambda: some_orders(bench=PlannedBench()),
     "orders_not_measured": lambda: some_orders(measured=()),
     "orders_without_gain": lambda: some_orders(others=(), orders=((0, 1, 2, 3, 4),), measured=(0,)),
+    "tuning": a_full_tuning,
+    "tuning_as_it_is": lambda: a_tuning({NOW: [200, 201, 199], HERE: [90, 91, 89]}),
+    "tuning_not_measured": a_tuning,
     "lines": some_lines,
     "lines_without_source": lambda: some_lines(why_not="it is written in C"),
     "experiments": lambda: some_experiments(notes=("put back after the measurement: ResNet",)),
@@ -131,7 +135,17 @@ BUILT: dict[str, Callable[[], Any]] = {
 }
 """How each result is built."""
 
-EACH_KIND = ("run", "ladder", "flame", "difference", "orders", "lines", "experiments", "diagnosis")
+EACH_KIND = (
+    "run",
+    "ladder",
+    "flame",
+    "difference",
+    "orders",
+    "lines",
+    "experiments",
+    "diagnosis",
+    "tuning",
+)
 """Of these, one of a class."""
 
 

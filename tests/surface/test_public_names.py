@@ -24,6 +24,8 @@ PARTS = {
     "orders.circumstances": lambda: built("orders").circumstances,
     "orders.rest": lambda: built("orders").rest,
     "orders.counts": lambda: built("orders").counts,
+    "tuning.circumstances": lambda: built("tuning").circumstances,
+    "tuning.setting": lambda: built("tuning").setting(0),
     "lines.circumstances": lambda: built("lines").circumstances,
     "lines.cost": lambda: built("lines").cost(),
     "experiments.circumstances": lambda: built("experiments").circumstances,

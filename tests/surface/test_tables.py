@@ -16,6 +16,7 @@ METHODS = {
     "flame": {"table", "stacks"},
     "difference": {"table"},
     "orders": {"table"},
+    "tuning": {"table", "settings"},
     "lines": {"table"},
     "experiments": {"table", "copies"},
     "diagnosis": {"table"},

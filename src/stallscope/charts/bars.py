@@ -1,13 +1,13 @@
 """Bars with words: one bar of pieces that are a whole, and bars under each other with their names.
 
 A piece has its name and its numbers inside; where it is too narrow, they stand over the bar at the
-end of a line.
+end of a line. And rows of what was predicted beside what was measured.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
@@ -19,12 +19,18 @@ from stallscope.charts.sheet import (
     PAPER,
     ROOM,
     TEXT_SIZE,
+    Sheet,
     draw_interval,
+    fitting,
     hide_rows,
     ink_on,
+    name_rows,
+    styled,
     text_width,
     value_axis,
 )
+from stallscope.stages import COLOURS
+from stallscope.stats import INTERVAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -250,3 +256,57 @@ def draw_bars(
         ax.annotate(
             bar.label, (bar.end, down), xytext=(5, 0), size=TEXT_SIZE, weight="bold", **look
         )
+
+
+_FIT_KEY: Final = (
+    f"filled dot and line: measured, with its {INTERVAL} · open diamond: predicted, thin line: its "
+    "interval"
+)
+
+
+class FitRow(NamedTuple):
+    """Something whose gain was predicted, measured, or both."""
+
+    name: str
+    predicted: float | None
+    """How many times as fast; None where that was not predicted."""
+    measured: float | None = None
+    """The same; None where it was not measured."""
+    measured_ends: tuple[float | None, float | None] = (None, None)
+    """Of the interval."""
+    predicted_ends: tuple[float | None, float | None] = (None, None)
+    """Of the interval."""
+
+
+@styled
+def fit_figure(title: str, note: str, rows: Sequence[FitRow], axis: str) -> Sheet:
+    """Predicted against measured gains, a row each.
+
+    Args:
+        title: the answer, one sentence.
+        note: how they were measured, and what is not shown.
+        rows: at least one, each with a gain at least.
+        axis: what a gain is.
+    """
+    made = Sheet(title, [_FIT_KEY, note], [0.36 * len(rows) + 0.15 + AXIS])
+    (ax,) = made.parts
+    name_rows(ax, [fitting(row.name, 3.4, TEXT_SIZE) for row in rows])
+    numbers = (row[1:3] + row.measured_ends + row.predicted_ends for row in rows)
+    values = [one for row in numbers for one in row if one is not None]
+    low, high = min(1.0, *values), max(1.0, *values)
+    room = 0.06 * ((high - low) or 1.0)
+    value_axis(ax, low - room, high + room, "{:.4g}×".format)
+    ax.set_xlabel(axis)
+    ax.axvline(1.0, color=FAINT, linewidth=1.2, linestyle="--")
+    open_look: dict[str, Any] = {"color": PAPER, "mec": INK, "mew": 1.2, "fillstyle": "none"}
+    full_look: dict[str, Any] = {"color": COLOURS["transform"], "mec": INK, "mew": 0.8}
+    for place, row in enumerate(rows):
+        low_end, high_end = row.predicted_ends
+        if low_end is not None and high_end is not None:
+            ax.plot([low_end, high_end], [place] * 2, color=FAINT, linewidth=0.8, zorder=2)
+        if row.measured is not None:
+            draw_interval(ax, row.measured, place, row.measured_ends, cap=4.0)
+            ax.plot([row.measured], [place], "o", ms=7, zorder=4, **full_look)
+        if row.predicted is not None:
+            ax.plot([row.predicted], [place], "D", ms=9, zorder=5, **open_look)
+    return made

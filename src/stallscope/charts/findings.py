@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 from matplotlib.patches import Rectangle
 
-from stallscope.charts.bars import Strip, StripPiece
+from stallscope.charts.bars import FitRow, Strip, StripPiece, fit_figure
 from stallscope.charts.sheet import FAINT, ROOM, RULE, TEXT_SIZE, Sheet, styled, wrapped
 from stallscope.diagnose.accounting import STALL
 from stallscope.diagnose.causes import INCONCLUSIVE
-from stallscope.diagnose.text import NOT_TESTED, all_words, ended, headline, measured
+from stallscope.diagnose.text import (
+    NOT_TESTED,
+    all_words,
+    ended,
+    fix_rows,
+    headline,
+    measured,
+)
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.units import share
+from stallscope.units import printable, share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,3 +107,30 @@ def _draw(ax: Axes, down: float, found: FindingText, title: list[str], because: 
     down += _BAR + 0.06
     ax.text(0, down, " · ".join(part for part in (found.costs, sure) if part), **look)
     ax.text(0, down + _LINE, "\n".join(because), color=FAINT, **look)
+
+
+def fixes_figure(diagnosis: Diagnosis) -> Sheet:
+    """Draw what would help: predicted, and measured where it was tried."""
+    rows = [row for row in fix_rows(diagnosis) if row["predicted_gain"] or row["gain"]]
+    if not rows:
+        return Sheet("Nothing is known of what would help", [measured(diagnosis)])
+    first = max(rows, key=lambda row: row["gain"] or row["predicted_gain"])
+    how = "gives" if first["gain"] is not None else "should give"
+    factor = first["gain"] or first["predicted_gain"]
+    title = f"{printable(first['fix'], 80)} {how} {factor:.2f}× as many samples a second"
+    fits = [
+        FitRow(
+            row["fix"] if row["measurable"] else f"{row['fix']} (yours)",
+            row["predicted_gain"],
+            row["gain"],
+            (row["gain_low"], row["gain_high"]),
+            (row["predicted_gain_low"], row["predicted_gain_high"]),
+        )
+        for row in rows[:_MOST_FIXES]
+    ]
+    tried = sum(row["gain"] is not None for row in rows)
+    note = f"replayed from the recording · {tried} of {len(rows)} measured (try_fix)"
+    return fit_figure(title, note, fits, "times as many samples a second as with the loop as it is")
+
+
+_MOST_FIXES: Final = 12

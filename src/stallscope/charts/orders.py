@@ -16,7 +16,7 @@ import polars as pl
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter
 
-from stallscope.charts.bars import LabelledBar, bars_height, draw_bars
+from stallscope.charts.bars import FitRow, LabelledBar, bars_height, draw_bars, fit_figure
 from stallscope.charts.sheet import (
     AXIS,
     FAINT,
@@ -31,10 +31,8 @@ from stallscope.charts.sheet import (
     hide_rows,
     ink_on,
     linear_time,
-    name_rows,
     styled,
     text_width,
-    value_axis,
 )
 from stallscope.orders.result import (
     CLOSE,
@@ -278,11 +276,9 @@ def _about(row: dict[str, Any]) -> str:
     return " · ".join(part for part in (goes, settings) if part)
 
 
-_FIT_KEY: Final = f"filled dot and line: measured, with its {INTERVAL} · open diamond: predicted"
 MOST_MEASURED: Final = 15
 
 
-@styled
 def predicted_figure(orders: Orders) -> Sheet:
     """Predicted against measured: for each measured pipeline, how many times as fast it is."""
     rows = [row for row in orders.table().drop_nulls("speedup").to_dicts() if row["trial"] != 0]
@@ -297,25 +293,16 @@ def predicted_figure(orders: Orders) -> Sheet:
     hidden = len(rows) - MOST_MEASURED
     note += f" · not shown: {hidden:,} more" if hidden > 0 else ""
     rows = rows[:MOST_MEASURED]
-    made = Sheet(fit(orders), [_FIT_KEY, note], [0.36 * len(rows) + 0.15 + AXIS])
-    (ax,) = made.parts
-    name_rows(ax, [fitting(printable(row["change"], 150), 3.4, TEXT_SIZE) for row in rows])
-    names = ("speedup", "speedup_low", "speedup_high", "predicted_speedup")
-    values = [row[name] for row in rows for name in names if row[name] is not None]
-    low, high = min(1.0, *values), max(1.0, *values)
-    room = 0.06 * ((high - low) or 1.0)
-    value_axis(ax, low - room, high + room, "{:.4g}×".format)
-    ax.set_xlabel("times as fast as the pipeline as it is")
-    ax.axvline(1.0, color=FAINT, linewidth=1.2, linestyle="--")
-    open_look: dict[str, Any] = {"color": PAPER, "mec": INK, "mew": 1.2, "fillstyle": "none"}
-    full_look: dict[str, Any] = {"color": COLOURS["transform"], "mec": INK, "mew": 0.8}
-    for place, row in enumerate(rows):
-        ends = (row["speedup_low"], row["speedup_high"])
-        draw_interval(ax, row["speedup"], place, ends, cap=4.0)
-        ax.plot([row["speedup"]], [place], "o", ms=7, zorder=4, **full_look)
-        if row["predicted_speedup"] is not None:
-            ax.plot([row["predicted_speedup"]], [place], "D", ms=9, zorder=5, **open_look)
-    return made
+    fits = [
+        FitRow(
+            printable(row["change"], 150),
+            row["predicted_speedup"],
+            row["speedup"],
+            (row["speedup_low"], row["speedup_high"]),
+        )
+        for row in rows
+    ]
+    return fit_figure(fit(orders), note, fits, "times as fast as the pipeline as it is")
 
 
 NO_BENCH: Final = "Only figures are here, not the pipeline: there are no samples to show"

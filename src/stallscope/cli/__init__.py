@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from stallscope.cli.files import compare, lab, notebooks, show, trace
-from stallscope.cli.measure import Script, diagnose, flame, lines, orders, record, run
+from stallscope.cli.measure import Script, diagnose, flame, lines, orders, record, run, tune
 from stallscope.cli.output import print_result, report_errors
 
 app = typer.Typer(
@@ -68,6 +68,7 @@ def _stallscope(
       stallscope record ~/photos           a table of where the time goes
       stallscope lines train:make_loader   which lines of your dataset and transforms take it
       stallscope orders train:make_loader  the fastest order of transforms with the same data
+      stallscope tune train:make_loader    how many workers, and what else to set
       stallscope run train.py --epochs 1   what your script's loop waits for
       stallscope compare before after      what changed from one such run to the next
       stallscope flame 4711                what the workers of a training that runs are doing
@@ -85,3 +86,4 @@ app.command()(orders)
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command()(show)
 app.command()(trace)
+app.command()(tune)

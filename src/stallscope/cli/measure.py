@@ -1,4 +1,4 @@
-"""Commands that measure: `record`, `lines`, `run`, `diagnose`, `orders`, `flame`."""
+"""Commands that measure: `record`, `lines`, `run`, `diagnose`, `tune`, `orders`, `flame`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,14 @@ from stallscope.errors import StallscopeError
 from stallscope.units import count, said_by
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help=f"{FORMS}.")]
+Step = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        help="A simulated training step of S seconds, for a target without a step of its own: "
+        "a timer in place of a device.",
+    ),
+]
 Budget = Annotated[float, typer.Option(metavar="S", min=0, help="Take at most S seconds.")]
 
 
@@ -198,14 +206,7 @@ _ENDS: Final = {"healthy": 0, "inconclusive": 4}
 def diagnose(  # noqa: PLR0913 - the command's options
     target: Target,
     *,
-    step: Annotated[
-        float | None,
-        typer.Option(
-            metavar="S",
-            help="A simulated training step of S seconds, for a target without a step of its own: "
-            "a timer in place of a device.",
-        ),
-    ] = None,
+    step: Step = None,
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="Move each batch there, such as cuda:0.")
     ] = None,
@@ -272,6 +273,51 @@ def _target(spec: str, step_s: float | None) -> object:
     if found.step is not None:
         raise StallscopeError(f"--step {step_s}: {spec!r} brings a step of its own; leave it out")
     return target(found, step=simulated_step(step_s))
+
+
+def tune(
+    target: Target,
+    *,
+    step: Step = None,
+    budget: Budget = 60.0,
+    apply_code: Annotated[
+        bool,
+        typer.Option("--apply-code", help="Print the line with the best setting, and only that."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of text, for programs.")
+    ] = False,
+) -> None:
+    """Predict what other settings of a loader would give, and measure the few that matter.
+
+    Records the loop once; the best settings are then measured in turn with the loader as it is.
+
+    \b
+    Examples:
+      stallscope tune ~/photos --step 0.1
+      stallscope tune train:make_loader_and_step
+      stallscope tune train:make_loader_and_step --apply-code
+    """  # noqa: D301
+    with report_errors():
+        from stallscope.tune.tune import tune as search
+
+        _let_import(target)
+
+        def keep(found: Any) -> None:
+            if apply_code and not found.code:
+                print_note(str(found).splitlines()[0])
+            elif apply_code:
+                print_result(found.code)
+            elif as_json:
+                from stallscope.views import tuning
+
+                print_result(tuning.as_json(found))
+            else:
+                print_result(found)
+
+        with kept_until_then("tuning", keep):
+            found = search(_target(target, step), budget_s=budget)
+        keep(found)
 
 
 def orders(

@@ -35,6 +35,7 @@ from stallscope.diagnose.facts import (
     with_loop_stacks,
     with_stacks,
 )
+from stallscope.diagnose.fixes import what_helps
 from stallscope.diagnose.machine_use import use
 from stallscope.diagnose.recorded import diagnose_run, recorded_run
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
@@ -54,7 +55,7 @@ from stallscope.machine import cores_available, machine, require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.run.record import record_target
 from stallscope.targets import target as targets
-from stallscope.targets.loaders import copied
+from stallscope.targets.loaders import copied, epoch_length
 from stallscope.targets.object_graph import place_of
 from stallscope.units import said_by, seconds
 
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from stallscope.diagnose.facts import Facts
+    from stallscope.diagnose.fixes import FixBench
     from stallscope.diagnose.result import Finding
     from stallscope.diagnose.verdict import Question
     from stallscope.flame.result import Flame
@@ -366,9 +368,10 @@ class Examination:
     def result(self) -> Diagnosis:
         """Return the verdict, and what it is made of."""
         target = self._target
+        helps = self._what_helps()
         measured = (self._run, self._ladder, self._flame, self._waiting)
         notes = [note for part in measured if part is not None for note in part.notes]
-        return Diagnosis(
+        found = Diagnosis(
             findings=self._findings,
             run=self._run,
             ladder=self._ladder,
@@ -387,6 +390,12 @@ class Examination:
             ),
             notes=tuple(dict.fromkeys([*self._caveats(), *notes, *self._notes])),
         )
+        return found if helps is None else replace(found, fixes=helps[0], bench=helps[1])
+
+    def _what_helps(self) -> tuple[pl.DataFrame, FixBench] | None:
+        if self._facts is None or self._run is None or isinstance(self._target.loader, Iterator):
+            return None
+        return what_helps(self._target, self._facts, self._run, self._findings)
 
     def _caveats(self) -> list[str]:
         """What a reader of the verdict has to know."""
@@ -409,7 +418,7 @@ def setup_of(target: Target) -> Setup:
         cores=float(cores_available()),
         prefetch_factor=next((one.prefetch_factor for one in serving), None),
         persistent=any(loader.persistent_workers for loader in target.loaders),
-        epoch_batches=_length(target.loader),
+        epoch_batches=epoch_length(target.loader),
         has_step=target.step is not None,
         cache=next(filter(None, (cache_of(loader.dataset) for loader in serving)), ""),
         streams=any(isinstance(loader.dataset, IterableDataset) for loader in serving),
@@ -438,15 +447,6 @@ def _iterates(one: Any) -> str:
     if isinstance(method, FunctionType) and method.__module__.partition(".")[0] != "torch":
         return f"{type(one).__name__}.__iter__ ({place_of(method.__code__)})"
     return ""
-
-
-def _length(loader: Any) -> int | None:
-    # A torch loader over a stream remembers that it was asked, and warns later: ask a copy
-    asked = copied(loader) if isinstance(loader, DataLoader) else loader
-    try:
-        return len(asked)
-    except Exception:  # noqa: BLE001 - a stream has none, and says so in many ways
-        return None
 
 
 def _with_one_worker(loader: Any) -> Any:

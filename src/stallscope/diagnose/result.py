@@ -9,13 +9,14 @@ from collections.abc import Mapping  # noqa: TC003 - a field's type, which is ch
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.diagnose.accounting import ACCOUNTING
 from stallscope.diagnose.causes import CAUSES, Cause, handbook
+from stallscope.errors import StallscopeError
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.store import Contents, StoredTable
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from stallscope.ladder.result import Ladder
     from stallscope.run.result import Run
     from stallscope.store import Schema
+    from stallscope.tune.result import Tuning
 
 
 TABLE: Schema = {
@@ -42,6 +44,20 @@ TABLE: Schema = {
 SPENT: Schema = {"phase": pl.String, "seconds": pl.Float64, "why": pl.String}
 """One row a phase of the measurement, in order: what it took, and why it was needed. The last row,
 `stop`, says why it ended."""
+
+
+FIXES: Schema = {
+    "fix": pl.String,
+    "code": pl.String,
+    "predicted_gain": pl.Float64,
+    "predicted_gain_low": pl.Float64,
+    "predicted_gain_high": pl.Float64,
+    "measurable": pl.Boolean,
+    "outside": pl.String,
+}
+"""One row a change that would help, what promises most first: the finding that advises it ("": none
+by itself), how many times as many samples a second the loop would get, replayed from the run, with
+its interval; whether `try_fix` can make or imitate it; why that is outside of what was recorded."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +118,9 @@ class Diagnosis(SavedResult):
         tables=(
             StoredTable("spent", SPENT, {"phase"}),
             StoredTable("accounts", ACCOUNTING, {"part"}),
+            StoredTable("fixes", FIXES, FIXES.keys(), since=2),
         ),
+        version=2,
         values={
             "findings": tuple[Finding, ...],
             "circumstances": DiagnosisConditions,
@@ -127,6 +145,10 @@ class Diagnosis(SavedResult):
     """What was measured, and on what."""
     notes: tuple[str, ...] = ()
     """What was left out or has to be known, in sentences."""
+    fixes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FIXES))
+    """Columns of `FIXES`; empty where nothing is known of changes, as in older ones."""
+    bench: Any = field(default=None, repr=False)
+    """What measures fixes (`fixes.FixBench`); None: there is only this data."""
 
     def __post_init__(self) -> None:
         if not self.findings:
@@ -152,6 +174,27 @@ class Diagnosis(SavedResult):
     def table(self) -> pl.DataFrame:
         """One row a finding, the verdict first; columns of `TABLE`."""
         return self._table
+
+    def try_fix(self, fix: Any, *, budget_s: float = 30.0) -> Tuning:
+        """Measure a change beside the loader as it is, and say how well it was predicted.
+
+        Args:
+            fix: the name of one of `fixes`, the code of a finding, settings as for `ss.tune`
+                (`{"num_workers": 4}`), or what `ss.orders` found.
+            budget_s: it is over after this time, seconds, and the batch that is under way then.
+
+        Raises:
+            ArgumentError: `budget_s` is no number that can be used.
+            StallscopeError: there is no such fix, only you can make it, or the loader is not at
+                hand: this was loaded, or is another kind of loader.
+        """
+        if self.bench is None:
+            raise StallscopeError(
+                "the loader is not at hand, or has no settings of torch's: call ss.diagnose with a "
+                "DataLoader in this process, and try_fix of what it returns"
+            )
+        found: Tuning = self.bench.try_fix(fix, budget_s)
+        return found
 
     @staticmethod
     def causes() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from math import isnan
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
 from stallscope.stages import COLOURS, STALL_COLOUR
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from stallscope.diagnose.result import Diagnosis, Finding
+    from stallscope.tune.result import Tuning
 
 
 LONGEST_NAME: Final = 120
@@ -86,6 +87,7 @@ PICTURES: Final = {
     "resources": "what the machine did meanwhile",
     "ladder": "how fast the loop is without each of the loader's costs",
     "flame": "the merged stacks of the workers",
+    "fixes": "what would help: predicted, and measured where it was tried",
 }
 """Every picture of a diagnosis."""
 PICTURE_SOURCES: Final = {
@@ -220,6 +222,55 @@ def sentence(told: str) -> str:
     return " ".join(
         printable(word, LONGEST_WORD) for word in printable(told, LONGEST_TITLE).split(" ")
     )
+
+
+WOULD_HELP: Final = (
+    "What would help, replayed from the recording (try_fix measures it; 07_what_would_help)"
+)
+_MOST_HELPING: Final = 4
+
+
+def helping(diagnosis: Diagnosis) -> list[str]:
+    """The changes that promise most, each with what it should give and, where tried, gives."""
+    said = []
+    for row in fix_rows(diagnosis)[:_MOST_HELPING]:
+        told = "not predicted"
+        if row["predicted_gain"] is not None:
+            low, high = row["predicted_gain_low"], row["predicted_gain_high"]
+            told = f"{row['predicted_gain']:.2f}× as many samples ({low:.2f} to {high:.2f})"
+        if row["gain"] is not None:
+            told += f"; measured {row['gain']:.2f}×"
+        own = "" if row["measurable"] else "; yours to make"
+        said.append(f"{printable(row['fix'], LONGEST_WORD)}: {told}{own}")
+    return said
+
+
+def fix_rows(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """The changes that would help, with what was measured of them; also others that were tried."""
+    tried = {} if diagnosis.bench is None else dict(diagnosis.bench.tried)
+    none = {"gain": None, "gain_low": None, "gain_high": None}
+    rows = [{**none, **row, **_measured(tried.pop(row["fix"], None))} for row in _known(diagnosis)]
+    for name, tuning in tried.items():  # what is no fix of the table
+        more = {"code": "", "measurable": True, "outside": "", **dict.fromkeys(_PREDICTED)}
+        rows.append({**none, **more, "fix": name, **_measured(tuning)})
+    return rows
+
+
+_PREDICTED: Final = ("predicted_gain", "predicted_gain_low", "predicted_gain_high")
+
+
+def _known(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = diagnosis.fixes.to_dicts()
+    return found
+
+
+def _measured(tuning: Tuning | None) -> dict[str, Any]:
+    """What was measured of a fix, and what it was predicted to give then."""
+    if tuning is None:
+        return {}
+    row = next(row for row in tuning.settings().to_dicts() if row["trial"])
+    names = ("gain", "gain_low", "gain_high", *_PREDICTED)
+    return {name: row[name] for name in names if row[name] is not None}
 
 
 def measured(diagnosis: Diagnosis) -> str:

@@ -69,6 +69,10 @@ class Rungs:
         """Those above the lowest that can be measured, from the bottom to the top."""
         return [rung for rung in RUNGS if rung in self._loops and rung is not AS_IT_IS]
 
+    def loader_of(self, rung: Rung) -> Any:
+        """What a rung iterates."""
+        return self._loops[rung].batches
+
     def bytes_of(self, rung: Rung) -> int | None:
         """What a rung keeps in memory; None for one that is not measured."""
         return self._bytes.get(rung, 0) if rung in self._loops else None

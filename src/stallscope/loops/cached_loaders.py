@@ -143,7 +143,7 @@ def check_plain(target: Target, so: str) -> None:
     )
 
 
-def is_stream(loader: DataLoader[Any]) -> bool:
+def is_stream(loader: Any) -> bool:
     """Whether the dataset is iterable, so that nobody can ask it for an index."""
     return isinstance(loader.dataset, IterableDataset)
 

@@ -63,13 +63,25 @@ class Benchmark:
     Args:
         lap_s: about what the first lap takes.
         first_lap_s: a loader's first lap may take so long, whatever the deadline.
+        steady_s: of the steady state of a lap.
+        loop_of: makes the loop over a loader; by default nobody uses its batches.
 
     Attributes:
         failed: numbers of the variants whose loader raised, and what.
+        starts_s: of each start, from asking for the batches to the first of them.
     """
 
-    def __init__(self, lap_s: float = 0.0, first_lap_s: float = 0.0) -> None:
-        self._lap_s, self._first_lap_s = lap_s, first_lap_s
+    def __init__(
+        self,
+        lap_s: float = 0.0,
+        first_lap_s: float = 0.0,
+        *,
+        steady_s: float = LAP_S,
+        loop_of: Callable[[Any], TimedLoop] = lambda loader: TimedLoop.of(Target(loader)),
+    ) -> None:
+        self._lap_s, self._first_lap_s, self._steady_s = lap_s, first_lap_s, steady_s
+        self._loop_of = loop_of
+        self.starts_s: list[float] = []
         self._rows: list[tuple[Any, ...]] = []
         self._took_s: dict[int, float] = {}
         self._others: list[float] = []
@@ -80,6 +92,7 @@ class Benchmark:
         loaders: Mapping[int, Any],
         deadline_ns: int,
         on_progress: Callable[[float], object] = lambda _: None,
+        sweeps: int = _MOST_SWEEPS,
     ) -> None:
         """Time loaders, sweep after sweep, until the time is over.
 
@@ -87,11 +100,12 @@ class Benchmark:
             loaders: by the number of their trial; each without an end.
             deadline_ns: no lap begins that would end after this (`perf_counter_ns`).
             on_progress: is told the share of the time that is used.
+            sweeps: over all of them, at most.
         """
         began_ns = time.perf_counter_ns()
         whole_ns = max(deadline_ns - began_ns, 1)
-        loops = {trial: TimedLoop.of(Target(loader)) for trial, loader in loaders.items()}
-        for sweep in range(_MOST_SWEEPS):
+        loops = {trial: self._loop_of(loader) for trial, loader in loaders.items()}
+        for sweep in range(sweeps):
             insists = sweep == 0 and self._first_lap_s > 0
             for trial in reversed(loops) if sweep % 2 else loops:
                 now_ns = time.perf_counter_ns()
@@ -107,14 +121,18 @@ class Benchmark:
         """Time one start: a row for each group of batches that workers make at the same time."""
         began_ns, lap, before = time.perf_counter_ns(), TimedPass(), CpuUse.now()
         try:
-            run_timed_pass(loop, lap, Span(LAP_S, deadline_ns))
+            run_timed_pass(loop, lap, Span(self._steady_s, deadline_ns))
         except Exception as error:
             if trial == 0:
                 raise  # the user's own loader, with the user's own error
-            self.failed[trial] = f"in its loader: {type(error).__name__}: {said_by(error):.160}"
+            # torch brings a worker's error as text: its last line is what was raised
+            raised = str(error).strip().splitlines()[-1:] if "Traceback" in str(error) else []
+            said = raised[0] if raised else f"{type(error).__name__}: {said_by(error)}"
+            self.failed[trial] = f"in its loader: {said:.160}"
             return
         self._took_s[trial] = (time.perf_counter_ns() - began_ns) / 1e9
         self._others.append(CpuUse.now().others_share(before))
+        self.starts_s.append(lap.start_s)
         workers = loop.block
         for first in range(0, len(lap.seconds) // workers * workers, workers):
             seconds = sum(lap.seconds[first : first + workers])

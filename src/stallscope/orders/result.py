@@ -362,11 +362,11 @@ TABLE: Schema = {
 time over the trial's, with its interval; null where the trial was not measured, and then
 `predicted_speedup` is all there is."""
 
-_GAINS: Final = 1.02
+GAINS: Final = 1.02
 """The lower end of a gain that is claimed: less is not worth a change of somebody's pipeline."""
 _AGREES: Final = 1.25
 """A prediction agrees that lies within this factor of the interval: nine of ten are nearer."""
-_PROMISING: Final = 1.05
+PROMISING: Final = 1.05
 """What is only predicted to be faster by less than this is not recommended."""
 
 
@@ -415,14 +415,26 @@ def _is_recommended(
     """
     if not trial["recommended"] or trial["equivalence"] != IDENTICAL:
         return False
+    return is_gain(timing, promised, often=often, calm=calm)
+
+
+def is_gain(timing: OrderTiming | None, promised: float | None, *, often: bool, calm: bool) -> bool:
+    """Whether a gain can be claimed, see `_is_recommended`.
+
+    Args:
+        timing: what was measured; None where nothing was.
+        promised: the predicted factor; None where none was.
+        often: whether it was started `PAIRS` times or more.
+        calm: whether others left the cores alone meanwhile.
+    """
     if timing and timing.speedup_low is not None and timing.speedup_high is not None:
         agrees = promised is not None and (
             timing.speedup_low / _AGREES <= promised <= timing.speedup_high * _AGREES
         )
-        return timing.speedup_low > _GAINS and (often or (calm and agrees))
+        return timing.speedup_low > GAINS and (often or (calm and agrees))
     if timing and timing.speedup <= 1.0:
         return False
-    return promised is not None and promised > _PROMISING
+    return promised is not None and promised > PROMISING
 
 
 def timings_of(laps: pl.DataFrame) -> dict[int, OrderTiming]:

@@ -66,6 +66,16 @@ def copied(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
     return clone
 
 
+def epoch_length(loader: Any) -> int | None:
+    """Batches of an epoch; None where that is not known."""
+    # A torch loader over a stream remembers that it was asked, and warns later: ask a copy
+    asked = copied(loader) if isinstance(loader, DataLoader) else loader
+    try:
+        return len(asked)
+    except Exception:  # noqa: BLE001 - a stream has none, and says so in many ways
+        return None
+
+
 @contextmanager
 def private_copy(loader: Any) -> Iterator[Any]:
     """The loader in a form that starts its own workers, and leaves the user's living ones alone.

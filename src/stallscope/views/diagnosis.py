@@ -18,8 +18,10 @@ from stallscope.diagnose.text import (
     PICTURE_SOURCES,
     PICTURES,
     TWICE,
+    WOULD_HELP,
     all_words,
     ended,
+    helping,
     is_measured,
     measured,
     notes_of,
@@ -56,6 +58,8 @@ def plot(diagnosis: Diagnosis, kind: str) -> Sheet:
     """Draw one of the pictures; what was not measured is a sheet that says so."""
     from stallscope.charts import findings
 
+    if kind == "fixes":
+        return findings.fixes_figure(diagnosis)
     if kind not in PICTURE_SOURCES:
         return findings.figure(diagnosis)
     part: Any = getattr(diagnosis, PICTURE_SOURCES[kind])
@@ -100,6 +104,9 @@ class Findings(Block):
             for found in others:
                 lines += [*_wrapped(found.title, "- ", "  "), *_about(found, "  ")]
             lines.append("")
+        if helps := helping(diagnosis):
+            lines.append(WOULD_HELP)
+            lines += [line for one in helps for line in _wrapped(one, "- ", "  ")] + [""]
         lines += _wrapped(f"measured: {measured(diagnosis)}")
         if not is_measured(diagnosis):
             lines += _wrapped(ended(diagnosis))
@@ -120,6 +127,8 @@ class Findings(Block):
             # no line of a large title ends between a value and its unit
             title=unbroken(verdict.title),
             others=others,
+            helps=helping(diagnosis),
+            would_help=WOULD_HELP,
             not_tested=NOT_TESTED,
             twice=Notes([TWICE]),
             linked=linked,

@@ -1,0 +1,255 @@
+"""What would help: for each finding the changes that can be predicted from the run, and measured.
+
+A change is a setting, or a part of the work that is done faster or not at all. What it would gain
+is replayed from the recorded batches, by the simulator that `ss.tune` predicts with.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stallscope.apart import apart
+from stallscope.diagnose import causes
+from stallscope.diagnose.result import FIXES
+from stallscope.diagnose.rules import wanted_workers
+from stallscope.errors import StallscopeError
+from stallscope.ladder.result import TRANSFORMED
+from stallscope.ladder.rungs import Rungs
+from stallscope.loops.cached_loaders import is_plain, is_stream
+from stallscope.machine import cores_available, memory_available_bytes
+from stallscope.orders.result import Orders
+from stallscope.stages import SAMPLE_KINDS
+from stallscope.tune.costs import costs_of
+from stallscope.tune.result import smallest, with_gain
+from stallscope.tune.settings import HAS_IN_ORDER, Setting, grid, setting_of
+from stallscope.tune.simulator import predict
+from stallscope.tune.tune import Trial, TuneBench
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from stallscope.diagnose.facts import Facts
+    from stallscope.diagnose.result import Finding
+    from stallscope.run.result import Run
+    from stallscope.targets.target import Target
+    from stallscope.tune.result import Tuning
+    from stallscope.tune.simulator import LoaderCosts
+
+
+_FASTER: Final = 2.0
+"""So many times as fast is what better code is said to be: how much better it can be, nobody knows
+before it is written."""
+_IN_MEMORY: Final = "samples in memory"
+_MEMORY_SHARE: Final = 0.25
+"""Of the memory that is left, for samples that are kept."""
+_CAPTURE_SHARE: Final = 0.3
+"""Of a measurement's budget, for keeping them."""
+_NOTED: Final = 1.02
+"""A change that promises less is listed only where a finding advises it."""
+_FASTER_KINDS: Final = {
+    causes.DECODE.code: "decode",
+    causes.TRANSFORMS.code: "transform",
+    causes.COLLATE.code: "collate",
+}
+"""Causes whose whole kind of stage is to be faster."""
+_READING: Final = (causes.STORAGE_LATENCY.code, causes.STORAGE_BANDWIDTH.code)
+
+
+class Fix(NamedTuple):
+    """A change that would help."""
+
+    name: str
+    """In words, as `try_fix` takes it."""
+    code: str
+    """Of the finding that it is for; empty: for none of them by itself."""
+    costs: LoaderCosts
+    """What batches then cost."""
+    setting: Setting
+    """How they are then loaded."""
+    measurable: bool = True
+    """Whether the kit can make or imitate it."""
+
+
+@dataclass
+class FixBench(TuneBench):
+    """What is needed to measure fixes."""
+
+    fixes: dict[str, Fix] = field(default_factory=dict)
+    """By their names."""
+    tried: dict[str, Tuning] = field(default_factory=dict)
+    """What was measured, by the name of the fix."""
+
+    def try_fix(self, change: Any, budget_s: float) -> Tuning:
+        """Measure a change beside the loader as it is.
+
+        Args:
+            change: the name of a fix, the code of a finding, a dictionary of settings, or what
+                `ss.orders` found.
+            budget_s: seconds.
+
+        Raises:
+            ArgumentError: that is no time.
+            StallscopeError: there is no such fix, or only the user can make it.
+        """
+        room = int(memory_available_bytes() * _MEMORY_SHARE)
+        trial = self._trial(change, lambda loader: self._in_memory(loader, room, budget_s))
+        found = self.tried[trial.change] = self.measure(trial, budget_s)
+        return found
+
+    def _trial(self, change: Any, keep: Callable[[Any], Any]) -> Trial:
+        now = setting_of(self.target.loader)
+        if isinstance(change, Orders):
+            return self._of_orders(change, now)
+        if not isinstance(change, str):
+            return self.trial(change)
+        named = [fix for fix in self.fixes.values() if change in (fix.name, fix.code)]
+        able = [fix for fix in named if fix.measurable]
+        if not able:
+            known = ", ".join(repr(fix.name) for fix in self.fixes.values() if fix.measurable)
+            why = "only you can make this change" if named else "there is no such fix"
+            raise StallscopeError(f"{change!r}: {why}. What can be measured: {known or 'nothing'}")
+        fix = able[0]
+        make = keep if fix.name == _IN_MEMORY else None
+        return Trial(fix.setting, fix.name, predict(fix.costs, fix.setting), make=make)
+
+    def _of_orders(self, found: Orders, now: Setting) -> Trial:
+        """The best pipeline that `ss.orders` found: samples take as much less as it predicts."""
+        best = found.best
+        if best is None:
+            raise StallscopeError("these orders recommend nothing: there is no change to measure")
+        own_s = found.trials.filter(pl.col("trial") == 0)["predicted_s"].item()
+        kinds = np.isin([kind for _, kind in self.costs.stages], SAMPLE_KINDS)
+        samples_s = float((self.costs.computing_s + self.costs.waiting_s)[:, kinds].sum())
+        known = None
+        if own_s and best["predicted_s"] and samples_s:
+            faster = self.costs.faster(own_s / best["predicted_s"], SAMPLE_KINDS)
+            known = predict(faster, now)
+        return Trial(now, str(best["change"]), known, make=found.apply)
+
+    def _in_memory(self, loader: Any, room: int, budget_s: float) -> Any:
+        """The loader with its finished samples in memory: it collates and sends them."""
+        rungs = Rungs(replace(self.target, loader=loader), room)
+        rungs.capture(time.perf_counter_ns() + int(budget_s * _CAPTURE_SHARE * 1e9))
+        if TRANSFORMED not in rungs.cached:
+            raise StallscopeError(rungs.why_not.get(TRANSFORMED, "its samples cannot be kept"))
+        return rungs.loader_of(TRANSFORMED)
+
+
+def what_helps(
+    target: Target, facts: Facts, run: Run, findings: tuple[Finding, ...]
+) -> tuple[pl.DataFrame, FixBench] | None:
+    """What would help: columns of `result.FIXES`, and what measures it; None: nothing is known."""
+    loader = target.loader
+    if not is_plain(loader):
+        return None
+    now, stream = setting_of(loader), is_stream(loader)
+
+    def known() -> tuple[LoaderCosts, list[Fix], list[tuple[Any, ...]]]:
+        costs = costs_of(
+            run,
+            now,
+            epoch_batches=facts.setup.epoch_batches,
+            batch_bytes=facts.batch.all if facts.batch else None,
+            cores=float(cores_available()),
+        )
+        fixes = list(_fixes(costs, now, facts, findings, stream=stream))
+        return costs, *_rows(costs, now, fixes)
+
+    try:
+        costs, fixes, rows = apart(known)
+    except StallscopeError:
+        return None
+    bench = FixBench(target, run, costs, {fix.name: fix for fix in fixes})
+    return pl.DataFrame(rows, FIXES, orient="row"), bench
+
+
+def _rows(
+    costs: LoaderCosts, now: Setting, fixes: Iterable[Fix]
+) -> tuple[list[Fix], list[tuple[Any, ...]]]:
+    """Fixes that are worth a word, what promises most first, and their rows."""
+    own, rows = predict(costs, now).samples_per_s, []
+    for fix in {one.name: one for one in reversed(list(fixes))}.values():
+        found = predict(fix.costs, fix.setting)
+        gain = with_gain(found.samples_per_s, own)
+        if fix.code or gain.value >= _NOTED:
+            rows.append((fix, (fix.name, fix.code, *gain, fix.measurable, found.outside)))
+    rows.sort(key=lambda pair: -pair[1][2])
+    return [fix for fix, _ in rows], [row for _, row in rows]
+
+
+def _fixes(
+    costs: LoaderCosts,
+    now: Setting,
+    facts: Facts,
+    findings: tuple[Finding, ...],
+    *,
+    stream: bool,
+) -> Iterator[Fix]:
+    """Every change that is looked at; those that findings advise first."""
+    for finding in findings:
+        for name, faster in _faster(costs, finding.code):
+            yield Fix(name, finding.code, faster, now, measurable=False)
+        for setting in _settings(now, facts, finding.code):
+            yield Fix(now.text(setting), finding.code, costs, setting)
+    if any(finding.code == causes.HEALTHY.code for finding in findings):
+        return
+    whole = [
+        one
+        for one in grid(now, costs.cores, pins=False, is_stream=stream)
+        if one.in_order == now.in_order
+    ]
+    best = smallest([(predict(costs, one).samples_per_s.value, one) for one in whole])
+    if best != now:
+        yield Fix(now.text(best), "", costs, best)
+    if not stream:
+        yield Fix(_IN_MEMORY, "", costs.faster(inf, SAMPLE_KINDS), now)
+
+
+def _faster(costs: LoaderCosts, code: str) -> Iterator[tuple[str, LoaderCosts]]:
+    """The work that a finding is about, done faster."""
+    times = f"{_FASTER:g}× as fast"
+    if code in _READING:
+        yield "reading from memory", costs.faster(inf, ["fetch"])
+    elif code in _FASTER_KINDS:
+        kind = _FASTER_KINDS[code]
+        yield f"{kind} {times}", costs.faster(_FASTER, [kind])
+    elif code == causes.SENDING.code:
+        half = replace(costs, send_s=costs.send_s / _FASTER, receive_s=costs.receive_s / _FASTER)
+        yield f"sending {times}", half
+    elif code == causes.ONE_TRANSFORM.code:
+        took_s = (costs.computing_s + costs.waiting_s).sum(axis=0)
+        own = [place for place, (_, kind) in enumerate(costs.stages) if kind in _OWN]
+        if own:
+            stage, _ = costs.stages[max(own, key=lambda place: took_s[place])]
+            yield f"{stage} {times}", costs.faster(_FASTER, stage=stage)
+
+
+_OWN: Final = ("transform", "other")
+"""Kinds of stages that are code of the user's, or a library's that they chose."""
+
+
+def _settings(now: Setting, facts: Facts, code: str) -> Iterator[Setting]:
+    """The settings that a finding advises."""
+    ahead = now.prefetch_factor or 0
+    if code == causes.TOO_FEW_WORKERS.code and (wanted := wanted_workers(facts)):
+        yield replace(now, num_workers=wanted).normal()
+    elif code == causes.MAIN_PROCESS.code and not now.num_workers:
+        yield replace(now, num_workers=max(int(facts.setup.cores) - 1, 1)).normal()
+    elif code == causes.SENDING.code and now.num_workers:
+        yield Setting(pin_memory=now.pin_memory)
+    elif code == causes.TOO_LITTLE_PREFETCH.code and ahead:
+        yield replace(now, prefetch_factor=2 * ahead)
+    elif code == causes.SLOW_SAMPLES.code and now.num_workers:
+        yield replace(now, prefetch_factor=2 * ahead)
+        if HAS_IN_ORDER:
+            yield replace(now, in_order=False)
+    elif code == causes.START_UP.code and now.num_workers:
+        yield replace(now, persistent_workers=True)
+    elif code == causes.OVERSUBSCRIPTION.code and now.num_workers:
+        yield replace(now, threads=1)

@@ -1,0 +1,496 @@
+"""What a loop would do with another setting: its recorded batches, replayed through other workers.
+
+A pure function of what batches cost and of a setting. Batch by batch, on a clock of its own: each
+worker makes its batches one after the other, so many are asked for ahead, a batch is sent beside
+the next one's making, and the loop takes them in order (or not), receives and uses them.
+
+Waiting overlaps, computing shares the cores. Workers that compute and wait in turn meet on the
+cores by chance; how much longer a batch then takes, with so many at work, is the machine-repairman
+model with processor sharing (a closed queueing network of a delay and a shared station), which
+depends on nothing but the means: Baskett, Chandy, Muntz and Palacios, "Open, closed, and mixed
+networks of queues", Journal of the ACM 22, 1975. Intervals are of resampled batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from stallscope.stalls.thresholds import STALL_S, STALL_SHARE
+from stallscope.stats import ENDS, t_quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
+    from stallscope.tune.settings import Setting
+
+    Floats = NDArray[np.float64]
+
+
+_EVENTS: Final = 600
+"""Batches of all draws together: what a prediction may take (10 ms) allows so many."""
+_FEWEST_STEPS: Final = 50
+"""Of a draw: it has to be longer than what is prefetched."""
+_MOST_STEPS: Final = 120
+_FEWEST_DRAWS: Final = 5
+_MOST_DRAWS: Final = 12
+_SEED: Final = 20_240_229
+_NOTICED: Final = 0.1
+"""Share of a batch's time that is waiting, from which on more workers may have to wait longer."""
+
+
+@dataclass(frozen=True, eq=False)
+class LoaderCosts:
+    """What the batches of a loop cost, and what it had for them; all without waiting for a core."""
+
+    stages: tuple[tuple[str, str], ...]
+    """Name and kind of each stage that makes a batch."""
+    computing_s: Floats
+    """CPU time of each batch in each stage, shape (batches, stages)."""
+    waiting_s: Floats
+    """What it waited there for anything but a core, same shape."""
+    samples: Floats
+    """In each batch, shape (batches,)."""
+    use_s: Floats
+    """What the loop does with each batch: copy, step and the rest, shape (steps,)."""
+    use_cores: float = 0.0
+    """Cores that the loop's process wants meanwhile."""
+    send_s: float = 0.0
+    """From where a batch is made to where it is sent."""
+    receive_s: float = 0.0
+    """What receiving it takes the loop, which does nothing else meanwhile."""
+    start_s: float = 0.0
+    """Until a worker that is started is ready for its first batch."""
+    first_s: float = 0.0
+    """What the first batch of a worker takes longer than the others."""
+    cores: float = 1.0
+    """That the processes of the loop may use ..."""
+    others: float = 0.0
+    """... and those that other processes want of them."""
+    workers: int = 0
+    """With which it was recorded; 0: the main process made the batches."""
+    epoch_batches: int | None = None
+    """None where the loader has no length."""
+    batch_bytes: int | None = None
+    """Of one batch; None where it is not known."""
+    worker_bytes: int | None = None
+    """That each worker has for itself; None where it is not known."""
+
+    @cached_property
+    def batch_s(self) -> Floats:
+        """What each batch takes a worker that has a core for itself."""
+        whole: Floats = (self.computing_s + self.waiting_s).sum(axis=1)
+        return whole
+
+    @property
+    def compute_s(self) -> float:
+        """Mean CPU time of a batch."""
+        return float(self.computing_s.sum(axis=1).mean())
+
+    @property
+    def wait_s(self) -> float:
+        """Mean time that a batch waits for anything but a core."""
+        return float(self.waiting_s.sum(axis=1).mean())
+
+    def faster(self, factor: float, kinds: Collection[str] = (), stage: str = "") -> LoaderCosts:
+        """The same with some stages so many times as fast; `inf`: they take no time.
+
+        Args:
+            factor: how many times.
+            kinds: of the stages.
+            stage: or the name of one.
+        """
+        chosen = np.array([kind in kinds or name == stage for name, kind in self.stages], bool)
+        scale = np.where(chosen, 1 / factor, 1.0)
+        return replace(self, computing_s=self.computing_s * scale, waiting_s=self.waiting_s * scale)
+
+    def slower(self, factor: float) -> LoaderCosts:
+        """The same where making a batch takes so many times as long."""
+        return replace(
+            self, computing_s=self.computing_s * factor, waiting_s=self.waiting_s * factor
+        )
+
+    def with_step(self, step_s: float) -> LoaderCosts:
+        """The same with a step that takes so long, seconds, and leaves the cores alone."""
+        return replace(self, use_s=np.full(1, step_s), use_cores=0.0)
+
+
+class Estimate(NamedTuple):
+    """A number with the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LoopPrediction:
+    """What a loop would do with a setting."""
+
+    samples_per_s: Estimate
+    """In the long run: start-up counts where workers are started at every epoch."""
+    stall_share: Estimate
+    """Share (0 to 1) of the loop's time, in the steady state, in stalls."""
+    first_batch_s: float
+    """From starting the loader to its first batch."""
+    memory_bytes: int | None
+    """Of the workers, and of the batches on their way; None where a batch's size is not known."""
+    outside: str = ""
+    """Why this is outside of what was recorded; empty where it is not."""
+
+
+@dataclass
+class Replayed:
+    """One replay, batch by batch; times in seconds from where the loop begins."""
+
+    worker: list[int] = field(default_factory=list)
+    """That made each batch."""
+    taken: list[float] = field(default_factory=list)
+    """When its worker began with it."""
+    made: list[float] = field(default_factory=list)
+    """When it was made."""
+    order: list[int] = field(default_factory=list)
+    """Batches in the order in which the loop used them."""
+    asked: list[float] = field(default_factory=list)
+    """When the loop began to wait, for each step."""
+    used_from: list[float] = field(default_factory=list)
+    """When it began to use the batch."""
+    used_to: list[float] = field(default_factory=list)
+    """When it had used it."""
+
+
+def predict(costs: LoaderCosts, setting: Setting) -> LoopPrediction:
+    """Predict what a loop would do with a setting.
+
+    Args:
+        costs: what its batches cost.
+        setting: how they are loaded.
+    """
+    paces = _Paces.of(costs, setting)
+    draws = [_steady(costs, setting, one, paces) for one in _draws(costs, setting)]
+    periods, stalls, firsts = (np.array(values) for values in zip(*draws, strict=True))
+    starts_s = _restart_s(costs, setting, float(firsts.mean()), float(periods.mean()))
+    samples = float(costs.samples.mean())
+    # A replay may be longer than the recording, and knows no more than that
+    widen = math.sqrt(max(_length(costs, setting) / max(len(costs.samples), 1), 1.0))
+    return LoopPrediction(
+        samples_per_s=_estimate(samples / (periods + starts_s), widen),
+        stall_share=_estimate(stalls, widen, most=1.0),
+        first_batch_s=float(firsts.mean()),
+        memory_bytes=_memory_bytes(costs, setting),
+        outside=_outside(costs, setting),
+    )
+
+
+def _length(costs: LoaderCosts, setting: Setting) -> int:
+    """Steps of a replay."""
+    known = max(len(costs.samples), _FEWEST_STEPS, 3 * _ahead(setting))
+    return min(known, _MOST_STEPS)
+
+
+def _ahead(setting: Setting) -> int:
+    """Batches that are on their way at a time."""
+    return setting.num_workers * (setting.prefetch_factor or 0)
+
+
+def _draws(costs: LoaderCosts, setting: Setting) -> list[tuple[list[float], list[float]]]:
+    """Resampled batches and uses, in stretches as long as there are workers: those are alike."""
+    steps = _length(costs, setting)
+    number = min(max(_EVENTS // steps, _FEWEST_DRAWS), _MOST_DRAWS)
+    stretch = max(setting.num_workers, 2)
+    rng = np.random.default_rng(_SEED)
+    places = np.arange(stretch)
+
+    def drawn(values: Floats, length: int) -> list[list[float]]:
+        starts = rng.integers(len(values), size=(number, -(-length // stretch)))
+        chosen = (starts[:, :, None] + places) % len(values)
+        found: list[list[float]] = values[chosen.reshape(number, -1)[:, :length]].tolist()
+        return found
+
+    batch_s = drawn(costs.batch_s, steps + _ahead(setting))  # the last ones are not used any more
+    return list(zip(batch_s, drawn(costs.use_s, steps), strict=True))
+
+
+def _steady(
+    costs: LoaderCosts, setting: Setting, draw: tuple[list[float], list[float]], paces: _Paces
+) -> tuple[float, float, float]:
+    """Seconds a step, share of stalls, and seconds to the first batch."""
+    made = replay(costs, setting, *draw, paces)
+    begins, uses, ends = (np.array(one) for one in (made.asked, made.used_from, made.used_to))
+    skip = min(max(_ahead(setting) + setting.num_workers, 1), len(ends) // 2)
+    # Whole rounds: workers that began together send together
+    rounds = (len(ends) - skip) // max(setting.num_workers, 1)
+    skip = len(ends) - rounds * max(setting.num_workers, 1) if rounds else skip
+    length_s = float(ends[-1] - ends[skip - 1])
+    waits = (uses - begins)[skip:]
+    limit_s = max(STALL_S, STALL_SHARE * length_s / len(waits))
+    stalled_s = float(waits[waits > limit_s].sum())
+    if not setting.num_workers:  # making a batch here is a wait, as the kit has it
+        return length_s / len(waits), stalled_s / length_s, float(uses[0])
+    first_s = costs.start_s * setting.num_workers / max(costs.workers, 1) + costs.first_s
+    return length_s / len(waits), stalled_s / length_s, first_s + float(uses[0])
+
+
+def replay(
+    costs: LoaderCosts,
+    setting: Setting,
+    batch_s: list[float],
+    use_s: list[float],
+    paces: _Paces | None = None,
+) -> Replayed:
+    """Replay batches with a setting, in virtual time.
+
+    Args:
+        costs: what the loop has for them.
+        setting: how they are loaded.
+        batch_s: what each takes a worker that has a core for itself, seconds; of as many more as
+            are on their way when the last one is used.
+        use_s: what the loop does with each, seconds.
+        paces: of this setting, where they are known already.
+    """
+    if not setting.num_workers:
+        return _replay_here(costs, batch_s, use_s)
+    return _Clock(costs, setting, paces or _Paces.of(costs, setting)).run(batch_s, use_s)
+
+
+def _replay_here(costs: LoaderCosts, batch_s: list[float], use_s: list[float]) -> Replayed:
+    """Without workers, the loop makes each batch when it needs it."""
+    slow = _stretch(1, costs.compute_s, costs.wait_s, costs.cores, costs.others)
+    both = np.column_stack([np.array(batch_s) * slow, np.array(use_s) * _use_stretch(0, costs)])
+    ends = np.cumsum(both.ravel()).reshape(-1, 2)
+    begins = (ends[:, 0] - both[:, 0]).tolist()
+    made, used = ends[:, 0].tolist(), ends[:, 1].tolist()
+    numbers = list(range(len(made)))
+    return Replayed([0] * len(made), begins, made, numbers, begins, made, used)
+
+
+class _Paces(NamedTuple):
+    """How many times as long things take, by the number of workers that are at work."""
+
+    idle: list[float]
+    """A batch, while the loop waits."""
+    using: list[float]
+    """A batch, while the loop uses another one."""
+    use: list[float]
+    """What the loop does with a batch."""
+
+    @classmethod
+    def of(cls, costs: LoaderCosts, setting: Setting) -> _Paces:
+        """Those of a setting."""
+        many = range(setting.num_workers + 1)
+        compute_s = costs.compute_s + costs.send_s  # which computes beside the next one
+        args = compute_s, costs.wait_s, costs.cores
+        return cls(
+            [_stretch(k, *args, costs.others) for k in many],
+            [_stretch(k, *args, costs.others + costs.use_cores) for k in many],
+            [_use_stretch(k, costs) for k in many],
+        )
+
+
+class _Clock:
+    """One replay with workers.
+
+    All workers that are at work progress at the same pace, so each batch has its end on a common
+    clock that goes as fast as that pace: a queue of ends is all there is to keep.
+    """
+
+    def __init__(self, costs: LoaderCosts, setting: Setting, paces: _Paces) -> None:
+        self._costs, self._setting, self._paces = costs, setting, paces
+
+    def run(self, batch_s: list[float], use_s: list[float]) -> Replayed:  # noqa: C901, PLR0915 - an event loop: every call costs
+        """Use all batches that have a use; see `replay`."""
+        costs, setting, (idle, using, slows) = self._costs, self._setting, self._paces
+        many, steps, whole = setting.num_workers, len(use_s), len(batch_s)
+        ahead = _ahead(setting)
+        found = Replayed([0] * whole, [0.0] * whole, [0.0] * whole)
+        waiting: list[deque[int]] = [deque() for _ in range(many)]
+        tasks = [0] * many  # on their way, of each worker
+        at_work = [False] * many
+        sends_until = [0.0] * many
+        sent: list[float | None] = [None] * whole
+        ready: list[tuple[float, int]] = []  # in the order of their arrival, where none is kept
+        ends: list[tuple[float, int, int]] = []  # on the common clock
+        now, clock, active, asked, turn = 0.0, 0.0, 0, 0, 0
+        place, busy_until = 0, -1.0  # of the step; below zero: the loop waits
+        in_order = setting.in_order
+
+        def ask() -> None:
+            """Give the next batch to a worker, as torch does."""
+            nonlocal asked, turn, active
+            if asked >= whole:
+                return
+            for _ in range(many):
+                worker, turn = turn, (turn + 1) % many
+                if in_order or tasks[worker] < ahead // many:
+                    break
+            found.worker[asked] = worker
+            tasks[worker] += 1
+            if at_work[worker]:
+                waiting[worker].append(asked)
+            else:
+                at_work[worker] = True
+                active += 1
+                found.taken[asked] = now
+                heappush(ends, (clock + batch_s[asked], worker, asked))
+            asked += 1
+
+        for _ in range(ahead):
+            ask()
+        found.asked.append(0.0)
+        while True:
+            pace = (idle if busy_until < 0 else using)[active]
+            ends_at = now + (ends[0][0] - clock) * pace if ends else math.inf
+            if busy_until >= 0:
+                loop_at = busy_until
+            elif in_order:
+                arrives = sent[place]
+                loop_at = math.inf if arrives is None else max(arrives, now)
+            else:
+                loop_at = max(ready[0][0], now) if ready else math.inf
+            if ends_at <= loop_at:  # a worker has made a batch
+                now = ends_at
+                clock, worker, batch = heappop(ends)
+                found.made[batch] = now
+                arrives = max(now, sends_until[worker]) + costs.send_s
+                sends_until[worker] = sent[batch] = arrives
+                if not in_order:
+                    heappush(ready, (arrives, batch))
+                if waiting[worker]:
+                    following = waiting[worker].popleft()
+                    found.taken[following] = now
+                    heappush(ends, (clock + batch_s[following], worker, following))
+                else:
+                    at_work[worker] = False
+                    active -= 1
+                continue
+            clock += (loop_at - now) / pace
+            now = loop_at
+            if busy_until >= 0:  # the loop has used one
+                busy_until = -1.0
+                found.used_to.append(now)
+                place += 1
+                if place == steps:
+                    return found
+                found.asked.append(now)
+                continue
+            batch = place if in_order else heappop(ready)[1]
+            tasks[found.worker[batch]] -= 1
+            ask()
+            found.order.append(batch)
+            found.used_from.append(now + costs.receive_s)
+            busy_until = now + costs.receive_s + use_s[place] * slows[active]
+
+
+def _stretch(
+    many: int, compute_s: float, wait_s: float, cores: float, beside: float = 0.0
+) -> float:
+    """How many times as long a batch takes with so many workers as with cores for all.
+
+    Args:
+        many: workers that make batches.
+        compute_s: what each batch computes, on average ...
+        wait_s: ... and what it waits for anything but a core.
+        cores: that they may use together.
+        beside: cores that something else wants at the same time, and gets its fair share of.
+    """
+    whole_s = compute_s + wait_s
+    if compute_s <= 0 or not many:
+        return 1.0
+    wanted = many * compute_s / whole_s
+    cores = max(cores - beside, cores * wanted / (wanted + beside)) if beside else cores
+    if wait_s <= 0.001 * whole_s:
+        return max(many / cores, 1.0)
+    # The chance that so many compute or want to, up to a factor: log of its ratio to the one before
+    computing = np.arange(1, many + 1)
+    ratios = (many - computing + 1) * compute_s / wait_s / np.minimum(computing, cores)
+    logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
+    chances = np.exp(logs - logs.max())
+    busy = (chances * np.minimum(np.arange(many + 1), cores)).sum() / chances.sum()
+    return max(float(many * compute_s / busy / whole_s), 1.0)
+
+
+def _use_stretch(active: int, costs: LoaderCosts) -> float:
+    """How many times as long the loop takes for a batch while so many workers are at work."""
+    whole_s = costs.compute_s + costs.wait_s
+    if costs.use_cores <= 0 or whole_s <= 0:
+        return 1.0
+    wanted = active * costs.compute_s / whole_s + costs.use_cores + costs.others
+    crowded = max(wanted / costs.cores, 1.0)
+    computing = min(costs.use_cores, 1.0)  # of its time: the rest it waits anyhow
+    return 1 + computing * (crowded - 1)
+
+
+def _restart_s(costs: LoaderCosts, setting: Setting, first_s: float, period_s: float) -> float:
+    """What the begin of an epoch adds to each step of it, seconds."""
+    if not costs.epoch_batches or not setting.num_workers:
+        return 0.0
+    if setting.persistent_workers:  # they are there, and begin with nothing made ahead
+        first_s = float(costs.batch_s.mean()) + costs.send_s
+    return max(first_s - period_s, 0.0) / costs.epoch_batches
+
+
+def _estimate(values: Floats, widen: float, most: float = math.inf) -> Estimate:
+    """The mean of the draws, and the interval of one recording."""
+    middle = float(values.mean())
+    low, high = np.percentile(values, ENDS)
+    wider = widen * t_quantile(len(values) - 1) / t_quantile(1_000)
+    low, high = middle - (middle - low) * wider, middle + (high - middle) * wider
+    return Estimate(middle, max(float(low), 0.0), min(float(high), most))
+
+
+def _memory_bytes(costs: LoaderCosts, setting: Setting) -> int | None:
+    """What workers have for themselves, and the batches that are on their way."""
+    if costs.batch_bytes is None:
+        return None
+    own = setting.num_workers * (costs.worker_bytes or 0)
+    return own + (_ahead(setting) + 1) * costs.batch_bytes
+
+
+def _outside(costs: LoaderCosts, setting: Setting) -> str:
+    """Why a prediction goes beyond what was recorded."""
+    many, had = setting.num_workers, max(costs.workers, 1)
+    waits = costs.wait_s / max(costs.wait_s + costs.compute_s, 1e-12)
+    if many and not costs.workers:
+        return "no worker was recorded: sending is only estimated"
+    if many > costs.cores and had <= costs.cores and waits < 1 - _NOTICED:
+        return f"more workers than the {costs.cores:g} cores, which was not recorded"
+    if many > had and waits > _NOTICED:
+        return f"{many} workers wait at once: with {had} it was recorded that nobody waits longer"
+    if setting.threads is not None:
+        return "other threads in the workers were not recorded"
+    if setting.pin_memory:
+        return "pinning was not recorded"
+    return ""
+
+
+def timeline(costs: LoaderCosts, setting: Setting, steps: int) -> dict[str, Any]:
+    """The first steps of a replay of the recorded batches in their order, for a picture.
+
+    Returns:
+        `made`: worker, begin and end of each batch; `used`: begin and end of each step; seconds.
+    """
+    length = min(max(_length(costs, setting), 3 * steps), _MOST_STEPS)
+    batch_s = np.resize(costs.batch_s, length).tolist()
+    batch_s += batch_s[: _ahead(setting)]
+    found = replay(costs, setting, batch_s, np.resize(costs.use_s, length).tolist())
+    first = max(length - steps, 0) // 2
+    begin_s, end_s = found.asked[first], found.used_to[min(first + steps, length) - 1]
+    made = [
+        (worker, begin - begin_s, end - begin_s)
+        for worker, begin, end in zip(found.worker, found.taken, found.made, strict=True)
+        if end > begin_s and begin < end_s
+    ]
+    pairs = zip(found.used_from, found.used_to, strict=True)
+    used = [(begin - begin_s, end - begin_s) for begin, end in pairs]
+    return {
+        "made": made,
+        "used": [one for one in used if one[0] >= 0 and one[1] <= end_s - begin_s],
+    }

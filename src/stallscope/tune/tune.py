@@ -1,0 +1,553 @@
+"""`ss.tune`: which setting of the loader gives the most, with the fewest workers.
+
+One recording of the loop as it is, from which every setting of a grid is predicted. Those that
+matter are then measured, each in turn with the loader as it is, until the best is clear.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+import warnings
+from contextlib import closing
+from dataclasses import astuple, dataclass, fields, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from stallscope.apart import apart
+from stallscope.diagnose.machine_use import use
+from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
+from stallscope.isolation.snapshot import isolated
+from stallscope.loops.cached_loaders import check_plain, going_on, is_plain, is_stream
+from stallscope.loops.cached_values import bytes_of
+from stallscope.loops.devices import device_of
+from stallscope.loops.timed_loop import TimedLoop, started
+from stallscope.loops.training_loop import Enough, Limits, ProgressBar, check_budget
+from stallscope.loops.watchdog import within
+from stallscope.machine import cores_available, machine, memory_available_bytes, require_single_rank
+from stallscope.orders.benchmark import Benchmark
+from stallscope.orders.result import LAPS, timings_of
+from stallscope.run.read_logs import note
+from stallscope.run.record import record_target
+from stallscope.stalls.thresholds import OTHERS
+from stallscope.targets import target as targets
+from stallscope.targets.loaders import epoch_length
+from stallscope.tune.costs import costs_of, recorded_per_s
+from stallscope.tune.result import AS_FAST, TRIALS, TuneConditions, Tuning, smallness
+from stallscope.tune.settings import Setting, given_settings, grid, setting_of, with_setting
+from stallscope.tune.simulator import predict
+from stallscope.units import count, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from stallscope.run.result import Run
+    from stallscope.targets.target import Target
+    from stallscope.tune.simulator import LoaderCosts, LoopPrediction
+
+
+_WARMUP: Final = 4
+_STEADY_S: Final = 3.0
+"""Of the recording, where the budget allows it ..."""
+_BATCHES: Final = 24
+"""... and so many batches ..."""
+_ROUNDS: Final = 4
+"""... and so many rounds of the workers."""
+_RECORD_SHARE: Final = 0.4
+"""Of the budget, at most."""
+_LATE_SHARE: Final = 0.2
+_UNTIL: Final = 0.97
+"""Share of the budget after which no lap ends."""
+_LAP_S: Final = 0.8
+"""The steady state of a lap, where the budget allows it."""
+_LAP_SHARE: Final = 0.02
+"""Of the budget."""
+_MEMORY_SHARE: Final = 0.5
+"""Of the memory that is left."""
+_SHARED: Final = "/dev/shm"  # noqa: S108 - where workers put their batches
+_MOST: Final = 5
+"""Settings that are measured beside the loader as it is."""
+_NEAR: Final = 0.9
+"""A prediction that promises less than this of the best one is not measured ..."""
+_WORTH_A_LOOK: Final = 0.6
+"""... but loading without workers is, from this share on."""
+_MANY_THREADS: Final = 4
+"""Of a worker: more than those of torch (one makes batches, one sends, one hands out memory)."""
+_TOO_MANY: Final = "This DataLoader will create"
+"""What torch's warning of more workers than cores begins with."""
+_SWEEPS: Final = 2
+"""Forth and back; after each two it is asked who is still in the race."""
+_ROUNDS_AT_MOST: Final = 6
+
+
+def tune(  # noqa: PLR0913 - the public signature
+    target: Any,
+    step: Callable[[Any], object] | None = None,
+    *,
+    device: Any = None,
+    budget_s: float = 60.0,
+    settings: Iterable[Mapping[str, Any]] | None = None,
+    max_bytes: int | None = None,
+) -> Tuning:
+    """Predict what other settings of a loader would give, measure the few that matter.
+
+    Iterates shallow copies of the loader. Afterwards all random generators, the samplers and what
+    `step` trains are as they were, and the workers are gone. An exception of the dataset's or of
+    the step's passes unchanged, and its attribute `tuning` holds what was known before; one that
+    only another setting raises is the reason of that setting's row.
+
+    Args:
+        target: a DataLoader, a `Target`, or a string as for `ss.target`.
+        step: uses one batch; the target's by default. Without one the loader alone is tuned, and a
+            training may need less.
+        device: where batches are moved before `step`; the target's by default.
+        budget_s: it is over after this time, seconds, and the batch that is under way then. It
+            stops earlier where the answer is clear.
+        settings: those to look at in place of the usual ones, each a dictionary of a DataLoader's
+            arguments (`{"num_workers": 4}`); `threads` is that of each worker.
+        max_bytes: memory that workers and batches on their way may take; by default half of what is
+            left to this process.
+
+    Raises:
+        ArgumentError: `budget_s`, `settings` or `max_bytes` is nothing that can be used.
+        TargetError: the target is nothing that can be iterated.
+        UnsupportedError: there is not one DataLoader in it that torch's own code iterates, or this
+            process is one of several ranks.
+        WorkspaceError: no room for the logs.
+        NoBatchError: a batch did not come within the budget and a grace; its attribute `tuning` is
+            that of any exception.
+    """
+    began_s = time.perf_counter()
+    allowed_s = check_budget(budget_s)
+    is_size = isinstance(max_bytes, (int, float)) and 0 <= max_bytes < math.inf
+    if max_bytes is not None and not is_size:
+        raise ArgumentError(f"max_bytes={max_bytes!r}: give a number of bytes, 0 or more")
+    require_single_rank()
+    target = targets.target(target, step=step, device=device)
+    check_plain(target, "it has no settings that can be changed from the outside")
+    if not is_plain(target.loader):
+        target = replace(target, loader=target.loaders[0])
+    room = int(memory_available_bytes() * _MEMORY_SHARE if max_bytes is None else max_bytes)
+    search = SettingSearch(target, began_s, allowed_s, room, settings)
+    with within(allowed_s):
+        try:
+            search.run()
+        except BaseException as error:
+            if not isinstance(error, StallscopeError) or isinstance(error, NoBatchError):
+                search.leave_with(error)
+            raise
+    return search.result()
+
+
+@dataclass
+class Trial:
+    """A setting that is looked at."""
+
+    setting: Setting
+    change: str
+    prediction: LoopPrediction | None = None
+    failed: str = ""
+    make: Callable[[Any], Any] | None = None
+    """Makes the loader of the one as it is, where that is more than a setting."""
+
+
+@dataclass
+class TuneBench:
+    """What is needed to measure one change more: the target, and what was recorded of it."""
+
+    target: Target
+    run: Run
+    costs: LoaderCosts
+
+    def measure(self, trial: Trial, budget_s: float) -> Tuning:
+        """Measure a change beside the loader as it is; `change` may be a dictionary of settings.
+
+        Args:
+            trial: the change.
+            budget_s: seconds.
+
+        Raises:
+            ArgumentError: that is no time.
+        """
+        began_s, allowed_s = time.perf_counter(), check_budget(budget_s)
+        room = int(memory_available_bytes() * _MEMORY_SHARE)
+        search = SettingSearch(self.target, began_s, allowed_s, room, settings=())
+        search.know(self.run, self.costs)
+        search.trials.append(trial)
+        with within(allowed_s):
+            search.predict()
+            search.measure([1] if not trial.failed else [])
+        return search.result()
+
+    def trial(self, setting: Mapping[str, Any]) -> Trial:
+        """A setting, as arguments of a DataLoader, as a trial with its prediction."""
+        now = setting_of(self.target.loader)
+        new = given_settings(now, [setting], [])[-1]
+        return Trial(new, now.text(new), predict(self.costs, new))
+
+
+class SettingSearch:
+    """One search for a better setting.
+
+    Args:
+        target: what the user points at.
+        began_s: when the budget began (`perf_counter`).
+        budget_s: seconds.
+        room: bytes that workers and batches may take.
+        settings: those to look at; None: the usual ones.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        began_s: float,
+        budget_s: float,
+        room: int,
+        settings: Iterable[Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._target, self._began_s, self._budget_s = target, began_s, budget_s
+        self._room = room
+        self._now = setting_of(target.loader)
+        self._cores = float(cores_available())
+        self._given = settings is not None
+        pins = device_of(target).counts_kernels
+        stream = is_stream(target.loader)
+        whole = grid(self._now, self._cores, pins=pins, is_stream=stream)
+        wanted = given_settings(self._now, settings, whole)
+        self.trials = [Trial(one, self._now.text(one)) for one in wanted]
+        self._epoch_batches = epoch_length(target.loader)
+        self._batch_bytes: int | None = None
+        self._run: Run | None = None
+        self._costs: LoaderCosts | None = None
+        self._rows: list[tuple[Any, ...]] = []
+        self._others_share = 0.0
+        self._notes = [*_notes_on(self._now, stream=stream)]
+
+    @property
+    def _left_s(self) -> float:
+        return self._began_s + _UNTIL * self._budget_s - time.perf_counter()
+
+    def run(self) -> None:
+        """Record, predict, measure."""
+        self.record()
+        self.predict()
+        self.measure(self.finalists())
+
+    def record(self) -> None:
+        """Run the loop as it is, with its samples; and look at one batch."""
+        many = max(self._now.num_workers, 1)
+        enough = Enough(
+            max(_WARMUP, many),
+            max(_BATCHES, _ROUNDS * many),
+            min(_STEADY_S, self._left_s / 10),
+            few=2 * many,
+            late_s=self._left_s * _LATE_SHARE,
+        )
+        limits = Limits(1_000_000, max(self._left_s * _RECORD_SHARE, 0.1), enough)
+        self._run = record_target(self._target, limits, _WARMUP)
+        with (
+            isolated(replace(self._target, step=None)) as target,
+            started(self._loop(target, target.loader)) as batches,
+        ):
+            self._batch_bytes = next((bytes_of(one) for one in islice(batches, 1)), None)
+
+    def _loop(self, target: Target, loader: Any) -> TimedLoop:
+        """The loop over a loader, with the threads that the user's own loop has."""
+        return replace(TimedLoop.of(replace(target, loader=loader)), in_one_thread=False)
+
+    def know(self, run: Run, costs: LoaderCosts) -> None:
+        """Take over what was recorded before."""
+        self._run, self._costs = run, costs
+        self._batch_bytes = costs.batch_bytes
+
+    def predict(self) -> None:
+        """Predict all settings, and leave out those that need too much."""
+        run = self._run
+        if run is not None and self._costs is None:
+            self._costs = apart(lambda: self._costs_of(run))
+        for trial in self.trials:
+            if self._costs is not None and trial.prediction is None and trial.make is None:
+                trial.prediction = predict(self._costs, trial.setting)
+            if not trial.failed:
+                trial.failed = self._too_large(trial)
+
+    def _costs_of(self, run: Run) -> LoaderCosts:
+        return costs_of(
+            run,
+            self._now,
+            epoch_batches=self._epoch_batches,
+            batch_bytes=self._batch_bytes,
+            cores=self._cores,
+        )
+
+    def _too_large(self, trial: Trial) -> str:
+        """Why there is no room for a setting; empty where there is."""
+        needs = trial.prediction.memory_bytes if trial.prediction else None
+        setting = trial.setting
+        if trial is self.trials[0] or needs is None:
+            return ""
+        if needs > self._room:
+            return (
+                f"its workers and batches need about {size(needs)}, of {size(self._room)} allowed"
+            )
+        shared = setting.num_workers * (setting.prefetch_factor or 0) * (self._batch_bytes or 0)
+        if os.path.isdir(_SHARED) and shared > shutil.disk_usage(_SHARED).free:  # noqa: PTH112
+            free = size(shutil.disk_usage(_SHARED).free)
+            return f"its batches need about {size(shared)} of {_SHARED}, {free} is free"
+        return ""
+
+    # ---- which to measure -------------------------------------------------------------------
+
+    def finalists(self) -> list[int]:
+        """Numbers of the trials that are worth measuring, those that decide most first."""
+        open_ = [place for place, one in enumerate(self.trials) if place and not one.failed]
+        if self._given:
+            return open_
+        known = [place for place in open_ if self._per_s(place)]
+        if not known:
+            return open_[:_MOST]
+        same = [place for place in known if self._is_plain_change(place)]
+        best = max(map(self._per_s, [0, *same]))
+        near = [place for place in same if self._per_s(place) >= AS_FAST * best]
+        near.sort(key=lambda place: smallness(self._row(place)))
+        wanted = near[:1]
+        wanted += sorted(same, key=self._per_s, reverse=True)[:1]
+        wanted += self._other_counts(same, best)
+        own = self._row(0)
+        if (self._threads_of_a_worker() or 0) > _MANY_THREADS and self._now.threads is None:
+            wanted.insert(1, self._with_threads())
+        passing = [place for place in known if not self.trials[place].setting.in_order]
+        if own["in_order"] and passing:
+            first = max(passing, key=self._per_s)
+            wanted += [first] * (self._per_s(first) > self._per_s(0) / _NEAR)
+        wanted += [place for place in open_ if self.trials[place].setting.pin_memory][:1]
+        return list(dict.fromkeys(wanted))[:_MOST]
+
+    def _is_plain_change(self, place: int) -> bool:
+        """Whether a setting gives the same batches in the same order, and is predicted as such."""
+        setting = self.trials[place].setting
+        return (
+            setting.in_order == self._now.in_order
+            and setting.pin_memory == self._now.pin_memory
+            and setting.threads == self._now.threads
+        )
+
+    def _other_counts(self, same: list[int], best: float) -> Iterator[int]:
+        """The best setting of each other number of workers that promises enough."""
+        by_count: dict[int, int] = {}
+        for place in sorted(same, key=lambda one: (-self._per_s(one), smallness(self._row(one)))):
+            by_count.setdefault(self.trials[place].setting.num_workers, place)
+        for many, place in sorted(by_count.items(), key=lambda pair: -self._per_s(pair[1])):
+            least = _NEAR if many else _WORTH_A_LOOK
+            if many != self._now.num_workers and self._per_s(place) >= least * best:
+                yield place
+
+    def _per_s(self, place: int) -> float:
+        found = self.trials[place].prediction
+        return found.samples_per_s.value if found else 0.0
+
+    def _row(self, place: int) -> dict[str, Any]:
+        names = [one.name for one in fields(Setting)]
+        return {
+            **dict(zip(names, astuple(self.trials[place].setting), strict=True)),
+            "trial": place,
+        }
+
+    def _threads_of_a_worker(self) -> float | None:
+        run, many = self._run, self._now.num_workers
+        return apart(lambda: use(run, many).threads) if run is not None and many else None
+
+    def _with_threads(self) -> int:
+        """One thread in each worker, as a trial of its own."""
+        setting = replace(self._now, threads=1)
+        self.trials.append(Trial(setting, self._now.text(setting)))
+        return len(self.trials) - 1
+
+    # ---- measuring --------------------------------------------------------------------------
+
+    def measure(self, finalists: list[int]) -> None:
+        """Measure settings in turn with the loader as it is, until the best is clear."""
+        steady_s = min(_LAP_S, max(_LAP_SHARE * self._budget_s, 0.1))
+        if not finalists:
+            return
+        bar = ProgressBar(desc=f"tuning {self._target.name}", total=100, leave=False, delay=0.5)
+        deadline_ns = time.perf_counter_ns() + int(max(self._left_s, 0.0) * 1e9)
+        with isolated(self._target) as target, closing(bar), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=_TOO_MANY)  # it is we who ask for them
+            benchmark = Benchmark(
+                self._expected_lap_s(steady_s),
+                steady_s=steady_s,
+                loop_of=lambda loader: self._loop(target, loader),
+            )
+            loaders = self._loaders([0, *finalists], target.loader)
+            try:
+                for _ in range(_ROUNDS_AT_MOST):
+                    before = len(benchmark.starts_s)
+                    benchmark.run(loaders, deadline_ns, sweeps=_SWEEPS)
+                    self._take(benchmark)
+                    bar.update(int(100 * (1 - max(self._left_s, 0.0) / self._budget_s)) - bar.n)
+                    loaders = self._still_open(loaders)
+                    if len(loaders) < 2 or len(benchmark.starts_s) == before:  # noqa: PLR2004 - a pair
+                        break
+            finally:
+                self._take(benchmark)
+        if self._costs is not None and self._costs.others > OTHERS * self._cores:
+            self._notes.append(
+                f"other processes wanted {self._costs.others:.1f} cores while the loop was "
+                "recorded: with more workers it has a larger part of them, while they run"
+            )
+        if benchmark.disturbed:
+            self._notes.append(
+                f"beside {count(benchmark.disturbed, 'start')} of loaders other processes had a "
+                "fifth of the cores or more: they count only where there are no others"
+            )
+
+    def _loaders(self, places: Iterable[int], loader: Any) -> dict[int, Any]:
+        """The loaders of trials, each without an end."""
+        found: dict[int, Any] = {}
+        for place in places:
+            trial = self.trials[place]
+            try:
+                made = with_setting(loader, trial.setting) if place else loader
+                made = made if trial.make is None else trial.make(made)
+            except Exception as error:  # noqa: BLE001 - only of a change of ours
+                trial.failed = f"in its loader: {type(error).__name__}: {error!s:.160}"
+                continue
+            found[place] = going_on(made) if trial.make is None else made
+        return found
+
+    def _expected_lap_s(self, steady_s: float) -> float:
+        first_s = (self._run.first_batch_s if self._run else None) or 0.0
+        known = self.trials[0].prediction
+        samples = float(self._costs.samples.mean()) if self._costs else 1.0
+        period_s = samples / known.samples_per_s.value if known else 0.0
+        return first_s + steady_s + (self._now.num_workers + 2) * period_s
+
+    def _take(self, benchmark: Benchmark) -> None:
+        """Take over what was measured: one row a start, its begin counted as epochs count it."""
+        samples: dict[tuple[int, int], list[tuple[float, int]]] = {}
+        for trial, block, each_s, many, _ in benchmark.laps().rows():
+            samples.setdefault((trial, block), []).append((each_s, many))
+        self._rows = []
+        for (trial, block), blocks in samples.items():
+            setting = self.trials[trial].setting
+            number = sum(many for _, many in blocks)
+            each_s = sum(each_s * many for each_s, many in blocks) / number
+            each_s /= max(setting.num_workers, 1)
+            each_s += self._restart_s(setting, benchmark.starts_s[block - 1], each_s)
+            place = "workers" if setting.num_workers else "process"
+            self._rows.append((trial, block, each_s, number, place))
+        for trial, why in benchmark.failed.items():
+            self.trials[trial].failed = why
+        self._others_share = benchmark.others_share()
+
+    def _restart_s(self, setting: Setting, start_s: float, each_s: float) -> float:
+        """What the begin of an epoch adds to each of its samples, seconds."""
+        if not self._epoch_batches or not setting.num_workers or self._costs is None:
+            return 0.0
+        samples = float(self._costs.samples.mean())
+        if setting.persistent_workers:  # they would be there: their first batches are all there is
+            start_s = min(start_s, float(self._costs.batch_s.mean()) + self._costs.send_s)
+        return max(start_s - samples * each_s, 0.0) / self._epoch_batches / samples
+
+    def _still_open(self, loaders: dict[int, Any]) -> dict[int, Any]:
+        """The loaders that may still be the answer: none that is slower for sure."""
+        frame = self._laps()
+        timings = apart(lambda: timings_of(frame))
+        factors = {
+            place: (one.speedup, one.speedup_low, one.speedup_high)
+            for place, one in timings.items()
+            if place
+        }
+        best = max([1.0, *(low or 0.0 for _, low, _ in factors.values())])
+        kept = {
+            place: loader
+            for place, loader in loaders.items()
+            if not place
+            or place not in factors
+            or (
+                (factors[place][2] or math.inf) >= AS_FAST * best
+                and place not in self._settled(factors)
+            )
+        }
+        return {place: loader for place, loader in kept.items() if not self.trials[place].failed}
+
+    def _settled(self, factors: dict[int, tuple[float, float | None, float | None]]) -> set[int]:
+        """Those that are slower than the loader as it is, and no smaller."""
+        now = self._now.num_workers
+        return {
+            place
+            for place, (_, _, high) in factors.items()
+            if high is not None and high < AS_FAST and self.trials[place].setting.num_workers >= now
+        }
+
+    def _laps(self) -> pl.DataFrame:
+        return pl.DataFrame(self._rows, LAPS, orient="row")
+
+    # ---- what is known ----------------------------------------------------------------------
+
+    def leave_with(self, error: BaseException) -> None:
+        """Leave what was known before with an exception."""
+        if isinstance(error, Exception) and not isinstance(error, StallscopeError):
+            note(error, ["stallscope: raised while ss.tune iterated this loader"])
+        if self._run is None:
+            return
+        self._notes.insert(0, f"ended before its time, by {type(error).__name__}")
+        vars(error)["tuning"] = self.result()  # past any __setattr__ of a frozen exception
+        said = "stallscope: what was known before is this exception's attribute `tuning`"
+        note(error, [said])
+
+    def result(self) -> Tuning:
+        """What is known by now."""
+        target, run = self._target, self._run
+        conditions = TuneConditions(
+            name=target.name,
+            num_workers=self._now.num_workers,
+            machine=machine(),
+            device=device_of(target).name,
+            simulated_step_s=target.simulated_step_s,
+            has_step=target.step is not None,
+            cores=self._cores,
+            epoch_batches=self._epoch_batches,
+            batch_bytes=self._batch_bytes,
+            recorded_per_s=None if run is None else apart(lambda: recorded_per_s(run)),
+            others_share=self._others_share,
+            budget_s=self._budget_s,
+            took_s=time.perf_counter() - self._began_s,
+        )
+        bench = TuneBench(target, run, self._costs) if run and self._costs else None
+        return Tuning(
+            trials=pl.DataFrame(
+                [_trial_row(place, one) for place, one in enumerate(self.trials)],
+                TRIALS,
+                orient="row",
+            ),
+            laps=self._laps(),
+            run=run,
+            circumstances=conditions,
+            notes=(*target.told(), *self._notes),
+            bench=bench,
+        )
+
+
+def _trial_row(place: int, trial: Trial) -> tuple[Any, ...]:
+    """A row of `result.TRIALS`."""
+    known = trial.prediction
+    told = (*known.samples_per_s, *known.stall_share) if known else (None,) * 6
+    rest = (known.first_batch_s, known.memory_bytes, known.outside) if known else (None, None, "")
+    return (place, *astuple(trial.setting), trial.change, *told, *rest, trial.failed)
+
+
+def _notes_on(now: Setting, *, stream: bool) -> Iterator[str]:
+    """What has to be known of this loader."""
+    if stream and not now.num_workers:
+        yield (
+            "a stream that is loaded without workers: with some, a dataset that does not divide "
+            "its samples among them gives each as often as there are workers, so none was tried"
+        )
+    elif stream:
+        yield "a stream: with another number of workers its samples come in another order"

@@ -1,0 +1,64 @@
+"""A person opens the notebook about settings, moves its sliders, and measures one setting."""
+
+import pytest
+from browser.page import THEMES
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+NAME = "07_what_would_help"
+
+
+class Sliders:
+    """The panel over the replay."""
+
+    def __init__(self, lab):
+        self.page = lab.page
+        self.shown = lab.page.locator(".stallscope-tuning-panel").last
+        self.shown.scroll_into_view_if_needed()
+
+    def numbers(self):
+        return self.shown.get_by_text("samples/s").first.inner_text()
+
+    def handle(self, label):
+        return self.shown.locator(".widget-slider", has_text=label).locator(".noUi-handle")
+
+    def changes(self, act, *arguments):
+        """What is done shows other numbers."""
+        before = self.numbers()
+        act(*arguments)
+        self.shown.get_by_text("samples/s").first.filter(has_not_text=before).wait_for()
+
+    def key(self, label, key):
+        self.handle(label).focus()
+        self.page.keyboard.press(key)
+
+    def click(self, label, share):
+        """Click so far along a slider's track."""
+        track = self.shown.locator(".widget-slider", has_text=label).locator(".noUi-target")
+        box = track.bounding_box()
+        self.page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+
+
+def test_runs_twice_and_the_replay_follows_the_hand(lab):
+    """By keyboard and by mouse; the button measures what the sliders say. Screenshots are kept."""
+    lab.open(f"{NAME}.ipynb")
+    for theme, called in THEMES.items():
+        lab.theme(called)
+        assert lab.run_all() == []
+
+        panel = Sliders(lab)
+        panel.changes(panel.click, "Step, ms", 0.9)
+        panel.changes(panel.key, "Step, ms", "Home")
+        panel.changes(panel.key, "Workers", "Home")
+        assert panel.shown.locator("svg.stallscope-replay rect").count() > 4
+        panel.changes(panel.key, "Decode", "End")
+
+        for number, picture in enumerate(lab.pictures()):
+            lab.shot(f"{NAME}-{theme}-picture-{number}", picture)
+        lab.shot(f"{NAME}-{theme}-answer", lab.answer())
+        lab.shot(f"{NAME}-{theme}-panel", panel.shown)
+
+    panel.key("Workers", "Home")
+    panel.shown.get_by_role("button", name="Measure this setting").click()
+    panel.shown.get_by_text("as now, 95% interval").first.wait_for(timeout=90_000)
+    lab.shot(f"{NAME}-measured", panel.shown)

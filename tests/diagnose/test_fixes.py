@@ -1,0 +1,156 @@
+"""What would help: predicted for each finding, measured where the kit can make it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.build_diagnosis import DECODE, a_diagnosis
+from support.planted_costs import waiting
+from torch.utils.data import DataLoader, Dataset
+
+import stallscope as ss
+from stallscope.diagnose import causes
+from stallscope.diagnose.facts import Facts, Setup
+from stallscope.diagnose.fixes import _fixes, _rows
+from stallscope.diagnose.result import FIXES, Finding
+from stallscope.errors import StallscopeError
+from stallscope.tune.settings import Setting
+from stallscope.tune.simulator import LoaderCosts
+
+STAGES = (("fetch", "fetch"), ("decode", "decode"), ("Blur", "transform"), ("collate", "collate"))
+NOW = Setting(2, 2)
+
+
+def fixes_of(*codes, spent=(0.01, 0.04, 0.03, 0.005), now=NOW, **more):
+    """Names of fixes with their predicted gains, for findings with these codes."""
+    wall_s = np.tile(spent, (60, 1))
+    read = np.isin([name for name, _ in STAGES], ["fetch"])
+    costs = LoaderCosts(
+        STAGES,
+        wall_s * ~read,
+        wall_s * read,
+        np.full(60, 8.0),
+        np.full(60, 0.002),
+        cores=4.0,
+        workers=max(now.num_workers, 1),
+        **more,
+    )
+    facts = Facts(Setup(num_workers=now.num_workers, cores=4.0, prefetch_factor=2))
+    findings = tuple(Finding(code, code, 0.4) for code in codes)
+    _, rows = _rows(costs, now, _fixes(costs, now, facts, findings, stream=False))
+    return {row[0]: dict(zip(FIXES, row, strict=True)) for row in rows}
+
+
+class TestPredicted:
+    """What each finding's changes are, and what they promise."""
+
+    @pytest.mark.parametrize(
+        ("code", "fix", "gain"),
+        [
+            (causes.DECODE.code, "decode 2× as fast", 85 / 65),
+            (causes.TRANSFORMS.code, "transform 2× as fast", 85 / 70),
+            (causes.ONE_TRANSFORM.code, "Blur 2× as fast", 85 / 70),
+            (causes.COLLATE.code, "collate 2× as fast", 85 / 82.5),
+            (causes.STORAGE_LATENCY.code, "reading from memory", 85 / 75),
+        ],
+    )
+    def test_a_stage_that_is_faster_saves_its_part(self, code, fix, gain):
+        """Of a batch's time, where the loop waits for nothing else."""
+        row = fixes_of(code)[fix]
+
+        assert row["predicted_gain"] == pytest.approx(gain, rel=0.03)
+        assert (code, False) == (row["code"], row["measurable"])
+
+    @pytest.mark.parametrize(
+        ("code", "now", "fix"),
+        [
+            (causes.MAIN_PROCESS.code, Setting(0), "num_workers=3, prefetch_factor=2"),
+            (causes.START_UP.code, NOW, "persistent_workers=True"),
+            (causes.TOO_LITTLE_PREFETCH.code, NOW, "prefetch_factor=4"),
+            (causes.SLOW_SAMPLES.code, NOW, "prefetch_factor=4"),
+            (causes.OVERSUBSCRIPTION.code, NOW, "1 thread in each worker"),
+        ],
+    )
+    def test_a_setting_is_what_the_finding_advises(self, code, now, fix):
+        """And it can be measured."""
+        row = fixes_of(code, now=now)[fix]
+
+        assert (code, True) == (row["code"], row["measurable"])
+
+    def test_samples_in_memory_bound_all_others(self):
+        """No change to the dataset gives more."""
+        rows = fixes_of(causes.DECODE.code, causes.TRANSFORMS.code)
+        own = {row["predicted_gain"] for row in rows.values() if not row["measurable"]}
+
+        assert max(own) < rows["samples in memory"]["predicted_gain"]
+
+    def test_the_best_setting_is_among_them(self):
+        """The one that `ss.tune` would look at first."""
+        rows = fixes_of(causes.DECODE.code)
+
+        (best,) = (row for name, row in rows.items() if name.startswith("num_workers="))
+        assert best["predicted_gain"] > 1.5
+
+    def test_a_healthy_loop_needs_none(self):
+        """Nothing is promised where nothing is wrong."""
+        assert {} == fixes_of(causes.HEALTHY.code)
+
+
+class Slow(Dataset):
+    """Samples that wait."""
+
+    def __len__(self) -> int:
+        return 2_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        waiting(0.004)
+        return torch.full((8,), float(index))
+
+
+@pytest.fixture(scope="module")
+def diagnosis():
+    """Of a loop that waits for samples which wait, in one worker."""
+    loader = DataLoader(Slow(), 4, num_workers=1)
+    return ss.diagnose(loader, ss.simulated_step(0.002), budget_s=6)
+
+
+@pytest.mark.slow
+class TestMeasured:
+    """A change beside the loader as it is."""
+
+    def test_settings_are_predicted_and_measured(self, diagnosis):
+        """Both agree in the direction, and the picture shows both."""
+        found = diagnosis.try_fix({"num_workers": 3}, budget_s=6)
+
+        (row,) = (one for one in found.settings().to_dicts() if one["trial"])
+        assert row["predicted_gain"] > 1.5
+        assert row["starts"] > 0
+        labels = [one.get_text() for one in diagnosis.plot("fixes").parts[0].get_yticklabels()]
+        assert "num_workers=3" in labels
+        assert "measured" in str(diagnosis)  # beside what was predicted
+
+    def test_samples_in_memory_are_imitated(self, diagnosis):
+        """The workers collate and send finished samples."""
+        found = diagnosis.try_fix("samples in memory", budget_s=6)
+
+        (row,) = (one for one in found.settings().to_dicts() if one["trial"])
+        assert row["setting"] == "samples in memory"
+        assert row["predicted_gain"] > 1.5
+        assert row["starts"] > 0
+
+    def test_what_cannot_be_measured_is_refused(self, diagnosis):
+        """With what can be."""
+        with pytest.raises(StallscopeError, match="samples in memory"):
+            diagnosis.try_fix("rewrite it all")
+
+
+def test_without_the_loader_nothing_can_be_measured():
+    """A diagnosis that was loaded has figures only."""
+    with pytest.raises(StallscopeError, match="not at hand"):
+        a_diagnosis(DECODE).try_fix("decode")
+
+
+def test_nothing_known_is_a_sheet_that_says_so():
+    """An older diagnosis has no fixes."""
+    assert "Nothing is known" in a_diagnosis(DECODE).plot("fixes").title

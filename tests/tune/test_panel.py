@@ -1,0 +1,96 @@
+"""The sliders over the replay: what they say at once, and what their button measures."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.build_tuning import NOW, a_full_tuning, a_tuning
+from support.virtual_loop import a_loop
+
+from stallscope.tune.costs import costs_of
+from stallscope.tune.tune import TuneBench
+from stallscope.views.tuning_panel import NO_BENCH, SettingBoard, WhatIf
+
+
+@pytest.fixture(scope="module")
+def costs():
+    """Of a loop that waits for reading and decoding."""
+    run = a_loop({"fetch": 20.0, "decode": 30.0}, using={"forward": 4.0}, batches=40, workers=2)
+    return costs_of(run, NOW, epoch_batches=None, batch_bytes=1_000, cores=4.0)
+
+
+class Bench(TuneBench):
+    """Measures nothing: answers with what is planted."""
+
+    def trial(self, setting):
+        return setting
+
+    def measure(self, trial, budget_s):
+        assert budget_s > 0
+        asked = a_full_tuning().setting(1)
+        assert trial == {"num_workers": asked.num_workers, "prefetch_factor": 2}
+        return a_tuning({NOW: [200] * 6, asked: [380] * 6}, settings=(asked,))
+
+
+@pytest.fixture
+def board(costs):
+    tuning = a_tuning()
+    object.__setattr__(tuning, "bench", Bench(None, None, costs))
+    return SettingBoard(WhatIf(tuning), None)
+
+
+def rate(board) -> float:
+    return float(re.search(r"<b>([\d.,]+) samples/s", board.answer.value)[1].replace(",", ""))
+
+
+def test_each_slider_changes_the_answer(board):
+    """More workers, faster stages: more samples; a longer step: fewer."""
+    rates = [rate(board)]
+    for slider, value in ((board.workers, 4), (board.decode, 4.0), (board.reading, 4.0)):
+        slider.value = value
+        rates.append(rate(board))
+    board.step.value = board.step.max
+    slow = rate(board)
+
+    assert sorted(rates) == rates
+    assert len(set(rates)) == len(rates)
+    assert slow < rates[-1]
+
+
+def test_without_workers_there_is_nothing_to_prefetch(board):
+    """The timeline has a lane for the loop that makes its batches."""
+    board.workers.value = 0
+
+    assert board.ahead.disabled
+    assert "making" in board.answer.value
+    assert "worker 0" not in board.answer.value
+
+
+def test_the_button_measures_what_the_sliders_say(board):
+    """Beside what was predicted; the setting as it is needs no measuring."""
+    board.run.click()
+    assert "as it is" in board.said.value
+
+    board.workers.value = 4
+    board.run.click()
+
+    assert "1.90× as now" in board.said.value
+    assert "1.90× as now" in board.answer.value
+    assert not board.run.disabled
+
+
+def test_what_is_raised_is_said(board):
+    """A callback's exception would be shown nowhere."""
+    board.workers.value = 9
+    board.run.click()  # the planted bench knows four workers only
+
+    assert "AssertionError" in board.said.value
+
+
+def test_without_the_loader_it_says_so():
+    """A tuning that was loaded has figures only, and its picture."""
+    panel = a_full_tuning().panel()
+
+    assert NO_BENCH in panel.children[0].value
+    assert panel.still is not None

@@ -1,0 +1,196 @@
+"""Settings as values: the same batches by another loader, and the line to write."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from stallscope.errors import ArgumentError
+from stallscope.tune.settings import (
+    HAS_IN_ORDER,
+    Setting,
+    WorkerThreads,
+    code_of,
+    given_settings,
+    grid,
+    setting_of,
+    with_setting,
+)
+
+
+def seeded(**settings) -> DataLoader:
+    """Forty numbers, shuffled by a generator of its own."""
+    generator = torch.Generator().manual_seed(3)
+    return DataLoader(range(40), 4, shuffle=True, generator=generator, **settings)
+
+
+def noted(worker: int) -> None:
+    """A user's own `worker_init_fn`."""
+    torch.set_default_dtype(torch.float64)
+
+
+class Worker(torch.utils.data.Dataset):
+    """Tells of the process that it is in."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([float(torch.get_num_threads()), torch.zeros(1).element_size()])
+
+
+class TestTheSameBatches:
+    """What a loader with another setting gives."""
+
+    @pytest.mark.parametrize(
+        "setting",
+        [
+            Setting(0),
+            Setting(1, 1),
+            Setting(3, 4, persistent_workers=True),
+            pytest.param(Setting(2, 2, multiprocessing_context="spawn"), marks=pytest.mark.slow),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("now", [{}, {"num_workers": 2, "timeout": 30}])
+    def test_come_in_the_same_order(self, now, setting):
+        """By workers, by none, by others: the same numbers; the old loader stays as it was."""
+        old = seeded(**now)
+        before = setting_of(old)
+
+        new = with_setting(seeded(**now), setting)
+        found, wanted = (torch.cat(list(one)).tolist() for one in (new, old))
+
+        assert wanted == found
+        assert setting.normal() == setting_of(new)
+        assert before == setting_of(old)
+
+    def test_nothing_else_is_changed(self):
+        """Dataset, samplers, generator, collate and worker_init_fn are the user's own objects."""
+        old = seeded(num_workers=1, worker_init_fn=noted)
+
+        new = with_setting(old, Setting(2, 3))
+
+        names = ("dataset", "sampler", "batch_sampler", "generator", "collate_fn", "worker_init_fn")
+        assert all(getattr(old, name) is getattr(new, name) for name in names)
+
+    @pytest.mark.skipif(not HAS_IN_ORDER, reason="this torch delivers in order only")
+    def test_out_of_order_they_are_the_same_batches(self):
+        """The same set, in whatever order."""
+        new = with_setting(seeded(), Setting(2, 2, in_order=False))
+
+        assert sorted(torch.cat(list(seeded())).tolist()) == sorted(torch.cat(list(new)).tolist())
+
+    def test_threads_are_limited_beside_the_users_own_start(self):
+        """Each worker has so many, and does what the user's `worker_init_fn` does, too."""
+        old = DataLoader(Worker(), 4, num_workers=1, worker_init_fn=noted)
+
+        (found,) = with_setting(old, Setting(1, 2, threads=2))
+
+        assert [2.0, 8.0] == found[0].tolist()
+        assert noted is old.worker_init_fn
+
+    def test_limiting_threads_twice_wraps_once(self):
+        """And it can be pickled, as spawn wants it."""
+        limits = Setting(1, 2, threads=1)
+        twice = with_setting(with_setting(seeded(worker_init_fn=noted), limits), limits)
+
+        assert WorkerThreads(1, noted) == twice.worker_init_fn
+        assert pickle.dumps(twice.worker_init_fn)
+
+
+class TestWords:
+    """The line to write, and the name of a setting."""
+
+    @pytest.mark.parametrize("now", [Setting(0), Setting(2, 2), Setting(8, 4, True)])
+    @pytest.mark.parametrize(
+        "new", [Setting(0), Setting(3, 2), Setting(2, 8, True, in_order=False)]
+    )
+    def test_the_code_makes_the_loader(self, now, new):
+        """Written after the old arguments, it gives a loader with the setting."""
+        old = with_setting(seeded(), now)
+        mine = {"num_workers": now.num_workers, "prefetch_factor": now.prefetch_factor}
+        mine |= {"persistent_workers": now.persistent_workers}
+
+        line = code_of(now.normal(), new.normal()) or "DataLoader(...)"
+        code = line.replace("...", "range(40), **mine | dict(", 1)
+        made = eval(code.replace("dict(, ", "dict(") + ")")  # noqa: S307 - ours
+
+        assert setting_of(made).num_workers == new.num_workers
+        assert setting_of(made) == setting_of(with_setting(old, new))
+
+    def test_names_what_is_changed_alone(self):
+        """A setting's name is the difference."""
+        now = Setting(2, 2)
+
+        assert "as it is" == now.text(now)
+        assert "num_workers=4" == now.text(Setting(4, 2))
+        assert "prefetch_factor=8, persistent_workers=True" == now.text(Setting(2, 8, True))
+        assert "num_workers=0" in now.text(Setting(0))
+        assert "1 thread in each worker" == now.text(Setting(2, 2, threads=1))
+
+
+class TestGrid:
+    """Which settings are looked at."""
+
+    def test_goes_up_and_down(self):
+        """None, fewer and more workers than now; the one as it is first, each once."""
+        found = grid(Setting(5, 2), 4.0, pins=False, is_stream=False)
+
+        assert Setting(5, 2) == found[0]
+        assert {0, 1, 2, 3, 4, 5, 6, 8, 16} <= {one.num_workers for one in found}
+        assert len(set(found)) == len(found)
+        assert any(one.persistent_workers for one in found)
+        assert HAS_IN_ORDER == any(not one.in_order for one in found)
+        assert not any(one.pin_memory for one in found)
+
+    def test_a_stream_that_loads_here_gets_no_workers(self):
+        """Nobody may divide it among them, and each would give all of it."""
+        found = grid(Setting(0), 4.0, pins=False, is_stream=True)
+
+        assert {0} == {one.num_workers for one in found}
+
+    def test_given_ones_replace_it(self):
+        """What they do not name stays as it is."""
+        now = Setting(2, 4, True)
+
+        found = given_settings(now, [{"num_workers": 3}, {"num_workers": 0}], [])
+
+        assert [now, Setting(3, 4, True), Setting(0)] == found
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            [{"batch_size": 3}],
+            [{"num_workers": -1}],
+            [{"num_workers": None}],
+            [{"num_workers": True}],
+            [{"num_workers": 2.0}],
+            [{"prefetch_factor": 0}],
+            [{"multiprocessing_context": "thread"}],
+            [{"in_order": "no"}],
+            [4],
+            "num_workers",
+        ],
+        ids=str,
+    )
+    def test_what_is_no_setting_is_refused(self, given):
+        """In one sentence that says what is wrong."""
+        with pytest.raises(ArgumentError, match="settings"):
+            given_settings(Setting(2, 2), given, [])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(8))
+
+
+def test_a_stream_keeps_its_loader(recwarn):
+    """A shallow copy of a loader over a stream gives what it gives, without torch's warnings."""
+    new = with_setting(DataLoader(Stream(), 4), Setting(1, 2))
+
+    assert [[0, 1, 2, 3], [4, 5, 6, 7]] == [batch.tolist() for batch in new]
+    assert not recwarn.list

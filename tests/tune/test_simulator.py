@@ -1,0 +1,243 @@
+"""Recorded batches through other workers: waiting overlaps, computing shares the cores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from planted.recipe import Op, Recipe, SlowSamples, loop_s
+
+from stallscope.tune.settings import Setting
+from stallscope.tune.simulator import LoaderCosts, predict, replay, timeline
+
+BATCH = 8
+
+
+def costs(compute_s=0.0, wait_s=0.0, use_s=0.001, **more) -> LoaderCosts:
+    """Batches of eight samples, all alike where no array is given."""
+    pair = [np.resize(one, (60, 1)).astype(float) for one in (compute_s, wait_s)]
+    about = {"samples": np.full(60, float(BATCH)), "use_s": np.full(60, use_s)}
+    about |= {"cores": 2.0, "workers": 2} | more
+    return LoaderCosts((("Blur", "transform"),), *pair, **about)
+
+
+def rate(made: LoaderCosts, workers: int, **setting) -> float:
+    """Batches a second."""
+    one = Setting(workers, **setting).normal()
+    return predict(made, one).samples_per_s.value / BATCH
+
+
+def near(value, rel=0.02):
+    return pytest.approx(value, rel=rel)
+
+
+class TestRates:
+    """How many batches a second there are."""
+
+    @pytest.mark.parametrize("workers", [1, 2, 5, 16])
+    def test_waiting_overlaps(self, workers):
+        """Workers that wait are as many times as fast as they are many, on any cores."""
+        assert rate(costs(wait_s=0.1), workers) == near(workers / 0.1)
+
+    @pytest.mark.parametrize(("workers", "wanted"), [(1, 1), (2, 2), (3, 2), (8, 2)])
+    def test_computing_shares_the_cores(self, workers, wanted):
+        """Workers that compute are no faster than the cores are."""
+        assert rate(costs(compute_s=0.1), workers) == near(wanted / 0.1)
+
+    def test_a_quota_may_be_a_fraction_of_a_core(self):
+        """Cores are what may be used, not what there are."""
+        assert rate(costs(compute_s=0.1, cores=1.5), 4) == near(1.5 / 0.1)
+
+    def test_computing_and_waiting_meet_by_chance(self):
+        """Two workers that each compute half of the time use less than one whole core."""
+        found = rate(costs(compute_s=0.05, wait_s=0.05, cores=1.0), 2)
+
+        assert 1 / 0.1 < found < 2 / 0.1
+        assert found == near(2 / 0.125)  # of one core: queueing theory's exact answer
+
+    def test_the_step_is_the_ceiling(self):
+        """The loop is no faster than it uses batches."""
+        assert rate(costs(compute_s=0.01, use_s=0.05), 2) == near(1 / 0.05)
+
+    def test_without_workers_times_add_up(self):
+        """The loop makes each batch, then uses it; nothing is sent."""
+        made = costs(compute_s=0.03, wait_s=0.01, use_s=0.02, send_s=9.0, receive_s=9.0)
+
+        assert rate(made, 0) == near(1 / 0.06)
+
+    def test_receiving_is_part_of_the_loop(self):
+        """Nothing overlaps it there."""
+        assert rate(costs(use_s=0.02, receive_s=0.03, compute_s=0.01), 2) == near(1 / 0.05)
+
+    def test_sending_has_its_own_track(self):
+        """A batch is sent while its worker makes the next one, and the slower of both counts."""
+        assert rate(costs(wait_s=0.02, send_s=0.05, cores=8.0), 1) == near(1 / 0.05)
+        assert rate(costs(wait_s=0.05, send_s=0.02, cores=8.0), 1) == near(1 / 0.05)
+
+    def test_a_step_that_computes_competes(self):
+        """What the loop computes is missing for the workers, and the other way round."""
+        alone = rate(costs(compute_s=0.1, use_s=0.04), 2)
+        together = rate(costs(compute_s=0.1, use_s=0.04, use_cores=1.0), 2)
+
+        assert together < 0.95 * alone
+        assert together <= 2 / (0.1 + 0.04) * 1.02  # both cores together have no more
+
+    def test_a_batch_that_is_late_holds_up_those_behind_it(self):
+        """Out of order, those that are ready pass it; a deeper prefetch bridges it."""
+        slow = np.where(np.arange(60) % 12 == 5, 0.5, 0.02)
+        made = costs(wait_s=slow[:, None], use_s=0.03)
+
+        kept = rate(made, 3, prefetch_factor=1)
+        assert rate(made, 3, prefetch_factor=1, in_order=False) > 1.1 * kept
+        assert rate(made, 3, prefetch_factor=8) > 1.1 * kept
+
+    @pytest.mark.parametrize(
+        "recipe",
+        [
+            Recipe(step_s=0.02, batch=BATCH, workers=2, read_s=0.006),
+            Recipe(step_s=0.02, batch=BATCH, workers=4, read_s=0.006, spread=0.5),
+            Recipe(step_s=0.02, batch=BATCH, workers=2, ops=(Op("Blur", 0.004),)),
+            Recipe(step_s=0.02, batch=BATCH, workers=0, ops=(Op("Blur", 0.004),)),
+            Recipe(
+                step_s=0.02, batch=BATCH, workers=3, read_s=0.001, slow=SlowSamples(40, 0.2, False)
+            ),
+        ],
+        ids=["reading", "uneven reading", "computing", "here", "slow samples"],
+    )
+    def test_agrees_with_another_clock(self, recipe):
+        """The benchmarks' own loader in virtual time says the same of the same batches."""
+        many = range(300)
+        made = LoaderCosts(
+            (("all", "transform"),),
+            np.array([[recipe.batch_cpu_s(one)] for one in many]),
+            np.array([[recipe.batch_wait_s(one, 1)] for one in many]),
+            np.full(300, float(BATCH)),
+            np.full(300, recipe.step_s),
+            cores=4.0,
+            workers=max(recipe.workers, 1),
+        )
+
+        assert 1 / rate(made, recipe.workers) == near(loop_s(recipe, 4), rel=0.06)
+
+
+class TestPrediction:
+    """What is said beside the rate."""
+
+    def test_the_same_input_gives_the_same_answer(self):
+        """Nothing is drawn without a seed, and no clock is read."""
+        made = costs(compute_s=np.random.default_rng(1).random((60, 1)))
+
+        assert predict(made, Setting(3, 2)) == predict(made, Setting(3, 2))
+
+    def test_the_interval_is_as_wide_as_batches_differ(self):
+        """Batches that are alike leave nothing open."""
+        draw = np.random.default_rng(1).exponential(0.05, (60, 1))
+        even, uneven = (
+            predict(costs(wait_s=one), Setting(2, 2)).samples_per_s for one in (0.05, draw)
+        )
+
+        assert even.high - even.low < 0.01 * even.value
+        assert uneven.low < 0.95 * uneven.value < 1.05 * uneven.value < uneven.high
+
+    def test_stalls_are_what_the_loop_waits(self):
+        """A loop that is fast enough has none; one at half of its speed stalls half of its time."""
+        assert predict(costs(compute_s=0.01, use_s=0.05), Setting(2, 2)).stall_share.value == 0
+        found = predict(costs(wait_s=0.1, use_s=0.05), Setting(1, 2)).stall_share
+        assert found.value == near(0.5)
+
+    def test_workers_that_live_on_start_once(self):
+        """What starting takes is shared out over an epoch, only where it is paid in each."""
+        made = costs(wait_s=0.1, start_s=1.0, first_s=0.5, epoch_batches=20, use_s=0.05)
+
+        anew, kept = rate(made, 2), rate(made, 2, persistent_workers=True)
+
+        assert kept == near(1 / 0.05, rel=0.06)
+        assert 1 / anew - 1 / kept == near(1.5 / 20, rel=0.06)
+        assert predict(made, Setting(2, 2)).first_batch_s == near(1.6)
+
+    def test_memory_is_that_of_workers_and_batches(self):
+        """Each worker's own, and each batch on its way."""
+        made = costs(wait_s=0.1, batch_bytes=10, worker_bytes=1_000)
+
+        assert predict(made, Setting(3, 4)).memory_bytes == 3_000 + 13 * 10
+        assert predict(costs(wait_s=0.1), Setting(3, 4)).memory_bytes is None
+
+    @pytest.mark.parametrize(
+        ("made", "setting", "why"),
+        [
+            (costs(compute_s=0.1), Setting(2, 2), ""),
+            (costs(compute_s=0.1), Setting(0), ""),
+            (costs(compute_s=0.1), Setting(3, 2), "more workers than the 2 cores"),
+            (costs(wait_s=0.1), Setting(3, 2), "3 workers wait at once"),
+            (costs(compute_s=0.1, workers=0), Setting(1, 2), "no worker was recorded"),
+            (costs(compute_s=0.1), Setting(2, 2, threads=1), "threads"),
+        ],
+    )
+    def test_it_says_when_it_extrapolates(self, made, setting, why):
+        """More than was recorded of what workers share is not known."""
+        outside = predict(made, setting).outside
+
+        assert why in outside
+        assert bool(why) == bool(outside)
+
+    def test_a_stage_may_be_faster(self):
+        """Of a kind, or one by its name; `inf` removes it."""
+        two = LoaderCosts(
+            (("decode", "decode"), ("Blur", "transform")),
+            np.full((60, 2), 0.05),
+            np.zeros((60, 2)),
+            np.full(60, float(BATCH)),
+            np.full(60, 0.001),
+            cores=8.0,
+        )
+
+        assert rate(two.faster(2, kinds=["decode"]), 1) == near(1 / 0.075)
+        assert rate(two.faster(float("inf"), stage="Blur"), 1) == near(1 / 0.05)
+        assert rate(two.faster(5, kinds=["decode", "transform"]).with_step(0.2), 1) == near(5)
+
+
+class TestReplay:
+    """One replay, batch by batch."""
+
+    def test_torch_hands_batches_out_in_turn(self):
+        """In order, worker n makes every so manyth batch; the loop uses them as they were asked."""
+        made = costs(wait_s=np.random.default_rng(0).random((60, 1)))
+        found = replay(made, Setting(3, 2), made.batch_s.tolist(), [0.01] * 50)
+
+        assert found.worker[:50] == [number % 3 for number in range(50)]
+        assert found.order == list(range(50))
+
+    def test_out_of_order_a_free_worker_gets_the_next_batch(self):
+        """And the loop uses what comes first; nothing is lost."""
+        batch_s = [1.0, *[0.1] * 59]
+        found = replay(costs(), Setting(2, 1, in_order=False), batch_s, [0.01] * 12)
+
+        assert found.order[:9] == list(range(1, 10))
+        assert found.worker[1:10] == [1] * 9
+
+    def test_no_more_is_made_ahead_than_asked(self):
+        """A worker waits while its batches wait to be used."""
+        found = replay(costs(), Setting(1, 2), [0.01] * 42, [1.0] * 40)
+
+        assert all(
+            taken >= used - 1e-9
+            for taken, used in zip(found.taken[3:40], found.used_from, strict=False)
+        )
+
+    def test_a_picture_of_it_begins_in_the_steady_state(self):
+        """Batches and steps of a stretch, from zero."""
+        found = timeline(costs(wait_s=0.1, use_s=0.02), Setting(2, 2), 8)
+
+        assert len(found["used"]) == pytest.approx(8, abs=1)
+        assert {worker for worker, *_ in found["made"]} == {0, 1}
+        assert min(begin for begin, _ in found["used"]) >= 0
+
+
+def test_a_longer_recording_takes_no_longer():
+    """Steps of a replay are bounded, however much was recorded (see `benchmarks/prediction.py`)."""
+    long = replace(costs(), computing_s=np.full((5_000, 1), 0.01), waiting_s=np.zeros((5_000, 1)))
+
+    found = timeline(long, Setting(4, 2), 10)
+
+    assert len(found["made"]) < 40

@@ -1,0 +1,213 @@
+"""`ss.tune` on real loaders: told up and down, measured beside the loader as it is, left alone."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+import torch
+from support.planted_costs import BusyCollate, busy, waiting
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+import stallscope as ss
+from stallscope.errors import ArgumentError, UnsupportedError
+from stallscope.machine import cores_available
+from stallscope.tune.result import FAILED, NOT_TRIED
+from stallscope.tune.settings import setting_of
+
+STEP = ss.simulated_step(0.004)
+
+
+class Samples(Dataset):
+    """Samples that wait and compute so long.
+
+    Args:
+        wait_s: waits for storage.
+        compute_s: CPU time.
+        fails_in_workers: whether only the main process can make them.
+    """
+
+    def __init__(self, wait_s=0.0, compute_s=0.0, *, fails_in_workers=False) -> None:
+        self.wait_s, self.compute_s, self.fails = wait_s, compute_s, fails_in_workers
+
+    def __len__(self) -> int:
+        return 4_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.fails and torch.utils.data.get_worker_info():
+            raise RuntimeError("no worker may have this file")
+        waiting(self.wait_s)
+        busy(self.compute_s)
+        return torch.full((8,), float(index))
+
+
+def loader(workers=0, **samples) -> DataLoader:
+    return DataLoader(Samples(**samples), 4, num_workers=workers)
+
+
+def rows_of(tuning) -> dict[str, dict]:
+    return {row["setting"]: row for row in tuning.settings().to_dicts()}
+
+
+def of_workers(tuning, many: int) -> dict:
+    """The plain row of so many workers."""
+    rows = tuning.settings().to_dicts()
+    return next(
+        row
+        for row in sorted(rows, key=lambda one: one["trial"])
+        if row["num_workers"] == many and not row["persistent_workers"]
+    )
+
+
+class TestDirection:
+    """What is predicted before anything else is measured."""
+
+    def test_without_workers_it_is_told_up(self):
+        """Samples that wait: each worker more gives as much again."""
+        given = [{"num_workers": 1}, {"num_workers": 4}]
+
+        found = ss.tune(loader(wait_s=0.004), STEP, budget_s=5, settings=given)
+
+        four, one = of_workers(found, 4), of_workers(found, 1)
+        assert four["predicted_gain"] > max(one["predicted_gain"], 1.5)
+        assert {"as it is", "recommended", "measured", "predicted"} >= {
+            row["status"] for row in found.settings().to_dicts()
+        }
+        assert found.apply(loader(), four["trial"]).num_workers == 4
+        assert found.circumstances.batch_bytes == 4 * 8 * 4
+
+    @pytest.mark.slow
+    def test_more_workers_than_cores_are_told_down(self):
+        """Eight on two cores: fewer are looked at, and take less memory (rates: test_simulator)."""
+        cores = int(cores_available())
+        given = [{"num_workers": cores}]
+
+        found = ss.tune(loader(4 * cores, compute_s=0.004), STEP, budget_s=6, settings=given)
+
+        fewer = of_workers(found, cores)
+        assert fewer["memory_bytes"] < of_workers(found, 4 * cores)["memory_bytes"]
+
+    @pytest.mark.slow
+    def test_a_loader_that_keeps_up_is_left(self):
+        """A step that takes longer than its batches gains nothing."""
+        found = ss.tune(loader(2, wait_s=0.001), ss.simulated_step(0.03), budget_s=6)
+
+        more = of_workers(found, 4)
+        assert more["predicted_gain"] < 1.2
+        assert more["trial"] != found.best["trial"]
+
+
+class TestHeedsTheUser:
+    """Nothing of the user's is changed, and what they give is what is looked at."""
+
+    def test_all_is_as_it_was(self):
+        """Generators, the loader and its own living workers."""
+        generator = torch.Generator().manual_seed(1)
+        mine = DataLoader(Samples(), 4, shuffle=True, generator=generator, num_workers=0)
+        before = (
+            generator.get_state(),
+            torch.get_rng_state(),
+            random.getstate(),
+            vars(mine).copy(),
+        )
+
+        ss.tune(mine, budget_s=1.5, settings=[{"num_workers": 1}])
+
+        after = (generator.get_state(), torch.get_rng_state(), random.getstate(), vars(mine).copy())
+        assert before[0].equal(after[0])
+        assert before[1].equal(after[1])
+        assert before[2:] == after[2:]
+
+    def test_a_setting_that_raises_is_a_row_with_its_reason(self):
+        """Only the user's own loader may stop it."""
+        found = ss.tune(
+            loader(wait_s=0.001, fails_in_workers=True), budget_s=4, settings=[{"num_workers": 1}]
+        )
+
+        (row,) = (row for row in rows_of(found).values() if row["trial"])
+        assert row["status"] == FAILED
+        assert "no worker may have this file" in row["reason"]
+        assert found.best["trial"] == 0
+
+    def test_workers_that_cannot_be_started_are_a_reason_too(self):
+        """Spawn has to pickle what fork does not."""
+        mine = DataLoader(Samples(), 4, collate_fn=lambda samples: torch.stack(samples) + 0)
+
+        found = ss.tune(
+            mine, budget_s=4, settings=[{"num_workers": 1, "multiprocessing_context": "spawn"}]
+        )
+
+        (row,) = (row for row in rows_of(found).values() if row["trial"])
+        assert row["status"] == FAILED
+        assert "pickle" in row["reason"].lower()
+
+    def test_what_needs_too_much_memory_is_not_tried(self):
+        """It is predicted from the bytes of a batch, and said."""
+        found = ss.tune(loader(), budget_s=2, settings=[{"num_workers": 4}], max_bytes=300)
+
+        (row,) = (row for row in rows_of(found).values() if row["trial"])
+        assert row["status"] == NOT_TRIED
+        assert "of 300 B allowed" in row["reason"]
+        assert row["starts"] == 0
+
+    def test_a_stream_without_workers_gets_none(self):
+        """Each worker would give all of it."""
+
+        class Stream(IterableDataset):
+            def __iter__(self):
+                return iter(range(4_000))
+
+        found = ss.tune(DataLoader(Stream(), 4), budget_s=1.5)
+
+        assert found.settings()["num_workers"].unique().to_list() == [0]
+        assert "none was tried" in str(found)
+
+    def test_an_exception_of_the_users_passes_with_what_is_known(self):
+        """Of the loader as it is, in the middle of the measurement."""
+
+        class Breaks(Samples):
+            made = 0
+
+            def __getitem__(self, index):
+                self.made += 1
+                if self.made > 1_500:
+                    raise KeyError("row 1500")
+                waiting(0.0005)
+                return super().__getitem__(index)
+
+        with pytest.raises(KeyError, match="row 1500") as caught:
+            ss.tune(DataLoader(Breaks(), 4), budget_s=6, settings=[{"num_workers": 1}])
+
+        assert any("ss.tune" in note for note in caught.value.__notes__)
+        assert "ended before its time, by KeyError" in str(caught.value.tuning)
+
+
+@pytest.mark.parametrize(
+    ("target", "more", "error"),
+    [
+        (iter([torch.zeros(2)] * 3), {}, UnsupportedError),
+        ([torch.zeros(2)] * 3, {}, UnsupportedError),
+        (loader(), {"budget_s": 0}, ArgumentError),
+        (loader(), {"max_bytes": -1}, ArgumentError),
+        (loader(), {"settings": [{"batch_size": 2}]}, ArgumentError),
+    ],
+    ids=["its own iterator", "a list", "no budget", "no memory", "no setting"],
+)
+def test_what_cannot_be_tuned_is_refused_in_a_sentence(target, more, error):
+    """Before anything is measured."""
+    with pytest.raises(error) as caught:
+        ss.tune(target, **more)
+
+    assert "\n" not in str(caught.value)
+
+
+def test_it_ends_within_its_budget():
+    """A tenth over at most, and it says so where nothing was measured."""
+    began = time.perf_counter()
+
+    found = ss.tune(DataLoader(Samples(0.002), 4, collate_fn=BusyCollate(0.001)), budget_s=2.5)
+
+    assert time.perf_counter() - began < 2.5 * 1.1 + 3  # and starting, on a busy machine
+    assert found.circumstances.took_s > 0
+    assert setting_of(loader()).num_workers == found.setting(0).num_workers
