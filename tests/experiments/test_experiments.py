@@ -174,6 +174,9 @@ class TestChanges:
             assert trainer.model._compiled_call_impl is not None
             assert "does so already" in COMPILE.why_not(scene)
             step(torch.rand(4, 32))
+            first = trainer.model._compiled_call_impl
+        with verb.as_before([], trainer.step), COMPILE.made(scene):  # in the next lap
+            assert first is trainer.model._compiled_call_impl
         torch._dynamo.reset()
 
         assert before is trainer.model._compiled_call_impl

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -42,6 +42,8 @@ class Scene:
     facts: StepFacts
     has_memory: bool = False
     """Whether that device has a memory of its own."""
+    compiled: dict[torch.nn.Module, Any] = field(default_factory=dict)
+    """Modules that were compiled, with what calls them then: it takes minutes, so once will do."""
 
     @property
     def convolves(self) -> bool:
@@ -220,12 +222,18 @@ def _compiled(scene: Scene) -> Iterator[Step]:
     calls = [(module, module._compiled_call_impl) for module in scene.modules]  # noqa: SLF001 - what `Module.compile` sets
     name = "TORCHINDUCTOR_CACHE_DIR"
     known = os.environ.get(name)
+    # Headers that are compiled beforehand lie in a folder of their own, which nobody sweeps
+    wanted = {"compile_threads": 1, "cpp_cache_precompile_headers": False}
+    settings = {one: value for one, value in wanted.items() if hasattr(config, one)}
     with workspace() as folder:
         os.environ[name] = str(folder)
         try:
-            with config.patch(compile_threads=1):
+            with config.patch(settings):
                 for module in scene.modules:
-                    module.compile()
+                    if module not in scene.compiled:
+                        module.compile()
+                        scene.compiled[module] = module._compiled_call_impl  # noqa: SLF001 - as above
+                    module._compiled_call_impl = scene.compiled[module]  # noqa: SLF001 - as above
                 yield scene.step
         finally:
             for module, call in calls:

@@ -117,19 +117,19 @@ class _Bench:
         Args:
             change: gives the step in its block.
             steps: so many are timed.
-            most_s: after this time, seconds, it ends with the next timed step.
+            most_s: after this time from the first timed step on, seconds, it ends with the next.
             ahead: whether each batch is copied while the one before is used.
         """
         losses = self._losses
         losses.clear()
         with as_before([], self.step), change as step:
             clock = self.device.clock()
-            began_s = time.perf_counter()
             batches = islice(self._batches, _WARMUP + steps)
             there = self.device.ahead(batches) if ahead else map(self.device.move, batches)
             for moved in islice(there, _WARMUP):
                 losses.take(step(moved))
             clock.begin()
+            began_s = time.perf_counter()
             for moved in there:
                 clock.step_begins()
                 losses.take(step(moved))
