@@ -75,6 +75,10 @@ class StoredTable(NamedTuple):
         return f"{self.file or self.field}.parquet"
 
 
+LATER: Final = "later"
+"""In the metadata of a dataclass's field: older results have not got it, and keep its default."""
+
+
 class Contents(NamedTuple):
     """What a kind of result consists of on disk."""
 
@@ -414,7 +418,7 @@ def _checked(kind: Any, given: Any, name: str) -> Any:
             **{
                 f.name: _checked(hints[f.name], given[f.name], name)
                 for f in fields(kind)
-                if f.name in given or f.name not in vars(kind)  # an older result has its default
+                if f.name in given or not f.metadata.get(LATER)
             }
         )
     if origin is tuple:

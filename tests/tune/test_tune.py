@@ -171,12 +171,12 @@ class TestHeedsTheUser:
 
             def __getitem__(self, index):
                 self.made += 1
-                if self.made > 1_500:
-                    raise KeyError("row 1500")
+                if self.made > 900:
+                    raise KeyError("row 900")
                 waiting(0.0005)
                 return super().__getitem__(index)
 
-        with pytest.raises(KeyError, match="row 1500") as caught:
+        with pytest.raises(KeyError, match="row 900") as caught:
             ss.tune(DataLoader(Breaks(), 4), budget_s=6, settings=[{"num_workers": 1}])
 
         assert any("ss.tune" in note for note in caught.value.__notes__)

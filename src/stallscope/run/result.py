@@ -22,7 +22,7 @@ from stallscope.stalls import attribution
 from stallscope.stalls.attribution import StallBreakdown, break_down_stalls
 from stallscope.stalls.patterns import patterns as find_patterns
 from stallscope.stalls.step_series import Evidence
-from stallscope.store import Contents, StoredTable
+from stallscope.store import LATER, Contents, StoredTable
 
 if TYPE_CHECKING:
     from stallscope.store import Schema
@@ -110,6 +110,11 @@ LOGS: Final = "logs"
 _BATCH: Final = ["rank", "epoch", "batch"]
 
 
+def _later(*, default: Any) -> Any:
+    """A setting that runs of older versions have not got."""
+    return field(default=default, metadata={LATER: True})
+
+
 @dataclass(frozen=True)
 class Settings:
     """What was asked for."""
@@ -124,13 +129,13 @@ class Settings:
     """Batches at the start that are not part of the steady state."""
     simulated_step_s: float | None = None
     """How long the step was simulated to take, seconds; None where nothing was simulated."""
-    has_step: bool = True
+    has_step: bool = _later(default=True)
     """Whether batches were used, and not only taken."""
-    prefetch_factor: int | None = None
+    prefetch_factor: int | None = _later(default=None)
     """Batches that each worker makes ahead; None without workers, or where it is not known."""
-    persistent_workers: bool = False
+    persistent_workers: bool = _later(default=False)
     """Whether workers live on from epoch to epoch."""
-    streams: bool = False
+    streams: bool = _later(default=False)
     """Whether workers take their samples out of a stream, each its part of it."""
 
 

@@ -77,6 +77,7 @@ def panel(diagnosis: Diagnosis, _kind: str) -> Any:
         name: (says.removesuffix(" (the default)"), name)
         for name, says in KINDS.items()
         if name not in PICTURE_SOURCES or getattr(diagnosis, PICTURE_SOURCES[name]) is not None
+        if name != "fixes" or diagnosis.fixes.height
     }
     # the verdict has just been read, so the panel begins with another picture where there is one
     first = "stages" if "stages" in offered else next(iter(offered))
