@@ -17,7 +17,7 @@ class Sliders:
         self.shown.scroll_into_view_if_needed()
 
     def numbers(self):
-        return self.shown.get_by_text("samples/s").first.inner_text()
+        return self.shown.locator("p", has_text="samples/s").first.inner_text()
 
     def handle(self, label):
         return self.shown.locator(".widget-slider", has_text=label).locator(".noUi-handle")
@@ -26,7 +26,11 @@ class Sliders:
         """What is done shows other numbers."""
         before = self.numbers()
         act(*arguments)
-        self.shown.get_by_text("samples/s").first.filter(has_not_text=before).wait_for()
+        self.page.wait_for_function(
+            "([root, before]) => [...root.querySelectorAll('p')]"
+            ".find(one => one.innerText.includes('samples/s')).innerText !== before",
+            arg=[self.shown.element_handle(), before],
+        )
 
     def key(self, label, key):
         self.handle(label).focus()

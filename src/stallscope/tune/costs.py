@@ -17,7 +17,7 @@ from stallscope.diagnose.machine_use import use
 from stallscope.errors import StallscopeError
 from stallscope.run.saturation import find_saturated
 from stallscope.stages import BATCH, WORK_KINDS
-from stallscope.stalls.thresholds import HARDLY, SATURATED
+from stallscope.stalls.thresholds import HARDLY
 from stallscope.tune.simulator import LoaderCosts, predict
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ _FEWEST: Final = 3
 """Batches below which nothing is taken from them."""
 _LEAST_OWN: Final = 0.5
 """Of what the loop does with a batch that is its own, however long it waits for a core."""
+_LEAST_CORES: Final = 0.5
+"""That are left to the loop, whatever others had."""
 _START_S: Final = 0.03
 """About what starting a worker takes, where none was started."""
 _SEND_BYTES_PER_S: Final = 2e9
@@ -84,8 +86,7 @@ def costs_of(
         use_cores=use_cores,
         send_s=send_s,
         receive_s=receive_s,
-        cores=cores,
-        others=_others(run, used, many, cores),
+        cores=max(cores - _others(run, cores), _LEAST_CORES),
         workers=many,
         epoch_batches=epoch_batches,
         batch_bytes=batch_bytes,
@@ -197,17 +198,9 @@ def _using(
     return own_s, min(max(computed_s / max(float(own_s.mean()), 1e-9), 0.0), cores)
 
 
-def _others(run: Run, used: MachineUse, many: int, cores: float) -> float:
-    """Cores that other processes want: what they had, more where they and the loop had to queue.
-
-    They had as much of what they wanted as the loop had of its own.
-    """
-    had = (find_saturated(run).others_share or 0.0) * cores
-    own = used.own_cores(many)
-    if own is None or own <= 0 or own + had < SATURATED * cores:
-        return had
-    queued = many * (used.queued_share or 0.0) + (used.loop_queued_share or 0.0)
-    return had * (own + queued) / own
+def _others(run: Run, cores: float) -> float:
+    """Cores that other processes had. More workers would take some of them: that is no gain."""
+    return (find_saturated(run).others_share or 0.0) * cores
 
 
 def _start(run: Run, many: int, batch_s: float) -> dict[str, float]:

@@ -333,9 +333,9 @@ def _best(
 
 
 def _gains(row: dict[str, Any], timing: OrderTiming | None, *, calm: bool) -> bool:
-    return timing is not None and is_gain(
-        timing, row["predicted_gain"], often=row["starts"] >= PAIRS, calm=calm
-    )
+    if timing is None or timing.speedup_low is None:  # a single start may be an accident
+        return False
+    return is_gain(timing, row["predicted_gain"], often=row["starts"] >= PAIRS, calm=calm)
 
 
 def _is_as_fast(row: dict[str, Any], *, calm: bool) -> bool:

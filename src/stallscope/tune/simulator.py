@@ -72,9 +72,7 @@ class LoaderCosts:
     first_s: float = 0.0
     """What the first batch of a worker takes longer than the others."""
     cores: float = 1.0
-    """That the processes of the loop may use ..."""
-    others: float = 0.0
-    """... and those that other processes want of them."""
+    """That the processes of the loop may use, without those that other processes had."""
     workers: int = 0
     """With which it was recorded; 0: the main process made the batches."""
     epoch_batches: int | None = None
@@ -263,7 +261,7 @@ def replay(
 
 def _replay_here(costs: LoaderCosts, batch_s: list[float], use_s: list[float]) -> Replayed:
     """Without workers, the loop makes each batch when it needs it."""
-    slow = _stretch(1, costs.compute_s, costs.wait_s, costs.cores, costs.others)
+    slow = _stretch(1, costs.compute_s, costs.wait_s, costs.cores)
     both = np.column_stack([np.array(batch_s) * slow, np.array(use_s) * _use_stretch(0, costs)])
     ends = np.cumsum(both.ravel()).reshape(-1, 2)
     begins = (ends[:, 0] - both[:, 0]).tolist()
@@ -289,8 +287,8 @@ class _Paces(NamedTuple):
         compute_s = costs.compute_s + costs.send_s  # which computes beside the next one
         args = compute_s, costs.wait_s, costs.cores
         return cls(
-            [_stretch(k, *args, costs.others) for k in many],
-            [_stretch(k, *args, costs.others + costs.use_cores) for k in many],
+            [_stretch(k, *args) for k in many],
+            [_stretch(k, *args, costs.use_cores) for k in many],
             [_use_stretch(k, costs) for k in many],
         )
 
@@ -422,7 +420,7 @@ def _use_stretch(active: int, costs: LoaderCosts) -> float:
     whole_s = costs.compute_s + costs.wait_s
     if costs.use_cores <= 0 or whole_s <= 0:
         return 1.0
-    wanted = active * costs.compute_s / whole_s + costs.use_cores + costs.others
+    wanted = active * costs.compute_s / whole_s + costs.use_cores
     crowded = max(wanted / costs.cores, 1.0)
     computing = min(costs.use_cores, 1.0)  # of its time: the rest it waits anyhow
     return 1 + computing * (crowded - 1)

@@ -82,6 +82,8 @@ _TOO_MANY: Final = "This DataLoader will create"
 _SWEEPS: Final = 2
 """Forth and back; after each two it is asked who is still in the race."""
 _ROUNDS_AT_MOST: Final = 6
+_OFTEN: Final = 4
+"""Starts of each that should fit into the time."""
 
 
 def tune(  # noqa: PLR0913 - the public signature
@@ -383,7 +385,9 @@ class SettingSearch:
                 steady_s=steady_s,
                 loop_of=lambda loader: self._loop(target, loader),
             )
-            loaders = self._loaders([0, *finalists], target.loader)
+            # Few that are measured often say more than many that are measured once
+            often = int(self._left_s / (_OFTEN * self._expected_lap_s(steady_s))) - 1
+            loaders = self._loaders([0, *finalists[: max(often, 1)]], target.loader)
             try:
                 for _ in range(_ROUNDS_AT_MOST):
                     before = len(benchmark.starts_s)
@@ -395,10 +399,11 @@ class SettingSearch:
                         break
             finally:
                 self._take(benchmark)
-        if self._costs is not None and self._costs.others > OTHERS * self._cores:
+        had = self._cores - (self._costs.cores if self._costs else self._cores)
+        if had > OTHERS * self._cores:
             self._notes.append(
-                f"other processes wanted {self._costs.others:.1f} cores while the loop was "
-                "recorded: with more workers it has a larger part of them, while they run"
+                f"other processes had {had:.1f} of {self._cores:g} cores while the loop was "
+                "recorded: predictions leave them to those"
             )
         if benchmark.disturbed:
             self._notes.append(
