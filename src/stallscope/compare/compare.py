@@ -355,8 +355,9 @@ def _change(  # noqa: PLR0913, PLR0917 - one row
     sizes = [len(one) for one in (before, after) if one.any()]
     if min(sizes, default=0) < _FEWEST:
         return measure, kind, first, later, change, None, None, False
-    errors = [float(one.var(ddof=1)) / len(one) if len(one) > 1 else 0.0 for one in (before, after)]
-    reach = t_quantile(_free(errors, sizes)) * math.sqrt(sum(errors))
+    known = [one for one in (before, after) if len(one) > 1]
+    errors = [float(one.var(ddof=1)) / len(one) for one in known]
+    reach = t_quantile(_free(errors, [len(one) for one in known])) * math.sqrt(sum(errors))
     low, high = change - reach, change + reach
     return measure, kind, first, later, change, low, high, low > drift or high < -drift
 
@@ -364,7 +365,7 @@ def _change(  # noqa: PLR0913, PLR0917 - one row
 def _free(errors: list[float], sizes: list[int]) -> int:
     """Welch and Satterthwaite's degrees of freedom."""
     whole = sum(errors) ** 2
-    parts = sum(error**2 / (max(sizes) - 1) for error in errors)
+    parts = sum(error**2 / (size - 1) for error, size in zip(errors, sizes, strict=True))
     return max(int(whole / parts), 1) if parts else min(sizes) - 1
 
 

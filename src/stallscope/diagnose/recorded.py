@@ -131,10 +131,8 @@ def _about_ranks(run: Run, slowest: int, known: Facts, others: dict[int, Facts])
     alike = waits.filter(pl.len().over("epoch", "batch") == len(others) + 1)
     last = alike.sort("wait_s").group_by("epoch", "batch").last()
     same = float((last["rank"] == slowest).mean() or 0.0) if last.height else 0.0  # type: ignore[arg-type]  # a share
-    stalls = sorted(one.stall_share for one in others.values())
-    between = share(stalls[0]) if stalls[0] == stalls[-1] else f"{share(stalls[0])} to "
-    if stalls[0] != stalls[-1]:
-        between += share(stalls[-1])
+    stalls = [one.stall_share for one in others.values()]
+    between = " to ".join(dict.fromkeys((share(min(stalls)), share(max(stalls)))))
     said = (
         f"rank {slowest} stalls {share(known.stall_share)} of the time, "
         f"{count(len(others), 'other rank')} {between}"

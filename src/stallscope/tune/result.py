@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from stallscope.store import Schema
 
 
-TRIALS: Schema = {
-    "trial": pl.Int32,
+_ARGUMENTS: Final[Schema] = {
     "num_workers": pl.Int32,
     "prefetch_factor": pl.Int32,
     "persistent_workers": pl.Boolean,
@@ -41,6 +40,12 @@ TRIALS: Schema = {
     "pin_memory": pl.Boolean,
     "threads": pl.Int32,
     "multiprocessing_context": pl.String,
+}
+"""What a setting consists of."""
+
+TRIALS: Schema = {
+    "trial": pl.Int32,
+    **_ARGUMENTS,
     "change": pl.String,
     "predicted_per_s": pl.Float64,
     "predicted_low_per_s": pl.Float64,
@@ -82,13 +87,7 @@ SETTINGS: Schema = {
     "first_batch_s": pl.Float64,
     "memory_bytes": pl.Int64,
     "trial": pl.Int32,
-    "num_workers": pl.Int32,
-    "prefetch_factor": pl.Int32,
-    "persistent_workers": pl.Boolean,
-    "in_order": pl.Boolean,
-    "pin_memory": pl.Boolean,
-    "threads": pl.Int32,
-    "multiprocessing_context": pl.String,
+    **_ARGUMENTS,
 }
 """One row a setting, the recommended one first: samples a second in the long run (what starting
 workers at every epoch takes is counted), as predicted and as measured, and how many times as many

@@ -48,9 +48,8 @@ def document(comparison: Comparison) -> Document:
     blocks: list[Any] = []
     for run in range(1, len(comparison.names)):
         heads = ("", "kind", comparison.names[0], comparison.names[run], "change", INTERVAL)
-        below = [verdicts(comparison, run)] if run else []
         blocks += [
-            Heading(headline(comparison, run), below),
+            Heading(headline(comparison, run), [verdicts(comparison, run)]),
             Table(heads, list(_rows(comparison, run))),
         ]
     differs = [f"differs: {told}" for told in comparison.differs]
