@@ -64,5 +64,5 @@ def test_every_benchmark_runs_to_its_end(tmp_path):
     for name in COMMANDS:
         said = (out / f"{name}.out").read_text().splitlines()
         assert said.count("smoke: too short to mean anything") == 1, name
-        assert len(said) > 3, name
+        assert len(said) > 3 or "no CUDA device: nothing measured" in said, name
     assert not [*here.iterdir()], "a benchmark left a file"

@@ -15,6 +15,7 @@ from support.build_experiments import some_experiments
 from support.build_flame import SHARES, STAGES, a_flame
 from support.build_lines import some_lines
 from support.build_orders import PlannedBench, some_orders
+from support.build_tuning import BROKEN, a_tuning
 from surface.built import built
 
 import stallscope as ss
@@ -91,6 +92,13 @@ def planted():
         tried = some_experiments(notes=SENTENCES, name=MODULE_TARGET, machine=machine)
         waits = tried.waits.with_columns(file=pl.lit(MODULE), source=pl.lit(CODE))
         trials_of_step = tried.trials.with_columns(why_not=pl.lit(SENTENCES[2]))
+        tuning = a_tuning(
+            settings=(BROKEN,),
+            failed={BROKEN: SENTENCES[2]},
+            notes=SENTENCES,
+            name=MODULE_TARGET,
+            machine=machine,
+        )
         yield {
             "run": replace(run, others=(run,)),
             "flame": flame,
@@ -99,6 +107,7 @@ def planted():
             "lines": replace(lines, functions=lines.functions.with_columns(file=pl.lit(MODULE))),
             "experiments": replace(tried, waits=waits, trials=trials_of_step),
             "orders": replace(orders, trials=trials, ops=ops, notes=SENTENCES),
+            "tuning": tuning,
         }
 
 
