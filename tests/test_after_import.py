@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import stallscope
-from stallscope.after_import import once_imported
+from stallscope.hooks.patches import once_imported
 
 SOURCE = str(Path(stallscope.__file__).parents[1])
 
@@ -78,7 +78,7 @@ class TestOnceImported:
 def test_torch_hears_what_the_script_sets():
     """What is set before torch's import has its effect, and torch is whole when it is hooked."""
     code = (
-        "import os; from stallscope.after_import import once_imported\n"
+        "import os; from stallscope.hooks.patches import once_imported\n"
         "def do(): from torch.utils.data import DataLoader; print(DataLoader.__name__)\n"
         "with once_imported('torch', do):\n"
         "    os.environ['OMP_NUM_THREADS'] = '1'; import torch; print(torch.get_num_threads())\n"

@@ -18,8 +18,8 @@ LAYERS = {
     # layer: (its folders and modules, layers below that it may use, packages that it may use)
     "words": (
         (
-            "after_import apart errors files interrupts machine parquet_sizes pyspy_calls result "
-            "stages stats store units"
+            "apart errors files interrupts machine parquet_sizes pyspy_calls result stages stats "
+            "store units"
         ),
         "",
         "numpy polars psutil torch matplotlib:types typing_extensions:types",

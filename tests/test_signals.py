@@ -30,7 +30,7 @@ import psutil
 import pytest
 
 import stallscope as ss
-from stallscope.isolation.workspace import sweep
+from stallscope.files import sweep
 
 NUMBER = int(os.environ.get("STALLSCOPE_SIGNALS", "20"))
 FIRST = int(os.environ.get("STALLSCOPE_SIGNALS_FROM", "0"))

@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader
 
 from stallscope.demo import RandomMask, case_b_loader
 from stallscope.errors import TargetError
-from stallscope.isolation.snapshot import in_one_thread
-from stallscope.isolation.workspace import workspace
+from stallscope.files import workspace
+from stallscope.isolation import in_one_thread
 from stallscope.machine import usable_cores
 from stallscope.targets.images import evaluation_pipeline, photographs, worker_settings
 from stallscope.targets.target import Target, simulated_step

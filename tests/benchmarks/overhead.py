@@ -41,11 +41,11 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from tqdm import tqdm
 
+from stallscope.files import log_capacity, workspace
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.loop_log import MAIN, LogPlace
 from stallscope.hooks.stage_log import Header
-from stallscope.isolation.workspace import log_capacity, workspace
 from stallscope.targets.images import sample_folder
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from stallscope.diagnose.rules import (
     own_threads,
 )
 from stallscope.diagnose.verdict import judge
-from stallscope.loops.byte_values import BatchBytes
+from stallscope.loops.cached_values import BatchBytes
 
 CALM = {"stalled": 0.01, "load": 0.4}
 HERE = {"setup": {"num_workers": 0}}

@@ -16,12 +16,12 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import stallscope as ss
+from stallscope import isolation
 from stallscope.experiments import experiments as verb
 from stallscope.experiments.changes import CHANGES, COMPILE, Scene, as_it_is
 from stallscope.experiments.waits import StepFacts, StepWatch, use_watched
 from stallscope.hooks.device_time import SimulatedDevice
-from stallscope.isolation import snapshot
-from stallscope.loops.byte_values import as_bytes
+from stallscope.loops.cached_values import as_bytes
 from stallscope.targets.target import SimulatedStep
 
 HERE = Path(__file__).name
@@ -31,7 +31,7 @@ BY_NAME = {change.name: change for change in CHANGES}
 @pytest.fixture(autouse=True)
 def one_thread():
     """Torch's threads spin while others have the cores, for many times the length of a step."""
-    with snapshot.one_thread():
+    with isolation.one_thread():
         yield
 
 

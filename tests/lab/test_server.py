@@ -17,7 +17,7 @@ import pytest
 from support.build_notebook import a_notebook
 
 import stallscope
-from stallscope.isolation.workspace import sweep
+from stallscope.files import sweep
 
 SOURCE = Path(stallscope.__file__).parents[1]
 OPEN = (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stallscope.loops.byte_values import batch_bytes
+from stallscope.loops.cached_values import batch_bytes
 
 IMAGES = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8)
 SCALED = IMAGES / 255

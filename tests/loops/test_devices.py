@@ -9,7 +9,7 @@ from support.loaders import Noise
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.isolation.snapshot import to_device
+from stallscope.isolation import to_device
 
 
 class Pair(NamedTuple):

@@ -7,8 +7,8 @@ import pickle
 import pytest
 import torch
 
+from stallscope.loops.cached_loaders import Cut
 from stallscope.loops.cached_values import same
-from stallscope.loops.split_samples import Cut
 
 
 class Plus:

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torchvision import tv_tensors
 
-from stallscope.orders.digests import described, digest, layout
+from stallscope.orders.equivalence import described, digest, layout
 
 ZEROS = torch.zeros(2, 3)
 GREY = Image.new("L", (4, 2))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stallscope.orders.digests import Leaf
-from stallscope.orders.equivalence import compare_samples
+from stallscope.orders.equivalence import Leaf, compare_samples
 
 IMAGE = np.linspace(0, 1, 300, dtype=np.float32).reshape(3, 10, 10)
 

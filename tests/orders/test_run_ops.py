@@ -25,8 +25,7 @@ from support.pipelines import (
 
 from stallscope.orders import run_ops
 from stallscope.orders.pipeline import Chain
-from stallscope.orders.random_streams import Draw, Stream, named_by, restored
-from stallscope.orders.run_ops import OpInput, OpResultError
+from stallscope.orders.run_ops import Draw, OpInput, OpResultError, Stream, named_by, restored
 
 
 def givens(samples=12):

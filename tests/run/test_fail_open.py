@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import worker as torch_worker
 
 import stallscope as ss
-import stallscope.isolation.workspace
+import stallscope.files
 from stallscope.errors import WorkspaceError
 from stallscope.hooks.failures import Failures
 from stallscope.run.script import watching
@@ -278,7 +278,7 @@ def test_a_script_goes_on_where_no_recording_can_begin(tmp_path, monkeypatch, ca
     def full(*_: Any) -> int:
         raise WorkspaceError("no room")
 
-    monkeypatch.setattr(stallscope.isolation.workspace, "log_capacity", full)
+    monkeypatch.setattr(stallscope.files, "log_capacity", full)
     saved: list[Any] = []
     with watching(tmp_path / "run", name="it", warmup=1, done=saved.append):
         batches = list(DataLoader(Stream(), 4))

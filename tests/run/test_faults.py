@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import _utils as torch_utils
 
 import stallscope as ss
-from stallscope.isolation.workspace import workspace
+from stallscope.files import workspace
 from stallscope.run.script import watching
 
 if TYPE_CHECKING:

@@ -334,9 +334,9 @@ class TestBadInput:
 
     def test_no_room_for_the_logs(self, monkeypatch):
         """A full temporary folder is one sentence that names it, before anything is started."""
-        from stallscope.isolation import workspace
+        from stallscope import files
 
-        monkeypatch.setattr(workspace.shutil, "disk_usage", lambda _: _Usage(free=1000))
+        monkeypatch.setattr(files.shutil, "disk_usage", lambda _: _Usage(free=1000))
         with pytest.raises(WorkspaceError, match="TMPDIR"):
             ss.record(DataLoader(Noise(), 4))
 

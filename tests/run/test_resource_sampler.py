@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
 from stallscope import stages
+from stallscope.files import workspace
 from stallscope.hooks.loop_log import LogPlace
 from stallscope.hooks.stage_log import read_lines
-from stallscope.isolation.workspace import workspace
 from stallscope.run import resource_sampler, resource_sources
 from stallscope.run.resource_sampler import Sampler
 from stallscope.run.resource_sources import gpus

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from stallscope.orders import random_streams
+from stallscope.orders import run_ops
 from stallscope.orders.capture import capture
 from stallscope.orders.evaluator import OrderEvaluator
 from stallscope.orders.recipe import Recipe
@@ -385,11 +385,11 @@ def evaluator_of(dataset: Any, samples: int = 16) -> OrderEvaluator:
 def compared(known: Known, seed: int = 0) -> Equivalence:
     """How the other order compares, as the kit says; each seed has other data and other draws."""
 
-    def other(number: int, draw: random_streams.Draw) -> int:
+    def other(number: int, draw: run_ops.Draw) -> int:
         return usual(number + _STREAMS * seed, draw)
 
-    usual = random_streams._seed
-    with patch.object(random_streams, "_seed", other):
+    usual = run_ops._seed
+    with patch.object(run_ops, "_seed", other):
         ops = known.ops()
         transform = v2.Compose(ops) if isinstance(ops, list) else ops
         return evaluator_of(known.dataset(transform, seed)).judge(Recipe(known.order))

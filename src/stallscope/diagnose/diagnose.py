@@ -43,10 +43,10 @@ from stallscope.diagnose.verdict import fewest_steps, judge
 from stallscope.diagnose.worker_caches import cache_of
 from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.flame.flame import flame, loop_flame
-from stallscope.isolation.snapshot import isolated
+from stallscope.isolation import isolated
 from stallscope.ladder.ladder import ladder
-from stallscope.loops.byte_values import batch_bytes
 from stallscope.loops.cached_loaders import going_on
+from stallscope.loops.cached_values import batch_bytes
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import Span, TimedLoop, TimedPass, run_timed_pass, started
 from stallscope.loops.training_loop import Enough, Limits, check_budget

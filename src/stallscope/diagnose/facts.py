@@ -44,7 +44,7 @@ from stallscope.units import seconds
 if TYPE_CHECKING:
     from stallscope.flame.result import Flame
     from stallscope.ladder.result import Ladder
-    from stallscope.loops.byte_values import BatchBytes
+    from stallscope.loops.cached_values import BatchBytes
     from stallscope.run.result import Run
 
 

@@ -2,7 +2,7 @@
 
 Each is what a person would write in their own code. It is made around the step, and on what the
 step reaches, without touching its source. Whoever makes one keeps the state of models, optimizers
-and generators (`isolation.snapshot.as_before`); what else a change touches, it puts back itself.
+and generators (`isolation.as_before`); what else a change touches, it puts back itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from stallscope.isolation.workspace import workspace
+from stallscope.files import workspace
 from stallscope.loops.cached_values import mapped
 from stallscope.targets.object_graph import attributes_of
 

@@ -19,7 +19,6 @@ import torch
 
 from stallscope.errors import ArgumentError, NoBatchError
 from stallscope.experiments.changes import AHEAD, CHANGES, COMPILE, Scene, as_it_is
-from stallscope.experiments.copies import copy_times
 from stallscope.experiments.result import (
     AS_IT_IS,
     COPY_TIMES,
@@ -29,10 +28,10 @@ from stallscope.experiments.result import (
     Experiments,
     ExperimentsConditions,
 )
-from stallscope.experiments.waits import StepFacts, StepWatch, use_watched
+from stallscope.experiments.waits import StepFacts, StepWatch, copy_times, use_watched
 from stallscope.hooks.device_time import Accelerator, SimulatedDevice
 from stallscope.hooks.patches import Patches
-from stallscope.isolation.snapshot import as_before, isolated, modules_of, reached
+from stallscope.isolation import as_before, isolated, modules_of, reached
 from stallscope.loops.cached_loaders import CachedBatches
 from stallscope.loops.devices import BatchMemory, device_of
 from stallscope.loops.timed_loop import TimedLoop, started

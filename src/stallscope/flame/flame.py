@@ -19,6 +19,7 @@ import psutil
 
 from stallscope import pyspy_calls
 from stallscope.errors import ArgumentError, UnsupportedError
+from stallscope.files import log_capacity, workspace
 from stallscope.flame.classify import own_folders
 from stallscope.flame.pyspy import How, Process, Spy
 from stallscope.flame.sampling import (
@@ -28,12 +29,10 @@ from stallscope.flame.sampling import (
     circumstances_of,
     passing,
 )
-from stallscope.hooks.fresh_iterators import end
 from stallscope.hooks.loop_log import LogPlace
-from stallscope.hooks.probe import Probe
+from stallscope.hooks.probe import Probe, end
 from stallscope.interrupts import held_back
-from stallscope.isolation.snapshot import isolated
-from stallscope.isolation.workspace import log_capacity, workspace
+from stallscope.isolation import isolated
 from stallscope.loops import cached_loaders
 from stallscope.loops.timed_loop import TimedLoop
 from stallscope.loops.watchdog import within

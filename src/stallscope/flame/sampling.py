@@ -42,12 +42,10 @@ if TYPE_CHECKING:
 WORKER_LOOP: Final = "torch/utils/data/_utils/worker.py"
 """The file of torch's worker loop, as `short` has it."""
 
-_OURS: Final = tuple(
-    f"stallscope/{folder}/"
-    for folder in (
-        *("hooks", "targets", "isolation", "loops", "run"),
-        *("ladder", "flame", "orders", "lines", "diagnose"),
-    )
+_OURS: Final = (
+    *("stallscope/hooks/", "stallscope/targets/", "stallscope/isolation.py", "stallscope/loops/"),
+    *("stallscope/run/", "stallscope/ladder/", "stallscope/flame/", "stallscope/orders/"),
+    *("stallscope/lines/", "stallscope/diagnose/"),
 )
 _PIPELINES: Final = ("stallscope/targets/images.py", "stallscope/targets/target.py")
 """Datasets and steps of ours stand for the user's."""

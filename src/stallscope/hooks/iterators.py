@@ -31,10 +31,9 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
-from stallscope.after_import import once_imported
 from stallscope.hooks.device_time import Edge
 from stallscope.hooks.loop_log import AROUND, Mark, epoch_key
-from stallscope.hooks.patches import ByIdentity, around, unseen
+from stallscope.hooks.patches import ByIdentity, around, once_imported, unseen
 from stallscope.interrupts import held_back
 
 if TYPE_CHECKING:

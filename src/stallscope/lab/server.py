@@ -19,8 +19,8 @@ from urllib.parse import quote
 from urllib.request import ProxyHandler, build_opener
 
 from stallscope.errors import StallscopeError
+from stallscope.files import workspace
 from stallscope.interrupts import ended_politely
-from stallscope.isolation.workspace import workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

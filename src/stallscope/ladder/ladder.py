@@ -18,7 +18,7 @@ import polars as pl
 
 from stallscope.apart import apart
 from stallscope.errors import ArgumentError
-from stallscope.isolation.snapshot import isolated
+from stallscope.isolation import isolated
 from stallscope.ladder.result import AS_IT_IS, FACTS, LAPS, RUNGS, Ladder, is_clear
 from stallscope.ladder.rungs import Rungs
 from stallscope.loops.timed_loop import Span, TimedPass

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stallscope.ladder.result import Rung
+    from stallscope.loops.cached_loaders import Unfinished
     from stallscope.loops.devices import Device
-    from stallscope.loops.split_samples import Unfinished
     from stallscope.loops.timed_loop import Span, TimedPass
     from stallscope.targets.target import Target
 

@@ -24,7 +24,7 @@ from stallscope.hooks.device_time import (
     SimulatedDevice,
     works_behind,
 )
-from stallscope.isolation.snapshot import modules_of, reached, to_device
+from stallscope.isolation import modules_of, reached, to_device
 from stallscope.loops.cached_values import bytes_of, fresh, leaves, mapped
 from stallscope.targets.target import SimulatedStep
 from stallscope.units import seconds

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.hooks.probe import shut_down
 from stallscope.interrupts import held_back
-from stallscope.isolation.snapshot import in_one_thread
+from stallscope.isolation import in_one_thread
 from stallscope.loops.cached_values import samples_in
 from stallscope.loops.devices import device_of
 from stallscope.loops.watchdog import starting, watched

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from stallscope.errors import ArgumentError
 from stallscope.hooks.device_time import Edge
 from stallscope.hooks.stage_log import Header
-from stallscope.isolation.snapshot import in_one_thread
+from stallscope.isolation import in_one_thread
 from stallscope.loops.devices import device_of
 from stallscope.loops.watchdog import starting, watched
 from stallscope.stages import H2D, STEP

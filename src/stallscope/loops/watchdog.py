@@ -33,9 +33,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from stallscope import pyspy_calls
 from stallscope.apart import polars_runs
 from stallscope.errors import STACK, NoBatchError
+from stallscope.files import workspace
 from stallscope.hooks.probe import shut_down
 from stallscope.interrupts import held_back, kept_from_children
-from stallscope.isolation.workspace import workspace
 from stallscope.targets.object_graph import thawed
 from stallscope.units import count, seconds
 

@@ -19,12 +19,11 @@ from stallscope.errors import StallscopeError, UnsupportedError
 from stallscope.hooks import find_ops
 from stallscope.loops import cached_loaders
 from stallscope.loops.cached_values import bytes_of, fresh, mapped
-from stallscope.orders.digests import digest
+from stallscope.orders.equivalence import digest
 from stallscope.orders.pipeline import Chain, Row, calls_in, places, readers
-from stallscope.orders.random_streams import seed_everywhere
 from stallscope.orders.recipe import Site
 from stallscope.orders.result import FixedCosts
-from stallscope.orders.run_ops import OpInput, OpResultError, call_op, next_input
+from stallscope.orders.run_ops import OpInput, OpResultError, call_op, next_input, seed_everywhere
 from stallscope.orders.watch import CapturedSample, Player, Watched, seeded, watch
 from stallscope.units import count, said_by, share, size
 

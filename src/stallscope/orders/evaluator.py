@@ -16,14 +16,20 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from stallscope.isolation.snapshot import as_before, one_thread
+from stallscope.isolation import as_before, one_thread
 from stallscope.loops.cached_values import fresh
 from stallscope.orders.benchmark import Benchmark, same_batches
-from stallscope.orders.digests import described, largest_array, pictures
-from stallscope.orders.equivalence import FEWEST_PAIRS, compare_draws, compare_outputs, statistics
+from stallscope.orders.equivalence import (
+    FEWEST_PAIRS,
+    compare_draws,
+    compare_outputs,
+    described,
+    largest_array,
+    pictures,
+    statistics,
+)
 from stallscope.orders.loader_parts import BatchOps
 from stallscope.orders.pipeline import Chain
-from stallscope.orders.random_streams import Stream, named_kept, restored
 from stallscope.orders.recipe import Recipe, code_of, loader_by
 from stallscope.orders.result import (
     BATCH,
@@ -44,9 +50,12 @@ from stallscope.orders.result import (
 from stallscope.orders.run_ops import (
     OpInput,
     Outcome,
+    Stream,
     digest_of,
     find_telling_draws,
     measure_op,
+    named_kept,
+    restored,
     run_op,
     state_of,
 )
@@ -326,7 +335,7 @@ class OrderEvaluator:
             elif unsteady:
                 why = f"not comparable: {unsteady}"
                 return Equivalence(DIFFERENT, compared=n, why=why, pictures=shown)
-            found = compare_outputs(original, outputs)
+            found = compare_outputs(*([one.value for one in row] for row in (original, outputs)))
             if found.equivalence == DIFFERENT and not found.why and is_random:
                 found = self._distinguished(recipe, found)
             return found._replace(compared=n, pictures=shown)

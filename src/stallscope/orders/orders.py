@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
-from stallscope.isolation.snapshot import one_thread
+from stallscope.isolation import one_thread
 from stallscope.loops.cached_loaders import check_plain
 from stallscope.loops.cached_values import bytes_of
 from stallscope.loops.training_loop import ProgressBar, check_budget, check_whole
@@ -26,7 +26,7 @@ from stallscope.machine import machine, memory_available_bytes, require_single_r
 from stallscope.orders import variants
 from stallscope.orders.benchmark import Benchmark, expected_lap_s, same_batches
 from stallscope.orders.capture import capture, fixed_costs
-from stallscope.orders.digests import described
+from stallscope.orders.equivalence import described
 from stallscope.orders.evaluator import OrderEvaluator, preserving_state
 from stallscope.orders.pipeline import why_one
 from stallscope.orders.recipe import loader_by

@@ -22,8 +22,7 @@ from PIL import Image
 
 from stallscope.loops.cached_values import fresh, is_image, leaves
 from stallscope.loops.watchdog import went_on
-from stallscope.orders.random_streams import seed_everywhere
-from stallscope.orders.run_ops import OpInput
+from stallscope.orders.run_ops import OpInput, seed_everywhere
 
 if TYPE_CHECKING:
     from stallscope.orders.pipeline import Place

@@ -15,6 +15,7 @@ import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.errors import RunFormatError
+from stallscope.files import sizes
 from stallscope.hooks.loop_log import (
     MarkPages,
     RecordingInfo,
@@ -23,7 +24,6 @@ from stallscope.hooks.loop_log import (
     read_marks,
 )
 from stallscope.hooks.stage_log import LogPages, read_lines, read_log
-from stallscope.isolation.workspace import sizes
 from stallscope.run import decode
 from stallscope.run import steps as loops
 from stallscope.run.loop_events import Events, events

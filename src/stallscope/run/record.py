@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stallscope.errors import NoBatchError, StallscopeError, UnsupportedError
+from stallscope.files import log_capacity, workspace
 from stallscope.hooks.loop_log import LogPlace, RecordingInfo
 from stallscope.hooks.probe import Probe
-from stallscope.isolation.snapshot import isolated, modules_of
-from stallscope.isolation.workspace import log_capacity, workspace
+from stallscope.isolation import isolated, modules_of
 from stallscope.loops.devices import device_of
 from stallscope.loops.training_loop import Limits, Progress, Replay, replay
 from stallscope.loops.watchdog import within

@@ -27,7 +27,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.after_import import once_imported
 from stallscope.errors import (
     ArgumentError,
     RunFormatError,
@@ -35,6 +34,7 @@ from stallscope.errors import (
     TargetError,
     WorkspaceError,
 )
+from stallscope.hooks.patches import once_imported
 from stallscope.interrupts import held_back
 
 if TYPE_CHECKING:
@@ -235,9 +235,9 @@ def _begin(begun: list[Any], logs: Path, name: str, warmup: int) -> None:
 
 
 def _enter(begun: list[Any], logs: Path, name: str, warmup: int) -> None:
+    from stallscope.files import log_capacity
     from stallscope.hooks.loop_log import LogPlace, RecordingInfo
     from stallscope.hooks.probe import Probe
-    from stallscope.isolation.workspace import log_capacity
     from stallscope.run.resource_sampler import Sampler
 
     place = LogPlace(logs, log_capacity(logs, 8))

@@ -24,8 +24,7 @@ from stallscope.stages import (
     OTHER,
     STEP,
 )
-from stallscope.stalls.periodicity import rhythm
-from stallscope.stalls.step_series import covered_s
+from stallscope.stalls.step_series import covered_s, rhythm
 from stallscope.stalls.thresholds import (
     CAUSE_SHARE,
     CHANCE,

@@ -26,8 +26,7 @@ from stallscope.stalls.causes import (
     times_longer,
     wait_causes,
 )
-from stallscope.stalls.periodicity import FEWEST, rhythm
-from stallscope.stalls.step_series import SPIKE, Evidence, Residual, loop_of
+from stallscope.stalls.step_series import FEWEST, SPIKE, Evidence, Residual, loop_of, rhythm
 from stallscope.stalls.thresholds import CAUSE_SHARE, CHANCE
 from stallscope.stats import LEAST, log_binomial_bound
 from stallscope.units import count, seconds, share
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from stallscope.stalls.causes import PatternCause
-    from stallscope.stalls.periodicity import Rhythm
-    from stallscope.stalls.step_series import StepSeries
+    from stallscope.stalls.step_series import Rhythm, StepSeries
     from stallscope.store import Schema
 
     Recurring = Callable[[Residual, int], list[ExplainedStalls]]

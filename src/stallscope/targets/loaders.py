@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader, Dataset
 
 from stallscope.errors import UnsupportedError
-from stallscope.hooks.fresh_iterators import (
+from stallscope.hooks.probe import (
     FreshIterator,
     end,
     fresh,

@@ -21,7 +21,7 @@ import polars as pl
 from stallscope.apart import apart
 from stallscope.diagnose.machine_use import use
 from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
-from stallscope.isolation.snapshot import isolated
+from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import check_plain, going_on, is_plain, is_stream
 from stallscope.loops.cached_values import bytes_of
 from stallscope.loops.devices import device_of

@@ -11,7 +11,7 @@ import torch
 from support.loaders import Noise
 from torch.utils.data import DataLoader
 
-from stallscope.isolation.snapshot import as_before, trainable
+from stallscope.isolation import as_before, trainable
 
 MODEL = torch.nn.Linear(4, 1)
 

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
+from stallscope import files as workspaces
 from stallscope.errors import WorkspaceError
-from stallscope.isolation import workspace as workspaces
-from stallscope.isolation.workspace import log_capacity, sizes, workspace
+from stallscope.files import log_capacity, sizes, workspace
 
 
 def test_it_is_private_and_gone_afterwards(tmp_path):
@@ -28,7 +28,7 @@ def test_the_leavings_of_a_killed_process_are_swept(tmp_path):
     """The next start deletes what a killed one left, and nothing of a living one or of others."""
     code = (
         "import os, pathlib, signal, sys\n"
-        "from stallscope.isolation.workspace import workspace\n"
+        "from stallscope.files import workspace\n"
         "with workspace(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)

@@ -1,1 +1,0 @@
-"""The user's objects, generators and processes stay as they were."""
