@@ -25,10 +25,10 @@ from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset
 
-from stallscope.hooks.find_ops import names_in
+from stallscope.hooks.find_ops import names_in, own_attributes
 from stallscope.interrupts import held_back
 from stallscope.targets.loaders import find_loaders, private_copy
-from stallscope.targets.object_graph import attributes_of, children, own_attributes, walk
+from stallscope.targets.object_graph import attributes_of, children, walk
 from stallscope.targets.target import SimulatedStep
 
 if TYPE_CHECKING:

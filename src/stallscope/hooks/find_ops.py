@@ -117,7 +117,7 @@ def datasets(dataset: Any) -> list[Any]:
         if id(current) in found:
             continue
         found[id(current)] = current
-        attributes = _attributes(current)
+        attributes = dict(own_attributes(current))
         todo.extend(value for value in attributes.values() if isinstance(value, Dataset))
         todo.extend(value for name, value in attributes.items() if name == "dataset")
         for name, value in attributes.items():
@@ -128,7 +128,7 @@ def datasets(dataset: Any) -> list[Any]:
 
 def slots(holder: Any) -> Iterator[Slot]:
     """Every place of an object that holds something callable, lists and dicts included."""
-    for name, value in _attributes(holder).items():
+    for name, value in dict(own_attributes(holder)).items():  # which may change meanwhile
         if name.startswith("__") or (isinstance(holder, nn.Module) and name in _MODULE_FIELDS):
             continue
         yield from _expand(holder, name, value, str(name))
@@ -174,7 +174,7 @@ def name_of(value: Any) -> str:
     if isinstance(value, functools.partial):
         return name_of(value.func)
     if not is_function(value):
-        inner = _attributes(value).get("lambd")  # torchvision's Lambda
+        inner = own_attributes(value).get("lambd")  # torchvision's Lambda
         name = type(value).__name__
         return f"{name}({name_of(inner)})" if is_function(inner) else name
     name = getattr(value, "__name__", type(value).__name__)
@@ -185,13 +185,13 @@ def name_of(value: Any) -> str:
     return str(name)
 
 
-def _attributes(holder: Any) -> dict[str, Any]:
-    """What an object holds itself; nothing of the user's runs to find that out."""
+def own_attributes(thing: Any) -> dict[str, Any]:
+    """The attributes that an object holds itself; past any `__getattr__` of the user's."""
     try:
-        own = object.__getattribute__(holder, "__dict__")
+        attributes = object.__getattribute__(thing, "__dict__")
     except AttributeError:  # a list, a tuple, a class with slots
         return {}
-    return dict(own) if isinstance(own, dict) else {}
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def _expand(owner: Any, name: Any, value: Any, hint: str, depth: int = 0) -> Iterator[Slot]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from stallscope.targets.object_graph import own_attributes
+from stallscope.hooks.find_ops import own_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import torch
 
+from stallscope.hooks.find_ops import own_attributes
 from stallscope.loops.cached_values import is_image, leaves
 from stallscope.orders.result import CLOSE, DIFFERENT, IDENTICAL, Equivalence
-from stallscope.targets.object_graph import own_attributes
 from stallscope.units import repr_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from stallscope.hooks import find_ops
-from stallscope.targets.object_graph import functions_of, own_attributes
+from stallscope.hooks.find_ops import own_attributes
+from stallscope.targets.object_graph import functions_of
 from stallscope.units import repr_of
 
 if TYPE_CHECKING:

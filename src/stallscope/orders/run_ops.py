@@ -23,18 +23,13 @@ import torch
 
 from stallscope import isolation
 from stallscope.errors import StallscopeError
+from stallscope.hooks.find_ops import own_attributes
 from stallscope.interrupts import held_back
 from stallscope.loops.cached_values import fresh, versions
 from stallscope.loops.watchdog import went_on
 from stallscope.orders.equivalence import digest, layout
 from stallscope.orders.search import State
-from stallscope.targets.object_graph import (
-    attributes_of,
-    children,
-    functions_of,
-    own_attributes,
-    walk,
-)
+from stallscope.targets.object_graph import attributes_of, children, functions_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader, Dataset
 
 from stallscope.errors import UnsupportedError
+from stallscope.hooks.find_ops import own_attributes
 from stallscope.hooks.probe import (
     FreshIterator,
     end,
@@ -26,7 +27,7 @@ from stallscope.hooks.probe import (
     is_running_node,
     num_workers,
 )
-from stallscope.targets.object_graph import attributes_of, children, own_attributes, walk
+from stallscope.targets.object_graph import attributes_of, children, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

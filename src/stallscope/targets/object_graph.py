@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import default_collate, default_convert
 
 from stallscope.hooks import find_ops
+from stallscope.hooks.find_ops import own_attributes
 from stallscope.stages import COLLATE, GETITEM, Stage
 
 if TYPE_CHECKING:
@@ -62,15 +63,6 @@ def children(thing: Any) -> list[Any]:
     if isinstance(thing, dict) and len(thing) <= _MOST_ITEMS:
         return [*dict.values(thing), *own_attributes(thing).values()]
     return [] if inspect.ismodule(thing) else list(own_attributes(thing).values())
-
-
-def own_attributes(thing: Any) -> dict[str, Any]:
-    """The attributes that an object holds itself; past any `__getattr__` of the user's."""
-    try:
-        attributes = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
-        return {}
-    return attributes if isinstance(attributes, dict) else {}
 
 
 @contextmanager

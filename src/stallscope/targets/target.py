@@ -23,12 +23,12 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from stallscope.errors import ArgumentError, TargetError
 from stallscope.hooks.device_time import SimulatedDevice
+from stallscope.hooks.find_ops import own_attributes
 from stallscope.targets import factory
 from stallscope.targets import images as folder
 from stallscope.targets.factory import check_spawnable
 from stallscope.targets.images import Unreadable, sample_loader
 from stallscope.targets.loaders import count_workers, find_loaders
-from stallscope.targets.object_graph import own_attributes
 from stallscope.units import count, printable
 
 Step = Callable[[Any], object]
