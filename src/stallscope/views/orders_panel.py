@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import ipywidgets
 
 from stallscope.charts import orders as charts
-from stallscope.errors import StallscopeError
 from stallscope.orders.result import (
     CLOSE,
     DIFFERENT,
@@ -26,9 +25,9 @@ from stallscope.orders.result import (
 )
 from stallscope.orders.text import factor_text, sentence, verdict
 from stallscope.stats import INTERVAL
-from stallscope.units import printable, said_by, seconds
+from stallscope.units import printable, seconds
 from stallscope.views.document import Notes, Table, html
-from stallscope.views.panels import CopyButton, Panel, dropdown, image, saying
+from stallscope.views.panels import CopyButton, Panel, dropdown, guarded, image, saying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -274,7 +273,7 @@ class Board:
         self.said, self.verdict, self.bars, self.pictures, self.code, self.table = (
             ipywidgets.HTML() for _ in range(6)
         )
-        guard = self._guarded
+        guard = partial(guarded, self._say)
         self.tags.observe(lambda change: guard(self._take, change["new"]), names="value")
         self.start.observe(lambda change: guard(self._begin, change["new"]), names="value")
         self.op.observe(lambda _: self._enable(), names="value")
@@ -371,14 +370,3 @@ class Board:
         place = self._tries.labels_of(self._now).index(self.op.value)
         self.earlier.disabled = place == 0
         self.later.disabled = place == len(self._now) - 1
-
-    def _guarded(self, act: Callable[..., None], *arguments: Any) -> None:
-        """Act, and say here what went wrong: what a callback raises is shown nowhere."""
-        try:
-            act(*arguments)
-        except StallscopeError as error:
-            self._say(str(error))
-        except Exception as error:  # noqa: BLE001 - the user's own, out of an op
-            self._say(
-                printable(f"That did not work. {type(error).__name__}: {said_by(error)}", 600)
-            )

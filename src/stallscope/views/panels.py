@@ -14,6 +14,8 @@ import anywidget
 import ipywidgets
 import traitlets
 
+from stallscope.errors import StallscopeError
+from stallscope.units import printable, said_by
 from stallscope.views.document import html
 from stallscope.views.flame_viewer import static
 
@@ -85,6 +87,16 @@ def saying(sentence: str, still: Sheet | None = None) -> Panel:
     panel = Panel([ipywidgets.HTML(html("<p>{}</p>", sentence))])
     panel.still = still
     return panel
+
+
+def guarded(say: Callable[[str], None], act: Callable[..., None], *arguments: Any) -> None:
+    """Act, and say here what went wrong: what a callback raises is shown nowhere."""
+    try:
+        act(*arguments)
+    except StallscopeError as error:
+        say(str(error))
+    except Exception as error:  # noqa: BLE001 - the user's own, out of the dataset or an op
+        say(printable(f"That did not work. {type(error).__name__}: {said_by(error)}", 600))
 
 
 def dropdown(label: str, options: Sequence[Any], value: Any = None) -> Any:

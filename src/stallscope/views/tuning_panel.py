@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 import ipywidgets
 
 from stallscope.charts import tuning as charts
-from stallscope.errors import StallscopeError
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.tune.result import interval_text, rate, sentence, times_text
 from stallscope.tune.settings import Setting
 from stallscope.tune.simulator import predict, timeline
-from stallscope.units import printable, said_by, seconds, share, size
+from stallscope.units import seconds, share, size
 from stallscope.views.document import html, join
-from stallscope.views.panels import WIDE, Panel, saying
+from stallscope.views.panels import WIDE, Panel, guarded, saying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from markupsafe import Markup
 
     from stallscope.tune.result import Tuning
@@ -204,8 +201,8 @@ class SettingBoard:
         self.answer, self.said = ipywidgets.HTML(), ipywidgets.HTML()
         self.sliders = (self.workers, self.ahead, self.step, self.decode, self.reading)
         for slider in self.sliders:
-            slider.observe(lambda _: self._guarded(self.show), names="value")
-        self.run.on_click(lambda _: self._guarded(self.measure))
+            slider.observe(lambda _: guarded(self._say, self.show), names="value")
+        self.run.on_click(lambda _: guarded(self._say, self.measure))
         self.show()
         left = ipywidgets.VBox([self.workers, self.ahead, self.step])
         right = ipywidgets.VBox([self.decode, self.reading, self.run])
@@ -234,17 +231,6 @@ class SettingBoard:
 
     def _say(self, told: str) -> None:
         self.said.value = html("<p><b>{}</b></p>", told)
-
-    def _guarded(self, act: Callable[[], None]) -> None:
-        """Act, and say here what went wrong: what a callback raises is shown nowhere."""
-        try:
-            act()
-        except StallscopeError as error:
-            self._say(str(error))
-        except Exception as error:  # noqa: BLE001 - the user's own, out of the dataset
-            self._say(
-                printable(f"That did not work. {type(error).__name__}: {said_by(error)}", 600)
-            )
 
 
 def _whole(label: str, value: int, low: int, high: int) -> Any:
