@@ -54,7 +54,9 @@ class Result:
 
     _view: ClassVar[str]
     """Module that shows this result. `WHOSE` it shows; `KINDS` and `PANELS`: each picture and panel
-    and what it shows, the default first; `plot`, `panel` and `document` give them."""
+    and what it shows, the default first; `panel` and `document` give them. A picture is what
+    `figure` gives of the module in `charts` that is called like it, or what `CHARTS` says; a view
+    with a `plot` of its own draws itself."""
 
     def table(self) -> pl.DataFrame:
         """The result as one table; columns carry their unit in their name."""
@@ -69,8 +71,7 @@ class Result:
         face = self._face()
         chosen = _choose("picture", kind, face.KINDS, face.WHOSE)
         import_module("matplotlib.backends.backend_agg")  # a child's own import is lost with it
-        figure: Figure = apart(lambda: face.plot(self, chosen))
-        return figure
+        return apart(lambda: _drawn(self, face, chosen))
 
     def panel(self, kind: str | None = None) -> Any:
         """The result as widgets, for a notebook.
@@ -139,6 +140,15 @@ class SavedResult(Result):
             RunFormatError: there is none of this kind, a damaged one, or one of another version.
         """
         return apart(lambda: store.read(cls, cls._contents, Path(folder)))
+
+
+def _drawn(result: Result, face: Any, kind: str) -> Figure:
+    if hasattr(face, "plot"):
+        figure: Figure = face.plot(result, kind)
+    else:
+        module, function = getattr(face, "CHARTS", {}).get(kind, (kind, "figure"))
+        figure = getattr(import_module(f"stallscope.charts.{module}"), function)(result)
+    return figure
 
 
 class NoSuchKindError(StallscopeError, ValueError):

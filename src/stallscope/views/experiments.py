@@ -12,12 +12,12 @@ from stallscope.views.document import Document, Heading, Notes, Table, html
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stallscope.charts.sheet import Sheet
     from stallscope.experiments.result import Experiments
 
 
 WHOSE: Final = "experiments"
 KINDS: Final = {"gains": "how many times as fast the step is with each change (the default)"}
+CHARTS: Final = {"gains": ("experiments", "figure")}
 PANELS: Final = {"experiment": "one change, its code and what it does (the default)"}
 HEADS: Final = ("experiment", "as it is", "changed", "times as fast", INTERVAL, "loss apart by")
 WAITS: Final = ("waits for the device", "where", "calls a step", "a step")
@@ -26,13 +26,6 @@ KEY: Final = (
     "as it is, changed: the median step · loss apart by: the largest difference of the losses of "
     "the same steps; 'as it is' beside itself"
 )
-
-
-def plot(found: Experiments, _kind: str = "gains") -> Sheet:
-    """Draw the picture."""
-    from stallscope.charts import experiments as gains
-
-    return gains.figure(found)
 
 
 def document(found: Experiments) -> Document:
@@ -60,10 +53,11 @@ def document(found: Experiments) -> Document:
 
 def panel(found: Experiments, _kind: str) -> Any:
     """Give a list to choose a change from: its code, and what came of it."""
+    from stallscope.charts import experiments as chart
     from stallscope.views.panels import dropdown, pick
 
     rows = found.table().to_dicts()[1:]
-    picture = plot(found)
+    picture = chart.figure(found)
     return pick(
         lambda place: (
             picture,

@@ -14,7 +14,6 @@ from stallscope.views.document import Document, Heading, Notes, Table, html
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stallscope.charts.sheet import Sheet
     from stallscope.ladder.result import Ladder
 
 
@@ -32,13 +31,6 @@ HEADS: Final = (
 )
 
 
-def plot(ladder: Ladder, _kind: str = "ladder") -> Sheet:
-    """Draw the picture."""
-    from stallscope.charts import ladder as climb
-
-    return climb.figure(ladder)
-
-
 def document(ladder: Ladder) -> Document:
     """The ladder as a table."""
     table = Table(HEADS, list(_rows(ladder)))
@@ -47,12 +39,13 @@ def document(ladder: Ladder) -> Document:
 
 def panel(ladder: Ladder, _kind: str) -> Any:
     """Give widgets to choose two rungs: how many times as fast the one is as the other."""
+    from stallscope.charts import ladder as chart
     from stallscope.views.panels import dropdown, pick, saying
 
     names = ladder.table().filter(pl.col("samples_per_s").is_not_null())["rung"].to_list()
     if len(names) < 2:  # noqa: PLR2004 - two to compare
         return saying(sentence(ladder))
-    picture = plot(ladder)
+    picture = chart.figure(ladder)
     return pick(
         lambda upper, lower: (picture, html("<p><b>{}</b></p>", compared(ladder, lower, upper))),
         dropdown("This rung", names, names[-1]),

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from stallscope.charts.sheet import Sheet
     from stallscope.lines.result import Lines
 
 
@@ -46,13 +45,6 @@ _HEAT: Final = "80"
 """Half transparent, so that a light and a dark ground both leave the text readable."""
 
 
-def plot(lines: Lines, _kind: str = "lines") -> Sheet:
-    """Draw the picture."""
-    from stallscope.charts import lines as hotlines
-
-    return hotlines.figure(lines)
-
-
 def document(lines: Lines) -> Document:
     """The listings, the one with the hottest lines first."""
     blocks = [Heading(title(lines)), Listings(lines, in_order(lines)), Notes(notes_of(lines))]
@@ -61,6 +53,7 @@ def document(lines: Lines) -> Document:
 
 def panel(lines: Lines, _kind: str) -> Any:
     """Give widgets to choose a function; the one with the hottest lines is the first."""
+    from stallscope.charts import lines as chart
     from stallscope.views.panels import dropdown, pick, saying
 
     functions = in_order(lines)
@@ -73,7 +66,7 @@ def panel(lines: Lines, _kind: str) -> Any:
     return pick(
         lambda place: (None, html("{}", Listings(lines, [functions[place]]))),
         dropdown("Function", options, 0),
-        still=plot(lines),
+        still=chart.figure(lines),
     )
 
 

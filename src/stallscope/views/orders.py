@@ -14,7 +14,6 @@ from stallscope.views.document import CellBar, Document, Fold, Heading, Notes, T
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stallscope.charts.sheet import Sheet
     from stallscope.orders.result import Orders
 
 
@@ -25,6 +24,7 @@ KINDS: Final = {
     "predicted": "predicted against measured, for every pipeline that was measured",
     "pictures": "samples of the best pipeline that is close, beside the original's",
 }
+CHARTS: Final = {name: ("orders", f"{name}_figure") for name in ("ops", "predicted", "pictures")}
 PANELS: Final = {"try": "the ops in any order, with cost, data, measurement and code (the default)"}
 HEADS: Final = (
     "pipeline",
@@ -40,19 +40,6 @@ MOST: Final = 12
 BRACKETS: Final = "speed-up in brackets: predicted, not measured"
 MOST_REASONS: Final = 30
 _NAME: Final = 70
-
-
-def plot(orders: Orders, kind: str) -> Sheet:
-    """Draw one of the pictures."""
-    from stallscope.charts import orders as charts
-
-    figures = {
-        "orders": charts.figure,
-        "ops": charts.ops_figure,
-        "predicted": charts.predicted_figure,
-        "pictures": charts.pictures_figure,
-    }
-    return figures[kind](orders)
 
 
 def panel(orders: Orders, _kind: str) -> Any:

@@ -5,7 +5,6 @@ What the loop waits for comes first, then what the workers do.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.run import stall_text
@@ -20,7 +19,6 @@ from stallscope.views.document import Block, Bullets, CellBar, Document, Heading
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stallscope.charts.sheet import Sheet
     from stallscope.run.result import Run
     from stallscope.run.summary import Profile
 
@@ -42,7 +40,7 @@ PANELS: Final = {
     "stalls": "the stalls one by one: what happened around each, and its parts",
     "timeline": "workers and loop from any step on, as many steps as you like",
 }
-_CHARTS: Final = {
+CHARTS: Final = {
     "sample": ("stages", "sample_figure"),
     "spread": ("stages", "spread_figure"),
     "naive": ("stopwatch", "figure"),
@@ -58,14 +56,6 @@ PART_HEADS: Final = ("stalled by", "share", "per step", "busy")
 PART_KEY: Final = (
     "share: of all time in stalls · busy: the stage's share of the time in which batches are made"
 )
-
-
-def plot(run: Run, kind: str) -> Sheet:
-    """Draw one of the pictures."""
-    module, function = _CHARTS.get(kind, (kind, "figure"))
-    chart: Any = import_module(f"stallscope.charts.{module}")
-    figure: Sheet = getattr(chart, function)(run)
-    return figure
 
 
 def panel(run: Run, kind: str) -> Any:

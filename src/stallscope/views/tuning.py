@@ -15,7 +15,6 @@ from stallscope.views.document import CellBar, Document, Fold, Heading, Notes, T
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stallscope.charts.sheet import Sheet
     from stallscope.tune.result import Tuning
 
 
@@ -23,6 +22,7 @@ WHOSE: Final = "a tuning"
 KINDS: Final = {
     "predicted": "predicted against measured, for every setting that was measured (the default)",
 }
+CHARTS: Final = {"predicted": ("tuning", "predicted_figure")}
 PANELS: Final = {"try": "any setting, step and faster stage: what the loop would do (the default)"}
 HEADS: Final = (
     "setting",
@@ -38,13 +38,6 @@ HEADS: Final = (
 MOST: Final = 14
 """Rows of a table that is looked at; `Tuning.settings` has all."""
 _NAME: Final = 60
-
-
-def plot(tuning: Tuning, _kind: str) -> Sheet:
-    """Draw the picture."""
-    from stallscope.charts import tuning as charts
-
-    return charts.predicted_figure(tuning)
 
 
 def panel(tuning: Tuning, _kind: str) -> Any:
