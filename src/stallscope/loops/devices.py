@@ -355,10 +355,6 @@ class Simulated(Cpu):
         total = self._simulated.memory_bytes
         return MemoryUse(self._simulated.held_bytes, total) if total else None
 
-    def held_bytes(self) -> int:
-        """Nothing of this machine's memory."""
-        return 0
-
     def kept(self, batch: Any, memory: BatchMemory) -> Any:
         """A copy; what of it lies on the device takes its memory as long as it lives."""
         copy = fresh(batch)
