@@ -28,6 +28,7 @@ from stallscope.stages import (
     SHM,
     WORKER,
 )
+from stallscope.stalls.lifecycle import covered_s
 from stallscope.stalls.loop_time import loop_breakdown
 from stallscope.stalls.thresholds import FULL, HARDLY, OTHERS, SATURATED
 from stallscope.units import count, share
@@ -187,7 +188,7 @@ def _judged(moments: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
     threshold = pl.col("resource").replace_strict(THRESHOLDS, return_dtype=pl.Float64)
     full = pl.col("level") >= threshold
     begin_ns = moments["moment"].to_numpy().astype(np.float64) * MOMENT_NS
-    stood_s = stalled_s(begin_ns, begin_ns + MOMENT_NS, stalls)
+    stood_s = covered_s(stalls, begin_ns, begin_ns + MOMENT_NS)
     of_stalls = (pl.col("stalled_s") * full).sum() / pl.col("stalled_s").sum()
     uses = (
         moments.with_columns(stalled_s=stood_s)
@@ -204,18 +205,6 @@ def _judged(moments: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
     )
     place = pl.col("resource").replace_strict({n: i for i, n in enumerate(THRESHOLDS)})
     return uses.sort(place, "device").select(pl.col(n).cast(kind) for n, kind in USES.items())
-
-
-def stalled_s(begin_ns: np.ndarray, end_ns: np.ndarray, stalls: pl.DataFrame) -> np.ndarray:
-    """For how long the loop of one rank stalled between these moments, seconds."""
-    ordered = stalls.select("start_ns", "end_ns").sort("start_ns")
-    if ordered.is_empty():
-        return np.zeros(len(begin_ns))
-    starts, ends = (ordered[name].to_numpy().astype(np.float64) for name in ordered.columns)
-    times = np.stack([starts, ends], axis=1).ravel()
-    lengths = np.stack([np.zeros(len(starts)), ends - starts], axis=1).ravel().cumsum()
-    before, after = (np.interp(moment, times, lengths) for moment in (begin_ns, end_ns))
-    return np.asarray(after - before) / 1e9
 
 
 def _others_share(mine: pl.DataFrame) -> float | None:
@@ -297,7 +286,7 @@ def usage(run: Run) -> Usage | None:
     number = max(int((end_ns - begin_ns) / length_ns), 1)
     length_ns = (end_ns - begin_ns) / number
     edges_ns = begin_ns + np.arange(number + 1) * length_ns
-    stood_s = stalled_s(edges_ns[:-1], edges_ns[1:], stalls.filter(mine))
+    stood_s = covered_s(stalls.filter(mine), edges_ns[:-1], edges_ns[1:])
     cost = there.filter(pl.col("resource") == SAMPLER)
     cost_ns = (cost["end_ns"] - cost["start_ns"]).to_numpy()
     return Usage(

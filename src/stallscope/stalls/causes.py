@@ -24,7 +24,8 @@ from stallscope.stages import (
     OTHER,
     STEP,
 )
-from stallscope.stalls.step_series import covered_s, rhythm
+from stallscope.stalls.lifecycle import covered_s
+from stallscope.stalls.step_series import rhythm
 from stallscope.stalls.thresholds import (
     CAUSE_SHARE,
     CHANCE,
@@ -326,7 +327,7 @@ def wait_causes(loop: StepSeries, evidence: Evidence) -> list[PatternCause]:
 
 def _garbage(loop: StepSeries, evidence: Evidence) -> list[PatternCause]:
     """Garbage collections of the main process, and those of the workers."""
-    here_s = covered_s(evidence.side_spans, GARBAGE.name, loop.waits_from_ns, loop.has_batch_ns)
+    here_s = _spent_s(evidence.side_spans, GARBAGE.name, loop.waits_from_ns, loop.has_batch_ns)
     exposed = evidence.parts.filter(pl.col("part") == GARBAGE.name)
     totals = exposed.group_by("step").agg(pl.col("exposed_s").sum())
     rows = loop.keys.join(totals, on="step", how="left", maintain_order="left")
@@ -351,6 +352,14 @@ def _garbage(loop: StepSeries, evidence: Evidence) -> list[PatternCause]:
             doubt=rank_sum_tail(loop.made_s[known & there], loop.made_s[known & ~there]),
         ),
     ]
+
+
+def _spent_s(
+    spans: pl.DataFrame, stage: str, starts_ns: np.ndarray, ends_ns: np.ndarray
+) -> np.ndarray:
+    """How much of each window of time the training loop spent in a stage, seconds."""
+    these = spans.filter(pl.col("stage").cast(pl.String) == stage, pl.col("worker").is_null())
+    return covered_s(these, starts_ns, ends_ns)
 
 
 def _collects(stops: Stops, took_s: np.ndarray, where: str) -> str:
@@ -419,7 +428,7 @@ def parts_s(loop: StepSeries, side_spans: pl.DataFrame) -> dict[str, np.ndarray]
     spans = side_spans.filter(pl.col("kind").is_in(["step", "other"]))
     names = spans["stage"].cast(pl.String).unique().sort().to_list()
     return {
-        name: covered_s(spans, name, loop.has_batch_ns, loop.uses_until_ns)
+        name: _spent_s(spans, name, loop.has_batch_ns, loop.uses_until_ns)
         for name in names
         if name not in REST
     }

@@ -228,6 +228,13 @@ def covered_ns(stretches: pl.DataFrame, by: pl.DataFrame) -> np.ndarray:
     return IntervalUnion(*whole).within(*within)
 
 
+def covered_s(spans: pl.DataFrame, starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
+    """How much of each window of time is covered by spans, whatever their rank, seconds."""
+    alone, ours = (np.zeros(size, dtype=np.int64) for size in (starts_ns.size, spans.height))
+    union = IntervalUnion(ours, spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
+    return np.asarray(union.within(alone, starts_ns, ends_ns) / 1e9)
+
+
 def attribute_sections(
     way: BatchLifecycle, deliveries: pl.DataFrame, spans: pl.DataFrame, side_spans: pl.DataFrame
 ) -> pl.DataFrame:

@@ -14,7 +14,6 @@ import numpy as np
 import polars as pl
 
 from stallscope.stalls.attribution import find_stalls, hidden_known
-from stallscope.stalls.lifecycle import IntervalUnion
 from stallscope.stalls.thresholds import LONG, LONGER_S
 from stallscope.stats import LEAST, log_binomial_bound
 
@@ -167,18 +166,6 @@ def loop_of(evidence: Evidence) -> StepSeries:
 
 def _whole_ns(durations_s: np.ndarray) -> np.ndarray:
     return np.rint(durations_s * 1e9).astype(np.int64)
-
-
-def covered_s(
-    spans: pl.DataFrame, stage: str, starts_ns: np.ndarray, ends_ns: np.ndarray
-) -> np.ndarray:
-    """How much of each window of time the training loop spent in a stage, seconds."""
-    these = spans.filter(pl.col("stage").cast(pl.String) == stage, pl.col("worker").is_null())
-    nobody = np.zeros(these.height, dtype=np.int64)
-    covered = IntervalUnion(nobody, these["start_ns"].to_numpy(), these["end_ns"].to_numpy())
-    within_ns = covered.within(np.zeros(starts_ns.size, dtype=np.int64), starts_ns, ends_ns)
-    inside_s: np.ndarray = within_ns / 1e9
-    return inside_s
 
 
 @dataclass(frozen=True, eq=False)
