@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WHOSE: Final = "experiments"
 KINDS: Final = {"gains": "how many times as fast the step is with each change (the default)"}
-CHARTS: Final = {"gains": ("experiments", "figure")}
+CHARTS: Final = {"gains": ("code_bars", "gains_figure")}
 PANELS: Final = {"experiment": "one change, its code and what it does (the default)"}
 HEADS: Final = ("experiment", "as it is", "changed", "times as fast", INTERVAL, "loss apart by")
 WAITS: Final = ("waits for the device", "where", "calls a step", "a step")
@@ -53,11 +53,11 @@ def document(found: Experiments) -> Document:
 
 def panel(found: Experiments, _kind: str) -> Any:
     """Give a list to choose a change from: its code, and what came of it."""
-    from stallscope.charts import experiments as chart
+    from stallscope.charts.code_bars import gains_figure
     from stallscope.views.panels import dropdown, pick
 
     rows = found.table().to_dicts()[1:]
-    picture = chart.figure(found)
+    picture = gains_figure(found)
     return pick(
         lambda place: (
             picture,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 WHOSE: Final = "lines"
 KINDS: Final = {"lines": "the lines that take most time of their own (the default)"}
+CHARTS: Final = {"lines": ("code_bars", "lines_figure")}
 PANELS: Final = {"listing": "one function with the heat of its lines (the default)"}
 HEADS: Final = ("line", "hits", "time", "share", "own", "source")
 MOST_FUNCTIONS: Final = 6
@@ -53,7 +54,7 @@ def document(lines: Lines) -> Document:
 
 def panel(lines: Lines, _kind: str) -> Any:
     """Give widgets to choose a function; the one with the hottest lines is the first."""
-    from stallscope.charts import lines as chart
+    from stallscope.charts.code_bars import lines_figure
     from stallscope.views.panels import dropdown, pick, saying
 
     functions = in_order(lines)
@@ -66,7 +67,7 @@ def panel(lines: Lines, _kind: str) -> Any:
     return pick(
         lambda place: (None, html("{}", Listings(lines, [functions[place]]))),
         dropdown("Function", options, 0),
-        still=chart.figure(lines),
+        still=lines_figure(lines),
     )
 
 
