@@ -1,19 +1,35 @@
-"""`ss.load`: read what was saved, by whatever process and however it ended."""
+"""`ss.load`: read what was saved, by whatever process and however it ended, or while it runs."""
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
+import psutil
 
 from stallscope import store
+from stallscope.apart import apart
 from stallscope.errors import RunFormatError
-from stallscope.hooks.loop_log import LogPlace
+from stallscope.hooks.loop_log import MAIN, LogPlace
 from stallscope.run.read_logs import collect
 from stallscope.run.result import LOGS, Run
-from stallscope.units import count, without_controls
+from stallscope.units import count, share, without_controls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MOST_RANKS: Final = 16
+"""More are not held in memory at once."""
+_EVERY_S: Final = 2.0
+_TIMES: Final = 20.0
+"""To look again takes a core for so long; until then it rests for so many times that."""
+_LOOK_S: Final = 0.5
+_FIRST_S: Final = 60.0
+"""So long a script may take until it imports torch."""
 
 
 def load(path: str | Path) -> Any:
@@ -32,17 +48,104 @@ def load(path: str | Path) -> Any:
         RunFormatError: no result there, a damaged one, or one of another schema version.
     """
     folder = Path(path)
+    ranks: list[Path] = []
     if store.kind_in(folder) is None:
         ranks = sorted(folder.glob("rank*"), key=lambda rank: (len(rank.name), rank.name))
-        if ranks:
-            return _together([_rank(rank) for rank in ranks])
-    return _read(folder)
+    found = _all_ranks(ranks) if ranks else _read(folder)
+    if isinstance(found, Run):
+        vars(found)["_folder"] = folder
+    return found
+
+
+def follow(path: str | Path) -> Iterator[Any]:
+    """Load it again and again while somebody records into it, and a last time after the end.
+
+    Args:
+        path: as of `load`.
+
+    Raises:
+        RunFormatError: as `load` does; not while it is recorded.
+    """
+    folder, until_s = Path(path), time.monotonic() + _FIRST_S
+    while True:
+        begun_s = time.monotonic()
+        goes_on = is_going_on(folder) or (begun_s < until_s and _is_new(folder))
+        try:
+            found = load(folder)
+        except RunFormatError:
+            if not goes_on:
+                raise
+        else:
+            yield found
+        if not goes_on:
+            return
+        next_s = time.monotonic() + max(_EVERY_S, _TIMES * (time.monotonic() - begun_s))
+        time.sleep(_LOOK_S)
+        while is_going_on(folder) and time.monotonic() < next_s:
+            time.sleep(_LOOK_S)
+
+
+def _is_new(folder: Path) -> bool:
+    """Whether nothing was recorded yet into a folder that was made for it."""
+    return folder.is_dir() and all(
+        path.name == LOGS and not any(path.glob("*.marks")) for path in folder.iterdir()
+    )
+
+
+def is_going_on(folder: Path) -> bool:
+    """Whether a process of this machine still records into a folder, or into that of a rank."""
+    places = (folder, *folder.glob("rank*"))
+    return any(store.kind_in(place) is None and _has_writer(place / LOGS) for place in places)
+
+
+def _has_writer(logs: Path) -> bool:
+    """Whether the process lives that writes marks there; another one may have its number now."""
+    for path in logs.glob(f"*-{MAIN}-*.marks"):
+        with suppress(OSError, ValueError, psutil.Error):
+            process = psutil.Process(int(path.name.partition("-")[0]))
+            is_its = process.create_time() <= path.stat().st_mtime + 1
+            if is_its and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 def is_result(folder: Path) -> bool:
     """Whether `load` would find something there: a result, logs, or the ranks of a training."""
     places = (folder, *folder.glob("rank*"))
     return any(store.kind_in(place) or any((place / LOGS).glob("*.marks")) for place in places)
+
+
+def _all_ranks(folders: list[Path]) -> Run:
+    """The ranks of a training as one run; of more than can be held, those that say most."""
+    if len(folders) <= _MOST_RANKS:
+        return _together([_rank(folder) for folder in folders])
+    waits = apart(lambda: _shares(folders))
+    order = sorted(folders, key=lambda folder: waits.get(folder, -1.0), reverse=True)
+    half = _MOST_RANKS // 2
+    first, others = order[:half], order[half:]
+    spread = [others[place * len(others) // half] for place in range(half)]
+    run = _together([_rank(folder) for folder in dict.fromkeys([*first, *spread])])
+    told = f"{count(len(folders), 'rank')}, of which {_MOST_RANKS} are read whole"
+    if waits:
+        low, high = (share(end(waits.values())) for end in (min, max))
+        told += f": the {half} that wait longest, and others; all wait {low} to {high} of the time"
+        unsaved = len(folders) - len(waits)
+        told += f"; {count(unsaved, 'rank')} did not save a run" if unsaved else ""
+    return replace(run, notes=(told, *run.notes))
+
+
+def _shares(folders: list[Path]) -> dict[Path, float]:
+    """For which share (0 to 1) of its steady time each rank waits; those that saved their run."""
+    (steps,) = (table for table in Run._contents.tables if table.field == "all_steps")  # noqa: SLF001
+    wait_s = pl.sum_horizontal("wait_s", "restart_s")
+    used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
+    waits = store.scan(folders, steps).filter("steady").group_by("path")
+    shares = waits.agg((wait_s.sum() / (wait_s + used_s).sum()).fill_nan(None))
+    try:
+        rows = shares.collect().drop_nulls().rows()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return {}  # a damaged one, which `store.read` has a sentence for
+    return {Path(path).parent: waits for path, waits in rows}
 
 
 def _rank(folder: Path) -> Any:
@@ -69,6 +172,8 @@ def _read(folder: Path) -> Any:
             "record again"
         ) from error
     note = "the process ended before it could save the run; this was read from its logs"
+    if _has_writer(logs.folder):
+        note = "the process still runs: this is what it has recorded so far"
     return replace(run, notes=(*run.notes, note))
 
 

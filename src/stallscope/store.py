@@ -13,10 +13,10 @@ import shutil
 import stat
 import sys
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, is_dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args, get_origin
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args, get_origin
 from typing import get_type_hints as hints_of
 
 import polars as pl
@@ -357,8 +357,45 @@ def _table(folder: Path, table: StoredTable) -> pl.DataFrame:
     )
 
 
+def scan(folders: Iterable[Path], table: StoredTable) -> pl.LazyFrame:
+    """A table of many results at once, that nothing is read of before it is asked for.
+
+    Args:
+        folders: of the results; what holds no such table is left out.
+        table: of each; values are not checked as `read` does.
+
+    Returns:
+        Its columns, and `path` of the file.
+    """
+    paths = []
+    for folder in folders:
+        with suppress(OSError, ValueError):
+            check_is_folder(folder)
+            with _readable(folder / table.name, table):
+                paths.append(folder / table.name)
+    columns = [pl.col(name).cast(kind) for name, kind in table.schema.items()]
+    none = pl.LazyFrame(schema={**table.schema, "path": pl.String})
+    return (
+        pl.scan_parquet(paths, include_file_paths="path").select(*columns, "path")
+        if paths
+        else none
+    )
+
+
 def _raw(path: Path, table: StoredTable) -> pl.DataFrame:
-    """The columns as they lie in the file, which is of a size that can be read."""
+    """The columns as they lie in the file."""
+    with _readable(path, table) as file:
+        return pl.read_parquet(file, columns=list(table.schema))
+
+
+@contextmanager
+def _readable(path: Path, table: StoredTable) -> Iterator[IO[bytes]]:
+    """A table's file, which is of a size that can be read.
+
+    Raises:
+        ValueError: it is not.
+        OSError: it is not there.
+    """
     with file_of_anybody(path, sys.maxsize) as file:
         try:
             rows, unpacked = sizes_read(file)
@@ -368,7 +405,7 @@ def _raw(path: Path, table: StoredTable) -> pl.DataFrame:
         if takes > max(_SPARE_BYTES, _MOST_TIMES * os.fstat(file.fileno()).st_size):
             raise ValueError(f"{path.name} would take {takes:,} bytes of memory")
         file.seek(0)
-        return pl.read_parquet(file, columns=list(table.schema))
+        yield file
 
 
 def _width(kind: PolarsDataType) -> int:

@@ -75,6 +75,8 @@ def test_a_watched_training_and_its_comparison(lab):
         lab.theme(called)
         assert lab.run_all() == []
 
+        # the panel was looked at until its training ended, and then said so
+        lab.page.get_by_text("The training has ended").last.wait_for()
         compared = lab.page.locator(".stallscope-comparison").last
         assert "samples a second" in compared.inner_text()
         lab.shot(f"09_watch_and_compare-{theme}-answer", compared)

@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import stallscope as ss
+from stallscope.load import follow
+from stallscope.views.run_panels import ENDED
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SCRIPT = SUPPORT / "training_script.py"
@@ -71,19 +74,55 @@ def test_spawned_workers(tmp_path):
 
 
 @pytest.mark.thorough
-def test_two_ranks_are_one_table(tmp_path):
-    """Under torchrun each rank leaves a run, and they are read together."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+def test_ranks_that_wait_for_one(tmp_path):
+    """Under torchrun each rank leaves a run; together they say who has the slow loader."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
     port = ["--master-port", str(20_000 + os.getpid() % 10_000)]
+    script = [SCRIPT, "--workers", "1", "--epochs", "4", "--slow-rank", "2"]
     code, printed, _ = ran(
-        [*torchrun, *port, "-m", "stallscope", "run", "--out", "out", SCRIPT], tmp_path
+        [*torchrun, *port, "-m", "stallscope", "run", "--out", "out", *script], tmp_path
     )
 
     run = ss.load(tmp_path / "out")
-    assert (0, 4) == (code, len(printed.splitlines()))
-    assert {"rank0", "rank1"} == {path.name for path in (tmp_path / "out").iterdir()}
-    assert {0, 1} == set(run.steps()["rank"]) == set(run.samples()["rank"])
+    assert (0, 16) == (code, len(printed.splitlines()))
+    assert {f"rank{rank}" for rank in range(4)} == {
+        one.name for one in (tmp_path / "out").iterdir()
+    }
+    assert set(range(4)) == set(run.steps()["rank"]) == set(run.samples()["rank"])
     assert str(run)
+    found = ss.diagnose(tmp_path / "out")
+    assert found.verdict.title.startswith("rank 2, which the others wait for: ")
+    assert "the others wait for it in backward: " in found.notes[0]
+
+
+@pytest.mark.slow
+def test_is_followed_while_it_runs(tmp_path):
+    """A terminal and a panel show it until it ends; what it prints are a plain run's losses."""
+    script, out = [SCRIPT, "--epochs", "8"], tmp_path / "out"
+    plain = ran([sys.executable, *script], tmp_path)
+    out.mkdir()
+    pipes = {"stdout": subprocess.PIPE, "text": True, "cwd": tmp_path}
+    show = [sys.executable, "-m", "stallscope", "show", "--follow", "out"]
+    with (
+        subprocess.Popen([*WATCHED, *script], **pipes) as training,
+        subprocess.Popen(show, **pipes) as terminal,
+    ):
+        run = next(follow(out))
+        panel = run.panel("live")
+        printed, _ = training.communicate(timeout=120)
+        shown, _ = terminal.communicate(timeout=120)
+
+    assert "the process still runs: this is what it has recorded so far" in run.notes
+    assert plain[:2] == (training.returncode, printed)
+    whole = ss.load(out)
+    assert run.all_steps.height < whole.all_steps.height == 96
+    assert shown.endswith(f"{whole}\n")
+    assert not terminal.returncode
+    said, _, below = panel.children
+    deadline = time.monotonic() + 60
+    while said.value != ENDED and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert (ENDED, whole._repr_mimebundle_()["text/html"]) == (said.value, below.value)
 
 
 @pytest.mark.slow

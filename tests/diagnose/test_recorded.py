@@ -1,5 +1,7 @@
 """Verdicts about loops that were recorded before: nothing is run, nothing left open is hidden."""
 
+import sys
+
 import pytest
 from support.build_ladder import a_ladder
 from support.virtual_loop import a_loop, together
@@ -72,6 +74,39 @@ class TestRanks:
         assert "RandomMask" in found.verdict.title
         assert found.notes[0].startswith("rank 1 stalls")
         assert found.notes[0].endswith("it waits longest in 100% of the steps in which one stalls")
+
+    def test_where_the_others_wait(self):
+        """The collective is in their backward pass, so that takes as long as the stall of one."""
+        late = {"fetch": 2.0, "RandomMask": 500.0, "collate": 1.0}
+        waiting = {"forward": 10.0, "backward": 120.0}
+        others = [quick(using=waiting, rank=rank) for rank in (1, 2)]
+        using = {"forward": 10.0, "backward": 5.0}
+
+        found = ss.diagnose(together(a_loop(late, using=using), *others))
+
+        assert (
+            "the others wait for it in backward: 120 ms per step there, 5.0 ms here"
+            in (found.notes[0])
+        )
+
+    def test_of_many_those_that_wait_longest_are_read(self, tmp_path, monkeypatch):
+        """More than can be held: the slow one is among them, and what was left out is said."""
+        monkeypatch.setattr(sys.modules["stallscope.load"], "_MOST_RANKS", 4)
+        for rank in range(9):
+            (slow if rank == 7 else quick)(rank=rank).save(tmp_path / f"rank{rank}")
+
+        run = ss.load(tmp_path)
+
+        assert 4 == run.all_steps["rank"].n_unique()
+        assert "9 ranks, of which 4 are read whole: the 2 that wait longest" in run.notes[0]
+        assert ss.diagnose(run).verdict.title.startswith("rank 7, which the others wait for: ")
+
+    def test_one_alone_names_the_others(self, tmp_path):
+        """Whoever looks at a rank's own folder is told where all of them are judged."""
+        for rank in range(2):
+            slow(rank=rank).save(tmp_path / f"rank{rank}")
+
+        assert f"stallscope diagnose {tmp_path}" in str(ss.diagnose(tmp_path / "rank1").notes)
 
     def test_alike_ones_are_one(self):
         """Where all wait alike, none of them is to blame."""

@@ -15,11 +15,14 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 class Numbers(Dataset):
     """Samples that take a moment and depend on the worker's generator."""
 
+    def __init__(self, takes_s: float = 0.002) -> None:
+        self.takes_s = takes_s
+
     def __len__(self) -> int:
         return 48
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(0.002)
+        time.sleep(self.takes_s)
         return torch.rand(4) + index
 
 
@@ -31,6 +34,7 @@ def main() -> None:  # noqa: C901 - as people write them
     parser.add_argument("--start", help="start method of the workers")
     parser.add_argument("--by-hand", action="store_true", help="torch.optim takes 5 s to import")
     parser.add_argument("--end", choices=["raise", "exit", "_exit", "kill", "fork"])
+    parser.add_argument("--slow-rank", help="the rank whose samples take longer")
     args = parser.parse_args()
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks > 1:
@@ -39,7 +43,8 @@ def main() -> None:  # noqa: C901 - as people write them
     model = torch.nn.Linear(4, 1)
     trained = torch.nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
     optimizer = None if args.by_hand else torch.optim.SGD(trained.parameters(), 1e-4)
-    data = Numbers()
+    is_slow = args.slow_rank is not None and os.environ["RANK"] == args.slow_rank
+    data = Numbers(0.05) if is_slow else Numbers()
     sampler = DistributedSampler(data) if ranks > 1 else None
     loader = DataLoader(
         data,

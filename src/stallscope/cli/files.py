@@ -11,6 +11,8 @@ import typer
 from stallscope.cli.output import FORMS, REDACT, print_note, print_result, report_errors
 
 _BEYOND: Final = 3
+_CLEAR: Final = "\x1b[2J\x1b[H"
+"""What clears a terminal."""
 LAST: Final = f"{FORMS}. By default the one of the last time, else 'sample'."
 Force = Annotated[
     bool,
@@ -89,18 +91,33 @@ def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
     *,
     redact: Redact = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Again and again, until its process has ended.")
+    ] = False,
+    pages: Annotated[bool, typer.Option("--pages", hidden=True)] = False,
 ) -> None:
     """Print a saved run, or another result: where the time goes, and what the loop waits for.
+
+    A run can be looked at while it is recorded, too.
 
     \b
     Examples:
       stallscope show stallscope-runs/train-20261120-101500
+      stallscope show --follow stallscope-runs/train-20261120-101500
     """  # noqa: D301
     with report_errors():
+        from stallscope.load import follow as followed
         from stallscope.load import load
 
-        found = load(folder)
-        print_result(found.redacted() if redact else found)
+        for found in followed(folder) if follow else [load(folder)]:
+            if follow and sys.stdout.isatty():
+                sys.stdout.write(_CLEAR)
+            shown = found.redacted() if redact else found
+            if pages:
+                from stallscope.views.run_panels import page_of
+
+                shown = page_of(shown)
+            print_result(shown)
 
 
 def compare(

@@ -9,26 +9,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
 from stallscope.apart import apart
 from stallscope.diagnose.accounting import accounting
-from stallscope.diagnose.facts import Facts, Setup, facts
+from stallscope.diagnose.facts import Setup, facts
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
 from stallscope.diagnose.verdict import judge, next_question
 from stallscope.errors import ArgumentError
 from stallscope.load import is_result, load
 from stallscope.run.result import Run
+from stallscope.stages import OTHER, STEP
+from stallscope.stalls.loop_time import loop_breakdown
 from stallscope.stalls.thresholds import HARDLY
-from stallscope.units import count, share
+from stallscope.units import count, printable, seconds, share
 
 if TYPE_CHECKING:
     from stallscope.diagnose.result import Finding
 
 _MOSTLY: Final = 0.8
-"""Of the steps, in which the same rank waits longest."""
+"""Of the steps, in which the same rank waits longest; and of its stalls, for which others wait."""
+_IN_STEP: Final = (STEP.kind, OTHER.kind)
+STALL: Final = "stall"
 
 
 def recorded_run(target: Any) -> Run | None:
@@ -72,7 +77,7 @@ def diagnose_run(run: Run) -> Diagnosis:
             budget_s=0.0,
             wall_s=length_ns / 1e9,
         ),
-        notes=(*judged.notes, *run.notes),
+        notes=(*judged.notes, *_one_of_several(run), *run.notes),
     )
 
 
@@ -89,14 +94,16 @@ class _Judged(NamedTuple):
 def _judged(run: Run) -> _Judged:
     """Judge each rank, and take the one that waits longest."""
     setup = _setup(run)
-    each = {rank: facts(one, setup) for rank, one in _ranks(run).items()}
-    slowest = max(each, key=lambda rank: each[rank].stall_share)
-    known = each.pop(slowest)
+    ranks = _ranks(run)
+    each = {rank: _stall_share(one) for rank, one in ranks.items()}
+    slowest = max(each, key=lambda rank: each[rank])
+    known = facts(ranks[slowest], setup)
+    own = each.pop(slowest)
     findings = judge(known)
     notes = []
     if each:
-        notes = [_about_ranks(run, slowest, known, each)]
-    if each and known.stall_share >= max(one.stall_share for one in each.values()) + HARDLY:
+        notes = [_about_ranks(run, slowest, own, each)]
+    if each and own >= max(each.values()) + HARDLY:
         first, *others = findings
         title = f"rank {slowest}, which the others wait for: {first.title}"
         findings = (replace(first, title=title), *others)
@@ -123,7 +130,25 @@ def _ranks(run: Run) -> dict[int, Run]:
     }
 
 
-def _about_ranks(run: Run, slowest: int, known: Facts, others: dict[int, Facts]) -> str:
+def _one_of_several(run: Run) -> list[str]:
+    """That others' runs lie beside this one of a rank."""
+    folder = run._folder  # noqa: SLF001 - see `ss.load`
+    if folder is None or not folder.name.startswith("rank"):
+        return []
+    many = sum(is_result(other) for other in folder.absolute().parent.glob("rank*"))
+    if many <= 1:
+        return []
+    all_of_them = f"stallscope diagnose {folder.absolute().parent}"
+    return [f"one of {many} ranks: which of them the others wait for, says {all_of_them}"]
+
+
+def _stall_share(run: Run) -> float:
+    """Share (0 to 1) of its time in which the loop stalls."""
+    time = loop_breakdown(run.steps(), run.stalls())
+    return time.stall_share if time else 0.0
+
+
+def _about_ranks(run: Run, slowest: int, own: float, others: dict[int, float]) -> str:
     """How long ranks wait, and whether it is always the same one."""
     stalled = run.stalls().select("epoch", "batch").unique()
     waits = run.steps().select("rank", "epoch", "batch", "wait_s").drop_nulls()
@@ -131,15 +156,42 @@ def _about_ranks(run: Run, slowest: int, known: Facts, others: dict[int, Facts])
     alike = waits.filter(pl.len().over("epoch", "batch") == len(others) + 1)
     last = alike.sort("wait_s").group_by("epoch", "batch").last()
     same = float((last["rank"] == slowest).mean() or 0.0) if last.height else 0.0  # type: ignore[arg-type]  # a share
-    stalls = [one.stall_share for one in others.values()]
+    stalls = others.values()
     between = " to ".join(dict.fromkeys((share(min(stalls)), share(max(stalls)))))
     said = (
-        f"rank {slowest} stalls {share(known.stall_share)} of the time, "
+        f"rank {slowest} stalls {share(own)} of the time, "
         f"{count(len(others), 'other rank')} {between}"
     )
     if same >= _MOSTLY:
         said += f"; it waits longest in {share(same)} of the steps in which one stalls"
+    if where := _waits_in(run, slowest):
+        said += f"; the others wait for it in {where}"
     return said
+
+
+def _waits_in(run: Run, slowest: int) -> str:
+    """The part of a step in which ranks wait for the one whose batch comes late; "" for none.
+
+    It is the one that takes them longer, by about as much as that one stalls longer.
+    """
+    each: dict[int, dict[str, float]] = {}
+    for rank, steps in run.steps().partition_by("rank", as_dict=True).items():
+        stalls = run.stalls().filter(pl.col("rank") == rank[0])
+        time = loop_breakdown(steps, stalls, run.side_spans)
+        pieces = time.pieces() if time else []
+        each[rank[0]] = {
+            name if kind in _IN_STEP else kind: took_s / len(steps) for name, kind, took_s in pieces
+        }
+    own = each.pop(slowest, {})
+    typical = {
+        name: median(one.get(name, 0.0) for one in each.values())
+        for name in {name for one in each.values() for name in one} | {STALL}
+    }
+    longer = {name: took_s - own.get(name, 0.0) for name, took_s in typical.items()}
+    part = max(longer, key=lambda name: longer[name])
+    if part not in own or longer[part] < _MOSTLY * -longer[STALL] or longer[part] <= 0:
+        return ""
+    return f"{printable(part)}: {seconds(typical[part])} per step there, {seconds(own[part])} here"
 
 
 def _setup(run: Run) -> Setup:

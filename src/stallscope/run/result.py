@@ -146,6 +146,8 @@ class Run(SavedResult):
     Tables show the steady state; start-up and warm-up are kept apart. `steady=False` gives all.
     """
 
+    _folder: ClassVar[Path | None] = None
+    """Where `ss.load` has read it from; an attribute of that run alone."""
     _view: ClassVar[str] = "stallscope.views.run"
     _contents: ClassVar = Contents(
         kind="run",

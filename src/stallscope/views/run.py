@@ -39,6 +39,7 @@ PANELS: Final = {
     "tail": "one stage's distribution, and what lies in its slow end (the default)",
     "stalls": "the stalls one by one: what happened around each, and its parts",
     "timeline": "workers and loop from any step on, as many steps as you like",
+    "live": "a training that still runs: what it waits for, until it ends",
 }
 CHARTS: Final = {
     "sample": ("stages", "sample_figure"),
@@ -60,9 +61,15 @@ PART_KEY: Final = (
 
 def panel(run: Run, kind: str) -> Any:
     """Give the widgets of one panel."""
-    from stallscope.views.run_panels import stall_panel, tail_panel, timeline_panel
+    from stallscope.views import run_panels as panels
 
-    return {"tail": tail_panel, "stalls": stall_panel, "timeline": timeline_panel}[kind](run)
+    made = {
+        "tail": panels.tail_panel,
+        "stalls": panels.stall_panel,
+        "timeline": panels.timeline_panel,
+        "live": panels.live_panel,
+    }
+    return made[kind](run)
 
 
 def document(run: Run) -> Document:
@@ -75,7 +82,7 @@ def document(run: Run) -> Document:
 
 def _loop(run: Run) -> Iterator[Block]:
     """What stalls the loop; nothing where no waits were recorded."""
-    time = loop_breakdown(run.steps(), run.stalls())
+    time = loop_breakdown(run.steps(), run.stalls(), run.side_spans)
     if time is None:
         return
     saturation = find_saturated(run)

@@ -1,11 +1,18 @@
 """The panels of a run: one stage's slow end, the stalls one by one, the timeline from any step on.
 
-What they ask a run are plain classes without widgets; each panel is a skin over one of them.
+What they ask a run are plain classes without widgets; each panel is a skin over one of them. That
+of a run which goes on shows what another process reads of it.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+import os
+import subprocess
+import sys
 from functools import cache, cached_property
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 import ipywidgets
@@ -21,15 +28,20 @@ from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stalls.loop_time import NO_LOOP
 from stallscope.units import count, file_name, printable, seconds, share, worker_name
 from stallscope.views.document import CellBar, Table, html, join
-from stallscope.views.panels import Panel, dropdown, pick, saying, slider
+from stallscope.views.panels import Panel, dropdown, image, pick, saying, slider
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from markupsafe import Markup
 
     from stallscope.charts.sheet import Sheet
     from stallscope.run.result import Run
 
 
+NO_FOLDER: Final = "This run lies in no folder: `ss.load` gives one that can be followed"
+NOW: Final = "<p>The training runs: this is what it has recorded so far.</p>"
+ENDED: Final = "<p>The training has ended.</p>"
 EMPTY: Final = "No batch was recorded from beginning to end: there is nothing to choose from"
 LONGEST: Final = "the longest first"
 IN_TIME: Final = "as they came"
@@ -104,6 +116,49 @@ def timeline_panel(run: Run) -> Panel:
         choice.observe(lambda _: bound(step.value), names="value")
     row = (rank, many, step) if len(moments.ranks) > 1 else (many, step)
     return pick(lambda *choice: (moments.draw(*choice), ""), rank, step, many, row=row)
+
+
+def live_panel(run: Run) -> Panel:
+    """A training that still runs, looked at again and again until it ends, or the panel is closed.
+
+    It is read by a process of its own: neither the training nor this notebook computes for it.
+    """
+    if run._folder is None:  # noqa: SLF001 - see `ss.load`
+        return saying(NO_FOLDER)
+    said, view, below = ipywidgets.HTML(NOW), ipywidgets.HTML(), ipywidgets.HTML()
+    panel = Panel([said, view, below])
+    picture: Any = run.plot("exposed")
+    panel.still = picture
+    view.value, below.value = image(picture), run._repr_mimebundle_()["text/html"]
+    Thread(target=_refresh, args=(panel, run._folder), daemon=True).start()  # noqa: SLF001
+    return panel
+
+
+def page_of(run: Run) -> str:
+    """A run as a line that `live_panel` reads."""
+    picture = base64.b64encode(run.plot("exposed").png()).decode("ascii")  # type: ignore[attr-defined]  # a Sheet
+    return json.dumps({"image": picture, "html": run._repr_mimebundle_()["text/html"]})
+
+
+def _refresh(panel: Panel, folder: Path) -> None:
+    """Show what the run has become, as long as its training goes on."""
+    said, view, below = panel.children
+    command = [sys.executable, "-m", "stallscope", "show", "--follow", "--pages", "--"]
+    with subprocess.Popen(  # noqa: S603 - ourselves
+        [*command, str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        start_new_session=True,  # to interrupt a cell is not to end it
+    ) as reader:
+        for line in reader.stdout or ():
+            if panel.comm is None:  # closed
+                reader.terminate()
+                break
+            page = json.loads(line)
+            view.value = f"<img style='max-width:100%' src='data:image/png;base64,{page['image']}'>"
+            below.value = page["html"]
+    said.value = ENDED
 
 
 class Stalls:
