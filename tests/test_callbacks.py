@@ -1,6 +1,7 @@
 """Windows of other people's trainings: logged to their loggers, and never in their way."""
 
 import csv
+import time
 import warnings
 
 import pytest
@@ -9,6 +10,7 @@ from support.loaders import Noise
 from torch import nn
 from torch.utils.data import DataLoader
 
+import stallscope as ss
 from stallscope import callbacks
 from stallscope.errors import StallscopeError
 
@@ -111,7 +113,18 @@ def test_lightning(tmp_path):
         trainer.fit(model, DataLoader(Noise(400), 4, num_workers=1))
         return model.losses
 
-    assert fitted() == fitted(callbacks.lightning(steps=8, every=12, warmup=2))
+    class Slow(lightning.Callback):
+        def on_train_batch_end(self, *_):
+            time.sleep(0.05)
+
+    plain = dict(vars(Slow))
+    with ss.instrumented(warmup=2) as watch:
+        losses = fitted(Slow())
+    assert "Slow takes" in ss.diagnose(watch.run).verdict.title
+    assert "Slow" in str(watch.run)
+    assert plain == dict(vars(Slow))  # nothing of ours is left on it
+    assert fitted() == losses
+    assert losses == fitted(callbacks.lightning(steps=8, every=12, warmup=2))
     (file,) = tmp_path.rglob("1/metrics.csv")
     with file.open() as rows:
         told = [row for row in csv.DictReader(rows) if row.get("stallscope/stall_share")]
@@ -139,7 +152,11 @@ def test_hugging_faces_trainer(tmp_path):
         def __getitem__(self, index):
             return {"values": torch.full((8,), index / 400)}
 
-    def fitted(*, watched):
+    class Slow(transformers.TrainerCallback):
+        def on_step_end(self, *_, **__):
+            time.sleep(0.05)
+
+    def fitted(*, watched=False, slow=False):
         transformers.set_seed(0)
         trainer = transformers.Trainer(
             Model(),
@@ -156,14 +173,73 @@ def test_hugging_faces_trainer(tmp_path):
             ),
             train_dataset=Rows(),
         )
+        if slow:
+            trainer.add_callback(Slow)
         if watched:
             trainer.add_callback(callbacks.trainer(trainer, steps=8, every=12, warmup=2))
         trainer.train()
         return trainer.state.log_history
 
-    plain, watched = fitted(watched=False), fitted(watched=True)
+    plain, watched = fitted(), fitted(watched=True)
+    with ss.instrumented(warmup=2) as watch:
+        fitted(slow=True)
 
+    assert "Slow takes" in ss.diagnose(watch.run).verdict.title
     assert [row["loss"] for row in plain if "loss" in row] == [
         row["loss"] for row in watched if "loss" in row
     ]
     assert 2 == sum("stallscope/stall_share" in row for row in watched)
+
+
+def shown_by(logger):
+    """A training of two windows whose numbers, pictures and verdict go to a logger."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "stallscope stops watching")
+        with callbacks.Watcher(logger, steps=6, every=20, warmup=2) as watcher:
+            train(watcher)
+
+
+@pytest.mark.slow
+class TestLoggers:
+    def test_tensorboard(self, tmp_path):
+        """Scalars, the pictures and the verdict, at the steps of the training."""
+        pytest.importorskip("tensorboard", reason="the extra `loggers` is not installed")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from torch.utils.tensorboard import SummaryWriter
+
+        with SummaryWriter(tmp_path) as writer:
+            shown_by(callbacks.tensorboard(writer))
+
+        found = EventAccumulator(str(tmp_path)).Reload()
+        assert set(found.Tags()["scalars"]) == NAMES
+        assert {f"stallscope/{name}" for name in callbacks.PICTURES} == set(found.Tags()["images"])
+        assert [6, 26] == [one.step for one in found.Scalars("stallscope/stall_share")]
+        (text,) = found.Tags()["tensors"]
+        assert text.startswith("stallscope/verdict")
+
+    def test_weights_and_biases(self, tmp_path):
+        """Offline; the training's own steps stay as they are."""
+        wandb = pytest.importorskip("wandb", reason="Weights & Biases is large: not in any extra")
+        with wandb.init(dir=tmp_path, mode="offline", project="test") as run:
+            shown_by(callbacks.wandb(run))
+            assert 0 == run.step
+            run.log({"loss": 1.0})
+            summary = dict(run.summary)
+
+        assert {*NAMES, "stallscope/verdict", "loss"} <= set(summary)
+        pictures = [path.name for path in tmp_path.rglob("*.png")]
+        assert all(any(path.startswith(name) for path in pictures) for name in callbacks.PICTURES)
+
+    def test_mlflow(self, tmp_path, monkeypatch):
+        """A store of files: metrics at their steps, pictures as artifacts, the verdict as a tag."""
+        mlflow = pytest.importorskip("mlflow", reason="MLflow is large: it is in no extra")
+        monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        mlflow.set_tracking_uri(f"file:{tmp_path}")
+        with mlflow.start_run() as active:
+            shown_by(callbacks.mlflow())
+
+        client = mlflow.MlflowClient()
+        history = client.get_metric_history(active.info.run_id, "stallscope/wait_s")
+        assert [6, 26] == [one.step for one in history]
+        assert client.get_run(active.info.run_id).data.tags["stallscope/verdict"]
+        assert 4 == len(list(tmp_path.rglob("*.png")))

@@ -25,7 +25,7 @@ import sys
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar
 
 import psutil
 
@@ -91,27 +91,104 @@ def _forks_workers() -> bool:
     return (chosen or multiprocessing.get_all_start_methods()[0]) == "fork"
 
 
+class Later(Generic[_Result]):
+    """What a function computes apart while this process goes on; at once where that cannot be.
+
+    Args:
+        compute: as for `apart`.
+    """
+
+    def __init__(self, compute: Callable[[], _Result]) -> None:
+        self._compute = compute
+        self._child: _Child[_Result] | None = None
+        if not (_is_child or not _forks_workers() or polars_runs()):
+            with suppress(OSError):
+                self._child = _Child(compute)
+
+    def is_ready(self) -> bool:
+        """Whether `result` would not wait."""
+        return self._child is None or self._child.is_ready()
+
+    def result(self) -> _Result:
+        """Wait for it, and return it; computed here where the child fails."""
+        answer: list[_Result] = []
+        if self._child is not None:
+            with suppress(Exception):
+                answer.append(self._child.answer())
+            self.end()
+        return answer[0] if answer else self._compute()
+
+    def end(self) -> None:
+        """Wait for it no more."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()
+
+
 def _from_child(compute: Callable[[], _Result]) -> _Result:
-    receiver, sender = os.pipe()
-    pid = 0
+    child = _Child(compute)
     try:
-        with held_back(), warnings.catch_warnings():
-            # Python warns that other threads may hold locks: see `_MOST_IDLE`
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-            if pid == 0:
-                _answer(compute, sender)
-        os.close(sender)
-        sender = -1
-        answer: _Result = pickle.loads(_read(receiver, pid))  # noqa: S301 - our own child made it
-        return answer
+        return child.answer()
     finally:
+        child.end()
+
+
+class _Child(Generic[_Result]):
+    """A fork of this process that computes something."""
+
+    def __init__(self, compute: Callable[[], _Result]) -> None:
+        self._receiver, sender = os.pipe()
+        self._parts: list[bytes] = []
+        self._pid = 0
+        self._asks = select.poll()  # `select.select` knows no descriptor above 1,023
+        self._asks.register(self._receiver)
+        try:
+            with held_back(), warnings.catch_warnings():
+                # Python warns that other threads may hold locks: see `_MOST_IDLE`
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._pid = os.fork()
+                if self._pid == 0:
+                    _answer(compute, sender)
+        except BaseException:
+            self.end()
+            raise
+        finally:
+            os.close(sender)
+
+    def is_ready(self) -> bool:
+        """Take what it has sent by now; whether that was all."""
+        while self._asks.poll(0):
+            part = os.read(self._receiver, 1 << 20)
+            if not part:
+                return True
+            self._parts.append(part)
+        return False
+
+    def answer(self) -> _Result:
+        """Wait for all that it sends.
+
+        Raises:
+            EOFError: it uses no CPU, and will never send anything.
+        """
+        used_s, idle = -1.0, 0
+        while not self.is_ready():
+            if self._asks.poll(_LOOK_EVERY_S * 1000):
+                continue
+            before_s, used_s = used_s, _cpu_s(self._pid)
+            idle = idle + 1 if used_s == before_s else 0
+            if idle >= _MOST_IDLE:
+                raise EOFError
+        answer: _Result = pickle.loads(b"".join(self._parts))  # noqa: S301 - our own child made it
+        return answer
+
+    def end(self) -> None:
+        """End it, and let nothing of it remain."""
         with held_back():
-            os.close(receiver)
-            if sender >= 0:
-                os.close(sender)
-            if pid:
-                _end(pid)
+            os.close(self._receiver)
+            if self._pid:
+                with suppress(OSError):
+                    os.kill(self._pid, signal.SIGKILL)
+                    os.waitpid(self._pid, 0)
 
 
 def _answer(compute: Callable[[], object], sender: int) -> None:
@@ -129,35 +206,7 @@ def _answer(compute: Callable[[], object], sender: int) -> None:
         os._exit(status)
 
 
-def _read(receiver: int, pid: int) -> bytes:
-    """All that the child sends.
-
-    Raises:
-        EOFError: it uses no CPU, and will never send anything.
-    """
-    parts: list[bytes] = []
-    used_s, idle = -1.0, 0
-    while True:
-        if select.select([receiver], [], [], _LOOK_EVERY_S)[0]:
-            part = os.read(receiver, 1 << 20)
-            if not part:
-                return b"".join(parts)
-            parts.append(part)
-            continue
-        before_s, used_s = used_s, _cpu_s(pid)
-        idle = idle + 1 if used_s == before_s else 0
-        if idle >= _MOST_IDLE:
-            raise EOFError
-
-
 def _cpu_s(pid: int) -> float:
     with suppress(psutil.Error):
         return float(sum(psutil.Process(pid).cpu_times()[:2]))
     return 0.0
-
-
-def _end(pid: int) -> None:
-    """End a child, and let nothing of it remain."""
-    with suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)

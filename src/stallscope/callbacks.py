@@ -1,9 +1,10 @@
 """Inside of other people's training loops: a window of steps is recorded now and then, and logged.
 
 `Watcher` is for a loop of one's own; `lightning()` and `trainer()` give the callbacks of Lightning
-and of Hugging Face's Trainer, which log to whatever these are set up with (TensorBoard, Weights &
-Biases, MLflow). Nothing of those libraries is imported before it is asked for, and whatever fails
-here is said once, as a warning, and never reaches the training.
+and of Hugging Face's Trainer, which log to whatever these are set up with. `tensorboard()`,
+`wandb()` and `mlflow()` log a window's pictures and its verdict, too. Nothing of those libraries is
+imported before it is asked for, and whatever fails here is said once, as a warning, and never
+reaches the training.
 
 Between two windows nothing is hooked. Workers that were started before a window are not looked
 into: of them it is known what the loop waits for, not what they do.
@@ -11,23 +12,27 @@ into: of them it is known what the loop waits for, not what they do.
 
 from __future__ import annotations
 
+import io
+import os
 import warnings
+from collections.abc import Callable  # noqa: TC003 - of a dataclass
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
-from stallscope.apart import apart
+from stallscope.apart import Later
 from stallscope.diagnose.recorded import diagnose_run
 from stallscope.errors import ArgumentError, StallscopeError
-from stallscope.run.record import Watch, instrumented
+from stallscope.files import workspace
+from stallscope.run.read_logs import readable
+from stallscope.run.record import begin_window
 from stallscope.stalls.loop_time import loop_breakdown
 from stallscope.units import said_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Self
 
     from stallscope.diagnose.result import Diagnosis
@@ -36,6 +41,71 @@ if TYPE_CHECKING:
     Log = Callable[[dict[str, float], int], object]
 
 PREFIX: Final = "stallscope/"
+PICTURES: Final = ("exposed", "timeline")
+"""Of a window, see `Run.plot`."""
+
+
+@dataclass(frozen=True)
+class Logger:
+    """Logs a window's numbers, and what a logger of numbers alone could not show."""
+
+    numbers: Log
+    """Called with numbers by name and the step."""
+    picture: Callable[[str, Any, int], object]
+    """Called with a name, a picture of Pillow's and the step."""
+    text: Callable[[str, str, int], object]
+    """Called with a name, a text and the step."""
+
+    def __call__(self, numbers: dict[str, float], step: int) -> None:
+        """Log the numbers."""
+        self.numbers(numbers, step)
+
+    def show(self, verdict: str, pictures: dict[str, bytes], step: int) -> None:
+        """Log the verdict of a window, and its pictures (PNG)."""
+        self.text(f"{PREFIX}verdict", verdict, step)
+        for name, png in pictures.items():
+            picture = import_module("PIL.Image").open(io.BytesIO(png)).convert("RGB")
+            self.picture(f"{PREFIX}{name}", picture, step)
+
+
+def tensorboard(writer: Any) -> Logger:
+    """Log to TensorBoard.
+
+    Args:
+        writer: a `SummaryWriter`.
+    """
+    return Logger(
+        lambda numbers, step: [writer.add_scalar(*one, step) for one in numbers.items()],
+        lambda name, picture, step: writer.add_image(
+            name, import_module("numpy").asarray(picture), step, dataformats="HWC"
+        ),
+        writer.add_text,
+    )
+
+
+def wandb(run: Any) -> Logger:
+    """Log to Weights & Biases, beside what the training itself logs next: its steps stay its own.
+
+    Args:
+        run: what `wandb.init` returns.
+    """
+    return Logger(
+        lambda numbers, _: run.log(numbers, commit=False),
+        lambda name, picture, _: run.log(
+            {name: import_module("wandb").Image(picture)}, commit=False
+        ),
+        lambda name, text, _: run.summary.update({name: text}),
+    )
+
+
+def mlflow() -> Logger:
+    """Log to the run of MLflow that is active; the pictures are its artifacts."""
+    api = import_module("mlflow")
+    return Logger(
+        lambda numbers, step: api.log_metrics(numbers, step=step),
+        lambda name, picture, step: api.log_image(picture, f"{name}-{step}.png"),
+        lambda name, text, _: api.set_tag(name, text),
+    )
 
 
 class Watcher:
@@ -46,7 +116,8 @@ class Watcher:
     Args:
         log: called after each window with numbers by name and the number of the step, as
             `lambda numbers, step: wandb.log(numbers, step)`: `stall_share` (0 to 1), `wait_s` and
-            `step_s` (mean of a step), `steps_per_s`.
+            `step_s` (mean of a step), `steps_per_s`. A `Logger` gets the pictures and the verdict,
+            too.
         steps: of a window.
         every: a window begins at the first step and at each of so many.
         warmup: steps of a window that are not counted.
@@ -70,8 +141,8 @@ class Watcher:
         self.diagnosis: Diagnosis | None = None
         self._log, self._steps, self._every, self._warmup = log, steps, every, warmup
         self._number = 0
-        self._window: ExitStack | None = None
-        self._watch: Watch | None = None
+        self._window: _Window | None = None
+        self._ended: _Window | None = None
         self._failed = False
 
     def __enter__(self) -> Self:
@@ -84,22 +155,23 @@ class Watcher:
         """Say that a step is over."""
         self._number += 1
         place = self._number % self._every
+        if self._ended is not None and self._ended.is_read:
+            self._tell()
         if place == self._steps % self._every:
             self._close()
         if place == 0:
             self._open()
 
     def __exit__(self, *_: object) -> None:
-        """End the window that is under way."""
+        """End the window that is under way, and wait for what was seen in it."""
         self._close()
+        self._tell()
 
     def _open(self) -> None:
         if self._window is not None or self._failed:
             return
-        window = ExitStack()
         try:
-            self._watch = window.enter_context(instrumented(warmup=self._warmup))
-            self._window = window
+            self._window = _Window(self._warmup)
         except Exception as error:  # noqa: BLE001 - the training goes on without us
             self._say(error)
 
@@ -107,22 +179,112 @@ class Watcher:
         window, self._window = self._window, None
         if window is None:
             return
+        self._tell()  # of the one before, if it is that slow
         try:
-            window.close()
-            run = getattr(self._watch, "run", None)
-            if run is None or run.steps().drop_nulls("wait_s").is_empty():
+            window.close(self._number, draws=isinstance(self._log, Logger))
+            self._ended = window
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._say(error)
+
+    def _tell(self) -> None:
+        """Log what was seen in the window that has ended."""
+        window, self._ended = self._ended, None
+        if window is None:
+            return
+        try:
+            seen = window.seen()
+            if seen is None:
                 return
-            self.diagnosis = diagnose_run(run)
+            self.diagnosis = seen.diagnosis
             if self._log is not None:
-                self._log(apart(lambda: numbers_of(run)), self._number)
+                self._log(seen.numbers, window.step)
+            if isinstance(self._log, Logger):
+                self._log.show(seen.diagnosis.verdict.title, seen.pictures, window.step)
         except Exception as error:  # noqa: BLE001 - likewise
             self._say(error)
 
     def _say(self, error: Exception) -> None:
         """Warn once; what failed is not tried again."""
+        if self._failed:
+            return
         self._failed = True
         with suppress(Exception):  # where warnings are errors
             warnings.warn(f"stallscope stops watching: {said_by(error)}", stacklevel=4)
+
+
+class _WatchedSteps(NamedTuple):
+    """What a window was."""
+
+    numbers: dict[str, float]
+    diagnosis: Diagnosis
+    pictures: dict[str, bytes]
+
+
+class _Window:
+    """Some steps that are recorded; what they were is found out beside the training.
+
+    Attributes:
+        step: number of its last step.
+
+    Args:
+        warmup: steps at its start that are not counted.
+    """
+
+    def __init__(self, warmup: int) -> None:
+        self.step = 0
+        self._pid = os.getpid()
+        self._reading: Later[_WatchedSteps | None] | None = None
+        self._folder, self._recording = ExitStack(), ExitStack()
+        try:
+            folder = self._folder.enter_context(workspace())
+            self._place = begin_window(folder, self._recording, warmup)
+        except BaseException:
+            self._end()
+            raise
+
+    def close(self, step: int, *, draws: bool) -> None:
+        """Take the hooks off, and begin to read what was recorded.
+
+        Args:
+            step: the number of the last one.
+            draws: whether the pictures are wanted, too.
+        """
+        self.step = step
+        try:
+            self._recording.close()
+            if os.getpid() == self._pid:  # and not in a child, which polars would hang in
+                self._reading = Later(lambda: _seen(readable(self._place), draws=draws))
+        finally:
+            if self._reading is None:
+                self._end()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether `seen` would not wait."""
+        return self._reading is None or self._reading.is_ready()
+
+    def seen(self) -> _WatchedSteps | None:
+        """What it was; None where no step was seen, or in a child of the training."""
+        if self._reading is None or os.getpid() != self._pid:
+            return None
+        try:
+            return self._reading.result()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if self._reading is not None:
+            self._reading.end()
+        self._recording.close()
+        self._folder.close()
+
+
+def _seen(run: Run, *, draws: bool) -> _WatchedSteps | None:
+    if run.steps().drop_nulls("wait_s").is_empty():
+        return None
+    found: Any = diagnose_run(run)
+    pictures = {name: found.plot(name).png() for name in PICTURES} if draws else {}
+    return _WatchedSteps(numbers_of(run), found, pictures)
 
 
 def numbers_of(run: Run) -> dict[str, float]:

@@ -30,6 +30,7 @@ from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from stallscope.run.result import Run
 
@@ -185,15 +186,11 @@ def instrumented(loader: Any = None, *, warmup: int = 4) -> Iterator[Watch]:
     loaders = None if loader is None else _measured(loader)
     watch = Watch()
     with workspace() as folder:
-        processes = sum(max(one.num_workers, 1) for one in loaders or ()) or _PROCESSES
-        place = LogPlace(folder, log_capacity(folder, processes))
+        place = _place(folder, loaders)
         ends, probe, pid = ExitStack(), None, os.getpid()
         try:
             with ends:
-                probe = _begun(partial(_probe, place, loader, loaders), place, ends)
-                if probe is not None:
-                    with place.failures.within("what the run says of itself"):
-                        RecordingInfo(warmup=warmup).leave_with(probe.marks)
+                probe = _begun(partial(_probe, place, loader, loaders), place, ends, warmup)
                 yield watch
         except BaseException as error:
             ends.close()  # an interrupt may have come just before the first time
@@ -207,11 +204,34 @@ def instrumented(loader: Any = None, *, warmup: int = 4) -> Iterator[Watch]:
             watch.run = readable(place)
 
 
+def begin_window(folder: Path, ends: ExitStack, warmup: int) -> LogPlace:
+    """Record every DataLoader of this process until `ends`; `read_logs.readable` has the run then.
+
+    Args:
+        folder: for the logs.
+        ends: what ends it.
+        warmup: steps at the start that are kept apart.
+
+    Raises:
+        WorkspaceError: no room for the logs.
+    """
+    place = _place(folder, None)
+    _begun(partial(_probe, place, None, None), place, ends, warmup)
+    return place
+
+
+def _place(folder: Path, loaders: list[Any] | None) -> LogPlace:
+    processes = sum(max(one.num_workers, 1) for one in loaders or ()) or _PROCESSES
+    return LogPlace(folder, log_capacity(folder, processes))
+
+
 def _probe(place: LogPlace, loader: Any, loaders: list[Any] | None) -> Probe:
     return Probe(place, loaders, living=[] if loaders is None else kept_iterators(loader))
 
 
-def _begun(make: Callable[[], Probe], place: LogPlace, ends: ExitStack) -> Probe | None:
+def _begun(
+    make: Callable[[], Probe], place: LogPlace, ends: ExitStack, warmup: int
+) -> Probe | None:
     """Begin to record, until `ends`; None where something of ours fails, which the run says.
 
     Raises:
@@ -230,6 +250,9 @@ def _begun(make: Callable[[], Probe], place: LogPlace, ends: ExitStack) -> Probe
         sampler = Sampler(place)
         ends.callback(place.failures.insist, "the resources", sampler.__exit__)
         sampler.__enter__()
+    if begun is not None:
+        with place.failures.within("what the run says of itself"):
+            RecordingInfo(warmup=warmup).leave_with(begun.marks)
     return begun
 
 
