@@ -61,6 +61,9 @@ refuses a file with any other name."""
 STALL_COLOUR: Final = "#D55E00"
 """A stall is the loudest thing on the page."""
 
+_SHADES: Final = {"forward": "#4FC3A1", "optimizer": "#00614A"}
+"""Of a step's own colour, by the first word of the part: they lie beside each other."""
+
 
 class Stage(NamedTuple):
     """A named piece of the way, as the tables show it."""
@@ -98,6 +101,8 @@ H2D: Final = Stage("h2d", "h2d")
 """Copying a batch to the device."""
 
 FORWARD: Final = Stage("forward", "step")
+UNTIL_BACKWARD: Final = Stage("forward (until backward)", "step")
+"""What the loop does before a backward pass, in a script whose model is not known."""
 BACKWARD: Final = Stage("backward", "step")
 OPTIMIZER: Final = Stage("optimizer", "step")
 
@@ -106,6 +111,9 @@ STEP: Final = Stage("step", "step")
 
 OTHER: Final = Stage("other", "other")
 """What the loop does between two batches that is no part of a step."""
+
+CHECKPOINT: Final = Stage("checkpoint", "other")
+"""Writing the state of a training."""
 
 GARBAGE: Final = Stage("garbage collection", "other")
 """Python collects its oldest objects."""
@@ -120,6 +128,12 @@ END_OF_EPOCH: Final = Stage("end of epoch", "other")
 """The loop asks for a batch and there is none: workers end, unless they are persistent."""
 
 _FRAME: Final = re.compile(r"stage (\w+)(\??): (.*)", re.DOTALL)
+
+
+def colour_of(name: str, kind: str) -> str:
+    """The colour of a part of the loop: that of its kind, for a model's parts a shade of it."""
+    shade = _SHADES.get(name.partition(" ")[0]) if kind == STEP.kind else None
+    return shade or COLOURS[kind]
 
 
 def frame_name(stage: Stage) -> str:

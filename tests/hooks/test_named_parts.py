@@ -1,6 +1,9 @@
 """`ss.stage`: what is kept of the names that users give."""
 
+import io
+
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 import stallscope as ss
@@ -38,3 +41,25 @@ def test_names_without_end_are_one_stage(run, named):
     assert MOST_NAMES == sum(name.startswith(f"{named} ") for name in names)
     assert "other names" in names
     assert any(f"more than {MOST_NAMES} names" in note for note in run.notes)
+
+
+def test_a_step_of_a_script_is_taken_apart():
+    """Its passes, its optimizer and its checkpoints have a name without a word of the script's."""
+    model = torch.nn.Linear(64, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    plain = torch.save
+
+    with ss.instrumented(warmup=0) as watch:
+        for number, batch in enumerate(DataLoader(torch.rand(40, 64), 4)):
+            model(batch).square().mean().backward()
+            optimizer.step()
+            if number % 2:
+                torch.save(model.state_dict(), io.BytesIO())
+
+    parts = dict(watch.run.stages().select("stage", "count").iter_rows())
+    every = dict.fromkeys(
+        ("forward (until backward)", "backward", "optimizer"), 9
+    )  # the first one starts
+    assert every | {"checkpoint": 5} == {name: parts.get(name) for name in (*every, "checkpoint")}
+    assert "checkpoint" in str(watch.run)
+    assert torch.save is plain

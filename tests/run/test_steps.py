@@ -95,6 +95,40 @@ class TestAStep:
         assert {"forward": 8, "logging": 2, "backward": 9} == spent(found)
         assert (17, 2) == (ms(found.steps, "step_s")[0], ms(found.steps, "other_s")[0])
 
+    def test_forward_is_what_lies_before_backward(self):
+        """Where no module says when it begins: from the batch, or from a part before it, on."""
+        marks = Marks()
+        marks.wait(0, takes=1)
+        marks.at += 8
+        marks.part("backward", 9)  # of one network
+        marks.at += 2  # clipping, say
+        marks.part("optimizer", 3)
+        marks.at += 6
+        marks.part("logging", 5)
+        marks.part("backward", 7)  # of another one
+        marks.part("optimizer", 3)
+        marks.at += 4
+        marks.wait(1, takes=1)
+
+        found = spent(tables(marks))
+
+        forward = {"forward (until backward)": 14}
+        known = {"backward": 16, "optimizer": 6, "logging": 5, "step": 2, "other": 4}
+        assert forward | known == found
+
+    def test_an_optimizer_with_a_closure(self):
+        """Forward and backward passes in it are none of its own time."""
+        marks = Marks()
+        marks.wait(0, takes=1)
+        marks(Mark.BEGIN, extra=CODES["optimizer"], takes=8)
+        marks.part("backward", 9)
+        marks.at += 3
+        marks(Mark.END, extra=CODES["optimizer"])
+        marks.wait(1, takes=1)
+
+        parts = {"forward (until backward)": 8, "backward": 9, "optimizer": 3}
+        assert parts == spent(tables(marks))
+
     def test_validation_is_no_part_of_it(self):
         """A loop over another loader in between is never charged to a training step."""
         marks = Marks()

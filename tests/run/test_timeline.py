@@ -129,14 +129,15 @@ class TestTimeline:
 
         assert set(timeline(around).stalls["batch"]) <= set(range(48))
 
-    def test_joins_what_the_loop_does_by_kind(self):
-        """Forward and backward are the step; the user's own parts keep their names."""
+    def test_shows_what_the_loop_does_by_name(self):
+        """The parts of a step, and the user's own."""
         using = {"forward": 5.0, "backward": 6.0, "logging": 1.0}
         found = timeline(a_loop(MAKING, using=using, h2d=1.0))
 
-        uses = found.uses.head(3)
-        assert ["h2d", "step", "logging"] == uses["stage"].to_list()
-        assert [0.001, 0.011, 0.001] == pytest.approx((uses["end_s"] - uses["start_s"]).to_list())
+        uses = found.uses.head(4)
+        assert ["h2d", "forward", "backward", "logging"] == uses["stage"].to_list()
+        took_s = (uses["end_s"] - uses["start_s"]).to_list()
+        assert [0.001, 0.005, 0.006, 0.001] == pytest.approx(took_s)
 
     def test_takes_the_loops_times_from_the_steps_without_spans(self):
         """Copy, step and rest in their order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 from support.build_run import steps_of
+from support.virtual_loop import a_loop
 
 from stallscope.stalls.attribution import EXPOSED, find_stalls
 from stallscope.stalls.loop_time import NO_LOOP, loop_breakdown, sentence
@@ -41,6 +42,18 @@ class TestLoopTime:
         found = time_of(steps_of([0.1, 0.0], restart_s=[0.3, None]))
 
         assert (0.4, 0.4) == pytest.approx((found.stall_s, found.longest_wait_s))
+
+    def test_takes_the_step_apart(self):
+        """The model's parts in their order, then the others by length; small ones are the rest."""
+        took = {"backward": 40.0, "forward": 20.0, "Slow": 30.0, "tiny": 0.1, "step": 10.0}
+        run = a_loop({"fetch": 1.0}, using=took)
+
+        found = loop_breakdown(run.steps(), run.stalls(), run.side_spans)
+
+        pieces = [name for name, _, _ in found.pieces(0.01)]
+        parts = ["forward", "backward", "rest of the step", "Slow"]
+        assert parts == [name for name in pieces if name in {*parts, "tiny"}]
+        assert found.total_s == pytest.approx(sum(piece[2] for piece in found.pieces()))
 
     def test_leaves_out_what_was_not_seen(self):
         """Without a device there is no copy, and no piece of it."""

@@ -14,7 +14,7 @@ from stallscope.stages import CORE
 
 KINDS = {
     **{kind: kind for kind in ("fetch", "decode", "collate", "send", "pin", "h2d", "step")},
-    **dict.fromkeys(("forward", "backward", "optimizer"), "step"),
+    **dict.fromkeys(("forward", "forward (until backward)", "backward", "optimizer"), "step"),
     **dict.fromkeys(("getitem", "batch", "other", "garbage collection", "another loader"), "other"),
 }
 

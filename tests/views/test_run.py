@@ -83,7 +83,7 @@ class TestLoopText:
             "The training loop stalls 55% of the time; 90% of that is Mask, in the workers"
         )
         assert lines[begin + 1 : begin + 8] == [
-            "30 ms per step: stall 55% · short waits 1% · copies 3% · step 37% · other 3%",
+            "30 ms per step: stall 55% · short waits 1% · copies 3% · forward 37% · logging 3%",
             "",
             "stalled by  share  per step  busy",
             "Mask          90%     15 ms   58%",

@@ -20,7 +20,7 @@ from stallscope.charts.sheet import (
     value_axis,
 )
 from stallscope.compare.compare import LOOP, SPEED, STALLS
-from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.stages import COLOURS, STALL_COLOUR, colour_of
 from stallscope.units import printable, seconds
 
 if TYPE_CHECKING:
@@ -66,12 +66,14 @@ def figure(comparison: Comparison, title: str, run: int = -1) -> Sheet:
 
 def _pieces(loop: dict[tuple[str, str], float]) -> list[StripPiece]:
     """The parts of the loop's time a sample; waits look like stalls that do not matter."""
-    colours = {**COLOURS, "stall": STALL_COLOUR, "wait": RULE}
-    return [
-        StripPiece(name, part_s, seconds(part_s), colours[kind], f"{name} {seconds(part_s)}")
-        for (name, kind), part_s in loop.items()
-        if part_s > 0
-    ]
+    waits = {"stall": STALL_COLOUR, "wait": RULE}
+    found = []
+    for (raw, kind), part_s in loop.items():
+        name, took, colour = printable(raw), seconds(part_s), waits.get(kind)
+        colour = colour or colour_of(raw, kind)
+        if part_s > 0:
+            found.append(StripPiece(name, part_s, took, colour, f"{name} {took}"))
+    return found
 
 
 def _drawn(comparison: Comparison, run: int) -> list[dict[str, Any]]:

@@ -32,8 +32,8 @@ from stallscope.charts.sheet import (
 from stallscope.run.stall_text import nothing, rows_of, small_print
 from stallscope.run.stall_text import title as stall_text_title
 from stallscope.run.timeline import around
-from stallscope.stages import COLOURS, FETCH, STALL_COLOUR
-from stallscope.stalls.loop_time import OWN_WORDS, is_own, loop_breakdown
+from stallscope.stages import COLOURS, FETCH, STALL_COLOUR, colour_of
+from stallscope.stalls.loop_time import NOTHING, OWN_WORDS, is_own, loop_breakdown
 from stallscope.stalls.thresholds import STALL_RULE
 from stallscope.units import count, printable, seconds, share, worker_name
 
@@ -53,7 +53,7 @@ UNATTRIBUTED: Final[dict[str, Any]] = {
     "linewidth": 0.8,
 }
 """How the part looks that nothing explains."""
-_COLOURS: Final = COLOURS | {"stall": STALL_COLOUR, "wait": "#F3C6A5"}
+_WAITS: Final = {"stall": STALL_COLOUR, "wait": "#F3C6A5"}
 """Waits that are too short to be stalls are a pale stall."""
 _CAPTION: Final = 0.25
 """Height over the loop's bar, inches, for the line that says what it is."""
@@ -69,10 +69,11 @@ class LoopBar:
     def __init__(self, time: LoopBreakdown) -> None:
         self._time = time
         pieces = []
-        for name, kind, sum_s in time.pieces():
-            part = time.share(sum_s)
+        for raw, kind, sum_s in time.pieces(NOTHING):
+            part, name = time.share(sum_s), printable(raw)
             numbers = f"{share(part)} · {seconds(sum_s / time.steps)}"
-            pieces.append(StripPiece(name, part, numbers, _COLOURS[kind], f"{name} {numbers}"))
+            colour = _WAITS.get(kind) or colour_of(raw, kind)
+            pieces.append(StripPiece(name, part, numbers, colour, f"{name} {numbers}"))
         self._strip = Strip(pieces, ROOM)
         self.height = self._strip.height + _CAPTION + 0.08
         """On a sheet, inches."""
@@ -91,7 +92,7 @@ class LoopBar:
 @styled
 def figure(run: Run) -> Sheet:
     """The loop's time and the stall's parts as a picture."""
-    time = loop_breakdown(run.steps(), run.stalls())
+    time = loop_breakdown(run.steps(), run.stalls(), run.side_spans)
     if time is None:
         return Sheet(stall_text_title(run), nothing(run))
     rows, bar = rows_of(run, time, MOST_ROWS), LoopBar(time)

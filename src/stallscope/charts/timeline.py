@@ -29,7 +29,14 @@ from stallscope.charts.sheet import (
 )
 from stallscope.run.stall_text import nothing, pattern_or_title, small_print
 from stallscope.run.timeline import timeline
-from stallscope.stages import COLOURS, OTHER, STALL_COLOUR
+from stallscope.stages import (
+    COLOURS,
+    FORWARD,
+    OTHER,
+    STALL_COLOUR,
+    UNTIL_BACKWARD,
+    colour_of,
+)
 from stallscope.stalls.loop_time import NO_LOOP
 from stallscope.units import count, printable, seconds, worker_name
 
@@ -232,14 +239,22 @@ def _key(found: Timeline) -> Iterator[tuple[str, Any]]:
             yield kind, COLOURS[kind]
     if not found.blocks["recorded"].all():
         yield "not recorded", UNKNOWN
+    model = dict.fromkeys(found.uses.filter(kind="step")["stage"])
     drawn = {*found.sends["kind"], *found.uses["kind"], *found.device["kind"]}
     for name, kinds in (("send", {"send"}), ("copy", {"pin", "h2d"}), ("step", {"step"})):
-        if kinds & drawn:
+        if name == "step" and len(model) > 1:
+            yield from ((_short(part), colour_of(part, name)) for part in model)
+        elif kinds & drawn:
             yield name, COLOURS["h2d" if name == "copy" else name]
     if "other" in drawn and not (found.blocks["other"] > 0).any():
         yield "other", COLOURS["other"]
     if found.stalls.height:
         yield "stall", STALL_COLOUR
+
+
+def _short(stage: str) -> str:
+    """A part of the loop in few letters: what it is exactly, the tables say."""
+    return FORWARD.name if stage == UNTIL_BACKWARD.name else printable(stage)
 
 
 def _box(ax: Axes, begin: float, end: float, row: float, half: float, **look: Any) -> None:
@@ -290,8 +305,9 @@ def _draw_loop(ax: Axes, layout: Layout) -> None:
     found = layout.found
     top, bottom = layout.loop - _LOOP_HALF, layout.loop + _LOOP_HALF
     for use in found.uses.iter_rows(named=True):
-        name = printable(use["stage"]) if use["kind"] == "other" else ""
-        _draw_part(ax, use, layout, COLOURS[use["kind"]], name)
+        kind = use["kind"]
+        name = "" if kind in ("h2d", use["stage"]) and kind != "other" else _short(use["stage"])
+        _draw_part(ax, use, layout, colour_of(use["stage"], kind), name)
     for begin in found.begins_s:
         ax.plot([begin] * 2, [top, bottom], color=PAPER, linewidth=0.8, solid_capstyle="butt")
     for stall in found.stalls.iter_rows(named=True):

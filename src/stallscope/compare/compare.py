@@ -244,45 +244,14 @@ def _blocks(run: Run) -> _Blocks:
     place = pl.int_range(pl.len()) * many // pl.len()
     cut = steps.sort("start_ns").with_columns(block=place)
     loop: dict[tuple[str, str], np.ndarray] = {}
-    parts = _model_parts(run)
     for block, mine in cut.partition_by("block", as_dict=True, maintain_order=True).items():
         here = stalls.join(mine.select("rank", "step"), on=["rank", "step"], how="semi")
-        time = loop_breakdown(mine, here)
-        if time is None:
-            continue
-        pieces = {(name, kind): part_s for name, kind, part_s in time.pieces()}
-        for (name, kind), part_s in _named(mine, parts):
-            pieces[name, kind] = part_s
-            rest = (kind, kind)
-            pieces[rest] = max(pieces.get(rest, 0.0) - part_s, 0.0)
-        for piece, part_s in pieces.items():
-            loop.setdefault(piece, np.zeros(many))[int(block[0])] = part_s
+        time = loop_breakdown(mine, here, run.side_spans)
+        for name, kind, part_s in time.pieces() if time else ():
+            loop.setdefault((name, kind), np.zeros(many))[int(block[0])] = part_s
     samples = np.bincount(cut["block"].to_numpy(), minlength=many) * (size or 1)
     others = find_saturated(run).others_share or 0.0
     return _Blocks(samples.astype(float), loop, _stages(run, many), bool(size), others)
-
-
-def _model_parts(run: Run) -> pl.DataFrame:
-    """Parts of the loop with a name of their own: forward, backward, the user's `ss.stage`."""
-    named = run.side_spans.filter(
-        pl.col("worker").is_null(), pl.col("kind").cast(pl.String).is_in(["step", "other"])
-    )
-    return named.select(
-        *("rank", "epoch", "batch"),
-        pl.col("stage").cast(pl.String),
-        pl.col("kind").cast(pl.String),
-        took_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9,
-    ).filter(pl.col("stage") != pl.col("kind"))
-
-
-def _named(steps: pl.DataFrame, parts: pl.DataFrame) -> Iterator[tuple[tuple[str, str], float]]:
-    mine = parts.join(
-        steps.select("rank", "epoch", "batch"), on=["rank", "epoch", "batch"], how="semi"
-    )
-    for stage, kind, took_s in (
-        mine.group_by("stage", "kind").agg(pl.col("took_s").sum()).iter_rows()
-    ):
-        yield (stage, kind), took_s
 
 
 def _stages(run: Run, many: int) -> dict[tuple[str, str], np.ndarray]:

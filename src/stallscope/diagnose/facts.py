@@ -32,6 +32,7 @@ from stallscope.stages import (
     OPTIMIZER,
     SEND,
     STEP,
+    UNTIL_BACKWARD,
     WORK_KINDS,
 )
 from stallscope.stalls.causes import slow_sample_limit
@@ -65,7 +66,7 @@ _NOTED_THREADS: Final = 0.1
 _WAITED_S: Final = pl.sum_horizontal("wait_s", "restart_s") - pl.col("hidden_s").fill_null(0.0)
 """What a step's wait costs at most."""
 _OF_BATCHES: Final = frozenset({COLLATE.name, SEND.name})
-_MODEL: Final = (FORWARD.name, BACKWARD.name, OPTIMIZER.name)
+_MODEL: Final = (FORWARD.name, UNTIL_BACKWARD.name, BACKWARD.name, OPTIMIZER.name)
 
 
 @dataclass(frozen=True)

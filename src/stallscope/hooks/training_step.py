@@ -1,8 +1,9 @@
 """What the loop does between two waits: the parts of a step, as marks; and `ss.stage`.
 
 Backward passes and optimizers are seen wherever they run; a module's forward pass where its owner
-is known; a user's own part where `ss.stage` names it; garbage collection, when it takes long.
-Only what the thread of the loop does counts, and nothing while it waits for a batch.
+is known; a user's own part where `ss.stage` names it; what libraries' trainers call beside the
+model (`CALLS`, `CALLBACKS`); garbage collection, when it takes long. Only what the thread of the
+loop does counts, and nothing while it waits for a batch.
 
 `ss.stage` may stand in code that is measured or not, in a worker or in the loop, and costs next to
 nothing where nobody measures. Light, because every spawned worker imports it.
@@ -12,9 +13,12 @@ from __future__ import annotations
 
 import functools
 import gc
-from contextlib import ContextDecorator
+import inspect
+import re
+import sys
+from contextlib import ContextDecorator, ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import torch
 from torch.optim.optimizer import (
@@ -24,9 +28,9 @@ from torch.optim.optimizer import (
 
 from stallscope.errors import ArgumentError
 from stallscope.hooks.loop_log import Mark
-from stallscope.hooks.patches import unseen, without
+from stallscope.hooks.patches import around, once_imported, unseen, without
 from stallscope.hooks.stage_log import kept_apart
-from stallscope.stages import BACKWARD, FORWARD, KINDS, OPTIMIZER, Stage
+from stallscope.stages import BACKWARD, CHECKPOINT, FORWARD, KINDS, OPTIMIZER, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,6 +48,39 @@ _OLDEST: Final = 2
 """Collections of younger generations are too many and too short to be told."""
 
 _NAMED: Final = "the parts that ss.stage names"
+
+
+class LoopCall(NamedTuple):
+    """What loops call beside the model."""
+
+    module: str
+    holder: str
+    """The class in it; empty for functions of the module."""
+    names: str
+    """A pattern of its methods' names."""
+    stage: Stage
+
+
+_TENSORBOARD: Final = Stage("TensorBoard", "other")
+CALLS: Final = (
+    LoopCall("torch", "", "save", CHECKPOINT),
+    LoopCall("torch.distributed.checkpoint", "", "save|async_save", CHECKPOINT),
+    LoopCall("safetensors.torch", "", "save_file", CHECKPOINT),
+    LoopCall("transformers.trainer", "Trainer", "_save_checkpoint", CHECKPOINT),
+    LoopCall("accelerate.accelerator", "Accelerator", "save_state", CHECKPOINT),
+    LoopCall("torch.utils.tensorboard.writer", "SummaryWriter", r"add_\w+|flush", _TENSORBOARD),
+    LoopCall("tensorboardX.writer", "SummaryWriter", r"add_\w+|flush", _TENSORBOARD),
+    LoopCall("wandb.sdk.wandb_run", "Run", "log", Stage("Weights & Biases", "other")),
+    LoopCall("mlflow.tracking.client", "MlflowClient", r"log_\w+", Stage("MLflow", "other")),
+)
+"""Seen from the import of their module on, in the loop's own thread."""
+CALLBACKS: Final = (
+    ("lightning.pytorch.trainer.call", "", "_call_callback_hooks"),
+    ("pytorch_lightning.trainer.call", "", "_call_callback_hooks"),
+    ("transformers.trainer_callback", "CallbackHandler", "call_event"),
+)
+"""What calls all callbacks of a trainer: its first argument has them in `callbacks`. Each of their
+own methods `on_...` is a part that has the name of their class."""
 
 
 class Listener(Protocol):
@@ -126,6 +163,8 @@ class StepParts:
         self._codes: dict[Stage, int] = {}
         self._named: dict[Stage, tuple[int, Callable[[], object]]] = {}
         self._handles: list[Any] = []
+        self._imports = ExitStack()
+        self._classes: set[type] = set()
         self._on_garbage = self.failures.passing("the collection of garbage", self._collects)
 
     def put_on(self, modules: Iterable[nn.Module] = ()) -> None:
@@ -146,6 +185,11 @@ class StepParts:
                 begin, end = self._hook(Mark.BEGIN, FORWARD), self._hook(Mark.END, FORWARD)
                 self._handles.append(module.register_forward_pre_hook(begin))
                 self._handles.append(module.register_forward_hook(end, always_call=True))
+        for call in CALLS:
+            self._once(call.module, call.stage.name, partial(self._see_calls, call))
+        for trainer, holder, name in CALLBACKS:
+            hook = partial(self._see_trainer, trainer, holder, name)
+            self._once(trainer, "the callbacks of trainers", hook)
         gc.callbacks.append(self._on_garbage)
         listeners.append(self)
 
@@ -153,10 +197,59 @@ class StepParts:
         """Leave everything as it was; the patches are undone by their owner."""
         without(gc.callbacks, self._on_garbage)
         without(listeners, self)
+        self._imports.close()
         for handle in self._handles:
             with self.failures.within("taking the hooks off optimizers and modules"):
                 handle.remove()
         self._handles.clear()
+
+    def _once(self, module: str, missing: str, hook: Callable[[], object]) -> None:
+        """Hook a library that is there; another one when it is imported."""
+        with self.failures.within(missing):
+            wait = once_imported(module, self.failures.passing(missing, hook))
+            self._imports.enter_context(wait)
+
+    def _see_calls(self, call: LoopCall) -> None:
+        owner = _holder(call.module, call.holder)
+        for name, function in list(vars(owner).items()):
+            if inspect.isfunction(function) and re.fullmatch(call.names, name):
+                self._patches.put(owner, name, self._timed(function, call.stage))
+
+    def _see_trainer(self, module: str, holder: str, name: str) -> None:
+        """Look at a trainer's callbacks whenever they are about to be called."""
+        owner = _holder(module, holder)
+
+        def look(trainer: Any, *_: Any, **__: Any) -> None:
+            model = getattr(trainer, "lightning_module", None)
+            for callback in trainer.callbacks if model is None else [*trainer.callbacks, model]:
+                if type(callback) not in self._classes:
+                    called = type(callback).__name__
+                    self._see_callback(
+                        type(callback), called if callback is not model else f"hooks of {called}"
+                    )
+
+        failed = partial(self.failures.note, "the callbacks of trainers")
+        self._patches.put(owner, name, around(vars(owner)[name], look, None, failed))
+
+    def _see_callback(self, cls: type, called: str) -> None:
+        """Make what a class of callbacks does a part; what it inherits from the library's is none.
+
+        Every trainer calls all methods of all callbacks: most are the empty ones of the base class.
+
+        Args:
+            cls: the class.
+            called: the name of the part.
+        """
+        self._classes.add(cls)
+        if cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
+            return
+        stage = kept_apart(Stage(called, "other"), self._codes, lambda _: None)
+        base = next((one for one in reversed(cls.__mro__) if hasattr(one, "on_train_end")), cls)
+        for name in dir(cls):
+            function = inspect.getattr_static(cls, name)
+            own = function is not inspect.getattr_static(base, name, None)
+            if name.startswith("on_") and own and inspect.isfunction(function):
+                self._patches.put(cls, name, self._timed(function, stage))
 
     def begin(self, stage: Stage) -> Callable[[], object] | None:
         """A part of this name begins; returns what to call at its end."""
@@ -227,3 +320,8 @@ class StepParts:
         if about["generation"] >= _OLDEST:
             mark = Mark.COLLECT if phase == "start" else Mark.COLLECTED
             self._marks.mark(mark, 0, about["generation"])
+
+
+def _holder(module: str, name: str) -> Any:
+    """A class of a module, or the module itself."""
+    return getattr(sys.modules[module], name) if name else sys.modules[module]

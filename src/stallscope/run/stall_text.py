@@ -147,7 +147,9 @@ def rows_of(run: Run, time: LoopBreakdown, most: int) -> list[StallRow]:
 
 def split(time: LoopBreakdown) -> str:
     """What a step of the loop consists of, in one line."""
-    parts = [f"{name} {share(time.share(sum_s))}" for name, _, sum_s in time.pieces()]
+    parts = [
+        f"{printable(name)} {share(time.share(sum_s))}" for name, _, sum_s in time.pieces(NOTHING)
+    ]
     return f"{seconds(time.total_s / time.steps)} per step: {' · '.join(parts)}"
 
 

@@ -21,12 +21,14 @@ from stallscope.stages import (
     ANOTHER_LOADER,
     BACKWARD,
     END_OF_EPOCH,
+    FORWARD,
     GARBAGE,
     OPTIMIZER,
     OTHER,
     PIN,
     SEND,
     STEP,
+    UNTIL_BACKWARD,
     Stage,
 )
 
@@ -206,8 +208,24 @@ class Steps:
             ]
             if end > begin
         ]
-        base = self._base(begin, until, parts, away)
+        base = [*self._base(begin, until, parts, away), *self._forward(begin, parts)]
         return list(_exclusive([*base, *parts, *away, *collected]))
+
+    def _forward(self, begin: int, parts: list[Interval]) -> Iterator[Interval]:
+        """What lies before each backward pass, where no module says when it begins.
+
+        It begins with the batch, after another part of the model, or in an optimizer that was
+        given a closure.
+        """
+        if self._recorded or any(part.stage == FORWARD for part in parts):
+            return
+        trained = [part for part in parts if part.stage in _TRAINS]
+        bounds = sorted([begin, *(at for part in trained for at in part[:2])])
+        for part in trained:
+            if part.stage == BACKWARD:
+                last = bounds[bisect_left(bounds, part.start_ns) - 1]
+                if begin <= last < part.start_ns:
+                    yield Interval(last, part.start_ns, UNTIL_BACKWARD)
 
     def _base(
         self, begin: int, until: int, parts: list[Interval], away: list[Interval]

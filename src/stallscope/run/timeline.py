@@ -277,14 +277,12 @@ def _ns(seconds: pl.Expr) -> pl.Expr:
 
 
 def _joined(uses: pl.DataFrame) -> pl.DataFrame:
-    """Neighbours of one kind as one: a picture does not tell forward from backward."""
-    named = pl.when(pl.col("kind") == "other").then("stage").otherwise("kind")
-    same = pl.struct(*_BATCH, "kind", named.alias("named")).rle_id()
+    """Neighbours of one part as one: garbage collection, say, cuts a part in two."""
+    same = pl.struct(*_BATCH, "kind", "stage").rle_id()
     return (
         uses.group_by(same.alias("run"), maintain_order=True)
         .agg(
-            pl.col(*_BATCH, "kind").first(),
-            named.first().alias("stage"),
+            pl.col(*_BATCH, "kind", "stage").first(),
             pl.col("start_ns").first(),
             pl.col("end_ns").last(),
         )

@@ -23,6 +23,7 @@ from stallscope.stages import (
     OPTIMIZER,
     OTHER,
     STEP,
+    UNTIL_BACKWARD,
 )
 from stallscope.stalls.lifecycle import covered_s
 from stallscope.stalls.step_series import rhythm
@@ -66,7 +67,7 @@ NOTICED: Final = 0.1
 """From this share of a wait on, it is said what the loader's restart took of it."""
 REST: Final = (OTHER.name, STEP.name)
 """What lies outside of all parts that have a name."""
-MODEL: Final = (FORWARD.name, BACKWARD.name, OPTIMIZER.name)
+MODEL: Final = (FORWARD.name, UNTIL_BACKWARD.name, BACKWARD.name, OPTIMIZER.name)
 """Parts of the step itself: they are told beside a rhythm, and are no reason by themselves."""
 CALLED: Final = {
     ANOTHER_LOADER.name: "a loop over another loader (validation?)",

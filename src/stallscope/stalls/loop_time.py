@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope.stages import FETCH
+from stallscope.stages import BACKWARD, FETCH, FORWARD, OPTIMIZER, OTHER, STEP, UNTIL_BACKWARD
 from stallscope.stalls.attribution import hidden_known
 from stallscope.stalls.lifecycle import (
     EARLIER,
@@ -35,8 +35,13 @@ NO_LOOP: Final = "No training loop was recorded: nothing is known of its waits"
 UNKNOWN: Final = "whether its device had work meanwhile is not known"
 ALIKE: Final = 0.85
 """A second part that takes this share of the first is named beside it."""
+REST: Final = "rest of the step"
+"""What is left of a step beside its parts that are known."""
 NOTHING: Final = 0.01
 """Below this share, it is not even told what its stalls consist of."""
+_MODEL: Final = tuple(one.name for one in (UNTIL_BACKWARD, FORWARD, BACKWARD, OPTIMIZER))
+_ROUNDING: Final = 1e-9
+"""Share of the time that the errors of sums are below."""
 OWN_WORDS: Final = {
     EARLIER: "a worker still on an earlier batch",
     START: "the start of the workers",
@@ -77,6 +82,8 @@ class LoopBreakdown:
     """In waits while a device that works behind the host still had work."""
     unknown_s: float = 0.0
     """In waits of which nobody knows whether the device was idle."""
+    parts: tuple[tuple[str, str, float], ...] = ()
+    """Name, kind and seconds of the parts of `step_s` and `other_s` that have a name."""
 
     @property
     def total_s(self) -> float:
@@ -103,25 +110,44 @@ class LoopBreakdown:
         """A part as a share (0 to 1) of the loop's time."""
         return part_s / self.total_s if self.total_s else 0.0
 
-    def pieces(self) -> list[tuple[str, str, float]]:
+    def pieces(self, smallest: float = 0.0) -> list[tuple[str, str, float]]:
         """Name, kind and seconds of what it consists of, in the order of a step; nothing empty.
 
         The kind is "stall", "wait" or one of `stallscope.stages.KINDS`.
+
+        Args:
+            smallest: share (0 to 1) of the time below which a part belongs to the rest.
         """
+        parts = [part for part in self.parts if self.share(part[2]) >= smallest]
+        of_step = [part for part in parts if part[1] == STEP.kind]
+        beside = [part for part in parts if part[1] != STEP.kind]
+        step_s = self.step_s - sum(part_s for *_, part_s in of_step)
+        other_s = self.other_s - sum(part_s for *_, part_s in beside)
         every = [
             ("stall", "stall", self.stall_s),
             ("waits while the device works", "wait", self.hidden_s),
             ("waits with the device unknown", "wait", self.unknown_s),
             ("short waits", "wait", self.wait_s),
             ("copies", "h2d", self.h2d_s),
-            ("step", "step", self.step_s),
-            ("other", "other", self.other_s),
+            *of_step,
+            (REST if of_step else STEP.name, STEP.kind, step_s),
+            *beside,
+            (OTHER.name, OTHER.kind, other_s),
         ]
-        return [piece for piece in every if piece[2] > 0]
+        least_s = _ROUNDING * self.total_s  # what differences leave of nothing
+        return [piece for piece in every if piece[2] > least_s]
 
 
-def loop_breakdown(steps: pl.DataFrame, stalls: pl.DataFrame) -> LoopBreakdown | None:
-    """What the time of these steps, with these stalls, consists of; None: no wait was recorded."""
+def loop_breakdown(
+    steps: pl.DataFrame, stalls: pl.DataFrame, side_spans: pl.DataFrame | None = None
+) -> LoopBreakdown | None:
+    """What the time of these steps, with these stalls, consists of; None: no wait was recorded.
+
+    Args:
+        steps: as of `Run.steps`.
+        stalls: as of `Run.stalls`, of these steps.
+        side_spans: of the run, where the step is to be taken apart.
+    """
     known = hidden_known(steps).drop_nulls(["wait_s", "start_ns", "end_ns"])
     if known.is_empty():
         return None
@@ -141,7 +167,28 @@ def loop_breakdown(steps: pl.DataFrame, stalls: pl.DataFrame) -> LoopBreakdown |
         longest_wait_s=float(waits_s.max()),  # type: ignore[arg-type]  # a float column
         hidden_s=hidden_s,
         unknown_s=unknown_s,
+        parts=() if side_spans is None else _parts(known, side_spans),
     )
+
+
+def _parts(steps: pl.DataFrame, side_spans: pl.DataFrame) -> tuple[tuple[str, str, float], ...]:
+    """What the loop did by name: the model's parts in their order, then what took longest."""
+    batch = ["rank", "epoch", "batch"]
+    mine = side_spans.filter(
+        pl.col("worker").is_null(), pl.col("kind").cast(pl.String).is_in([STEP.kind, OTHER.kind])
+    ).join(steps.select(batch).unique(), on=batch, how="semi")
+    took_s = ((pl.col("end_ns") - pl.col("start_ns")) / 1e9).sum()
+    found = (
+        mine.group_by(pl.col("stage", "kind").cast(pl.String))
+        .agg(took_s=took_s)
+        .filter(~pl.col("stage").is_in([STEP.name, OTHER.name]))
+    )
+    rows = found.select("stage", "kind", "took_s").rows()
+    return tuple(sorted(rows, key=lambda row: (_place(row[0]), -row[2], row[0])))
+
+
+def _place(stage: str) -> int:
+    return _MODEL.index(stage) if stage in _MODEL else len(_MODEL)
 
 
 def sentence(
