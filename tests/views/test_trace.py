@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import trace_format
@@ -17,6 +18,7 @@ from support.trace_format import faults, ns, slices, trace_of
 from support.virtual_loop import a_loop, on_device, together
 
 import stallscope as ss
+from stallscope.errors import TraceFileError
 from stallscope.run.result import Settings
 from stallscope.stages import KINDS, LOOP, SAMPLER
 from stallscope.views.trace import CHROME_COLOURS, us
@@ -110,6 +112,7 @@ class TestFormat:
 
         assert (time_ns, time_ns) == (int(told * 1000), round(told * 1000))
 
+    @pytest.mark.slow
     @settings(max_examples=30, deadline=None)
     @given(
         st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 2)), max_size=12)
@@ -335,3 +338,46 @@ class TestNames:
 
         told = trace_of(run)["otherData"]
         assert ("NaN", ["a note"]) == (told["machine"]["cores"], told["notes"])
+
+
+class TestProfile:
+    """What torch's profiler saw, beside loop and workers."""
+
+    @pytest.mark.parametrize("exported", [False, True])
+    def test_lies_in_the_step_that_did_it(self, exported, tmp_path):
+        """To a tenth of a millisecond; from the profiler itself, or from the file it wrote."""
+        weights = torch.ones(64, 64)
+
+        def step(_):
+            with torch.profiler.record_function("my part"):
+                weights @ weights
+
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            run = ss.record("sample", step, batches=6)
+        if exported:  # which it does once
+            profile.export_chrome_trace(str(tmp_path / "profile.json"))
+        given_as = tmp_path / "profile.json" if exported else profile
+        trace = json.loads(run.trace(tmp_path / "trace.json", profile=given_as).read_text())
+
+        steps = [(e["ts"], e["ts"] + e["dur"]) for e in slices(trace, "step")]
+        parts = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["name"] == "my part"]
+        inside = [any(begin - 100 < e["ts"] < end + 100 for begin, end in steps) for e in parts]
+        assert len(steps) == sum(inside) > 5
+        assert any(e["name"] == "aten::mm" for e in trace["traceEvents"] if e["ph"] == "X")
+
+    @pytest.mark.parametrize("wrong", ["absent.json", 7])
+    def test_what_is_none_is_refused(self, wrong, recorded, tmp_path):
+        """In one sentence, and nothing is written."""
+        with pytest.raises(TraceFileError, match="no profile of torch's"):
+            recorded.trace(tmp_path / "trace.json", profile=wrong)
+        assert not [*tmp_path.iterdir()]
+
+    def test_of_another_time_is_refused(self, recorded, tmp_path):
+        """Also where a run does not say when it began."""
+        old = {"baseTimeNanoseconds": 0, "traceEvents": [{"ph": "X", "pid": 1, "ts": 5.0}]}
+        (tmp_path / "old.json").write_text(json.dumps(old))
+        silent = replace(recorded, settings=replace(recorded.settings, began_unix_ns=None))
+
+        for run, why in ((recorded, "of the time of the run"), (silent, "when it began")):
+            with pytest.raises(TraceFileError, match=why):
+                run.trace(tmp_path / "trace.json", profile=tmp_path / "old.json")

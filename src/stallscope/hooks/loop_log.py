@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from itertools import count, repeat
 from threading import get_ident
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -287,6 +287,8 @@ class RecordingInfo:
     """Of the process that trains, in a distributed run."""
     machine: dict[str, Any] = field(default_factory=machine_here)
     """Where it was measured."""
+    unix_offset_ns: int | None = field(default_factory=lambda: time_ns() - perf_counter_ns())
+    """From `perf_counter_ns()` to the time since 1970."""
 
     def leave_with(self, marks: MarkWriter) -> None:
         """Leave it with the logs, which then say all, whatever becomes of this process."""

@@ -115,7 +115,8 @@ def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
     main = next((page for page in marks if page.worker < 0), None)
     if about is None:
         said = main.about if main else {}
-        about = RecordingInfo(**{**said, "notes": tuple(said.get("notes", ()))})
+        told = {"unix_offset_ns": None, **said, "notes": tuple(said.get("notes", ()))}
+        about = RecordingInfo(**told)
     began = [page.born_ns for page in [*marks, *pages]]
     who = loops.Who(about.rank, main.pid if main else 0, min(began, default=0))
     logs: list[LogPages] = []
@@ -129,10 +130,10 @@ def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
     with place.failures.within("what was used meanwhile"), _no_panic():
         sampled = list(read_lines(place.resources()))
         used = decode.table(sampled, origin_ns=who.origin_ns, rank=who.rank)
-    told = [str(entry["note"]) for entry in sampled if "note" in entry]
-    told += place.failures.sentences()
+    heard = [str(entry["note"]) for entry in sampled if "note" in entry]
+    heard += place.failures.sentences()
     found = events(marks)
-    return _Written(about, found, marks, logs, decoded, who, used, _device(found, who), told)
+    return _Written(about, found, marks, logs, decoded, who, used, _device(found, who), heard)
 
 
 def _device(found: Events, who: loops.Who) -> pl.DataFrame:
@@ -186,6 +187,9 @@ def _run(written: _Written, number: int) -> Run:
         prefetch_factor=known.get("prefetch_factor"),
         persistent_workers=known.get("persistent_workers", False),
         streams=known.get("streams", False),
+        began_unix_ns=None
+        if about.unix_offset_ns is None
+        else about.unix_offset_ns + written.who.origin_ns,
     )
     return Run(
         all_spans=_stack([d.spans for d in decoded], decode.SPANS, number),

@@ -137,6 +137,8 @@ class Settings:
     """Whether workers live on from epoch to epoch."""
     streams: bool = _later(default=False)
     """Whether workers take their samples out of a stream, each its part of it."""
+    began_unix_ns: int | None = _later(default=None)
+    """When its times begin, in ns since 1970."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,8 +392,7 @@ class Run(SavedResult):
         """
         return self._patterns
 
-    @computed_apart
-    def trace(self, path: str | Path) -> Path:
+    def trace(self, path: str | Path, *, profile: Any = None) -> Path:
         """Write everything as one timeline, for https://ui.perfetto.dev or chrome://tracing.
 
         It holds the steps of the loop with their waits and parts, each worker's batches, samples
@@ -401,13 +402,18 @@ class Run(SavedResult):
         Args:
             path: of the file, `.json` or (smaller) `.json.gz`; folders are made. An older trace is
                 written over.
+            profile: a `torch.profiler.profile` that ran meanwhile, or the file that it exported:
+                its operators, kernels, copies and waits for the device get processes of their own,
+                on the same time axis.
 
         Returns:
             The path.
 
         Raises:
             TraceFileError: it ends otherwise, is there and is no trace of ours, or cannot be
-                written.
+                written; `profile` is no profile, or of another time.
         """
-        written: Path = import_module("stallscope.views.trace").write(self, Path(path))
+        trace = import_module("stallscope.views.trace")
+        profiled = [] if profile is None else trace.profiled(profile, self.settings.began_unix_ns)
+        written: Path = apart(lambda: trace.write(self, Path(path), profiled))
         return written

@@ -14,20 +14,21 @@ import math
 import zlib
 from collections import defaultdict
 from contextlib import nullcontext
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
 from stallscope.errors import TraceFileError
-from stallscope.files import whole_file
+from stallscope.files import whole_file, workspace
 from stallscope.stages import CHROME_COLOURS as STAGE_COLOURS
 from stallscope.stages import NAMES, PIN, SAMPLER, SEND, STEP
 from stallscope.stalls.attribution import begin_ns
-from stallscope.units import seconds
+from stallscope.units import printable, said_by, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from stallscope.run.result import Run
 
@@ -73,8 +74,8 @@ _ARGS: Final = (*_PLACES, *_ABOUT, "cpu_us")
 # The file
 
 
-def write(run: Run, path: Path) -> Path:
-    """Write the trace of a run: whole, or not at all; see `Run.trace`."""
+def write(run: Run, path: Path, more: Sequence[Event] = ()) -> Path:
+    """Write the trace of a run and `more`: whole, or not at all; see `Run.trace`."""
     if not path.name.endswith((PLAIN, PACKED)):
         raise TraceFileError(
             f"a trace is {PLAIN} or {PACKED}: {str(path)!r} cannot be its name, give one such as "
@@ -88,7 +89,7 @@ def write(run: Run, path: Path) -> Path:
             # Without its name and time in it: the same run gives the same file
             packing: Any = gzip.GzipFile("", "wb", LEVEL, file, mtime=0) if packed else None
             with packing or nullcontext(file) as inner:
-                inner.writelines(_lines(events(run), about(run)))
+                inner.writelines(_lines(chain(events(run), more), about(run)))
     except OSError as error:
         raise TraceFileError(
             f"the trace cannot be written to {path} ({error.strerror or error}): give another place"
@@ -267,6 +268,66 @@ def _named(what: str, pid: int, tid: int, name: str, place: int) -> Iterator[Eve
     for key, value in {"name": name, "sort_index": place}.items():
         event = {"ph": "M", "pid": pid, "tid": tid, "name": f"{what}_{key}"}
         yield {**event, "args": {key: value}}
+
+
+# What torch's profiler saw
+
+
+_PROFILED: Final = 1 << 20
+"""Numbers of its processes begin here."""
+_PHASES: Final = {"X", "M", "s", "t", "f"}
+"""Slices, names and arrows (a launch to its kernel): all that is taken over."""
+
+
+def profiled(profile: Any, began_unix_ns: int | None) -> list[Event]:
+    """Give the events of a profile of torch's, moved to the time axis of a run.
+
+    Args:
+        profile: a `torch.profiler.profile` that has ended, or the path of what it exported.
+        began_unix_ns: when the times of the run begin, ns since 1970.
+
+    Raises:
+        TraceFileError: it is none, or not of the time of this run.
+    """
+    if began_unix_ns is None:
+        raise TraceFileError(
+            "this run does not say when it began, so a profile has no place in it: record it again"
+        )
+    base_ns, events = _exported(profile)
+    moved_us = (base_ns - began_unix_ns) / 1000
+    processes = {pid: number for number, pid in enumerate(dict.fromkeys(map(_pid, events)))}
+    starts_us = [float(event["ts"]) + moved_us for event in events if event["ph"] == "X"]
+    if not starts_us or max(starts_us) < 0:
+        raise TraceFileError("nothing of this profile is of the time of the run")
+    for event in events:
+        event["pid"] = _PROFILED + processes[_pid(event)]
+        if "ts" in event:
+            event["ts"] = float(event["ts"]) + moved_us
+    return events
+
+
+def _pid(event: Event) -> str:
+    return str(event.get("pid"))
+
+
+def _exported(profile: Any) -> tuple[int, list[Event]]:
+    """Read what a profile exports, its base in ns and its events; no file of it stays."""
+    try:
+        if not hasattr(profile, "export_chrome_trace"):
+            path = Path(profile)
+            with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+                found = json.load(file)
+        else:
+            with workspace() as folder:
+                profile.export_chrome_trace(str(folder / "profile.json"))
+                found = json.loads((folder / "profile.json").read_text(encoding="utf-8"))
+        events = [event for event in found["traceEvents"] if event.get("ph") in _PHASES]
+        return int(found.get("baseTimeNanoseconds", 0)), events
+    except Exception as error:
+        raise TraceFileError(
+            f"{printable(repr(profile), 60)} is no profile of torch's that has ended, nor the "
+            f"file that one exported ({printable(said_by(error), 60)})"
+        ) from error
 
 
 # Processes
