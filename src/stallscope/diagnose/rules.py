@@ -747,7 +747,8 @@ def oversubscription(facts: Facts) -> Finding | None:
     if not setup.num_workers or use.threads is None or extra is None:
         return None
     many = facts.threads_per_core
-    if many < thresholds.MANY_THREADS or extra < thresholds.EXTRA_THREADS:
+    least = thresholds.EXTRA_THREADS / (2 if many >= thresholds.CROWDS_OF_THREADS else 1)
+    if many < thresholds.MANY_THREADS or extra < least:
         return None
     return finding(
         causes.OVERSUBSCRIPTION,
@@ -755,9 +756,7 @@ def oversubscription(facts: Facts) -> Finding | None:
         f"{use.threads:.0f} threads in each of {setup.num_workers} workers on {setup.cores:g} "
         f"cores, {share(extra)} of the workers' CPU time is theirs",
         severity=facts.lost_share,
-        clearly=min(
-            clear(many, thresholds.MANY_THREADS, 4.0), clear(extra, thresholds.EXTRA_THREADS, 0.5)
-        ),
+        clearly=min(clear(many, thresholds.MANY_THREADS, 4.0), clear(extra, least, 0.5)),
         evidence={
             "worker_threads_count": use.threads,
             "threads_per_core_count": many,

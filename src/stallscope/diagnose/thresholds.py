@@ -69,6 +69,9 @@ EXTRA_THREADS: Final = 0.3
 which on they matter; sending takes a few per cent."""
 MANY_THREADS: Final = 3.0
 """Threads of all workers for each core; so many cannot be an accident of pools that sleep."""
+CROWDS_OF_THREADS: Final = 16.0
+"""From so many for each core on, half of `EXTRA_THREADS` matters: the scheduler then lets each
+worker's first thread do a share of the work that differs from run to run."""
 OWN_PART: Final = 0.2
 """A part of the loop that is neither waiting nor the model is a finding from this share on."""
 STARTS: Final = 0.1
