@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from support.build_diagnosis import DECODE, a_diagnosis
@@ -154,3 +157,13 @@ def test_without_the_loader_nothing_can_be_measured():
 def test_nothing_known_is_a_sheet_that_says_so():
     """An older diagnosis has no fixes."""
     assert "Nothing is known" in a_diagnosis(DECODE).plot("fixes").title
+
+
+def test_an_epoch_is_counted():
+    """What it takes as it is, and what it would take; for no epoch without a length."""
+    row = ("num_workers=4", "", 1.5, 1.4, 1.6, True, "")
+    found = replace(a_diagnosis(DECODE), fixes=pl.DataFrame([row], FIXES, orient="row"))
+    counted = replace(found, circumstances=replace(found.circumstances, epoch_s=5400.0))
+
+    assert "an epoch in 60 minutes instead of 90 minutes" in " ".join(str(counted).split())
+    assert "epoch" not in str(found)

@@ -105,6 +105,8 @@ class DiagnosisConditions(LoopConditions):
     """What it was allowed to take, seconds; 0 for a run that was recorded before."""
     wall_s: float = 0.0
     """What it took, or how long the recorded run is, seconds."""
+    epoch_s: float | None = None
+    """What an epoch takes at the pace of the recording, seconds; None where it has no length."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.units import count, printable, seconds, share, size, times
+from stallscope.units import count, duration, printable, seconds, share, size, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -232,7 +232,7 @@ _MOST_HELPING: Final = 4
 
 def helping(diagnosis: Diagnosis) -> list[str]:
     """The changes that promise most, each with what it should give and, where tried, gives."""
-    said = []
+    said, epoch_s = [], diagnosis.circumstances.epoch_s
     for row in fix_rows(diagnosis)[:_MOST_HELPING]:
         told = "not predicted"
         if row["predicted_gain"] is not None:
@@ -240,6 +240,9 @@ def helping(diagnosis: Diagnosis) -> list[str]:
             told = f"{row['predicted_gain']:.2f}× as many samples ({low:.2f} to {high:.2f})"
         if row["gain"] is not None:
             told += f"; measured {row['gain']:.2f}×"
+        gain = row["gain"] or row["predicted_gain"]
+        if epoch_s and gain:
+            told += f"; an epoch in {duration(epoch_s / gain)} instead of {duration(epoch_s)}"
         own = "" if row["measurable"] else "; yours to make"
         said.append(f"{printable(row['fix'], LONGEST_WORD)}: {told}{own}")
     return said
