@@ -291,6 +291,7 @@ class TestDiagnose:
 
         assert (code, verdict.title) == (result.exit_code, result.stdout.splitlines()[0])
 
+    @pytest.mark.slow
     def test_what_ends_it_keeps_what_can_be_said(self, here):
         """A verdict from what was measured until then, that says so; the report, too."""
         done = stallscope_does("diagnose", "mine:terminated", "--html", "r.html")

@@ -164,6 +164,7 @@ def test_a_codec_in_threads_of_its_own_is_no_storage():
 
 
 class TestTarget:
+    @pytest.mark.slow
     def test_no_worker_is_the_main_process(self):
         """A loop that loads by itself is told to take workers."""
         found = ss.diagnose(slow_storage(0), ss.simulated_step(0.005), budget_s=6).verdict
@@ -184,6 +185,7 @@ class TestTarget:
 
         assert setup.sampler.startswith("Unpacked.__iter__ (test_diagnose.py:")
 
+    @pytest.mark.slow
     def test_without_a_step_it_says_what_cannot_be_told(self):
         """A loader alone gets what bounds it, and a note on what a step would add."""
         diagnosis = ss.diagnose(slow_storage())
@@ -213,6 +215,7 @@ class TestTarget:
 
 
 class TestBudget:
+    @pytest.mark.slow
     @pytest.mark.usefixtures("only_the_loop")
     def test_what_does_not_fit_is_left_out_and_said(self):
         """A measurement that would take longer than what is left is not begun."""
@@ -263,6 +266,7 @@ class TestLeftAlone:
             ss.diagnose(DataLoader(Fails(), 2), ss.simulated_step(0.001))
 
 
+@pytest.mark.slow
 def test_a_loader_that_cannot_do_with_one_worker_is_said(monkeypatch):
     """The copy is ours: what it raises is a note, and the verdict stands."""
     monkeypatch.setattr(diagnose.Examination, "next_question", one_worker_is_open)

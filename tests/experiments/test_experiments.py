@@ -209,6 +209,7 @@ class TestVerb:
         assert "'bfloat16 autocast' makes the step" in str(found)
         assert "differs by at most 0.5 of 2" in str(found)
 
+    @pytest.mark.slow
     def test_a_model_that_trains_is_left_as_it_was(self):
         """After every experiment a CPU has; the same step twice has the same losses."""
         trainer = Trainer()

@@ -232,6 +232,7 @@ class TestShapes:
 
         assert {"getitem": 4, "fetch": 4, "decode": 4} == stages_of(read, tmp_path)
 
+    @pytest.mark.slow
     def test_rows_of_a_table_are_the_datasets_own_code(self, tmp_path):
         """Stacks name the function that looks them up, which is what to change, and at no cost."""
         pandas = pytest.importorskip("pandas")

@@ -75,6 +75,7 @@ class TestGains:
 
         assert [("batches in memory", 4.0)] == gains.select("rung", "factor").rows()
 
+    @pytest.mark.slow
     def test_of_nothing_but_noise_are_not_distinguishable(self):
         """Of 100 pairs of equal rungs, few are told apart."""
         told = 0

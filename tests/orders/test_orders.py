@@ -156,6 +156,7 @@ def orders(loader):
         return quick(loader, budget_s=60)
 
 
+@pytest.mark.slow
 class TestInWorkers:
     """One measurement of a loader with workers."""
 
@@ -267,6 +268,7 @@ class Attributes(Tensors):
         return self.crop(image), index
 
 
+@pytest.mark.slow
 def test_ops_in_attributes_are_exchanged():
     """Applied, they give the same bits; the user's dataset holds what it held."""
     loader = DataLoader(Attributes(triple), batch_size=4)
@@ -282,6 +284,7 @@ def test_ops_in_attributes_are_exchanged():
     assert held == vars(loader.dataset)
 
 
+@pytest.mark.slow
 def test_leaves_everything_as_it_was():
     """Generators, also the ops' own and their module's, samplers, attributes and living workers."""
     own, second = OwnNoise("torch"), EverySecond()
@@ -330,6 +333,7 @@ def test_a_rewrite_is_compared_and_timed():
     assert parts["seconds"].sum() == pytest.approx(row["predicted_s"])
 
 
+@pytest.mark.slow
 def test_a_rewrite_that_does_something_else_is_not_recommended():
     """However fast it is."""
     orders = quick(loader_of(triple, middle), alternatives={"triple": halve}, budget_s=3)
@@ -442,6 +446,7 @@ class Unspeakable:
         raise ValueError("of mine")
 
 
+@pytest.mark.slow
 def test_an_op_with_a_broken_repr_has_its_types_name():
     """Nothing measured is lost for it."""
     found = quick(loader_of(Unspeakable(), halve))
@@ -477,6 +482,7 @@ def test_an_only_op_may_return_anything():
     assert "The pipeline has one op, masked" in str(orders)
 
 
+@pytest.mark.slow
 def test_an_order_that_raises_is_kept_with_its_reason():
     """An op of PIL's alone cannot come after the conversion."""
     orders = quick(loader_of(Contrast(), v2.PILToTensor(), dataset=Smooth), budget_s=3)
@@ -487,6 +493,7 @@ def test_an_order_that_raises_is_kept_with_its_reason():
     assert "PILToTensor → Contrast" == row["order"]
 
 
+@pytest.mark.slow
 def test_an_order_that_draws_in_another_order_is_told():
     """A seed gives other samples than before, whatever the statistics say."""
     orders = quick(loader_of(v2.RandomHorizontalFlip(), v2.RandomCrop(24)), budget_s=3)
@@ -503,6 +510,7 @@ def test_an_op_with_a_state_is_told():
     assert not orders.trials["recommended"].any()
 
 
+@pytest.mark.slow
 def test_the_pipeline_of_a_subset_is_found():
     """It is applied to a copy of the subset and of what is inside."""
     loader = DataLoader(Subset(Tensors(v2.Compose([triple, middle])), range(8)), batch_size=4)
@@ -524,6 +532,7 @@ def test_an_exception_of_the_datasets_passes_unchanged():
         quick(DataLoader(Broken(halve), batch_size=2))
 
 
+@pytest.mark.slow
 def test_an_op_may_be_called_as_something_else():
     """The kind of a part says what it is: an op by the name of `decode` is an op."""
 
@@ -536,6 +545,7 @@ def test_an_op_may_be_called_as_something_else():
     assert ["fetch", "transform", "transform", "collate"] == [part.kind for part in parts]
 
 
+@pytest.mark.slow
 def test_a_candidate_that_fails_is_noted(monkeypatch):
     """The others are tried, and the result is there."""
 
@@ -562,6 +572,7 @@ def test_a_budget_that_is_over_at_once_still_gives_an_answer():
     assert orders.best is None
 
 
+@pytest.mark.slow
 def test_a_dataset_that_reads_its_files_can_decode_otherwise(tmp_path):
     """Torchvision's folder holds the function that makes an image of a path: another is tried."""
     for index in range(12):

@@ -58,6 +58,7 @@ workers = pytest.mark.parametrize("workers", [0, 2])
 
 
 class TestWorkersThatFail:
+    @pytest.mark.slow
     @verbs
     def test_one_that_hangs_under_a_timeout(self, verb, impatient):
         """Torch's own RuntimeError, with a note of where the worker is; the run until then."""
@@ -391,6 +392,7 @@ class TestLoaders:
         assert used.error is None
         assert len(used.batches) == used.run.all_steps.height >= 12
 
+    @pytest.mark.slow
     @verbs
     def test_shorter_than_its_workers(self, verb):
         """Workers that get nothing to do have no part in the run."""
@@ -400,6 +402,7 @@ class TestLoaders:
         assert {0} == set(used.run.all_spans["worker"])
         assert not any("left no log" in note for note in used.run.notes)
 
+    @pytest.mark.slow
     @verbs
     def test_a_stream_shorter_than_its_workers(self, verb):
         """Most of the workers end at once."""
@@ -531,6 +534,7 @@ class TestBlocks:
             assert 5 == run.all_steps.height
             assert 6 in [one.all_steps.height for one in (watch.run, *watch.run.others)]
 
+    @pytest.mark.slow
     def test_a_background_thread_that_iterates_another_loader(self):
         """`record` neither measures it nor ends its workers; a block for all measures it."""
         seen, stop = [], threading.Event()
@@ -600,6 +604,7 @@ class TestBlocks:
         assert second.run.all_spans.is_empty()
         assert any("lived already" in note for note in second.run.notes)
 
+    @pytest.mark.slow
     @every_verb
     def test_those_who_look_after_garbage_themselves(self, verb):
         """`gc.disable` and `gc.freeze` stay what they were."""

@@ -123,6 +123,7 @@ def check(kind: str, workers: int, number: int, *, given: bool, **how: Any) -> N
 
 
 class TestInstrumented:
+    @pytest.mark.slow
     @FEW
     @given(
         st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 1000), st.booleans(),
@@ -183,6 +184,7 @@ class TestInstrumented:
 
 
 class TestRecord:
+    @pytest.mark.slow
     @FEW
     @given(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000))
     def test_leaves_no_trace_in_the_generators(self, kind, workers, number):

@@ -65,6 +65,7 @@ def iterate(loader, steps, folder):
     return Loop(watch.run, np.array(times_ns), max(sizes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "respawned"])
 def test_the_logs_stay_small_and_cover_the_whole_recording(
     steps_of, tmp_path, monkeypatch, persistent

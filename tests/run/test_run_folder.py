@@ -84,6 +84,7 @@ class TestOneProcess:
 
 
 class TestRanks:
+    @pytest.mark.slow
     def test_agree_without_a_word(self, here):
         """The ranks of a launch take one folder, however long after each other they ask."""
         environment = {**os.environ, "PYTHONPATH": SOURCE}

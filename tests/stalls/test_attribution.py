@@ -297,6 +297,7 @@ class TestExactSums:
     )
     rows = st.lists(st.tuples(*[st.none() | moments] * 6, st.booleans()), min_size=0, max_size=4)
 
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(rows, some_spans, some_spans, st.lists(st.tuples(moments, moments), max_size=5))
     def test_parts_add_up_to_the_stall(self, rows, spans, side_spans, windows):

@@ -37,6 +37,7 @@ def test_finds_what_was_planted(plant):
     assert [] == list(wrong_parts(plant, find(plant)))
 
 
+@pytest.mark.slow
 def test_notices_what_is_not_found():
     """A loop in which nothing of what is expected was planted fails for each of it."""
     plant = Plant("no such loop", slow_step, ("fetch",), pattern=("slow_worker",))

@@ -229,6 +229,7 @@ class TestALoaderThatIsNoDataLoader:
 
         assert batches == watch.run.all_steps.height == 16
 
+    @pytest.mark.slow
     def test_its_workers_are_sampled(self):
         """Stacks come from the processes that make the batches."""
         assert 1 == ss.flame(OwnsFake(), seconds=0.2).circumstances.num_workers

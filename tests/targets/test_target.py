@@ -452,6 +452,7 @@ class TestFactories:
         assert sys.path[0] == "theirs"
         sys.path.remove("theirs")
 
+    @pytest.mark.slow
     def test_the_demo_can_be_named(self):
         """The demo's loaders are targets by name."""
         assert target("stallscope.demo:case_b_loader").name == "stallscope.demo:case_b_loader"

@@ -62,6 +62,7 @@ class TestFolder:
 
 
 class TestShards:
+    @pytest.mark.slow
     def test_a_member_is_left_out_and_named(self, folder, tmp_path):
         """By shard and member; a shard that ends early gives what came before."""
         whole, cut = tmp_path / "whole.tar", tmp_path / "cut.tar"

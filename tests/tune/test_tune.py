@@ -63,6 +63,7 @@ def of_workers(tuning, many: int) -> dict:
 class TestDirection:
     """What is predicted before anything else is measured."""
 
+    @pytest.mark.slow
     def test_without_workers_it_is_told_up(self):
         """Samples that wait: each worker more gives as much again."""
         given = [{"num_workers": 1}, {"num_workers": 4}]
@@ -119,6 +120,7 @@ class TestHeedsTheUser:
         assert before[1].equal(after[1])
         assert before[2:] == after[2:]
 
+    @pytest.mark.slow
     def test_a_setting_that_raises_is_a_row_with_its_reason(self):
         """Only the user's own loader may stop it."""
         found = ss.tune(
@@ -130,6 +132,7 @@ class TestHeedsTheUser:
         assert "no worker may have this file" in row["reason"]
         assert found.best["trial"] == 0
 
+    @pytest.mark.slow
     def test_workers_that_cannot_be_started_are_a_reason_too(self):
         """Spawn has to pickle what fork does not."""
         mine = DataLoader(Samples(), 4, collate_fn=lambda samples: torch.stack(samples) + 0)
@@ -163,6 +166,7 @@ class TestHeedsTheUser:
         assert found.settings()["num_workers"].unique().to_list() == [0]
         assert "none was tried" in str(found)
 
+    @pytest.mark.slow
     def test_an_exception_of_the_users_passes_with_what_is_known(self):
         """Of the loader as it is, in the middle of the measurement."""
 

@@ -239,6 +239,7 @@ class TestPanel:
         assert before != panel.children[1].value
         assert DIAGNOSES["three findings"].plot("ladder").title in panel.children[1].value
 
+    @pytest.mark.slow
     def test_begins_with_a_picture_that_says_more_than_the_verdict(self):
         """The findings are the page over it; without a run there is nothing else."""
         begins = {name: DIAGNOSES[name].panel().children[0].children[0].value for name in DIAGNOSES}

@@ -232,6 +232,7 @@ class TestTimelinePanel:
 
         assert (4, 42, 3) == (slider.min, slider.max, len(seen))
 
+    @pytest.mark.slow
     def test_keeps_the_step_when_more_are_shown(self):
         """As far as there are so many after it."""
         panel = STALLING["stalls"].panel("timeline")
@@ -269,6 +270,7 @@ class TestTimelinePanel:
 
         assert panel.still.title.startswith("Step 0: the training loop stalls")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", STALLING)
     def test_has_every_text_in_a_place_of_its_own(self, name):
         """The first steps and the last, few and many."""
@@ -281,6 +283,7 @@ class TestTimelinePanel:
 
 
 class TestStall:
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", STALLING)
     def test_is_drawn_with_every_text_in_a_place_of_its_own(self, name):
         """No text leaves the sheet, and none lies on another: the first, the longest, the last."""

@@ -96,6 +96,7 @@ def test_only_its_own_script_may_run(page):
     assert "unsafe-inline" not in re.search(r"script-src[^;]*", page)[0]
 
 
+@pytest.mark.slow
 def test_every_name_is_only_text(hostile):
     """A name that is markup makes no element, in the page and in the flamegraph's data."""
     page = report.page(hostile)
