@@ -41,9 +41,9 @@ LAYERS = {
         "cv2 line_profiler numpy polars psutil PIL torch torchvision tqdm typing_extensions:types",
     ),
     "diagnose": (
-        "diagnose compare tune",
+        "diagnose compare tune storage",
         "words hooks loops run verbs",
-        "numpy polars psutil torch tqdm",
+        "numpy polars psutil torch tqdm PIL",
     ),
     "charts": ("charts", "words run verbs diagnose", "numpy polars matplotlib PIL"),
     "views": (

@@ -8,10 +8,21 @@ import pytest
 import stallscope
 
 NAMES = [
-    *("Comparison", "Diagnosis", "Experiments", "Flame", "Ladder", "Lines", "Orders", "Run"),
-    *("StallscopeError", "Target", "Tuning"),
-    *("compare", "diagnose", "experiments", "flame", "instrumented", "ladder", "lines", "load"),
-    *("orders", "record", "simulated_step", "stage", "target", "tune"),
+    *("Comparison", "Diagnosis", "Experiments", "Flame", "Ladder", "Layouts", "Lines"),
+    *("Orders", "Run"),
+    *("StallscopeError", "Storage", "Target", "Tuning"),
+    *(
+        "compare",
+        "diagnose",
+        "experiments",
+        "flame",
+        "instrumented",
+        "ladder",
+        "layouts",
+        "lines",
+        "load",
+    ),
+    *("orders", "record", "simulated_step", "stage", "storage", "target", "tune"),
 ]
 
 

@@ -21,6 +21,8 @@ BUILT = {
     "orders": ("orders", "orders_not_measured"),
     "lines": ("lines", "lines_without_source"),
     "experiments": ("experiments", "experiments_of_nothing"),
+    "storage": ("storage", "storage_warm", "storage_of_nothing"),
+    "layouts": ("layouts", "layouts_of_nothing"),
     "tuning": ("tuning", "tuning_as_it_is", "tuning_not_measured"),
     "diagnosis": ("diagnosis", "diagnosis_healthy", "diagnosis_inconclusive"),
 }

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from stallscope.orders.result import Orders
     from stallscope.run.record import instrumented, record
     from stallscope.run.result import Run
+    from stallscope.storage.layout_result import Layouts
+    from stallscope.storage.layouts import layouts
+    from stallscope.storage.result import Storage
+    from stallscope.storage.storage import storage
     from stallscope.targets.target import Target, simulated_step, target
     from stallscope.tune.result import Tuning
     from stallscope.tune.tune import tune
@@ -52,10 +56,12 @@ _HOMES = {
     "Experiments": "stallscope.experiments.result",
     "Flame": "stallscope.flame.result",
     "Ladder": "stallscope.ladder.result",
+    "Layouts": "stallscope.storage.layout_result",
     "Lines": "stallscope.lines.result",
     "Orders": "stallscope.orders.result",
     "Run": "stallscope.run.result",
     "StallscopeError": "stallscope.errors",
+    "Storage": "stallscope.storage.result",
     "Target": "stallscope.targets.target",
     "Tuning": "stallscope.tune.result",
     "compare": "stallscope.compare.compare",
@@ -64,12 +70,14 @@ _HOMES = {
     "flame": "stallscope.flame.flame",
     "instrumented": "stallscope.run.record",
     "ladder": "stallscope.ladder.ladder",
+    "layouts": "stallscope.storage.layouts",
     "lines": "stallscope.lines.lines",
     "load": "stallscope.load",
     "orders": "stallscope.orders.orders",
     "record": "stallscope.run.record",
     "simulated_step": "stallscope.targets.target",
     "stage": "stallscope.hooks.training_step",
+    "storage": "stallscope.storage.storage",
     "target": "stallscope.targets.target",
     "tune": "stallscope.tune.tune",
 }
@@ -80,10 +88,12 @@ __all__ = [
     "Experiments",
     "Flame",
     "Ladder",
+    "Layouts",
     "Lines",
     "Orders",
     "Run",
     "StallscopeError",
+    "Storage",
     "Target",
     "Tuning",
     "compare",
@@ -92,12 +102,14 @@ __all__ = [
     "flame",
     "instrumented",
     "ladder",
+    "layouts",
     "lines",
     "load",
     "orders",
     "record",
     "simulated_step",
     "stage",
+    "storage",
     "target",
     "tune",
 ]

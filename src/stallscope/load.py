@@ -41,8 +41,8 @@ def load(path: str | Path) -> Any:
         path: the folder that `save` wrote, or the one that holds `rank0`, `rank1` and so on.
 
     Returns:
-        A `Run`, `Ladder`, `Flame`, `Orders`, `Lines`, `Experiments` or `Diagnosis`, as it was
-        saved. The pipeline itself is not saved with its orders: they can be looked at, not applied.
+        A `Run`, a `Diagnosis` or whatever else was saved, as it was. The pipeline itself is not
+        saved with its orders: they can be looked at, not applied.
 
     Raises:
         RunFormatError: no result there, a damaged one, or one of another schema version.

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
     Schema = dict[str, PolarsDataType]
 
-KINDS: Final = ("run", "ladder", "flame", "orders", "lines", "experiments", "diagnosis", "tuning")
+KINDS: Final = (
+    *("run", "ladder", "flame", "orders", "lines", "experiments", "diagnosis", "tuning"),
+    *("storage", "layouts"),
+)
 """Everything that can be saved; each is the class of that name in the package."""
 
 _LARGEST: Final = 1 << 53

@@ -25,7 +25,7 @@ _NOT_RUN = f"""() => {_CURRENT}.content.model.sharedModel.cells.map(cell => cell
     .length"""
 _ANSWERS = ", ".join(
     f".stallscope-{name}"
-    for name in ("diagnosis", "run", "ladder", "lines", "experiments", "tuning")
+    for name in ("diagnosis", "run", "ladder", "lines", "experiments", "tuning", "storage")
 )
 _PICTURES = ".jp-OutputArea-output img, .jp-OutputArea-output svg, .jp-OutputArea-output canvas"
 

@@ -67,6 +67,23 @@ def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
     )
 
 
+def test_storage_and_layouts_of_the_data(lab):
+    """Run All works twice in a row, in both themes: what the disk gives, and other layouts."""
+    lab.open("08_where_the_data_lies.ipynb")
+
+    for theme, called in THEMES.items():
+        lab.theme(called)
+        assert lab.run_all() == []
+
+        layouts = lab.page.locator(".stallscope-layouts").first
+        assert "samples/s" in lab.answer().inner_text()
+        assert "samples/s" in layouts.inner_text()
+        lab.shot(f"08_where_the_data_lies-{theme}-answer", lab.answer())
+        lab.shot(f"08_where_the_data_lies-{theme}-layouts", layouts)
+        for number, picture in enumerate(lab.pictures()):
+            lab.shot(f"08_where_the_data_lies-{theme}-picture-{number}", picture)
+
+
 def test_a_watched_training_and_its_comparison(lab):
     """Run All works twice in a row, in both themes; one training is compared with another."""
     lab.open("09_watch_and_compare.ipynb")

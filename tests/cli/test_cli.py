@@ -14,6 +14,7 @@ import pytest
 from support import trace_format
 from support.build_diagnosis import DECODE, HEALTHY, UNKNOWN, a_diagnosis
 from support.build_notebook import NAME, install
+from support.build_storage import a_storage, some_layouts
 from support.build_tuning import a_full_tuning
 from support.virtual_loop import a_loop
 from typer.testing import CliRunner
@@ -22,11 +23,24 @@ import stallscope
 from stallscope import cli, files
 from stallscope.cli import measure, output
 from stallscope.diagnose import diagnose as diagnose_module
+from stallscope.storage import layouts as layouts_module
+from stallscope.storage import storage as storage_module
 from stallscope.tune import tune as tune_module
 
 COMMANDS = (
-    *("compare", "diagnose", "flame", "lab", "lines", "notebooks", "orders", "record", "run"),
-    *("show", "trace", "tune"),
+    *(
+        "compare",
+        "diagnose",
+        "flame",
+        "lab",
+        "layouts",
+        "lines",
+        "notebooks",
+        "orders",
+        "record",
+        "run",
+    ),
+    *("show", "storage", "trace", "tune"),
 )
 SOURCE = Path(stallscope.__file__).parents[1]
 LOADERS = '''
@@ -264,6 +278,60 @@ class TestTune:
         assert (4, "recommended") == (found["best"]["num_workers"], found["best"]["status"])
         assert len(found["settings"]) == a_full_tuning().trials.height
         assert "DataLoader(..., num_workers=4)" == found["code"]
+
+
+class TestStorage:
+    @pytest.fixture(autouse=True)
+    def asked(self, monkeypatch):
+        """What was asked for; the measuring is tested elsewhere."""
+        asked = {}
+
+        def measure(target, **named):
+            asked.update(named, target=target)
+            return a_storage()
+
+        monkeypatch.setattr(storage_module, "storage", measure)
+        return asked
+
+    def test_prints_the_answer(self, here, asked):
+        """With the step that is simulated."""
+        options = ["--step", "0.1", "--budget", "9"]
+        result = CliRunner().invoke(cli.app, ["storage", "mine:good", *options])
+
+        assert "what the step asks for" in result.stdout
+        assert (9, 0.1) == (asked["budget_s"], asked["target"].simulated_step_s)
+
+    def test_prints_json(self, here):
+        """The answer, and every way of reading; names left out where that is asked for."""
+        plain, redacted = (
+            CliRunner().invoke(cli.app, ["storage", "mine:good", "--json", *more]).stdout
+            for more in ([], ["--redact"])
+        )
+
+        assert a_storage().table().height == len(json.loads(plain)["reads"])
+        assert "/mnt/photos" in plain
+        assert "/mnt/photos" not in redacted
+
+
+class TestLayouts:
+    def test_prints_the_answer(self, here, monkeypatch):
+        """With what was asked for; as JSON too."""
+        asked = {}
+
+        def compare(target, **named):
+            asked.update(named, target=target)
+            return some_layouts()
+
+        monkeypatch.setattr(layouts_module, "layouts", compare)
+        options = ["layouts", "mine:good", "--samples", "99", "--folder", "/data"]
+        plain = CliRunner().invoke(cli.app, options).stdout
+        found = json.loads(CliRunner().invoke(cli.app, [*options, "--json"]).stdout)
+
+        assert (99, Path("/data"), 120.0) == tuple(
+            asked[name] for name in ("samples", "folder", "budget_s")
+        )
+        assert found["answer"] in plain.replace("\n", " ")
+        assert some_layouts().table().height == len(found["layouts"])
 
 
 class TestDiagnose:

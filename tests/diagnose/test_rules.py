@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import polars as pl
 import pytest
-from support.build_facts import COPIES, known
+from support.build_facts import COPIES, IDLE, WAITS_IN_FETCH, known
+from support.build_storage import a_storage
 
 from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.exposure import CROWDED
@@ -300,6 +301,22 @@ class TestStarts:
 
 
 class TestReading:
+    @pytest.mark.parametrize(
+        ("latency_s", "code"),
+        [({1: 0.002, 8: 0.0025}, "latency"), ({1: 0.0002, 8: 0.0007}, "bandwidth")],
+    )
+    def test_a_measured_device_tells_requests_from_bytes(self, latency_s, code):
+        """Whether a first epoch's samples come as fast as its bytes do, whatever workers share."""
+        setup = {"storage": a_storage(latency_s)}
+        for alone_s in (None, 0.01):
+            waits = known(work=WAITS_IN_FETCH, use=IDLE, setup=setup, alone_waiting_s=alone_s)
+
+            found = judge(waits)[0]
+
+            assert f"storage-{code}" == found.code
+            assert 8 == found.evidence["storage_cold_readers"]
+            assert 1 < found.evidence["storage_spare_factor"]
+
     def test_own_code_that_waits_longer_beside_others_is_no_full_storage(self):
         """Where nothing was seen to read, no bytes per second are the limit."""
         work = {("getitem", "getitem"): (0.9, 0.6), ("Blur", "transform"): 0.1}

@@ -19,6 +19,7 @@ from support.build_ladder import RUNGS, a_ladder
 from support.build_lines import some_lines
 from support.build_orders import PlannedBench, some_orders
 from support.build_run import a_run, resources_of, steps_of
+from support.build_storage import a_storage, no_layouts, no_storage, some_layouts, warm_storage
 from support.build_tuning import HERE, NOW, a_full_tuning, a_tuning
 from support.virtual_loop import a_loop, together
 
@@ -124,6 +125,11 @@ BUILT: dict[str, Callable[[], Any]] = {
     "tuning": a_full_tuning,
     "tuning_as_it_is": lambda: a_tuning({NOW: [200, 201, 199], HERE: [90, 91, 89]}),
     "tuning_not_measured": a_tuning,
+    "storage": a_storage,
+    "storage_warm": warm_storage,
+    "storage_of_nothing": no_storage,
+    "layouts": some_layouts,
+    "layouts_of_nothing": no_layouts,
     "lines": some_lines,
     "lines_without_source": lambda: some_lines(why_not="it is written in C"),
     "experiments": lambda: some_experiments(notes=("put back after the measurement: ResNet",)),
@@ -145,6 +151,8 @@ EACH_KIND = (
     "experiments",
     "diagnosis",
     "tuning",
+    "storage",
+    "layouts",
 )
 """Of these, one of a class."""
 

@@ -26,6 +26,8 @@ PARTS = {
     "orders.counts": lambda: built("orders").counts,
     "tuning.circumstances": lambda: built("tuning").circumstances,
     "tuning.setting": lambda: built("tuning").setting(0),
+    "storage.circumstances": lambda: built("storage").circumstances,
+    "layouts.circumstances": lambda: built("layouts").circumstances,
     "lines.circumstances": lambda: built("lines").circumstances,
     "lines.cost": lambda: built("lines").cost(),
     "experiments.circumstances": lambda: built("experiments").circumstances,

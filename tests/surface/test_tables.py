@@ -17,6 +17,8 @@ METHODS = {
     "difference": {"table"},
     "orders": {"table"},
     "tuning": {"table", "settings"},
+    "storage": {"table"},
+    "layouts": {"table"},
     "lines": {"table"},
     "experiments": {"table", "copies"},
     "diagnosis": {"table"},

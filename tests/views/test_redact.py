@@ -15,6 +15,7 @@ from support.build_experiments import some_experiments
 from support.build_flame import SHARES, STAGES, a_flame
 from support.build_lines import some_lines
 from support.build_orders import PlannedBench, some_orders
+from support.build_storage import a_storage, some_layouts
 from support.build_tuning import BROKEN, a_tuning
 from surface.built import built
 
@@ -99,6 +100,10 @@ def planted():
             name=MODULE_TARGET,
             machine=machine,
         )
+        storage = a_storage(name=MODULE_TARGET, machine=machine, notes=SENTENCES)
+        places = storage.places.with_columns(path=pl.lit(FOLDER), device=pl.lit(f"{HOST}:{FOLDER}"))
+        layouts = some_layouts(name=MODULE_TARGET, machine=machine, notes=SENTENCES)
+        why_not = layouts.written.with_columns(why_not=pl.lit(SENTENCES[2]))
         yield {
             "run": replace(run, others=(run,)),
             "flame": flame,
@@ -108,6 +113,8 @@ def planted():
             "experiments": replace(tried, waits=waits, trials=trials_of_step),
             "orders": replace(orders, trials=trials, ops=ops, notes=SENTENCES),
             "tuning": tuning,
+            "layouts": replace(layouts, written=why_not),
+            "storage": replace(storage, places=places),
         }
 
 

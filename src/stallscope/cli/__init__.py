@@ -12,7 +12,18 @@ from typing import Annotated
 import typer
 
 from stallscope.cli.files import compare, lab, notebooks, show, trace
-from stallscope.cli.measure import Script, diagnose, flame, lines, orders, record, run, tune
+from stallscope.cli.measure import (
+    Script,
+    diagnose,
+    flame,
+    layouts,
+    lines,
+    orders,
+    record,
+    run,
+    storage,
+    tune,
+)
 from stallscope.cli.output import print_result, report_errors
 
 app = typer.Typer(
@@ -69,6 +80,8 @@ def _stallscope(
       stallscope lines train:make_loader   which lines of your dataset and transforms take it
       stallscope orders train:make_loader  the fastest order of transforms with the same data
       stallscope tune train:make_loader    how many workers, and what else to set
+      stallscope storage ~/photos          what the disk gives, cold and warm
+      stallscope layouts ~/photos          the same data as tar shards, LMDB, smaller images
       stallscope run train.py --epochs 1   what your script's loop waits for
       stallscope compare before after      what changed from one such run to the next
       stallscope flame 4711                what the workers of a training that runs are doing
@@ -80,10 +93,12 @@ app.command()(diagnose)
 app.command()(flame)
 app.command()(lab)
 app.command()(notebooks)
+app.command()(layouts)
 app.command()(record)
 app.command()(lines)
 app.command()(orders)
 app.command(context_settings={"allow_interspersed_args": False})(run)
 app.command()(show)
+app.command()(storage)
 app.command()(trace)
 app.command()(tune)

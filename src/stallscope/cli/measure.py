@@ -1,4 +1,4 @@
-"""Commands that measure: `record`, `lines`, `run`, `diagnose`, `tune`, `orders`, `flame`."""
+"""Commands that measure: `record`, `diagnose`, `tune`, `storage` and their like."""
 
 from __future__ import annotations
 
@@ -318,6 +318,79 @@ def tune(
         with kept_until_then("tuning", keep):
             found = search(_target(target, step), budget_s=budget)
         keep(found)
+
+
+def storage(
+    target: Target,
+    *,
+    step: Step = None,
+    budget: Budget = 60.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of text, for programs.")
+    ] = False,
+    redact: Annotated[bool, typer.Option("--redact", help=REDACT)] = False,
+) -> None:
+    """Measure what the storage under a loader's files gives, beside what the loader asks for.
+
+    Only reads. For cold readings the kernel is asked to let the pieces go that are read next.
+
+    \b
+    Examples:
+      stallscope storage ~/photos --step 0.1
+      stallscope storage train:make_loader_and_step --json
+    """  # noqa: D301
+    with report_errors():
+        from stallscope.storage.storage import storage as measure
+
+        _let_import(target)
+        found = measure(_target(target, step), budget_s=budget)
+        found = found.redacted() if redact else found
+        if as_json:
+            from stallscope.views import storage as view
+
+            print_result(view.as_json(found))
+        else:
+            print_result(found)
+
+
+def layouts(  # noqa: PLR0913 - the command's options
+    target: Target,
+    *,
+    step: Step = None,
+    samples: Annotated[
+        int, typer.Option(metavar="N", min=16, help="Samples that are written, at most.")
+    ] = 512,
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the temporary folder is made: the data's disk."),
+    ] = None,
+    budget: Budget = 120.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of text, for programs.")
+    ] = False,
+    redact: Annotated[bool, typer.Option("--redact", help=REDACT)] = False,
+) -> None:
+    """Compare the data as files, tar shards, LMDB, Arrow, HDF5 and zip, and images made smaller.
+
+    Some samples are written into a temporary folder, and read by each layout's own library.
+
+    \b
+    Examples:
+      stallscope layouts ~/photos --step 0.1
+      stallscope layouts train:make_loader_and_step --samples 2000 --folder /data
+    """  # noqa: D301
+    with report_errors():
+        from stallscope.storage.layouts import layouts as compare
+
+        _let_import(target)
+        found = compare(_target(target, step), samples=samples, budget_s=budget, folder=folder)
+        found = found.redacted() if redact else found
+        if as_json:
+            from stallscope.views import layouts as view
+
+            print_result(view.as_json(found))
+        else:
+            print_result(found)
 
 
 def orders(

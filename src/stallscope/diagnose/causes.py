@@ -47,7 +47,7 @@ STORAGE_LATENCY: Final = Cause(
     "storage-latency",
     "Reading waits for storage, not for the CPU: {what}",
     "read in larger pieces (tar shards), from nearer storage or from a cache, or wait for several "
-    "at once with more workers; 02_fetch_vs_transform",
+    "at once with more workers; 08_where_the_data_lies",
     kind="fetch",
 )
 WAITS_UNSEEN: Final = STORAGE_LATENCY._replace(
@@ -65,7 +65,7 @@ STORAGE_BANDWIDTH: Final = Cause(
     "storage-bandwidth",
     "Storage gives no more bytes per second: {what}",
     "read fewer bytes: smaller or better compressed files, a local copy or a cache; more workers "
-    "do not help; 02_fetch_vs_transform",
+    "do not help; 08_where_the_data_lies",
     kind="fetch",
 )
 DECODE: Final = Cause(

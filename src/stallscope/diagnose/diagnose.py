@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from stallscope.flame.result import Flame
     from stallscope.ladder.result import Ladder
     from stallscope.run.result import Run
+    from stallscope.storage.result import Storage
     from stallscope.targets.target import Target
 
 
@@ -110,6 +111,7 @@ def diagnose(
     *,
     device: Any = None,
     budget_s: float = 60.0,
+    storage: Storage | None = None,
 ) -> Diagnosis:
     """Say why a training loop waits for data, or that it does not, with the numbers behind it.
 
@@ -126,6 +128,8 @@ def diagnose(
         device: where batches are moved before `step`; the target's by default.
         budget_s: it is over after this time, seconds, and the batch that is under way then. It
             stops earlier where the answer is clear.
+        storage: what `ss.storage` measured of the same loader, as evidence: whether reading waits
+            for requests or for bytes, and what a first epoch can have.
 
     Raises:
         ArgumentError: `budget_s` is no number that can be used, or a step is given with a run.
@@ -140,9 +144,10 @@ def diagnose(
     if (run := recorded_run(target)) is not None:
         if step is not None or device is not None:
             raise ArgumentError("a recorded run has its own step and device: leave them out")
-        return diagnose_run(run)
+        return diagnose_run(run, storage)
     require_single_rank()
-    examination = Examination(targets.target(target, step=step, device=device), began_s, allowed_s)
+    found = targets.target(target, step=step, device=device)
+    examination = Examination(found, began_s, allowed_s, storage)
     with within(allowed_s):
         try:
             examination.run()
@@ -160,13 +165,16 @@ class Examination:
         target: what the user points at.
         began_s: when the budget began (`perf_counter`).
         budget_s: seconds.
+        storage: what was measured of the storage.
     """
 
-    def __init__(self, target: Target, began_s: float, budget_s: float) -> None:
+    def __init__(
+        self, target: Target, began_s: float, budget_s: float, storage: Storage | None = None
+    ) -> None:
         self._target = target
         self._began_s = began_s
         self._budget_s = budget_s
-        self._setup = setup_of(target)
+        self._setup = replace(setup_of(target), storage=storage)
         self._facts: Facts | None = None
         self._findings: tuple[Finding, ...] = ()  # the verdict first
         self._run: Run | None = None

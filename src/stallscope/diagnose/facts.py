@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from stallscope.ladder.result import Ladder
     from stallscope.loops.cached_values import BatchBytes
     from stallscope.run.result import Run
+    from stallscope.storage.result import Storage
 
 
 _LEAST_OWN: Final = 0.1
@@ -96,6 +97,8 @@ class Setup:
     sampler: str = ""
     """Where the user's own sampler draws, or a wrapper makes batches of the loader's, as
     `class.method (file:line)`; empty for torch's."""
+    storage: Storage | None = None
+    """What the storage under the loader's files gives; None where that was not measured."""
 
 
 class ThreadTimes(NamedTuple):

@@ -29,6 +29,7 @@ from stallscope.units import count, printable, seconds, share
 
 if TYPE_CHECKING:
     from stallscope.diagnose.result import Finding
+    from stallscope.storage.result import Storage
 
 _MOSTLY: Final = 0.8
 """Of the steps, in which the same rank waits longest; and of its stalls, for which others wait."""
@@ -54,9 +55,14 @@ def recorded_run(target: Any) -> Run | None:
     return found
 
 
-def diagnose_run(run: Run) -> Diagnosis:
-    """Say why the loop of a recorded run waited for data, or that it did not."""
-    judged = apart(lambda: _judged(run))
+def diagnose_run(run: Run, storage: Storage | None = None) -> Diagnosis:
+    """Say why the loop of a recorded run waited for data, or that it did not.
+
+    Args:
+        run: what was recorded.
+        storage: what the storage under its files gives, where that was measured.
+    """
+    judged = apart(lambda: _judged(run, storage))
     length_ns = int(run.all_steps["end_ns"].max() or 0)  # type: ignore[arg-type]  # integers
     settings = run.settings
     open_still = "; ".join(judged.missing)
@@ -91,9 +97,9 @@ class _Judged(NamedTuple):
     notes: list[str]
 
 
-def _judged(run: Run) -> _Judged:
+def _judged(run: Run, storage: Storage | None) -> _Judged:
     """Judge each rank, and take the one that waits longest."""
-    setup = _setup(run)
+    setup = replace(_setup(run), storage=storage)
     ranks = _ranks(run)
     each = {rank: _stall_share(one) for rank, one in ranks.items()}
     slowest = max(each, key=lambda rank: each[rank])

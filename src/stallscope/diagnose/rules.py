@@ -238,8 +238,23 @@ def storage(facts: Facts) -> Finding | None:
         | {
             "read_bytes_per_s": rate,
             "disk_busy_share": facts.use.disk_busy_share,
+            **_given(facts),
         },
     )
+
+
+def _given(facts: Facts) -> dict[str, float | None]:
+    """What a measurement of the storage adds to the evidence."""
+    known = facts.setup.storage
+    best = known.best if known else None
+    if known is None or best is None:
+        return {}
+    return {
+        "storage_cold_samples_per_s": best["requests_per_s"],
+        "storage_cold_readers": best["readers"],
+        "storage_spare_factor": known.spare,
+        "page_cache_share": known.circumstances.resident_share,
+    }
 
 
 def is_unseen(facts: Facts) -> bool:
@@ -266,7 +281,14 @@ def _unseen(facts: Facts, waits: float) -> Finding:
 
 
 def _is_full(facts: Facts) -> bool:
-    """Whether it is the number of bytes that takes the time, or a device that is busy."""
+    """Whether it is the number of bytes that takes the time, or a device that is busy.
+
+    A measurement of the device tells more than workers do: those that take turns at one that
+    answers requests one by one share it, too, and it has bytes to spare.
+    """
+    known = facts.setup.storage
+    if known is not None and known.is_full is not None:
+        return known.is_full
     busy = (facts.use.disk_busy_share or 0.0) >= SATURATED
     return facts.is_shared is True or (busy and facts.is_shared is not False)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import io
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -75,6 +76,7 @@ def _transforming(prefix: str, module: str, names: str) -> list[LibraryCall]:
 CALLS: Final = (
     LibraryCall("PIL.Image", "open", FETCH, "image"),
     *_calls(FETCH, "builtins", "open(path)"),
+    *_calls(FETCH, "io", "open(path)"),  # the same one, as pathlib calls it
     *_calls(FETCH, "pathlib", "Path.read_bytes(path) Path.read_text(path)"),
     *_calls(FETCH, "PIL.JpegImagePlugin", "JpegImageFile.load_read"),
     *_calls(FETCH, "PIL.PngImagePlugin", "PngImageFile.load_read"),
@@ -211,7 +213,7 @@ class Libraries:
         if original is None:
             return True  # this version of the library has no such call
         hook = self._hook_of(call, original)
-        if owner_name or is_space or module is builtins:
+        if owner_name or is_space or module in (builtins, io):
             with contextlib.suppress(Exception):  # a class that its library keeps from changing
                 self._patches.put(owner, name, hook)
         else:

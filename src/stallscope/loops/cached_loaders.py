@@ -216,7 +216,7 @@ def _numbers(value: Any) -> list[int]:
     return [leaf.call for leaf in leaves(value) if isinstance(leaf, DeferredResult)]
 
 
-class _InPlaceOf:
+class InPlaceOf:
     """Stands in for the user's dataset: a `worker_init_fn` finds its attributes here."""
 
     def __init__(self, dataset: Any) -> None:
@@ -228,7 +228,7 @@ class _InPlaceOf:
         return getattr(self._dataset, name)
 
 
-class Capturing(_InPlaceOf):
+class Capturing(InPlaceOf):
     """Gives each sample twice: finished, and before its transforms (None where it has no cut)."""
 
     def __init__(self, dataset: Any) -> None:
@@ -251,7 +251,7 @@ def packed(samples: Any) -> bytes:
     return pickle.dumps(compact(samples), pickle.HIGHEST_PROTOCOL)
 
 
-class Cached(_InPlaceOf):
+class Cached(InPlaceOf):
     """A map-style dataset that makes its samples out of what is in memory, by their number."""
 
     def __init__(self, dataset: Any, kept: list[Any], make: Callable[[Any], Any]) -> None:
@@ -266,7 +266,7 @@ class Cached(_InPlaceOf):
         return self._make(self._kept[number])
 
 
-class CachedStream(_InPlaceOf, IterableDataset[Any]):
+class CachedStream(InPlaceOf, IterableDataset[Any]):
     """A stream of finished samples without an end; each worker begins at another place."""
 
     def __init__(self, dataset: Any, samples: list[Any]) -> None:

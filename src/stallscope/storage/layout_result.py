@@ -1,0 +1,281 @@
+"""The same samples in other layouts, as a value: what each gives, and which one to use, if any.
+
+A gain is that of a pair of passes next to each other, over the files as they are, in the same order
+and state. What the loop gets of it is bounded by its step: a loader that keeps up is not improved
+by a faster one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import numpy as np
+import polars as pl
+
+from stallscope.result import LoopConditions, SavedResult
+from stallscope.stats import INTERVAL, Rates, paired_factor
+from stallscope.storage.reads import COLD, WARM
+from stallscope.store import Contents, StoredTable
+from stallscope.units import count, duration, seconds, size, times
+
+if TYPE_CHECKING:
+    from stallscope.store import Schema
+
+
+PASSES: Schema = {
+    "layout": pl.Int32,
+    "order": pl.String,
+    "state": pl.String,
+    "round": pl.Int32,
+    "samples": pl.Int64,
+    "took_s": pl.Float64,
+}
+"""One row a pass over samples of a layout, in order or shuffled, cold or warm: how many samples
+came after the first batch of each worker, in which time."""
+
+WRITTEN: Schema = {
+    "layout": pl.Int32,
+    "kind": pl.String,
+    "resized": pl.Boolean,
+    "bytes": pl.Int64,
+    "convert_s": pl.Float64,
+    "random_access": pl.Boolean,
+    "shuffle_share": pl.Float64,
+    "why_not": pl.String,
+}
+"""One row a layout; 0 is the files as they are. Bytes of the sample; seconds to convert the whole
+dataset (extrapolated from the sample, on this disk, by one process); whether any sample can be
+asked for; how far a shuffle of the whole dataset is from its order (1: uniform); and why it was not
+measured."""
+
+LAYOUTS: Schema = {
+    "kind": pl.String,
+    "resized": pl.Boolean,
+    "order": pl.String,
+    "state": pl.String,
+    "samples_per_s": pl.Float64,
+    "samples_low_per_s": pl.Float64,
+    "samples_high_per_s": pl.Float64,
+    "gain": pl.Float64,
+    "gain_low": pl.Float64,
+    "gain_high": pl.Float64,
+    "loop_gain": pl.Float64,
+    "bytes": pl.Int64,
+    "convert_s": pl.Float64,
+    "random_access": pl.Boolean,
+    "shuffle_share": pl.Float64,
+    "rounds": pl.Int32,
+    "why_not": pl.String,
+    "layout": pl.Int32,
+}
+"""One row a layout, order and state: samples a second through the loader's own workers, how many
+times as many as from the files as they are, and how many times as many the loop would get of that,
+which has its step to do (predicted)."""
+
+IN_ORDER, SHUFFLED = "in order", "shuffled"
+WORTH: Final = 1.05
+"""A layout that gives the loop less is not recommended."""
+
+
+@dataclass(frozen=True)
+class LayoutConditions(LoopConditions):
+    """What was measured, and on what."""
+
+    samples: int = 0
+    """Of the dataset that were written."""
+    dataset_samples: int = 0
+    """That the dataset has."""
+    sample_bytes: float | None = None
+    """Of a sample's files."""
+    wanted_per_s: float | None = None
+    """Samples a second that the step would use if it never waited; None without a step."""
+    image_pixels: int | None = None
+    """Short side of images that were stored smaller; None: there are none."""
+    image_quality: int = 0
+    """Of their JPEG."""
+    pixel_difference: float | None = None
+    """What that costs beside images that were made as small and not compressed again: mean
+    difference of pixels, as a share (0 to 1) of white."""
+    budget_s: float = 0.0
+    """What was allowed, seconds."""
+    took_s: float = 0.0
+    """What was used."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layouts(SavedResult):
+    """The same data as files, in containers and at the size that is used, read in turn."""
+
+    _view: ClassVar[str] = "stallscope.views.layouts"
+    _contents: ClassVar = Contents(
+        kind="layouts",
+        noun="comparison of layouts",
+        tables=(
+            StoredTable("passes", PASSES, PASSES.keys()),
+            StoredTable("written", WRITTEN, {"layout", "kind", "resized", "why_not"}),
+        ),
+        values={"circumstances": LayoutConditions, "notes": tuple[str, ...]},
+    )
+
+    passes: pl.DataFrame
+    """Columns of `PASSES`."""
+    written: pl.DataFrame
+    """Columns of `WRITTEN`."""
+    circumstances: LayoutConditions = field(default_factory=LayoutConditions)
+    """What was measured, and on what."""
+    notes: tuple[str, ...] = ()
+    """What was left out or has to be known, in sentences."""
+
+    @cached_property
+    def _rows(self) -> list[dict[str, Any]]:
+        passes: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = {}
+        for one in self.passes.to_dicts():
+            key = (one["layout"], one["order"], one["state"])
+            passes.setdefault(key, {})[one["round"]] = one
+        rows = []
+        for told in self.written.to_dicts():
+            mine = {key[1:]: found for key, found in passes.items() if key[0] == told["layout"]}
+            for (order, state), found in mine.items() or {(None, None): {}}.items():
+                base = passes.get((0, order, state), {})
+                rows.append({**told, "order": order, "state": state, **self._rates(found, base)})
+        return rows
+
+    def _rates(self, found: dict[int, Any], base: dict[int, Any]) -> dict[str, Any]:
+        """Samples a second, and how many times those of the files."""
+        if not found:
+            return {"rounds": 0}
+        rates = Rates([np.array([[one["samples"], one["took_s"]]]) for one in found.values()])
+        low, high = rates.interval()
+        row: dict[str, Any] = {"samples_per_s": rates.rate, "rounds": len(found)}
+        row |= {"samples_low_per_s": low, "samples_high_per_s": high}
+        both = [(base[at], found[at]) for at in found if at in base]
+        if not both or found is base:
+            return row
+        each = [[one["took_s"] / one["samples"] for one in pair] for pair in both]
+        gain, gain_low, gain_high = paired_factor(*zip(*each, strict=True))
+        row |= {"gain": gain, "gain_low": gain_low, "gain_high": gain_high}
+        wanted = self.circumstances.wanted_per_s or inf
+        now = 1 / float(np.median([mine for mine, _ in each]))
+        return row | {"loop_gain": min(gain * now, wanted) / min(now, wanted)}
+
+    @cached_property
+    def _table(self) -> pl.DataFrame:
+        rows = sorted(self._rows, key=_order)
+        return pl.DataFrame(
+            [[row.get(name) for name in LAYOUTS] for row in rows], LAYOUTS, orient="row"
+        )
+
+    def table(self) -> pl.DataFrame:
+        """One row a layout, order and state; columns of `LAYOUTS`."""
+        return self._table
+
+    @property
+    def state(self) -> str:
+        """What a first epoch meets: cold, or warm where nothing could be read cold."""
+        return COLD if COLD in set(self.passes["state"]) else WARM
+
+    @property
+    def files(self) -> dict[str, Any] | None:
+        """The files as they are, shuffled: a row; None: not measured."""
+        return next(iter(self._of(0)), None)
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The layout that gives the loop most for sure, a row of the table; None: none does."""
+        rows = [row for row in self._of() if row["layout"] and row.get("loop_gain")]
+        sure = [row for row in rows if row["loop_gain"] >= WORTH and (row["gain_low"] or 0.0) > 1.0]
+        same = [row for row in sure if not row["resized"]]
+        most, of_same = (
+            max(those, key=lambda row: row["loop_gain"], default=None) for those in (sure, same)
+        )
+        # Other data is worth it only where the same data is clearly not as good
+        is_near = of_same and most and of_same["loop_gain"] * WORTH >= most["loop_gain"]
+        return of_same if is_near else most
+
+    def _of(self, layout: int | None = None) -> list[dict[str, Any]]:
+        """The rows that a training would meet: shuffled, in the state of a first epoch."""
+        return [
+            row
+            for row in self._rows
+            if row["order"] == SHUFFLED
+            and row["state"] == self.state
+            and layout in (None, row["layout"])
+        ]
+
+
+def _order(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["state"] != COLD, row["order"] != SHUFFLED, -(row.get("samples_per_s") or 0.0)
+
+
+def name_of(row: dict[str, Any], pixels: int | None = None) -> str:
+    """A layout in words."""
+    smaller = f" at {pixels} pixels" if pixels else ", smaller"
+    return f"{row['kind']}{smaller if row['resized'] else ''}"
+
+
+def sentence(layouts: Layouts) -> str:
+    """Which layout to use, and what the loop would get; or to leave it."""
+    files, best, told = layouts.files, layouts.best, layouts.circumstances
+    if files is None:
+        return f"No layout was compared: {_why_not(layouts)}"
+    rate, wanted = files["samples_per_s"], told.wanted_per_s
+    if wanted and rate >= wanted:
+        return (
+            f"Leave the files as they are: {layouts.state} and shuffled they give {rate:,.0f} "
+            f"samples/s, {times(rate / wanted)} what the step asks for"
+        )
+    if best is None:
+        others = [row for row in layouts._of() if row["layout"] and row.get("gain")]  # noqa: SLF001 - of a result
+        if not others:
+            return "Leave the files as they are: no other layout was measured"
+        near = max(others, key=lambda row: row["gain"])
+        return (
+            "Leave the files as they are: no layout gives the loop clearly more; nearest: "
+            f"{name_of(near, told.image_pixels)}, {near['gain']:.2f}×{_ends(near)}"
+        )
+    what = name_of(best, told.image_pixels)
+    loop = "the loop" if wanted else "the loader"
+    return (
+        f"As {what}, {loop} gets {best['loop_gain']:.2f}× as many samples {layouts.state} and "
+        f"shuffled (the reading with its transforms: {best['gain']:.2f}×{_ends(best)}); converting "
+        f"takes about {duration(best['convert_s'])}"
+    )
+
+
+def _ends(row: dict[str, Any]) -> str:
+    if row["gain_low"] is None:
+        return ", from a single pass"
+    return f", {INTERVAL} {row['gain_low']:.2f} to {row['gain_high']:.2f}"
+
+
+def _why_not(layouts: Layouts) -> str:
+    return layouts.notes[0] if layouts.notes else "the time was over: allow more of it (budget_s)"
+
+
+def notes_of(layouts: Layouts) -> list[str]:
+    """What a reader has to know, a sentence each."""
+    told, said = layouts.circumstances, []
+    if told.samples:
+        each = size(told.sample_bytes)
+        said.append(
+            f"{count(told.samples, 'sample')} of {told.dataset_samples:,}, {each} each, read by "
+            "their own library through the loader's workers, its decode and transforms behind"
+        )
+    if told.image_pixels:
+        much = "" if told.pixel_difference is None else f" by {told.pixel_difference:.1%}"
+        said.append(
+            f"smaller images: short side {told.image_pixels} pixels, JPEG of quality "
+            f"{told.image_quality}; not the same data: random crops fall elsewhere, and pixels "
+            f"differ{much} of white (mean) beside images made as small without loss"
+        )
+    said.append("times to convert are extrapolated from the sample; gains of the loop predicted")
+    if told.simulated_step_s is not None:
+        said.append(
+            f"the step is simulated: a timer of {seconds(told.simulated_step_s)}, no device"
+        )
+    elif not told.has_step:
+        said.append("no step was given: this is the loader alone, a training may not need more")
+    return [*said, *layouts.notes, f"{seconds(told.took_s)} of at most {seconds(told.budget_s)}"]

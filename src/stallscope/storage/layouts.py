@@ -1,0 +1,477 @@
+"""`ss.layouts`: the user's own samples in other layouts, read in turn, their decode behind them.
+
+The files of some samples are kept as the dataset opens them, written into a temporary folder in
+each layout, and read by its library in the loader's own workers; see `storage.serving` for how the
+dataset's own code comes behind. Every pass is made next to one over the files as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import re
+import shutil
+import tempfile
+import time
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from io import BytesIO
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from stallscope.apart import apart
+from stallscope.errors import StallscopeError, UnsupportedError
+from stallscope.files import workspace
+from stallscope.hooks.find_ops import own_attributes
+from stallscope.isolation import isolated
+from stallscope.loops.cached_loaders import check_plain, collates, is_stream
+from stallscope.loops.cached_values import samples_in
+from stallscope.loops.devices import device_of
+from stallscope.loops.timed_loop import TimedLoop, started
+from stallscope.loops.training_loop import ProgressBar, check_budget, check_whole
+from stallscope.loops.watchdog import within
+from stallscope.machine import machine, memory_available_bytes, require_single_rank
+from stallscope.storage.containers import (
+    KINDS,
+    Container,
+    PlainFiles,
+    WebTar,
+    missing,
+    shuffle_share,
+)
+from stallscope.storage.layout_result import (
+    IN_ORDER,
+    PASSES,
+    SHUFFLED,
+    WRITTEN,
+    LayoutConditions,
+    Layouts,
+)
+from stallscope.storage.page_cache import drop, opened, resident_share
+from stallscope.storage.reads import COLD, WARM
+from stallscope.storage.serving import (
+    KeptFiles,
+    RawSample,
+    Served,
+    ServedStream,
+    as_pickle,
+)
+from stallscope.storage.storage import asked, record_briefly
+from stallscope.targets import target as targets
+from stallscope.targets.object_graph import children, walk
+from stallscope.units import count, said_by, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stallscope.targets.target import Target
+
+
+_MEMORY_SHARE: Final = 0.2
+"""Of the memory that is left, for the files of the samples."""
+_ROOM_SHARE: Final = 0.5
+"""Of the disk that is free, for all layouts."""
+_CAPTURE_SHARE: Final = 0.2
+"""Of the budget, at most, for keeping the files."""
+_UNTIL: Final = 0.92
+"""Share of the budget after which no pass begins."""
+_PLANS: Final = 4
+_OTHER_WAYS: Final = ((IN_ORDER, COLD), (SHUFFLED, WARM), (IN_ORDER, WARM))
+_FEWEST: Final = 16
+"""Samples below which nothing is compared."""
+_QUALITY: Final = 90
+"""Of JPEGs that are stored smaller."""
+_IMPORTS: Final = 10
+"""Of a library that there has to be time for, to measure its layout."""
+_USUAL_BUFFER: Final = 1_000
+"""Samples of a shuffle buffer, as webdataset's documentation has it."""
+_COMPARED: Final = 16
+"""Files whose smaller images are compared with the original ones."""
+_WHITE: Final = 255
+_REALLY_COLD: Final = 0.1
+_PIECE_BYTES: Final = 1 << 20
+_SIZED: Final = re.compile(r"resize|crop|rescale", re.IGNORECASE)
+
+
+def layouts(  # noqa: PLR0913 - the public signature
+    target: Any,
+    step: Callable[[Any], object] | None = None,
+    *,
+    device: Any = None,
+    samples: int = 512,
+    budget_s: float = 120.0,
+    folder: str | os.PathLike[str] | None = None,
+) -> Layouts:
+    """Compare the data as files, as tar shards, LMDB, Arrow, HDF5 and zip, and images made smaller.
+
+    Keeps the files of some samples as the dataset opens them, writes them in every layout whose
+    library is installed into a temporary folder, and reads them through the loader's own workers,
+    in order and shuffled, cold and warm, with the dataset's own decode and transforms behind. The
+    folder is gone afterwards; the user's files are only read.
+
+    Args:
+        target: a DataLoader over a dataset with an index whose samples open files of their own, a
+            `Target`, or a string as for `ss.target`.
+        step: uses one batch; the target's by default. Without one nobody knows what a loop needs.
+        device: where batches are moved before `step`; the target's by default.
+        samples: of the dataset, at most, that are written.
+        budget_s: it is over after this time, seconds, and the batch that is under way then.
+        folder: where the temporary folder is made, such as the disk that the data lies on; by
+            default among the system's temporary ones.
+
+    Raises:
+        ArgumentError: `samples` or `budget_s` is no number that can be used.
+        TargetError: the target is nothing that can be iterated.
+        UnsupportedError: there is not one DataLoader with an index in it that torch's own code
+            iterates, or no sample opens a file of its own; more than one rank.
+        WorkspaceError: no temporary folder can be made there.
+        StallscopeError: there is no room for the layouts.
+        NoBatchError: a batch did not come within the budget and a grace.
+    """
+    began_s = time.perf_counter()
+    allowed_s = check_budget(budget_s)
+    check_whole("samples", samples, _FEWEST)
+    require_single_rank()
+    found = targets.target(target, step=step, device=device)
+    check_plain(found, "its samples cannot be made from other files")
+    loader = found.loaders[0]
+    if is_stream(loader):
+        raise UnsupportedError(
+            f"a {type(loader.dataset).__name__} is a stream, which cannot be asked for a sample: "
+            "ss.layouts needs a dataset with an index over files; ss.storage measures any"
+        )
+    search = LayoutSearch(replace(found, loader=loader), samples, began_s, allowed_s)
+    with within(allowed_s), workspace(None if folder is None else Path(folder)) as place:
+        return search.run(place)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """One layout of the samples."""
+
+    container: Container
+    resized: bool
+    bytes: int
+    convert_s: float
+
+
+class LayoutSearch:
+    """One comparison of layouts.
+
+    Args:
+        target: what the user points at, its loader a plain one with an index.
+        samples: to write, at most.
+        began_s: when the budget began (`perf_counter`).
+        budget_s: seconds.
+    """
+
+    def __init__(self, target: Target, samples: int, began_s: float, budget_s: float) -> None:
+        self._target, self._began_s, self._budget_s = target, began_s, budget_s
+        self._most = samples
+        self._dataset_samples = len(target.loader.dataset)  # type: ignore[attr-defined]  # a plain DataLoader
+        self._workers = max(target.num_workers, 1)
+        self._batch_size = target.batch_size or 1
+        self._keys: list[tuple[Any, tuple[str, ...]]] = []
+        self._notes: list[str] = []
+        self._passes: list[tuple[Any, ...]] = []
+        self._layouts: list[_Layout] = []
+        self._why_not: list[tuple[str, str]] = []
+        self._pixels: int | None = None
+        self._difference: float | None = None
+        self._stayed = 0.0
+
+    @property
+    def _left_s(self) -> float:
+        return self._began_s + _UNTIL * self._budget_s - time.perf_counter()
+
+    def run(self, place: Path) -> Layouts:
+        """Keep the files, write them, read them."""
+        run = record_briefly(self._target, self._left_s / 2)
+        wanted_per_s = apart(lambda: asked(run))["wanted_per_s"]
+        if not self._target.num_workers:
+            self._notes.append("your loader has no workers; here it has one")
+        with isolated(replace(self._target, step=None)) as target:
+            loader = target.loader
+            raws = self._captured(loader)
+            self._write_all(loader, place, raws)
+            self._read_all(loader, raws)
+        if self._stayed:
+            self._notes.append(
+                "what was written could not be taken out of the page cache (a temporary folder in "
+                "memory?), so nothing was read cold: give another folder"
+            )
+        return self._result(raws, wanted_per_s)
+
+    # ---- the files of the samples -----------------------------------------------------------
+
+    def _captured(self, loader: Any) -> list[RawSample]:
+        """The files of some samples, in the order of the dataset.
+
+        Raises:
+            UnsupportedError: no sample opens a file of its own.
+        """
+        rng = random.Random(0)  # noqa: S311 - which samples are compared is no secret
+        many = min(self._most, self._dataset_samples)
+        wanted = sorted(rng.sample(range(self._dataset_samples), many))
+        batches = [wanted[at : at + 8] for at in range(0, many, 8)]
+        rng.shuffle(batches)  # where time or room is over, what is kept is still from everywhere
+        made = self._loader(
+            loader, KeptFiles(loader.dataset), batch_sampler=batches, collate_fn=as_pickle
+        )
+        room = _MEMORY_SHARE * memory_available_bytes()
+        until_s = time.perf_counter() + _CAPTURE_SHARE * self._budget_s
+        kept: list[RawSample] = []
+        with started(TimedLoop.of(replace(self._target, loader=made, step=None))) as found:
+            for part in found:
+                raws: list[RawSample] = pickle.loads(part)  # noqa: S301 - our own worker wrote it
+                kept += raws
+                room -= sum(len(blob) for raw in raws for blob in raw.blobs)
+                if room < 0 or (time.perf_counter() > until_s and len(kept) >= _FEWEST):
+                    break
+        if not any(raw.paths for raw in kept):
+            raise UnsupportedError(
+                f"no sample of this {type(loader.dataset).__name__} opens a file of its own: its "
+                "bytes cannot be separated (they are made, mapped, or rows of a file that stays "
+                "open). ss.storage measures what reading them takes"
+            )
+        if any(raw.is_same is False for raw in kept):
+            self._notes.append(
+                "a sample that is made twice is not the same (it draws from a generator that the "
+                "kit does not know, say), so it was not checked that layouts give the same samples"
+            )
+        return sorted((raw for raw in kept if raw.paths), key=lambda raw: raw.index)
+
+    def _loader(self, base: Any, dataset: Any, **named: Any) -> DataLoader[Any]:
+        """A loader with the settings of the user's, over another dataset."""
+        kept = ("worker_init_fn", "prefetch_factor", "multiprocessing_context")
+        settings = {name: getattr(base, name) for name in kept if base.num_workers}
+        settings |= {"collate_fn": base.collate_fn, "num_workers": self._workers, **named}
+        return DataLoader(dataset, **settings)
+
+    # ---- writing ----------------------------------------------------------------------------
+
+    def _write_all(self, loader: Any, place: Path, raws: list[RawSample]) -> None:
+        blobs = [list(raw.blobs) for raw in raws]
+        self._check_room(place, sum(len(blob) for parts in blobs for blob in parts))
+        suffixes = tuple(Path(path).suffix for path in raws[0].paths)
+        self._write(KINDS, place, blobs, suffixes)
+        pixels = _size_used(loader.dataset)
+        began_s = time.perf_counter()
+        smaller = pixels and [[_smaller(blob, pixels) for blob in parts] for parts in blobs]
+        if smaller and any(one != other for one, other in zip(smaller, blobs, strict=True)):
+            self._pixels = pixels
+            took_s = time.perf_counter() - began_s
+            shrunk = [".jpg" if suffix in _LOSSY else suffix for suffix in suffixes]
+            self._write((PlainFiles, WebTar), place, smaller, tuple(shrunk), took_s)
+            pairs = list(zip(chain(*blobs), chain(*smaller), strict=True))[:_COMPARED]
+            found = [one for pair in pairs if (one := _difference(*pair)) is not None]
+            self._difference = sum(found) / len(found) if found else None
+
+    def _check_room(self, place: Path, raw_bytes: int) -> None:
+        """Make sure that there is room for everything before anything is written.
+
+        Raises:
+            StallscopeError: there is not.
+        """
+        needs = int(1.3 * raw_bytes * (len(KINDS) + 2)) + (32 << 20)
+        free = shutil.disk_usage(place).free
+        if needs > _ROOM_SHARE * free:
+            raise StallscopeError(
+                f"the layouts of {count(self._most, 'sample')} need about {size(needs)} in "
+                f"{place.parent}, where {size(free)} is free, half of which may be used: ask for "
+                "fewer samples, or give another folder"
+            )
+
+    def _write(
+        self,
+        kinds: tuple[type[Container], ...],
+        place: Path,
+        blobs: list[list[bytes]],
+        suffixes: tuple[str, ...],
+        before_s: float | None = None,
+    ) -> None:
+        scale = self._dataset_samples / len(blobs)
+        for kind in kinds:
+            why = missing(kind)
+            if not why and self._left_s < _IMPORTS * kind.import_s:
+                why = f"importing {kind.needs} takes too long for this: allow more time (budget_s)"
+            if why:
+                self._why_not += [(kind.name, why)] if before_s is None else []
+                continue
+            container = kind(tempfile.mkdtemp(dir=place), suffixes)
+            try:
+                took_s = container.write(blobs) + (before_s or 0.0)
+            except Exception as error:  # noqa: BLE001 - of a library
+                self._why_not.append((kind.name, _said(error)))
+                continue
+            much = sum(path.stat().st_size for path in container.files())
+            resized = before_s is not None
+            self._layouts.append(_Layout(container, resized, much, took_s * scale))
+
+    # ---- reading ----------------------------------------------------------------------------
+
+    def _read_all(self, loader: Any, raws: list[RawSample]) -> None:
+        """Pass over every layout in every order and state, round by round, forth and back."""
+        numbers = range(len(self._layouts))
+        first = [(number, SHUFFLED, COLD) for number in numbers]
+        rest = [(at, *way) for way in _OTHER_WAYS for at in numbers]
+        # What the answer is made of comes several times before the rest comes once
+        plan = [*first, *first[::-1], *rest, *first, *first[::-1], *rest[::-1]]
+        self._keys = [(raw.index, raw.paths) for raw in raws]
+        many = len(raws)
+        bar = ProgressBar(desc=f"layouts of {self._target.name}", total=100, leave=False, delay=0.5)
+        with closing(bar):
+            for place, way in enumerate(_PLANS * plan):
+                if self._left_s <= 0:
+                    return
+                began_s = time.perf_counter()
+                self._pass(loader, way, place // len(numbers), many)
+                if not place:  # so many that what comes first, and then the rest, fit in
+                    fits = self._left_s / (len(plan) // 2) / (time.perf_counter() - began_s)
+                    fewest = max(3 * self._workers * self._batch_size, _FEWEST)
+                    many = min(max(int(many * fits), fewest), many)
+                bar.update(int(100 * (1 - max(self._left_s, 0) / self._budget_s)) - bar.n)
+
+    def _pass(self, loader: Any, way: tuple[int, str, str], at: int, many: int) -> None:
+        """One pass over so many samples of a layout."""
+        number, order, state = way
+        layout = self._layouts[number]
+        if not self._prepared(layout.container, state):
+            return
+        made = self._reading(loader, layout.container, order, at, many)
+        batches = -(-many // self._batch_size)
+        try:
+            with started(TimedLoop.of(replace(self._target, loader=made, step=None))) as found:
+                ends = [
+                    (time.perf_counter(), samples_in(batch, self._batch_size))
+                    for batch in islice(found, batches)
+                ]
+        except Exception as error:
+            if not number:
+                raise  # the user's own error
+            self._why_not.append((layout.container.name, _said(error)))
+            return
+        if len(ends) > self._workers:
+            took_s = ends[-1][0] - ends[self._workers - 1][0]
+            samples = sum(each for _, each in ends[self._workers :])
+            self._passes.append((number, order, state, at, samples, max(took_s, 1e-9)))
+
+    def _reading(
+        self, loader: Any, container: Container, order: str, at: int, many: int
+    ) -> DataLoader[Any]:
+        """The loader over a layout."""
+        numbers = list(range(len(self._keys)))
+        size = self._batch_size if collates(loader) else None
+        if not container.is_random:
+            buffer = max(len(numbers) // 4, 2) if order == SHUFFLED else 0
+            stream = ServedStream(loader.dataset, container, self._keys, buffer)
+            return self._loader(loader, stream, batch_size=size)
+        if order == SHUFFLED:
+            random.Random(at).shuffle(numbers)  # noqa: S311 - no secret
+        served = Served(loader.dataset, container, self._keys)
+        return self._loader(loader, served, batch_size=size, sampler=numbers[:many])
+
+    def _prepared(self, container: Container, state: str) -> bool:
+        """Whether a container lies in the page cache as it is meant to."""
+        left = []
+        for path in container.files():
+            with opened(str(path)) as descriptor:
+                if state == COLD:
+                    drop(descriptor)
+                else:
+                    while os.read(descriptor, _PIECE_BYTES):
+                        pass
+            left.append(resident_share(str(path)) or 0.0)
+        if state == COLD and max(left) > _REALLY_COLD:
+            self._stayed = max(left)
+            return False
+        return True
+
+    # ---- what is known ----------------------------------------------------------------------
+
+    def _result(self, raws: list[RawSample], wanted_per_s: float | None) -> Layouts:
+        rows: list[tuple[Any, ...]] = [
+            (
+                *(number, one.container.name, one.resized, one.bytes, one.convert_s),
+                one.container.is_random,
+                shuffle_share(type(one.container), self._dataset_samples, _USUAL_BUFFER),
+                "",
+            )
+            for number, one in enumerate(self._layouts)
+        ]
+        known = len(rows)
+        for at, (name, why) in enumerate(dict(self._why_not).items()):
+            rows.append((known + at, name, False, None, None, None, None, why))
+        much = sum(len(blob) for raw in raws for blob in raw.blobs)
+        return Layouts(
+            pl.DataFrame(self._passes, PASSES, orient="row"),
+            pl.DataFrame(rows, WRITTEN, orient="row"),
+            LayoutConditions(
+                name=self._target.name,
+                num_workers=self._target.num_workers,
+                machine=machine(),
+                device=device_of(self._target).name,
+                simulated_step_s=self._target.simulated_step_s,
+                has_step=self._target.step is not None,
+                samples=len(raws),
+                dataset_samples=self._dataset_samples,
+                sample_bytes=much / len(raws),
+                wanted_per_s=wanted_per_s,
+                image_pixels=self._pixels,
+                image_quality=_QUALITY if self._pixels else 0,
+                pixel_difference=self._difference,
+                budget_s=self._budget_s,
+                took_s=time.perf_counter() - self._began_s,
+            ),
+            (*self._target.told(), *self._notes),
+        )
+
+
+def _said(error: Exception) -> str:
+    """What an exception says; torch brings a worker's as text, whose last line it is."""
+    said = str(error).strip().splitlines()[-1:] if "Traceback" in str(error) else []
+    return f"{said[0] if said else f'{type(error).__name__}: {said_by(error)}':.200}"
+
+
+_LOSSY: Final = (".jpg", ".jpeg", ".JPG", ".JPEG")
+
+
+def _size_used(dataset: Any) -> int | None:
+    """The size of the first resize or crop among the transforms, pixels; None: there is none."""
+    for thing in walk(dataset, children):
+        if _SIZED.search(type(thing).__name__):
+            held = own_attributes(thing)
+            found = held.get("size") or (held.get("height"), held.get("width"))
+            sides = [found] if isinstance(found, int) else list(found or ())
+            if sides and all(isinstance(side, int) and side > 0 for side in sides):
+                return max(sides)
+    return None
+
+
+def _difference(blob: bytes, smaller: bytes) -> float | None:
+    """Mean difference of an image's pixels to those of a smaller one; None where it is the same."""
+    if blob == smaller:
+        return None
+    with Image.open(BytesIO(blob)) as one, Image.open(BytesIO(smaller)) as other:
+        exact = one.convert("RGB").resize(other.size, Image.Resampling.LANCZOS)
+        pair = [np.asarray(image, np.float32) for image in (exact, other.convert("RGB"))]
+    return float(np.abs(pair[0] - pair[1]).mean() / _WHITE)
+
+
+def _smaller(blob: bytes, pixels: int) -> bytes:
+    """A JPEG whose short side has so many pixels; the same bytes where it is none, or smaller."""
+    with suppress(Exception), Image.open(BytesIO(blob)) as image:
+        if image.format == "JPEG" and min(image.size) > pixels:
+            scale = pixels / min(image.size)
+            shape = [max(round(side * scale), pixels) for side in image.size]
+            out = BytesIO()
+            image.resize(shape, Image.Resampling.LANCZOS).save(out, "JPEG", quality=_QUALITY)
+            return out.getvalue()
+    return blob

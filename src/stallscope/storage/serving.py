@@ -1,0 +1,231 @@
+"""The user's own dataset behind bytes of ours: its decode and its transforms stay what they are.
+
+While a sample is made, whatever opens one of its files gets that file's bytes instead, which came
+from another layout of the same data. What is replaced are Python's `open` and two readers that open
+files in C. It stands in workers that are started for this alone, and goes with them: nothing is
+ever replaced in the user's own process.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import pickle
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from stat import S_ISREG
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from stallscope.hooks.patches import Patches
+from stallscope.isolation import restore_generators
+from stallscope.loops.cached_loaders import InPlaceOf
+from stallscope.loops.cached_values import same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from stallscope.storage.containers import Container
+
+
+_MOST_BYTES: Final = 64 << 20
+"""A larger file is no single sample's."""
+
+
+@dataclass
+class _Desk:
+    """Which bytes are handed out for which file, in this process."""
+
+    served: dict[str, bytes] = field(default_factory=dict)
+    """By the path that the dataset asks for."""
+    asked: list[str] = field(default_factory=list)
+    """Files that were opened for reading, in order."""
+    stands: bool = False
+
+    def bytes_for(self, path: Any) -> bytes | None:
+        """The bytes of a file; None where it is to be opened as ever."""
+        try:
+            name = os.fsdecode(path)
+        except TypeError:  # the number of an open file
+            return None
+        self.asked.append(name)
+        return self.served.get(name)
+
+    def stand(self) -> None:
+        """Take the place of what opens files; not in a process that is the user's."""
+        if self.stands or get_worker_info() is None:
+            return
+        self.stands = True
+        patches = Patches()  # never undone: the process ends with its loader
+        for module in (builtins, io):
+            patches.put(module, "open", self._open(module.open))
+        functions: dict[int, tuple[Any, Any]] = {}
+        for name, attribute, made in (
+            ("cv2", "imread", _imread),
+            ("torchvision.io.image", "read_file", _read_file),
+        ):
+            original = getattr(sys.modules.get(name), attribute, None)
+            if original is not None:
+                functions[id(original)] = (original, made(self, original))
+        patches.put_everywhere(functions)
+
+    def _open(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def open(file: Any, mode: str = "r", *args: Any, **named: Any) -> Any:  # noqa: A001 - it is one
+            data = None if set(mode) & set("wax+") else self.bytes_for(file)
+            if data is None:
+                return original(file, mode, *args, **named)
+            raw = io.BytesIO(data)
+            if "b" in mode:
+                return raw
+            named.pop("closefd", None)
+            named.pop("buffering", None)
+            return io.TextIOWrapper(raw, *args[1:4], **named)
+
+        return open
+
+
+def _imread(desk: _Desk, original: Callable[..., Any]) -> Callable[..., Any]:
+    def imread(path: Any, *args: Any, **named: Any) -> Any:
+        data = desk.bytes_for(path)
+        if data is None:
+            return original(path, *args, **named)
+        return sys.modules["cv2"].imdecode(np.frombuffer(data, np.uint8), *(args or (1,)), **named)
+
+    return imread
+
+
+def _read_file(desk: _Desk, original: Callable[..., Any]) -> Callable[..., Any]:
+    def read_file(path: Any) -> Any:
+        data = desk.bytes_for(path)
+        return (
+            original(path) if data is None else torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        )
+
+    return read_file
+
+
+_desk: Final = _Desk()
+
+
+@dataclass(frozen=True)
+class RawSample:
+    """The files that one sample is made of."""
+
+    index: Any
+    """As the dataset knows it."""
+    paths: tuple[str, ...]
+    """As the dataset opens them."""
+    blobs: tuple[bytes, ...]
+    """What is in them."""
+    is_same: bool | None = None
+    """Whether the sample made from these bytes is the very same; None: not compared."""
+
+
+class KeptFiles(InPlaceOf):
+    """Gives the files of each sample in place of the sample itself.
+
+    Args:
+        dataset: the user's.
+        compared: so many of the first samples of each worker are made a second time, from the bytes
+            that were kept.
+    """
+
+    def __init__(self, dataset: Any, compared: int = 2) -> None:
+        super().__init__(dataset)
+        self._compared = compared
+
+    def __getitem__(self, index: Any) -> RawSample:
+        _desk.stand()
+        compares = self._compared > 0
+        put_back = list(restore_generators(self._dataset)) if compares else []
+        _desk.served, _desk.asked = {}, []
+        sample = self._dataset[index]
+        paths = tuple(path for path in dict.fromkeys(_desk.asked) if _is_data(path))
+        raw = RawSample(index, paths, tuple(Path(path).read_bytes() for path in paths))
+        if not paths or not compares:
+            return raw
+        self._compared -= 1
+        for put in put_back:
+            put()
+        return replace(raw, is_same=same(sample, _made_of(self._dataset, raw)))
+
+
+def _is_data(path: str) -> bool:
+    """Whether this is a sample's own file: no code, and no container of many samples."""
+    try:
+        about = Path(path).stat()
+    except (OSError, ValueError):
+        return False
+    is_code = path.endswith((".py", ".pyc")) or path.startswith(("/proc/", "/sys/", "/dev/"))
+    return S_ISREG(about.st_mode) and not is_code and about.st_size <= _MOST_BYTES
+
+
+def _made_of(dataset: Any, raw: RawSample) -> Any:
+    """The dataset's own sample, out of these bytes."""
+    _desk.served = dict(zip(raw.paths, raw.blobs, strict=True))
+    try:
+        return dataset[raw.index]
+    finally:
+        _desk.served, _desk.asked = {}, []
+
+
+class Served(InPlaceOf):
+    """The dataset's samples by their number, from a container that can be asked for any.
+
+    Args:
+        dataset: the user's.
+        container: the same data in another layout.
+        keys: of each sample its index and its paths.
+    """
+
+    def __init__(
+        self, dataset: Any, container: Container, keys: list[tuple[Any, tuple[str, ...]]]
+    ) -> None:
+        super().__init__(dataset)
+        self._container, self._keys = container, keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, number: int) -> Any:
+        _desk.stand()
+        index, paths = self._keys[number]
+        blobs = self._container.get(number, len(paths))
+        return _made_of(self._dataset, RawSample(index, paths, tuple(blobs)))
+
+
+class ServedStream(Served, IterableDataset[Any]):
+    """The same from a container that is read from its begin to its end.
+
+    Args:
+        dataset: the user's.
+        container: the same data in another layout.
+        keys: of each sample its index and its paths.
+        buffer: samples of a shuffle buffer; 0: in order.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        container: Container,
+        keys: list[tuple[Any, tuple[str, ...]]],
+        buffer: int,
+    ) -> None:
+        super().__init__(dataset, container, keys)
+        self._buffer = buffer
+
+    def __iter__(self) -> Iterator[Any]:
+        _desk.stand()
+        for number, blobs in self._container.stream(self._buffer):
+            index, paths = self._keys[number]
+            yield _made_of(self._dataset, RawSample(index, paths, tuple(blobs)))
+
+
+def as_pickle(samples: Any) -> bytes:
+    """The samples of a batch in one piece; a collate function."""
+    return pickle.dumps(samples, pickle.HIGHEST_PROTOCOL)

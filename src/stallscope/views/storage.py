@@ -1,0 +1,116 @@
+"""What storage gives in a notebook and a terminal: the answer, ways of reading, where it lies."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from stallscope.files import __version__
+from stallscope.stages import COLOURS
+from stallscope.stats import INTERVAL
+from stallscope.storage.reads import COLD, SAMPLE
+from stallscope.storage.result import notes_of, sentence
+from stallscope.units import count, json_without_controls, printable, seconds, share, size
+from stallscope.views.document import CellBar, Document, Heading, Notes, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stallscope.storage.result import Storage
+
+
+WHOSE: Final = "a measurement of storage"
+KINDS: Final = {
+    "samples": "samples a second by readers, cold and warm, and what the step asks (the default)",
+    "pieces": "bytes a second of small and large pieces, anywhere and in order",
+}
+CHARTS: Final = {kind: ("storage", f"{kind}_figure") for kind in KINDS}
+PANELS: Final = {"storage": "the same, to choose from (the default)"}
+HEADS: Final = (
+    "read",
+    "readers",
+    "state",
+    "one takes",
+    "95th percentile",
+    "a second",
+    INTERVAL,
+    "bytes/s",
+    "in cache",
+)
+_KEY: Final = (
+    "in cache: share of what was asked for that lay in the page cache just before; a cold reading "
+    "that was not cold is left out"
+)
+
+
+def panel(storage: Storage, _kind: str) -> Any:
+    """Give a list to choose a picture from."""
+    from stallscope.charts import storage as charts
+    from stallscope.views.panels import dropdown, pick
+
+    figures = {"samples": charts.samples_figure, "pieces": charts.pieces_figure}
+    return pick(lambda kind: (figures[kind](storage), ""), dropdown("Show", list(figures)))
+
+
+def document(storage: Storage) -> Document:
+    """The answer, every way of reading, and where the files lie."""
+    rows = storage.table().to_dicts()
+    bars = [
+        CellBar(row["bytes_per_s"], COLOURS["fetch" if row["state"] == COLD else "other"])
+        for row in rows
+    ]
+    places = [
+        (
+            printable(f"{row['path']} ({row['device']})", 60),
+            *(row["system"], row["medium"], count(row["files"], "file"), size(row["bytes"])),
+            share(row["resident_share"]),
+        )
+        for row in storage.places.to_dicts()
+    ]
+    return Document(
+        "storage",
+        [
+            Heading(printable(sentence(storage), 400)),
+            Table(HEADS, [cells(row) for row in rows], bars, _KEY),
+            Table(("where", "system", "medium", "looked at", "bytes", "in cache"), places),
+            Notes([printable(note, 600) for note in notes_of(storage)]),
+        ],
+    )
+
+
+def as_json(storage: Storage) -> str:
+    """The answer, the ways of reading and the places, for programs."""
+    values = {
+        "stallscope": __version__,
+        "answer": sentence(storage),
+        "reads": storage.table().to_dicts(),
+        "places": storage.places.to_dicts(),
+        "circumstances": vars(storage.circumstances),
+        "notes": storage.notes,
+    }
+    return json.dumps(json_without_controls(values), indent=2, default=str)
+
+
+def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row of the table in words; `HEADS`."""
+    low, high = row["requests_low_per_s"], row["requests_high_per_s"]
+    return (
+        name_of(row),
+        str(row["readers"]),
+        row["state"],
+        seconds(row["latency_s"]),
+        seconds(row["latency_p95_s"]),
+        f"{row['requests_per_s']:,.0f}",
+        "—" if low is None else f"{low:,.0f} to {high:,.0f}",
+        f"{size(row['bytes_per_s'])}/s",
+        share(row["cached_share"]),
+    )
+
+
+def name_of(row: Mapping[str, Any]) -> str:
+    """A way of reading in words."""
+    length = row["request_bytes"]
+    if row["access"] == SAMPLE:
+        return f"a sample's {size(length)}, anywhere" if length else "a sample's file, whole"
+    where = "anywhere" if row["access"] == "random" else "in order"
+    return f"{size(length)}, {where}"

@@ -1,0 +1,208 @@
+"""Does `ss.storage` find what a device gives, and does it agree with fio?
+
+Planted devices answer after a latency, so many requests at once, and hand bytes over at a bandwidth
+that all share. What a sample takes with one reader and the most samples a second are right within
+15%. Then the kit reads one file on this machine's disk as fio does, each in turn: small pieces
+anywhere and large ones in order, cold and warm. A cold reading of which the page cache held more
+than a tenth is a failure, whatever it says.
+
+    python tests/benchmarks/storage_truth.py
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchkit.command import Option, arguments, met, table
+from torch.utils.data import DataLoader, Dataset
+
+import stallscope as ss
+from stallscope.storage.places import data_files
+from stallscope.storage.reads import (
+    COLD,
+    RANDOM,
+    SAMPLE,
+    SEQUENTIAL,
+    WARM,
+    Medium,
+    make_cold,
+    requests,
+    timed,
+)
+from stallscope.storage.storage import StorageProbe
+from stallscope.units import seconds, size
+
+WITHIN = 0.15
+FILE_BYTES = 100_000
+FILES = 400
+DEVICES = {
+    "5 ms, one at a time": (0.005, 1e9, 1),
+    "10 ms, 4 at once": (0.010, 1e9, 4),
+    "20 ms, as many as come": (0.020, 1e9, 64),
+    "1 ms, 20 MB/s shared": (0.001, 20e6, 64),
+}
+"""Latency (s), bandwidth (bytes/s), requests at once."""
+FIO_BYTES = 256 << 20
+FIO = {(RANDOM, 4096): "randread", (SEQUENTIAL, 1 << 20): "read"}
+
+FIO_IO = {
+    ("randread", COLD): 8 << 20,
+    ("randread", WARM): 256 << 20,
+    ("read", COLD): 256 << 20,
+    ("read", WARM): 4 << 30,
+}
+"""Bytes that fio reads: so many that it takes long beside its start."""
+
+
+class Planted:
+    """A device that is as slow as it says."""
+
+    def __init__(self, latency_s: float, bytes_per_s: float, at_once: int) -> None:
+        self.latency_s, self.bytes_per_s = latency_s, bytes_per_s
+        self.at_once = at_once
+        self._slots, self._wire = threading.Semaphore(at_once), threading.Lock()
+
+    def read(self, file: int, length: int, offset: int) -> bytes:
+        """Answer a request."""
+        with self._slots:
+            time.sleep(self.latency_s)
+            with self._wire:
+                time.sleep(length / self.bytes_per_s)
+                return os.pread(file, length, offset)
+
+    @property
+    def medium(self) -> Medium:
+        """Read as from a disk on which everything is cold."""
+        return Medium(self.read, lambda *_: True, lambda *_: 0)
+
+    def expected(self, readers: int) -> tuple[float, float]:
+        """What a sample takes with one reader, seconds, and samples a second with so many."""
+        one_s = self.latency_s + FILE_BYTES / self.bytes_per_s
+        most = min(readers, self.at_once) / one_s
+        return one_s, min(most, self.bytes_per_s / FILE_BYTES)
+
+
+class Files(Dataset[int]):
+    """A file for each sample."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = sorted(folder.iterdir())
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> int:
+        return len(self.paths[index].read_bytes())
+
+
+def main() -> None:
+    """Measure, and print."""
+    given = arguments(
+        __doc__ or "",
+        budget=Option(30.0, 2.0, "seconds for each planted device"),
+        rounds=Option(5, 1, "readings of each kind beside fio"),
+        folder=Option("", "", "where files are made; a disk, no tmpfs"),
+    )
+    with tempfile.TemporaryDirectory(dir=given.folder or None) as name:
+        folder = Path(name)
+        planted(folder / "files", given.budget)
+        beside_fio(folder / "large", given.rounds)
+
+
+def planted(folder: Path, budget_s: float) -> None:
+    """Whether planted devices are found."""
+    folder.mkdir()
+    for number in range(FILES):
+        (folder / f"{number:03}").write_bytes(os.urandom(FILE_BYTES))
+    loader = DataLoader(Files(folder), 8, num_workers=1)
+    target = ss.target(loader, step=ss.simulated_step(0.02))
+    rows, wrong = [], 0
+    for name, device in DEVICES.items():
+        found = Planted(*device)
+        result = StorageProbe(target, time.perf_counter(), budget_s, found.medium).run()
+        cold = result.of(SAMPLE, COLD)
+        if not cold:  # too short a run
+            rows.append((name, *["—"] * 5))
+            continue
+        most = max(cold, key=lambda row: row["requests_per_s"])
+        one_s, rate = cold[0]["latency_s"], most["requests_per_s"]
+        one_real_s, rate_real = found.expected(most["readers"])
+        off = max(abs(one_s / one_real_s - 1), abs(rate / rate_real - 1))
+        wrong += off > WITHIN
+        told = f"{rate:,.0f}/s with {most['readers']}"
+        rows.append(
+            (name, seconds(one_s), seconds(one_real_s), told, f"{rate_real:,.0f}/s", f"{off:.0%}")
+        )
+    print(table(("planted", "a sample", "truth", "samples", "truth", "off"), rows))
+    print(f"within {WITHIN:.0%}: {len(rows) - wrong} of {len(rows)}: {met(not wrong)}\n")
+
+
+def beside_fio(path: Path, rounds: int) -> None:
+    """The kit's figures beside those of fio on the same file, in turn."""
+    fio = shutil.which("fio")
+    with path.open("wb") as file:
+        for _ in range(FIO_BYTES >> 20):
+            file.write(os.urandom(1 << 20))
+        os.fsync(file.fileno())
+    files = data_files([str(path)])
+    rows, really_warm = [], 0
+    for (access, length), mode in FIO.items():
+        for state in (COLD, WARM):
+            ours, theirs = [], []
+            for number in range(rounds):
+                found = _ours(files, access, length, state, number)
+                really_warm += state == COLD and (found.cached_share or 0.0) > 0.1
+                ours.append((found.bytes / found.seconds, median(found.each_s)))
+                if fio:
+                    theirs.append(_fio(fio, path, mode, length, state))
+            mine = [median(column) for column in zip(*ours, strict=True)]
+            other = [median(column) for column in zip(*theirs, strict=True)] or [math.nan] * 2
+            rows.append(
+                (
+                    f"{size(length)} {access}, {state}",
+                    *(f"{size(mine[0])}/s", f"{size(other[0])}/s", f"{mine[0] / other[0]:.2f}"),
+                    *(seconds(mine[1]), seconds(other[1]), f"{mine[1] / other[1]:.2f}"),
+                )
+            )
+    peer = "fio" if fio else "no fio"
+    print(table(("one reader", "bytes", peer, "ratio", "one takes", peer, "ratio"), rows))
+    print(f"cold readings that were warm: {really_warm}: {met(not really_warm)}")
+    if really_warm:
+        sys.exit(1)
+
+
+def _ours(files: Any, access: str, length: int, state: str, number: int) -> Any:
+    medium = Medium()
+    wanted = requests(files, access, length, number)
+    if state == COLD:
+        make_cold(wanted, medium)
+    else:
+        timed(wanted, 1, 20.0, medium)
+    return timed(wanted, 1, 20.0, medium, ahead=access != RANDOM)
+
+
+def _fio(fio: str, path: Path, mode: str, length: int, state: str) -> tuple[float, float]:
+    """Bytes a second, and the median of what one request takes, seconds."""
+    asked = [f"--rw={mode}", f"--bs={length}", f"--filename={path}", "--name=one", "--readonly"]
+    asked += ["--ioengine=psync", "--output-format=json", f"--size={FIO_BYTES}"]
+    asked += [f"--invalidate={int(state == COLD)}", f"--io_size={FIO_IO[mode, state]}"]
+    if state == WARM:
+        path.read_bytes()
+    out = subprocess.run([fio, *asked], check=True, capture_output=True, text=True).stdout
+    found = json.loads(out)["jobs"][0]["read"]
+    return float(found["bw_bytes"]), found["clat_ns"]["percentile"]["50.000000"] / 1e9
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""`ss.layouts`: every layout gives the same samples, and the answer names what a loop would get."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support.build_storage import no_layouts, some_layouts
+from support.loaders import Noise, NoiseStream
+from torch.utils.data import DataLoader, Dataset
+
+import stallscope as ss
+from stallscope.loops.cached_values import same
+from stallscope.storage import layouts as layouts_module
+from stallscope.storage.containers import KINDS, missing, shuffle_share
+from stallscope.storage.layout_result import sentence
+from stallscope.storage.reads import COLD
+from stallscope.storage.serving import KeptFiles, Served, ServedStream
+
+PIXELS = 96
+BLOBS = [[bytes([number]) * (number * 700 + 1), b"two"] for number in range(20)]
+
+
+class ResizeIt:
+    """A resize of the user's, by its name."""
+
+    def __init__(self, size) -> None:
+        self.size = size
+
+    def __call__(self, image):
+        image = image.resize((self.size, self.size))
+        return torch.from_numpy(np.asarray(image, np.float32)) + torch.rand(1)
+
+
+class Photos(Dataset):
+    """An image and its text, in files of their own; the transform draws at random."""
+
+    def __init__(self, folder, opener=Image.open) -> None:
+        self.folder, self.opener, self.shrink = Path(folder), opener, ResizeIt(32)
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index):
+        with self.opener(self.folder / f"{index:02}.jpg") as image:
+            pixels = self.shrink(image)
+        return pixels, (self.folder / f"{index:02}.txt").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def photos():
+    """A folder of forty small images with texts."""
+    with tempfile.TemporaryDirectory() as name:
+        rng = np.random.default_rng(0)
+        for number in range(40):
+            pixels = rng.integers(0, 255, (PIXELS, PIXELS + number, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(Path(name, f"{number:02}.jpg"))
+            Path(name, f"{number:02}.txt").write_text(f"label {number}", encoding="utf-8")
+        yield Photos(name)
+
+
+def raws_of(dataset, indices):
+    """The files of samples, as a worker keeps them."""
+    loader = DataLoader(KeptFiles(dataset), batch_sampler=[indices], num_workers=1, collate_fn=list)
+    return next(iter(loader))
+
+
+class TestContainers:
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            pytest.param(kind, marks=pytest.mark.slow if kind.name == "Arrow" else ())
+            for kind in KINDS
+        ],
+        ids=lambda kind: kind.name,
+    )
+    def test_gives_back_what_was_written(self, kind, tmp_path):
+        """In any order where it can be asked, and each once where it is read through."""
+        if why := missing(kind):
+            pytest.skip(why)
+        container = kind(str(tmp_path), (".bin", ".txt"))
+        container.write(BLOBS)
+
+        if kind.is_random:
+            assert [BLOBS[at] for at in (3, 0, 19)] == [container.get(at, 2) for at in (3, 0, 19)]
+        for buffer in () if kind.is_random else (0, 5):
+            found = dict(container.stream(buffer))
+            assert dict(enumerate(BLOBS)) == found
+        assert sum(len(blob) for parts in BLOBS for blob in parts) <= sum(
+            path.stat().st_size for path in container.files()
+        )
+
+    def test_how_far_a_shuffle_is_from_uniform(self):
+        """A buffer as large as the data is uniform; a small one over few shards is not."""
+        tar = next(kind for kind in KINDS if not kind.is_random)
+
+        found = [shuffle_share(tar, 8_000, buffer) for buffer in (8_000, 1_000, 1)]
+
+        assert 0.95 < found[0] <= 1.0
+        assert found == sorted(found, reverse=True)
+        assert 1.0 == shuffle_share(KINDS[0], 8_000, 0)
+
+
+class TestServing:
+    def test_keeps_every_file_that_a_sample_opens(self, photos):
+        """And a sample that is made of these bytes is the very same."""
+        raws = raws_of(photos, [7, 3])
+
+        for raw, index in zip(raws, (7, 3), strict=True):
+            assert [f"{index:02}.jpg", f"{index:02}.txt"] == [Path(one).name for one in raw.paths]
+            assert [Path(one).read_bytes() for one in raw.paths] == list(raw.blobs)
+            assert raw.is_same is True
+
+    def test_other_bytes_come_out_of_the_users_own_code(self, photos, tmp_path):
+        """Its decode and its transforms work on what the container holds."""
+        raws = raws_of(photos, [1, 2])
+        swapped = [list(raws[1].blobs), list(raws[0].blobs)]
+        container = KINDS[0](str(tmp_path))
+        container.write(swapped)
+        keys = [(raw.index, raw.paths) for raw in raws]
+
+        loader = DataLoader(Served(photos, container, keys), batch_size=None, num_workers=1)
+
+        assert ["label 2", "label 1"] == [text for _, text in loader]
+
+    def test_streams_give_each_sample_once(self, photos, tmp_path):
+        """Whoever of several workers has its shard."""
+        pytest.importorskip("webdataset")
+        raws = raws_of(photos, list(range(20)))
+        container = next(kind for kind in KINDS if not kind.is_random)(
+            str(tmp_path), (".jpg", ".txt")
+        )
+        container.write([list(raw.blobs) for raw in raws])
+        stream = ServedStream(photos, container, [(raw.index, raw.paths) for raw in raws], 4)
+
+        found = [text for _, text in DataLoader(stream, batch_size=None, num_workers=2)]
+
+        assert sorted(f"label {number}" for number in range(20)) == sorted(found)
+
+    def test_nothing_is_replaced_in_this_process(self, photos, tmp_path):
+        """The user's own `open` is theirs."""
+        before = open
+        container = KINDS[0](str(tmp_path))
+        container.write([[b"other"]])
+
+        served = Served(photos, container, [(0, ("x",))])
+
+        assert "label 0" == served[0][1]
+        assert open is before
+
+
+def compared(dataset, budget_s=8.0, **named):
+    """What `ss.layouts` says, with a step that is a timer."""
+    loader = DataLoader(dataset, 4, num_workers=1, shuffle=True)
+    return ss.layouts(loader, ss.simulated_step(0.0005), budget_s=budget_s, **named)
+
+
+class TestLayouts:
+    @pytest.mark.slow
+    def test_of_images(self, photos, tmp_path):
+        """Every layout that is installed is read, smaller images too, and nothing is left."""
+        before = torch.get_rng_state()
+
+        found = compared(photos, 12.0, folder=tmp_path)
+
+        table = found.table()
+        kinds = {kind.name for kind in KINDS if not missing(kind) and not kind.import_s}
+        assert kinds == set(table.filter(~table["resized"] & (table["rounds"] > 0))["kind"])
+        assert {"files", "tar shards"} >= set(table.filter(table["resized"])["kind"])
+        assert (40, 32) == (found.circumstances.samples, found.circumstances.image_pixels)
+        assert 0 < found.circumstances.pixel_difference < 1
+        assert all(row["convert_s"] > 0 for row in table.to_dicts() if row["rounds"])
+        assert not list(tmp_path.iterdir())
+        assert same(before, torch.get_rng_state())
+
+    def test_ends_in_time(self, photos, tmp_path):
+        """A budget that is too small for all of them leaves some unmeasured, and nothing behind."""
+        found = compared(photos, 1.5, folder=tmp_path)
+
+        assert found.written.height >= len(KINDS)
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        ("dataset", "words"),
+        [(Noise(), "opens a file of its own"), (NoiseStream(), "is a stream")],
+    )
+    def test_what_has_no_files_is_refused(self, dataset, words):
+        """One sentence says why, and what to ask instead."""
+        loader = DataLoader(dataset, 4)
+
+        with pytest.raises(ss.StallscopeError, match=words):
+            ss.layouts(loader, budget_s=3.0)
+
+    def test_a_full_disk_is_seen_before(self, photos, tmp_path, monkeypatch):
+        """Nothing is written where there is no room for all of it."""
+        monkeypatch.setattr(layouts_module, "_ROOM_SHARE", 1e-9)
+
+        with pytest.raises(ss.StallscopeError, match="ask for fewer samples"):
+            compared(photos, 4.0, folder=tmp_path)
+        assert not list(tmp_path.iterdir())
+
+    def test_samples_and_budget_are_numbers(self, photos):
+        """Said at once."""
+        with pytest.raises(ss.StallscopeError, match="samples=3"):
+            compared(photos, samples=3)
+
+
+class TestAnswer:
+    def test_a_layout_that_helps(self):
+        """What the loop gets is bounded by its step."""
+        found = some_layouts(image_pixels=None)
+
+        assert (found.best["kind"], found.best["resized"]) == ("tar shards", True)
+        assert sentence(found).startswith("As tar shards, smaller, the loop gets 2.52×")
+
+    def test_the_same_data_where_it_is_as_good(self):
+        """Smaller images are other data."""
+        rates = {("files", False): 400.0, ("LMDB", False): 800.0, ("files", True): 810.0}
+
+        assert "As LMDB, the loop gets 1.96×" in sentence(some_layouts(rates))
+
+    def test_a_step_that_is_slower_than_the_files(self):
+        """Storage is then not what the loop waits for."""
+        said = sentence(some_layouts(wanted_per_s=200.0))
+
+        assert said == (
+            "Leave the files as they are: cold and shuffled they give 397 samples/s, 2.0× what "
+            "the step asks for"
+        )
+
+    def test_no_clear_gain(self):
+        """The nearest is named, and not recommended."""
+        found = some_layouts({("files", False): 400.0, ("zip", False): 404.0})
+
+        assert found.best is None
+        assert "no layout gives the loop clearly more; nearest: zip" in sentence(found)
+
+    def test_nothing_was_read(self):
+        """It says so."""
+        assert no_layouts().best is no_layouts().files is None
+        assert "No layout was compared" in sentence(no_layouts())
+        assert COLD not in str(no_layouts()).partition("\n")[0]

@@ -1,0 +1,135 @@
+"""Measurements of storage with planted readings."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stallscope.storage.layout_result import (
+    IN_ORDER,
+    PASSES,
+    SHUFFLED,
+    WRITTEN,
+    LayoutConditions,
+    Layouts,
+)
+from stallscope.storage.places import MEMORY, SOLID
+from stallscope.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM
+from stallscope.storage.result import PLACES, READINGS, Storage, StorageConditions
+
+MACHINE = {"cores": 4, "system": "Linux x86_64", "python": "3.11.7", "torch": "2.15.0"}
+FILE_BYTES = 110_000
+SCATTER = (1.0, 1.06, 0.95, 1.02)
+PLACE = ("/mnt/photos", "nvme0n1p2", "ext4", SOLID, 400, 400 * FILE_BYTES, 0.25)
+
+
+def a_storage(
+    latency_s=None, *, rounds=4, warm_s=0.0002, medium=SOLID, cached=0.0, places=(PLACE,), **told
+) -> Storage:
+    """What a device gives that takes so long for a sample.
+
+    Args:
+        latency_s: of a cold sample, by readers at once; by default one that serves 8 at once.
+        rounds: that were read.
+        warm_s: of a sample that lies in the page cache.
+        medium: on which the files lie.
+        cached: share of the cold readings that lay in the page cache.
+        places: rows of `PLACES`.
+        told: of `Storage`, or of its conditions.
+    """
+    if latency_s is None:
+        latency_s = {1: 0.002, 2: 0.002, 4: 0.002, 8: 0.0025}
+    rows = [
+        row
+        for at in range(rounds)
+        for row in (
+            *(_row((SAMPLE, 0, many, COLD, at), each, cached) for many, each in latency_s.items()),
+            *(_row((SAMPLE, 0, many, WARM, at), warm_s, 1.0) for many in (1, 8) if warm_s),
+            _row((RANDOM, 4096, 1, COLD, at), 0.0001, cached),
+            _row((RANDOM, 4096, 8, COLD, at), 0.0002, cached),
+            _row((SEQUENTIAL, 1 << 20, 1, COLD, at), 0.0006, cached),
+            _row((SEQUENTIAL, 1 << 20, 1, WARM, at), 0.0001, 1.0),
+        )
+    ]
+    about = {"name": "train:loader", "machine": MACHINE, "num_workers": 2, "is_whole": True}
+    about |= {"files": 400, "data_bytes": 400 * FILE_BYTES, "resident_share": 0.25}
+    about |= {"sample_bytes": float(FILE_BYTES), "sample_s": 0.0042, "fetch_s": 0.0002}
+    about |= {"loop_per_s": 320.0, "wanted_per_s": 640.0, "simulated_step_s": 0.05}
+    about |= {"budget_s": 60.0, "took_s": 21.0}
+    kept = {name: told.pop(name) for name in ("notes",) if name in told}
+    places = [(*place[:3], medium, *place[4:]) for place in places]
+    return Storage(
+        pl.DataFrame(rows if rounds else [], READINGS, orient="row"),
+        pl.DataFrame(places, PLACES, orient="row"),
+        StorageConditions(**about | told),
+        **kept,
+    )
+
+
+def _row(way, latency_s, cached):
+    _, request_bytes, readers, _, at = way
+    each_s = latency_s * SCATTER[at % len(SCATTER)]
+    requests = 200
+    return (
+        *(*way, requests),
+        *(requests * (request_bytes or FILE_BYTES), requests * each_s / readers),
+        *(each_s, 1.8 * each_s, cached),
+    )
+
+
+def warm_storage() -> Storage:
+    """Files in memory, of which nothing can be read cold."""
+    return a_storage({}, medium=MEMORY, resident_share=None, notes=("a note",))
+
+
+def no_storage() -> Storage:
+    """A dataset that makes its samples."""
+    nothing = {"files": 0, "data_bytes": 0, "resident_share": None, "sample_bytes": None}
+    return a_storage({}, rounds=0, places=(), **nothing)
+
+
+def some_layouts(rates=None, *, rounds=4, **told) -> Layouts:
+    """Layouts that give so many samples a second.
+
+    Args:
+        rates: shuffled and cold, by layout and whether images are smaller; the files first.
+        rounds: that were read.
+        told: of `Layouts`, or of its conditions.
+    """
+    if rates is None:
+        rates = {("files", False): 400.0, ("tar shards", False): 700.0, ("zip", False): 410.0}
+        rates |= {("files", True): 900.0, ("tar shards", True): 1_600.0}
+    passes = [
+        (number, order, state, at, 240, 240 / (rate * scale) * SCATTER[(at + number) % 4])
+        for at in range(rounds)
+        for number, rate in enumerate(rates.values())
+        for order, state, scale in (
+            (SHUFFLED, COLD, 1.0),
+            (IN_ORDER, COLD, 1.2),
+            (SHUFFLED, WARM, 3.0),
+        )
+    ]
+    written = [
+        (number, kind, smaller, 50_000_000 // (1 + 3 * smaller), 300.0, *_access(kind), "")
+        for number, (kind, smaller) in enumerate(rates)
+    ]
+    written.append((len(rates), "LMDB", False, None, None, None, None, "pip install lmdb"))
+    about = {"name": "train:loader", "machine": MACHINE, "num_workers": 2, "samples": 512}
+    about |= {"dataset_samples": 50_000, "sample_bytes": float(FILE_BYTES), "wanted_per_s": 1_000.0}
+    about |= {"image_pixels": 256, "image_quality": 90, "pixel_difference": 0.04}
+    about |= {"simulated_step_s": 0.05, "budget_s": 120.0, "took_s": 96.0}
+    kept = {name: told.pop(name) for name in ("notes",) if name in told}
+    return Layouts(
+        pl.DataFrame(passes, PASSES, orient="row"),
+        pl.DataFrame(written, WRITTEN, orient="row"),
+        LayoutConditions(**about | told),
+        **kept,
+    )
+
+
+def _access(kind):
+    return (False, 0.31) if kind == "tar shards" else (True, 1.0)
+
+
+def no_layouts() -> Layouts:
+    """A comparison whose time was over before anything was read."""
+    return some_layouts(rounds=0, pixel_difference=None)
