@@ -203,7 +203,7 @@ def shown_by(logger):
 class TestLoggers:
     def test_tensorboard(self, tmp_path):
         """Scalars, the pictures and the verdict, at the steps of the training."""
-        pytest.importorskip("tensorboard", reason="the extra `loggers` is not installed")
+        pytest.importorskip("tensorboard", reason="TensorBoard is large: in no extra")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
         from torch.utils.tensorboard import SummaryWriter
 
@@ -219,12 +219,13 @@ class TestLoggers:
 
     def test_weights_and_biases(self, tmp_path):
         """Offline; the training's own steps stay as they are."""
-        wandb = pytest.importorskip("wandb", reason="Weights & Biases is large: not in any extra")
+        wandb = pytest.importorskip("wandb", reason="Weights & Biases is large: in no extra")
         with wandb.init(dir=tmp_path, mode="offline", project="test") as run:
             shown_by(callbacks.wandb(run))
             assert 0 == run.step
             run.log({"loss": 1.0})
             summary = dict(run.summary)
+        wandb.teardown()  # its own service
 
         assert {*NAMES, "stallscope/verdict", "loss"} <= set(summary)
         pictures = [path.name for path in tmp_path.rglob("*.png")]
@@ -232,9 +233,9 @@ class TestLoggers:
 
     def test_mlflow(self, tmp_path, monkeypatch):
         """A store of files: metrics at their steps, pictures as artifacts, the verdict as a tag."""
-        mlflow = pytest.importorskip("mlflow", reason="MLflow is large: it is in no extra")
+        mlflow = pytest.importorskip("mlflow", reason="MLflow is large: in no extra")
         monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-        mlflow.set_tracking_uri(f"file:{tmp_path}")
+        mlflow.set_tracking_uri(f"file:{tmp_path / 'runs'}")  # a new one has a first experiment
         with mlflow.start_run() as active:
             shown_by(callbacks.mlflow())
 

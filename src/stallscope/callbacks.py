@@ -179,12 +179,13 @@ class Watcher:
         window, self._window = self._window, None
         if window is None:
             return
-        self._tell()  # of the one before, if it is that slow
         try:
             window.close(self._number, draws=isinstance(self._log, Logger))
-            self._ended = window
         except Exception as error:  # noqa: BLE001 - likewise
             self._say(error)
+            return
+        self._tell()  # of the one before, if it is that slow: no time of this one's
+        self._ended = window
 
     def _tell(self) -> None:
         """Log what was seen in the window that has ended."""
