@@ -7,6 +7,7 @@ and on a dark ground. Files that others can open are written here as well: whole
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,8 +16,8 @@ import jinja2
 from markupsafe import Markup
 
 from stallscope.errors import StallscopeError
-from stallscope.files import whole_file
-from stallscope.units import printable
+from stallscope.files import __version__, whole_file
+from stallscope.units import json_without_controls, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 LONGEST: Final = 1000
 """Characters of a sentence; no sentence of ours is as long, but names in it may be."""
 _LONGEST_BAR_PX: Final = 100
+
+
+def as_json(**values: Any) -> str:
+    """An answer and what it is made of, for programs."""
+    told = json_without_controls({"stallscope": __version__, **values})
+    return json.dumps(told, indent=2, default=str)
 
 
 def html(template: str, *parts: Any, **named: Any) -> Markup:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.files import __version__
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.storage.layout_result import name_of, notes_of, sentence
-from stallscope.units import duration, json_without_controls, printable, share, size
+from stallscope.units import duration, printable, share, size
 from stallscope.views.document import CellBar, Document, Heading, Notes, Table
+from stallscope.views.document import as_json as document_json
 
 if TYPE_CHECKING:
     from stallscope.storage.layout_result import Layouts
@@ -75,12 +74,10 @@ def _ends(low: float | None, high: float | None, form: str) -> str:
 
 def as_json(layouts: Layouts) -> str:
     """The answer and every layout, for programs."""
-    values = {
-        "stallscope": __version__,
-        "answer": sentence(layouts),
-        "best": layouts.best,
-        "layouts": layouts.table().to_dicts(),
-        "circumstances": vars(layouts.circumstances),
-        "notes": layouts.notes,
-    }
-    return json.dumps(json_without_controls(values), indent=2, default=str)
+    return document_json(
+        answer=sentence(layouts),
+        best=layouts.best,
+        layouts=layouts.table().to_dicts(),
+        circumstances=vars(layouts.circumstances),
+        notes=layouts.notes,
+    )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.files import __version__
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.storage.reads import COLD, SAMPLE
 from stallscope.storage.result import notes_of, sentence
-from stallscope.units import count, json_without_controls, printable, seconds, share, size
+from stallscope.units import count, printable, seconds, share, size
 from stallscope.views.document import CellBar, Document, Heading, Notes, Table
+from stallscope.views.document import as_json as document_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,15 +79,13 @@ def document(storage: Storage) -> Document:
 
 def as_json(storage: Storage) -> str:
     """The answer, the ways of reading and the places, for programs."""
-    values = {
-        "stallscope": __version__,
-        "answer": sentence(storage),
-        "reads": storage.table().to_dicts(),
-        "places": storage.places.to_dicts(),
-        "circumstances": vars(storage.circumstances),
-        "notes": storage.notes,
-    }
-    return json.dumps(json_without_controls(values), indent=2, default=str)
+    return document_json(
+        answer=sentence(storage),
+        reads=storage.table().to_dicts(),
+        places=storage.places.to_dicts(),
+        circumstances=vars(storage.circumstances),
+        notes=storage.notes,
+    )
 
 
 def cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.files import __version__
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.tune.result import AS_IT_IS, NOT_TRIED, notes_of, rate, sentence, times_text
-from stallscope.units import count, json_without_controls, printable, share, size
+from stallscope.units import count, printable, share, size
 from stallscope.views.document import CellBar, Document, Fold, Heading, Notes, Table
+from stallscope.views.document import as_json as document_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,16 +74,14 @@ def document(tuning: Tuning) -> Document:
 
 def as_json(tuning: Tuning) -> str:
     """The answer and the settings, for programs."""
-    values = {
-        "stallscope": __version__,
-        "answer": sentence(tuning),
-        "best": tuning.best,
-        "code": tuning.code,
-        "settings": tuning.settings().to_dicts(),
-        "circumstances": vars(tuning.circumstances),
-        "notes": tuning.notes,
-    }
-    return json.dumps(json_without_controls(values), indent=2, default=str)
+    return document_json(
+        answer=sentence(tuning),
+        best=tuning.best,
+        code=tuning.code,
+        settings=tuning.settings().to_dicts(),
+        circumstances=vars(tuning.circumstances),
+        notes=tuning.notes,
+    )
 
 
 def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
