@@ -106,6 +106,7 @@ class TestOrder:
         alone = known(
             work={("decode", "decode"): 0.9, ("A", "transform"): 0.1},
             setup={"num_workers": 1, "cores": 8.0},
+            enough_workers=3,
         )
 
         assert "too-few-workers" == judge(alone)[0].code
@@ -120,7 +121,12 @@ class TestOrder:
 
     def test_one_worker_that_only_waits_waits_for_storage(self):
         """Where next to all is waiting for storage, that is what to fix first."""
-        waits = known(work=WAITS_IN_FETCH, use=IDLE, setup={"num_workers": 1, "cores": 8.0})
+        waits = known(
+            work=WAITS_IN_FETCH,
+            use=IDLE,
+            setup={"num_workers": 1, "cores": 8.0},
+            enough_workers=3,
+        )
 
         assert "storage-latency" == judge(waits)[0].code
 

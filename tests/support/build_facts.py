@@ -117,7 +117,7 @@ CASES = {
     "transforms": known(work={(name, "transform"): 0.2 for name in "ABCDE"}),
     "collate": known(work={("collate", "collate"): 0.7, ("Blur", "transform"): 0.3}),
     "sending": known(work=SENDS, load=0.4, use=IDLE),
-    "too-few-workers": known(setup={"num_workers": 1, "cores": 8.0}),
+    "too-few-workers": known(setup={"num_workers": 1, "cores": 8.0}, enough_workers=3),
     "idle-workers": known(setup={"num_workers": 4}, making={"workers": 2}),
     "repeated-work": known(setup={"streams": True}, computed_s=0.38, alone_computed_s=0.2),
     "few-cores": known(use={"worker_cpu": 0.5, "queued_share": 0.5, "worker_cores": 1.0}),

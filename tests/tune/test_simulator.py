@@ -9,7 +9,7 @@ import pytest
 from planted.recipe import Op, Recipe, SlowSamples, loop_s
 
 from stallscope.tune.settings import Setting
-from stallscope.tune.simulator import LoaderCosts, predict, replay, timeline
+from stallscope.tune.simulator import LoaderCosts, enough_workers, predict, replay, timeline
 
 BATCH = 8
 
@@ -131,13 +131,13 @@ class TestPrediction:
         assert predict(made, Setting(3, 2)) == predict(made, Setting(3, 2))
 
     def test_the_interval_is_as_wide_as_batches_differ(self):
-        """Batches that are alike leave nothing open."""
+        """Batches that are alike leave open only what the model itself may be off."""
         draw = np.random.default_rng(1).exponential(0.05, (60, 1))
         even, uneven = (
             predict(costs(wait_s=one), Setting(2, 2)).samples_per_s for one in (0.05, draw)
         )
 
-        assert even.high - even.low < 0.01 * even.value
+        assert even.high - even.low < 0.05 * even.value
         assert uneven.low < 0.95 * uneven.value < 1.05 * uneven.value < uneven.high
 
     def test_stalls_are_what_the_loop_waits(self):
@@ -180,6 +180,20 @@ class TestPrediction:
 
         assert why in outside
         assert bool(why) == bool(outside)
+
+    @pytest.mark.parametrize(
+        ("made", "wanted"),
+        [
+            (costs(compute_s=0.1, use_s=0.04, cores=8.0), 3),
+            (costs(wait_s=0.1, use_s=0.011), 9),
+            (costs(compute_s=0.1, use_s=0.04, cores=2.0), None),
+            (costs(compute_s=0.1, use_s=0.04, cores=8.0, receive_s=0.05), None),
+        ],
+        ids=["computing", "waiting", "too few cores", "receiving"],
+    )
+    def test_so_many_workers_are_enough(self, made, wanted):
+        """The smallest number with which the loop hardly stalls; none where no number does."""
+        assert enough_workers(made, Setting(2, 2)) == wanted
 
     def test_a_stage_may_be_faster(self):
         """Of a kind, or one by its name; `inf` removes it."""

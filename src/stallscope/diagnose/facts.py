@@ -19,6 +19,7 @@ from stallscope.diagnose.exposure import GETITEM_, Exposure, computed_s, exposur
 from stallscope.diagnose.machine_use import MachineUse, queued_shares, use
 from stallscope.diagnose.own_code import OwnCode, lock_share, loop_code, own_code
 from stallscope.diagnose.thresholds import SLOWED
+from stallscope.errors import StallscopeError
 from stallscope.ladder.result import AS_IT_IS, WHOLE
 from stallscope.run.saturation import find_saturated
 from stallscope.run.worker_memory import MemoryGrowth, memory_growth
@@ -40,6 +41,9 @@ from stallscope.stalls.lifecycle import covered_ns
 from stallscope.stalls.loop_time import LoopBreakdown, loop_breakdown
 from stallscope.stalls.thresholds import HARDLY, OTHERS, SLOW_SAMPLE
 from stallscope.stats import stall_interval
+from stallscope.tune.costs import costs_of
+from stallscope.tune.settings import Setting
+from stallscope.tune.simulator import enough_workers
 from stallscope.units import seconds
 
 if TYPE_CHECKING:
@@ -415,6 +419,9 @@ class Facts:
     """None where no batch was seen on its way."""
     use: MachineUse = field(default_factory=MachineUse)
     """What was used of the machine."""
+    enough_workers: int | None = None
+    """With which the loop hardly stalls, replayed from the run; None where these keep up, where
+    they have all cores, or where no number of them does."""
     starts: Starts = field(default_factory=Starts)
     """What starting workers costs."""
     saturated: tuple[dict[str, Any], ...] = ()
@@ -695,7 +702,24 @@ def facts(run: Run, setup: Setup) -> Facts:
         computed_s=computed_s(run),
     )
     parts = exposure(run, used, made.busy_share if made and known.is_behind else None)
-    return replace(known, exposure=parts.computing() if threads_compute else parts)
+    return replace(
+        known,
+        exposure=parts.computing() if threads_compute else parts,
+        enough_workers=_enough_workers(run, known),
+    )
+
+
+def _enough_workers(run: Run, known: Facts) -> int | None:
+    """How many more workers would do, if any; whatever others have of the cores now."""
+    setup = known.setup
+    if not 0 < setup.num_workers < int(setup.cores) or known.free_load <= thresholds.KEEPS_UP:
+        return None
+    now = Setting(setup.num_workers, setup.prefetch_factor, setup.persistent).normal()
+    try:
+        costs = costs_of(run, now, epoch_batches=None, batch_bytes=None, cores=setup.cores)
+    except StallscopeError:
+        return None
+    return enough_workers(replace(costs, cores=setup.cores), now)
 
 
 def with_stacks(known: Facts, flame: Flame) -> Facts:

@@ -17,7 +17,6 @@ import polars as pl
 from stallscope.apart import apart
 from stallscope.diagnose import causes
 from stallscope.diagnose.result import FIXES
-from stallscope.diagnose.rules import wanted_workers
 from stallscope.errors import StallscopeError
 from stallscope.ladder.result import TRANSFORMED
 from stallscope.ladder.rungs import Rungs
@@ -26,10 +25,11 @@ from stallscope.machine import cores_available, memory_available_bytes
 from stallscope.orders.result import Orders
 from stallscope.stages import SAMPLE_KINDS
 from stallscope.tune.costs import costs_of
+from stallscope.tune.race import Trial
 from stallscope.tune.result import smallest, with_gain
 from stallscope.tune.settings import HAS_IN_ORDER, Setting, grid, setting_of
 from stallscope.tune.simulator import predict
-from stallscope.tune.tune import Trial, TuneBench
+from stallscope.tune.tune import TuneBench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -237,8 +237,8 @@ _OWN: Final = ("transform", "other")
 def _settings(now: Setting, facts: Facts, code: str) -> Iterator[Setting]:
     """The settings that a finding advises."""
     ahead = now.prefetch_factor or 0
-    if code == causes.TOO_FEW_WORKERS.code and (wanted := wanted_workers(facts)):
-        yield replace(now, num_workers=wanted).normal()
+    if code == causes.TOO_FEW_WORKERS.code and facts.enough_workers:
+        yield replace(now, num_workers=facts.enough_workers).normal()
     elif code == causes.MAIN_PROCESS.code and not now.num_workers:
         yield replace(now, num_workers=max(int(facts.setup.cores) - 1, 1)).normal()
     elif code == causes.SENDING.code and now.num_workers:

@@ -884,9 +884,7 @@ def too_few(facts: Facts) -> Finding | None:
     own = use.own_cores(setup.num_workers)
     if not setup.num_workers or making is None or own is None or use.worker_cpu is None:
         return None
-    if setup.num_workers >= int(setup.cores) or facts.free_load <= thresholds.KEEPS_UP:
-        return None
-    wanted = wanted_workers(facts)
+    wanted = facts.enough_workers
     if wanted is None:
         return None
     free = max(1 - own / setup.cores, 0.0)
@@ -966,15 +964,6 @@ def few_cores(facts: Facts) -> Finding | None:
             "worker_cores_count": use.worker_cores,
         },
     )
-
-
-def wanted_workers(facts: Facts) -> int | None:
-    """How many workers would keep up; None where the cores would not."""
-    making, setup = facts.making, facts.setup
-    if making is None or not making.use_s or facts.cpu_load > thresholds.FAST_ENOUGH:
-        return None
-    wanted = int(np.ceil(making.batch_s * facts.queue_free / (making.use_s * thresholds.KEEPS_UP)))
-    return wanted if wanted > setup.num_workers else None
 
 
 def slow_worker(facts: Facts) -> Finding | None:

@@ -38,8 +38,6 @@ ONE_OF_MANY: Final = 0.6
 KEEPS_UP: Final = 0.9
 """Workers whose mean time for a batch is below this share of what the step leaves them keep up:
 queues grow without end at 1, and below 0.9 what is left of the stalls is no lack of speed."""
-FAST_ENOUGH: Final = 1.1
-"""More workers would be the answer when the loop then takes no more than this times its step."""
 QUEUES: Final = 0.15
 """Share of a worker's time in which it could run and has no core that is worth a word: with a core
 for each, it is a few per cent."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from stallscope.stalls.thresholds import STALL_S, STALL_SHARE
+from stallscope.stalls.thresholds import HARDLY, STALL_S, STALL_SHARE
 from stallscope.stats import ENDS, t_quantile
 
 if TYPE_CHECKING:
@@ -42,7 +42,15 @@ _FEWEST_STEPS: Final = 50
 _MOST_STEPS: Final = 120
 _FEWEST_DRAWS: Final = 5
 _MOST_DRAWS: Final = 12
+_MOST_TIMES: Final = 8
+"""So many times as many workers are looked at, for a loop that has too few."""
 _SEED: Final = 20_240_229
+_SAME_ERROR: Final = 0.02
+"""How far off what a batch takes may be with as many workers as were recorded ..."""
+_INSIDE_ERROR: Final = 0.1
+"""... with another number of them, within what was recorded ..."""
+_OUTSIDE_ERROR: Final = 0.25
+"""... and beyond: such that `benchmarks/prediction.py` finds 95% of the gains in their interval."""
 _NOTICED: Final = 0.1
 """Share of a batch's time that is waiting, from which on more workers may have to wait longer."""
 
@@ -128,6 +136,12 @@ class Estimate(NamedTuple):
     low: float
     high: float
 
+    def wider(self, down: float, up: float) -> Estimate:
+        """The same with what else may be off: shares of the value, the first one below zero."""
+        low = self.value * math.hypot(1 - self.low / self.value, down)
+        high = self.value * math.hypot(self.high / self.value - 1, up)
+        return Estimate(self.value, max(self.value - low, 0.0), self.value + high)
+
 
 @dataclass(frozen=True)
 class LoopPrediction:
@@ -172,20 +186,50 @@ def predict(costs: LoaderCosts, setting: Setting) -> LoopPrediction:
         costs: what its batches cost.
         setting: how they are loaded.
     """
-    paces = _Paces.of(costs, setting)
-    draws = [_steady(costs, setting, one, paces) for one in _draws(costs, setting)]
+    paces, drawn = _Paces.of(costs, setting), _draws(costs, setting)
+    draws = [_steady(costs, setting, one, paces) for one in drawn]
     periods, stalls, firsts = (np.array(values) for values in zip(*draws, strict=True))
     starts_s = _restart_s(costs, setting, float(firsts.mean()), float(periods.mean()))
     samples = float(costs.samples.mean())
     # A replay may be longer than the recording, and knows no more than that
     widen = math.sqrt(max(_length(costs, setting) / max(len(costs.samples), 1), 1.0))
+    outside = _outside(costs, setting)
+    error = _model_error(costs, setting, outside)
+    off = [_steady(costs, setting, _scaled(drawn[0], by), paces) for by in (1 + error, 1 - error)]
+    slow, fast = (float((periods[0] + starts_s) / (one[0] + starts_s)) - 1 for one in off)
     return LoopPrediction(
-        samples_per_s=_estimate(samples / (periods + starts_s), widen),
+        samples_per_s=_estimate(samples / (periods + starts_s), widen).wider(slow, fast),
         stall_share=_estimate(stalls, widen, most=1.0),
         first_batch_s=float(firsts.mean()),
         memory_bytes=_memory_bytes(costs, setting),
-        outside=_outside(costs, setting),
+        outside=outside,
     )
+
+
+def _model_error(costs: LoaderCosts, setting: Setting, outside: str) -> float:
+    """How far off what a batch is said to take may be, as a share of it."""
+    if setting.num_workers == costs.workers:
+        return _SAME_ERROR
+    return _OUTSIDE_ERROR if outside else _INSIDE_ERROR
+
+
+def _scaled(draw: tuple[list[float], list[float]], by: float) -> tuple[list[float], list[float]]:
+    batch_s, use_s = draw
+    return [by * one for one in batch_s], use_s
+
+
+def enough_workers(costs: LoaderCosts, now: Setting) -> int | None:
+    """The smallest number of more workers with which a loop hardly stalls; None: no number does.
+
+    Args:
+        costs: what its batches cost.
+        now: the setting as it is.
+    """
+    for many in range(now.num_workers + 1, _MOST_TIMES * now.num_workers + 1):
+        found = predict(costs, replace(now, num_workers=many).normal())
+        if found.stall_share.value < HARDLY:
+            return many
+    return None
 
 
 def _length(costs: LoaderCosts, setting: Setting) -> int:

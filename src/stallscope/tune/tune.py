@@ -10,9 +10,7 @@ import math
 import os
 import shutil
 import time
-import warnings
-from contextlib import closing
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,32 +20,31 @@ from stallscope.apart import apart
 from stallscope.diagnose.machine_use import use
 from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.isolation import isolated
-from stallscope.loops.cached_loaders import check_plain, going_on, is_plain, is_stream
+from stallscope.loops.cached_loaders import check_plain, is_plain, is_stream
 from stallscope.loops.cached_values import bytes_of
 from stallscope.loops.devices import device_of
-from stallscope.loops.timed_loop import TimedLoop, started
-from stallscope.loops.training_loop import Enough, Limits, ProgressBar, check_budget
+from stallscope.loops.timed_loop import started
+from stallscope.loops.training_loop import Enough, Limits, check_budget
 from stallscope.loops.watchdog import within
 from stallscope.machine import cores_available, machine, memory_available_bytes, require_single_rank
-from stallscope.orders.benchmark import Benchmark
-from stallscope.orders.result import LAPS, timings_of
+from stallscope.orders.result import LAPS
 from stallscope.run.read_logs import note
 from stallscope.run.record import record_target
-from stallscope.stalls.thresholds import OTHERS
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import epoch_length
 from stallscope.tune.costs import costs_of, recorded_per_s
+from stallscope.tune.race import RecordedLoop, SettingRace, Trial, loop_of
 from stallscope.tune.result import AS_FAST, TRIALS, TuneConditions, Tuning, smallness
-from stallscope.tune.settings import Setting, given_settings, grid, setting_of, with_setting
+from stallscope.tune.settings import Setting, given_settings, grid, setting_of
 from stallscope.tune.simulator import predict
-from stallscope.units import count, size
+from stallscope.units import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from stallscope.run.result import Run
     from stallscope.targets.target import Target
-    from stallscope.tune.simulator import LoaderCosts, LoopPrediction
+    from stallscope.tune.simulator import LoaderCosts
 
 
 _WARMUP: Final = 4
@@ -62,10 +59,6 @@ _RECORD_SHARE: Final = 0.4
 _LATE_SHARE: Final = 0.2
 _UNTIL: Final = 0.97
 """Share of the budget after which no lap ends."""
-_LAP_S: Final = 0.8
-"""The steady state of a lap, where the budget allows it."""
-_LAP_SHARE: Final = 0.02
-"""Of the budget."""
 _MEMORY_SHARE: Final = 0.5
 """Of the memory that is left."""
 _SHARED: Final = "/dev/shm"  # noqa: S108 - where workers put their batches
@@ -77,13 +70,6 @@ _WORTH_A_LOOK: Final = 0.6
 """... but loading without workers is, from this share on."""
 _MANY_THREADS: Final = 4
 """Of a worker: more than those of torch (one makes batches, one sends, one hands out memory)."""
-_TOO_MANY: Final = "This DataLoader will create"
-"""What torch's warning of more workers than cores begins with."""
-_SWEEPS: Final = 2
-"""Forth and back; after each two it is asked who is still in the race."""
-_ROUNDS_AT_MOST: Final = 6
-_OFTEN: Final = 4
-"""Starts of each that should fit into the time."""
 
 
 def tune(  # noqa: PLR0913 - the public signature
@@ -145,25 +131,8 @@ def tune(  # noqa: PLR0913 - the public signature
     return search.result()
 
 
-@dataclass
-class Trial:
-    """A setting that is looked at."""
-
-    setting: Setting
-    change: str
-    prediction: LoopPrediction | None = None
-    failed: str = ""
-    make: Callable[[Any], Any] | None = None
-    """Makes the loader of the one as it is, where that is more than a setting."""
-
-
-@dataclass
-class TuneBench:
-    """What is needed to measure one change more: the target, and what was recorded of it."""
-
-    target: Target
-    run: Run
-    costs: LoaderCosts
+class TuneBench(RecordedLoop):
+    """What is needed to measure one change more."""
 
     def measure(self, trial: Trial, budget_s: float) -> Tuning:
         """Measure a change beside the loader as it is; `change` may be a dictionary of settings.
@@ -225,8 +194,7 @@ class SettingSearch:
         self._batch_bytes: int | None = None
         self._run: Run | None = None
         self._costs: LoaderCosts | None = None
-        self._rows: list[tuple[Any, ...]] = []
-        self._others_share = 0.0
+        self._race: SettingRace | None = None
         self._notes = [*_notes_on(self._now, stream=stream)]
 
     @property
@@ -253,13 +221,9 @@ class SettingSearch:
         self._run = record_target(self._target, limits, _WARMUP)
         with (
             isolated(replace(self._target, step=None)) as target,
-            started(self._loop(target, target.loader)) as batches,
+            started(loop_of(target, target.loader)) as batches,
         ):
             self._batch_bytes = next((bytes_of(one) for one in islice(batches, 1)), None)
-
-    def _loop(self, target: Target, loader: Any) -> TimedLoop:
-        """The loop over a loader, with the threads that the user's own loop has."""
-        return replace(TimedLoop.of(replace(target, loader=loader)), in_one_thread=False)
 
     def know(self, run: Run, costs: LoaderCosts) -> None:
         """Take over what was recorded before."""
@@ -369,129 +333,14 @@ class SettingSearch:
         self.trials.append(Trial(setting, self._now.text(setting)))
         return len(self.trials) - 1
 
-    # ---- measuring --------------------------------------------------------------------------
-
     def measure(self, finalists: list[int]) -> None:
         """Measure settings in turn with the loader as it is, until the best is clear."""
-        steady_s = min(_LAP_S, max(_LAP_SHARE * self._budget_s, 0.1))
-        if not finalists:
+        if self._run is None or self._costs is None or not finalists:
             return
-        bar = ProgressBar(desc=f"tuning {self._target.name}", total=100, leave=False, delay=0.5)
-        deadline_ns = time.perf_counter_ns() + int(max(self._left_s, 0.0) * 1e9)
-        with isolated(self._target) as target, closing(bar), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=_TOO_MANY)  # it is we who ask for them
-            benchmark = Benchmark(
-                self._expected_lap_s(steady_s),
-                steady_s=steady_s,
-                loop_of=lambda loader: self._loop(target, loader),
-            )
-            # Few that are measured often say more than many that are measured once
-            often = int(self._left_s / (_OFTEN * self._expected_lap_s(steady_s))) - 1
-            loaders = self._loaders([0, *finalists[: max(often, 1)]], target.loader)
-            try:
-                for _ in range(_ROUNDS_AT_MOST):
-                    before = len(benchmark.starts_s)
-                    benchmark.run(loaders, deadline_ns, sweeps=_SWEEPS)
-                    self._take(benchmark)
-                    bar.update(int(100 * (1 - max(self._left_s, 0.0) / self._budget_s)) - bar.n)
-                    loaders = self._still_open(loaders)
-                    if len(loaders) < 2 or len(benchmark.starts_s) == before:  # noqa: PLR2004 - a pair
-                        break
-            finally:
-                self._take(benchmark)
-        had = self._cores - (self._costs.cores if self._costs else self._cores)
-        if had > OTHERS * self._cores:
-            self._notes.append(
-                f"other processes had {had:.1f} of {self._cores:g} cores while the loop was "
-                "recorded: predictions leave them to those"
-            )
-        if benchmark.disturbed:
-            self._notes.append(
-                f"beside {count(benchmark.disturbed, 'start')} of loaders other processes had a "
-                "fifth of the cores or more: they count only where there are no others"
-            )
-
-    def _loaders(self, places: Iterable[int], loader: Any) -> dict[int, Any]:
-        """The loaders of trials, each without an end."""
-        found: dict[int, Any] = {}
-        for place in places:
-            trial = self.trials[place]
-            try:
-                made = with_setting(loader, trial.setting) if place else loader
-                made = made if trial.make is None else trial.make(made)
-            except Exception as error:  # noqa: BLE001 - only of a change of ours
-                trial.failed = f"in its loader: {type(error).__name__}: {error!s:.160}"
-                continue
-            found[place] = going_on(made) if trial.make is None else made
-        return found
-
-    def _expected_lap_s(self, steady_s: float) -> float:
-        first_s = (self._run.first_batch_s if self._run else None) or 0.0
-        known = self.trials[0].prediction
-        samples = float(self._costs.samples.mean()) if self._costs else 1.0
-        period_s = samples / known.samples_per_s.value if known else 0.0
-        return first_s + steady_s + (self._now.num_workers + 2) * period_s
-
-    def _take(self, benchmark: Benchmark) -> None:
-        """Take over what was measured: one row a start, its begin counted as epochs count it."""
-        samples: dict[tuple[int, int], list[tuple[float, int]]] = {}
-        for trial, block, each_s, many, _ in benchmark.laps().rows():
-            samples.setdefault((trial, block), []).append((each_s, many))
-        self._rows = []
-        for (trial, block), blocks in samples.items():
-            setting = self.trials[trial].setting
-            number = sum(many for _, many in blocks)
-            each_s = sum(each_s * many for each_s, many in blocks) / number
-            each_s /= max(setting.num_workers, 1)
-            each_s += self._restart_s(setting, benchmark.starts_s[block - 1], each_s)
-            place = "workers" if setting.num_workers else "process"
-            self._rows.append((trial, block, each_s, number, place))
-        for trial, why in benchmark.failed.items():
-            self.trials[trial].failed = why
-        self._others_share = benchmark.others_share()
-
-    def _restart_s(self, setting: Setting, start_s: float, each_s: float) -> float:
-        """What the begin of an epoch adds to each of its samples, seconds."""
-        if not self._epoch_batches or not setting.num_workers or self._costs is None:
-            return 0.0
-        samples = float(self._costs.samples.mean())
-        if setting.persistent_workers:  # they would be there: their first batches are all there is
-            start_s = min(start_s, float(self._costs.batch_s.mean()) + self._costs.send_s)
-        return max(start_s - samples * each_s, 0.0) / self._epoch_batches / samples
-
-    def _still_open(self, loaders: dict[int, Any]) -> dict[int, Any]:
-        """The loaders that may still be the answer: none that is slower for sure."""
-        frame = self._laps()
-        timings = apart(lambda: timings_of(frame))
-        factors = {
-            place: (one.speedup, one.speedup_low, one.speedup_high)
-            for place, one in timings.items()
-            if place
-        }
-        best = max([1.0, *(low or 0.0 for _, low, _ in factors.values())])
-        kept = {
-            place: loader
-            for place, loader in loaders.items()
-            if not place
-            or place not in factors
-            or (
-                (factors[place][2] or math.inf) >= AS_FAST * best
-                and place not in self._settled(factors)
-            )
-        }
-        return {place: loader for place, loader in kept.items() if not self.trials[place].failed}
-
-    def _settled(self, factors: dict[int, tuple[float, float | None, float | None]]) -> set[int]:
-        """Those that are slower than the loader as it is, and no smaller."""
-        now = self._now.num_workers
-        return {
-            place
-            for place, (_, _, high) in factors.items()
-            if high is not None and high < AS_FAST and self.trials[place].setting.num_workers >= now
-        }
-
-    def _laps(self) -> pl.DataFrame:
-        return pl.DataFrame(self._rows, LAPS, orient="row")
+        recorded = RecordedLoop(self._target, self._run, self._costs)
+        self._race = race = SettingRace(recorded, self.trials, self._budget_s, lambda: self._left_s)
+        race.run(finalists)
+        self._notes += race.notes(self._cores)
 
     # ---- what is known ----------------------------------------------------------------------
 
@@ -520,7 +369,7 @@ class SettingSearch:
             epoch_batches=self._epoch_batches,
             batch_bytes=self._batch_bytes,
             recorded_per_s=None if run is None else apart(lambda: recorded_per_s(run)),
-            others_share=self._others_share,
+            others_share=self._race.others_share if self._race else 0.0,
             budget_s=self._budget_s,
             took_s=time.perf_counter() - self._began_s,
         )
@@ -531,7 +380,7 @@ class SettingSearch:
                 TRIALS,
                 orient="row",
             ),
-            laps=self._laps(),
+            laps=self._race.laps if self._race else pl.DataFrame(schema=LAPS),
             run=run,
             circumstances=conditions,
             notes=(*target.told(), *self._notes),

@@ -1,0 +1,545 @@
+"""Is what `ss.tune` predicts of a setting what that setting then gives, and does it choose well?
+
+Each loader is recorded as it is, without workers, and with eight; from each of the recordings every
+setting is predicted. Then all settings are measured by a plain loop of this file, which knows
+nothing of the kit: in every block each setting once, in a new random order. Beside it stands what a
+user does by hand: 0, 1, 2, 4 and 8 workers for 100 batches each, and the fastest is taken.
+
+What was recorded and measured is kept in a folder, so the tables can be printed again with another
+simulator; started again, the benchmark goes on where it was.
+
+    python tests/benchmarks/prediction.py --folder prediction --until 480
+    python tests/benchmarks/prediction.py --folder prediction --report
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import statistics
+import tempfile
+import time
+import warnings
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ |= {"SLOW_OP_S": "0.002", "LONGER": "40"}  # of the support table's loaders, as imported
+
+import numpy as np
+from benchkit.command import Option, arguments, met, ms, table
+from planted import HEALTHY_CODE, PLANTED, plant
+from tqdm import tqdm
+
+import stallscope as ss
+from stallscope.demo import case_b_loader
+from stallscope.errors import StallscopeError, UnsupportedError
+from stallscope.machine import cores_available
+from stallscope.tune.costs import costs_of
+from stallscope.tune.result import smallest, with_gain
+from stallscope.tune.settings import Setting, grid, setting_of, with_setting
+from stallscope.tune.simulator import predict
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable, Iterator
+
+    from stallscope.tune.simulator import Estimate, LoaderCosts
+
+    Make = Callable[[], tuple[Any, Callable[[Any], object]]]
+
+BY_HAND = (0, 1, 2, 4, 8)
+"""Workers that a user tries."""
+CROWDED = 8
+STEP_S = 0.005
+"""Of the loaders that have no step of their own."""
+SHORT = 60
+"""Batches of an epoch below which whole epochs are timed, with the starts of their workers."""
+MOST_WARMUP_S = 1.5
+GOOD = 0.95
+"""A choice that gives so much of the best measured setting's rate is a good one."""
+MEDIAN, NINETIETH = 0.04, 0.12
+"""Errors to stay below."""
+PREDICTION_S, SAMPLES = 0.010, 5_000
+"""What one prediction may take, with so many recorded samples."""
+WORST = 12
+"""So many misses are printed."""
+SLOW_START = ("spawn", "forkserver")
+"""Eight workers that import torch anew take longer to start than all the rest."""
+
+
+def main() -> None:
+    """Measure what the folder does not have yet, and print the tables."""
+    given = arguments(
+        __doc__,
+        folder=Option("prediction", "", "for what is recorded and measured"),
+        only=Option("", "storage-latency", "loaders with this in their name"),
+        until=Option(1e9, 1e9, "no loader is begun after so many seconds"),
+        budget=Option(15.0, 1.5, "of ss.tune, seconds"),
+        workers=Option([*BY_HAND, 3], [0, 2], "numbers that are measured beside what is chosen"),
+        recorded=Option([0, CROWDED], [0], "and those with which it is recorded beside its own"),
+        blocks=Option(3, 1, "each with every setting once"),
+        lap=Option(0.8, 0.02, "the steady state of a lap, seconds"),
+        hand=Option(100, 2, "batches for each setting that is tried by hand"),
+        seed=Option(1, 1, "of the planted loops"),
+        report=Option(False, False, "measure nothing"),
+    )
+    warnings.filterwarnings("ignore")
+    with tempfile.TemporaryDirectory(prefix="benchmark-prediction-") as temporary:
+        folder = Path(given.folder or temporary)
+        if not given.report:
+            _measure_all(folder, given)
+        found = [one for one in map(Measured, sorted(folder.glob("*/"))) if given.only in one.name]
+        print(_report([one for one in found if one.is_whole]))
+
+
+# --- loaders --------------------------------------------------------------------------------------
+
+
+def loaders(seed: int) -> dict[str, Make]:
+    """Each loader's name, and what makes it and its step; any beginning of them is fair."""
+    found: dict[str, Make] = {"sample data": _sample, "case B": _case_b}
+    planted = [(code, seed) for code in PLANTED]
+    planted += [(HEALTHY_CODE, kind) for kind in range(8)]
+    for code, one in planted:
+        found[f"{code} {one}"] = partial(_planted, code, one)
+    from support_table import LOADERS
+
+    for name, make in LOADERS.items():
+        plain = name.replace("`", "").replace("/", " ")
+        found[f"table {plain}"] = partial(_with_a_step, make)
+    names = [*found][2:]
+    random.Random(seed).shuffle(names)
+    return {name: found[name] for name in [*[*found][:2], *names]}
+
+
+def _planted(code: str, seed: int) -> tuple[Any, Any]:
+    planted = plant(code, seed)
+    return planted.loader, planted.step
+
+
+def _with_a_step(make: Callable[[], Any]) -> tuple[Any, Any]:
+    return make(), ss.simulated_step(STEP_S)
+
+
+def _sample() -> tuple[Any, Any]:
+    target = ss.target("sample")
+    return target.loader, target.step or ss.simulated_step(STEP_S)
+
+
+def _case_b() -> tuple[Any, Any]:
+    return case_b_loader(num_workers=2, batch_size=2), ss.simulated_step(STEP_S)
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+def _measure_all(folder: Path, given: Namespace) -> None:
+    began, kinds = time.monotonic(), loaders(given.seed)
+    wanted = [name for name in kinds if given.only in name and not (folder / name).exists()]
+    for name in tqdm(wanted, disable=False, unit="loader"):
+        if time.monotonic() - began > given.until:
+            break
+        part = folder / f".{name}"  # its name is whole when it is
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        try:
+            about = _measure(*kinds[name](), part, given)
+        except (UnsupportedError, NotImplementedError) as error:
+            about = {"left_out": str(error)[:160]}
+        (part / "measured.json").write_text(json.dumps(about))
+        part.rename(folder / name)
+
+
+def _measure(loader: Any, step: Any, folder: Path, given: Namespace) -> dict[str, Any]:
+    """Tune, record, try by hand and measure one loader."""
+    context = setting_of(loader).multiprocessing_context
+    if context in SLOW_START:
+        raise UnsupportedError(f"its workers are started by {context}")
+    load = os.getloadavg()[0]
+    began = time.perf_counter()
+    tuning = ss.tune(loader, step, budget_s=given.budget)
+    tune_s = time.perf_counter() - began
+    tuning.save(folder / "as it is")
+    now = tuning.setting(0)
+    for many in {*given.recorded} - {now.num_workers}:
+        as_if = with_setting(loader, replace(now, num_workers=many).normal())
+        found = ss.tune(as_if, step, budget_s=given.budget, settings=[])
+        found.save(folder / f"{many} workers")
+    able = {tuning.setting(trial).num_workers for trial in tuning.trials["trial"]}
+    counts = [many for many in given.workers if many in able]
+    others = {many: replace(now, num_workers=many).normal() for many in counts}
+    began = time.perf_counter()
+    tried = [others[many] for many in BY_HAND if many in others]
+    hand = {one: _by_hand(with_setting(loader, one), step, given.hand) for one in tried}
+    hand_s = time.perf_counter() - began
+    measured = Measured(folder)
+    chosen = _as_forked(tuning.setting(tuning.best["trial"]))
+    known = [*map(_as_forked, [now, *others.values()]), chosen]
+    wanted = list(dict.fromkeys([*known, *measured.choices().values()]))
+    laps: list[list[float]] = [[] for _ in wanted]
+    for _ in range(given.blocks):
+        for place in random.sample(range(len(wanted)), len(wanted)):
+            laps[place].append(_lap_s(with_setting(loader, wanted[place]), step, given.lap))
+    return {
+        "settings": [asdict(one) for one in wanted],
+        "laps": laps,
+        "tuned": wanted.index(chosen),
+        "by_hand": wanted.index(_as_forked(min(hand, key=lambda one: hand[one]))),
+        "tune_s": tune_s,
+        "hand_s": hand_s,
+        "load": load,
+    }
+
+
+def _as_forked(setting: Setting) -> Setting:
+    """The same as if nobody had said how workers start: without any, that is not known."""
+    return replace(setting, multiprocessing_context=None)
+
+
+def _by_hand(loader: Any, step: Any, batches: int) -> float:
+    """Seconds for so many batches, the start of the workers among them."""
+    began = time.perf_counter()
+    for _, batch in zip(range(batches), _endless(loader), strict=False):
+        step(batch)
+    return time.perf_counter() - began
+
+
+def _lap_s(loader: Any, step: Any, lap_s: float) -> float:
+    """Seconds of a batch in the steady state; with short epochs, over whole ones."""
+    setting, epoch = setting_of(loader), _length(loader)
+    group = epoch if epoch <= SHORT else max(setting.num_workers, 1)
+    warmup = epoch if epoch <= SHORT else group * (1 + (setting.prefetch_factor or 0))
+    batches, ends = _endless(loader), []
+    until = time.perf_counter() + MOST_WARMUP_S
+    for number, batch in enumerate(batches):
+        step(batch)
+        now = time.perf_counter()
+        is_warm = number + 1 >= warmup or (number + 1 >= group and now > until)
+        if (ends or is_warm) and (number + 1) % group == 0:
+            ends.append(now)
+            if len(ends) > 1 and now - ends[0] >= lap_s:
+                break
+    batches.close()
+    return (ends[-1] - ends[0]) / group / (len(ends) - 1)
+
+
+def _endless(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def _length(loader: Any) -> float:
+    try:
+        return len(loader)
+    except TypeError:
+        return float("inf")
+
+
+# --- what was predicted ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A setting that was predicted from a recording, and measured."""
+
+    loader: str
+    recorded: Setting
+    setting: Setting
+    predicted: Estimate
+    """Batches a second."""
+    measured: float
+    """The same."""
+    predicted_gain: Estimate
+    measured_gain: float
+    outside: str
+
+    @property
+    def error(self) -> float:
+        """Of the rate."""
+        return abs(self.predicted.value / self.measured - 1)
+
+    @property
+    def gain_error(self) -> float:
+        """Of how many times as much as the recorded setting it gives."""
+        return abs(self.predicted_gain.value / self.measured_gain - 1)
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the measured gain lies in the predicted interval."""
+        return self.predicted_gain.low <= self.measured_gain <= self.predicted_gain.high
+
+
+class Measured:
+    """What a folder has of one loader."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.name = folder, folder.name
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What was measured."""
+        file = self.folder / "measured.json"
+        return dict(json.loads(file.read_text())) if file.exists() else {"left_out": "unfinished"}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was measured."""
+        return "laps" in self.about
+
+    @cached_property
+    def costs(self) -> dict[Setting, LoaderCosts]:
+        """What its batches cost, by the setting of each recording; that as it is first."""
+        found = {}
+        for one in sorted(self.folder.glob("*/"), key=lambda part: part.name != "as it is"):
+            tuning = ss.load(one)
+            told, now = tuning.circumstances, tuning.setting(0)
+            epoch = told.epoch_batches
+            found[_as_forked(now)] = costs_of(
+                tuning.run,
+                now,
+                epoch_batches=epoch if epoch and epoch <= SHORT else None,
+                batch_bytes=told.batch_bytes,
+                cores=told.cores,
+            )
+        return found
+
+    def choices(self) -> dict[Setting, Setting]:
+        """What the prediction alone chooses, by the setting of each recording."""
+        found = {}
+        for now, costs in self.costs.items():
+            whole = grid(now, costs.cores, pins=False, is_stream=False)
+            same = [one for one in whole if one.in_order == now.in_order]
+            rated = [(predict(costs, one).samples_per_s.value, one) for one in same]
+            found[now] = smallest(rated)
+        return found
+
+    @cached_property
+    def rates(self) -> dict[Setting, float]:
+        """Measured batches a second."""
+        settings = [Setting(**one) for one in self.about["settings"]]
+        middle = [1 / statistics.median(laps) for laps in self.about["laps"]]
+        return dict(zip(settings, middle, strict=True))
+
+    def pairs(self) -> Iterator[Pair]:
+        """All that was predicted and measured."""
+        for now, costs in self.costs.items():
+            if now not in self.rates:
+                continue
+            samples = float(costs.samples.mean())
+            own = predict(costs, now)
+            for setting, rate in self.rates.items():
+                found = predict(costs, setting)
+                per_s = type(found.samples_per_s)(*(end / samples for end in found.samples_per_s))
+                gain = with_gain(found.samples_per_s, own.samples_per_s)
+                measured = rate / self.rates[now]
+                yield Pair(self.name, now, setting, per_s, rate, gain, measured, found.outside)
+
+    def gain(self, now: Setting, chosen: Setting) -> tuple[float, float]:
+        """How many times as much a setting gives: predicted and measured."""
+        costs = self.costs[now]
+        per_s = [predict(costs, one).samples_per_s.value for one in (chosen, now)]
+        return per_s[0] / per_s[1], self.rates[chosen] / self.rates[now]
+
+    def kept(self, setting: Setting) -> float | None:
+        """Share of the best measured rate that a setting gives; None: it was not measured."""
+        rate = self.rates.get(setting)
+        return rate and rate / max(self.rates.values())
+
+    def repeats(self) -> Iterator[float]:
+        """How far two laps of one setting that follow each other are apart."""
+        for laps in self.about["laps"]:
+            yield from (abs(one / other - 1) for one, other in pairwise(laps))
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def _report(found: list[Measured]) -> str:
+    if not found:
+        return "nothing is measured yet"
+    pairs = [pair for one in found for pair in one.pairs()]
+    others = [pair for pair in pairs if pair.setting != pair.recorded]
+    return "\n\n".join(
+        [
+            _errors(pairs, others),
+            _noise(found),
+            _choices(found),
+            _directions(found),
+            _took(found[0]),
+            "the farthest of the gains:\n" + _worst(others),
+        ]
+    )
+
+
+def _noise(found: list[Measured]) -> str:
+    """How far measurements themselves can be trusted."""
+    repeats = [apart for one in found for apart in one.repeats()]
+    loads = [one.about["load"] for one in found]
+    return (
+        f"two laps of one setting are {statistics.median(repeats):.1%} apart in the median, "
+        f"{np.quantile(repeats, 0.9):.1%} at the 90th percentile; load of the machine before: "
+        f"{min(loads):.1f} to {max(loads):.1f} on {cores_available():g} cores"
+    )
+
+
+def _errors(pairs: list[Pair], others: list[Pair]) -> str:
+    """How far predictions are off."""
+    head = (
+        *("recorded with", "loaders", "pairs", "rate off: median", "90%"),
+        *("gain off: median", "90%", "gain in its interval"),
+    )
+    groups = {
+        "no workers": [one for one in others if not one.recorded.num_workers],
+        "1 to 7 workers": [one for one in others if 0 < one.recorded.num_workers < CROWDED],
+        "8 workers and more": [one for one in others if one.recorded.num_workers >= CROWDED],
+        "all": others,
+        "within what was recorded": [one for one in others if not one.outside],
+        "(the recorded setting itself)": [one for one in pairs if one not in others],
+    }
+    rows = [(name, *_error_row(group)) for name, group in groups.items() if group]
+    rate = [one.error for one in others]
+    is_met = statistics.median(rate) <= MEDIAN and np.quantile(rate, 0.9) <= NINETIETH
+    return (
+        f"{table(head, rows)}\ntarget: rates {MEDIAN:.0%} off in the median, {NINETIETH:.0%} at "
+        f"the 90th percentile: {met(is_met)}"
+    )
+
+
+def _error_row(group: list[Pair]) -> tuple[str, ...]:
+    rate, gain = ([getattr(one, name) for one in group] for name in ("error", "gain_error"))
+    return (
+        str(len({one.loader for one in group})),
+        str(len(group)),
+        *(f"{value:.1%}" for value in (statistics.median(rate), np.quantile(rate, 0.9))),
+        *(f"{value:.1%}" for value in (statistics.median(gain), np.quantile(gain, 0.9))),
+        f"{np.mean([one.is_covered for one in group]):.0%}",
+    )
+
+
+def _choices(found: list[Measured]) -> str:
+    """How good a choice is, and what finding it took."""
+    tuned, hand, alone, stay = [], [], [], []
+    for one in found:
+        settings, about = list(one.rates), one.about
+        best, by_hand = settings[about["tuned"]], settings[about["by_hand"]]
+        tuned.append((one.kept(best), about["tune_s"], best))
+        hand.append((one.kept(by_hand), about["hand_s"], by_hand))
+        stay.append((one.kept(settings[0]), 0.0, settings[0]))
+        alone += [(one.kept(chosen), None, chosen) for chosen in one.choices().values()]
+    head = (
+        *("choice", "of", f"within {1 - GOOD:.0%} of the best", "gives of the best: median"),
+        *("least", "workers: mean", "took: median"),
+    )
+    kinds = {
+        "ss.tune": tuned,
+        "predicted, not measured": alone,
+        "by hand, the fastest": hand,
+        "as it is": stay,
+    }
+    return table(head, [(name, *_choice_row(rows)) for name, rows in kinds.items()])
+
+
+def _choice_row(rows: list[tuple[float | None, float | None, Setting]]) -> tuple[str, ...]:
+    known = [(kept, took_s, chosen) for kept, took_s, chosen in rows if kept is not None]
+    kept = [one for one, *_ in known]
+    took = [one for _, one, _ in known if one is not None]
+    good = sum(one >= GOOD for one in kept)
+    return (
+        f"{len(known)}" + (f" (of {len(rows)})" if len(known) < len(rows) else ""),
+        f"{good / len(kept):.0%}",
+        f"{statistics.median(kept):.0%}",
+        f"{min(kept):.0%}",
+        f"{statistics.fmean(chosen.num_workers for *_, chosen in known):.1f}",
+        f"{statistics.median(took):.0f} s" if took else "-",
+    )
+
+
+def _directions(found: list[Measured]) -> str:
+    """Where a loader without workers, and one with too many, is sent before anything is measured.
+
+    Right is a setting that gives at least 95% of what the recorded one gives, and the more (from
+    none) or the fewer (from eight) workers that as much as 105% of it, or as much with fewer, need.
+    """
+    head = ("recorded with", "of", "told right", "told gain: median", "measured", "off: median")
+    rows = []
+    for many, name in ((0, "no workers"), (CROWDED, f"{CROWDED} workers")):
+        told = [
+            (one, now, chosen)
+            for one in found
+            for now, chosen in one.choices().items()
+            if now.num_workers == many and now in one.rates and chosen in one.rates
+        ]
+        gains = [one.gain(now, chosen) for one, now, chosen in told]
+        if not told:
+            continue
+        right = sum(_is_right(*case) for case in told)
+        off = [abs(predicted / measured - 1) for predicted, measured in gains]
+        middle = [f"{statistics.median(each):.2f}×" for each in zip(*gains, strict=True)]
+        row = (str(len(told)), f"{right / len(told):.0%}", *middle, f"{statistics.median(off):.0%}")
+        rows.append((name, *row))
+    return table(head, rows)
+
+
+def _is_right(one: Measured, now: Setting, chosen: Setting) -> bool:
+    """Whether a loader is sent in the right direction."""
+    rate = one.rates[chosen] / one.rates[now]
+    others = [(each, one.rates[each] / one.rates[now]) for each in one.rates if each != now]
+    if not now.num_workers:
+        gains = max(factor for _, factor in others) >= 1 / GOOD
+        return rate >= GOOD and (chosen.num_workers > 0 or not gains)
+    fewer = any(each.num_workers < now.num_workers for each, factor in others if factor >= GOOD)
+    return rate >= GOOD and (chosen.num_workers < now.num_workers or not fewer)
+
+
+def _took(one: Measured) -> str:
+    """What a prediction takes with thousands of samples."""
+    now, costs = next(iter(one.costs.items()))
+    many = max(int(SAMPLES / float(costs.samples.mean())), 1)
+    arrays = ("computing_s", "waiting_s", "samples", "use_s")
+    longer = {name: np.resize(getattr(costs, name), _shape(costs, name, many)) for name in arrays}
+    longer_costs, took = replace(costs, **longer), []
+    for setting in grid(now, costs.cores, pins=False, is_stream=False):
+        began = time.perf_counter()
+        predict(longer_costs, setting)
+        took.append(time.perf_counter() - began)
+    middle = statistics.median(took)
+    return (
+        f"a prediction from {SAMPLES:,} samples takes {ms(middle)} in the median over the grid, "
+        f"{ms(max(took))} at most (target {ms(PREDICTION_S)}): {met(middle <= PREDICTION_S)}"
+    )
+
+
+def _shape(costs: LoaderCosts, name: str, many: int) -> tuple[int, ...]:
+    return (many, *getattr(costs, name).shape[1:])
+
+
+def _worst(pairs: list[Pair]) -> str:
+    head = ("loader", "recorded", "setting", "predicted gain", "interval", "measured", "off")
+    ratios = {one: abs(np.log(one.predicted_gain.value / one.measured_gain)) for one in pairs}
+    farthest = sorted(ratios, key=lambda one: -ratios[one])[:WORST]
+    rows = [
+        (
+            one.loader[:44],
+            str(one.recorded.num_workers),
+            one.recorded.text(one.setting),
+            f"{one.predicted_gain.value:.2f}×",
+            f"{one.predicted_gain.low:.2f} to {one.predicted_gain.high:.2f}",
+            f"{one.measured_gain:.2f}×",
+            f"{one.gain_error:.0%}",
+        )
+        for one in farthest
+    ]
+    return table(head, rows)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except StallscopeError as error:
+        raise SystemExit(f"{type(error).__name__}: {error}") from error
