@@ -35,6 +35,8 @@ _LEAST_OWN: Final = 0.5
 """Of what the loop does with a batch that is its own, however long it waits for a core."""
 _LEAST_CORES: Final = 0.5
 """That are left to the loop, whatever others had."""
+_UNSURE: Final = 0.05
+"""Share of the waiting for a core that is not told from other waiting."""
 _START_S: Final = 0.03
 """About what starting a worker takes, where none was started."""
 _SEND_BYTES_PER_S: Final = 2e9
@@ -71,6 +73,8 @@ def costs_of(
             "no batch was recorded from beginning to end: there is nothing to predict from. Allow "
             "more time (budget_s), or give a loader with more batches"
         )
+    if many:
+        waiting_s = waiting_s * _waiting_part(run, used, computing_s, waiting_s)
     covered_s = float((computing_s + waiting_s).sum(axis=1).mean())
     send_s, receive_s = _handover(run, steps) if many else (0.0, 0.0)
     if not many and batch_bytes is not None:
@@ -159,6 +163,22 @@ def _shares(stage: str, cpu_share: float | None, used: MachineUse) -> tuple[floa
     # Nothing of the user's runs between samples: what is not computing there had no core
     waiting = 0.0 if stage == BATCH.name else waiting_share(computing, used)
     return computing, min(waiting, 1 - computing)
+
+
+def _waiting_part(run: Run, used: MachineUse, computing_s: Any, waiting_s: Any) -> float:
+    """How much of what seems to be waiting is left, without all that a worker waited for a core.
+
+    A worker's other threads compute, too, which makes it seem to have waited less for a core.
+    """
+    made_s, steps = _made_s(run), run.steps().drop_nulls("wait_s")
+    each = pl.sum_horizontal("wait_s", "h2d_s", "step_s", "other_s")
+    active = max(run.deliveries["worker"].drop_nulls().n_unique(), 1)
+    waited_s = float(waiting_s.sum(axis=1).mean())
+    if not made_s or not waited_s or used.queued_share is None:
+        return 1.0
+    queued_s = used.queued_share * active * steps.select(each.mean()).item()
+    left_s = made_s - float(computing_s.sum(axis=1).mean()) - (1 + _UNSURE) * queued_s
+    return min(max(left_s / waited_s, 0.0), 1.0)
 
 
 def _made_s(run: Run) -> float | None:
