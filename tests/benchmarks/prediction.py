@@ -381,6 +381,8 @@ def _noise(found: list[Measured]) -> str:
     """How far measurements themselves can be trusted."""
     repeats = [apart for one in found for apart in one.repeats()]
     loads = [one.about["load"] for one in found]
+    if not repeats:
+        return "every setting was measured once"
     return (
         f"two laps of one setting are {statistics.median(repeats):.1%} apart in the median, "
         f"{np.quantile(repeats, 0.9):.1%} at the 90th percentile; load of the machine before: "
