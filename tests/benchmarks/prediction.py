@@ -103,19 +103,17 @@ def main() -> None:
 
 def loaders(seed: int) -> dict[str, Make]:
     """Each loader's name, and what makes it and its step; any beginning of them is fair."""
-    found: dict[str, Make] = {"sample data": _sample, "case B": _case_b}
-    planted = [(code, seed) for code in PLANTED]
-    planted += [(HEALTHY_CODE, kind) for kind in range(8)]
-    for code, one in planted:
-        found[f"{code} {one}"] = partial(_planted, code, one)
     from support_table import LOADERS
 
+    planted = [(code, seed) for code in PLANTED] + [(HEALTHY_CODE, kind) for kind in range(8)]
+    drawn: list[tuple[str, Make]] = [
+        (f"{code} {one}", partial(_planted, code, one)) for code, one in planted
+    ]
     for name, make in LOADERS.items():
         plain = name.replace("`", "").replace("/", " ")
-        found[f"table {plain}"] = partial(_with_a_step, make)
-    names = [*found][2:]
-    random.Random(seed).shuffle(names)
-    return {name: found[name] for name in [*[*found][:2], *names]}
+        drawn.append((f"table {plain}", partial(_with_a_step, make)))
+    random.Random(seed).shuffle(drawn)
+    return {**dict(drawn), "sample data": _sample, "case B": _case_b}  # those two take minutes
 
 
 def _planted(code: str, seed: int) -> tuple[Any, Any]:

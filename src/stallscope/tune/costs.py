@@ -176,7 +176,7 @@ def _waiting_part(run: Run, used: MachineUse, computing_s: Any, waiting_s: Any) 
     waited_s = float(waiting_s.sum(axis=1).mean())
     if not made_s or not waited_s or used.queued_share is None:
         return 1.0
-    queued_s = used.queued_share * active * steps.select(each.mean()).item()
+    queued_s = used.queued_share * active * float(steps.select(each.mean()).item())
     left_s = made_s - float(computing_s.sum(axis=1).mean()) - (1 + _UNSURE) * queued_s
     return min(max(left_s / waited_s, 0.0), 1.0)
 
