@@ -78,7 +78,7 @@ def main() -> None:
     given = arguments(
         __doc__,
         folder=Option("prediction", "", "for what is recorded and measured"),
-        only=Option("", "storage-latency", "loaders with this in their name"),
+        only=Option("", "healthy 4", "loaders with this in their name"),
         until=Option(1e9, 1e9, "no loader is begun after so many seconds"),
         budget=Option(15.0, 1.5, "of ss.tune, seconds"),
         workers=Option([*BY_HAND, 3], [0, 2], "numbers that are measured beside what is chosen"),
