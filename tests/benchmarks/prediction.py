@@ -39,7 +39,8 @@ from tqdm import tqdm
 import stallscope as ss
 from stallscope.demo import case_b_loader
 from stallscope.errors import StallscopeError, UnsupportedError
-from stallscope.machine import cores_available
+from stallscope.machine import CpuUse, cores_available
+from stallscope.stalls.thresholds import OTHERS
 from stallscope.tune.costs import costs_of
 from stallscope.tune.result import smallest, with_gain
 from stallscope.tune.settings import Setting, grid, setting_of, with_setting
@@ -180,10 +181,12 @@ def _measure(loader: Any, step: Any, folder: Path, given: Namespace) -> dict[str
     chosen = _as_forked(tuning.setting(tuning.best["trial"]))
     known = [*map(_as_forked, [now, *others.values()]), chosen]
     wanted = list(dict.fromkeys([*known, *measured.choices().values()]))
-    laps: list[list[float]] = [[] for _ in wanted]
+    laps: list[list[tuple[float, float]]] = [[] for _ in wanted]
     for _ in range(given.blocks):
         for place in random.sample(range(len(wanted)), len(wanted)):
-            laps[place].append(_lap_s(with_setting(loader, wanted[place]), step, given.lap))
+            before = CpuUse.now()
+            took_s = _lap_s(with_setting(loader, wanted[place]), step, given.lap)
+            laps[place].append((took_s, CpuUse.now().others_share(before)))
     return {
         "settings": [asdict(one) for one in wanted],
         "laps": laps,
@@ -256,6 +259,8 @@ class Pair:
     predicted_gain: Estimate
     measured_gain: float
     outside: str
+    calm: bool
+    """Whether it was recorded and measured without others on the cores."""
 
     @property
     def error(self) -> float:
@@ -321,8 +326,25 @@ class Measured:
     def rates(self) -> dict[Setting, float]:
         """Measured batches a second."""
         settings = [Setting(**one) for one in self.about["settings"]]
-        middle = [1 / statistics.median(laps) for laps in self.about["laps"]]
-        return dict(zip(settings, middle, strict=True))
+        rates = []
+        for laps in self.about["laps"]:
+            calm = [took_s for took_s, others in laps if others < OTHERS]
+            rates.append(1 / statistics.median(calm or [took_s for took_s, _ in laps]))
+        return dict(zip(settings, rates, strict=True))
+
+    @cached_property
+    def disturbed(self) -> set[Setting]:
+        """Settings beside whose laps, or beside whose recording, others always had the cores."""
+        settings, every = [Setting(**one) for one in self.about["settings"]], self.about["laps"]
+        found = {
+            one
+            for one, laps in zip(settings, every, strict=True)
+            if min(others for _, others in laps) >= OTHERS
+        }
+        cores = cores_available()
+        return found | {
+            now for now, costs in self.costs.items() if costs.cores <= (1 - OTHERS) * cores
+        }
 
     def pairs(self) -> Iterator[Pair]:
         """All that was predicted and measured."""
@@ -336,7 +358,9 @@ class Measured:
                 per_s = type(found.samples_per_s)(*(end / samples for end in found.samples_per_s))
                 gain = with_gain(found.samples_per_s, own.samples_per_s)
                 measured = rate / self.rates[now]
-                yield Pair(self.name, now, setting, per_s, rate, gain, measured, found.outside)
+                calm = not self.disturbed & {now, setting}
+                told = per_s, rate, gain, measured, found.outside, calm
+                yield Pair(self.name, now, setting, *told)
 
     def gain(self, now: Setting, chosen: Setting) -> tuple[float, float]:
         """How many times as much a setting gives: predicted and measured."""
@@ -352,7 +376,7 @@ class Measured:
     def repeats(self) -> Iterator[float]:
         """How far two laps of one setting that follow each other are apart."""
         for laps in self.about["laps"]:
-            yield from (abs(one / other - 1) for one, other in pairwise(laps))
+            yield from (abs(one / other - 1) for (one, _), (other, _) in pairwise(laps))
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -399,6 +423,7 @@ def _errors(pairs: list[Pair], others: list[Pair]) -> str:
         "1 to 7 workers": [one for one in others if 0 < one.recorded.num_workers < CROWDED],
         "8 workers and more": [one for one in others if one.recorded.num_workers >= CROWDED],
         "all": others,
+        "without others on the cores": [one for one in others if one.calm],
         "within what was recorded": [one for one in others if not one.outside],
         "(the recorded setting itself)": [one for one in pairs if one not in others],
     }

@@ -48,6 +48,18 @@ class TestCrowded:
         assert found.wait_s < 0.02 * found.compute_s
         assert two == pytest.approx(eight, rel=0.03)
 
+    def test_a_stage_whose_cpu_time_was_not_read_computes_no_more_than_the_others(self):
+        """Of a short recording, most stages are never read."""
+        run = crowded(0.74)
+        second = run.all_spans.with_columns(stage=pl.lit("Warp"), cpu_ns=None)
+        spans = run.all_spans.with_columns(pl.col("stage").cast(pl.String))
+        both = pl.concat([spans, second], how="vertical_relaxed").cast(run.all_spans.schema)
+
+        found = costs(replace(run, all_spans=both))
+
+        blur, warp = found.computing_s.mean(axis=0)
+        assert warp == pytest.approx(blur)
+
     def test_waiting_for_something_else_is(self):
         """Workers that sleep for most of their time are needed, all eight."""
         found = costs(crowded(0.1))

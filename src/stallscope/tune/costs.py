@@ -127,6 +127,9 @@ def _batches(run: Run, used: MachineUse) -> tuple[Any, ...]:
         cpu_share=pl.col("cpu_ns").sum() / wall_ns.filter(read).sum()
     )
     stages = tuple(told.select("stage", "kind").iter_rows())
+    # A stage whose CPU time was never read is as the others are: crowded, it may all be queueing
+    whole = spans.select(pl.col("cpu_ns").sum() / wall_ns.filter(read).sum()).fill_nan(None)
+    told = told.with_columns(pl.col("cpu_share").fill_nan(None).fill_null(whole.item()))
     shares = [_shares(stage, cpu, used) for stage, _, cpu in told.iter_rows()]
     if not stages:
         return (), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros(0)

@@ -51,6 +51,7 @@ _INSIDE_ERROR: Final = 0.1
 """... with another number of them, within what was recorded ..."""
 _OUTSIDE_ERROR: Final = 0.25
 """... and beyond: such that `benchmarks/prediction.py` finds 95% of the gains in their interval."""
+_MOST_ERROR: Final = 0.9
 _NOTICED: Final = 0.1
 """Share of a batch's time that is waiting, from which on more workers may have to wait longer."""
 
@@ -208,9 +209,11 @@ def predict(costs: LoaderCosts, setting: Setting) -> LoopPrediction:
 
 def _model_error(costs: LoaderCosts, setting: Setting, outside: str) -> float:
     """How far off what a batch is said to take may be, as a share of it."""
+    error = _OUTSIDE_ERROR if outside else _INSIDE_ERROR
     if setting.num_workers == costs.workers:
-        return _SAME_ERROR
-    return _OUTSIDE_ERROR if outside else _INSIDE_ERROR
+        error = _SAME_ERROR
+    # Resampling one batch tells nothing, two of them little
+    return min(math.hypot(error, 1 / max(len(costs.samples), 1)), _MOST_ERROR)
 
 
 def _scaled(draw: tuple[list[float], list[float]], by: float) -> tuple[list[float], list[float]]:
