@@ -149,8 +149,8 @@ def _measure_all(folder: Path, given: Namespace) -> None:
         part.mkdir(parents=True)
         try:
             about = _measure(*kinds[name](), part, given)
-        except (UnsupportedError, NotImplementedError) as error:
-            about = {"left_out": str(error)[:160]}
+        except Exception as error:  # noqa: BLE001 - some cannot be started with other workers
+            about = {"left_out": f"{type(error).__name__}: {error}"[:160]}
         (part / "measured.json").write_text(json.dumps(about))
         part.rename(folder / name)
 
