@@ -128,9 +128,11 @@ def _batches(run: Run, used: MachineUse) -> tuple[Any, ...]:
     )
     stages = tuple(told.select("stage", "kind").iter_rows())
     # A stage whose CPU time was never read is as the others are: crowded, it may all be queueing
-    whole = spans.select(pl.col("cpu_ns").sum() / wall_ns.filter(read).sum()).fill_nan(None)
-    told = told.with_columns(pl.col("cpu_share").fill_nan(None).fill_null(whole.item()))
-    shares = [_shares(stage, cpu, used) for stage, _, cpu in told.iter_rows()]
+    known = spans.filter(read).select(pl.col("cpu_ns").sum() / wall_ns.sum()).item()
+    shares = [
+        _shares(stage, cpu if cpu is not None and np.isfinite(cpu) else known, used)
+        for stage, _, cpu in told.iter_rows()
+    ]
     if not stages:
         return (), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros(0)
     places = pl.DataFrame(
