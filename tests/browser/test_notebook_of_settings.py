@@ -69,8 +69,10 @@ def test_another_stage_and_the_button(lab):
     assert lab.run_all() == []
 
     panel = Sliders(lab)
-    panel.changes(panel.click, "Decode", 0.9)
+    lab.shot(f"{NAME}-before", panel.shown)
+    panel.changes(panel.key, "Decode", "End")
+    lab.shot(f"{NAME}-decode", panel.shown)
     panel.key("Workers", "Home")
     panel.shown.get_by_role("button", name="Measure this setting").click()
-    panel.shown.get_by_text("as now, 95% interval").first.wait_for(timeout=90_000)
+    panel.shown.get_by_text("measured ").first.wait_for(timeout=90_000)
     lab.shot(f"{NAME}-measured", panel.shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from support.build_tuning import NOW, a_full_tuning, a_tuning
@@ -56,6 +57,18 @@ def test_each_slider_changes_the_answer(board):
     assert sorted(rates) == rates
     assert len(set(rates)) == len(rates)
     assert slow < rates[-1]
+
+
+def test_a_stage_that_was_not_seen_cannot_be_made_faster(board, costs):
+    """Its slider would change nothing; that of the other stage does."""
+    tuning = a_tuning()
+    seen = replace(costs, stages=(("fetch", "fetch"), ("Blur", "transform")))
+    object.__setattr__(tuning, "bench", Bench(None, None, seen))
+
+    without = SettingBoard(WhatIf(tuning), None)
+
+    assert (True, False) == (without.decode.disabled, without.reading.disabled)
+    assert (False, False) == (board.decode.disabled, board.reading.disabled)
 
 
 def test_without_workers_there_is_nothing_to_prefetch(board):

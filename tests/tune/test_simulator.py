@@ -150,6 +150,16 @@ class TestPrediction:
 
         assert found.low < 0.7 * found.value < 2 * found.value < found.high
 
+    def test_what_others_had_of_the_cores_they_may_have_again_or_not(self):
+        """Where they had half of them, the loop may be twice as fast without them."""
+        alone, beside = (
+            predict(costs(compute_s=0.1, cores=1.0, others_cores=had), Setting(4, 2)).samples_per_s
+            for had in (0.0, 1.0)
+        )
+
+        assert beside.value == near(alone.value)
+        assert alone.high < 1.5 * alone.value < beside.high
+
     def test_stalls_are_what_the_loop_waits(self):
         """A loop that is fast enough has none; one at half of its speed stalls half of its time."""
         assert predict(costs(compute_s=0.01, use_s=0.05), Setting(2, 2)).stall_share.value == 0

@@ -80,6 +80,7 @@ def costs_of(
     if not many and batch_bytes is not None:
         send_s = receive_s = _SEND_S
         send_s += batch_bytes / _SEND_BYTES_PER_S
+    others = _others(run, cores)
     use_s, use_cores = _using(steps, used, 0.0 if many else covered_s, cores)
     found = LoaderCosts(
         stages=stages,
@@ -90,7 +91,8 @@ def costs_of(
         use_cores=use_cores,
         send_s=send_s,
         receive_s=receive_s,
-        cores=max(cores - _others(run, cores), _LEAST_CORES),
+        cores=max(cores - others, _LEAST_CORES),
+        others_cores=others,
         workers=many,
         epoch_batches=epoch_batches,
         batch_bytes=batch_bytes,

@@ -82,6 +82,8 @@ class LoaderCosts:
     """What the first batch of a worker takes longer than the others."""
     cores: float = 1.0
     """That the processes of the loop may use, without those that other processes had."""
+    others_cores: float = 0.0
+    """That other processes had meanwhile; nobody knows what they will have."""
     workers: int = 0
     """With which it was recorded; 0: the main process made the batches."""
     epoch_batches: int | None = None
@@ -212,8 +214,9 @@ def _model_error(costs: LoaderCosts, setting: Setting, outside: str) -> float:
     error = _OUTSIDE_ERROR if outside else _INSIDE_ERROR
     if setting.num_workers == costs.workers:
         error = _SAME_ERROR
+    taken = costs.others_cores / (costs.others_cores + costs.cores)
     # Resampling one batch tells nothing, two of them little
-    return min(math.hypot(error, 1 / max(len(costs.samples), 1)), _MOST_ERROR)
+    return min(math.hypot(error, taken, 1 / max(len(costs.samples), 1)), _MOST_ERROR)
 
 
 def _scaled(draw: tuple[list[float], list[float]], by: float) -> tuple[list[float], list[float]]:

@@ -58,6 +58,10 @@ class WhatIf:
         told = {**now, "num_workers": workers, "prefetch_factor": ahead if workers else None}
         return Setting(**told).normal()
 
+    def has(self, kind: str) -> bool:
+        """Whether batches have a stage of a kind."""
+        return any(kind == known for _, known in self._costs.stages)
+
     def costs(self, step_s: float, decode: float, reading: float) -> LoaderCosts:
         """What batches cost with another step, and with stages so many times as fast."""
         costs = self._costs
@@ -196,6 +200,9 @@ class SettingBoard:
         self.step = _number("Step, ms", step_ms, 0.0, max(4 * step_ms, 10.0), step_ms / 40 or 0.25)
         self.decode = _number("Decode times as fast", 1.0, 1.0, _MOST_TIMES, 0.5)
         self.reading = _number("Reading times as fast", 1.0, 1.0, _MOST_TIMES, 0.5)
+        for slider, kind in ((self.decode, "decode"), (self.reading, "fetch")):
+            slider.disabled = not what_if.has(kind)
+            slider.tooltip = "" if what_if.has(kind) else "None was seen in the recording"
         self.run = ipywidgets.Button(description="Measure this setting", icon="clock-o")
         self.run.layout.width = "auto"
         self.answer, self.said = ipywidgets.HTML(), ipywidgets.HTML()
