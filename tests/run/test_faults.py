@@ -52,7 +52,7 @@ def impatient(monkeypatch):
 
 
 every_verb = pytest.mark.parametrize("verb", VERBS)
-verbs = pytest.mark.parametrize("verb", ["record", pytest.param("all", marks=pytest.mark.slow)])
+verbs = pytest.mark.parametrize("verb", ["record", pytest.param("all", marks=pytest.mark.thorough)])
 """All three go through one probe."""
 workers = pytest.mark.parametrize("workers", [0, 2])
 
