@@ -68,6 +68,7 @@ def test_a_stage_that_was_not_seen_cannot_be_made_faster(board, costs):
     without = SettingBoard(WhatIf(tuning), None)
 
     assert (True, False) == (without.decode.disabled, without.reading.disabled)
+    assert "none recorded" in without.decode.description
     assert (False, False) == (board.decode.disabled, board.reading.disabled)
 
 

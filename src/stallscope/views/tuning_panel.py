@@ -201,8 +201,8 @@ class SettingBoard:
         self.decode = _number("Decode times as fast", 1.0, 1.0, _MOST_TIMES, 0.5)
         self.reading = _number("Reading times as fast", 1.0, 1.0, _MOST_TIMES, 0.5)
         for slider, kind in ((self.decode, "decode"), (self.reading, "fetch")):
-            slider.disabled = not what_if.has(kind)
-            slider.tooltip = "" if what_if.has(kind) else "None was seen in the recording"
+            if not what_if.has(kind):
+                slider.disabled, slider.description = True, f"{slider.description} (none recorded)"
         self.run = ipywidgets.Button(description="Measure this setting", icon="clock-o")
         self.run.layout.width = "auto"
         self.answer, self.said = ipywidgets.HTML(), ipywidgets.HTML()
