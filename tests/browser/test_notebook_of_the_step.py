@@ -3,7 +3,7 @@
 import pytest
 from browser.page import THEMES
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.thorough]
 
 
 def test_runs_twice_and_says_what_each_change_takes(lab):

@@ -393,7 +393,8 @@ def once_imported(name: str, do: Callable[[], object]) -> Iterator[None]:
     try:
         yield
     finally:
-        finder.go()
+        with suppress(ValueError):
+            sys.meta_path.remove(finder)
 
 
 class _Finder:
@@ -403,11 +404,6 @@ class _Finder:
         self._name = name
         self._do = do
         self._looks = False
-
-    def go(self) -> None:
-        """Take this off again."""
-        with suppress(ValueError):
-            sys.meta_path.remove(self)
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         """Where the module is, as Python's own finders say, with a loader that calls us.
@@ -433,7 +429,8 @@ class _Finder:
             def exec_module(module: ModuleType) -> None:
                 with suppress(Exception):  # what is ours stops no import
                     del loader.exec_module
-                self.go()
+                with suppress(ValueError):
+                    sys.meta_path.remove(self)
                 execute(module)
                 self._do()
 
