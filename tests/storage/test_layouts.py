@@ -242,5 +242,7 @@ class TestAnswer:
     def test_nothing_was_read(self):
         """It says so."""
         assert no_layouts().best is no_layouts().files is None
-        assert "No layout was compared" in sentence(no_layouts())
+        for notes in ((), ("a note",)):
+            said = sentence(some_layouts(rounds=0, notes=notes))
+            assert "No layout was compared: the time was over" in said
         assert COLD not in str(no_layouts()).partition("\n")[0]

@@ -300,11 +300,18 @@ class TestAnswer:
 
     def test_storage_that_is_too_slow(self):
         """It bounds the training, however many read."""
-        slow = a_storage({1: 0.004, 8: 0.032})
+        slow = a_storage({1: 0.004, 8: 0.032}, loop_per_s=240.0)
 
         assert 1 == slow.best["readers"]
         assert "gives no more than" in sentence(slow)
         assert "it is the limit of a first epoch" in sentence(slow)
+
+    def test_storage_that_gives_more_than_the_loader_makes(self):
+        """It is then no limit, however fast the step is."""
+        said = sentence(a_storage(loop_per_s=200.0, wanted_per_s=9_000.0))
+
+        assert "more than the 200/s that this loader makes of them" in said
+        assert "limit" not in said
 
     def test_everything_in_the_page_cache(self):
         """What is measured is then not the first epoch."""

@@ -65,7 +65,8 @@ def _draw(ax: Axes, state: str, rows: list[dict[str, Any]]) -> None:
             ax.plot([row["readers"]] * 2, ends, color=INK, lw=0.9)
     last = rows[-1]
     told = f" {state}: {seconds(rows[0]['latency_s'])} for one with one reader"
-    look: dict[str, Any] = {"textcoords": "offset points", "xytext": (0, -12), "ha": "right"}
+    side = "right" if len(rows) > 1 else "left"
+    look: dict[str, Any] = {"textcoords": "offset points", "xytext": (0, -14), "ha": side}
     ax.annotate(told, (last["readers"], last["requests_per_s"]), size=TEXT_SIZE, **look)
 
 

@@ -220,7 +220,7 @@ def sentence(layouts: Layouts) -> str:
     """Which layout to use, and what the loop would get; or to leave it."""
     files, best, told = layouts.files, layouts.best, layouts.circumstances
     if files is None:
-        return f"No layout was compared: {_why_not(layouts)}"
+        return "No layout was compared: the time was over: allow more of it (budget_s)"
     rate, wanted = files["samples_per_s"], told.wanted_per_s
     if wanted and rate >= wanted:
         return (
@@ -249,10 +249,6 @@ def _ends(row: dict[str, Any]) -> str:
     if row["gain_low"] is None:
         return ", from a single pass"
     return f", {INTERVAL} {row['gain_low']:.2f} to {row['gain_high']:.2f}"
-
-
-def _why_not(layouts: Layouts) -> str:
-    return layouts.notes[0] if layouts.notes else "the time was over: allow more of it (budget_s)"
 
 
 def notes_of(layouts: Layouts) -> list[str]:

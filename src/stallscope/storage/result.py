@@ -79,6 +79,8 @@ RESIDENT: Final = 0.95
 ENOUGH: Final = 1.0
 """Storage that gives fewer samples than this times what the step asks for is the limit."""
 
+_AMPLE: Final = 1.5
+"""Storage that gives so many times as many samples as the loader makes is not what holds it."""
 _AS_FAST: Final = 0.97
 """More readers that give hardly more samples than this says are not recommended."""
 
@@ -258,6 +260,12 @@ def _first_epoch(storage: Storage, best: dict[str, Any]) -> str:
     gives = f"{rate:,.0f} samples/s with {count(best['readers'], 'reader')}"
     if spare is None:
         return f"your storage gives {gives}"
+    made = storage.circumstances.loop_per_s
+    if spare < ENOUGH and made and rate > _AMPLE * made:
+        return (
+            f"your storage gives {gives}: less than the step asks for, but more than the "
+            f"{made:,.0f}/s that this loader makes of them, so it is not what to mend first"
+        )
     if spare < ENOUGH:
         return (
             f"your storage gives no more than {gives}, {times(spare)} what the step asks for: it "
