@@ -50,7 +50,7 @@ _SAME_ERROR: Final = 0.02
 _INSIDE_ERROR: Final = 0.1
 """... with another number of them, within what was recorded ..."""
 _OUTSIDE_ERROR: Final = 0.25
-"""... and beyond: such that `benchmarks/prediction.py` finds 95% of the gains in their interval."""
+"""... and beyond. Set by hand; `benchmarks/prediction.py` counts the gains in their interval."""
 _MOST_ERROR: Final = 0.9
 _NOTICED: Final = 0.1
 """Share of a batch's time that is waiting, from which on more workers may have to wait longer."""
