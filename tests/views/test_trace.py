@@ -365,12 +365,18 @@ class TestProfile:
         assert len(steps) == sum(inside) > 5
         assert any(e["name"] == "aten::mm" for e in trace["traceEvents"] if e["ph"] == "X")
 
-    @pytest.mark.parametrize("wrong", ["absent.json", 7])
+    @pytest.mark.parametrize(
+        "wrong", ["absent.json", 7, "[]", '{"traceEvents": 1}', '{"traceEvents": [{"ph": "X"}]}']
+    )
     def test_what_is_none_is_refused(self, wrong, recorded, tmp_path):
         """In one sentence, and nothing is written."""
+        damaged = tmp_path / "damaged.json"
+        if str(wrong)[0] in "[{":
+            damaged.write_text(wrong)
+            wrong = damaged
         with pytest.raises(TraceFileError, match="no profile of torch's"):
             recorded.trace(tmp_path / "trace.json", profile=wrong)
-        assert not [*tmp_path.iterdir()]
+        assert not (tmp_path / "trace.json").exists()
 
     def test_of_another_time_is_refused(self, recorded, tmp_path):
         """Also where a run does not say when it began."""

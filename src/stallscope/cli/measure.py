@@ -59,6 +59,11 @@ def _let_import(*targets: str) -> None:
         os.environ["PYTHONSAFEPATH"] = "1"
 
 
+def _print(found: Any, *, as_json: bool) -> None:
+    """Print a result, or what its view makes of it for programs."""
+    print_result(found._face().as_json(found) if as_json else found)  # noqa: SLF001
+
+
 def record(
     target: Target,
     out: Annotated[
@@ -308,12 +313,8 @@ def tune(
                 print_note(str(found).splitlines()[0])
             elif apply_code:
                 print_result(found.code)
-            elif as_json:
-                from stallscope.views import tuning
-
-                print_result(tuning.as_json(found))
             else:
-                print_result(found)
+                _print(found, as_json=as_json)
 
         with kept_until_then("tuning", keep):
             found = search(_target(target, step), budget_s=budget)
@@ -344,13 +345,7 @@ def storage(
 
         _let_import(target)
         found = measure(_target(target, step), budget_s=budget)
-        found = found.redacted() if redact else found
-        if as_json:
-            from stallscope.views import storage as view
-
-            print_result(view.as_json(found))
-        else:
-            print_result(found)
+        _print(found.redacted() if redact else found, as_json=as_json)
 
 
 def layouts(  # noqa: PLR0913 - the command's options
@@ -384,13 +379,7 @@ def layouts(  # noqa: PLR0913 - the command's options
 
         _let_import(target)
         found = compare(_target(target, step), samples=samples, budget_s=budget, folder=folder)
-        found = found.redacted() if redact else found
-        if as_json:
-            from stallscope.views import layouts as view
-
-            print_result(view.as_json(found))
-        else:
-            print_result(found)
+        _print(found.redacted() if redact else found, as_json=as_json)
 
 
 def orders(

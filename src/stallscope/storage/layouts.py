@@ -54,7 +54,7 @@ from stallscope.storage.layout_result import (
     LayoutConditions,
     Layouts,
 )
-from stallscope.storage.page_cache import drop, opened, resident_share
+from stallscope.storage.page_cache import REALLY_COLD, drop, opened, resident_share
 from stallscope.storage.reads import COLD, WARM
 from stallscope.storage.serving import (
     KeptFiles,
@@ -95,7 +95,6 @@ _USUAL_BUFFER: Final = 1_000
 _COMPARED: Final = 16
 """Files whose smaller images are compared with the original ones."""
 _WHITE: Final = 255
-_REALLY_COLD: Final = 0.1
 _PIECE_BYTES: Final = 1 << 20
 _SIZED: Final = re.compile(r"resize|crop|rescale", re.IGNORECASE)
 
@@ -389,7 +388,7 @@ class LayoutSearch:
                     while os.read(descriptor, _PIECE_BYTES):
                         pass
             left.append(resident_share(str(path)) or 0.0)
-        if state == COLD and max(left) > _REALLY_COLD:
+        if state == COLD and max(left) > REALLY_COLD:
             self._stayed = max(left)
             return False
         return True

@@ -19,6 +19,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+REALLY_COLD: Final = 0.1
+"""A reading of which the page cache held more than this is not called cold."""
 _READ = _SHARED = 1
 """PROT_READ and MAP_SHARED of mmap(2)."""
 _FAILED: Final = ctypes.c_void_p(-1).value

@@ -27,7 +27,7 @@ from stallscope.loops.training_loop import Enough, Limits, ProgressBar, check_bu
 from stallscope.loops.watchdog import within
 from stallscope.machine import machine, require_single_rank
 from stallscope.run.record import record_target
-from stallscope.storage.page_cache import resident_share
+from stallscope.storage.page_cache import REALLY_COLD, resident_share
 from stallscope.storage.places import (
     MEMORY,
     NETWORK,
@@ -84,8 +84,6 @@ _ROUNDS: Final = 6
 _MOST_READERS: Final = 8
 _SAMPLE_FILES: Final = 512
 """That are looked at for what lies in the page cache."""
-_REALLY_COLD: Final = 0.1
-"""A reading of which the page cache held more than this is not called cold."""
 _FEWEST_UNREAD: Final = 8
 """Files that stand for the rest."""
 _LARGE_PIECES: Final = 8
@@ -325,7 +323,7 @@ class StorageProbe:
             inside = cached_share(wanted, self._medium)
             if inside is None:
                 state = UNPROVEN
-            elif inside > _REALLY_COLD:
+            elif inside > REALLY_COLD:
                 self._stayed = max(self._stayed, inside)
                 return True
         else:

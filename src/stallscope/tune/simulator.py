@@ -14,6 +14,7 @@ networks of queues", Journal of the ACM 22, 1975. Intervals are of resampled bat
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -231,11 +232,14 @@ def enough_workers(costs: LoaderCosts, now: Setting) -> int | None:
         costs: what its batches cost.
         now: the setting as it is.
     """
-    for many in range(now.num_workers + 1, _MOST_TIMES * now.num_workers + 1):
+
+    def is_enough(many: int) -> bool:
         found = predict(costs, replace(now, num_workers=many).normal())
-        if found.stall_share.value < HARDLY:
-            return many
-    return None
+        return found.stall_share.value < HARDLY
+
+    numbers = range(now.num_workers + 1, _MOST_TIMES * now.num_workers + 1)
+    place = bisect_left(numbers, True, key=is_enough)  # noqa: FBT003 - more workers stall no longer
+    return numbers[place] if place < len(numbers) else None
 
 
 def _length(costs: LoaderCosts, setting: Setting) -> int:

@@ -6,7 +6,6 @@ of a run which goes on shows what another process reads of it.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import subprocess
@@ -129,15 +128,20 @@ def live_panel(run: Run) -> Panel:
     panel = Panel([said, view, below])
     picture: Any = run.plot("exposed")
     panel.still = picture
-    view.value, below.value = image(picture), run._repr_mimebundle_()["text/html"]
+    view.value, below.value = image(picture), _table(run)
     Thread(target=_refresh, args=(panel, run._folder), daemon=True).start()  # noqa: SLF001
     return panel
 
 
 def page_of(run: Run) -> str:
     """A run as a line that `live_panel` reads."""
-    picture = base64.b64encode(run.plot("exposed").png()).decode("ascii")  # type: ignore[attr-defined]  # a Sheet
-    return json.dumps({"image": picture, "html": run._repr_mimebundle_()["text/html"]})
+    picture: Any = run.plot("exposed")
+    return json.dumps([image(picture), _table(run)])
+
+
+def _table(run: Run) -> str:
+    found: str = run._repr_mimebundle_()["text/html"]
+    return found
 
 
 def _refresh(panel: Panel, folder: Path) -> None:
@@ -155,9 +159,7 @@ def _refresh(panel: Panel, folder: Path) -> None:
             if panel.comm is None:  # closed
                 reader.terminate()
                 break
-            page = json.loads(line)
-            view.value = f"<img style='max-width:100%' src='data:image/png;base64,{page['image']}'>"
-            below.value = page["html"]
+            view.value, below.value = json.loads(line)
     said.value = ENDED
 
 

@@ -293,16 +293,12 @@ def profiled(profile: Any, began_unix_ns: int | None) -> list[Event]:
         raise TraceFileError(
             "this run does not say when it began, so a profile has no place in it: record it again"
         )
-    base_ns, events = _exported(profile)
-    moved_us = (base_ns - began_unix_ns) / 1000
+    events = _exported(profile, began_unix_ns)
     processes = {pid: number for number, pid in enumerate(dict.fromkeys(map(_pid, events)))}
-    starts_us = [float(event["ts"]) + moved_us for event in events if event["ph"] == "X"]
-    if not starts_us or max(starts_us) < 0:
+    if not any(event["ph"] == "X" and event["ts"] >= 0 for event in events):
         raise TraceFileError("nothing of this profile is of the time of the run")
     for event in events:
         event["pid"] = _PROFILED + processes[_pid(event)]
-        if "ts" in event:
-            event["ts"] = float(event["ts"]) + moved_us
     return events
 
 
@@ -310,8 +306,8 @@ def _pid(event: Event) -> str:
     return str(event.get("pid"))
 
 
-def _exported(profile: Any) -> tuple[int, list[Event]]:
-    """Read what a profile exports, its base in ns and its events; no file of it stays."""
+def _exported(profile: Any, began_unix_ns: int) -> list[Event]:
+    """Read the events that a profile exports, in µs from the begin of a run; no file stays."""
     try:
         if not hasattr(profile, "export_chrome_trace"):
             path = Path(profile)
@@ -321,8 +317,12 @@ def _exported(profile: Any) -> tuple[int, list[Event]]:
             with workspace() as folder:
                 profile.export_chrome_trace(str(folder / "profile.json"))
                 found = json.loads((folder / "profile.json").read_text(encoding="utf-8"))
+        moved_us = (int(found.get("baseTimeNanoseconds", 0)) - began_unix_ns) / 1000
         events = [event for event in found["traceEvents"] if event.get("ph") in _PHASES]
-        return int(found.get("baseTimeNanoseconds", 0)), events
+        return [
+            event if event["ph"] == "M" else {**event, "ts": float(event["ts"]) + moved_us}
+            for event in events
+        ]
     except Exception as error:
         raise TraceFileError(
             f"{printable(repr(profile), 60)} is no profile of torch's that has ended, nor the "
