@@ -9,6 +9,10 @@ A trial runs in a process of its own (forked from one that has imported everythi
 else), and leaves one line of JSON in a file; started again, the benchmark goes on where it was.
 Lines that other rules, thresholds or planted loops have left are not counted.
 
+Whether nothing is wrong is no matter of the plan alone: on a slow or busy machine such a loop may
+wait for its workers all the same. So it runs first by itself, without stallscope, and a stopwatch
+says what it waits; more than a tenth of its time, and it is no trial.
+
 A verdict is right at first choice if it is the planted cause; of a pair, the one that costs more. A
 false alarm is a healthy loop that is said to have a cause. A diagnosis that fails is wrong. Every
 miss is printed, and what this machine cannot plant, which is no trial.
@@ -29,7 +33,7 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, islice, repeat
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +43,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")  # of the trials' own bars; before tq
 from benchkit import TESTS
 from benchkit.command import Option, arguments
 from benchkit.neighbour import neighbour
-from benchkit.verdict_tables import AWAY, FAILED, HEALTHY, NEAR, PAIR, SINGLE, Line, report
+from benchkit.verdict_tables import AWAY, FAILED, HEALTHY, NEAR, PAIR, SINGLE, SOUND, Line, report
 from planted import HEALTHY_CODE, PAIRS, PLANTED, Planted, plant, plant_pair
 from tqdm import tqdm
 
@@ -61,6 +65,9 @@ STRENGTH = {
 SHARES = {SINGLE: 0.62, NEAR: 0.23, PAIR: 0.15, HEALTHY: 0.5, AWAY: 0.5}
 """Of the planted trials, and of the others."""
 GRACE_S = 120.0
+ALONE_S, WARM_UP, WAITS = 3.0, 6, 0.1
+"""How long a sound loop runs without stallscope, after so many batches, and from which share of its
+time in `next` on it counts as starving."""
 NO_RULES = {"cli", "lab", "charts", "views"}
 """Folders of the package whose code does not decide what a trial says."""
 PRELOADED = ["torchvision", "stallscope.diagnose.diagnose", "planted"]
@@ -208,9 +215,26 @@ def _tell(there: Connection, trial: Trial, budget_s: float) -> None:
         there.send({"not_planted": str(error)})
         return
     try:
-        there.send(diagnosed(planted, budget_s))
+        waits = waits_alone(planted) if trial.kind in SOUND else 0.0
+        if waits > WAITS:
+            there.send({"not_planted": f"without stallscope it waits {waits:.0%} of its time here"})
+            return
+        there.send({**diagnosed(planted, budget_s), "waits_alone": waits})
     except Exception as error:  # noqa: BLE001 - a line of the table
         there.send({"error": f"{type(error).__name__}: {error}"})
+
+
+def waits_alone(planted: Planted) -> float:
+    """The share of its time that a loop stands in `next`, by a stopwatch."""
+    batches = chain.from_iterable(repeat(planted.loader))
+    for batch in islice(batches, WARM_UP):
+        planted.step(batch)
+    waited_s, began = 0.0, time.perf_counter()
+    while (before := time.perf_counter()) - began < ALONE_S:
+        batch = next(batches)
+        waited_s += time.perf_counter() - before
+        planted.step(batch)
+    return waited_s / (time.perf_counter() - began)
 
 
 def diagnosed(planted: Planted, budget_s: float) -> Line:
