@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
@@ -32,11 +33,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from stallscope.orders.result import Orders
+    from stallscope.run.result import Run
+
 
 STEP_SHARE_A: Final = 0.369
 """Of the loop's time: the published profile has 63.1% of it in waiting for the next batch."""
 STEP_SHARE_B: Final = 0.1821
 """Of the loop's time: the published trace has the GPU busy for 18.21% of a step."""
+FETCH_A_S: Final = 0.13
+TRANSFORMS_A_S: Final = 0.013
+"""A sample's image out of its shard, decoded; and its transforms."""
+STEP_B_S: Final = (1.17, 0.78, 0.72)
+"""A step with eight workers: as it is, with another mask, and with the crop first, too."""
 SHARDS: Final = 4
 IMAGES: Final = 48
 """In each of them."""
@@ -69,6 +78,56 @@ def case_b() -> Target:
         TargetError: torchvision or the sample data is missing.
     """
     return _paced(case_b_loader("published", RandomMask), STEP_SHARE_B, "case B: five transforms")
+
+
+def beside_case_a(run: Run) -> str:
+    """A recording of case A beside what its author found, as a Markdown table.
+
+    Args:
+        run: of `case_a` or of a loader like it.
+    """
+    spent = dict(run.stages().group_by("kind").agg(pl.col("busy_s").sum()).iter_rows())
+    samples = max(run.samples().height, 1)
+    got, changed = (
+        sum(spent.get(kind) or 0.0 for kind in kinds) / samples
+        for kinds in (("fetch", "decode"), ("transform",))
+    )
+    times = f"{got / changed:.1f}" if changed else "no transform was seen"
+    return _beside(
+        ("get the image: read, unpack, decode", f"{FETCH_A_S * 1e3:.0f} ms", f"{got * 1e3:.1f} ms"),
+        ("transforms", f"{TRANSFORMS_A_S * 1e3:.0f} ms", f"{changed * 1e3:.1f} ms"),
+        ("the one over the other", f"{FETCH_A_S / TRANSFORMS_A_S:.0f}", times),
+    )
+
+
+def beside_case_b(orders: Orders) -> str:
+    """What was found for case B beside what its author found, as a Markdown table.
+
+    Args:
+        orders: of `case_b_loader` with the other mask as an alternative.
+    """
+    as_it_is, other_mask, crop_first = STEP_B_S
+    same = orders.table().filter(pl.col("equivalence") == "identical")
+    return _beside(
+        ("another mask", f"{as_it_is / other_mask:.2f}×", _gain(same, "alternative")),
+        ("and the crop first", f"{as_it_is / crop_first:.2f}×", _gain(same, "together")),
+    )
+
+
+def _beside(*rows: tuple[str, str, str]) -> str:
+    head = ("| | published | here |", "| --- | --- | --- |")
+    return "\n".join((*head, *(f"| {what} | {then} | {now} |" for what, then, now in rows)))
+
+
+def _gain(trials: pl.DataFrame, kind: str) -> str:
+    """The best one of a kind: measured where it was, else predicted."""
+    rows = trials.filter(pl.col("kind") == kind).sort("speedup", descending=True, nulls_last=True)
+    if not rows.height:
+        return "not found"
+    row = rows.row(0, named=True)
+    if row["speedup"] is None:
+        return f"{row['predicted_speedup']:.2f}× predicted"
+    return f"{row['speedup']:.2f}× ({row['speedup_low']:.2f} to {row['speedup_high']:.2f})"
 
 
 def case_a_loader(

@@ -3,7 +3,7 @@
 import pytest
 from browser.page import run_twice_and_use
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.thorough]
 
 
 def test_runs_twice_answers_the_hand_and_can_be_looked_at(lab):

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
 def test_a_listing_answers_the_hand(lab, theme):
     """The dropdown of the line by line notebook shows another function's lines."""
-    lab.open("06_line_by_line.ipynb")
+    lab.open("05_line_by_line.ipynb")
     lab.theme(THEMES[theme])
     assert lab.run_all() == []
 
@@ -25,8 +25,8 @@ def test_a_listing_answers_the_hand(lab, theme):
     panel.locator("summary", has_not_text=before).wait_for()
 
     assert panel.locator("td", has_text="%").count()
-    lab.shot(f"06_line_by_line-{theme}-panel", panel)
-    lab.shot(f"06_line_by_line-{theme}-answer", lab.answer())
+    lab.shot(f"05_line_by_line-{theme}-panel", panel)
+    lab.shot(f"05_line_by_line-{theme}-answer", lab.answer())
 
 
 def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
@@ -84,6 +84,7 @@ def test_storage_and_layouts_of_the_data(lab):
             lab.shot(f"08_where_the_data_lies-{theme}-picture-{number}", picture)
 
 
+@pytest.mark.thorough
 def test_a_watched_training_and_its_comparison(lab):
     """Run All works twice in a row, in both themes; one training is compared with another."""
     lab.open("09_watch_and_compare.ipynb")

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-NAME = "05_transform_orders.ipynb"
+NAME = "06_transform_orders.ipynb"
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / NAME
 SHORT = {"BUDGET_S": 4, "SAMPLES": 8}
 AS_IT_IS = ["RandomResizedCrop", "RandomHorizontalFlip", "PILToTensor", "ToDtype", "Normalize"]

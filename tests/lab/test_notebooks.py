@@ -26,9 +26,11 @@ def source(tmp_path, monkeypatch):
 
 
 def target_in(path):
-    """What the cell sets, when it is run."""
+    """What the notebook measures: its cell names `my_target.py`, and that is run."""
     names = {}
     exec(nbformat.read(path, as_version=4).cells[1].source, names)  # noqa: S102
+    assert "my_target:target" == names["TARGET"]
+    exec(path.with_name("my_target.py").read_text(), names)  # noqa: S102
     return names["TARGET"]
 
 
@@ -109,7 +111,8 @@ class TestTarget:
 
         cell = nbformat.read(copy_notebooks(Path("x"), "photos").notebooks[0], 4).cells[1]
 
-        assert cell.source.endswith("photos'  # yours\nBUDGET_S = 20")
+        assert cell.source.endswith("'my_target:target'  # yours\nBUDGET_S = 20")
+        assert Path("x/my_target.py").read_text().endswith("photos'  # yours\n")
 
     def test_makes_shard_patterns_absolute(self, source):
         """A pattern is made absolute without being looked for."""
@@ -121,18 +124,17 @@ class TestTarget:
         """A factory's module in the current folder can be imported where the notebook runs."""
         Path("train.py").write_text("def make_loader(): ...")
 
-        cell = nbformat.read(copy_notebooks(Path("x"), "train:make_loader").notebooks[0], 4).cells[
-            1
-        ]
+        copy_notebooks(Path("x"), "train:make_loader")
 
-        assert f"sys.path.insert(0, {str(Path.cwd())!r})" in cell.source
-        assert "TARGET = 'train:make_loader'" in cell.source
+        module = Path("x/my_target.py").read_text()
+        assert f"sys.path.insert(0, {str(Path.cwd())!r})" in module
+        assert "TARGET = 'train:make_loader'" in module
 
     def test_leaves_an_installed_factory_alone(self, source):
         """A factory of an installed package needs no folder."""
-        copies = copy_notebooks(Path("x"), "package.module:factory")
+        copy_notebooks(Path("x"), "package.module:factory")
 
-        assert "sys" not in nbformat.read(copies.notebooks[0], 4).cells[1].source
+        assert "sys" not in Path("x/my_target.py").read_text()
 
     def test_that_is_not_there_is_one_sentence(self, source):
         """A wrong path is said at once, and nothing is copied."""
@@ -200,15 +202,21 @@ class TestSecondTime:
         assert not Path("x/earlier").exists()
 
     def test_never_replaces_what_the_user_changed(self, source):
-        """A changed notebook stays, and the note says which target it still has."""
+        """A changed notebook stays, and so does a changed target: the note says which one."""
         path = copy_notebooks(Path("x")).notebooks[0]
         edit(path, rewrite)
+        module = path.with_name("my_target.py")
+        module.write_text('TARGET = "mine:loader"')
         Path("photos").mkdir()
 
         copies = copy_notebooks(Path("x"), "photos")
 
         assert nbformat.read(path, 4).cells[2].source == "my own code"
-        assert 'kept as you changed it, with TARGET = "sample"' in copies.notes[0].replace("'", '"')
+        assert module.read_text() == 'TARGET = "mine:loader"'
+        assert f"{NAME} is kept as you changed it" in copies.notes[0]
+        assert (
+            'my_target.py is kept as you changed it, with TARGET = "mine:loader"' in copies.notes[1]
+        )
 
     def test_stays_changed(self, source):
         """A changed notebook is still the user's at the third call."""
@@ -259,7 +267,7 @@ class TestSecondTime:
 
         memory = json.loads(Path("x/.stallscope.json").read_text())
         assert memory["schema_version"] == 1
-        assert set(memory["notebooks"]) == {NAME}
+        assert set(memory["notebooks"]) == {NAME, "my_target.py"}
 
 
 class TestStrangersFolder:

@@ -10,6 +10,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from stallscope.cases import make_shards
+from stallscope.files import packaged_folder
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_LINES = 11
@@ -19,13 +22,14 @@ SHORTER = {
     r"\brange\(40\)": "range(12)",
 }
 """What measures less than is right for a person: here it counts that every cell runs."""
-NOT_IN_CIS_BROWSER = ("01", "02", "10")
+NOT_IN_CIS_BROWSER = ("01", "02", "03", "09", "10")
 """Their browser tests are `thorough`: each takes minutes of a CI that has fifteen."""
 MINE = """
+import itertools
 import time
 import torch
 from stallscope.demo import Scale
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchvision.transforms.v2 import Compose, RandomHorizontalFlip
 
 class Slow(Dataset):
@@ -42,9 +46,25 @@ class Slow(Dataset):
         time.sleep(0.001)
         return torch.full((3, 8, 8), float(index))
 
+class Endless(IterableDataset):
+    def __iter__(self):
+        return map(Slow(Scale()).__getitem__, itertools.count())
+
+def train(batch):
+    time.sleep(0.003)
+
 def loader():
     return DataLoader(Slow(Compose([RandomHorizontalFlip(), Scale()])), batch_size=4, num_workers=0)
+
+def with_a_step():
+    return DataLoader(Slow(Scale()), batch_size=4, num_workers=2), train
+
+def stream():
+    return DataLoader(Endless(), batch_size=4, num_workers=1)
 """
+OTHERS = ("mine:loader", "mine:with_a_step", "mine:stream", "a folder", "shards")
+"""Targets without files, images or indices in their samples; with a training step; without an
+end; and those that are no module."""
 
 by_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -126,15 +146,26 @@ def test_runs_twice_in_one_kernel(path, tmp_path, monkeypatch):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("target", OTHERS)
 @by_notebook
-def test_runs_with_a_target_that_knows_no_files(path, tmp_path, monkeypatch):
-    """A target without files, images or indices in its samples works as well."""
+def test_runs_with_another_target(path, target, tmp_path, monkeypatch):
+    """Whatever `my_target.py` names, no cell is red, also the second time."""
     nbclient = pytest.importorskip("nbclient")
 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(tmp_path)]))
     (tmp_path / "mine.py").write_text(MINE)
-    notebook = with_parameters(read(path), TARGET="mine:loader", BUDGET_S=2)
-
-    nbclient.NotebookClient(
+    if target == "a folder":
+        target = str(packaged_folder("sample_data"))
+    elif target == "shards":
+        target = make_shards(tmp_path / "shards", 2, images=8)[0]
+    module = (path.parent / "my_target.py").read_text()
+    (tmp_path / "my_target.py").write_text(module.replace('"sample"', repr(target), 1))
+    notebook = with_parameters(read(path), TARGET="my_target:target", BUDGET_S=2)
+    client = nbclient.NotebookClient(
         notebook, timeout=120, resources={"metadata": {"path": tmp_path}}
-    ).execute()
+    )
+
+    with client.setup_kernel():
+        for _ in range(2):
+            for number, cell in enumerate(notebook.cells):
+                client.execute_cell(cell, number)

@@ -4,6 +4,7 @@ import nbformat
 from nbformat import v4
 
 NAME = "02_fetch_vs_transform.ipynb"
+MODULE = 'import stallscope as ss\n\nTARGET = "sample"  # yours\n'
 PARAMETERS = 'TARGET = "sample"  # yours\nBUDGET_S = 20'
 
 
@@ -18,4 +19,5 @@ def install(site):
     folder = site / "stallscope" / "_share" / "notebooks"
     folder.mkdir(parents=True)
     nbformat.write(a_notebook(), folder / NAME)
+    (folder / "my_target.py").write_text(MODULE)
     return site / "stallscope" / "files.py"

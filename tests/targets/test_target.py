@@ -414,6 +414,12 @@ class TestFactories:
 
         assert target("train_c:make") == Target([1], name="train_c:make")
 
+    def test_the_notebooks_factory_has_the_name_of_what_it_points_at(self, here):
+        """`my_target:target` would tell nobody what was measured."""
+        a_module(here, "my_target", "import stallscope as ss\ndef target(): return ss.target([1])")
+
+        assert target("my_target:target") == Target([1], name="list")
+
     def test_an_exception_that_cannot_say_itself(self, here):
         """Its type is said, and where it was raised."""
         a_module(

@@ -3,18 +3,21 @@
 The user works in copies, and a copy is the user's: what they changed is not written over, and
 outputs that would be lost are put aside first. Only a changed cell counts as a change, because
 running a notebook and saving it is what it is for. A small file beside the copies remembers what
-was written. The target stands in the cell tagged `parameters`, as TARGET.
+was written.
+
+The target stands in one file, `my_target.py`, with the training step and the device; the cell
+tagged `parameters` of each notebook names that file's function as its TARGET.
 """
 
 from __future__ import annotations
 
 import ast
-import copy
 import hashlib
 import json
 import os
 import sys
 from dataclasses import dataclass
+from functools import partial
 from importlib.machinery import PathFinder, all_suffixes
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +27,11 @@ import nbformat
 from stallscope.errors import StallscopeError
 from stallscope.files import packaged_folder, read_file, whole_file
 from stallscope.targets.factory import is_factory
+from stallscope.targets.target import IN_NOTEBOOKS
 
 _NAME: Final = "TARGET"
+_MODULE: Final = "my_target.py"
+"""What all notebooks measure; a copy is the user's to change."""
 _GLOB: Final = frozenset("*?[{")
 _CODE: Final = tuple(all_suffixes())
 """How the name of a module ends."""
@@ -71,33 +77,50 @@ def plain_path(path: str | Path) -> Path:
     return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - resolve follows links
 
 
-def set_target(notebook: Any, aim: Aim, name: str) -> Any:
-    """A copy of a notebook, pointed at a target; its `name` is for the error.
+def _set_target(source: str, target: str, name: str) -> str:
+    """Python's source with another TARGET; its `name` is for the error.
+
+    Raises:
+        StallscopeError: it does not set TARGET.
+    """
+    value = _value(source)
+    if value is None:
+        raise StallscopeError(f"{name} has no line {_NAME} = ...")
+    if ast.unparse(value) == repr(target):  # it keeps its own quotes
+        return source
+    return _replaced(source, value, repr(target))
+
+
+def _pointed_notebook(path: Path) -> str:
+    """A guided notebook that measures what `my_target.py` says.
 
     Raises:
         StallscopeError: no cell is tagged `parameters`, or it does not set TARGET.
     """
-    pointed = copy.deepcopy(notebook)
-    cell = _parameters(pointed)
-    if cell is None:
-        raise StallscopeError(f"{name} has no code cell tagged 'parameters' to put {_NAME} into")
-    value = _value(cell.source)
-    if value is None:
-        raise StallscopeError(f"{name}: the cell tagged 'parameters' has no line {_NAME} = ...")
-    if ast.unparse(value) != repr(aim.target):  # else the notebook keeps its own quotes
-        cell.source = _replaced(cell.source, value, repr(aim.target))
-    if aim.import_from is not None:
-        lines = f"import sys\n\nsys.path.insert(0, {aim.import_from!r})  # your module is here\n"
-        cell.source = lines + cell.source
-    return pointed
-
-
-def target_of(notebook: Any) -> str:
-    """The line that sets the target, such as `TARGET = 'sample'`; for a sentence."""
+    notebook = nbformat.reads(read_file(path).decode(), as_version=4)  # type: ignore[no-untyped-call,unused-ignore]
     cell = _parameters(notebook)
-    value = None if cell is None else _value(cell.source)
-    text = None if value is None else ast.get_source_segment(cell.source, value)
-    return f"no {_NAME}" if text is None else f"{_NAME} = {text}"
+    if cell is None:
+        raise StallscopeError(
+            f"{path.name} has no code cell tagged 'parameters' to put {_NAME} into"
+        )
+    cell.source = _set_target(
+        cell.source, IN_NOTEBOOKS, f"{path.name}: the cell tagged 'parameters'"
+    )
+    return str(nbformat.writes(notebook))  # type: ignore[no-untyped-call,unused-ignore]
+
+
+def _pointed_module(path: Path, aim: Aim) -> str:
+    """`my_target.py` for a target.
+
+    Raises:
+        StallscopeError: it does not set TARGET.
+    """
+    source = _set_target(read_file(path).decode(), aim.target, path.name)
+    if aim.import_from is None:
+        return source
+    ours = "import stallscope as ss\n"
+    here = f"\nsys.path.insert(0, {aim.import_from!r})  # your module is here\n"
+    return source.replace(ours, f"import sys\n\n{ours}{here}", 1)
 
 
 def _parameters(notebook: Any) -> Any:
@@ -145,7 +168,7 @@ class Copies:
 
 
 def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = False) -> Copies:
-    """Copy the guided notebooks into a folder, pointed at a target.
+    """Copy the guided notebooks into a folder, and `my_target.py`, which points them at a target.
 
     Args:
         folder: made where it does not exist.
@@ -164,11 +187,13 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
     last = Aim(memory.get("target", "sample"), memory.get("import_from"))
     aim = last if target is None else Aim.of(target)
     guided = sorted(source.glob("[0-9]*.ipynb"))
-    wanted = {path.name: set_target(_read(path), aim, path.name) for path in guided}
+    wanted = {path.name: _pointed_notebook(path) for path in guided}
+    wanted[_MODULE] = _pointed_module(source / _MODULE, aim)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         notes = [_about_last(last, folder)] if target is None else []
-        notes += [_place(folder / name, new, memory, force=force) for name, new in wanted.items()]
+        place = partial(_place, memory=memory, force=force, another=aim != last)
+        notes += [place(folder / name, text) for name, text in wanted.items()]
         memory.update(target=aim.target, import_from=aim.import_from)
         with whole_file(folder / _MEMORY) as file:
             file.write(json.dumps(memory, indent=2).encode())
@@ -176,7 +201,8 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
         raise StallscopeError(
             f"the notebooks cannot be copied into {folder}: {error.strerror or error}",
         ) from error
-    return Copies(folder, tuple(folder / name for name in wanted), tuple(filter(None, notes)))
+    notebooks = tuple(folder / path.name for path in guided)
+    return Copies(folder, notebooks, tuple(filter(None, notes)))
 
 
 def _check_no_module_hides_ours(folder: Path) -> None:
@@ -214,20 +240,58 @@ def _about_last(aim: Aim, folder: Path) -> str:
     return f"TARGET = {aim.target!r}{module}: the one of the last time, as {folder / _MEMORY} says"
 
 
-def _place(path: Path, new: Any, memory: dict[str, Any], *, force: bool) -> str:
-    """Write a notebook where that loses nothing; a sentence where there was another."""
-    written, old, note = memory["notebooks"], _read_copy(path), ""
-    same = old is not None and _digest(old) == _digest(new)
-    changed = path.exists() and (old is None or _digest(old) != written.get(path.name))
+@dataclass(frozen=True)
+class _Copy:
+    """A notebook or a module, as far as it matters here."""
+
+    cells: tuple[tuple[str, str], ...]
+    """What it says, without what running it adds."""
+    target: str
+    """The line that sets the target, such as `TARGET = 'sample'`; for a sentence."""
+    has_outputs: bool = False
+
+    @classmethod
+    def of(cls, text: str, name: str) -> _Copy:
+        """Of a file's text."""
+        if name == _MODULE:
+            return cls((("module", text),), _target_line(text))
+        notebook = nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call,unused-ignore]
+        cell = _parameters(notebook)
+        return cls(
+            tuple((cell.cell_type, cell.source) for cell in notebook.cells),
+            _target_line("" if cell is None else cell.source),
+            any(cell.get("outputs") for cell in notebook.cells),
+        )
+
+    @property
+    def digest(self) -> str:
+        """Remembers what it says."""
+        return hashlib.sha256(json.dumps(self.cells).encode()).hexdigest()
+
+
+def _target_line(source: str) -> str:
+    value = _value(source)
+    text = None if value is None else ast.get_source_segment(source, value)
+    return f"no {_NAME}" if text is None else f"{_NAME} = {text}"
+
+
+def _place(path: Path, text: str, *, memory: dict[str, Any], force: bool, another: bool) -> str:
+    """Write a file where that loses nothing; a sentence where there was another.
+
+    Outputs are of `another` target sometimes: then they are put aside, too.
+    """
+    written, old, new, note = memory["notebooks"], _read_copy(path), _Copy.of(text, path.name), ""
+    same = old is not None and old.digest == new.digest and not (another and old.has_outputs)
+    changed = path.exists() and (old is None or old.digest != written.get(path.name))
     if changed and not same and not force:
-        at = "" if old is None else f", with {target_of(old)}"
+        at = "" if old is None else f", with {old.target}"
         return f"{path.name} is kept as you changed it{at}; --force puts it aside"
     if not same:
-        if changed or (old is not None and any(cell.get("outputs") for cell in old.cells)):
+        if changed or (old is not None and old.has_outputs):
             note = f"{path.name} is new; the one before is {_put_aside(path)}"
         with whole_file(path) as file:
-            file.write(nbformat.writes(new).encode())
-    written[path.name] = _digest(new)
+            file.write(text.encode())
+    written[path.name] = new.digest
     return note
 
 
@@ -236,32 +300,21 @@ def _put_aside(path: Path) -> Path:
     folder.mkdir(exist_ok=True)
     if folder.is_symlink():
         raise StallscopeError(
-            f"{folder} is a link, through which no notebook is put aside: give another folder"
+            f"{folder} is a link, through which nothing is put aside: give another folder"
         )
     number = 1
-    while os.path.lexists(aside := folder / f"{path.stem}.{number}.ipynb"):
+    while os.path.lexists(aside := folder / f"{path.stem}.{number}{path.suffix}"):
         number += 1
     path.rename(aside)
     return aside.relative_to(path.parent)
 
 
-def _read(path: Path) -> Any:
-    text = read_file(path).decode()
-    return nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call,unused-ignore]
-
-
-def _read_copy(path: Path) -> Any:
-    """The user's copy; None where there is none, or no notebook any more."""
+def _read_copy(path: Path) -> _Copy | None:
+    """The user's copy; None where there is none, or it is no notebook any more."""
     try:
-        return _read(path)
+        return _Copy.of(read_file(path).decode(), path.name)
     except (OSError, ValueError, AttributeError, nbformat.ValidationError):
         return None
-
-
-def _digest(notebook: Any) -> str:
-    """What a notebook says, without what running it adds."""
-    cells = [(cell.cell_type, cell.source) for cell in notebook.cells]
-    return hashlib.sha256(json.dumps(cells).encode()).hexdigest()
 
 
 def _recall(folder: Path) -> dict[str, Any]:
