@@ -11,6 +11,7 @@ import io
 import textwrap
 import warnings
 from functools import lru_cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib as mpl
@@ -95,7 +96,8 @@ class Sheet(Figure):
 
     Args:
         title: the answer, one sentence.
-        notes: what is shown and what was left out; small, each on lines of its own.
+        notes: what is shown and what was left out; small, each on lines of its own: the first one
+            above the charts, the others below them.
         heights: of the charts from top to bottom with their axes and legends, inches.
         aligned: whether they have the same margins, and their axis in common, below the last one;
             the heights are without it.
@@ -114,10 +116,13 @@ class Sheet(Figure):
         aligned: bool = False,
     ) -> None:
         titles = wrapped(title, _TITLE_LETTERS)
-        smalls = [line for note in notes for line in wrapped(note, _SMALL_LETTERS)]
+        smalls = [wrapped(note, _SMALL_LETTERS) for note in notes]
+        above, under = (list(chain(*part)) for part in (smalls[:1], smalls[1:]))
         below = MARGIN + _TITLE_LINE * len(titles)
-        head = below + _SMALL_LINE * len(smalls) + 0.08
-        height = head + sum(heights) + AXIS * aligned + 0.05
+        head = below + _SMALL_LINE * len(above) + 0.08
+        charts_end = head + sum(heights) + AXIS * aligned
+        foot = _SMALL_LINE * len(under) + 0.08 * bool(under) + 0.05
+        height = charts_end + foot
         super().__init__(figsize=(WIDTH, height), dpi=DOTS, facecolor=PAPER)
         FigureCanvasAgg(self)
         self.title = title
@@ -125,14 +130,17 @@ class Sheet(Figure):
         self.parts: list[Axes] = []
         title_look: dict[str, Any] = {"size": TITLE_SIZE, "weight": "bold"}
         lines = [(MARGIN + _TITLE_LINE * at, line, title_look) for at, line in enumerate(titles)]
-        lines += [
-            (below + _SMALL_LINE * at, line, {"color": FAINT}) for at, line in enumerate(smalls)
-        ]
+        for top, small in ((below, above), (charts_end + 0.08, under)):
+            look = {"color": FAINT}
+            lines += [(top + _SMALL_LINE * at, line, look) for at, line in enumerate(small)]
         for down, line, look in lines:
             self.text(MARGIN / WIDTH, 1 - down / height, line, va="top", **look)
         if heights:
             self.set_layout_engine(
-                "constrained", rect=(0, 0, 1, 1 - head / height), w_pad=MARGIN, h_pad=0.04
+                "constrained",
+                rect=(0, foot / height, 1, 1 - (head + foot) / height),
+                w_pad=MARGIN,
+                h_pad=0.04,
             )
             rows: dict[str, Any] = {"height_ratios": heights, "squeeze": False}
             if aligned:
