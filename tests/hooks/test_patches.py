@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import ExitStack
+from types import ModuleType
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from torch.utils.data import DataLoader
 import stallscope as ss
 from stallscope.hooks import patches
 from stallscope.hooks.patches import Patches
+from stallscope.run.record import begin_window
 
 TIMES = 20
 
@@ -90,26 +93,6 @@ def test_what_comes_after_the_end_changes_nothing():
     assert not patches._layers
 
 
-def test_a_place_that_many_threads_change_holds_its_own_at_the_end(often):
-    """Recordings of several threads share places, and end in any order."""
-    place = {"name": "theirs"}
-
-    def change() -> None:
-        for _ in range(300):
-            ours = Patches()
-            ours.put(place, "name", object())
-            ours.undo()
-
-    threads = [threading.Thread(target=change) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert {"name": "theirs"} == place
-    assert not patches._layers
-
-
 class NoModule:
     """What cffi puts into `sys.modules`: it says that it is a module, and has no `__dict__`."""
 
@@ -128,6 +111,58 @@ class Hostile(NoModule):
     @property
     def __class__(self):
         raise RuntimeError("ask me nothing")
+
+
+class Counted(NoModule):
+    """Counts how often it is asked what it is, which whoever looks through all modules does."""
+
+    __slots__ = ()
+    asked = 0
+
+    @property
+    def __class__(self):
+        Counted.asked += 1
+        return type(sys)
+
+
+def test_an_end_looks_through_all_modules_only_for_a_hook_that_somebody_took(monkeypatch, tmp_path):
+    """`from torch import save` in a window is put back; where nobody did so, no module is asked."""
+    monkeypatch.setitem(sys.modules, "counted", Counted())
+    monkeypatch.setitem(sys.modules, "script", script := ModuleType("script"))
+    plain, asked = torch.save, []
+    for takes in (False, True):
+        with ExitStack() as ends:
+            (tmp_path / str(takes)).mkdir()
+            begin_window(tmp_path / str(takes), ends, 0)
+            assert 3 == len(list(DataLoader(Numbers(12), 4, num_workers=1)))
+            if takes:
+                exec("from torch import save", vars(script))  # noqa: S102 - as an import does it
+                assert script.save is not plain
+            Counted.asked = 0
+        asked.append(Counted.asked)
+
+    assert [False, True] == [bool(times) for times in asked]
+    assert script.save is torch.save is plain
+
+
+def test_a_place_that_many_threads_change_holds_its_own_at_the_end(often):
+    """Recordings of several threads share places, and end in any order."""
+    place = {"name": "theirs"}
+
+    def change() -> None:
+        for _ in range(300):
+            ours = Patches()
+            ours.put(place, "name", object())
+            ours.undo()
+
+    threads = [threading.Thread(target=change) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert {"name": "theirs"} == place
+    assert not patches._layers
 
 
 @pytest.mark.parametrize("kind", [NoModule, Hostile])

@@ -153,17 +153,22 @@ class Patches:
             self._undone = True
             self.suspend()
             self.suspend()  # what could not be taken off the first time
-            for layer in self._pile:
-                _forget(layer)  # what cannot be taken off at all only calls its original
-            shared = {
-                id(layer.new): (layer.new, layer.old)
-                for layer in self._pile
-                if isinstance(layer.owner, ModuleType)
-            }
+            # Nearly always all of them are gone by now, and no module has to be looked into
+            alive = [(new(), old) for new, old in self._forgotten()]
+            shared = {id(new): (new, old) for new, old in alive if new is not None}
             for owner, name, new in _holders(shared) if shared else ():
                 with self._noted("off", name):
                     _put(owner, name, shared[id(new)][1])
-            self._pile.clear()
+
+    def _forgotten(self) -> list[tuple[Callable[[], Any], Any]]:
+        """Know no layer any longer; what was in modules, held by nobody here, and what was before.
+
+        A replacement that dies with its layer is under no other name.
+        """
+        pile, self._pile = self._pile, []
+        for layer in pile:
+            _forget(layer)  # what cannot be taken off at all only calls its original
+        return [(ref(one.new), one.old) for one in pile if isinstance(one.owner, ModuleType)]
 
     def _noted(self, where: str, name: Any) -> AbstractContextManager[object]:
         """Note what is raised in the block: one place must not keep the others from being changed.
