@@ -462,6 +462,30 @@ class TestReleasedBatches:
         assert 1.0 == pytest.approx(accounts["loop_share"].sum(), abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("backward", "steps"),
+    [
+        (0.6, {"forward (until backward)": 0.2, "backward": 0.6, "rest of the step": 0.2}),
+        (0.9, {"step": 1.0}),  # longer than the step itself: nothing would add up
+    ],
+)
+@pytest.mark.parametrize("slowed", [False, True])
+def test_accounts_have_the_step_in_its_parts(backward, steps, slowed):
+    """By the names that the run has; of a step that is slower beside the workers each part is."""
+    facts = known(stalled=0.1, gain=Gain(1.25, 1.2, 1.3) if slowed else None)
+    parts = {"forward (until backward)": 0.2, "backward": backward}
+    times = [(name, "step", part * facts.time.step_s) for name, part in parts.items()]
+    accounts = accounting(replace(facts, time=replace(facts.time, parts=tuple(times))))
+
+    own = dict(accounts.filter(~pl.col("stalled")).select("part", "loop_share").iter_rows())
+    whole = 0.9
+    if slowed:
+        assert 0.1 == pytest.approx(own.pop("step, slower beside the workers"))
+        whole = 0.8
+    assert own == pytest.approx({name: whole * part for name, part in steps.items()})
+    assert 1.0 == pytest.approx(accounts["loop_share"].sum(), abs=1e-6)
+
+
 def test_cores_that_cannot_keep_up_are_behind():
     """Also where each worker would be quick enough with a core for itself."""
     assert known(load=0.5).is_behind

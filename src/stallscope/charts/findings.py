@@ -19,7 +19,7 @@ from stallscope.diagnose.text import (
     headline,
     measured,
 )
-from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.stages import STALL_COLOUR, colour_of
 from stallscope.units import printable, share
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def _pieces(accounts: pl.DataFrame) -> list[StripPiece]:
     for row in accounts.filter(pl.col("loop_share") > 0).iter_rows(named=True):
         part = row["loop_share"]
         name = f"stall: {row['part']}" if row["stalled"] else row["part"]
-        colour = STALL_COLOUR if row["kind"] == STALL else COLOURS[row["kind"]]
+        is_stall = row["kind"] == STALL
+        colour = STALL_COLOUR if is_stall else colour_of(row["part"], row["kind"])
         found.append(StripPiece(name, part, share(part), colour, f"{name} {share(part)}"))
     return found
 

@@ -7,16 +7,18 @@ with the function that holds most of it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from stallscope.diagnose.exposure import COLLATE, GETITEM_, MAIN, SENDING
-from stallscope.stages import KINDS
+from stallscope.stages import KINDS, OTHER, STEP
 
 if TYPE_CHECKING:
     from stallscope.diagnose.exposure import StagePart
     from stallscope.diagnose.facts import Facts
+    from stallscope.stalls.loop_time import LoopBreakdown
     from stallscope.store import Schema
 
 
@@ -34,7 +36,8 @@ ACCOUNTING: Schema = {
 `stall` for what no stage is."""
 
 _SMALLEST: Final = 0.01
-"""Of the loop's time; smaller parts of the stalls are one row."""
+"""Of the loop's time; smaller parts of the stalls are one row, those of the step its rest."""
+_ROUNDING: Final = 1e-6
 _REST: Final = "smaller parts"
 _SLOWED: Final = "step, slower beside the workers"
 _RELEASED: Final = "memory of batches, given back"
@@ -54,22 +57,34 @@ def accounting(facts: Facts | None) -> pl.DataFrame:
     """
     if facts is None or facts.time is None:
         return pl.DataFrame(schema=ACCOUNTING)
-    time = facts.time
-    own = {
-        (name, "other" if kind == "wait" else kind): time.share(part_s)
-        for name, kind, part_s in time.pieces()
-        if kind != STALL
-    }
-    slowed = min(facts.lost_share - facts.stall_share, own.get(("step", "step"), 0.0))
-    if slowed > 0:
-        own["step", "step"] -= slowed
-        own[_SLOWED, "step"] = slowed
-    released = min(facts.release_share, own.get(("other", "other"), 0.0))
+    own = _own(facts.time)
+    step = {key: part for key, part in own.items() if key[1] == STEP.kind}
+    slowed = min(facts.lost_share - facts.stall_share, sum(step.values()))
+    if slowed > 0:  # nobody knows which of its parts
+        own |= {key: part - slowed * part / sum(step.values()) for key, part in step.items()}
+        own[_SLOWED, STEP.kind] = slowed
+    released = min(facts.release_share, own.get((OTHER.name, OTHER.kind), 0.0))
     if released >= _SMALLEST:
-        own["other", "other"] -= released
+        own[OTHER.name, OTHER.kind] -= released
         own[_RELEASED, "send"] = released
     rows = [(name, kind, False, None, part) for (name, kind), part in own.items()]
     return pl.DataFrame([*rows, *_stalled(facts)], ACCOUNTING, orient="row")
+
+
+def _own(time: LoopBreakdown) -> dict[tuple[str, str], float]:
+    """What the loop does itself: name, kind and share of its time; the step in its parts.
+
+    Where parts take longer than what they are parts of, nothing adds up: then it is in one piece.
+    """
+    pieces = time.pieces(_SMALLEST)
+    if sum(part_s for *_, part_s in pieces) > time.total_s * (1 + _ROUNDING):
+        pieces = replace(time, parts=()).pieces()
+    own: dict[tuple[str, str], float] = {}
+    for name, kind, part_s in pieces:
+        if kind != STALL:
+            key = name, OTHER.kind if kind == "wait" else kind
+            own[key] = own.get(key, 0.0) + time.share(part_s)
+    return own
 
 
 def _stalled(facts: Facts) -> list[tuple[str, str, bool, str | None, float]]:

@@ -656,7 +656,7 @@ def facts(run: Run, setup: Setup) -> Facts:
         setup: what is known of the loader.
     """
     steps, stalls = run.steps(), run.stalls()
-    time = loop_breakdown(steps, stalls)
+    time = loop_breakdown(steps, stalls, run.side_spans)
     low, high = stall_interval(steps, stalls, max(setup.num_workers, 1))
     used = use(run, setup.num_workers)
     made = making(run, run.settings.num_workers or setup.num_workers)
