@@ -5,10 +5,15 @@ would make them who compares Monday's training with Friday's. In half of the pai
 has a cost of 1.5 times as long, or one worker less: then the measure that was changed must be
 distinguishable and of the right sign. In the others nothing was changed, and nothing may be
 distinguishable. What else runs on the machine is printed with each line.
+
+It takes minutes; in pieces, each added to one file, of which all that there is by now is told:
+
+    python tests/benchmarks/comparison.py --pairs 5 --first 6 --results comparison.jsonl
 """
 
 from __future__ import annotations
 
+import json
 import random
 import tempfile
 import warnings
@@ -61,6 +66,7 @@ CHANGES = {
     "workers": "samples_per_s",
 }
 """What is changed, and the measure that must show it."""
+UNCHANGED = "nothing"
 
 
 def main() -> None:
@@ -68,39 +74,52 @@ def main() -> None:
     given = arguments(
         __doc__,
         pairs=Option(20, 1, "with a change, and as many without"),
+        first=Option(1, 1, "number of the first pair; each has costs of its own"),
         batches=Option(60, 6, "of each run"),
         budget=Option(12.0, 1.0, "of each run, seconds"),
         seed=Option(20_262, 0, "of the costs"),
+        results=Option("", "", "file to add the results to; those in it are told, too"),
     )
     warnings.filterwarnings("ignore")
-    rng, rows = random.Random(given.seed), []
-    right = {True: 0, False: 0}
-    for number in range(2 * given.pairs):
-        changed = not number % 2
-        before = Costs(
-            read_s=rng.uniform(0.002, 0.006),
-            work_s=rng.uniform(0.001, 0.003),
-            collate_s=rng.uniform(0.002, 0.008),
-            step_s=rng.uniform(0.01, 0.04),
-        )
-        what = rng.choice(list(CHANGES)) if changed else "nothing"
-        found = ss.compare(_run(before, given), _run(_after(before, what), given))
-        told = found.table().filter("distinguishable")["measure"].to_list()
-        if changed:
-            good = CHANGES[what] in told
-            row = found.of(CHANGES[what])
-            good = good and (row["change"] < 0) == (what == "workers")
-            shown = f"{row['before']:.3g} to {row['after']:.3g}"
-        else:
-            good, shown = not told, ", ".join(told)
-        right[changed] += good
-        noise = next((note for note in found.notes if note.startswith("other processes")), "quiet")
-        rows.append((what, shown, "right" if good else "WRONG", noise[:60]))
-        print(*rows[-1], sep="  ", flush=True)
+    rows = []
+    for number in range(given.first, given.first + given.pairs):
+        for changed in (True, False):
+            rows.append(_pair(random.Random(f"{given.seed} {number} {changed}"), changed, given))
+            print(*rows[-1], sep="  ", flush=True)
+            if given.results:
+                with Path(given.results).open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(rows[-1]) + "\n")
+    if given.results:
+        lines = Path(given.results).read_text(encoding="utf-8").splitlines()
+        rows = [tuple(json.loads(line)) for line in lines]
     print(table(("changed", "seen", "told", "machine"), rows))
-    for changed, name in ((True, "changes found"), (False, "of none, none claimed")):
-        target = 19 / 20 * given.pairs
-        print(f"{name}: {right[changed]} of {given.pairs} ({met(right[changed] >= target)})")
+    for name, mine in (
+        ("changes found", [told for what, _, told, _ in rows if what != UNCHANGED]),
+        ("of none, none claimed", [told for what, _, told, _ in rows if what == UNCHANGED]),
+    ):
+        right = mine.count("right")
+        print(f"{name}: {right} of {len(mine)} ({met(right >= 19 / 20 * len(mine))})")
+
+
+def _pair(rng: random.Random, changed: bool, given: Any) -> tuple[str, str, str, str]:
+    """Record two runs and compare them: what was changed, what was seen, whether that is right."""
+    before = Costs(
+        read_s=rng.uniform(0.002, 0.006),
+        work_s=rng.uniform(0.001, 0.003),
+        collate_s=rng.uniform(0.002, 0.008),
+        step_s=rng.uniform(0.01, 0.04),
+    )
+    what = rng.choice(list(CHANGES)) if changed else UNCHANGED
+    found = ss.compare(_run(before, given), _run(_after(before, what), given))
+    told = found.table().filter("distinguishable")["measure"].to_list()
+    if changed:
+        row = found.of(CHANGES[what])
+        good = CHANGES[what] in told and (row["change"] < 0) == (what == "workers")
+        shown = f"{row['before']:.3g} to {row['after']:.3g}"
+    else:
+        good, shown = not told, ", ".join(told)
+    noise = next((note for note in found.notes if note.startswith("other processes")), "quiet")
+    return what, shown, "right" if good else "WRONG", noise[:60]
 
 
 def _after(costs: Costs, what: str) -> Costs:
