@@ -83,6 +83,7 @@ class TestWatcher:
 def test_lightning(tmp_path):
     """Its own logger gets the numbers; the losses are the same."""
     lightning = pytest.importorskip("lightning.pytorch")
+    from lightning.pytorch.callbacks import LambdaCallback
     from lightning.pytorch.loggers import CSVLogger
 
     class Model(lightning.LightningModule):
@@ -117,12 +118,13 @@ def test_lightning(tmp_path):
         def on_train_batch_end(self, *_):
             time.sleep(0.05)
 
-    plain = dict(vars(Slow))
+    short = LambdaCallback(on_train_batch_end=lambda *_: time.sleep(0.02))
+    plain = dict(vars(Slow)), dict(vars(short))
     with ss.instrumented(warmup=2) as watch:
-        losses = fitted(Slow())
+        losses = fitted(Slow(), short)
     assert "Slow takes" in ss.diagnose(watch.run).verdict.title
-    assert "Slow" in str(watch.run)
-    assert plain == dict(vars(Slow))  # nothing of ours is left on it
+    assert all(name in str(watch.run) for name in ("Slow", "LambdaCallback"))
+    assert plain == (dict(vars(Slow)), dict(vars(short)))  # nothing of ours is left on them
     assert fitted() == losses
     assert losses == fitted(callbacks.lightning(steps=8, every=12, warmup=2))
     (file,) = tmp_path.rglob("1/metrics.csv")

@@ -16,7 +16,7 @@ import gc
 import inspect
 import re
 import sys
-from contextlib import ContextDecorator, ExitStack
+from contextlib import ContextDecorator, ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -28,7 +28,7 @@ from torch.optim.optimizer import (
 
 from stallscope.errors import ArgumentError
 from stallscope.hooks.loop_log import Mark
-from stallscope.hooks.patches import around, once_imported, unseen, without
+from stallscope.hooks.patches import ByIdentity, around, once_imported, unseen, without
 from stallscope.hooks.stage_log import kept_apart
 from stallscope.stages import BACKWARD, CHECKPOINT, FORWARD, KINDS, OPTIMIZER, Stage
 
@@ -165,6 +165,7 @@ class StepParts:
         self._handles: list[Any] = []
         self._imports = ExitStack()
         self._classes: set[type] = set()
+        self._callbacks: ByIdentity[bool] = ByIdentity()
         self._on_garbage = self.failures.passing("the collection of garbage", self._collects)
 
     def put_on(self, modules: Iterable[nn.Module] = ()) -> None:
@@ -210,9 +211,10 @@ class StepParts:
             self._imports.enter_context(wait)
 
     def _see_calls(self, call: LoopCall) -> None:
-        owner = _holder(call.module, call.holder)
-        for name, function in list(vars(owner).items()):
-            if inspect.isfunction(function) and re.fullmatch(call.names, name):
+        owner, is_called = _holder(call.module, call.holder), re.compile(call.names).fullmatch
+        for name in filter(is_called, list(vars(owner))):  # thousands, in torch
+            function = vars(owner)[name]
+            if inspect.isfunction(function):
                 self._patches.put(owner, name, self._timed(function, call.stage))
 
     def _see_trainer(self, module: str, holder: str, name: str) -> None:
@@ -222,11 +224,15 @@ class StepParts:
         def look(trainer: Any, *_: Any, **__: Any) -> None:
             model = getattr(trainer, "lightning_module", None)
             for callback in trainer.callbacks if model is None else [*trainer.callbacks, model]:
+                if self._callbacks.get(callback):
+                    continue
+                with suppress(TypeError):  # nothing can refer to it weakly
+                    self._callbacks.put(callback, known=True)
+                called = type(callback).__name__
+                called = called if callback is not model else f"hooks of {called}"
                 if type(callback) not in self._classes:
-                    called = type(callback).__name__
-                    self._see_callback(
-                        type(callback), called if callback is not model else f"hooks of {called}"
-                    )
+                    self._see_callback(type(callback), called)
+                self._see_functions(callback, called)
 
         failed = partial(self.failures.note, "the callbacks of trainers")
         self._patches.put(owner, name, around(vars(owner)[name], look, None, failed))
@@ -243,13 +249,29 @@ class StepParts:
         self._classes.add(cls)
         if cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
             return
-        stage = kept_apart(Stage(called, "other"), self._codes, lambda _: None)
+        stage = self._stage_of(called)
         base = next((one for one in reversed(cls.__mro__) if hasattr(one, "on_train_end")), cls)
         for name in dir(cls):
             function = inspect.getattr_static(cls, name)
             own = function is not inspect.getattr_static(base, name, None)
             if name.startswith("on_") and own and inspect.isfunction(function):
                 self._patches.put(cls, name, self._timed(function, stage))
+
+    def _see_functions(self, callback: Any, called: str) -> None:
+        """Make the functions that a callback was given a part, as Lightning's `LambdaCallback` is.
+
+        Only those without a name of their own: one that has a name can be pickled, and could not be
+        with a hook around it, where a trainer that spawns processes takes its callbacks along.
+        """
+        for name, function in list(getattr(callback, "__dict__", {}).items()):
+            if not name.startswith("on_") or not inspect.isfunction(function):
+                continue
+            if "<" in function.__qualname__:  # <lambda>, <locals>
+                stage = self._stage_of(called)
+                self._patches.put(callback, name, self._timed(function, stage))
+
+    def _stage_of(self, called: str) -> Stage:
+        return kept_apart(Stage(called, "other"), self._codes, lambda _: None)
 
     def begin(self, stage: Stage) -> Callable[[], object] | None:
         """A part of this name begins; returns what to call at its end."""
