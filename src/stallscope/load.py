@@ -17,13 +17,16 @@ from stallscope.errors import RunFormatError
 from stallscope.hooks.loop_log import MAIN, LogPlace
 from stallscope.run.read_logs import collect
 from stallscope.run.result import LOGS, Run
-from stallscope.units import count, share, without_controls
+from stallscope.stages import CORE, LOOP, MEMORY, WORKER, WORKER_MEMORY
+from stallscope.units import count, share, size, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MOST_RANKS: Final = 16
 """More are not held in memory at once."""
+_MOST_NODES: Final = 4
+"""So many are told of, those that are busiest."""
 _EVERY_S: Final = 2.0
 _TIMES: Final = 20.0
 """To look again takes a core for so long; until then it rests for so many times that."""
@@ -117,8 +120,10 @@ def is_result(folder: Path) -> bool:
 
 def _all_ranks(folders: list[Path]) -> Run:
     """The ranks of a training as one run; of more than can be held, those that say most."""
+    nodes = apart(lambda: _per_node(folders))
     if len(folders) <= _MOST_RANKS:
-        return _together([_rank(folder) for folder in folders])
+        run = _together([_rank(folder) for folder in folders])
+        return replace(run, notes=(*run.notes[:1], *nodes, *run.notes[1:]))
     waits = apart(lambda: _shares(folders))
     order = sorted(folders, key=lambda folder: waits.get(folder, -1.0), reverse=True)
     half = _MOST_RANKS // 2
@@ -131,21 +136,88 @@ def _all_ranks(folders: list[Path]) -> Run:
         told += f": the {half} that wait longest, and others; all wait {low} to {high} of the time"
         unsaved = len(folders) - len(waits)
         told += f"; {count(unsaved, 'rank')} did not save a run" if unsaved else ""
-    return replace(run, notes=(told, *run.notes))
+    return replace(run, notes=(told, *nodes, *run.notes))
 
 
 def _shares(folders: list[Path]) -> dict[Path, float]:
     """For which share (0 to 1) of its steady time each rank waits; those that saved their run."""
-    (steps,) = (table for table in Run._contents.tables if table.field == "all_steps")  # noqa: SLF001
     wait_s = pl.sum_horizontal("wait_s", "restart_s")
     used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
-    waits = store.scan(folders, steps).filter("steady").group_by("path")
+    waits = store.scan(folders, _stored("all_steps")).filter("steady").group_by("path")
     shares = waits.agg((wait_s.sum() / (wait_s + used_s).sum()).fill_nan(None))
     try:
         rows = shares.collect().drop_nulls().rows()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return {}  # a damaged one, which `store.read` has a sentence for
     return {Path(path).parent: waits for path, waits in rows}
+
+
+def _per_node(folders: list[Path]) -> list[str]:
+    """What the saved ranks of each node use of it together, the busiest nodes first."""
+    table = _stored("all_resources")
+    nodes: dict[str, int] = {}
+    for folder in folders:
+        # One that is not saved, or damaged, is told of elsewhere
+        with suppress(RunFormatError, OSError, ValueError):
+            store.check_is_folder(folder)
+            about = store.head_of(Run._contents, folder).get("machine")  # noqa: SLF001 - of a result
+            node = about.get("node") if isinstance(about, dict) else None
+            if isinstance(node, int):
+                nodes[str(folder / table.name)] = node
+    if not nodes:
+        return []
+    length_ns = pl.col("end_ns") - pl.col("start_ns")
+    rows = (
+        store.scan([Path(path).parent for path in nodes], table)
+        .drop_nulls("value")
+        .with_columns(
+            pl.col("resource", "device").cast(pl.String),
+            node=pl.col("path").replace_strict(nodes, default=None, return_dtype=pl.Int64),
+            spent=pl.col("value") * length_ns,
+            there=length_ns,
+        )
+    )
+    # Each rank has processes of its own; of the node's cores and memory all say the same
+    whole_ns = pl.col("end_ns").max() - pl.col("start_ns").min()
+    each = rows.group_by("node", "path").agg(
+        cores=pl.col("spent").filter(_is(LOOP, WORKER)).sum() / whole_ns,
+        workers=pl.col("there").filter(_is(WORKER)).sum() / whole_ns,
+        worker_bytes=pl.col("value").filter(_is(WORKER_MEMORY)).mean(),
+    )
+    own = each.group_by("node").agg(
+        pl.len().alias("ranks"),
+        pl.col("cores", "workers").sum(),
+        own_bytes=(pl.col("workers") * pl.col("worker_bytes")).sum(),
+    )
+    machine = (pl.col("device") == "machine") & _is(MEMORY)
+    whole = rows.group_by("node").agg(
+        at_hand=pl.col("device").filter(_is(CORE)).n_unique(),
+        used_bytes=pl.col("value").filter(machine).max(),
+        all_bytes=pl.col("limit").filter(machine).max(),
+    )
+    try:
+        found = own.join(whole, on="node").drop_nulls().collect()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return []  # as in `_shares`
+    busiest = found.sort(pl.col("cores") / pl.col("at_hand"), descending=True)
+    return [_of_node(**row) for row in busiest.head(_MOST_NODES).iter_rows(named=True)]
+
+
+def _of_node(node: int, ranks: int, cores: float, at_hand: int, **about: float) -> str:
+    own = f"; the workers' own memory is {size(about['own_bytes'])}" if about["own_bytes"] else ""
+    return (
+        f"node {node} ({count(ranks, 'rank')}, {count(round(about['workers']), 'worker')}): "
+        f"{cores:.1f} of {count(at_hand, 'core')} are busy with them{own}; of the node's memory "
+        f"{size(about['used_bytes'])} of {size(about['all_bytes'])} are in use"
+    )
+
+
+def _stored(field: str) -> store.StoredTable:
+    return next(table for table in Run._contents.tables if table.field == field)  # noqa: SLF001 - of a result
+
+
+def _is(*resources: str) -> pl.Expr:
+    return pl.col("resource").is_in(resources)
 
 
 def _rank(folder: Path) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -224,7 +225,10 @@ class CpuUse(NamedTuple):
 
 
 def machine() -> dict[str, Any]:
-    """Processor cores that this process may use, versions, device. Names no host and no user."""
+    """Processor cores that this process may use, versions, device, which node of a training.
+
+    Names no host and no user.
+    """
     return {
         "cores": usable_cores(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -232,7 +236,14 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "torchvision": _version("torchvision"),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "node": _node(),
     }
+
+
+def _node() -> int | None:
+    """Number of this machine among those of a training, as torchrun or Slurm says; else None."""
+    told = os.environ.get("GROUP_RANK") or os.environ.get("SLURM_NODEID") or ""
+    return int(told) if told.isdecimal() else None
 
 
 def resident_bytes() -> int:
@@ -250,6 +261,7 @@ def usable_cores() -> int:
     return max(1, int(cores_available()))
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return version(package)

@@ -142,7 +142,7 @@ def read(result: type[R], contents: Contents, folder: Path, depth: int = 1) -> R
         RunFormatError: there is none, a damaged one, or one of another schema version.
     """
     try:
-        head = _head(contents, folder)
+        head = head_of(contents, folder)
         version = _version(contents, folder, head)
         tables = {
             table.field: _table(folder, table)
@@ -279,7 +279,12 @@ def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-def _head(contents: Contents, folder: Path) -> dict[str, Any]:
+def head_of(contents: Contents, folder: Path) -> dict[str, Any]:
+    """What a result says of itself, beside its tables; nothing of it is checked.
+
+    Raises:
+        RunFormatError: it cannot be read.
+    """
     path = folder / contents.head
     if not os.path.lexists(path):
         raise RunFormatError(

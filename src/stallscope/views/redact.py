@@ -55,7 +55,7 @@ _SLASHES: Final = {"/", "\\"}
 _OF_CODE: Final = {"stage", "function", "caller", "name"}
 """Columns of names that stand in code: they stay."""
 _DIGESTS: Final = ("state",)
-_MACHINE: Final = ("cores", "system", "python", "torch", "torchvision", "device")
+_MACHINE: Final = ("cores", "system", "python", "torch", "torchvision", "device", "node")
 """What a machine says of itself, see `machine.machine`: no host and no user."""
 
 
