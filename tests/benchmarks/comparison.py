@@ -60,7 +60,7 @@ class Planted(Dataset[Any]):
 
 CHANGES = {
     "reading": "workers/reading_s",
-    "working": "workers/working_s",
+    "working": "workers/BusyOp_s",  # an op inside of it is a stage by itself
     "collate": "workers/collate_s",
     "step": "step_s",
     "workers": "samples_per_s",
