@@ -119,12 +119,12 @@ def test_lightning(tmp_path):
             time.sleep(0.05)
 
     short = LambdaCallback(on_train_batch_end=lambda *_: time.sleep(0.02))
-    plain = dict(vars(Slow)), dict(vars(short))
+    plain = dict(vars(Slow)), short.on_train_batch_end
     with ss.instrumented(warmup=2) as watch:
         losses = fitted(Slow(), short)
     assert "Slow takes" in ss.diagnose(watch.run).verdict.title
     assert all(name in str(watch.run) for name in ("Slow", "LambdaCallback"))
-    assert plain == (dict(vars(Slow)), dict(vars(short)))  # nothing of ours is left on them
+    assert plain == (dict(vars(Slow)), short.on_train_batch_end)  # nothing of ours is left on them
     assert fitted() == losses
     assert losses == fitted(callbacks.lightning(steps=8, every=12, warmup=2))
     (file,) = tmp_path.rglob("1/metrics.csv")
@@ -211,13 +211,17 @@ class TestLoggers:
 
         with SummaryWriter(tmp_path) as writer:
             shown_by(callbacks.tensorboard(writer))
+            callbacks.tensorboard(writer).text("name", "__getitem__ of <lambda>", 0)
 
         found = EventAccumulator(str(tmp_path)).Reload()
         assert set(found.Tags()["scalars"]) == NAMES
         assert {f"stallscope/{name}" for name in callbacks.PICTURES} == set(found.Tags()["images"])
         assert [6, 26] == [one.step for one in found.Scalars("stallscope/stall_share")]
-        (text,) = found.Tags()["tensors"]
-        assert text.startswith("stallscope/verdict")
+        assert 960 == found.Images("stallscope/exposed")[0].width  # fits a window
+        name, verdict = sorted(found.Tags()["tensors"])
+        assert verdict.startswith("stallscope/verdict")
+        (shown,) = found.Tensors(name)  # as Markdown
+        assert [rb"\_\_getitem\_\_ of &lt;lambda&gt;"] == [*shown.tensor_proto.string_val]
 
     def test_weights_and_biases(self, tmp_path):
         """Offline; the training's own steps stay as they are."""

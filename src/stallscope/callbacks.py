@@ -12,8 +12,10 @@ into: of them it is known what the loop waits for, not what they do.
 
 from __future__ import annotations
 
+import html
 import io
 import os
+import re
 import warnings
 from collections.abc import Callable  # noqa: TC003 - of a dataclass
 from contextlib import ExitStack, suppress
@@ -76,10 +78,14 @@ def tensorboard(writer: Any) -> Logger:
     """
     return Logger(
         lambda numbers, step: [writer.add_scalar(*one, step) for one in numbers.items()],
+        # Its page shows a small copy, or the picture pixel by pixel: then it must fit a window
         lambda name, picture, step: writer.add_image(
-            name, import_module("numpy").asarray(picture), step, dataformats="HWC"
+            name, import_module("numpy").asarray(picture.reduce(2)), step, dataformats="HWC"
         ),
-        writer.add_text,
+        # Its page shows Markdown: `__getitem__` would be bold, and `<lambda>` gone
+        lambda name, text, step: writer.add_text(
+            name, re.sub(r"([\\`*_{}\[\]#])", r"\\\1", html.escape(text, quote=False)), step
+        ),
     )
 
 
