@@ -123,6 +123,18 @@ class Stops(Numbers):
 def stops(): return DataLoader(Stops(), batch_size=2)
 """
 
+FILES = """
+from pathlib import Path
+from torch.utils.data import DataLoader
+
+class Files:
+    def __init__(self): self.paths = sorted(map(str, Path().absolute().glob("*.bin")))
+    def __len__(self): return len(self.paths)
+    def __getitem__(self, index): return len(Path(self.paths[index]).read_bytes())
+
+def loader(): return DataLoader(Files(), batch_size=2)
+"""
+
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
@@ -496,6 +508,47 @@ class TestOrders:
 
         assert 2 == done.exit_code
         assert "give NAME=package.module:factory" in done.stderr
+
+
+class TestFilesThatAreRead:
+    def test_writes_a_layout(self, here):
+        """It says how a training uses it; half an order is none."""
+        for number in range(20):
+            (here / f"{number:02}.bin").write_bytes(bytes([number]) * 100)
+        (here / "mine.py").write_text(FILES)
+        done = stallscope_does("layouts", "mine:loader", "--write", "out", "--kind", "zip")
+        half = stallscope_does("layouts", "mine:loader", "--kind", "zip")
+
+        assert "20 samples written as zip in out" in done.stdout, done.stderr
+        assert f"written_dataset('{here / 'out'}', dataset)" in done.stdout
+        assert (2, True) == (half.returncode, "--write DIR and --kind K" in half.stderr)
+
+    @pytest.mark.parametrize(
+        ("command", "words"),
+        [
+            pytest.param("storage", "a sample", id="storage"),
+            pytest.param("layouts", "files", id="layouts", marks=pytest.mark.slow),
+        ],
+    )
+    def test_an_interrupt_keeps_what_was_read(self, here, monkeypatch, command, words):
+        """The table until then, and 130; Ctrl-C comes after the first files were read."""
+        for number in range(40):
+            (here / f"{number:02}.bin").write_bytes(bytes([number]) * 20_000)
+        (here / "mine.py").write_text(FILES)
+        advise, asked = os.posix_fadvise, []
+
+        def stops(*given):
+            asked.append(given)
+            if len(asked) > 90:
+                raise KeyboardInterrupt
+            return advise(*given)
+
+        monkeypatch.setattr(os, "posix_fadvise", stops)
+        done = stallscope_does(command, "mine:loader", "--budget", "20")
+
+        assert 130 == done.returncode, done.stderr
+        assert "what was measured until then" in done.stderr
+        assert words in done.stdout
 
 
 class TestRecord:

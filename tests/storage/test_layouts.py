@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +18,12 @@ from torch.utils.data import DataLoader, Dataset
 import stallscope as ss
 from stallscope.loops.cached_values import same
 from stallscope.storage import layouts as layouts_module
+from stallscope.storage import written
 from stallscope.storage.containers import KINDS, missing, shuffle_share
 from stallscope.storage.layout_result import sentence
 from stallscope.storage.reads import COLD
 from stallscope.storage.serving import KeptFiles, Served, ServedStream
+from stallscope.storage.written import write_layout, written_dataset
 
 PIXELS = 96
 BLOBS = [[bytes([number]) * (number * 700 + 1), b"two"] for number in range(20)]
@@ -207,6 +211,188 @@ class TestLayouts:
         """Said at once."""
         with pytest.raises(ss.StallscopeError, match="samples=3"):
             compared(photos, samples=3)
+
+
+RANDOM_KINDS = [kind.name for kind in KINDS if kind.is_random and not missing(kind)]
+
+
+def seeded(dataset, number):
+    """A sample, its random draw the same each time."""
+    torch.manual_seed(number)
+    return dataset[number]
+
+
+def small_parts(monkeypatch, samples):
+    """So that a few samples make several parts."""
+    monkeypatch.setattr(written, "_PART_SAMPLES", samples)
+
+
+def interrupted_after(monkeypatch, parts):
+    """Ctrl-C, while the part after so many is written."""
+    save, saved = written._save, []
+
+    def saves(path, value):
+        saved.append(path)
+        if len(saved) > parts + 1:  # the head comes first
+            raise KeyboardInterrupt
+        save(path, value)
+
+    monkeypatch.setattr(written, "_save", saves)
+
+
+class TestWrite:
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            pytest.param(name, marks=pytest.mark.slow if name == "Arrow" else ())
+            for name in RANDOM_KINDS
+        ],
+    )
+    def test_takes_the_old_ones_place(self, photos, tmp_path, monkeypatch, kind):
+        """Same length, same samples, in this process and in workers, and nothing stays replaced."""
+        small_parts(monkeypatch, 16)
+        state, before = torch.get_rng_state(), open
+
+        found = write_layout(DataLoader(photos, 4), tmp_path / "out", kind)
+
+        assert same(state, torch.get_rng_state())
+        assert 40 == len(found)
+        assert 3 == len(list((tmp_path / "out").glob("0*.json")))
+        for number in (0, 17, 39):
+            assert same(seeded(photos, number), seeded(found, number))
+        assert open is before
+        texts = [text for _, text in DataLoader(found, batch_size=None, num_workers=2)]
+        assert [f"label {number}" for number in range(40)] == texts
+
+    def test_does_not_need_the_files_any_more(self, photos, tmp_path):
+        """They may be gone, or be others; what was written is what is read."""
+        folder = shutil.copytree(photos.folder, tmp_path / "in")
+        dataset = Photos(folder)
+        found = write_layout(DataLoader(dataset, 4), tmp_path / "out", "zip")
+        wanted = seeded(dataset, 7)
+        shutil.rmtree(folder)
+
+        assert same(wanted, seeded(found, 7))
+
+    def test_a_stream_gives_each_sample_once(self, photos, tmp_path, monkeypatch):
+        """Whoever of several workers has its shard; shuffled, as the loader was."""
+        pytest.importorskip("webdataset")
+        small_parts(monkeypatch, 16)
+
+        found = write_layout(DataLoader(photos, 4, shuffle=True), tmp_path, "tar shards")
+        texts = [text for _, text in DataLoader(found, batch_size=None, num_workers=2)]
+
+        wanted = [f"label {number}" for number in range(40)]
+        assert wanted == sorted(texts, key=lambda text: int(text[6:]))
+        assert wanted != texts
+        again = written_dataset(tmp_path, photos)
+        assert wanted == [text for _, text in again]
+        assert (40, 32) == (len(again), again.shrink.size)
+
+    def test_smaller_images(self, photos, tmp_path):
+        """Their short side has so many pixels, and the texts stay."""
+        found = write_layout(DataLoader(photos, 4), tmp_path, "files", pixels=48)
+
+        sizes = {min(Image.open(path).size) for path in tmp_path.rglob("*.jpg")}
+        assert ({48}, "label 3") == (sizes, found[3][1])
+
+    def test_goes_on_where_it_was(self, photos, tmp_path, monkeypatch):
+        """What was whole is not written again, what was half written is; and it is all said."""
+        small_parts(monkeypatch, 8)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as stopped:
+            interrupted_after(patch, 2)
+            write_layout(DataLoader(photos, 4), tmp_path, "zip")
+        assert any("16 of 40 samples are written" in one for one in stopped.value.__notes__)
+        with pytest.raises(ss.StallscopeError, match="not whole: 16 of 40 samples"):
+            written_dataset(tmp_path, photos)
+        first = (tmp_path / "00000/data.zip").stat().st_mtime_ns
+        (tmp_path / "00002").mkdir()  # as a process that was killed leaves it
+        (tmp_path / "00002/data.zip").write_bytes(b"half")
+
+        found = write_layout(DataLoader(photos, 4), tmp_path, "zip")
+
+        assert first == (tmp_path / "00000/data.zip").stat().st_mtime_ns
+        assert [f"label {number}" for number in range(40)] == [text for _, text in found]
+
+    def test_an_interrupt_of_the_first_part_leaves_nothing(self, photos, tmp_path, monkeypatch):
+        """The folder neither."""
+        interrupted_after(monkeypatch, 0)
+
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            write_layout(DataLoader(photos, 4), tmp_path / "out", "zip")
+
+        assert any("nothing was written" in one for one in stopped.value.__notes__)
+        assert not list(tmp_path.iterdir())
+
+    def test_what_is_not_read_back_is_no_part(self, photos, tmp_path, monkeypatch):
+        """A byte that the disk has lost is seen at once."""
+        zipped = next(kind for kind in KINDS if kind.name == "zip")
+        take = zipped._take
+        monkeypatch.setattr(
+            zipped,
+            "_take",
+            lambda self, number, parts: [
+                blob[:-1] + b"?" if number == 5 else blob for blob in take(self, number, parts)
+            ],
+        )
+
+        with pytest.raises(ss.StallscopeError, match="sample 5 was not read back"):
+            write_layout(DataLoader(photos, 4), tmp_path / "out", "zip")
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        ("there", "kind", "words"),
+        [
+            ("notes.txt", "zip", "holds other files"),
+            ("", "sip", "kind='sip'"),
+            ("stallscope-layout.json", "zip", "is damaged|cannot be read"),
+        ],
+    )
+    def test_refuses_before_it_reads_anything(self, photos, tmp_path, there, kind, words):
+        """One sentence; what lies there stays."""
+        if there:
+            (tmp_path / there).write_text("mine")
+
+        with pytest.raises(ss.StallscopeError, match=words):
+            write_layout(DataLoader(photos, 4), tmp_path, kind)
+        assert [there] * bool(there) == [path.name for path in tmp_path.iterdir()]
+
+    def test_refuses_another_layout_and_another_dataset(self, photos, tmp_path):
+        """Of what was written, it is named which it is."""
+        write_layout(DataLoader(photos, 4), tmp_path, "zip")
+
+        with pytest.raises(ss.StallscopeError, match=r"another layout \(kind 'zip'\)"):
+            write_layout(DataLoader(photos, 4), tmp_path, "files")
+        with pytest.raises(ss.StallscopeError, match=r"40 samples, and this Subset 3"):
+            written_dataset(tmp_path, torch.utils.data.Subset(photos, [1, 2, 3]))
+        moved = Photos(shutil.copytree(photos.folder, tmp_path / "moved"))
+        with pytest.raises(ss.StallscopeError, match="give the dataset that was written"):
+            written_dataset(tmp_path, moved)[0]
+
+    def test_a_full_disk_is_seen_before(self, photos, tmp_path, monkeypatch):
+        """Nothing is written where there is no room for all of it."""
+        room = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
+
+        with pytest.raises(ss.StallscopeError, match="40 samples need about"):
+            write_layout(DataLoader(photos, 4), tmp_path / "out", "zip")
+        assert not list(tmp_path.iterdir())
+
+    def test_what_has_no_files_is_refused(self, tmp_path):
+        """And nothing is left."""
+        with pytest.raises(ss.StallscopeError, match="opens no file of its own"):
+            write_layout(DataLoader(Noise(), 4), tmp_path / "out", "zip")
+        assert not list(tmp_path.iterdir())
+
+    def test_by_the_comparison(self, photos, tmp_path):
+        """It knows what was compared; one that was loaded has to be told."""
+        compared_now = replace(some_layouts(), target=ss.target(DataLoader(photos, 4)))
+
+        assert "label 2" == compared_now.write(tmp_path, "zip")[2][1]
+        with pytest.raises(ss.StallscopeError, match="this comparison was loaded"):
+            some_layouts().write(tmp_path, "zip")
+        with pytest.raises(ss.StallscopeError, match="no smaller images"):
+            some_layouts(image_pixels=None).write(tmp_path, "zip", resized=True)
 
 
 class TestAnswer:

@@ -344,8 +344,13 @@ def storage(
         from stallscope.storage.storage import storage as measure
 
         _let_import(target)
-        found = measure(_target(target, step), budget_s=budget)
-        _print(found.redacted() if redact else found, as_json=as_json)
+
+        def keep(found: Any) -> None:
+            _print(found.redacted() if redact else found, as_json=as_json)
+
+        with kept_until_then("storage", keep):
+            found = measure(_target(target, step), budget_s=budget)
+        keep(found)
 
 
 def layouts(  # noqa: PLR0913 - the command's options
@@ -364,6 +369,21 @@ def layouts(  # noqa: PLR0913 - the command's options
         bool, typer.Option("--json", help="Print JSON instead of text, for programs.")
     ] = False,
     redact: Annotated[bool, typer.Option("--redact", help=REDACT)] = False,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Compare nothing: write the whole dataset there, as --kind says. Called again, it "
+            "goes on where it was.",
+        ),
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(metavar="K", help="A layout of the table, such as LMDB.")
+    ] = None,
+    pixels: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Write JPEGs with so many on their short side."),
+    ] = None,
 ) -> None:
     """Compare the data as files, tar shards, LMDB, Arrow, HDF5 and zip, and images made smaller.
 
@@ -373,13 +393,43 @@ def layouts(  # noqa: PLR0913 - the command's options
     Examples:
       stallscope layouts ~/photos --step 0.1
       stallscope layouts train:make_loader_and_step --samples 2000 --folder /data
+      stallscope layouts train:make_loader --write /data/train-lmdb --kind LMDB
     """  # noqa: D301
     with report_errors():
+        if write is not None or kind is not None or pixels is not None:
+            _write_layout(target, write, kind, pixels)
+            return
         from stallscope.storage.layouts import layouts as compare
 
         _let_import(target)
-        found = compare(_target(target, step), samples=samples, budget_s=budget, folder=folder)
-        _print(found.redacted() if redact else found, as_json=as_json)
+
+        def keep(found: Any) -> None:
+            _print(found.redacted() if redact else found, as_json=as_json)
+
+        with kept_until_then("layouts", keep):
+            found = compare(_target(target, step), samples=samples, budget_s=budget, folder=folder)
+        keep(found)
+
+
+def _write_layout(target: str, folder: Path | None, kind: str | None, pixels: int | None) -> None:
+    if folder is None or kind is None:
+        raise StallscopeError(
+            "give both --write DIR and --kind K: where to write, and which layout"
+        )
+    from stallscope.storage.written import write_layout
+
+    _let_import(target)
+    try:
+        found = write_layout(target, folder, kind, pixels=pixels)
+    except BaseException as error:  # an interrupt's, too: what is there is named
+        if not isinstance(error, Exception) or isinstance(error, StallscopeError):
+            print_note(*getattr(error, "__notes__", ()))
+        raise
+    print_result(
+        f"{count(len(found), 'sample')} written as {kind} in {folder}. In your training:",
+        "from stallscope.storage.written import written_dataset",
+        f"dataset = written_dataset({str(folder.absolute())!r}, dataset)",
+    )
 
 
 def orders(

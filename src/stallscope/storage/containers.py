@@ -20,6 +20,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import torch
+
 from stallscope.apart import apart
 
 if TYPE_CHECKING:
@@ -164,12 +166,29 @@ class WebTar(Container):
                         archive.addfile(about, BytesIO(blob))
 
     def _flow(self, buffer: int) -> Iterator[tuple[int, list[bytes]]]:
-        wds = import_module("webdataset")
-        shards = [str(path) for path in self.files()]
-        found = wds.WebDataset(shards, shardshuffle=len(shards) if buffer else False)
-        for sample in found.shuffle(buffer) if buffer else found:
-            parts = sorted(key for key in sample if not key.startswith("__"))
-            yield int(sample["__key__"]), [sample[key] for key in parts]
+        for _, number, blobs in self.read([str(path) for path in self.files()], buffer):
+            yield number, blobs
+
+    @staticmethod
+    def read(shards: list[str], buffer: int) -> Iterator[tuple[str, int, list[bytes]]]:
+        """The samples of this rank's and worker's part of some archives.
+
+        Args:
+            shards: paths.
+            buffer: of a shuffle, samples; 0: in order.
+
+        Yields:
+            Of each sample its archive, its number in it, and its files.
+        """
+        wds, seed = import_module("webdataset"), torch.initial_seed()
+        how = {"nodesplitter": wds.split_by_node, "empty_check": False, "seed": seed}
+        found = wds.WebDataset(shards, shardshuffle=len(shards) if buffer else False, **how)
+        for sample in found.shuffle(buffer, seed=seed) if buffer else found:
+            parts = sorted(
+                (key for key in sample if not key.startswith("__")),
+                key=lambda key: int(key.partition(".")[0]),
+            )
+            yield sample["__url__"], int(sample["__key__"]), [sample[key] for key in parts]
 
 
 class Lmdb(Container):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 import polars as pl
 
+from stallscope.errors import ArgumentError
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL, Rates, paired_factor
 from stallscope.storage.reads import COLD, WARM
@@ -22,6 +23,9 @@ from stallscope.store import Contents, StoredTable
 from stallscope.units import count, duration, seconds, size, times
 
 if TYPE_CHECKING:
+    import os
+
+    from stallscope.storage.written import WrittenDataset, WrittenStream
     from stallscope.store import Schema
 
 
@@ -128,6 +132,42 @@ class Layouts(SavedResult):
     """What was measured, and on what."""
     notes: tuple[str, ...] = ()
     """What was left out or has to be known, in sentences."""
+    target: Any = field(default=None, repr=False)
+    """What `write` writes; None in a comparison that was loaded."""
+
+    def write(
+        self,
+        folder: str | os.PathLike[str],
+        kind: str,
+        *,
+        resized: bool = False,
+        target: Any = None,
+    ) -> WrittenDataset | WrittenStream:
+        """Write the whole dataset in one of the layouts; called again, it goes on where it was.
+
+        Every sample is made once, in the loader's workers; what is written is read back and
+        compared. The dataset that is returned takes the old one's place in a DataLoader;
+        `stallscope.storage.written.written_dataset(folder, dataset)` gives it again later.
+
+        Args:
+            folder: a new or empty one, or one that the same call has begun to write.
+            kind: of layout, as in the table.
+            resized: as the smaller images of the table; else the same bytes.
+            target: the one that was compared; only needed where the comparison was loaded.
+
+        Raises:
+            ArgumentError: there is no such kind, no smaller images, or no target.
+            StallscopeError: see `stallscope.storage.written.write_layout`.
+        """
+        from stallscope.storage.written import write_layout
+
+        pixels = self.circumstances.image_pixels if resized else None
+        if resized and pixels is None:
+            raise ArgumentError("resized=True: no smaller images were compared")
+        given = self.target if target is None else target
+        if given is None:
+            raise ArgumentError("target=None: this comparison was loaded: give what it was made of")
+        return write_layout(given, folder, kind, pixels=pixels)
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:

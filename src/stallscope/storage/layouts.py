@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import chain, islice
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 from PIL import Image
-from torch.utils.data import DataLoader
 
 from stallscope.apart import apart
 from stallscope.errors import StallscopeError, UnsupportedError
@@ -57,19 +56,24 @@ from stallscope.storage.layout_result import (
 from stallscope.storage.page_cache import REALLY_COLD, drop, opened, resident_share
 from stallscope.storage.reads import COLD, WARM
 from stallscope.storage.serving import (
+    QUALITY,
     KeptFiles,
     RawSample,
     Served,
     ServedStream,
     as_pickle,
+    loader_over,
+    smaller,
 )
-from stallscope.storage.storage import asked, record_briefly
+from stallscope.storage.storage import asked, leave, record_briefly
 from stallscope.targets import target as targets
 from stallscope.targets.object_graph import children, walk
 from stallscope.units import count, said_by, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch.utils.data import DataLoader
 
     from stallscope.targets.target import Target
 
@@ -86,8 +90,6 @@ _PLANS: Final = 4
 _OTHER_WAYS: Final = ((IN_ORDER, COLD), (SHUFFLED, WARM), (IN_ORDER, WARM))
 _FEWEST: Final = 16
 """Samples below which nothing is compared."""
-_QUALITY: Final = 90
-"""Of JPEGs that are stored smaller."""
 _IMPORTS: Final = 10
 """Of a library that there has to be time for, to measure its layout."""
 _USUAL_BUFFER: Final = 1_000
@@ -113,7 +115,8 @@ def layouts(  # noqa: PLR0913 - the public signature
     Keeps the files of some samples as the dataset opens them, writes them in every layout whose
     library is installed into a temporary folder, and reads them through the loader's own workers,
     in order and shuffled, cold and warm, with the dataset's own decode and transforms behind. The
-    folder is gone afterwards; the user's files are only read.
+    folder is gone afterwards; the user's files are only read. The attribute `layouts` of what ends
+    it before its time, Ctrl-C too, holds what was measured before.
 
     Args:
         target: a DataLoader over a dataset with an index whose samples open files of their own, a
@@ -177,7 +180,8 @@ class LayoutSearch:
         self._dataset_samples = len(target.loader.dataset)  # type: ignore[attr-defined]  # a plain DataLoader
         self._workers = max(target.num_workers, 1)
         self._batch_size = target.batch_size or 1
-        self._keys: list[tuple[Any, tuple[str, ...]]] = []
+        self._raws: list[RawSample] = []
+        self._wanted_per_s: float | None = None
         self._notes: list[str] = []
         self._passes: list[tuple[Any, ...]] = []
         self._layouts: list[_Layout] = []
@@ -192,21 +196,29 @@ class LayoutSearch:
 
     def run(self, place: Path) -> Layouts:
         """Keep the files, write them, read them."""
+        try:
+            self._measure(place)
+        except BaseException as error:
+            if self._passes:
+                leave(error, "layouts", self._result)
+            raise
+        return self._result()
+
+    def _measure(self, place: Path) -> None:
         run = record_briefly(self._target, self._left_s / 2)
-        wanted_per_s = apart(lambda: asked(run))["wanted_per_s"]
+        self._wanted_per_s = apart(lambda: asked(run))["wanted_per_s"]
         if not self._target.num_workers:
             self._notes.append("your loader has no workers; here it has one")
         with isolated(replace(self._target, step=None)) as target:
             loader = target.loader
-            raws = self._captured(loader)
-            self._write_all(loader, place, raws)
-            self._read_all(loader, raws)
+            self._raws = self._captured(loader)
+            self._write_all(loader, place, self._raws)
+            self._read_all(loader)
         if self._stayed:
             self._notes.append(
                 "what was written could not be taken out of the page cache (a temporary folder in "
                 "memory?), so nothing was read cold: give another folder"
             )
-        return self._result(raws, wanted_per_s)
 
     # ---- the files of the samples -----------------------------------------------------------
 
@@ -221,7 +233,7 @@ class LayoutSearch:
         wanted = sorted(rng.sample(range(self._dataset_samples), many))
         batches = [wanted[at : at + 8] for at in range(0, many, 8)]
         rng.shuffle(batches)  # where time or room is over, what is kept is still from everywhere
-        made = self._loader(
+        made = loader_over(
             loader, KeptFiles(loader.dataset), batch_sampler=batches, collate_fn=as_pickle
         )
         room = _MEMORY_SHARE * memory_available_bytes()
@@ -247,13 +259,6 @@ class LayoutSearch:
             )
         return sorted((raw for raw in kept if raw.paths), key=lambda raw: raw.index)
 
-    def _loader(self, base: Any, dataset: Any, **named: Any) -> DataLoader[Any]:
-        """A loader with the settings of the user's, over another dataset."""
-        kept = ("worker_init_fn", "prefetch_factor", "multiprocessing_context")
-        settings = {name: getattr(base, name) for name in kept if base.num_workers}
-        settings |= {"collate_fn": base.collate_fn, "num_workers": self._workers, **named}
-        return DataLoader(dataset, **settings)
-
     # ---- writing ----------------------------------------------------------------------------
 
     def _write_all(self, loader: Any, place: Path, raws: list[RawSample]) -> None:
@@ -263,13 +268,12 @@ class LayoutSearch:
         self._write(KINDS, place, blobs, suffixes)
         pixels = _size_used(loader.dataset)
         began_s = time.perf_counter()
-        smaller = pixels and [[_smaller(blob, pixels) for blob in parts] for parts in blobs]
-        if smaller and any(one != other for one, other in zip(smaller, blobs, strict=True)):
+        shrunk = pixels and [[smaller(blob, pixels) for blob in parts] for parts in blobs]
+        if shrunk and any(one != other for one, other in zip(shrunk, blobs, strict=True)):
             self._pixels = pixels
             took_s = time.perf_counter() - began_s
-            shrunk = [".jpg" if suffix in _LOSSY else suffix for suffix in suffixes]
-            self._write((PlainFiles, WebTar), place, smaller, tuple(shrunk), took_s)
-            pairs = list(zip(chain(*blobs), chain(*smaller), strict=True))[:_COMPARED]
+            self._write((PlainFiles, WebTar), place, shrunk, suffixes, took_s)
+            pairs = list(zip(chain(*blobs), chain(*shrunk), strict=True))[:_COMPARED]
             found = [one for pair in pairs if (one := _difference(*pair)) is not None]
             self._difference = sum(found) / len(found) if found else None
 
@@ -316,15 +320,14 @@ class LayoutSearch:
 
     # ---- reading ----------------------------------------------------------------------------
 
-    def _read_all(self, loader: Any, raws: list[RawSample]) -> None:
+    def _read_all(self, loader: Any) -> None:
         """Pass over every layout in every order and state, round by round, forth and back."""
         numbers = range(len(self._layouts))
         first = [(number, SHUFFLED, COLD) for number in numbers]
         rest = [(at, *way) for way in _OTHER_WAYS for at in numbers]
         # What the answer is made of comes several times before the rest comes once
         plan = [*first, *first[::-1], *rest, *first, *first[::-1], *rest[::-1]]
-        self._keys = [(raw.index, raw.paths) for raw in raws]
-        many = len(raws)
+        many = len(self._raws)
         bar = ProgressBar(desc=f"layouts of {self._target.name}", total=100, leave=False, delay=0.5)
         with closing(bar):
             for place, way in enumerate(_PLANS * plan):
@@ -366,16 +369,17 @@ class LayoutSearch:
         self, loader: Any, container: Container, order: str, at: int, many: int
     ) -> DataLoader[Any]:
         """The loader over a layout."""
-        numbers = list(range(len(self._keys)))
+        keys = [(raw.index, raw.paths) for raw in self._raws]
+        numbers = list(range(len(keys)))
         size = self._batch_size if collates(loader) else None
         if not container.is_random:
             buffer = max(len(numbers) // 4, 2) if order == SHUFFLED else 0
-            stream = ServedStream(loader.dataset, container, self._keys, buffer)
-            return self._loader(loader, stream, batch_size=size)
+            stream = ServedStream(loader.dataset, container, keys, buffer)
+            return loader_over(loader, stream, batch_size=size)
         if order == SHUFFLED:
             random.Random(at).shuffle(numbers)  # noqa: S311 - no secret
-        served = Served(loader.dataset, container, self._keys)
-        return self._loader(loader, served, batch_size=size, sampler=numbers[:many])
+        served = Served(loader.dataset, container, keys)
+        return loader_over(loader, served, batch_size=size, sampler=numbers[:many])
 
     def _prepared(self, container: Container, state: str) -> bool:
         """Whether a container lies in the page cache as it is meant to."""
@@ -395,7 +399,8 @@ class LayoutSearch:
 
     # ---- what is known ----------------------------------------------------------------------
 
-    def _result(self, raws: list[RawSample], wanted_per_s: float | None) -> Layouts:
+    def _result(self) -> Layouts:
+        """What is known by now."""
         rows: list[tuple[Any, ...]] = [
             (
                 *(number, one.container.name, one.resized, one.bytes, one.convert_s),
@@ -408,7 +413,7 @@ class LayoutSearch:
         known = len(rows)
         for at, (name, why) in enumerate(dict(self._why_not).items()):
             rows.append((known + at, name, False, None, None, None, None, why))
-        much = sum(len(blob) for raw in raws for blob in raw.blobs)
+        much = sum(len(blob) for raw in self._raws for blob in raw.blobs)
         return Layouts(
             pl.DataFrame(self._passes, PASSES, orient="row"),
             pl.DataFrame(rows, WRITTEN, orient="row"),
@@ -419,17 +424,18 @@ class LayoutSearch:
                 device=device_of(self._target).name,
                 simulated_step_s=self._target.simulated_step_s,
                 has_step=self._target.step is not None,
-                samples=len(raws),
+                samples=len(self._raws),
                 dataset_samples=self._dataset_samples,
-                sample_bytes=much / len(raws),
-                wanted_per_s=wanted_per_s,
+                sample_bytes=much / len(self._raws),
+                wanted_per_s=self._wanted_per_s,
                 image_pixels=self._pixels,
-                image_quality=_QUALITY if self._pixels else 0,
+                image_quality=QUALITY if self._pixels else 0,
                 pixel_difference=self._difference,
                 budget_s=self._budget_s,
                 took_s=time.perf_counter() - self._began_s,
             ),
             (*self._target.told(), *self._notes),
+            self._target,
         )
 
 
@@ -437,9 +443,6 @@ def _said(error: Exception) -> str:
     """What an exception says; torch brings a worker's as text, whose last line it is."""
     said = str(error).strip().splitlines()[-1:] if "Traceback" in str(error) else []
     return f"{said[0] if said else f'{type(error).__name__}: {said_by(error)}':.200}"
-
-
-_LOSSY: Final = (".jpg", ".jpeg", ".JPG", ".JPEG")
 
 
 def _size_used(dataset: Any) -> int | None:
@@ -462,15 +465,3 @@ def _difference(blob: bytes, smaller: bytes) -> float | None:
         exact = one.convert("RGB").resize(other.size, Image.Resampling.LANCZOS)
         pair = [np.asarray(image, np.float32) for image in (exact, other.convert("RGB"))]
     return float(np.abs(pair[0] - pair[1]).mean() / _WHITE)
-
-
-def _smaller(blob: bytes, pixels: int) -> bytes:
-    """A JPEG whose short side has so many pixels; the same bytes where it is none, or smaller."""
-    with suppress(Exception), Image.open(BytesIO(blob)) as image:
-        if image.format == "JPEG" and min(image.size) > pixels:
-            scale = pixels / min(image.size)
-            shape = [max(round(side * scale), pixels) for side in image.size]
-            out = BytesIO()
-            image.resize(shape, Image.Resampling.LANCZOS).save(out, "JPEG", quality=_QUALITY)
-            return out.getvalue()
-    return blob

@@ -2,8 +2,8 @@
 
 While a sample is made, whatever opens one of its files gets that file's bytes instead, which came
 from another layout of the same data. What is replaced are Python's `open` and two readers that open
-files in C. It stands in workers that are started for this alone, and goes with them: nothing is
-ever replaced in the user's own process.
+files in C. In workers it stands as long as they do. In the user's own process it stands only while
+a sample is made there of a dataset that was written for them; a measurement makes none there.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ import io
 import os
 import pickle
 import sys
+import threading
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from PIL import Image
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from stallscope.errors import StallscopeError
 from stallscope.hooks.patches import Patches
 from stallscope.isolation import restore_generators
 from stallscope.loops.cached_loaders import InPlaceOf
@@ -30,11 +34,29 @@ from stallscope.loops.cached_values import same
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stallscope.storage.containers import Container
 
-
+QUALITY: Final = 90
+"""Of JPEGs that are stored smaller."""
 _MOST_BYTES: Final = 64 << 20
 """A larger file is no single sample's."""
+
+
+class Holds(Protocol):
+    """The same data in another layout: one container, or a whole dataset in many."""
+
+    def get(self, number: int, parts: int) -> list[bytes]:
+        """Give the files of a sample."""
+
+    def stream(self, buffer: int) -> Iterator[tuple[int, list[bytes]]]:
+        """Give the samples of this worker's part, with their numbers."""
+
+
+class Keys(Protocol):
+    """Of each sample its index and its paths."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> tuple[Any, tuple[str, ...]]: ...
 
 
 @dataclass
@@ -45,7 +67,11 @@ class _Desk:
     """By the path that the dataset asks for."""
     asked: list[str] = field(default_factory=list)
     """Files that were opened for reading, in order."""
-    stands: bool = False
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    """A sample is made by one thread at a time."""
+    _patches: Patches | None = None
+    _readers: tuple[bool, ...] = ()
+    """Which of the libraries' readers were there to be replaced."""
 
     def bytes_for(self, path: Any) -> bytes | None:
         """The bytes of a file; None where it is to be opened as ever."""
@@ -56,23 +82,47 @@ class _Desk:
         self.asked.append(name)
         return self.served.get(name)
 
-    def stand(self) -> None:
-        """Take the place of what opens files; not in a process that is the user's."""
-        if self.stands or get_worker_info() is None:
+    def unlock(self) -> None:
+        """In a forked process: the thread that held the lock is no more."""
+        self.lock = threading.RLock()
+
+    @contextmanager
+    def standing(self, *, anywhere: bool = False) -> Iterator[None]:
+        """Take the place of what opens files, in this block at least.
+
+        Args:
+            anywhere: also in a process that is no worker; else nothing is done there.
+        """
+        is_worker = get_worker_info() is not None
+        if not is_worker and not anywhere:
+            yield
             return
-        self.stands = True
-        patches = Patches()  # never undone: the process ends with its loader
+        with self.lock:
+            self._stand()
+            try:
+                yield
+            finally:
+                if not is_worker and self._patches is not None:
+                    self._patches.suspend()
+
+    def _stand(self) -> None:
+        known = tuple(name in sys.modules for name, _, _ in _READERS)
+        if self._patches is not None and known == self._readers:
+            self._patches.resume()
+            return
+        if self._patches is not None:  # a reader was imported since
+            self._patches.undo()
+        self._patches = patches = Patches()
         for module in (builtins, io):
             patches.put(module, "open", self._open(module.open))
-        functions: dict[int, tuple[Any, Any]] = {}
-        for name, attribute, made in (
-            ("cv2", "imread", _imread),
-            ("torchvision.io.image", "read_file", _read_file),
-        ):
-            original = getattr(sys.modules.get(name), attribute, None)
-            if original is not None:
-                functions[id(original)] = (original, made(self, original))
-        patches.put_everywhere(functions)
+        patches.put_everywhere(
+            {
+                id(original): (original, made(self, original))
+                for name, what, made in _READERS
+                if (original := getattr(sys.modules.get(name), what, None)) is not None
+            }
+        )
+        self._readers = known
 
     def _open(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def open(file: Any, mode: str = "r", *args: Any, **named: Any) -> Any:  # noqa: A001 - it is one
@@ -109,7 +159,13 @@ def _read_file(desk: _Desk, original: Callable[..., Any]) -> Callable[..., Any]:
     return read_file
 
 
+_READERS: Final = (
+    ("cv2", "imread", _imread),
+    ("torchvision.io.image", "read_file", _read_file),
+)
 _desk: Final = _Desk()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_desk.unlock)
 
 
 @dataclass(frozen=True)
@@ -133,14 +189,22 @@ class KeptFiles(InPlaceOf):
         dataset: the user's.
         compared: so many of the first samples of each worker are made a second time, from the bytes
             that were kept.
+        pixels: of the short side of images that are given smaller; None: they stay.
     """
 
-    def __init__(self, dataset: Any, compared: int = 2) -> None:
+    def __init__(self, dataset: Any, compared: int = 2, pixels: int | None = None) -> None:
         super().__init__(dataset)
         self._compared = compared
+        self._pixels = pixels
 
     def __getitem__(self, index: Any) -> RawSample:
-        _desk.stand()
+        with _desk.standing():
+            raw = self._kept(index)
+        if self._pixels:
+            raw = replace(raw, blobs=tuple(smaller(blob, self._pixels) for blob in raw.blobs))
+        return raw
+
+    def _kept(self, index: Any) -> RawSample:
         compares = self._compared > 0
         put_back = list(restore_generators(self._dataset)) if compares else []
         _desk.served, _desk.asked = {}, []
@@ -152,7 +216,7 @@ class KeptFiles(InPlaceOf):
         self._compared -= 1
         for put in put_back:
             put()
-        return replace(raw, is_same=same(sample, _made_of(self._dataset, raw)))
+        return replace(raw, is_same=same(sample, made_of(self._dataset, raw)))
 
 
 def _is_data(path: str) -> bool:
@@ -165,13 +229,13 @@ def _is_data(path: str) -> bool:
     return S_ISREG(about.st_mode) and not is_code and about.st_size <= _MOST_BYTES
 
 
-def _made_of(dataset: Any, raw: RawSample) -> Any:
+def made_of(dataset: Any, raw: RawSample) -> Any:
     """The dataset's own sample, out of these bytes."""
-    _desk.served = dict(zip(raw.paths, raw.blobs, strict=True))
+    _desk.served, _desk.asked = dict(zip(raw.paths, raw.blobs, strict=True)), []
     try:
         return dataset[raw.index]
     finally:
-        _desk.served, _desk.asked = {}, []
+        _desk.served = {}
 
 
 class Served(InPlaceOf):
@@ -183,9 +247,10 @@ class Served(InPlaceOf):
         keys: of each sample its index and its paths.
     """
 
-    def __init__(
-        self, dataset: Any, container: Container, keys: list[tuple[Any, tuple[str, ...]]]
-    ) -> None:
+    anywhere: ClassVar = False
+    """Whether samples are made of it in the user's own process, too."""
+
+    def __init__(self, dataset: Any, container: Holds, keys: Keys) -> None:
         super().__init__(dataset)
         self._container, self._keys = container, keys
 
@@ -193,10 +258,19 @@ class Served(InPlaceOf):
         return len(self._keys)
 
     def __getitem__(self, number: int) -> Any:
-        _desk.stand()
-        index, paths = self._keys[number]
-        blobs = self._container.get(number, len(paths))
-        return _made_of(self._dataset, RawSample(index, paths, tuple(blobs)))
+        with _desk.standing(anywhere=self.anywhere):
+            index, paths = self._keys[number]
+            blobs = self._container.get(number, len(paths))
+            return self._checked(RawSample(index, paths, tuple(blobs)))
+
+    def _checked(self, raw: RawSample) -> Any:
+        sample = made_of(self._dataset, raw)
+        if self.anywhere and not set(raw.paths) & set(_desk.asked):
+            raise StallscopeError(
+                f"sample {raw.index} was written from {raw.paths[0]!r}, and the dataset opens "
+                f"{_desk.asked[-1:] or 'no file'} for it: give the dataset that was written"
+            )
+        return sample
 
 
 class ServedStream(Served, IterableDataset[Any]):
@@ -209,21 +283,36 @@ class ServedStream(Served, IterableDataset[Any]):
         buffer: samples of a shuffle buffer; 0: in order.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        container: Container,
-        keys: list[tuple[Any, tuple[str, ...]]],
-        buffer: int,
-    ) -> None:
+    def __init__(self, dataset: Any, container: Holds, keys: Keys, buffer: int) -> None:
         super().__init__(dataset, container, keys)
         self._buffer = buffer
 
     def __iter__(self) -> Iterator[Any]:
-        _desk.stand()
         for number, blobs in self._container.stream(self._buffer):
             index, paths = self._keys[number]
-            yield _made_of(self._dataset, RawSample(index, paths, tuple(blobs)))
+            with _desk.standing(anywhere=self.anywhere):
+                sample = self._checked(RawSample(index, paths, tuple(blobs)))
+            yield sample
+
+
+def loader_over(base: Any, dataset: Any, **named: Any) -> DataLoader[Any]:
+    """A loader with the settings of the user's and at least one worker, over another dataset."""
+    kept = ("worker_init_fn", "prefetch_factor", "multiprocessing_context")
+    settings = {name: getattr(base, name) for name in kept if base.num_workers}
+    settings |= {"collate_fn": base.collate_fn, "num_workers": max(base.num_workers, 1), **named}
+    return DataLoader(dataset, **settings)
+
+
+def smaller(blob: bytes, pixels: int) -> bytes:
+    """A JPEG whose short side has so many pixels; the same bytes where it is none, or smaller."""
+    with suppress(Exception), Image.open(io.BytesIO(blob)) as image:
+        if image.format == "JPEG" and min(image.size) > pixels:
+            scale = pixels / min(image.size)
+            shape = [max(round(side * scale), pixels) for side in image.size]
+            out = io.BytesIO()
+            image.resize(shape, Image.Resampling.LANCZOS).save(out, "JPEG", quality=QUALITY)
+            return out.getvalue()
+    return blob
 
 
 def as_pickle(samples: Any) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +26,7 @@ from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.loops.training_loop import Enough, Limits, ProgressBar, check_budget
 from stallscope.loops.watchdog import within
 from stallscope.machine import machine, require_single_rank
+from stallscope.run.read_logs import note
 from stallscope.run.record import record_target
 from stallscope.storage.page_cache import REALLY_COLD, resident_share
 from stallscope.storage.places import (
@@ -159,6 +160,14 @@ def record_briefly(target: Target, left_s: float) -> Run:
     return record_target(target, limits, _WARMUP)
 
 
+def leave(error: BaseException, name: str, result: Callable[[], object]) -> None:
+    """Leave what was measured before with an exception, as its attribute of that name."""
+    with suppress(Exception):  # of ours; the user's own one is on its way
+        vars(error)[name] = result()  # past any __setattr__ of a frozen exception
+        said = f"stallscope: what was measured before is this exception's attribute `{name}`"
+        note(error, [said])
+
+
 class StorageProbe:
     """One measurement of the storage under a loader.
 
@@ -178,6 +187,11 @@ class StorageProbe:
         self._notes: list[str] = []
         self._stayed = 0.0
         self._gone = 0
+        self._about: dict[str, float | None] = {}
+        self._files: list[DataFile] = []
+        self._lies: dict[str, Mount] = {}
+        self._resident: dict[str, float] = {}
+        self._is_whole = True
 
     @property
     def _left_s(self) -> float:
@@ -185,15 +199,26 @@ class StorageProbe:
 
     def run(self) -> Storage:
         """Record, look where the files are, read."""
+        try:
+            self._measure()
+        except BaseException as error:
+            if self._readings:
+                leave(error, "storage", self._result)
+            raise
+        return self._result()
+
+    def _measure(self) -> None:
         run = record_briefly(self._target, self._left_s)
-        about = apart(lambda: asked(run))
+        self._about = about = apart(lambda: asked(run))
         paths = apart(lambda: run.all_samples["path"].drop_nulls().cast(pl.String).to_list())
         files = data_files(paths)
         held, each = self._look()
         sizes = [file.size for file in files if file.was_read]
         # A sample that reads less than its file is one of many in it
-        is_whole = bool(sizes) and (each is None or sum(sizes) / len(sizes) <= 2 * each + _SLACK)
-        if not is_whole:
+        self._is_whole = bool(sizes) and (
+            each is None or sum(sizes) / len(sizes) <= 2 * each + _SLACK
+        )
+        if not self._is_whole:
             about["sample_bytes"] = each
             files = sorted({*held, *(file for file in files if file.was_read)})
             if files:
@@ -202,15 +227,20 @@ class StorageProbe:
                     "loader's processes open, hold open or have mapped"
                 )
         known = mounts()
-        lies = {file.path: mount_of(file.path, known) for file in files}
-        resident = self._residency(files)
+        self._files = files
+        self._lies = {file.path: mount_of(file.path, known) for file in files}
+        self._resident = self._residency(files)
         if files:
-            self._read(files, set(lies.values()), about["sample_bytes"], is_whole=is_whole)
-        self._tell(set(lies.values()))
+            self._read(about["sample_bytes"])
+
+    def _result(self) -> Storage:
+        """What is known by now."""
+        files, resident = self._files, self._resident
+        self._tell(set(self._lies.values()))
         unread = [resident[file.path] for file in files if file.path in resident]
         return Storage(
             pl.DataFrame(self._readings, READINGS, orient="row"),
-            pl.DataFrame(_places(files, lies, resident), PLACES, orient="row"),
+            pl.DataFrame(_places(files, self._lies, resident), PLACES, orient="row"),
             StorageConditions(
                 name=self._target.name,
                 num_workers=self._target.num_workers,
@@ -221,8 +251,8 @@ class StorageProbe:
                 files=len(files),
                 data_bytes=sum(file.size for file in files),
                 resident_share=_mean(unread),
-                is_whole=is_whole,
-                **about,
+                is_whole=self._is_whole,
+                **self._about,
                 budget_s=self._budget_s,
                 took_s=time.perf_counter() - self._began_s,
             ),
@@ -272,12 +302,10 @@ class StorageProbe:
                 found[file.path] = known
         return found
 
-    def _ways(
-        self, files: list[DataFile], sample_bytes: float | None, *, is_whole: bool
-    ) -> Iterator[Way]:
+    def _ways(self, sample_bytes: float | None) -> Iterator[Way]:
         """The ways of reading, those first that say most."""
         length = None
-        if not is_whole:
+        if not self._is_whole:
             length = int(min(max(sample_bytes or _USUAL_BYTES, SMALL_BYTES), LARGE_BYTES))
         counts = sorted({1, 2, 4, _MOST_READERS, min(max(self._target.num_workers, 1), 64)})
         yield from (Way(SAMPLE, length, readers, COLD) for readers in counts)
@@ -286,20 +314,13 @@ class StorageProbe:
         for readers, state in ((1, COLD), (_MOST_READERS, COLD), (1, WARM)):
             yield Way(RANDOM, SMALL_BYTES, readers, state)
             yield Way(SEQUENTIAL, LARGE_BYTES, readers, state)
-            if sum(file.size // LARGE_BYTES for file in files) >= _LARGE_PIECES:
+            if sum(file.size // LARGE_BYTES for file in self._files) >= _LARGE_PIECES:
                 yield Way(RANDOM, LARGE_BYTES, readers, state)
 
-    def _read(
-        self,
-        files: list[DataFile],
-        where: set[Mount],
-        sample_bytes: float | None,
-        *,
-        is_whole: bool,
-    ) -> None:
+    def _read(self, sample_bytes: float | None) -> None:
         """Read in every way, round by round, forth and back."""
-        ways = list(self._ways(files, sample_bytes, is_whole=is_whole))
-        if all(mount.medium == MEMORY for mount in where):
+        ways = list(self._ways(sample_bytes))
+        if all(mount.medium == MEMORY for mount in self._lies.values()):
             ways = [way for way in ways if way.state == WARM]
         bar = ProgressBar(desc=f"reading {self._target.name}", total=100, leave=False, delay=0.5)
         go_s = max(min(_GO_S, self._left_s / (3 * len(ways))), 0.01)
@@ -307,13 +328,13 @@ class StorageProbe:
             for number in range(_ROUNDS):
                 for way in ways[:: -1 if number % 2 else 1]:
                     left_s = self._left_s
-                    if left_s <= 0 or not self._go(files, way, number, min(go_s, left_s)):
+                    if left_s <= 0 or not self._go(way, number, min(go_s, left_s)):
                         return
                     bar.update(int(100 * (1 - max(left_s, 0.0) / self._budget_s)) - bar.n)
 
-    def _go(self, files: list[DataFile], way: Way, number: int, seconds: float) -> bool:
+    def _go(self, way: Way, number: int, seconds: float) -> bool:
         """One go at a way of reading; False: a read did not come back."""
-        wanted = requests(files, way.access, way.length, number)
+        wanted = requests(self._files, way.access, way.length, number)
         if not wanted:
             return True
         ahead = way.length != SMALL_BYTES
