@@ -15,7 +15,8 @@ from stallscope.interrupts import ended_politely
 from stallscope.units import without_controls
 
 FORMS: Final = (
-    "'sample', a folder of images, tar shards, or 'package.module:factory', which is imported, "
+    "'sample', a folder of images, tar shards, an address of images (s3://bucket/photos), or "
+    "'package.module:factory', which is imported, "
     "from the current folder too, and called"
 )
 REDACT: Final = (

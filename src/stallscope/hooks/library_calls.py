@@ -81,6 +81,7 @@ CALLS: Final = (
     *_calls(FETCH, "PIL.JpegImagePlugin", "JpegImageFile.load_read"),
     *_calls(FETCH, "PIL.PngImagePlugin", "PngImageFile.load_read"),
     *_calls(FETCH, "zipfile", "ZipFile.read"),
+    *_calls(FETCH, "fsspec.asyn", "sync"),  # all that s3fs, gcsfs, adlfs and http wait for
     # ---- arrays and tables
     *_calls(FETCH, "numpy", "load(path) fromfile(path) loadtxt(path) genfromtxt(path)"),
     *_calls(FETCH, "numpy.lib.npyio", "NpzFile.__getitem__"),

@@ -15,14 +15,16 @@ from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from stallscope.storage.page_cache import drop, opened, read_exactly_what_is_asked, resident_bytes
+from stallscope.units import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from stallscope.storage.places import DataFile
 
@@ -40,7 +42,6 @@ ahead."""
 _MOST_OPEN: Final = 256
 """Files that are open while pieces of them are read."""
 _GRACE_S: Final = 2.0
-"""So long the last read may take before it is left alone."""
 
 
 class ReadRequest(NamedTuple):
@@ -62,12 +63,16 @@ class ReadRequest(NamedTuple):
 class Medium:
     """Reads; the benchmark has one that is as slow as it says."""
 
-    read: Callable[[int, int, int], bytes] = os.pread
+    read: Callable[[Any, int, int], bytes] = os.pread
     """Reads so many bytes from there on of an open file."""
-    drop: Callable[[int, int, int], bool] = drop
+    drop: Callable[[Any, int, int], bool] = drop
     """Takes a part of an open file out of the page cache."""
-    resident_bytes: Callable[[int, int, int], int | None] = resident_bytes
+    resident_bytes: Callable[[Any, int, int], int | None] = resident_bytes
     """How much of it lies there."""
+    open: Callable[[str], AbstractContextManager[Any]] = opened
+    """Opens a file, for the others."""
+    grace_s: float = _GRACE_S
+    """So long the last read may take before it is left alone."""
 
 
 @dataclass
@@ -84,6 +89,8 @@ class Reading:
     """Share (0 to 1) of what was asked for that lay in the page cache; None: nobody says."""
     gone: int = 0
     """Files that could not be read: deleted meanwhile, or grown shorter."""
+    why: str = ""
+    """What was said of the last one of them; empty: nothing."""
     hangs: bool = False
     """Whether a read did not come back."""
 
@@ -143,12 +150,12 @@ def _few(wanted: Iterable[ReadRequest]) -> list[ReadRequest]:
 
 def make_cold(wanted: Sequence[ReadRequest], medium: Medium) -> None:
     """Take what is going to be read out of the page cache, as far as that is possible."""
-    _each_piece(wanted, medium.drop)
+    _each_piece(wanted, medium, medium.drop)
 
 
 def cached_share(wanted: Sequence[ReadRequest], medium: Medium) -> float | None:
     """Share (0 to 1) of what is going to be read that lies in the page cache; None: unknown."""
-    known = _each_piece(wanted, medium.resident_bytes)
+    known = _each_piece(wanted, medium, medium.resident_bytes)
     if not known or any(one is None for one in known):
         return None
     inside = sum(one for one in known if one is not None)
@@ -156,7 +163,7 @@ def cached_share(wanted: Sequence[ReadRequest], medium: Medium) -> float | None:
 
 
 def _each_piece(
-    wanted: Sequence[ReadRequest], do: Callable[[int, int, int], int | None]
+    wanted: Sequence[ReadRequest], medium: Medium, do: Callable[[Any, int, int], int | None]
 ) -> list[int | None]:
     """Do something with each piece that is there."""
     found: list[int | None] = []
@@ -164,7 +171,7 @@ def _each_piece(
     for one in wanted:
         by_file.setdefault(one.path, []).append(one)
     for path, pieces in by_file.items():
-        with suppress(OSError), opened(path) as descriptor:
+        with suppress(OSError), medium.open(path) as descriptor:
             found += [do(descriptor, max(one.offset, 0), one.length) for one in pieces]
     return found
 
@@ -188,13 +195,13 @@ def timed(
     """
     reading = Reading(cached_share=cached_share(wanted, medium))
     left, start, parts = deque(wanted), threading.Barrier(readers + 1), []
-    files: dict[str, int] = {}
+    files: dict[str, Any] = {}
     with ExitStack() as ends:
         pieces = dict.fromkeys(one.path for one in wanted if not one.is_whole)
         for path in islice(pieces, _MOST_OPEN):
             with suppress(OSError):
-                files[path] = ends.enter_context(opened(path))
-                if not ahead:
+                files[path] = ends.enter_context(medium.open(path))
+                if not ahead and isinstance(files[path], int):
                     read_exactly_what_is_asked(files[path])
         until_s = time.perf_counter() + seconds
         for _ in range(readers):
@@ -204,7 +211,7 @@ def timed(
         start.wait()
         began_s = time.perf_counter()
         for part in parts:
-            part.over.wait(max(until_s + _GRACE_S - time.perf_counter(), 0.01))
+            part.over.wait(max(until_s + medium.grace_s - time.perf_counter(), 0.01))
         reading.hangs = not all(part.over.is_set() for part in parts)
         if reading.hangs:
             ends.pop_all()  # a thread still reads: its files stay open with it
@@ -213,6 +220,7 @@ def timed(
         reading.each_s += part.each_s
         reading.bytes += part.bytes
         reading.gone += part.gone
+        reading.why = part.why or reading.why
     return reading
 
 
@@ -221,12 +229,13 @@ class _Part:
     """What one reader does."""
 
     left: deque[ReadRequest]
-    files: dict[str, int]
+    files: dict[str, Any]
     medium: Medium
     until_s: float
     each_s: list[float] = field(default_factory=list)
     bytes: int = 0
     gone: int = 0
+    why: str = ""
     end_s: float = 0.0
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -239,17 +248,20 @@ class _Part:
                 began_s = time.perf_counter()
                 try:
                     came = _read(one, self.files.get(one.path), self.medium)
-                except OSError:
+                except OSError as error:
+                    self.gone += 1
+                    self.why = said_by(error)
+                    continue
+                if came < one.length:
                     self.gone += 1
                     continue
                 self.each_s.append(time.perf_counter() - began_s)
-                self.gone += came < one.length
                 self.bytes += came
         self.end_s = time.perf_counter()
         self.over.set()
 
 
-def _read(one: ReadRequest, descriptor: int | None, medium: Medium) -> int:
+def _read(one: ReadRequest, descriptor: Any, medium: Medium) -> int:
     """Make a request; returns the bytes that came.
 
     Raises:
@@ -257,7 +269,7 @@ def _read(one: ReadRequest, descriptor: int | None, medium: Medium) -> int:
     """
     if descriptor is not None:
         return len(medium.read(descriptor, one.length, one.offset))
-    with opened(one.path) as found:
+    with medium.open(one.path) as found:
         return len(medium.read(found, one.length, max(one.offset, 0)))
 
 

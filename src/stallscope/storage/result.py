@@ -7,6 +7,7 @@ was looked into just before and held next to nothing of it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -16,7 +17,7 @@ import polars as pl
 
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import Rates
-from stallscope.storage.places import MEMORY
+from stallscope.storage.places import MEMORY, NETWORK
 from stallscope.storage.reads import COLD, SAMPLE, SEQUENTIAL, WARM
 from stallscope.store import Contents, StoredTable
 from stallscope.units import count, seconds, share, size, times
@@ -195,6 +196,19 @@ class Storage(SavedResult):
         return best["requests_per_s"] / wanted if best and wanted else None
 
     @property
+    def in_flight(self) -> tuple[int, float | None] | None:
+        """Requests in flight that should keep the step fed, and the samples/s that so many gave.
+
+        By Little's law, from what one request takes alone; None: unknown, the second: not measured.
+        """
+        rows, wanted = self.of(SAMPLE, self.cold), self.circumstances.wanted_per_s
+        if not rows or not wanted or rows[0]["readers"] != 1:
+            return None
+        needed = requests_in_flight(wanted, rows[0]["latency_s"])
+        found = [row["requests_per_s"] for row in rows if row["readers"] == needed]
+        return needed, found[0] if found else None
+
+    @property
     def is_full(self) -> bool | None:
         """Whether cold samples come as fast as bytes do, so that only fewer bytes would help.
 
@@ -211,6 +225,11 @@ class Storage(SavedResult):
     def is_in_memory(self) -> bool:
         """Whether all files lie in a file system that is memory."""
         return bool(self.places.height) and set(self.places["medium"]) == {MEMORY}
+
+
+def requests_in_flight(per_s: float, latency_s: float) -> int:
+    """So many at once give so many a second, where one takes so long alone (Little's law)."""
+    return max(math.ceil(per_s * latency_s), 1)
 
 
 def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -295,6 +314,15 @@ def notes_of(storage: Storage) -> list[str]:
         said.append(
             f"asked for at the {pace}: {rate:,.0f} samples/s of {size(told.sample_bytes)}, "
             f"{size(rate * told.sample_bytes)}/s"
+        )
+    if set(storage.places["medium"]) == {NETWORK} and (flight := storage.in_flight):
+        needed, gave = flight
+        wanted = told.wanted_per_s or 0.0
+        so = "not measured" if gave is None else f"measured with so many: {gave:,.0f}"
+        said.append(
+            f"predicted: {count(needed, 'request')} in flight keep the step fed with "
+            f"{wanted:,.0f} samples/s ({so}); your loader has {max(told.num_workers, 1)}, one for "
+            "each worker"
         )
     if told.simulated_step_s is not None:
         said.append(

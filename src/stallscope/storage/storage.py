@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,13 +58,21 @@ from stallscope.storage.reads import (
     requests,
     timed,
 )
-from stallscope.storage.result import PLACES, READINGS, UNPROVEN, Storage, StorageConditions
+from stallscope.storage.result import (
+    PLACES,
+    READINGS,
+    UNPROVEN,
+    Storage,
+    StorageConditions,
+    requests_in_flight,
+)
 from stallscope.targets import target as targets
+from stallscope.targets.remote import RemoteImages, read_remote
 from stallscope.tune.costs import recorded_per_s
-from stallscope.units import count, share
+from stallscope.units import count, printable, share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from stallscope.run.result import Run
     from stallscope.targets.target import Target
@@ -83,6 +92,14 @@ _GO_S: Final = 0.4
 """How long one go at a way of reading takes, at most."""
 _ROUNDS: Final = 6
 _MOST_READERS: Final = 8
+_IN_FLIGHT: Final = 64
+"""Requests that are made of a server at once, at most."""
+_MOST_REMOTE: Final = 4_000
+"""Objects of a server that stand for the data."""
+_REMOTE_GRACE_S: Final = 10.0
+"""So long a server's last answers may take."""
+_MORE: Final = 1.15
+"""Twice as many requests in flight that give less than so many times as many samples: no more."""
 _SAMPLE_FILES: Final = 512
 """That are looked at for what lies in the page cache."""
 _FEWEST_UNREAD: Final = 8
@@ -187,6 +204,8 @@ class StorageProbe:
         self._notes: list[str] = []
         self._stayed = 0.0
         self._gone = 0
+        self._why = ""
+        self._is_remote = False
         self._about: dict[str, float | None] = {}
         self._files: list[DataFile] = []
         self._lies: dict[str, Mount] = {}
@@ -210,6 +229,10 @@ class StorageProbe:
     def _measure(self) -> None:
         run = record_briefly(self._target, self._left_s)
         self._about = about = apart(lambda: asked(run))
+        dataset = getattr(self._target.loader, "dataset", None)
+        if isinstance(dataset, RemoteImages):
+            self._read_remote(dataset)
+            return
         paths = apart(lambda: run.all_samples["path"].drop_nulls().cast(pl.String).to_list())
         files = data_files(paths)
         held, each = self._look()
@@ -259,6 +282,29 @@ class StorageProbe:
             (*self._target.told(), *self._notes),
         )
 
+    def _read_remote(self, dataset: RemoteImages) -> None:
+        """Read what lies behind an address, as many at once as the step may need."""
+        self._is_remote = True
+        self._medium = Medium(
+            partial(read_remote, dataset.address),
+            lambda *_: True,
+            lambda *_: 0,
+            nullcontext,
+            _REMOTE_GRACE_S,
+        )
+        known = [
+            (file, size) for file, size in zip(dataset.files, dataset.sizes, strict=True) if size
+        ]
+        step = max(-(-len(known) // _MOST_REMOTE), 1)
+        self._files = [DataFile(file.path, size) for file, size in known[::step]]
+        kind, _, rest = dataset.address.partition("://")
+        server = Mount(dataset.address, rest.partition("/")[0], kind, NETWORK)
+        self._lies = dict.fromkeys((file.path for file in self._files), server)
+        each = _mean([file.size for file in self._files])
+        self._about["sample_bytes"] = each
+        if self._files:
+            self._read(each)
+
     def _look(self) -> tuple[list[DataFile], float | None]:
         """What the loader's processes hold open, and the bytes that a sample asks for."""
         many = max(self._target.num_workers, 1)
@@ -307,8 +353,13 @@ class StorageProbe:
         length = None
         if not self._is_whole:
             length = int(min(max(sample_bytes or _USUAL_BYTES, SMALL_BYTES), LARGE_BYTES))
-        counts = sorted({1, 2, 4, _MOST_READERS, min(max(self._target.num_workers, 1), 64)})
-        yield from (Way(SAMPLE, length, readers, COLD) for readers in counts)
+        counts = {1, 2, 4, _MOST_READERS, min(max(self._target.num_workers, 1), _IN_FLIGHT)}
+        counts |= {16, 32, _IN_FLIGHT} if self._is_remote else set()
+        yield from (Way(SAMPLE, length, readers, COLD) for readers in sorted(counts))
+        if self._is_remote:
+            yield Way(RANDOM, SMALL_BYTES, 1, COLD)
+            yield from (Way(SEQUENTIAL, LARGE_BYTES, many, COLD) for many in (1, _MOST_READERS))
+            return
         yield Way(SAMPLE, length, 1, WARM)
         # Warm, threads would wait for Python's lock and not for a device
         for readers, state in ((1, COLD), (_MOST_READERS, COLD), (1, WARM)):
@@ -323,14 +374,37 @@ class StorageProbe:
         if all(mount.medium == MEMORY for mount in self._lies.values()):
             ways = [way for way in ways if way.state == WARM]
         bar = ProgressBar(desc=f"reading {self._target.name}", total=100, leave=False, delay=0.5)
+        most = 2 * _IN_FLIGHT
         go_s = max(min(_GO_S, self._left_s / (3 * len(ways))), 0.01)
         with closing(bar):
             for number in range(_ROUNDS):
+                if number == 1 and self._is_remote:
+                    ways = [way for way in ways if way.readers <= most]
+                    ways += self._predicted(ways)
                 for way in ways[:: -1 if number % 2 else 1]:
+                    if way.access == SAMPLE and way.readers > most:
+                        continue
                     left_s = self._left_s
                     if left_s <= 0 or not self._go(way, number, min(go_s, left_s)):
                         return
+                    if self._is_remote and not number and self._is_saturated():
+                        most = min(most, way.readers)
                     bar.update(int(100 * (1 - max(left_s, 0.0) / self._budget_s)) - bar.n)
+
+    def _is_saturated(self) -> bool:
+        """Whether the last doubling of the requests in flight gave hardly more samples."""
+        rates = [row[5] / row[7] for row in self._readings[-2:] if row[0] == SAMPLE]
+        return len(rates) > 1 and rates[1] < _MORE * rates[0]
+
+    def _predicted(self, ways: list[Way]) -> list[Way]:
+        """The way that should keep the step fed, so that this is measured, too."""
+        alone = next((row for row in self._readings if row[0] == SAMPLE and row[2] == 1), None)
+        wanted = self._about["wanted_per_s"]
+        if alone is None or not wanted:
+            return []
+        way = Way(SAMPLE, None, requests_in_flight(wanted, alone[8]), COLD)
+        tried = max(one.readers for one in ways)
+        return [way] if way not in ways and way.readers <= min(2 * tried, _IN_FLIGHT) else []
 
     def _go(self, way: Way, number: int, seconds: float) -> bool:
         """One go at a way of reading; False: a read did not come back."""
@@ -356,6 +430,7 @@ class StorageProbe:
         if reading.hangs:
             return self._hangs()
         self._gone += reading.gone
+        self._why = reading.why or self._why
         if reading.each_s and reading.seconds > 0:
             self._readings.append(_row(way, state, number, reading))
         return True
@@ -381,12 +456,17 @@ class StorageProbe:
             )
         if VIRTUAL in kinds:
             self._notes.append("a virtual disk: what its host keeps in memory cannot be seen here")
+        if self._is_remote:
+            self._notes.append(
+                "requests are those of one process, whose own work is in these figures; a loader "
+                "has one request in flight for each worker"
+            )
         if NETWORK in kinds:
             self._notes.append("a network: what its server keeps in memory cannot be seen here")
         if self._gone:
             self._notes.append(
                 f"{count(self._gone, 'request')} found a file gone, shorter, or not readable: they "
-                "are left out"
+                f"are left out{f' ({printable(self._why, 200)})' if self._is_remote else ''}"
             )
 
 
@@ -443,5 +523,5 @@ def _places(
     return sorted(rows, key=lambda row: -row[4])
 
 
-def _mean(values: list[float]) -> float | None:
+def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None

@@ -148,7 +148,8 @@ class ImageFiles(Dataset[Any]):
 
     def __init__(self, files: Sequence[ImageFile], transform: Callable[[Any], Any]) -> None:
         self.files = files
-        self.loader = open_image  # held as torchvision's do, so that another may be tried
+        # Held as torchvision's do, so that another may be tried
+        self.loader: Callable[[Any], Any] = open_image
         self.transform = transform
         self.unreadable = Unreadable(len(files), len(files))
 
@@ -160,11 +161,15 @@ class ImageFiles(Dataset[Any]):
         self.unreadable.begin(index)
         try:
             image = self.loader(path)
-        except Exception:  # noqa: BLE001 - decoders raise almost anything about a broken file
-            self.unreadable.leave_out(index, path)
+        except Exception as error:  # noqa: BLE001 - decoders raise almost anything about a broken file
+            self.unreadable.leave_out(index, self.named(path, error))
             return self[(index + 1) % len(self)]
         self.unreadable.read(index)
         return self.transform(image), label
+
+    def named(self, path: str, error: Exception) -> str:  # noqa: ARG002 - a server's has one
+        """How an image that cannot be read is called."""
+        return path
 
 
 def open_image(file: str | IO[bytes]) -> Image.Image:

@@ -29,6 +29,7 @@ from stallscope.targets import images as folder
 from stallscope.targets.factory import check_spawnable
 from stallscope.targets.images import Unreadable, sample_loader
 from stallscope.targets.loaders import count_workers, find_loaders
+from stallscope.targets.remote import is_address, remote_loader
 from stallscope.units import count, printable
 
 Step = Callable[[Any], object]
@@ -36,8 +37,8 @@ Step = Callable[[Any], object]
 IN_NOTEBOOKS: Final = "my_target:target"
 """What the copies of the notebooks measure: a name that says nothing to the reader of a result."""
 _FORMS: Final = (
-    "'sample', a folder of images, tar shards (x-{000..009}.tar), 'package.module:factory', "
-    "or a loader"
+    "'sample', a folder of images, tar shards (x-{000..009}.tar), an address of images (s3://...), "
+    "'package.module:factory', or a loader"
 )
 _NO_LOADERS: Final = (str, bytes, os.PathLike, Mapping, torch.Tensor, torch.nn.Module, type)
 """Python can iterate some of these, but what comes out are not batches."""
@@ -154,7 +155,8 @@ def target(
 
     Args:
         spec: "sample" (photographs that come with stallscope), a folder of images, tar shards
-            (a name, a range `x-{000..009}.tar`, a glob, a folder of them),
+            (a name, a range `x-{000..009}.tar`, a glob, a folder of them), an address with images
+            below it that fsspec can read (`s3://bucket/photos`, `http://...`),
             "package.module:factory", a `DataLoader`, any other iterable of batches, or a target.
             A factory is called without arguments and may return a loader, a target or a pair
             (loader, step).
@@ -217,6 +219,8 @@ def _find(spec: object) -> Target:
             found = factory.call(found, spec)
         given = _from_object(found, f"what {spec!r} gives")
         return given if spec == IN_NOTEBOOKS else replace(given, name=spec)
+    if is_address(spec):
+        return _ours(remote_loader(spec), spec)
     return _from_path(spec)
 
 

@@ -1,0 +1,177 @@
+"""Targets behind an address: a web server, a bucket; slow, cut off, or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support.slow_server import Proxy, folder_server, s3_environment, s3_server
+from torch.utils.data import DataLoader
+
+import stallscope as ss
+from stallscope.storage.reads import COLD, SAMPLE
+from stallscope.storage.result import notes_of
+from stallscope.targets import remote
+from stallscope.targets.images import find_images
+from stallscope.targets.remote import RemoteImages, is_address
+
+pytest.importorskip("aiohttp", reason="fsspec reads http:// with it; .[ci] installs it")
+pytest.importorskip("torchvision")
+IMAGES = 48
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder of two classes of small images."""
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for number in range(IMAGES):
+        place = folder / ("cat" if number % 2 else "dog") / f"{number:02}.jpg"
+        place.parent.mkdir(exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (96, 96, 3), dtype=np.uint8)).save(place)
+    (folder / "readme.txt").write_text("no image")
+    return folder
+
+
+@pytest.fixture
+def web(photos):
+    """The port of a server that has the folder."""
+    with folder_server(photos) as port:
+        yield port
+
+
+def address(port):
+    """Of the folder."""
+    return f"http://127.0.0.1:{port}/"
+
+
+def test_what_is_an_address():
+    """A path is none, and a factory neither."""
+    assert [True, True, False, False, False] == [
+        is_address(text)
+        for text in ("s3://a/b", "HTTP://x", "/data/s3", "train:loader", r"C:\data://x")
+    ]
+
+
+class TestWeb:
+    def test_gives_what_the_folder_has(self, web, photos):
+        """The same images with the same labels, read in workers, too."""
+        found = ss.target(address(web)).loader.dataset
+
+        local = find_images(photos)
+        assert isinstance(found, RemoteImages)
+        names = ["/".join(file.path.split("/")[-2:]) for file in found.files]
+        assert [file.path[len(str(photos)) + 1 :] for file in local] == names
+        assert [file.label for file in local] == [file.label for file in found.files]
+        assert [Path(file.path).stat().st_size for file in local] == list(found.sizes)
+        found.transform = np.asarray
+        for index, (pixels, _) in enumerate(DataLoader(found, None, num_workers=2)):
+            with Image.open(local[index].path) as image:
+                assert np.array_equal(np.asarray(image.convert("RGB")), pixels)
+
+    @pytest.mark.slow
+    def test_what_the_step_needs_is_predicted_and_measured(self, web):
+        """Requests in flight, by what one takes; that many are then made."""
+        state = torch.get_rng_state()
+        with Proxy(web, 0.04) as proxy:
+            found = ss.storage(address(proxy.port), ss.simulated_step(0.1), budget_s=12)
+
+        assert torch.equal(state, torch.get_rng_state())
+        rows = found.of(SAMPLE, COLD)
+        assert rows[0]["latency_s"] >= 0.04
+        needed, gave = found.in_flight
+        assert needed >= found.circumstances.wanted_per_s * 0.04
+        assert gave is None or gave == next(
+            row["requests_per_s"] for row in rows if row["readers"] == needed
+        )
+        assert any("in flight keep the step fed" in note for note in notes_of(found))
+        assert ["network"] == found.places["medium"].to_list()
+        assert found.circumstances.fetch_s >= 0.04  # the recorder has seen it, as reading
+
+    def test_a_server_that_cuts_the_connection(self, web):
+        """What it was, and how often, in one sentence."""
+        loader = ss.target(address(web)).loader
+        with Proxy(web, stops_after=2_000, cuts=True) as proxy:
+            loader.dataset.address = address(proxy.port)
+            loader.dataset.files = [
+                file._replace(path=file.path.replace(str(web), str(proxy.port)))
+                for file in loader.dataset.files
+            ]
+            with pytest.raises(
+                ss.StallscopeError, match=r"images cannot be read .*ayload|isconnect"
+            ):
+                [loader.dataset[index] for index in range(IMAGES)]
+
+    def test_a_server_that_stalls(self, web, monkeypatch):
+        """It is not waited for."""
+        monkeypatch.setattr(remote, "_ANSWER_S", 0.5)
+        with (
+            Proxy(web, stops_after=0) as proxy,
+            pytest.raises(ss.StallscopeError, match="was not listed within"),
+        ):
+            ss.target(address(proxy.port))
+
+    @pytest.mark.thorough
+    def test_a_server_that_stalls_in_the_middle(self, web):
+        """The measurement ends, and says where the workers stand."""
+        loader = ss.target(address(web)).loader
+        with Proxy(web, stops_after=2_000) as proxy:
+            loader.dataset.address = address(proxy.port)
+            loader.dataset.files = [
+                file._replace(path=file.path.replace(str(web), str(proxy.port)))
+                for file in loader.dataset.files
+            ]
+            with pytest.raises(ss.StallscopeError, match="no batch"):
+                ss.storage(loader, budget_s=2)
+
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            ("http://127.0.0.1:9/x", "cannot be listed"),
+            ("nothing://x", "Protocol not known: nothing"),
+            ("{web}nowhere/", "cannot be listed"),
+            ("{web}readme.txt", "no images at"),
+        ],
+    )
+    def test_what_is_not_there(self, web, given, words):
+        """One sentence that names it."""
+        with pytest.raises(ss.StallscopeError, match=words):
+            ss.target(given.format(web=address(web)))
+
+
+@pytest.fixture(scope="module")
+def bucket(photos):
+    """The port of an S3 server with the folder in a bucket."""
+    pytest.importorskip("moto")
+    s3fs = pytest.importorskip("s3fs")
+    with s3_server() as port, pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_environment(port).items():
+            patch.setenv(name, value)
+        store = s3fs.S3FileSystem()
+        store.mkdir("photos")
+        store.put(f"{photos}/", "photos/train/", recursive=True)
+        yield port
+
+
+@pytest.mark.thorough
+class TestBucket:
+    @pytest.mark.parametrize("latency_s", [0.0, 0.02, 0.1])
+    def test_is_measured(self, bucket, monkeypatch, latency_s):
+        """A request takes what the proxy says at least, and more at once give more."""
+        with Proxy(bucket, latency_s) as proxy:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+            found = ss.storage("s3://photos/train", ss.simulated_step(0.5), budget_s=20)
+
+        rows = found.of(SAMPLE, COLD)
+        assert IMAGES == found.circumstances.files
+        assert rows[0]["latency_s"] >= latency_s
+        if latency_s:
+            assert found.best["requests_per_s"] > 1.5 * rows[0]["requests_per_s"]
+
+    def test_that_is_not_there(self, bucket):
+        """One sentence."""
+        with pytest.raises(ss.StallscopeError, match="s3://others"):
+            ss.target("s3://others/train")
