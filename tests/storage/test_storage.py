@@ -185,6 +185,15 @@ class TestReading:
 
 
 class TestPlaces:
+    def test_others_stand_for_the_data_however_many_were_read(self, folder, monkeypatch):
+        """Else what lay in the page cache before would not be known of large data."""
+        monkeypatch.setattr(places, "_MOST_FILES", 3)
+        read = [str(folder / f"{number:02}.bin") for number in range(10)]
+
+        found = [file.was_read for file in places.data_files(read)]
+
+        assert (10, 3) == (found.count(True), found.count(False))
+
     def test_others_beside_stand_for_the_data(self, folder):
         """Of the same ending; links and folders are no files of their own."""
         (folder / "readme.txt").write_text("no data")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MOST_FOLDERS, _MOST_ENTRIES, _LOOK_S = 32, 20_000, 2.0
 """That are looked at, of each folder so many, and for so long."""
 _MOST_FILES: Final = 4_000
-"""That stand for the data."""
+"""That stand for the data, beside those that were read."""
 _CONTAINER_BYTES: Final = 64 << 10
 """What is held open and smaller than this is no data."""
 _CODE: Final = re.compile(
@@ -74,10 +74,10 @@ def data_files(read: Iterable[str]) -> list[DataFile]:
     folders: dict[str, set[str]] = {}
     for path in known:
         folders.setdefault(str(Path(path).parent), set()).add(Path(path).suffix)
-    until_s = time.monotonic() + _LOOK_S
+    until_s, most = time.monotonic() + _LOOK_S, len(known) + _MOST_FILES
     for folder, endings in islice(folders.items(), _MOST_FOLDERS):
         for path in _beside(folder, endings, until_s):
-            if len(known) >= _MOST_FILES:
+            if len(known) >= most:
                 break
             if path not in known and (one := _file(path)):
                 known[path] = one
