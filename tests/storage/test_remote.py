@@ -82,12 +82,10 @@ class TestWeb:
         assert torch.equal(state, torch.get_rng_state())
         rows = found.of(SAMPLE, COLD)
         assert rows[0]["latency_s"] >= 0.04
-        needed, gave = found.in_flight
+        needed, row = found.in_flight
         assert needed >= found.circumstances.wanted_per_s * 0.04
-        assert gave is None or gave == next(
-            row["requests_per_s"] for row in rows if row["readers"] == needed
-        )
-        assert any("in flight keep the step fed" in note for note in notes_of(found))
+        assert row is None or row["readers"] >= needed
+        assert any("in flight for the step's" in note for note in notes_of(found))
         assert ["network"] == found.places["medium"].to_list()
         assert found.circumstances.fetch_s >= 0.04  # the recorder has seen it, as reading
 
@@ -144,26 +142,25 @@ class TestWeb:
 
 @pytest.fixture(scope="module")
 def bucket(photos):
-    """The port of an S3 server with the folder in a bucket."""
+    """The proxy before an S3 server with the folder in a bucket."""
     pytest.importorskip("moto")
     s3fs = pytest.importorskip("s3fs")
-    with s3_server() as port, pytest.MonkeyPatch.context() as patch:
-        for name, value in s3_environment(port).items():
+    with s3_server() as port, Proxy(port) as proxy, pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_environment(proxy.port).items():
             patch.setenv(name, value)
         store = s3fs.S3FileSystem()
         store.mkdir("photos")
         store.put(f"{photos}/", "photos/train/", recursive=True)
-        yield port
+        yield proxy
 
 
 @pytest.mark.thorough
 class TestBucket:
     @pytest.mark.parametrize("latency_s", [0.0, 0.02, 0.1])
-    def test_is_measured(self, bucket, monkeypatch, latency_s):
+    def test_is_measured(self, bucket, latency_s):
         """A request takes what the proxy says at least, and more at once give more."""
-        with Proxy(bucket, latency_s) as proxy:
-            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
-            found = ss.storage("s3://photos/train", ss.simulated_step(0.5), budget_s=20)
+        bucket.latency_s = latency_s
+        found = ss.storage("s3://photos/train", ss.simulated_step(0.5), budget_s=20)
 
         rows = found.of(SAMPLE, COLD)
         assert IMAGES == found.circumstances.files

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 import socket
 import subprocess
 import sys
@@ -139,5 +138,4 @@ def s3_environment(port):
         "AWS_ACCESS_KEY_ID": "none",
         "AWS_SECRET_ACCESS_KEY": "none",
         "AWS_DEFAULT_REGION": "us-east-1",
-        "PATH": os.environ["PATH"],
     }

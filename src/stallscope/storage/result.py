@@ -196,8 +196,8 @@ class Storage(SavedResult):
         return best["requests_per_s"] / wanted if best and wanted else None
 
     @property
-    def in_flight(self) -> tuple[int, float | None] | None:
-        """Requests in flight that should keep the step fed, and the samples/s that so many gave.
+    def in_flight(self) -> tuple[int, dict[str, Any] | None] | None:
+        """Requests in flight that keep the step fed at least, and the row of as many, or more.
 
         By Little's law, from what one request takes alone; None: unknown, the second: not measured.
         """
@@ -205,8 +205,7 @@ class Storage(SavedResult):
         if not rows or not wanted or rows[0]["readers"] != 1:
             return None
         needed = requests_in_flight(wanted, rows[0]["latency_s"])
-        found = [row["requests_per_s"] for row in rows if row["readers"] == needed]
-        return needed, found[0] if found else None
+        return needed, next((row for row in rows if row["readers"] >= needed), None)
 
     @property
     def is_full(self) -> bool | None:
@@ -316,13 +315,14 @@ def notes_of(storage: Storage) -> list[str]:
             f"{size(rate * told.sample_bytes)}/s"
         )
     if set(storage.places["medium"]) == {NETWORK} and (flight := storage.in_flight):
-        needed, gave = flight
-        wanted = told.wanted_per_s or 0.0
-        so = "not measured" if gave is None else f"measured with so many: {gave:,.0f}"
+        needed, row = flight
+        so = "not measured"
+        if row is not None:
+            so = f"measured with {row['readers']}: {row['requests_per_s']:,.0f}"
         said.append(
-            f"predicted: {count(needed, 'request')} in flight keep the step fed with "
-            f"{wanted:,.0f} samples/s ({so}); your loader has {max(told.num_workers, 1)}, one for "
-            "each worker"
+            f"predicted: at least {count(needed, 'request')} in flight for the step's "
+            f"{told.wanted_per_s or 0.0:,.0f} samples/s ({so}); your loader has "
+            f"{max(told.num_workers, 1)}, one for each worker"
         )
     if told.simulated_step_s is not None:
         said.append(

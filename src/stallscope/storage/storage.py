@@ -378,9 +378,10 @@ class StorageProbe:
         go_s = max(min(_GO_S, self._left_s / (3 * len(ways))), 0.01)
         with closing(bar):
             for number in range(_ROUNDS):
-                if number == 1 and self._is_remote:
+                if number and self._is_remote:
                     ways = [way for way in ways if way.readers <= most]
                     ways += self._predicted(ways)
+                    most = max(way.readers for way in ways)
                 for way in ways[:: -1 if number % 2 else 1]:
                     if way.access == SAMPLE and way.readers > most:
                         continue
@@ -398,11 +399,11 @@ class StorageProbe:
 
     def _predicted(self, ways: list[Way]) -> list[Way]:
         """The way that should keep the step fed, so that this is measured, too."""
-        alone = next((row for row in self._readings if row[0] == SAMPLE and row[2] == 1), None)
+        alone = [row[8] for row in self._readings if row[0] == SAMPLE and row[2] == 1]
         wanted = self._about["wanted_per_s"]
-        if alone is None or not wanted:
+        if not alone or not wanted:
             return []
-        way = Way(SAMPLE, None, requests_in_flight(wanted, alone[8]), COLD)
+        way = Way(SAMPLE, None, requests_in_flight(wanted, float(np.median(alone))), COLD)
         tried = max(one.readers for one in ways)
         return [way] if way not in ways and way.readers <= min(2 * tried, _IN_FLIGHT) else []
 
