@@ -144,7 +144,7 @@ def main() -> None:
         folder=Option("", "", "where files are made; a disk, no tmpfs"),
         files=Option(50_000, 200, "tiny files of a data set"),
         batches=Option(6, 2, "of case A that are recorded"),
-        parts=Option(PARTS, PARTS, "what is measured"),
+        parts=Option(PARTS, ["planted", "fio", "tiny"], "what is measured"),
     )
     parts: dict[str, Callable[[Path], None]] = {
         "planted": lambda folder: planted(folder, given.budget),

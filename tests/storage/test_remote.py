@@ -77,7 +77,7 @@ class TestWeb:
         """Requests in flight, by what one takes; that many are then made."""
         state = torch.get_rng_state()
         with Proxy(web, 0.04) as proxy:
-            found = ss.storage(address(proxy.port), ss.simulated_step(0.1), budget_s=12)
+            found = ss.storage(address(proxy.port), ss.simulated_step(0.1), budget_s=6)
 
         assert torch.equal(state, torch.get_rng_state())
         rows = found.of(SAMPLE, COLD)
