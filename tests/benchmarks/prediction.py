@@ -341,9 +341,8 @@ class Measured:
             for one, laps in zip(settings, every, strict=True)
             if min(others for _, others in laps) >= OTHERS
         }
-        cores = cores_available()
         return found | {
-            now for now, costs in self.costs.items() if costs.cores <= (1 - OTHERS) * cores
+            now for now, costs in self.costs.items() if costs.others_cores >= OTHERS * costs.cores
         }
 
     def pairs(self) -> Iterator[Pair]:

@@ -173,6 +173,18 @@ def test_cores_of_other_processes_are_said():
     assert told.endswith("other processes had 60% of the cores")
 
 
+def test_what_a_worker_did_before_it_was_read_is_not_what_others_did():
+    """A worker is read from its second moment on; until then nobody knows whose the cores were."""
+    late = pl.col("resource").cast(pl.String).eq(stages.WORKER) & (pl.col("start_ns") < 2e9)
+    own = {(stages.CORE, "0"): 0.9, (stages.CORE, "1"): 0.2, (stages.WORKER, "100"): 0.9}
+    steps = steps_of(WAITS, step_s=WAITS)
+    read = resources_of(CALM | own, LENGTH_S).filter(~late)
+
+    found = saturation(read, steps, find_stalls(steps), workers=1)
+
+    assert found.others_share == pytest.approx(0.0, abs=0.01)
+
+
 def test_busy_cores_of_a_loop_that_does_not_wait():
     """They are named, and the loop's state beside them."""
     told = sentence(judged(CALM | {(stages.CORE, "0"): 1.0, (stages.CORE, "1"): 1.0}, [0.0] * 10))

@@ -33,6 +33,8 @@ class Loop:
     epochs: int = 1
     send: float = 1.0
     unpickle: float = 0.5
+    draw: float = 0.0
+    """What the loop's sampler takes for the indices of a batch."""
     h2d: float | None = None
     using: Times | Callable[[int], Times] = field(default_factory=lambda: {"forward": 20.0})
     """What the loop does with a batch, by name; by number of the step where it varies."""
@@ -124,8 +126,10 @@ class Simulation:
             start = self.now
             if self.loop.workers:
                 self._receive(epoch, batch)
+                self.now += self.loop.draw
                 self._ask(epoch)
             else:
+                self.now += self.loop.draw
                 self._ask(epoch)
                 self.now = self.free[0]
             self._use(epoch, batch, start)

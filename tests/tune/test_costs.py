@@ -9,7 +9,7 @@ import pytest
 from support.build_run import resources_of
 from support.virtual_loop import a_loop
 
-from stallscope.stages import LOOP, QUEUED, WORKER
+from stallscope.stages import LOOP, QUEUED, THREADS, WORKER, WORKER_CORES
 from stallscope.tune.costs import costs_of
 from stallscope.tune.settings import Setting
 from stallscope.tune.simulator import predict
@@ -67,3 +67,70 @@ class TestCrowded:
 
         assert found.wait_s > 2 * found.compute_s
         assert eight > 2.5 * two
+
+
+TWO = Setting(2, 2)
+
+
+def in_two_workers(use, **how):
+    """A run of two workers that compute all the time they take for a batch, on two cores."""
+    run = a_loop({"Blur": 20.0}, **{"workers": 2, "batches": 60, "using": {"forward": 5.0}} | how)
+    spans = run.all_spans.with_columns(cpu_ns=pl.col("end_ns") - pl.col("start_ns"))
+    return replace(run, all_spans=spans, all_resources=resources_of({(LOOP, "1"): 0.3} | use, 2))
+
+
+def each_worker(**use):
+    """Of two workers, by the name of the resource."""
+    names = {"cpu": WORKER, "queued": QUEUED, "cores": WORKER_CORES, "threads": THREADS}
+    return {(names[name], str(pid)): value for name, value in use.items() for pid in (100, 101)}
+
+
+class TestLoop:
+    """What the loop does itself between two batches."""
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_a_sampler_that_computes_is_no_work_of_the_batches(self, workers):
+        """Whoever makes the batches, the loop draws their indices: with any setting."""
+        use = each_worker(cpu=0.5, queued=0.0) if workers else {(LOOP, "1"): 0.9}
+        run = in_two_workers(use, workers=workers, draw=30.0)
+        now = Setting(workers).normal()
+
+        found = costs_of(run, now, epoch_batches=None, batch_bytes=None, cores=2.0)
+        none, two = (predict(found, Setting(many).normal()).samples_per_s.value for many in (0, 2))
+
+        assert found.draw_s == pytest.approx(0.03, rel=0.02)
+        assert 1e3 * found.samples.mean() / none == pytest.approx(30 + 20 + 5, rel=0.03)
+        assert 1e3 * found.samples.mean() / two == pytest.approx(30 + 5, rel=0.05)
+
+
+class TestCores:
+    """What there is to compute on."""
+
+    def test_workers_that_are_confined_share_what_they_have(self):
+        """On one core of two they queue, and more of them are no faster."""
+        run = in_two_workers(each_worker(cpu=0.5, queued=0.5, cores=1.0))
+
+        found = costs_of(run, TWO, epoch_batches=None, batch_bytes=None, cores=2.0)
+        two, eight = (predict(found, one).samples_per_s.value for one in (TWO, Setting(8, 2)))
+
+        assert found.worker_cores == pytest.approx(1.0)
+        assert eight == pytest.approx(two, rel=0.03)
+
+    def test_each_may_have_a_core_of_its_own(self):
+        """Then nobody queues, and they have one each."""
+        run = in_two_workers(each_worker(cpu=0.5, queued=0.0, cores=1.0))
+
+        assert costs_of(
+            run, TWO, epoch_batches=None, batch_bytes=None, cores=4.0
+        ).worker_cores == pytest.approx(2.0)
+
+    def test_threads_of_a_library_are_seen_in_the_cpu_time(self):
+        """A worker that keeps two cores busy leaves nothing to a second one, and it is said."""
+        run = in_two_workers(each_worker(cpu=2.0, queued=0.0, threads=9.0))
+
+        found = costs_of(run, TWO, epoch_batches=None, batch_bytes=None, cores=2.0)
+        one, eight = (predict(found, Setting(many, 2)) for many in (1, 8))
+
+        assert found.threads == pytest.approx(2.0, rel=0.1)
+        assert eight.samples_per_s.value == pytest.approx(one.samples_per_s.value, rel=0.05)
+        assert "threads" in eight.outside

@@ -70,6 +70,19 @@ class TestRates:
         """Nothing overlaps it there."""
         assert rate(costs(use_s=0.02, receive_s=0.03, compute_s=0.01), 2) == near(1 / 0.05)
 
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_a_sampler_is_part_of_the_loop(self, workers):
+        """The loop draws the indices of each batch, whoever makes it."""
+        made = costs(use_s=0.02, draw_s=0.03, compute_s=0.01)
+
+        assert rate(made, workers) == near(1 / (0.05 + 0.01 * (not workers)))
+
+    def test_one_slow_worker_stays_one(self):
+        """With as many workers as were recorded, its batches are its batches."""
+        slow = np.where(np.arange(60) % 4 == 1, 0.2, 0.02)
+
+        assert rate(costs(wait_s=slow[:, None], workers=4), 4) == near(4 / 0.2, rel=0.05)
+
     def test_sending_has_its_own_track(self):
         """A batch is sent while its worker makes the next one, and the slower of both counts."""
         assert rate(costs(wait_s=0.02, send_s=0.05, cores=8.0), 1) == near(1 / 0.05)
@@ -150,15 +163,24 @@ class TestPrediction:
 
         assert found.low < 0.7 * found.value < 2 * found.value < found.high
 
-    def test_what_others_had_of_the_cores_they_may_have_again_or_not(self):
-        """Where they had half of them, the loop may be twice as fast without them."""
+    def test_others_get_their_share_of_the_cores_and_may_have_more_or_none(self):
+        """More workers get more of it; the interval reaches from what was left to all cores."""
         alone, beside = (
-            predict(costs(compute_s=0.1, cores=1.0, others_cores=had), Setting(4, 2)).samples_per_s
+            predict(costs(compute_s=0.1, others_cores=had), Setting(4, 2)).samples_per_s
             for had in (0.0, 1.0)
         )
 
-        assert beside.value == near(alone.value)
-        assert alone.high < 1.5 * alone.value < beside.high
+        assert beside.value == near(alone.value * 4 / 5)  # four of five that want a core
+        assert beside.low <= alone.value / 2 * 1.02
+        assert beside.high >= alone.value
+
+    def test_what_all_wait_for_may_be_one_thing(self):
+        """More workers may be no faster then, and fewer no slower: the interval says so."""
+        four = costs(wait_s=0.1, workers=4)
+        now, twice, half = (predict(four, Setting(many, 2)).samples_per_s for many in (4, 8, 2))
+
+        assert twice.low <= now.value * 1.02
+        assert half.high >= now.value * 0.98
 
     def test_stalls_are_what_the_loop_waits(self):
         """A loop that is fast enough has none; one at half of its speed stalls half of its time."""
@@ -192,6 +214,9 @@ class TestPrediction:
             (costs(wait_s=0.1), Setting(3, 2), "3 workers wait at once"),
             (costs(compute_s=0.1, workers=0), Setting(1, 2), "no worker was recorded"),
             (costs(compute_s=0.1), Setting(2, 2, threads=1), "threads"),
+            (costs(compute_s=0.1, others_cores=1.0), Setting(1, 2), "other processes had 1.0 of 2"),
+            (costs(compute_s=0.1, others_cores=1.0), Setting(2, 2), ""),
+            (costs(compute_s=0.1, threads=2.0), Setting(4, 2), "libraries compute in threads"),
         ],
     )
     def test_it_says_when_it_extrapolates(self, made, setting, why):

@@ -209,8 +209,12 @@ def _judged(moments: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
 
 def _others_share(mine: pl.DataFrame) -> float | None:
     """What the cores did for processes that are no part of the recording."""
-    cores = mine.filter(pl.col("resource") == CORE)
+    moment = ["start_ns", "end_ns"]
     own = mine.filter(pl.col("resource").is_in(OWN))
+    # A worker is read from its second moment on: what it did before is not what others did
+    counts = own.group_by(moment).len().filter(pl.col("len") == pl.col("len").max())
+    cores = mine.filter(pl.col("resource") == CORE).join(counts, on=moment, how="semi")
+    own = own.join(counts, on=moment, how="semi")
     if cores.is_empty() or own.is_empty():
         return None
     cores_s, own_s = (_core_seconds(part) for part in (cores, own))

@@ -6,8 +6,9 @@ another setting changes. It is told from waiting as the verdict tells it (`diagn
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -33,8 +34,8 @@ _FEWEST: Final = 3
 """Batches below which nothing is taken from them."""
 _LEAST_OWN: Final = 0.5
 """Of what the loop does with a batch that is its own, however long it waits for a core."""
-_LEAST_CORES: Final = 0.5
-"""That are left to the loop, whatever others had."""
+_CROWDED: Final = 0.1
+"""Share of its time that a worker waits for a core, from which on all those it may use are used."""
 _UNSURE: Final = 0.05
 """Share of the waiting for a core that is not told from other waiting."""
 _START_S: Final = 0.03
@@ -45,6 +46,10 @@ _SEND_S: Final = 3e-4
 """... and what sending takes besides."""
 _LEAST_FIT, _MOST_FIT = 0.7, 1.5
 """How far the replay of a recording may be corrected."""
+_IDLE: Final = 0.4
+"""Share of their time in which workers make batches, up to which the loop waits for none."""
+MANY_THREADS: Final = 4
+"""Of a worker: more than those of torch (one makes batches, one sends, one hands out memory)."""
 _FITS: Final = 3
 """Times that it is corrected."""
 
@@ -76,28 +81,34 @@ def costs_of(
     if many:
         waiting_s = waiting_s * _waiting_part(run, used, computing_s, waiting_s)
     covered_s = float((computing_s + waiting_s).sum(axis=1).mean())
-    send_s, receive_s = _handover(run, steps) if many else (0.0, 0.0)
+    loop = _loop(run, steps, used, covered_s if not many else None)
+    send_s, receive_s = _handover(run, steps, used) if many else (0.0, 0.0)
     if not many and batch_bytes is not None:
         send_s = receive_s = _SEND_S
         send_s += batch_bytes / _SEND_BYTES_PER_S
-    others = _others(run, cores)
-    use_s, use_cores = _using(steps, used, 0.0 if many else covered_s, cores)
+    made_here_s = 0.0 if many else float(computing_s.sum(axis=1).mean())
+    use_cores, threads = _cores_wanted(loop, made_here_s, cores)
+    if many:
+        threads = _threads(run, used, loop, float(computing_s.sum(axis=1).mean()) + send_s)
     found = LoaderCosts(
         stages=stages,
         computing_s=computing_s,
         waiting_s=waiting_s,
         samples=samples,
-        use_s=use_s,
+        use_s=loop.use_s,
         use_cores=use_cores,
         send_s=send_s,
         receive_s=receive_s,
-        cores=max(cores - others, _LEAST_CORES),
-        others_cores=others,
+        draw_s=loop.draw_s,
+        cores=cores,
+        others_cores=_others(run, cores),
+        worker_cores=_worker_cores(run, used, cores) if many else math.inf,
+        threads=threads,
         workers=many,
         epoch_batches=epoch_batches,
         batch_bytes=batch_bytes,
         worker_bytes=_private_bytes(run),
-        **_start(run, many, covered_s + send_s),
+        **_start(run, now, covered_s + send_s, loop.draw_s),
     )
     return _fitted(found, now, run)
 
@@ -179,13 +190,28 @@ def _waiting_part(run: Run, used: MachineUse, computing_s: Any, waiting_s: Any) 
     """
     made_s, steps = _made_s(run), run.steps().drop_nulls("wait_s")
     each = pl.sum_horizontal("wait_s", "h2d_s", "step_s", "other_s")
-    active = max(run.deliveries["worker"].drop_nulls().n_unique(), 1)
+    active = _active(run)
     waited_s = float(waiting_s.sum(axis=1).mean())
     if not made_s or not waited_s or used.queued_share is None:
         return 1.0
     queued_s = used.queued_share * active * float(steps.select(each.mean()).item())
     left_s = made_s - float(computing_s.sum(axis=1).mean()) - (1 + _UNSURE) * queued_s
     return min(max(left_s / waited_s, 0.0), 1.0)
+
+
+def _active(run: Run) -> int:
+    """Workers that made a batch."""
+    return max(run.deliveries["worker"].drop_nulls().n_unique(), 1)
+
+
+def _busy_share(run: Run) -> float:
+    """Share (0 to 1) of its time in which the busiest of those that make batches makes some."""
+    steps = run.steps().drop_nulls("wait_s")
+    length_ns = steps.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()
+    making = run.deliveries.join(steps.select(_BATCH).unique(), on=_BATCH, how="semi")
+    making_ns = (pl.col("made_ns") - pl.col("taken_ns")).sum()
+    busiest_ns = making.group_by("rank", "worker").agg(ns=making_ns)["ns"].max()
+    return float(busiest_ns or 0) / length_ns if length_ns else 0.0  # type: ignore[arg-type]
 
 
 def _made_s(run: Run) -> float | None:
@@ -196,33 +222,116 @@ def _made_s(run: Run) -> float | None:
     return None if found is None else float(found)
 
 
-def _handover(run: Run, steps: pl.DataFrame) -> tuple[float, float]:
+def _handover(run: Run, steps: pl.DataFrame, used: MachineUse) -> tuple[float, float]:
     """What sending a batch takes, and what receiving it takes the loop."""
     known = steps.join(run.deliveries, on=_BATCH)
     sent_s = ((known["sent_ns"] - known["made_ns"]) / 1e9).drop_nulls().to_numpy()
     send_s = float(np.quantile(sent_s, _QUICK)) if sent_s.size >= _FEWEST else _SEND_S
-    lay_there = known.filter(pl.col("sent_ns") < pl.col("start_ns"))
-    received_s = lay_there["wait_s"].to_numpy()
-    if received_s.size < _FEWEST:  # the loop waits for each: from where it was sent
-        late = known.drop_nulls(["sent_ns", "arrived_ns"])
-        received_s = ((late["arrived_ns"] - late["sent_ns"]) / 1e9).clip(0).to_numpy()
-    receive_s = float(np.quantile(received_s, _QUICK)) if received_s.size else 0.0
-    return max(send_s, 0.0), max(receive_s, 0.0)
+    # What came while another one was waited for was received then
+    here = known.filter(pl.col("arrived_ns") >= pl.col("start_ns"))
+    lay_there = here.filter(pl.col("sent_ns") < pl.col("start_ns"))
+    is_usual = lay_there.height >= _FEWEST
+    here = lay_there if is_usual else here.drop_nulls("sent_ns")
+    begin_ns = pl.max_horizontal("sent_ns", "start_ns")
+    took = here.select((pl.col("arrived_ns") - begin_ns) / 1e9).to_series()
+    received_s = took.clip(0).to_numpy()
+    if not received_s.size:
+        return max(send_s, 0.0), 0.0
+    # A thread of the worker's hands it out: where it has to wait for a core, the quickest had one
+    is_usual = is_usual and (used.queued_share or 0.0) < _CROWDED
+    return max(send_s, 0.0), float(np.quantile(received_s, _QUICK if is_usual else 0.0))
 
 
-def _using(
-    steps: pl.DataFrame, used: MachineUse, made_here_s: float, cores: float
-) -> tuple[Any, float]:
-    """What the loop does with each batch, seconds, and the cores that it wants meanwhile."""
+class _LoopCosts(NamedTuple):
+    """What the loop does itself for each batch; means but for the first."""
+
+    use_s: Any
+    """What it does with each batch, without waiting for a core."""
+    draw_s: float
+    """Between two of them: it draws the samples of another one."""
+    computed_s: float
+    """CPU time of its process, whatever for."""
+    period_s: float
+    """From batch to batch."""
+
+
+def _loop(run: Run, steps: pl.DataFrame, used: MachineUse, made_s: float | None) -> _LoopCosts:
+    """What the loop does itself.
+
+    Args:
+        run: of the loop as it is.
+        steps: those that were timed.
+        used: what the run used of the machine.
+        made_s: what making a batch takes the loop with a core for itself; None where workers do.
+    """
     each = pl.sum_horizontal("h2d_s", "step_s", "other_s", "hidden_s")
     use_s = steps.select(each).to_series().to_numpy().astype(float)
     period_s = steps.select((each + pl.col("wait_s") - pl.col("hidden_s").fill_null(0.0)).mean())
-    mean_s, queued_s = float(use_s.mean()), (used.loop_queued_share or 0.0) * period_s.item()
+    length_s = float(period_s.item())
+    queued_s, mean_s = (used.loop_queued_share or 0.0) * length_s, float(use_s.mean())
+    computed_s = (used.loop_cpu or 0.0) * length_s
+    draw_s = _draw_s(run, steps, here=made_s is not None)
+    if made_s is None:
+        draw_s *= computed_s / (computed_s + queued_s) if computed_s else 1.0
+    else:  # it queued as much as making took longer than it would have with a core
+        queued_s = max(queued_s - max((_made_s(run) or 0.0) - made_s, 0.0), 0.0)
     if mean_s <= 0:
-        return np.zeros(max(len(use_s), 1)), 0.0
+        return _LoopCosts(np.zeros(max(len(use_s), 1)), draw_s, computed_s, length_s)
     own_s = use_s * max(1 - queued_s / mean_s, _LEAST_OWN)
-    computed_s = (used.loop_cpu or 0.0) * period_s.item() - made_here_s
-    return own_s, min(max(computed_s / max(float(own_s.mean()), 1e-9), 0.0), cores)
+    return _LoopCosts(own_s, draw_s, computed_s, length_s)
+
+
+def _draw_s(run: Run, steps: pl.DataFrame, *, here: bool) -> float:
+    """What of a wait is neither making a batch nor receiving it, on average.
+
+    Args:
+        run: of the loop as it is.
+        steps: those that were timed.
+        here: whether the loop makes the batches itself.
+    """
+    known = steps.join(run.deliveries, on=_BATCH)
+    end_ns = pl.col("start_ns") + pl.col("wait_s") * 1e9
+    got_ns = pl.max_horizontal("arrived_ns", "start_ns")
+    if here:
+        made_ns = pl.col("made_ns") - pl.col("taken_ns")
+        drawn = known.select((pl.col("wait_s") * 1e9 - made_ns) / 1e9)
+    else:
+        known = known.drop_nulls("arrived_ns").filter(pl.col("pin_s").fill_null(0.0) == 0)
+        drawn = known.select((end_ns - got_ns) / 1e9)
+    drawn_s = drawn.to_series().drop_nulls().clip(0).to_numpy()
+    return float(drawn_s.mean()) if drawn_s.size else 0.0
+
+
+def _cores_wanted(loop: _LoopCosts, made_here_s: float, cores: float) -> tuple[float, float]:
+    """Cores that the loop wants while it uses a batch, and while it makes one itself.
+
+    What its threads computed beside it was for the batches it made, where it made them; a step that
+    has threads is not told from that.
+    """
+    rest_s = max(loop.computed_s - loop.draw_s - made_here_s, 0.0)
+    use_s = max(float(loop.use_s.mean()), 1e-9)
+    if not made_here_s:
+        return min(rest_s / use_s, cores), 1.0
+    beside_s = max(rest_s - use_s, 0.0)
+    return min(rest_s / use_s, 1.0), min(1 + beside_s / made_here_s, cores)
+
+
+def _threads(run: Run, used: MachineUse, loop: _LoopCosts, batch_s: float) -> float:
+    """Cores that a worker wants while it computes: those of its libraries' threads among them."""
+    if not batch_s or (used.threads or 0.0) <= MANY_THREADS:
+        return 1.0
+    computed_s = (used.worker_cpu or 0.0) * _active(run) * loop.period_s
+    return max(computed_s / batch_s, 1.0)
+
+
+def _worker_cores(run: Run, used: MachineUse, cores: float) -> float:
+    """That all workers together may use: known where each has fewer than the loop."""
+    if used.worker_cores is None or used.worker_cores >= cores:
+        return math.inf
+    active = _active(run)
+    if (used.queued_share or 0.0) >= _CROWDED:  # then they have all that there is for them
+        return max((used.worker_cpu or 0.0) * active, used.worker_cores)
+    return min(active * used.worker_cores, cores)
 
 
 def _others(run: Run, cores: float) -> float:
@@ -230,14 +339,16 @@ def _others(run: Run, cores: float) -> float:
     return (find_saturated(run).others_share or 0.0) * cores
 
 
-def _start(run: Run, many: int, batch_s: float) -> dict[str, float]:
+def _start(run: Run, now: Setting, batch_s: float, draw_s: float) -> dict[str, float]:
     """Until workers are ready, and what the first batch takes longer."""
-    if not many or run.first_batch_s is None:
+    if not now.num_workers or run.first_batch_s is None:
         return {"start_s": _START_S}
     own = run.startup.filter(pl.col("epoch") == pl.col("epoch").min())
     extra = own.select((pl.col("first_sample_s") - pl.col("typical_sample_s")).median()).item()
     first_s = max(float(extra or 0.0), 0.0)
-    return {"first_s": first_s, "start_s": max(run.first_batch_s - batch_s - first_s, 0.0)}
+    drawn_s = now.num_workers * (now.prefetch_factor or 0) * draw_s
+    start_s = max(run.first_batch_s - batch_s - first_s - drawn_s, 0.0)
+    return {"first_s": first_s, "start_s": start_s}
 
 
 def _private_bytes(run: Run) -> int | None:
@@ -248,11 +359,11 @@ def _private_bytes(run: Run) -> int | None:
 def _fitted(costs: LoaderCosts, now: Setting, run: Run) -> LoaderCosts:
     """The costs with which a replay of the setting as it is takes as long as what was recorded.
 
-    Only where the loop waits for its batches: else nothing is known of what is wrong.
+    Only where the loop waits for its batches: else nothing is known of what is wrong. Workers that
+    have little to do are not what it waits for.
     """
-    wanted = recorded_per_s(run)
-    factor = 1.0
-    for _ in range(_FITS if wanted else 0):
+    wanted, factor = recorded_per_s(run), 1.0
+    for _ in range(_FITS if wanted and _busy_share(run) > _IDLE else 0):
         found = predict(replace(costs.slower(factor), epoch_batches=None), now)
         if found.stall_share.value < HARDLY:
             break

@@ -128,11 +128,11 @@ class SettingRace:
 
     def notes(self, cores: float) -> list[str]:
         """What other processes had of the cores, of which there are so many."""
-        said, had = [], cores - self._costs.cores
+        said, had = [], self._costs.others_cores
         if had > OTHERS * cores:
             said.append(
                 f"other processes had {had:.1f} of {cores:g} cores while the loop was recorded: "
-                "predictions leave them to those"
+                "predictions leave them their share"
             )
         if self._disturbed:
             said.append(

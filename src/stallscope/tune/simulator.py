@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from stallscope.stalls.thresholds import HARDLY, STALL_S, STALL_SHARE
+from stallscope.stalls.thresholds import HARDLY, OTHERS, STALL_S, STALL_SHARE
 from stallscope.stats import ENDS, t_quantile
 
 if TYPE_CHECKING:
@@ -52,7 +52,13 @@ _INSIDE_ERROR: Final = 0.1
 """... with another number of them, within what was recorded ..."""
 _OUTSIDE_ERROR: Final = 0.25
 """... and beyond. Set by hand; `benchmarks/prediction.py` counts the gains in their interval."""
+_LOOP_ERROR: Final = 0.25
+"""So much of that is what the loop itself takes may be off."""
 _MOST_ERROR: Final = 0.9
+_LEAST_CORES: Final = 0.5
+"""That are left to the loop, whatever others have."""
+_THREADED: Final = 1.25
+"""Cores that one worker wants from which on its libraries' threads are said."""
 _NOTICED: Final = 0.1
 """Share of a batch's time that is waiting, from which on more workers may have to wait longer."""
 
@@ -77,14 +83,20 @@ class LoaderCosts:
     """From where a batch is made to where it is sent."""
     receive_s: float = 0.0
     """What receiving it takes the loop, which does nothing else meanwhile."""
+    draw_s: float = 0.0
+    """What the loop computes between two batches to know the samples of another: its sampler."""
     start_s: float = 0.0
     """Until a worker that is started is ready for its first batch."""
     first_s: float = 0.0
     """What the first batch of a worker takes longer than the others."""
     cores: float = 1.0
-    """That the processes of the loop may use, without those that other processes had."""
+    """That the processes of the loop may use."""
     others_cores: float = 0.0
-    """That other processes had meanwhile; nobody knows what they will have."""
+    """That other processes had of them meanwhile; nobody knows what they will have."""
+    worker_cores: float = math.inf
+    """That all workers together may use, where they are confined to some."""
+    threads: float = 1.0
+    """Cores that one of those that make batches wants while it computes: libraries have threads."""
     workers: int = 0
     """With which it was recorded; 0: the main process made the batches."""
     epoch_batches: int | None = None
@@ -199,7 +211,7 @@ def predict(costs: LoaderCosts, setting: Setting) -> LoopPrediction:
     widen = math.sqrt(max(_length(costs, setting) / max(len(costs.samples), 1), 1.0))
     outside = _outside(costs, setting)
     error = _model_error(costs, setting, outside)
-    off = [_steady(costs, setting, _scaled(drawn[0], by), paces) for by in (1 + error, 1 - error)]
+    off = [_steady(*_off(costs, setting, drawn[0], by)) for by in (1 + error, 1 - error)]
     slow, fast = (float((periods[0] + starts_s) / (one[0] + starts_s)) - 1 for one in off)
     return LoopPrediction(
         samples_per_s=_estimate(samples / (periods + starts_s), widen).wider(slow, fast),
@@ -215,14 +227,37 @@ def _model_error(costs: LoaderCosts, setting: Setting, outside: str) -> float:
     error = _OUTSIDE_ERROR if outside else _INSIDE_ERROR
     if setting.num_workers == costs.workers:
         error = _SAME_ERROR
-    taken = costs.others_cores / (costs.others_cores + costs.cores)
     # Resampling one batch tells nothing, two of them little
-    return min(math.hypot(error, taken, 1 / max(len(costs.samples), 1)), _MOST_ERROR)
+    return min(math.hypot(error, 1 / max(len(costs.samples), 1)), _MOST_ERROR)
 
 
-def _scaled(draw: tuple[list[float], list[float]], by: float) -> tuple[list[float], list[float]]:
+def _off(
+    costs: LoaderCosts, setting: Setting, draw: tuple[list[float], list[float]], by: float
+) -> tuple[LoaderCosts, Setting, tuple[list[float], list[float]], _Paces]:
+    """What to replay if making a batch takes so many times as long as it is said to.
+
+    The loop's own part is off by less: it is recorded with every setting. Others may leave all
+    cores, or take as much as they had, however much the loop wants. What batches wait for may be
+    one thing that all workers share: then each waits as much longer as there are more of them.
+    """
     batch_s, use_s = draw
-    return [by * one for one in batch_s], use_s
+    here = 1 + _LOOP_ERROR * (by - 1)
+    left = max(costs.cores - costs.others_cores, _LEAST_CORES) if by > 1 else costs.cores
+    shared = max(setting.num_workers, 1) / max(costs.workers, 1)
+    if (shared > 1) != (by > 1):
+        shared = 1.0
+    whole_s = max(costs.compute_s + costs.wait_s, 1e-12)
+    making = by * (costs.compute_s + shared * costs.wait_s) / whole_s
+    found = replace(
+        costs,
+        waiting_s=shared * costs.waiting_s,
+        receive_s=here * costs.receive_s,
+        draw_s=here * costs.draw_s,
+        cores=left,
+        others_cores=0.0,
+    )
+    scaled = [making * one for one in batch_s], [here * one for one in use_s]
+    return found, setting, scaled, _Paces.of(found, setting)
 
 
 def enough_workers(costs: LoaderCosts, now: Setting) -> int | None:
@@ -262,7 +297,12 @@ def _draws(costs: LoaderCosts, setting: Setting) -> list[tuple[list[float], list
     places = np.arange(stretch)
 
     def drawn(values: Floats, length: int) -> list[list[float]]:
-        starts = rng.integers(len(values), size=(number, -(-length // stretch)))
+        size = number, -(-length // stretch)
+        if setting.num_workers == costs.workers and len(values) >= 2 * stretch:
+            # What one worker made is made by one again: it may be slower than the others
+            starts = stretch * rng.integers(len(values) // stretch, size=size)
+        else:
+            starts = rng.integers(len(values), size=size)
         chosen = (starts[:, :, None] + places) % len(values)
         found: list[list[float]] = values[chosen.reshape(number, -1)[:, :length]].tolist()
         return found
@@ -288,6 +328,7 @@ def _steady(
     if not setting.num_workers:  # making a batch here is a wait, as the kit has it
         return length_s / len(waits), stalled_s / length_s, float(uses[0])
     first_s = costs.start_s * setting.num_workers / max(costs.workers, 1) + costs.first_s
+    first_s += _ahead(setting) * costs.draw_s
     return length_s / len(waits), stalled_s / length_s, first_s + float(uses[0])
 
 
@@ -315,13 +356,27 @@ def replay(
 
 def _replay_here(costs: LoaderCosts, batch_s: list[float], use_s: list[float]) -> Replayed:
     """Without workers, the loop makes each batch when it needs it."""
-    slow = _stretch(1, costs.compute_s, costs.wait_s, costs.cores)
-    both = np.column_stack([np.array(batch_s) * slow, np.array(use_s) * _use_stretch(0, costs)])
+    slow = _stretch(1, costs.compute_s, costs.wait_s, _Cores(costs.cores, costs.others_cores))
+    made_s = np.array(batch_s) * slow + costs.draw_s * _loop_stretch(0, costs, 1.0)
+    used_s = np.array(use_s) * _loop_stretch(0, costs, costs.use_cores)
+    both = np.column_stack([made_s, used_s])
     ends = np.cumsum(both.ravel()).reshape(-1, 2)
     begins = (ends[:, 0] - both[:, 0]).tolist()
     made, used = ends[:, 0].tolist(), ends[:, 1].tolist()
     numbers = list(range(len(made)))
     return Replayed([0] * len(made), begins, made, numbers, begins, made, used)
+
+
+class _Cores(NamedTuple):
+    """What those that make batches compute on."""
+
+    cores: float
+    beside: float = 0.0
+    """Of them, what something else wants at the same time, and gets its fair share of."""
+    most: float = math.inf
+    """That all makers together may use."""
+    threads: float = 1.0
+    """Cores that one of them wants."""
 
 
 class _Paces(NamedTuple):
@@ -330,20 +385,27 @@ class _Paces(NamedTuple):
     idle: list[float]
     """A batch, while the loop waits."""
     using: list[float]
-    """A batch, while the loop uses another one."""
+    """A batch, while the loop receives one, draws the samples of another, or uses one."""
     use: list[float]
     """What the loop does with a batch."""
+    draw: list[float]
+    """Drawing the samples of another."""
 
     @classmethod
     def of(cls, costs: LoaderCosts, setting: Setting) -> _Paces:
         """Those of a setting."""
         many = range(setting.num_workers + 1)
         compute_s = costs.compute_s + costs.send_s  # which computes beside the next one
-        args = compute_s, costs.wait_s, costs.cores
+        cores = _Cores(costs.cores, costs.others_cores, costs.worker_cores, costs.threads)
+        use_s = float(costs.use_s.mean())
+        busy_s = costs.receive_s + costs.draw_s + use_s
+        loop = (costs.draw_s + costs.use_cores * use_s) / busy_s if busy_s else 0.0
+        using = cores._replace(beside=cores.beside + loop)
         return cls(
-            [_stretch(k, *args) for k in many],
-            [_stretch(k, *args, costs.use_cores) for k in many],
-            [_use_stretch(k, costs) for k in many],
+            [_stretch(k, compute_s, costs.wait_s, cores) for k in many],
+            [_stretch(k, compute_s, costs.wait_s, using) for k in many],
+            [_loop_stretch(k, costs, costs.use_cores) for k in many],
+            [_loop_stretch(k, costs, 1.0) for k in many],
         )
 
 
@@ -359,7 +421,7 @@ class _Clock:
 
     def run(self, batch_s: list[float], use_s: list[float]) -> Replayed:  # noqa: C901, PLR0915 - an event loop: every call costs
         """Use all batches that have a use; see `replay`."""
-        costs, setting, (idle, using, slows) = self._costs, self._setting, self._paces
+        costs, setting, (idle, using, slows, draws) = self._costs, self._setting, self._paces
         many, steps, whole = setting.num_workers, len(use_s), len(batch_s)
         ahead = _ahead(setting)
         found = Replayed([0] * whole, [0.0] * whole, [0.0] * whole)
@@ -437,46 +499,50 @@ class _Clock:
             tasks[found.worker[batch]] -= 1
             ask()
             found.order.append(batch)
-            found.used_from.append(now + costs.receive_s)
-            busy_until = now + costs.receive_s + use_s[place] * slows[active]
+            found.used_from.append(now + costs.receive_s + costs.draw_s * draws[active])
+            busy_until = found.used_from[-1] + use_s[place] * slows[active]
 
 
-def _stretch(
-    many: int, compute_s: float, wait_s: float, cores: float, beside: float = 0.0
-) -> float:
+def _stretch(many: int, compute_s: float, wait_s: float, cores: _Cores) -> float:
     """How many times as long a batch takes with so many workers as with cores for all.
 
     Args:
         many: workers that make batches.
         compute_s: what each batch computes, on average ...
         wait_s: ... and what it waits for anything but a core.
-        cores: that they may use together.
-        beside: cores that something else wants at the same time, and gets its fair share of.
+        cores: that they compute on.
     """
     whole_s = compute_s + wait_s
     if compute_s <= 0 or not many:
         return 1.0
-    wanted = many * compute_s / whole_s
-    cores = max(cores - beside, cores * wanted / (wanted + beside)) if beside else cores
+    wanted = min(many * cores.threads * compute_s / whole_s, cores.most)
+    fair = cores.cores * wanted / (wanted + cores.beside)
+    left = min(max(cores.cores - cores.beside, fair), cores.most) / cores.threads
     if wait_s <= 0.001 * whole_s:
-        return max(many / cores, 1.0)
+        return max(many / left, 1.0)
     # The chance that so many compute or want to, up to a factor: log of its ratio to the one before
     computing = np.arange(1, many + 1)
-    ratios = (many - computing + 1) * compute_s / wait_s / np.minimum(computing, cores)
+    ratios = (many - computing + 1) * compute_s / wait_s / np.minimum(computing, left)
     logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
     chances = np.exp(logs - logs.max())
-    busy = (chances * np.minimum(np.arange(many + 1), cores)).sum() / chances.sum()
+    busy = (chances * np.minimum(np.arange(many + 1), left)).sum() / chances.sum()
     return max(float(many * compute_s / busy / whole_s), 1.0)
 
 
-def _use_stretch(active: int, costs: LoaderCosts) -> float:
-    """How many times as long the loop takes for a batch while so many workers are at work."""
+def _loop_stretch(active: int, costs: LoaderCosts, wants: float) -> float:
+    """How many times as long something takes the loop while so many workers are at work.
+
+    Args:
+        active: workers.
+        costs: what they compute.
+        wants: cores that it wants meanwhile.
+    """
     whole_s = costs.compute_s + costs.wait_s
-    if costs.use_cores <= 0 or whole_s <= 0:
+    if wants <= 0 or whole_s <= 0:
         return 1.0
-    wanted = active * costs.compute_s / whole_s + costs.use_cores
-    crowded = max(wanted / costs.cores, 1.0)
-    computing = min(costs.use_cores, 1.0)  # of its time: the rest it waits anyhow
+    makers = min(active * costs.threads * costs.compute_s / whole_s, costs.worker_cores)
+    crowded = max((makers + wants + costs.others_cores) / costs.cores, 1.0)
+    computing = min(wants, 1.0)  # of its time: the rest it waits anyhow
     return 1 + computing * (crowded - 1)
 
 
@@ -510,17 +576,28 @@ def _outside(costs: LoaderCosts, setting: Setting) -> str:
     """Why a prediction goes beyond what was recorded."""
     many, had = setting.num_workers, max(costs.workers, 1)
     waits = costs.wait_s / max(costs.wait_s + costs.compute_s, 1e-12)
-    if many and not costs.workers:
-        return "no worker was recorded: sending is only estimated"
-    if many > costs.cores and had <= costs.cores and waits < 1 - _NOTICED:
-        return f"more workers than the {costs.cores:g} cores, which was not recorded"
-    if many > had and waits > _NOTICED:
-        return f"{many} workers wait at once: with {had} it was recorded that nobody waits longer"
-    if setting.threads is not None:
-        return "other threads in the workers were not recorded"
-    if setting.pin_memory:
-        return "pinning was not recorded"
-    return ""
+    reasons = (
+        (many and not costs.workers, "no worker was recorded: sending is only estimated"),
+        (
+            many != costs.workers and costs.others_cores >= OTHERS * costs.cores,
+            f"other processes had {costs.others_cores:.1f} of {costs.cores:g} cores meanwhile",
+        ),
+        (
+            many > had and costs.threads >= _THREADED,
+            "a worker's libraries compute in threads: more of them at once were not recorded",
+        ),
+        (
+            many > costs.cores and had <= costs.cores and waits < 1 - _NOTICED,
+            f"more workers than the {costs.cores:g} cores, which was not recorded",
+        ),
+        (
+            many > had and waits > _NOTICED,
+            f"{many} workers wait at once: with {had} it was recorded that nobody waits longer",
+        ),
+        (setting.threads is not None, "other threads in the workers were not recorded"),
+        (setting.pin_memory, "pinning was not recorded"),
+    )
+    return next((why for is_so, why in reasons if is_so), "")
 
 
 def timeline(costs: LoaderCosts, setting: Setting, steps: int) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from stallscope.run.read_logs import note
 from stallscope.run.record import record_target
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import epoch_length
-from stallscope.tune.costs import costs_of, recorded_per_s
+from stallscope.tune.costs import MANY_THREADS, costs_of, recorded_per_s
 from stallscope.tune.race import RecordedLoop, SettingRace, Trial, loop_of
 from stallscope.tune.result import AS_FAST, TRIALS, TuneConditions, Tuning, smallness
 from stallscope.tune.settings import Setting, given_settings, grid, setting_of
@@ -68,8 +68,6 @@ _NEAR: Final = 0.9
 """A prediction that promises less than this of the best one is not measured ..."""
 _WORTH_A_LOOK: Final = 0.6
 """... but loading without workers is, from this share on."""
-_MANY_THREADS: Final = 4
-"""Of a worker: more than those of torch (one makes batches, one sends, one hands out memory)."""
 
 
 def tune(  # noqa: PLR0913 - the public signature
@@ -284,7 +282,7 @@ class SettingSearch:
         wanted += sorted(same, key=self._per_s, reverse=True)[:1]
         wanted += self._other_counts(same, best)
         own = self._row(0)
-        if (self._threads_of_a_worker() or 0) > _MANY_THREADS and self._now.threads is None:
+        if (self._threads_of_a_worker() or 0) > MANY_THREADS and self._now.threads is None:
             wanted.insert(1, self._with_threads())
         passing = [place for place in known if not self.trials[place].setting.in_order]
         if own["in_order"] and passing:
