@@ -44,7 +44,7 @@ from stallscope.stalls.thresholds import OTHERS
 from stallscope.tune.costs import costs_of
 from stallscope.tune.result import smallest, with_gain
 from stallscope.tune.settings import Setting, grid, setting_of, with_setting
-from stallscope.tune.simulator import predict
+from stallscope.tune.simulator import ERRORS, MOST_ERROR, error_kind, predict
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -64,6 +64,9 @@ SHORT = 60
 MOST_WARMUP_S = 1.5
 GOOD = 0.95
 """A choice that gives so much of the best measured setting's rate is a good one."""
+COVERED = 0.93
+"""Of what is measured, so much is to be in its interval."""
+_HALVINGS = 7
 MEDIAN, NINETIETH = 0.04, 0.12
 """Errors to stay below."""
 PREDICTION_S, SAMPLES = 0.010, 5_000
@@ -258,7 +261,8 @@ class Pair:
     """The same."""
     predicted_gain: Estimate
     measured_gain: float
-    outside: str
+    costs: LoaderCosts
+    """Of the recording."""
     calm: bool
     """Whether it was recorded and measured without others on the cores."""
 
@@ -276,6 +280,29 @@ class Pair:
     def is_covered(self) -> bool:
         """Whether the measured gain lies in the predicted interval."""
         return self.predicted_gain.low <= self.measured_gain <= self.predicted_gain.high
+
+    @cached_property
+    def kind(self) -> str:
+        """Which of the simulator's errors it is predicted with."""
+        return error_kind(self.costs, self.setting)
+
+    @cached_property
+    def needs(self) -> float:
+        """The least error with which its interval has what was measured; of itself, the rate."""
+        low, high = 0.0, MOST_ERROR
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._is_inside(middle) else (middle, high)
+        return high
+
+    def _is_inside(self, error: float) -> bool:
+        found = predict(self.costs, self.setting, error).samples_per_s
+        if self.setting == self.recorded:
+            wanted = self.measured * float(self.costs.samples.mean())
+        else:
+            found = with_gain(found, predict(self.costs, self.recorded).samples_per_s)
+            wanted = self.measured_gain
+        return found.low <= wanted <= found.high
 
 
 class Measured:
@@ -358,8 +385,7 @@ class Measured:
                 gain = with_gain(found.samples_per_s, own.samples_per_s)
                 measured = rate / self.rates[now]
                 calm = not self.disturbed & {now, setting}
-                told = per_s, rate, gain, measured, found.outside, calm
-                yield Pair(self.name, now, setting, *told)
+                yield Pair(self.name, now, setting, per_s, rate, gain, measured, costs, calm)
 
     def gain(self, now: Setting, chosen: Setting) -> tuple[float, float]:
         """How many times as much a setting gives: predicted and measured."""
@@ -389,6 +415,7 @@ def _report(found: list[Measured]) -> str:
     return "\n\n".join(
         [
             _errors(pairs, others),
+            _intervals(pairs),
             _noise(found),
             _choices(found),
             _directions(found),
@@ -423,7 +450,7 @@ def _errors(pairs: list[Pair], others: list[Pair]) -> str:
         "8 workers and more": [one for one in others if one.recorded.num_workers >= CROWDED],
         "all": others,
         "without others on the cores": [one for one in others if one.calm],
-        "within what was recorded": [one for one in others if not one.outside],
+        "within what was recorded": [one for one in others if one.kind != "outside"],
         "(the recorded setting itself)": [one for one in pairs if one not in others],
     }
     rows = [(name, *_error_row(group)) for name, group in groups.items() if group]
@@ -444,6 +471,38 @@ def _error_row(group: list[Pair]) -> tuple[str, ...]:
         *(f"{value:.1%}" for value in (statistics.median(gain), np.quantile(gain, 0.9))),
         f"{np.mean([one.is_covered for one in group]):.0%}",
     )
+
+
+def _intervals(pairs: list[Pair]) -> str:
+    """How wide intervals have to be, and how often such intervals hold for loaders left out.
+
+    Of each kind of prediction: the error with which so many of the pairs that nobody disturbed are
+    in their interval. Of each loader, it is taken from all the others, and its own pairs counted.
+    """
+    head = ("predicted", "loaders", "pairs", "error: now", "needed", "held out: in their interval")
+    rows = []
+    for kind, now in ERRORS.items():
+        needs: dict[str, list[float]] = {}
+        for one in pairs:
+            itself = one.setting == one.recorded
+            if one.calm and one.kind == kind and itself == (kind == "same"):
+                needs.setdefault(one.loader, []).append(one.needs)
+        if len(needs) < 2:
+            continue
+        held = [
+            need <= _enough([each for other in needs if other != name for each in needs[other]])
+            for name, own in needs.items()
+            for need in own
+        ]
+        every = [need for own in needs.values() for need in own]
+        counts = str(len(needs)), str(len(every))
+        told = f"{now:.2f}", f"{_enough(every):.2f}", f"{statistics.fmean(held):.0%}"
+        rows.append((kind, *counts, *told))
+    return table(head, rows) if rows else "too few loaders to leave one out"
+
+
+def _enough(needs: list[float]) -> float:
+    return float(np.quantile(needs, COVERED, method="higher"))
 
 
 def _choices(found: list[Measured]) -> str:

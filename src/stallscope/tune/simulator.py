@@ -46,15 +46,12 @@ _MOST_DRAWS: Final = 12
 _MOST_TIMES: Final = 8
 """So many times as many workers are looked at, for a loop that has too few."""
 _SEED: Final = 20_240_229
-_SAME_ERROR: Final = 0.02
-"""How far off what a batch takes may be with as many workers as were recorded ..."""
-_INSIDE_ERROR: Final = 0.1
-"""... with another number of them, within what was recorded ..."""
-_OUTSIDE_ERROR: Final = 0.25
-"""... and beyond. Set by hand; `benchmarks/prediction.py` counts the gains in their interval."""
+ERRORS: Final = {"same": 0.02, "inside": 0.1, "outside": 0.25}
+"""How far off what a batch takes may be: with as many workers as were recorded, with another number
+of them within what was recorded, and beyond."""
 _LOOP_ERROR: Final = 0.25
 """So much of that is what the loop itself takes may be off."""
-_MOST_ERROR: Final = 0.9
+MOST_ERROR: Final = 0.9
 _LEAST_CORES: Final = 0.5
 """That are left to the loop, whatever others have."""
 _THREADED: Final = 1.25
@@ -195,12 +192,13 @@ class Replayed:
     """When it had used it."""
 
 
-def predict(costs: LoaderCosts, setting: Setting) -> LoopPrediction:
+def predict(costs: LoaderCosts, setting: Setting, error: float | None = None) -> LoopPrediction:
     """Predict what a loop would do with a setting.
 
     Args:
         costs: what its batches cost.
         setting: how they are loaded.
+        error: share (0 to 1) by which the model may be off; None: what `ERRORS` says.
     """
     paces, drawn = _Paces.of(costs, setting), _draws(costs, setting)
     draws = [_steady(costs, setting, one, paces) for one in drawn]
@@ -210,7 +208,9 @@ def predict(costs: LoaderCosts, setting: Setting) -> LoopPrediction:
     # A replay may be longer than the recording, and knows no more than that
     widen = math.sqrt(max(_length(costs, setting) / max(len(costs.samples), 1), 1.0))
     outside = _outside(costs, setting)
-    error = _model_error(costs, setting, outside)
+    error = ERRORS[error_kind(costs, setting)] if error is None else error
+    # Resampling one batch tells nothing, two of them little
+    error = min(math.hypot(error, 1 / max(len(costs.samples), 1)), MOST_ERROR)
     off = [_steady(*_off(costs, setting, drawn[0], by)) for by in (1 + error, 1 - error)]
     slow, fast = (float((periods[0] + starts_s) / (one[0] + starts_s)) - 1 for one in off)
     return LoopPrediction(
@@ -222,13 +222,11 @@ def predict(costs: LoaderCosts, setting: Setting) -> LoopPrediction:
     )
 
 
-def _model_error(costs: LoaderCosts, setting: Setting, outside: str) -> float:
-    """How far off what a batch is said to take may be, as a share of it."""
-    error = _OUTSIDE_ERROR if outside else _INSIDE_ERROR
+def error_kind(costs: LoaderCosts, setting: Setting) -> str:
+    """Which of the `ERRORS` a prediction has."""
     if setting.num_workers == costs.workers:
-        error = _SAME_ERROR
-    # Resampling one batch tells nothing, two of them little
-    return min(math.hypot(error, 1 / max(len(costs.samples), 1)), _MOST_ERROR)
+        return "same"
+    return "outside" if _outside(costs, setting) else "inside"
 
 
 def _off(
@@ -356,7 +354,8 @@ def replay(
 
 def _replay_here(costs: LoaderCosts, batch_s: list[float], use_s: list[float]) -> Replayed:
     """Without workers, the loop makes each batch when it needs it."""
-    slow = _stretch(1, costs.compute_s, costs.wait_s, _Cores(costs.cores, costs.others_cores))
+    cores = _Cores(costs.cores, costs.others_cores)
+    _, slow = _stretches(1, costs.compute_s, costs.wait_s, cores)
     made_s = np.array(batch_s) * slow + costs.draw_s * _loop_stretch(0, costs, 1.0)
     used_s = np.array(use_s) * _loop_stretch(0, costs, costs.use_cores)
     both = np.column_stack([made_s, used_s])
@@ -402,8 +401,8 @@ class _Paces(NamedTuple):
         loop = (costs.draw_s + costs.use_cores * use_s) / busy_s if busy_s else 0.0
         using = cores._replace(beside=cores.beside + loop)
         return cls(
-            [_stretch(k, compute_s, costs.wait_s, cores) for k in many],
-            [_stretch(k, compute_s, costs.wait_s, using) for k in many],
+            _stretches(setting.num_workers, compute_s, costs.wait_s, cores),
+            _stretches(setting.num_workers, compute_s, costs.wait_s, using),
             [_loop_stretch(k, costs, costs.use_cores) for k in many],
             [_loop_stretch(k, costs, 1.0) for k in many],
         )
@@ -503,30 +502,32 @@ class _Clock:
             busy_until = found.used_from[-1] + use_s[place] * slows[active]
 
 
-def _stretch(many: int, compute_s: float, wait_s: float, cores: _Cores) -> float:
+def _stretches(most: int, compute_s: float, wait_s: float, cores: _Cores) -> list[float]:
     """How many times as long a batch takes with so many workers as with cores for all.
 
     Args:
-        many: workers that make batches.
+        most: workers that make batches; the answer is that for 0, 1, ... of them.
         compute_s: what each batch computes, on average ...
         wait_s: ... and what it waits for anything but a core.
         cores: that they compute on.
     """
     whole_s = compute_s + wait_s
-    if compute_s <= 0 or not many:
-        return 1.0
-    wanted = min(many * cores.threads * compute_s / whole_s, cores.most)
+    if compute_s <= 0 or not most:
+        return [1.0] * (most + 1)
+    many = np.arange(1, most + 1)
+    wanted = np.minimum(many * cores.threads * compute_s / whole_s, cores.most)
     fair = cores.cores * wanted / (wanted + cores.beside)
-    left = min(max(cores.cores - cores.beside, fair), cores.most) / cores.threads
+    left = np.minimum(np.maximum(cores.cores - cores.beside, fair), cores.most) / cores.threads
     if wait_s <= 0.001 * whole_s:
-        return max(many / left, 1.0)
+        return [1.0, *np.maximum(many / left, 1.0).tolist()]
     # The chance that so many compute or want to, up to a factor: log of its ratio to the one before
-    computing = np.arange(1, many + 1)
-    ratios = (many - computing + 1) * compute_s / wait_s / np.minimum(computing, left)
-    logs = np.concatenate([[0.0], np.cumsum(np.log(ratios))])
-    chances = np.exp(logs - logs.max())
-    busy = (chances * np.minimum(np.arange(many + 1), left)).sum() / chances.sum()
-    return max(float(many * compute_s / busy / whole_s), 1.0)
+    at_work = np.minimum(many, left[:, None])
+    others = np.maximum(many[:, None] - many + 1, 1e-300)
+    logs = np.cumsum(np.log(others * compute_s / wait_s / at_work), axis=1)
+    logs = np.column_stack([np.zeros(most), logs])
+    chances = np.exp(logs - logs.max(axis=1, keepdims=True))
+    busy = (chances[:, 1:] * at_work).sum(axis=1) / chances.sum(axis=1)
+    return [1.0, *np.maximum(many * compute_s / busy / whole_s, 1.0).tolist()]
 
 
 def _loop_stretch(active: int, costs: LoaderCosts, wants: float) -> float:
