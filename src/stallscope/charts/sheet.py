@@ -131,7 +131,7 @@ class Sheet(Figure):
         title_look: dict[str, Any] = {"size": TITLE_SIZE, "weight": "bold"}
         lines = [(MARGIN + _TITLE_LINE * at, line, title_look) for at, line in enumerate(titles)]
         for top, small in ((below, above), (charts_end + 0.08, under)):
-            look = {"color": FAINT}
+            look: dict[str, Any] = {"color": FAINT}
             lines += [(top + _SMALL_LINE * at, line, look) for at, line in enumerate(small)]
         for down, line, look in lines:
             self.text(MARGIN / WIDTH, 1 - down / height, line, va="top", **look)
