@@ -31,7 +31,7 @@ from stallscope.diagnose.text import (
 )
 from stallscope.errors import StallscopeError
 from stallscope.files import packaged_folder
-from stallscope.units import count, unbroken
+from stallscope.units import unbroken
 from stallscope.views.document import Block, Document, Notes, fill
 
 if TYPE_CHECKING:
@@ -140,8 +140,7 @@ class Findings(Block):
                 for place, phase in enumerate(spent)
             ],
             ended=ended(diagnosis),
-            known=count(len(notes), "sentence"),  # pictures come next, and they are what is read
-            notes=Notes(notes),
+            notes=Notes(notes, shown=0),
         )
 
 

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from stallscope.errors import StallscopeError
 from stallscope.files import __version__, whole_file
-from stallscope.units import json_without_controls, printable
+from stallscope.units import count, json_without_controls, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -169,17 +169,34 @@ class Bullets(Block):
 
 @dataclass(frozen=True)
 class Notes(Block):
-    """What a reader has to know, in small print."""
+    """What a reader has to know, in small print; a notebook folds most of it away."""
 
     notes: Sequence[str]
+    shown: int = 1
+    """So many of the first are in sight; what is said of a simulation always is."""
 
     def __str__(self) -> str:
         return "\n".join(printable(note, LONGEST) for note in self.notes)
 
     def __html__(self) -> Markup:
-        style = "font-size:90%;opacity:.75;margin:.3em 0"
-        lines = (printable(note, LONGEST) for note in self.notes)
-        return join(html("<p style='{}'>{}</p>", style, line) for line in lines)
+        lines = [printable(note, LONGEST) for note in self.notes]
+        first, others = lines[: self.shown], lines[self.shown :]
+        first += [line for line in others if "simulated" in line]
+        folded = [line for line in others if "simulated" not in line]
+        if self.shown and len(folded) == 1:  # as long as what would lead to it
+            first, folded = first + folded, []
+        told = count(len(folded), "more sentence" if first else "sentence")
+        return join([*map(_small, first), _folded(told, folded) if folded else Markup()])
+
+
+def _small(line: str) -> Markup:
+    return html("<p style='font-size:90%;opacity:.75;margin:.3em 0'>{}</p>", line)
+
+
+def _folded(told: str, lines: Sequence[str]) -> Markup:
+    summary = f"What to know about these numbers: {told}"
+    fold = "<details style='margin:.2em 0'><summary>{}</summary>{}</details>"
+    return html(fold, summary, join(map(_small, lines)))
 
 
 @dataclass(frozen=True)
