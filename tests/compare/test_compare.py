@@ -24,6 +24,12 @@ def a_run(mask_ms=40.0, seed=0, **how):
     return a_loop(making, workers=2, batches=120, **{"using": {"forward": 10.0}, **how})
 
 
+def beside_others(run):
+    """Other processes have nearly all of both cores."""
+    others = {(CORE, "0"): 1.0, (CORE, "1"): 1.0, (LOOP, "100"): 0.1}
+    return replace(run, all_resources=resources_of(others, 30))
+
+
 class TestWhatChanged:
     def test_a_slower_transform(self):
         """Half the speed, the stage that did it, and nothing else."""
@@ -70,13 +76,18 @@ class TestWhatElseDiffers:
 
     def test_a_busier_machine(self):
         """What others had of the cores may be why: a change within that is not claimed."""
-        others = {(CORE, "0"): 1.0, (CORE, "1"): 1.0, (LOOP, "100"): 0.1}
-        busy = replace(a_run(60.0, seed=1), all_resources=resources_of(others, 30))
-
-        found = ss.compare(a_run(), busy)
+        found = ss.compare(a_run(), beside_others(a_run(60.0, seed=1)))
 
         assert not found.of("samples_per_s")["distinguishable"]
         assert any("other processes had cores" in note for note in found.notes)
+
+    def test_a_machine_as_busy_in_both(self):
+        """Beside other ranks, say: half the speed is claimed, a few percent less are not."""
+        before = beside_others(a_run())
+        slower, alike = (beside_others(a_run(ms, seed=1)) for ms in (80.0, 44.0))
+
+        assert ss.compare(before, slower).of("samples_per_s")["distinguishable"]
+        assert not ss.compare(before, alike).table()["distinguishable"].any()
 
 
 class TestLimits:
