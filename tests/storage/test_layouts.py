@@ -274,6 +274,17 @@ class TestWrite:
 
         assert same(wanted, seeded(found, 7))
 
+    def test_leaves_no_file_open(self, photos, tmp_path):
+        """Of this process's, once nobody has the dataset; two of them share what is open."""
+        found = write_layout(DataLoader(photos, 4), tmp_path, "zip")
+        both = [found[0], written_dataset(tmp_path, photos)[0]]
+
+        del found
+        opened = [path.resolve() for path in Path("/proc/self/fd").iterdir() if path.exists()]
+
+        assert "label 0" == both[0][1] == both[1][1]
+        assert not [path for path in opened if tmp_path in path.parents]
+
     def test_a_stream_gives_each_sample_once(self, photos, tmp_path, monkeypatch):
         """Whoever of several workers has its shard; shuffled, as the loader was."""
         pytest.importorskip("webdataset")

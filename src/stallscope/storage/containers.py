@@ -106,6 +106,10 @@ class Container:
         """What this process has open; a forked one opens it anew."""
         pid, found = vars(self).get("_open", (0, None))
         if pid != os.getpid():
+            found = vars(self).pop("_open", None)
+            found = (
+                None  # closed first: LMDB lets a process open a file once, also an inherited one
+            )
             found = make()
             vars(self)["_open"] = os.getpid(), found
         return found

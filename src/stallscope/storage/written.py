@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from weakref import WeakValueDictionary
 
 import numpy as np
 from torch.utils.data import RandomSampler
@@ -205,33 +206,29 @@ class Paths:
 class Parts:
     """A dataset's samples in the containers of its parts, few of which are open at once."""
 
-    _open: ClassVar[OrderedDict[str, Container]] = OrderedDict()
-    _pid: ClassVar[int] = 0
-    """Whose they are: what was open before a fork is closed first, as LMDB wants it."""
+    _shared: ClassVar[WeakValueDictionary[str, Container]] = WeakValueDictionary()
+    """What any of them has open: LMDB lets a process open a file once."""
 
     def __init__(
         self, folder: Path, kind: type[Container], suffixes: tuple[str, ...], lengths: list[int]
     ) -> None:
         self._folder, self._kind, self._suffixes = folder, kind, suffixes
         self._firsts = [0, *accumulate(lengths)][: len(lengths)]
+        self._open: OrderedDict[str, Container] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_open": OrderedDict()}
 
     def get(self, number: int, parts: int) -> list[bytes]:
         """Give the files of a sample."""
         at = bisect_right(self._firsts, number) - 1
-        if Parts._pid != os.getpid():
-            self.close()
-            Parts._pid = os.getpid()
         place = str(self._folder / _name(at))
-        container = self._open.pop(place, None) or self._kind(place, self._suffixes)
-        self._open[place] = container
+        container = self._shared.get(place) or self._kind(place, self._suffixes)
+        self._shared[place] = self._open[place] = container
+        self._open.move_to_end(place)
         while len(self._open) > _MOST_OPEN:
             self._open.popitem(last=False)
         return container.get(number - self._firsts[at], parts)
-
-    @classmethod
-    def close(cls) -> None:
-        """Close what this process has open."""
-        cls._open.clear()
 
     def stream(self, buffer: int) -> Iterator[tuple[int, list[bytes]]]:
         """Give the samples of this worker's part, with their numbers."""
@@ -266,7 +263,6 @@ class _Writer:
             raise StallscopeError(
                 f"{self.folder} is no folder, and cannot be made one ({said_by(error)})"
             ) from error
-        Parts.close()  # an older layout may have been there
         with _alone(self.folder):
             self._run(self._begun(), is_new=is_new)
 
