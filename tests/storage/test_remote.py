@@ -12,11 +12,13 @@ from support.slow_server import Proxy, folder_server, s3_environment, s3_server
 from torch.utils.data import DataLoader
 
 import stallscope as ss
+from stallscope.lab.notebooks import Aim
 from stallscope.storage.reads import COLD, SAMPLE
 from stallscope.storage.result import notes_of
 from stallscope.targets import remote
+from stallscope.targets.factory import is_address
 from stallscope.targets.images import find_images
-from stallscope.targets.remote import RemoteImages, is_address
+from stallscope.targets.remote import RemoteImages
 
 pytest.importorskip("aiohttp", reason="fsspec reads http:// with it; .[ci] installs it")
 pytest.importorskip("torchvision")
@@ -54,6 +56,11 @@ def test_what_is_an_address():
         is_address(text)
         for text in ("s3://a/b", "HTTP://x", "/data/s3", "train:loader", r"C:\data://x")
     ]
+
+
+def test_the_lab_takes_one_as_it_is():
+    """No folder of the machine's is looked for."""
+    assert "s3://a/b" == Aim.of("s3://a/b").target
 
 
 class TestWeb:

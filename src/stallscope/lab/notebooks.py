@@ -26,7 +26,7 @@ import nbformat
 
 from stallscope.errors import StallscopeError
 from stallscope.files import packaged_folder, read_file, whole_file
-from stallscope.targets.factory import is_factory
+from stallscope.targets.factory import is_address, is_factory
 from stallscope.targets.target import IN_NOTEBOOKS
 
 _NAME: Final = "TARGET"
@@ -53,7 +53,7 @@ class Aim:
         Raises:
             StallscopeError: it is a path, and there is nothing.
         """
-        if target == "sample":
+        if target == "sample" or is_address(target):
             return cls(target)
         path = plain_path(target)
         try:
@@ -67,7 +67,7 @@ class Aim:
         if not target or not (_GLOB & set(target) or is_there):
             raise StallscopeError(
                 f"there is no {target!r} (looked in {str(Path.cwd())!r}): a target is 'sample', a "
-                "folder of images, tar shards, or 'package.module:factory'",
+                "folder of images, tar shards, an address (s3://...), or 'package.module:factory'",
             )
         return cls(str(path))
 

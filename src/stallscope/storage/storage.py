@@ -96,6 +96,8 @@ _IN_FLIGHT: Final = 64
 """Requests that are made of a server at once, at most."""
 _MOST_REMOTE: Final = 4_000
 """Objects of a server that stand for the data."""
+_REMOTE_GO_S: Final = 2.0
+"""As `_GO_S`, of a server: each request takes long, and the first ones connect."""
 _REMOTE_GRACE_S: Final = 10.0
 """So long a server's last answers may take."""
 _MORE: Final = 1.15
@@ -375,7 +377,8 @@ class StorageProbe:
             ways = [way for way in ways if way.state == WARM]
         bar = ProgressBar(desc=f"reading {self._target.name}", total=100, leave=False, delay=0.5)
         most = 2 * _IN_FLIGHT
-        go_s = max(min(_GO_S, self._left_s / (3 * len(ways))), 0.01)
+        longest_s, fewest = (_REMOTE_GO_S, 1.5) if self._is_remote else (_GO_S, 3)
+        go_s = max(min(longest_s, self._left_s / (fewest * len(ways))), 0.01)
         with closing(bar):
             for number in range(_ROUNDS):
                 if number and self._is_remote:

@@ -15,6 +15,7 @@ import difflib
 import functools
 import importlib
 import inspect
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -34,11 +35,19 @@ _OWN_WAYS: Final = {"__reduce__", "__reduce_ex__", "__getstate__"}
 """A class that defines one of these decides itself what is sent to the worker."""
 
 
+_ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+
+
 def is_factory(text: str) -> bool:
     r"""Whether a string has the form `package.module:factory`; `C:\data` and `C:/data` do not."""
     module, colon, attribute = text.partition(":")
     parts = [*module.split("."), *attribute.split(".")]
     return bool(colon) and all(part.isidentifier() for part in parts)
+
+
+def is_address(text: str) -> bool:
+    r"""Whether a string is an address, such as `s3://bucket`; `C:\data` and `C:/data` are none."""
+    return bool(_ADDRESS.match(text))
 
 
 def names_code(text: str) -> bool:

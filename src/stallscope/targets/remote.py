@@ -6,7 +6,6 @@ environment variables and files). Each process has connections of its own, made 
 
 from __future__ import annotations
 
-import re
 import threading
 from io import BytesIO
 from pathlib import PurePosixPath
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-_ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _ANSWER_S: Final = 30.0
 """A server that does not list what it has by then is not waited for."""
 _SIZED: Final = 512
@@ -70,11 +68,6 @@ class RemoteImages(ImageFiles):
     def named(self, path: str, error: Exception) -> str:
         """How an image that cannot be read is called: with what the server said."""
         return f"{path}: {said_by(error)}"
-
-
-def is_address(text: str) -> bool:
-    """Whether a string is meant as the address of something that is not on this machine."""
-    return bool(_ADDRESS.match(text))
 
 
 def read_remote(address: str, path: str, length: int = 0, begin: int = 0) -> bytes:

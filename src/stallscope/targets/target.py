@@ -26,10 +26,10 @@ from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.hooks.find_ops import own_attributes
 from stallscope.targets import factory
 from stallscope.targets import images as folder
-from stallscope.targets.factory import check_spawnable
+from stallscope.targets.factory import check_spawnable, is_address
 from stallscope.targets.images import Unreadable, sample_loader
 from stallscope.targets.loaders import count_workers, find_loaders
-from stallscope.targets.remote import is_address, remote_loader
+from stallscope.targets.remote import remote_loader
 from stallscope.units import count, printable
 
 Step = Callable[[Any], object]
