@@ -41,7 +41,7 @@ from stallscope.demo import case_b_loader
 from stallscope.errors import StallscopeError, UnsupportedError
 from stallscope.machine import CpuUse, cores_available
 from stallscope.stalls.thresholds import OTHERS
-from stallscope.tune.costs import costs_of
+from stallscope.tune.costs import Handover, costs_of
 from stallscope.tune.result import smallest, with_gain
 from stallscope.tune.settings import Setting, grid, setting_of, with_setting
 from stallscope.tune.simulator import ERRORS, MOST_ERROR, error_kind, predict
@@ -329,13 +329,14 @@ class Measured:
         for one in sorted(self.folder.glob("*/"), key=lambda part: part.name != "as it is"):
             tuning = ss.load(one)
             told, now = tuning.circumstances, tuning.setting(0)
-            epoch = told.epoch_batches
+            epoch, handover = told.epoch_batches, (told.worker_start_s, told.send_s, told.receive_s)
             found[_as_forked(now)] = costs_of(
                 tuning.run,
                 now,
                 epoch_batches=epoch if epoch and epoch <= SHORT else None,
                 batch_bytes=told.batch_bytes,
                 cores=told.cores,
+                handover=None if None in handover else Handover(*handover),
             )
         return found
 
@@ -450,7 +451,7 @@ def _errors(pairs: list[Pair], others: list[Pair]) -> str:
         "8 workers and more": [one for one in others if one.recorded.num_workers >= CROWDED],
         "all": others,
         "without others on the cores": [one for one in others if one.calm],
-        "within what was recorded": [one for one in others if one.kind != "outside"],
+        "within what was recorded": [one for one in others if one.kind in ("same", "inside")],
         "(the recorded setting itself)": [one for one in pairs if one not in others],
     }
     rows = [(name, *_error_row(group)) for name, group in groups.items() if group]

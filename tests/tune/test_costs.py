@@ -10,7 +10,7 @@ from support.build_run import resources_of
 from support.virtual_loop import a_loop
 
 from stallscope.stages import LOOP, QUEUED, THREADS, WORKER, WORKER_CORES
-from stallscope.tune.costs import costs_of
+from stallscope.tune.costs import Handover, costs_of
 from stallscope.tune.settings import Setting
 from stallscope.tune.simulator import predict
 
@@ -134,3 +134,17 @@ class TestCores:
         assert found.threads == pytest.approx(2.0, rel=0.1)
         assert eight.samples_per_s.value == pytest.approx(one.samples_per_s.value, rel=0.05)
         assert "threads" in eight.outside
+
+    def test_what_handing_over_takes_is_taken_where_no_worker_was_recorded(self):
+        """A loop that makes its batches says nothing of it: one is handed over beside."""
+        run = in_two_workers({(LOOP, "1"): 0.9}, workers=0)
+        how = {"epoch_batches": None, "batch_bytes": 4_000, "cores": 2.0}
+
+        guess, seen = (
+            costs_of(run, Setting(0), handover=one, **how)
+            for one in (None, Handover(0.2, 0.004, 0.03))
+        )
+        slower, two = (predict(one, TWO).samples_per_s.value for one in (seen, guess))
+
+        assert (seen.start_s, seen.send_s, seen.receive_s) == (0.2, 0.004, 0.03)
+        assert 1e3 * (1 / slower - 1 / two) * seen.samples.mean() == pytest.approx(25, abs=3)

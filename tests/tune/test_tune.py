@@ -89,6 +89,37 @@ class TestDirection:
         fewer = of_workers(found, cores)
         assert fewer["memory_bytes"] < of_workers(found, 4 * cores)["memory_bytes"]
 
+    @pytest.mark.thorough
+    @pytest.mark.parametrize("many", [0, 8])
+    def test_a_gain_is_predicted_before_it_is_measured(self, many):
+        """Up from none, down from eight on two cores: predicted and measured agree."""
+        cores = int(cores_available())
+        given = [{"num_workers": cores}]
+
+        work = {"compute_s": 0.004} if many else {"wait_s": 0.004}
+        found = ss.tune(loader(many, **work), STEP, budget_s=15, settings=given)
+
+        told = of_workers(found, cores)
+        assert told["predicted_gain"] > (0.8 if many else 1.3)
+        assert told["predicted_gain_low"] <= told["gain_high"]
+        assert told["predicted_gain_high"] >= told["gain_low"]
+
+    @pytest.mark.slow
+    def test_what_handing_a_batch_over_takes_is_measured_where_no_worker_does(self, tmp_path):
+        """By one worker that makes none; the answer is saved, and no generator was used."""
+        before = torch.get_rng_state()
+
+        given = [{"num_workers": 1}]
+        found = ss.tune(loader(compute_s=0.001), STEP, budget_s=3, settings=given)
+
+        found.save(tmp_path / "tuning")
+        saved = ss.load(tmp_path / "tuning").circumstances
+        assert saved == found.circumstances
+        assert 0 <= saved.worker_start_s < 3
+        assert 0 <= saved.send_s < 3
+        assert 0 < saved.receive_s < 3
+        assert torch.equal(before, torch.get_rng_state())
+
     @pytest.mark.slow
     def test_a_loader_that_keeps_up_is_left(self):
         """A step that takes longer than its batches gains nothing."""

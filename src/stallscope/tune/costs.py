@@ -6,12 +6,16 @@ another setting changes. It is told from waiting as the verdict tells it (`diagn
 
 from __future__ import annotations
 
+import copy
 import math
+import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 import polars as pl
+import torch
+from torch.utils.data import DataLoader
 
 from stallscope.diagnose.exposure import waiting_share
 from stallscope.diagnose.machine_use import use
@@ -22,6 +26,8 @@ from stallscope.stalls.thresholds import HARDLY
 from stallscope.tune.simulator import LoaderCosts, predict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from stallscope.diagnose.machine_use import MachineUse
     from stallscope.run.result import Run
     from stallscope.tune.settings import Setting
@@ -44,6 +50,10 @@ _SEND_BYTES_PER_S: Final = 2e9
 """About what is copied to shared memory a second, where no batch was sent ..."""
 _SEND_S: Final = 3e-4
 """... and what sending takes besides."""
+_HANDED: Final = 12
+"""Batches that are handed over to see what that takes."""
+_HANDED_WITHIN_S: Final = 5.0
+_REST_S: Final = 0.002
 _LEAST_FIT, _MOST_FIT = 0.7, 1.5
 """How far the replay of a recording may be corrected."""
 _IDLE: Final = 0.4
@@ -54,8 +64,25 @@ _FITS: Final = 3
 """Times that it is corrected."""
 
 
-def costs_of(
-    run: Run, now: Setting, *, epoch_batches: int | None, batch_bytes: int | None, cores: float
+class Handover(NamedTuple):
+    """What handing batches over to the loop takes, seconds."""
+
+    start_s: float
+    """Until a worker that is started is ready for its first batch."""
+    send_s: float
+    """From where a batch is made to where it is sent."""
+    receive_s: float
+    """What receiving it takes the loop."""
+
+
+def costs_of(  # noqa: PLR0913 - what a run does not know of its loader
+    run: Run,
+    now: Setting,
+    *,
+    epoch_batches: int | None,
+    batch_bytes: int | None,
+    cores: float,
+    handover: Handover | None = None,
 ) -> LoaderCosts:
     """Take what batches cost out of a run.
 
@@ -65,6 +92,7 @@ def costs_of(
         epoch_batches: of an epoch; None where it has no length.
         batch_bytes: of a batch; None where that is not known.
         cores: that the processes of the loop may use.
+        handover: what it takes, where the loop makes its batches itself; None: a guess.
 
     Raises:
         StallscopeError: too little was recorded.
@@ -82,10 +110,13 @@ def costs_of(
         waiting_s = waiting_s * _waiting_part(run, used, computing_s, waiting_s)
     covered_s = float((computing_s + waiting_s).sum(axis=1).mean())
     loop = _loop(run, steps, used, covered_s if not many else None)
-    send_s, receive_s = _handover(run, steps, used) if many else (0.0, 0.0)
-    if not many and batch_bytes is not None:
-        send_s = receive_s = _SEND_S
-        send_s += batch_bytes / _SEND_BYTES_PER_S
+    if many:
+        send_s, receive_s = _handover(run, steps, used)
+        start = _start(run, now, covered_s + send_s, loop.draw_s)
+    else:
+        send_s = _SEND_S + (batch_bytes or 0) / _SEND_BYTES_PER_S
+        start_s, send_s, receive_s = handover or (_START_S, send_s, _SEND_S)
+        start = {"start_s": start_s}
     made_here_s = 0.0 if many else float(computing_s.sum(axis=1).mean())
     use_cores, threads = _cores_wanted(loop, made_here_s, cores)
     if many:
@@ -108,9 +139,72 @@ def costs_of(
         epoch_batches=epoch_batches,
         batch_bytes=batch_bytes,
         worker_bytes=_private_bytes(run),
-        **_start(run, now, covered_s + send_s, loop.draw_s),
+        **start,
     )
     return _fitted(found, now, run)
+
+
+class _OneBatch:
+    """A dataset that has one batch, again and again; each is a copy, as one that is made is."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return _HANDED
+
+    def __getitem__(self, _: int) -> Any:
+        return copy.deepcopy(self._batch)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def handing_over(batch: Any) -> DataLoader[Any]:
+    """A loader whose one worker does nothing but hand the same batch over; see `handed_over`."""
+    return DataLoader(
+        cast("Any", _OneBatch(batch)),
+        batch_size=None,
+        collate_fn=_as_it_is,
+        num_workers=1,
+        prefetch_factor=1,
+        timeout=_HANDED_WITHIN_S,
+        generator=torch.Generator(),  # the user's would give a seed to the worker
+    )
+
+
+def handed_over(batches: Iterator[Any], batch: Any, began_s: float) -> Handover | None:
+    """What handing a batch over takes; None where the worker gave too few.
+
+    It is asked for a batch when the one before is received: at once that takes the whole round, and
+    after a rest it lies there.
+
+    Args:
+        batches: of `handing_over`.
+        batch: the same one.
+        began_s: when its worker was started (`perf_counter`).
+    """
+    copied_s = _took_s(lambda: copy.deepcopy(batch))
+    if next(batches, None) is None:
+        return None
+    ready_s, last_s = time.perf_counter() - began_s, 0.0
+    rounds: list[float] = []
+    received: list[float] = []
+    for number in range(_HANDED - 1):
+        if number % 2:
+            time.sleep(2 * last_s + _REST_S)
+        last_s = _took_s(lambda: next(batches, None))
+        (received if number % 2 else rounds).append(last_s)
+    round_s, receive_s = float(np.median(rounds)), float(np.median(received))
+    sent_s = max(round_s - receive_s - copied_s, 0.0)
+    return Handover(max(ready_s - round_s, 0.0), sent_s, receive_s)
+
+
+def _took_s(call: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    call()
+    return time.perf_counter() - began_s
 
 
 def recorded_per_s(run: Run) -> float | None:
@@ -341,7 +435,7 @@ def _others(run: Run, cores: float) -> float:
 
 def _start(run: Run, now: Setting, batch_s: float, draw_s: float) -> dict[str, float]:
     """Until workers are ready, and what the first batch takes longer."""
-    if not now.num_workers or run.first_batch_s is None:
+    if run.first_batch_s is None:
         return {"start_s": _START_S}
     own = run.startup.filter(pl.col("epoch") == pl.col("epoch").min())
     extra = own.select((pl.col("first_sample_s") - pl.col("typical_sample_s")).median()).item()

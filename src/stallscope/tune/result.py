@@ -123,6 +123,12 @@ class TuneConditions(LoopConditions):
     """Batches of an epoch; None where the loader has no length."""
     batch_bytes: int | None = None
     """Of a batch; None where it was not looked at."""
+    worker_start_s: float | None = None
+    """Until a worker is ready, where the loop makes its batches itself; None: not measured."""
+    send_s: float | None = None
+    """What it takes to send a batch, and ..."""
+    receive_s: float | None = None
+    """... what receiving it takes the loop; both as `worker_start_s`."""
     recorded_per_s: float | None = None
     """Samples a second of the loop that was recorded; None where no step was timed."""
     others_share: float = 0.0

@@ -46,10 +46,13 @@ _MOST_DRAWS: Final = 12
 _MOST_TIMES: Final = 8
 """So many times as many workers are looked at, for a loop that has too few."""
 _SEED: Final = 20_240_229
-ERRORS: Final = {"same": 0.02, "inside": 0.1, "outside": 0.25}
+ERRORS: Final = {"same": 0.15, "inside": 0.15, "outside": 0.25, "unseen": 0.6}
 """How far off what a batch takes may be: with as many workers as were recorded, with another number
-of them within what was recorded, and beyond."""
-_LOOP_ERROR: Final = 0.25
+of them within what was recorded, and beyond; and with workers where none was recorded.
+
+Of five loaders on two cores, 0.22, 0.13, 0.06 and 0.73 had 93% of the pairs of a recording and a
+setting in their interval (`benchmarks/prediction.py --report`, which holds each loader out)."""
+_LOOP_ERROR: Final = 0.5
 """So much of that is what the loop itself takes may be off."""
 MOST_ERROR: Final = 0.9
 _LEAST_CORES: Final = 0.5
@@ -109,12 +112,12 @@ class LoaderCosts:
         whole: Floats = (self.computing_s + self.waiting_s).sum(axis=1)
         return whole
 
-    @property
+    @cached_property
     def compute_s(self) -> float:
         """Mean CPU time of a batch."""
         return float(self.computing_s.sum(axis=1).mean())
 
-    @property
+    @cached_property
     def wait_s(self) -> float:
         """Mean time that a batch waits for anything but a core."""
         return float(self.waiting_s.sum(axis=1).mean())
@@ -226,6 +229,8 @@ def error_kind(costs: LoaderCosts, setting: Setting) -> str:
     """Which of the `ERRORS` a prediction has."""
     if setting.num_workers == costs.workers:
         return "same"
+    if not costs.workers:
+        return "unseen"
     return "outside" if _outside(costs, setting) else "inside"
 
 
@@ -578,7 +583,7 @@ def _outside(costs: LoaderCosts, setting: Setting) -> str:
     many, had = setting.num_workers, max(costs.workers, 1)
     waits = costs.wait_s / max(costs.wait_s + costs.compute_s, 1e-12)
     reasons = (
-        (many and not costs.workers, "no worker was recorded: sending is only estimated"),
+        (many and not costs.workers, "no worker was recorded"),
         (
             many != costs.workers and costs.others_cores >= OTHERS * costs.cores,
             f"other processes had {costs.others_cores:.1f} of {costs.cores:g} cores meanwhile",

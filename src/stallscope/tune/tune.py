@@ -10,8 +10,8 @@ import math
 import os
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import astuple, fields, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -19,11 +19,12 @@ import polars as pl
 from stallscope.apart import apart
 from stallscope.diagnose.machine_use import use
 from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
+from stallscope.hooks.probe import start_method
 from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import check_plain, is_plain, is_stream
-from stallscope.loops.cached_values import bytes_of
+from stallscope.loops.cached_values import bytes_of, leaves
 from stallscope.loops.devices import device_of
-from stallscope.loops.timed_loop import started
+from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.loops.training_loop import Enough, Limits, check_budget
 from stallscope.loops.watchdog import within
 from stallscope.machine import cores_available, machine, memory_available_bytes, require_single_rank
@@ -32,7 +33,14 @@ from stallscope.run.read_logs import note
 from stallscope.run.record import record_target
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import epoch_length
-from stallscope.tune.costs import MANY_THREADS, costs_of, recorded_per_s
+from stallscope.tune.costs import (
+    MANY_THREADS,
+    Handover,
+    costs_of,
+    handed_over,
+    handing_over,
+    recorded_per_s,
+)
 from stallscope.tune.race import RecordedLoop, SettingRace, Trial, loop_of
 from stallscope.tune.result import AS_FAST, TRIALS, TuneConditions, Tuning, smallness
 from stallscope.tune.settings import Setting, given_settings, grid, setting_of
@@ -61,6 +69,8 @@ _UNTIL: Final = 0.97
 """Share of the budget after which no lap ends."""
 _MEMORY_SHARE: Final = 0.5
 """Of the memory that is left."""
+_HANDED_AT_ONCE: Final = 4
+"""Copies of a batch that handing it over needs at a time."""
 _SHARED: Final = "/dev/shm"  # noqa: S108 - where workers put their batches
 _MOST: Final = 5
 """Settings that are measured beside the loader as it is."""
@@ -190,6 +200,7 @@ class SettingSearch:
         self.trials = [Trial(one, self._now.text(one)) for one in wanted]
         self._epoch_batches = epoch_length(target.loader)
         self._batch_bytes: int | None = None
+        self._handover: Handover | None = None
         self._run: Run | None = None
         self._costs: LoaderCosts | None = None
         self._race: SettingRace | None = None
@@ -221,7 +232,27 @@ class SettingSearch:
             isolated(replace(self._target, step=None)) as target,
             started(loop_of(target, target.loader)) as batches,
         ):
-            self._batch_bytes = next((bytes_of(one) for one in islice(batches, 1)), None)
+            batch = next(batches, None)
+            self._batch_bytes = None if batch is None else bytes_of(batch)
+        if batch is not None and not self._now.num_workers:
+            self._handover = self._handed_over(batch)
+
+    def _handed_over(self, batch: Any) -> Handover | None:
+        """What a worker would take to hand a batch over; None where that cannot be seen."""
+        others = any(trial.setting.num_workers for trial in self.trials)
+        on_device = any(getattr(one, "is_cuda", False) for one in leaves(batch))
+        started_slowly = start_method(self._target.loader) != "fork"
+        room = self._room
+        if os.path.isdir(_SHARED):  # noqa: PTH112
+            room = min(room, shutil.disk_usage(_SHARED).free)
+        needs = _HANDED_AT_ONCE * (self._batch_bytes or 0)
+        if not others or on_device or started_slowly or needs > room:
+            return None
+        began_s, loader = time.perf_counter(), handing_over(batch)
+        loop = TimedLoop(loader, device_of(self._target), workers=1)
+        with suppress(Exception), started(loop) as batches:  # a batch may be whatever there is
+            return handed_over(batches, batch, began_s)
+        return None
 
     def know(self, run: Run, costs: LoaderCosts) -> None:
         """Take over what was recorded before."""
@@ -246,6 +277,7 @@ class SettingSearch:
             epoch_batches=self._epoch_batches,
             batch_bytes=self._batch_bytes,
             cores=self._cores,
+            handover=self._handover,
         )
 
     def _too_large(self, trial: Trial) -> str:
@@ -366,6 +398,9 @@ class SettingSearch:
             cores=self._cores,
             epoch_batches=self._epoch_batches,
             batch_bytes=self._batch_bytes,
+            worker_start_s=self._handover and self._handover.start_s,
+            send_s=self._handover and self._handover.send_s,
+            receive_s=self._handover and self._handover.receive_s,
             recorded_per_s=None if run is None else apart(lambda: recorded_per_s(run)),
             others_share=self._race.others_share if self._race else 0.0,
             budget_s=self._budget_s,

@@ -77,16 +77,17 @@ class WhatIf:
         """The numbers and the timeline of these sliders."""
         setting, costs = self.setting(workers, ahead), self.costs(step_s, decode, reading)
         found = predict(costs, setting)
-        return join([self._told(setting, found), _drawn(costs, setting)])
+        measured = self.measured.get(setting, "") if costs is self._costs else ""
+        return join([self._told(found, measured), _drawn(costs, setting)])
 
-    def _told(self, setting: Setting, found: LoopPrediction) -> Markup:
+    def _told(self, found: LoopPrediction, measured: str) -> Markup:
         per_s, stalls = found.samples_per_s, found.stall_share
         gain = per_s.value / self._own
         parts = [
             f"first batch after {seconds(found.first_batch_s)}",
             *([f"memory about {size(found.memory_bytes)}"] if found.memory_bytes else []),
             *([f"outside of what was recorded: {found.outside}"] if found.outside else []),
-            *([self.measured[setting]] if setting in self.measured else []),
+            *([measured] if measured else []),
         ]
         return html(
             "<p style='font-size:120%;margin:.4em 0'><b>{} samples/s</b> ({} to {}), {} as now · "
