@@ -232,7 +232,7 @@ class TestNotebooks:
         result = CliRunner().invoke(cli.app, ["notebooks", "x", "--target", "mine:good"])
 
         assert result.stdout == f"{here / 'x' / NAME}\n"
-        assert "mine:good" in (here / "x" / NAME).read_text()
+        assert "mine:good" in (here / "x" / "my_target.py").read_text()
 
     def test_says_what_is_wrong_in_one_line(self):
         """A target that is not there is one line on stderr, with exit code 2."""

@@ -415,7 +415,7 @@ def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
             f"Leave it as it is: what was measured is not distinguishable; {said}. Allow more time "
             "(budget_s), on a machine that does nothing else"
         )
-    if low > _GAIN:
+    if low > 1:
         return f"Measure it again: too few starts of it had the cores to themselves; {said}"
     many = count(len(others), "setting")
     return f"Leave it as it is: of {many} measured, none gives clearly more samples; {said}"
