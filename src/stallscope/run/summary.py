@@ -438,7 +438,7 @@ def headline(profile: Profile, name: Callable[[str], str] = str) -> str:
     named = _leaders(profile.stages)
     words = [_word(stage, name) for stage in named]
     sentence = _takes(named, words, profile.unit)
-    sentence += _nature(named[0]) if len(named) == 1 else ""
+    sentence += _nature(named[0], _crowd(profile)) if len(named) == 1 else ""
     sentence += _reading(profile, named, name)
     starts_with_a_word = named[0].stage == FETCH.name or sentence.startswith("no stage")
     return sentence[0].upper() + sentence[1:] if starts_with_a_word else sentence
@@ -448,30 +448,33 @@ def remarks(profile: Profile) -> tuple[str, ...]:
     """Sentences that a reader of the numbers needs, beside the headline."""
     named = _leaders(profile.stages) if profile.stages else []
     explained = named[0].stage if len(named) == 1 else ""
+    crowd = _crowd(profile)
     said = [
-        f"getitem takes {share(stage.share)}{_nature(stage)}"
+        f"getitem takes {share(stage.share)}{_nature(stage, crowd)}"
         for stage in profile.stages
         if _is_getitem(stage) and stage.share >= WORTH_A_REMARK and stage.stage != explained
     ]
-    return tuple(said + _crowded(profile))
+    if crowd:
+        said.append(
+            f"every computing stage was off the CPU for {share(crowd)} of its time or more: the "
+            "CPUs were probably shared with something else, which makes all times longer"
+        )
+    return tuple(said)
 
 
-def _crowded(profile: Profile) -> list[str]:
-    """Decoding and transforms do not wait by themselves: together they tell of a busy machine."""
-    computing = [
-        stage
-        for stage in profile.stages
-        if stage.kind in COMPUTING_KINDS and stage.cpu_share is not None and stage.share >= NOTICED
-    ]
-    waiting = [stage.waiting_share or 0.0 for stage in computing]
-    if len(waiting) < FEWEST_WAITING or min(waiting) < CROWDED:
-        return []
-    least = share(min(waiting))
-    remark = (
-        f"every computing stage was off the CPU for {least} of its time or more: the CPUs were "
-        "probably shared with something else, which makes all times longer"
-    )
-    return [remark]
+def _crowd(profile: Profile) -> float:
+    """The share of their time that all stages wait for a core; 0 where nothing says so.
+
+    Decoding and transforms do not wait by themselves: together they tell of a busy machine. Of
+    fewer such stages that is told by all the others, too, waiting for most of their time.
+    """
+    noticed = [one for one in profile.stages if one.cpu_share is not None and one.share >= NOTICED]
+    waiting = [one.waiting_share or 0.0 for one in noticed]
+    computing = [one.waiting_share or 0.0 for one in noticed if one.kind in COMPUTING_KINDS]
+    if not computing or min(computing) < CROWDED:
+        return 0.0
+    alike = len(waiting) >= FEWEST_WAITING and min(waiting) >= MOSTLY
+    return min(computing) if alike or len(computing) >= FEWEST_WAITING else 0.0
 
 
 def _leaders(stages: tuple[StageTimes, ...]) -> list[StageTimes]:
@@ -501,9 +504,11 @@ def _is_getitem(stage: StageTimes) -> bool:
     return stage.stage == GETITEM.name and stage.kind == GETITEM.kind
 
 
-def _nature(stage: StageTimes) -> str:
-    """Whether the stage computes or waits, where that matters for what it means."""
+def _nature(stage: StageTimes, crowd: float) -> str:
+    """Whether the stage computes or waits by itself, where that matters for what it means."""
     waiting = stage.waiting_share
+    if waiting is not None and crowd < 1:
+        waiting = 1 - (1 - waiting) / (1 - crowd)  # of the time that it does not wait for a core
     mostly_waiting = waiting is not None and waiting >= MOSTLY
     if _is_getitem(stage):
         if mostly_waiting:

@@ -412,7 +412,7 @@ def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
     low, high = nearest["gain_low"], nearest["gain_high"]
     if low is None or (low < 1 < high and high / low > _NOISE):
         return (
-            f"Leave it as it is: what was measured is not distinguishable; {said}. Allow more time "
+            f"What was measured is not distinguishable from it as it is; {said}. Allow more time "
             "(budget_s), on a machine that does nothing else"
         )
     if low > 1:
