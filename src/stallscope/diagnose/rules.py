@@ -128,7 +128,8 @@ def _repeats(facts: Facts) -> str:
     if not noted or many < thresholds.MANY_CALLS:
         return ""
     what = "leave out what it does not use (columns, rows, frames), store the rest together"
-    return f"{stage} is done {many:.0f} times for each sample: {what}; "
+    who = "04_worker_flamegraphs shows who asks for it"
+    return f"{stage} is done {many:.0f} times for each sample: {what}; {who}; "
 
 
 def _kept(facts: Facts) -> str:

@@ -241,7 +241,8 @@ def helping(diagnosis: Diagnosis) -> list[str]:
         if row["gain"] is not None:
             told += f"; measured {row['gain']:.2f}×"
         gain = row["gain"] or row["predicted_gain"]
-        if epoch_s and gain and duration(epoch_s / gain) != duration(epoch_s):
+        is_sure = row["gain"] is not None or (row["predicted_gain_low"] or 0.0) > 1
+        if is_sure and epoch_s and gain and duration(epoch_s / gain) != duration(epoch_s):
             told += f"; an epoch in {duration(epoch_s / gain)} instead of {duration(epoch_s)}"
         own = "" if row["measurable"] else "; yours to make"
         said.append(f"{printable(row['fix'], LONGEST_WORD)}: {told}{own}")
