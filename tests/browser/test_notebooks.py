@@ -79,7 +79,7 @@ def test_storage_and_layouts_of_the_data(lab):
         lab.shot(f"08_where_the_data_lies-{theme}-answer", lab.answer())
         assert "looked at: 48 files" in lab.answer().inner_text()  # what is out of sight has none
         lab.shot(f"08_where_the_data_lies-{theme}-layouts", layouts)
-        assert "read by their own library" in layouts.inner_text()
+        assert "read by their own library" in layouts.text_content()  # in the fold
         for number, picture in enumerate(lab.pictures()):
             lab.shot(f"08_where_the_data_lies-{theme}-picture-{number}", picture)
 
