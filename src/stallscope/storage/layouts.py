@@ -57,6 +57,7 @@ from stallscope.storage.page_cache import REALLY_COLD, drop, opened, resident_sh
 from stallscope.storage.reads import COLD, WARM
 from stallscope.storage.serving import (
     QUALITY,
+    SHUFFLE_BUFFER,
     KeptFiles,
     RawSample,
     Served,
@@ -92,8 +93,6 @@ _FEWEST: Final = 16
 """Samples below which nothing is compared."""
 _IMPORTS: Final = 10
 """Of a library that there has to be time for, to measure its layout."""
-_USUAL_BUFFER: Final = 1_000
-"""Samples of a shuffle buffer, as webdataset's documentation has it."""
 _COMPARED: Final = 16
 """Files whose smaller images are compared with the original ones."""
 _WHITE: Final = 255
@@ -405,7 +404,7 @@ class LayoutSearch:
             (
                 *(number, one.container.name, one.resized, one.bytes, one.convert_s),
                 one.container.is_random,
-                shuffle_share(type(one.container), self._dataset_samples, _USUAL_BUFFER),
+                shuffle_share(type(one.container), self._dataset_samples, SHUFFLE_BUFFER),
                 "",
             )
             for number, one in enumerate(self._layouts)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+SHUFFLE_BUFFER: Final = 1_000
+"""Samples of a stream's shuffle buffer, as webdataset's documentation has it."""
 QUALITY: Final = 90
 """Of JPEGs that are stored smaller."""
 _MOST_BYTES: Final = 64 << 20

@@ -36,6 +36,7 @@ from stallscope.machine import memory_available_bytes, require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.storage.containers import KINDS, Container, WebTar, missing
 from stallscope.storage.serving import (
+    SHUFFLE_BUFFER,
     KeptFiles,
     RawSample,
     Served,
@@ -66,8 +67,6 @@ _BATCH: Final = 8
 _PATIENCE_S: Final = 60.0
 _MOST_OPEN: Final = 64
 """Containers that a process has open."""
-_BUFFER: Final = 1_000
-"""Samples of a stream's shuffle buffer, as webdataset's documentation has it."""
 
 
 def write_layout(
@@ -116,7 +115,7 @@ def write_layout(
     with within(_PATIENCE_S, remedy="the same call goes on where it was"):
         writer.run()
     shuffles = isinstance(loader.sampler, RandomSampler)
-    return written_dataset(folder, loader.dataset, shuffle_buffer=_BUFFER if shuffles else 0)
+    return written_dataset(folder, loader.dataset, shuffle_buffer=SHUFFLE_BUFFER if shuffles else 0)
 
 
 def written_dataset(
