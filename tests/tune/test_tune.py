@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 from support.planted_costs import BusyCollate, busy, waiting
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
 import stallscope as ss
 from stallscope.errors import ArgumentError, UnsupportedError
@@ -155,7 +155,7 @@ class TestHeedsTheUser:
     def test_a_setting_that_raises_is_a_row_with_its_reason(self):
         """Only the user's own loader may stop it."""
         found = ss.tune(
-            loader(wait_s=0.001, fails_in_workers=True), budget_s=4, settings=[{"num_workers": 1}]
+            loader(wait_s=0.001, fails_in_workers=True), budget_s=20, settings=[{"num_workers": 1}]
         )
 
         (row,) = (row for row in rows_of(found).values() if row["trial"])
@@ -169,7 +169,7 @@ class TestHeedsTheUser:
         mine = DataLoader(Samples(), 4, collate_fn=lambda samples: torch.stack(samples) + 0)
 
         found = ss.tune(
-            mine, budget_s=4, settings=[{"num_workers": 1, "multiprocessing_context": "spawn"}]
+            mine, budget_s=20, settings=[{"num_workers": 1, "multiprocessing_context": "spawn"}]
         )
 
         (row,) = (row for row in rows_of(found).values() if row["trial"])
@@ -201,18 +201,24 @@ class TestHeedsTheUser:
     def test_an_exception_of_the_users_passes_with_what_is_known(self):
         """Of the loader as it is, in the middle of the measurement."""
 
-        class Breaks(Samples):
-            made = 0
+        class Passes(SequentialSampler):
+            begun = 0
 
+            def __iter__(self):
+                Passes.begun += 1
+                return super().__iter__()
+
+        class Breaks(Samples):
             def __getitem__(self, index):
-                self.made += 1
-                if self.made > 900:
+                if Passes.begun > 2:  # the first is recorded, of the second one batch is looked at
                     raise KeyError("row 900")
-                waiting(0.0005)
                 return super().__getitem__(index)
 
+        samples = Breaks(wait_s=0.002)
+        mine = DataLoader(samples, 4, sampler=Passes(samples))
+
         with pytest.raises(KeyError, match="row 900") as caught:
-            ss.tune(DataLoader(Breaks(), 4), budget_s=6, settings=[{"num_workers": 1}])
+            ss.tune(mine, budget_s=20, settings=[{"num_workers": 1}])
 
         assert any("ss.tune" in note for note in caught.value.__notes__)
         assert "ended before its time, by KeyError" in str(caught.value.tuning)
