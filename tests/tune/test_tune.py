@@ -202,7 +202,7 @@ class TestHeedsTheUser:
         """Of the loader as it is, in the middle of the measurement."""
 
         class Passes(SequentialSampler):
-            begun = 0
+            begun = 0  # of the class: what is looked at may be a copy, or be put back
 
             def __iter__(self):
                 Passes.begun += 1
@@ -211,13 +211,13 @@ class TestHeedsTheUser:
         class Breaks(Samples):
             def __getitem__(self, index):
                 if Passes.begun > 2:  # the first is recorded, of the second one batch is looked at
-                    raise KeyError("row 900")
+                    raise KeyError("a later pass")
                 return super().__getitem__(index)
 
         samples = Breaks(wait_s=0.002)
         mine = DataLoader(samples, 4, sampler=Passes(samples))
 
-        with pytest.raises(KeyError, match="row 900") as caught:
+        with pytest.raises(KeyError, match="a later pass") as caught:
             ss.tune(mine, budget_s=20, settings=[{"num_workers": 1}])
 
         assert any("ss.tune" in note for note in caught.value.__notes__)
