@@ -46,6 +46,8 @@ PAIRS: Final = math.ceil(1 - math.log2(1 - LEVEL))
 """Pairs from which on the lowest and the highest ratio hold the median at this level: 6."""
 _FARTHEST: Final = math.log(1e3)
 """No end of an interval is given as farther from its value than by this factor's logarithm."""
+_TWO_STARTS: Final = 1.5
+"""By so much two starts of the same may differ on a machine that others use, at most."""
 _CLEAR: Final = 0.05
 """An interval is narrow if neither end is farther from the figure than this share of it."""
 
@@ -167,12 +169,15 @@ class Rates:
     def over(self, other: Rates) -> tuple[float, float | None, float | None]:
         """How many times as fast this is as the other, with the ends of its interval.
 
-        There is none where both have a single start: what the machine did in the one is not known
-        of the other.
+        What the machine did in the one of two single starts is not known of the other: that
+        interval holds whatever their own allow, and `_TWO_STARTS` beyond it.
         """
         factor, starts = self.rate / other.rate, self.starts + other.starts
-        if not (self.draws.size and other.draws.size) or starts < 3:  # noqa: PLR2004 - two to differ
+        (low, high), (least, most) = self.interval(), other.interval()
+        if low is None or high is None or least is None or most is None:
             return factor, None, None
+        if starts < 3:  # noqa: PLR2004 - two to differ
+            return factor, low / most / _TWO_STARTS, high / least * _TWO_STARTS
         # Drawn independently: the starts of the two are not the same.
         ratios = self.draws / np.random.default_rng(_SEED).permutation(other.draws)
         return factor, *_widened_ends(ratios, factor, starts, starts - 2)

@@ -95,6 +95,16 @@ class TestGains:
         assert alone["distinguishable"]
         assert not beside["distinguishable"]
 
+    def test_of_single_laps_are_told_where_they_are_far_apart(self):
+        """Ten times as fast is no accident of the machine; a third may be one."""
+        far = a_ladder({AS_IT_IS: 0.4, BATCHES: 0.04}, laps=1, noise=0.05)
+        near = a_ladder({AS_IT_IS: 0.4, BATCHES: 0.3}, laps=1, noise=0.05)
+
+        assert far.headroom()["distinguishable"].item()
+        assert not near.headroom()["distinguishable"].item()
+        assert "the loader costs you" in sentence(far)
+        assert sentence(near).startswith("Too little was measured to tell")
+
     def test_of_any_two_rungs(self):
         """As the panel asks."""
         ladder = a_ladder(FULL)

@@ -218,6 +218,8 @@ class LabelledBar:
     """The value in words, at the bar's end."""
     colour: str
     interval: tuple[float | None, float | None] = (None, None)
+    beyond: float = 0.0
+    """The label stands at the right of it."""
 
     @property
     def end(self) -> float:
@@ -253,9 +255,8 @@ def draw_bars(
         ax.annotate(bar.name, (0, above), size=TEXT_SIZE, **left)
         ax.annotate(bar.where, (0, down), color=FAINT, **left)
         ax.annotate(bar.text, (0, above), xytext=(2, 0), family=font, in_layout=False, **look)
-        ax.annotate(
-            bar.label, (bar.end, down), xytext=(5, 0), size=TEXT_SIZE, weight="bold", **look
-        )
+        end = max(bar.end, bar.beyond)
+        ax.annotate(bar.label, (end, down), xytext=(5, 0), size=TEXT_SIZE, weight="bold", **look)
 
 
 _FIT_KEY: Final = (

@@ -102,6 +102,7 @@ def _gain_bar(row: dict[str, Any]) -> LabelledBar:
         label=times(row["factor"]) if clear else "not distinguishable",
         colour=(COLOURS["step"] if gains else STALL_COLOUR) if clear else _UNCLEAR,
         interval=(row["factor_low"], row["factor_high"]),
+        beyond=1.0,
     )
 
 

@@ -58,6 +58,8 @@ _FEWEST: Final = 4
 """Blocks; with fewer nothing is told apart."""
 _DRIFT: Final = 0.05
 """Of what a sample takes: a difference below it may be the machine's, not the program's."""
+_STAGE_DRIFT: Final = 0.15
+"""The same of a worker's stage, as a share of itself, where that is less."""
 _BURSTS: Final = 0.25
 """Of what other processes had of the cores: so much of a measure they may have moved, though they
 had as much in both runs. In 14 pairs of runs beside others that had 2 to 53%, nothing was claimed
@@ -306,7 +308,8 @@ def _changes(first: _Blocks, later: _Blocks) -> Iterator[tuple[Any, ...]]:
     for part in dict.fromkeys([*first.workers, *later.workers]):
         a_s, b_s = first.workers.get(part, none), later.workers.get(part, none)
         if max(a_s.mean(), b_s.mean()) >= _SMALLEST * made_s:
-            yield _change(f"workers/{part[0]}_s", part[1], a_s, b_s, _DRIFT * made_s, noise)
+            drift = min(_DRIFT * made_s, _STAGE_DRIFT * max(a_s.mean(), b_s.mean()))
+            yield _change(f"workers/{part[0]}_s", part[1], a_s, b_s, drift, noise)
 
 
 def _moved_by_others(first: float, later: float) -> float:
@@ -403,5 +406,6 @@ def _notes(names: tuple[str, ...], blocks: list[_Blocks]) -> Iterator[str]:
     of = count(len(blocks[0].samples), "block")
     yield (
         f"the runs were not made next to each other: changes below {share(_DRIFT)} of what a "
-        f"sample takes are not told apart; intervals from {of} of steps"
+        f"sample takes, or {share(_STAGE_DRIFT)} of a smaller stage, are not told apart; "
+        f"intervals from {of} of steps"
     )

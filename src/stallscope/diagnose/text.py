@@ -228,12 +228,14 @@ WOULD_HELP: Final = (
     "What would help, replayed from the recording (try_fix measures it; 07_what_would_help)"
 )
 _MOST_HELPING: Final = 4
+_WORTH_A_LINE: Final = 1.02
 
 
 def helping(diagnosis: Diagnosis) -> list[str]:
     """The changes that promise most, each with what it should give and, where tried, gives."""
     said, epoch_s = [], diagnosis.circumstances.epoch_s
-    for row in fix_rows(diagnosis)[:_MOST_HELPING]:
+    rows = [row for row in fix_rows(diagnosis) if row["gain"] or _promises(row)]
+    for row in rows[:_MOST_HELPING]:
         told = "not predicted"
         if row["predicted_gain"] is not None:
             low, high = row["predicted_gain_low"], row["predicted_gain_high"]
@@ -247,6 +249,11 @@ def helping(diagnosis: Diagnosis) -> list[str]:
         own = "" if row["measurable"] else "; yours to make"
         said.append(f"{printable(row['fix'], LONGEST_WORD)}: {told}{own}")
     return said
+
+
+def _promises(row: dict[str, Any]) -> bool:
+    """Whether more is predicted of a change than what a listing rounds to nothing."""
+    return row["predicted_gain"] is None or row["predicted_gain"] >= _WORTH_A_LINE
 
 
 def fix_rows(diagnosis: Diagnosis) -> list[dict[str, Any]]:

@@ -306,8 +306,8 @@ def _most(ladder: Ladder) -> str:
 
 
 def _no_cost(ladder: Ladder) -> str:
-    gain = ladder.headroom().row(0, named=True)
-    if gain["factor_low"] is None:
+    starts = [rates.starts for rates in ladder.rates.values()]
+    if starts[0] == starts[-1] == 1:
         return "Too little was measured to tell what the loader costs"
     return "The loader costs nothing measurable"
 
