@@ -58,8 +58,10 @@ _FEWEST: Final = 4
 """Blocks; with fewer nothing is told apart."""
 _DRIFT: Final = 0.05
 """Of what a sample takes: a difference below it may be the machine's, not the program's."""
-_STAGE_DRIFT: Final = 0.15
-"""The same of a worker's stage, as a share of itself, where that is less."""
+_STAGE_DRIFT: Final = 0.1
+"""The same of a worker's stage, as a share of itself, where that is less ..."""
+_LEAST_DRIFT: Final = 0.02
+"""... and no less than this of what a worker does for a sample."""
 _BURSTS: Final = 0.25
 """Of what other processes had of the cores: so much of a measure they may have moved, though they
 had as much in both runs. In 14 pairs of runs beside others that had 2 to 53%, nothing was claimed
@@ -308,7 +310,8 @@ def _changes(first: _Blocks, later: _Blocks) -> Iterator[tuple[Any, ...]]:
     for part in dict.fromkeys([*first.workers, *later.workers]):
         a_s, b_s = first.workers.get(part, none), later.workers.get(part, none)
         if max(a_s.mean(), b_s.mean()) >= _SMALLEST * made_s:
-            drift = min(_DRIFT * made_s, _STAGE_DRIFT * max(a_s.mean(), b_s.mean()))
+            own_s = _STAGE_DRIFT * max(a_s.mean(), b_s.mean())
+            drift = min(_DRIFT * made_s, max(own_s, _LEAST_DRIFT * made_s))
             yield _change(f"workers/{part[0]}_s", part[1], a_s, b_s, drift, noise)
 
 
