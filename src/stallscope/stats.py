@@ -47,7 +47,7 @@ PAIRS: Final = math.ceil(1 - math.log2(1 - LEVEL))
 _FARTHEST: Final = math.log(1e3)
 """No end of an interval is given as farther from its value than by this factor's logarithm."""
 _TWO_STARTS: Final = 1.5
-"""By so much two starts of the same may differ on a machine that others use, at most."""
+"""By so much, beyond what is seen inside of each, two starts may differ; set by hand."""
 _CLEAR: Final = 0.05
 """An interval is narrow if neither end is farther from the figure than this share of it."""
 

@@ -14,12 +14,12 @@ from stallscope.ladder.result import AS_IT_IS
 from stallscope.stages import CORE, LOOP
 
 
-def a_run(mask_ms=40.0, seed=0, **how):
+def a_run(mask_ms=40.0, seed=0, fetch_ms=4.0, **how):
     """A loop whose workers cannot keep up; samples differ as real ones do."""
     noise = np.random.default_rng(seed).lognormal(0.0, 0.2, 500)
 
     def making(step, _):
-        return {"fetch": 4.0, "RandomMask": mask_ms * noise[step], "collate": 1.0}
+        return {"fetch": fetch_ms, "RandomMask": mask_ms * noise[step], "collate": 1.0}
 
     return a_loop(making, workers=2, batches=120, **{"using": {"forward": 10.0}, **how})
 
@@ -48,6 +48,15 @@ class TestWhatChanged:
 
         assert not found.table()["distinguishable"].any()
         assert "not distinguishable" in str(found).splitlines()[0]
+
+    @pytest.mark.parametrize(
+        ("before_ms", "after_ms", "told"), [(3.0, 5.0, True), (0.4, 0.8, False)]
+    )
+    def test_a_small_stage(self, before_ms, after_ms, told):
+        """Two thirds more of a fourteenth of the work are told; twice a hundredth is not."""
+        fetches = [a_run(fetch_ms=before_ms), a_run(fetch_ms=after_ms, seed=1)]
+
+        assert told == ss.compare(*fetches).of("workers/fetch_s")["distinguishable"]
 
     def test_a_slower_step(self):
         """A training that is slower for its own work is no slower loader."""

@@ -59,9 +59,9 @@ _FEWEST: Final = 4
 _DRIFT: Final = 0.05
 """Of what a sample takes: a difference below it may be the machine's, not the program's."""
 _STAGE_DRIFT: Final = 0.1
-"""The same of a worker's stage, as a share of itself, where that is less ..."""
+"""The same of a worker's stage, of its own time ..."""
 _LEAST_DRIFT: Final = 0.02
-"""... and no less than this of what a worker does for a sample."""
+"""... but no less than this, and no more than `_DRIFT`, of what a worker does for a sample."""
 _BURSTS: Final = 0.25
 """Of what other processes had of the cores: so much of a measure they may have moved, though they
 had as much in both runs. In 14 pairs of runs beside others that had 2 to 53%, nothing was claimed
@@ -310,9 +310,9 @@ def _changes(first: _Blocks, later: _Blocks) -> Iterator[tuple[Any, ...]]:
     for part in dict.fromkeys([*first.workers, *later.workers]):
         a_s, b_s = first.workers.get(part, none), later.workers.get(part, none)
         if max(a_s.mean(), b_s.mean()) >= _SMALLEST * made_s:
-            own_s = _STAGE_DRIFT * max(a_s.mean(), b_s.mean())
-            drift = min(_DRIFT * made_s, max(own_s, _LEAST_DRIFT * made_s))
-            yield _change(f"workers/{part[0]}_s", part[1], a_s, b_s, drift, noise)
+            own_s = _STAGE_DRIFT * float(max(a_s.mean(), b_s.mean()))
+            drift_s = min(max(own_s, _LEAST_DRIFT * made_s), _DRIFT * made_s)
+            yield _change(f"workers/{part[0]}_s", part[1], a_s, b_s, drift_s, noise)
 
 
 def _moved_by_others(first: float, later: float) -> float:
@@ -409,6 +409,7 @@ def _notes(names: tuple[str, ...], blocks: list[_Blocks]) -> Iterator[str]:
     of = count(len(blocks[0].samples), "block")
     yield (
         f"the runs were not made next to each other: changes below {share(_DRIFT)} of what a "
-        f"sample takes, or {share(_STAGE_DRIFT)} of a smaller stage, are not told apart; "
+        f"sample takes are not told apart, nor those of a worker's stage below "
+        f"{share(_STAGE_DRIFT)} of it or {share(_LEAST_DRIFT)} of the worker's time; "
         f"intervals from {of} of steps"
     )

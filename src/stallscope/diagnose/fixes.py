@@ -17,6 +17,7 @@ import polars as pl
 from stallscope.apart import apart
 from stallscope.diagnose import causes
 from stallscope.diagnose.result import FIXES
+from stallscope.diagnose.thresholds import WORTH_A_LINE
 from stallscope.errors import StallscopeError
 from stallscope.ladder.result import TRANSFORMED
 from stallscope.ladder.rungs import Rungs
@@ -50,8 +51,6 @@ _MEMORY_SHARE: Final = 0.25
 """Of the memory that is left, for samples that are kept."""
 _CAPTURE_SHARE: Final = 0.3
 """Of a measurement's budget, for keeping them."""
-_NOTED: Final = 1.02
-"""A change that promises less is listed only where a finding advises it."""
 _FASTER_KINDS: Final = {
     causes.DECODE.code: "decode",
     causes.TRANSFORMS.code: "transform",
@@ -177,7 +176,7 @@ def _rows(
     for fix in {one.name: one for one in reversed(list(fixes))}.values():
         found = predict(fix.costs, fix.setting)
         gain = with_gain(found.samples_per_s, own)
-        if fix.code or gain.value >= _NOTED:
+        if fix.code or gain.value >= WORTH_A_LINE:
             rows.append((fix, (fix.name, fix.code, *gain, fix.measurable, found.outside)))
     rows.sort(key=lambda pair: -pair[1][2])
     return [fix for fix, _ in rows], [row for _, row in rows]

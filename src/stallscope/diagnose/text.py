@@ -11,6 +11,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
+from stallscope.diagnose.thresholds import WORTH_A_LINE
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, duration, printable, seconds, share, size, times
 
@@ -228,7 +229,6 @@ WOULD_HELP: Final = (
     "What would help, replayed from the recording (try_fix measures it; 07_what_would_help)"
 )
 _MOST_HELPING: Final = 4
-_WORTH_A_LINE: Final = 1.02
 
 
 def helping(diagnosis: Diagnosis) -> list[str]:
@@ -252,8 +252,8 @@ def helping(diagnosis: Diagnosis) -> list[str]:
 
 
 def _promises(row: dict[str, Any]) -> bool:
-    """Whether more is predicted of a change than what a listing rounds to nothing."""
-    return row["predicted_gain"] is None or row["predicted_gain"] >= _WORTH_A_LINE
+    """Whether something is predicted of a change, or nothing is known of it."""
+    return row["predicted_gain"] is None or row["predicted_gain"] >= WORTH_A_LINE
 
 
 def fix_rows(diagnosis: Diagnosis) -> list[dict[str, Any]]:
