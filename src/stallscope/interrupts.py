@@ -1,7 +1,8 @@
-"""Ctrl-C and polite kills: held back where half done is worse than late, ends like any other.
+"""Signals that raise: held back where half done is worse than late.
 
 Ctrl-C raises `KeyboardInterrupt`, as ever. SIGTERM and SIGHUP end a process at once, so that
-nothing is saved and nothing is cleared away; the command line lets them raise, too.
+nothing is saved and nothing is cleared away; the command line lets them raise, too. Torch's handler
+of SIGCHLD raises `RuntimeError` in the main thread, at whatever it does, when a worker has died.
 """
 
 from __future__ import annotations
@@ -25,17 +26,23 @@ _OF_SIGNAL: Final = 128
 _SOON_S: Final = 0.02
 
 
+_CHILD_ENDS: Final = [getattr(signal, name) for name in ("SIGCHLD",) if hasattr(signal, name)]
+_HELD: Final = [signal.SIGINT, *_POLITE, *_CHILD_ENDS]
+
+
 class _Held:
     """Stands in for the handler of a signal and remembers that there was one."""
 
     def __init__(self, handler: Callable[..., object] | int) -> None:
         self.handler = handler
         self.came = False
+        self.holds = True
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.came and callable(self.handler):  # the second time it is meant
-            self.handler(number, frame)
+        meant = self.came and number not in _CHILD_ENDS  # the second time; children end in crowds
         self.came = True
+        if (meant or not self.holds) and callable(self.handler):
+            self.handler(number, frame)
 
 
 class _Ending:
@@ -52,12 +59,14 @@ class _Ending:
 def held_back() -> Iterator[None]:
     """Let what interrupts this block be felt at its end; only in the main thread.
 
+    Who sets a handler in the block keeps it, and may call the one that it found.
+
     A process that ignores interrupts, as one that a shell has started with `&`, goes on so: what is
     spawned in the block inherits that.
     """
     with ExitStack() as ends:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, *_POLITE):
+            for number in _HELD:
                 before = signal.getsignal(number)
                 ends_at_once = before is signal.SIG_DFL and number != signal.SIGINT
                 if before in (None, signal.SIG_IGN) or isinstance(before, _Held) or ends_at_once:
@@ -69,7 +78,9 @@ def held_back() -> Iterator[None]:
 
 
 def _let_go(number: int, held: _Held) -> None:
-    signal.signal(number, held.handler)
+    held.holds, handler = False, held.handler
+    if signal.getsignal(number) is held:
+        signal.signal(number, handler)
     if held.came:
         signal.raise_signal(number)
 
@@ -126,9 +137,10 @@ def kept_from_children() -> Iterator[None]:
 
 def _release_in_child() -> None:
     """Give a process that was forked inside such a block the handlers of its parent back."""
-    for number in (signal.SIGINT, *_POLITE):
+    for number in _HELD:
         before = signal.getsignal(number)
         if isinstance(before, _Held):
+            before.holds = False
             before = before.handler
             signal.signal(number, before)
         if isinstance(before, _Ending):

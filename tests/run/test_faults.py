@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 import torch
+from support import leftovers
 from support.faults import VERBS, generators, interrupts, record_slowly, seeded, use
 from support.faulty_datasets import (
     Brief,
@@ -38,6 +39,8 @@ from torch.utils.data import _utils as torch_utils
 
 import stallscope as ss
 from stallscope.files import workspace
+from stallscope.hooks import patches
+from stallscope.hooks.probe import Probe
 from stallscope.run.script import watching
 
 if TYPE_CHECKING:
@@ -122,6 +125,30 @@ class TestWorkersThatFail:
         assert isinstance(used.error, (RuntimeError, ConnectionError, EOFError))
         assert "'augment_it'" in used.notes
         assert "index 33 of the dataset" in used.notes
+
+    def test_one_that_dies_while_the_recording_ends(self, monkeypatch):
+        """Torch's handler may raise at any line of ours: the hooks come off all the same."""
+        loader = DataLoader(Slow(64), 2, num_workers=2)
+        iterator = None
+
+        def dies(writer: Any) -> None:
+            discard(writer)
+            if isinstance(writer, Probe):
+                monkeypatch.undo()
+                worker = iterator._workers[0]
+                worker.kill()
+                os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+
+        with ss.instrumented(loader) as watch:
+            iterator = iter(loader)
+            next(iterator)
+            discard = patches.in_this_process.discard
+            monkeypatch.setattr(patches.in_this_process, "discard", dies)
+
+        assert not leftovers.hooks()
+        assert watch.run.all_spans.height
+        with pytest.raises(RuntimeError, match="DataLoader worker"):
+            list(iterator)
 
     @pytest.mark.parametrize(
         ("verb", "method"),

@@ -156,7 +156,6 @@ class Probe:
         if close:
             with self._switch:  # a thread may be hooking this process
                 self._ended = True
-        in_this_process.discard(self)
         _watched[:] = [loader for loader in _watched if not _is_among(loader, self._watches)]
         for take_off in (
             partial(self.device.end, here=close),
@@ -169,6 +168,7 @@ class Probe:
         ):
             if take_off is not None:  # each by itself, whatever becomes of the others
                 self.failures.insist("taking the hooks off", take_off)
+        in_this_process.discard(self)  # last: until then another try takes the rest off
         if close:  # whoever is in a circle with a loader lets its workers end late
             self._loaders, self._watches, self._living = [], [], []
 
