@@ -854,7 +854,7 @@ FOURTH = (
         "unseen",
     ),
     Question(
-        "deep-copies",
+        "edge-copies",
         "tgm #235: a deep copy for each edge of a batch; one for each batch, 2 to 3 h to 1 h",
         edges_of_graph,
         0.01,

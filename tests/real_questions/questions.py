@@ -24,6 +24,7 @@ from torchvision import transforms
 
 from real_questions import Question
 from real_questions.computing import COMPUTING
+from real_questions.fourth import FOURTH
 from real_questions.keeping import KEEPING
 from real_questions.later import LATER
 from real_questions.making import MAKING
@@ -561,5 +562,6 @@ KINDS = (
     *COMPUTING,
     *LATER,
     *THIRD,
+    *FOURTH,
 )
 """Further kinds of questions: `several` are ours, without a set-up that is known."""
