@@ -235,7 +235,10 @@ def test_names_are_text_and_nothing_else(browser, tmp_path, text):
     "theme", ["JupyterLab Light", pytest.param("JupyterLab Dark", marks=pytest.mark.thorough)]
 )
 def test_the_notebook_runs_and_can_be_looked_at(lab, theme):
-    """Run All works in both themes; its viewers zoom; what it looks like is saved for a person."""
+    """Run All works in both themes; its viewers zoom; the listing shows another function's lines.
+
+    What it looks like is saved for a person.
+    """
     lab.open("04_worker_flamegraphs.ipynb")
     lab.theme(theme)
     assert lab.run_all() == []
@@ -251,6 +254,15 @@ def test_the_notebook_runs_and_can_be_looked_at(lab, theme):
         assert frame.locator("rect").bounding_box()["width"] >= before
         shown.get_by_role("button", name="Reset").click()
         lab.shot(f"04-{theme[11:].lower()}-viewer-{number}", viewer.shown)
+    listing = lab.page.locator(".jp-OutputArea-output").filter(
+        has=lab.page.locator(".widget-dropdown", has_text="Function")
+    )
+    listing.last.scroll_into_view_if_needed()
+    before = listing.last.locator("summary").inner_text()
+    listing.last.locator("select").select_option(index=1)
+    listing.last.locator("summary", has_not_text=before).wait_for()
+    assert listing.last.locator("td", has_text="%").count()
+    lab.shot(f"04-{theme[11:].lower()}-listing", listing.last)
     for number, picture in enumerate(lab.pictures()):
         lab.shot(f"04-{theme[11:].lower()}-picture-{number}", picture)
     lab.shot(f"04-{theme[11:].lower()}-table", lab.page.locator(".stallscope-flames").first)

@@ -8,7 +8,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.thorough]
 
 def test_runs_twice_and_says_what_each_change_takes(lab):
     """Another change is another line of code, in both themes."""
-    lab.open("10_when_data_is_not_it.ipynb")
+    lab.open("05_when_data_is_not_it.ipynb")
     for theme, called in THEMES.items():
         lab.theme(called)
         assert lab.run_all() == []
@@ -20,10 +20,10 @@ def test_runs_twice_and_says_what_each_change_takes(lab):
         before = panel.last.locator("pre").inner_text()
         panel.last.locator("select").select_option(index=1)
         panel.last.locator("pre", has_not_text=before).wait_for()
-        lab.shot(f"10_when_data_is_not_it-{theme}-panel", panel.last)
+        lab.shot(f"05_when_data_is_not_it-{theme}-panel", panel.last)
         lab.shot(
-            f"10_when_data_is_not_it-{theme}-answer",
+            f"05_when_data_is_not_it-{theme}-answer",
             lab.page.locator(".stallscope-experiments").first,
         )
         for number, picture in enumerate(lab.pictures()):
-            lab.shot(f"10_when_data_is_not_it-{theme}-picture-{number}", picture)
+            lab.shot(f"05_when_data_is_not_it-{theme}-picture-{number}", picture)

@@ -8,27 +8,6 @@ from browser.page import THEMES
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
-def test_a_listing_answers_the_hand(lab, theme):
-    """The dropdown of the line by line notebook shows another function's lines."""
-    lab.open("05_line_by_line.ipynb")
-    lab.theme(THEMES[theme])
-    assert lab.run_all() == []
-
-    panel = lab.page.locator(".jp-OutputArea-output").filter(
-        has=lab.page.locator(".widget-dropdown", has_text="Function")
-    )
-    panel = panel.last
-    panel.scroll_into_view_if_needed()
-    before = panel.locator("summary").inner_text()
-    panel.locator("select").select_option(index=1)
-    panel.locator("summary", has_not_text=before).wait_for()
-
-    assert panel.locator("td", has_text="%").count()
-    lab.shot(f"05_line_by_line-{theme}-panel", panel)
-    lab.shot(f"05_line_by_line-{theme}-answer", lab.answer())
-
-
 def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
     """Run All works twice in a row, in both themes; the panel shows other pictures.
 

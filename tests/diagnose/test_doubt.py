@@ -125,7 +125,7 @@ class TestDoubt:
         assert ["storage-latency"] == [one.code for one in found]
         assert found[0].title.startswith("__getitem__ itself waits")
         assert found[0].confidence <= thresholds.UNSEEN
-        assert "05_line_by_line" in found[0].next_step
+        assert "04_worker_flamegraphs" in found[0].next_step
 
     def test_what_waits_unseen_is_not_counted_as_a_transform(self):
         """A transform beside it that is worth a word is told with its own share only."""

@@ -39,7 +39,7 @@ class Cause(NamedTuple):
 HEALTHY: Final = Cause(
     "healthy",
     "The loop hardly waits for data: {what}",
-    "look at the model and the device{where}; 10_when_data_is_not_it tries what makes a step "
+    "look at the model and the device{where}; 05_when_data_is_not_it tries what makes a step "
     "faster",
     kind="step",
 )
@@ -53,12 +53,12 @@ STORAGE_LATENCY: Final = Cause(
 WAITS_UNSEEN: Final = STORAGE_LATENCY._replace(
     title="__getitem__ itself waits, not for the CPU ({what}): for a file that was open before, "
     "the network, a lock or a sleep",
-    advice="05_line_by_line shows which line waits",
+    advice="04_worker_flamegraphs shows which line waits",
 )
 """The same where nothing was seen to read: it is only concluded."""
 OWN_CODE_WAITS: Final = STORAGE_LATENCY._replace(
     title="The dataset's own code waits, not for the CPU: {what}",
-    advice="{where}; 05_line_by_line shows its lines",
+    advice="{where}; 04_worker_flamegraphs shows its lines",
 )
 """The same where stacks show which line waits."""
 STORAGE_BANDWIDTH: Final = Cause(
@@ -83,13 +83,13 @@ ONE_TRANSFORM: Final = Cause(
     "one-transform",
     "One transform is what the loop waits for: {what}",
     "do once, beforehand, what is the same each time; apply {where} to less data (uint8, cropped), "
-    "to fewer samples, or to whole batches on the device; 05_line_by_line shows its lines, "
+    "to fewer samples, or to whole batches on the device; 04_worker_flamegraphs shows its lines, "
     "06_transform_orders whether it can come later",
     kind="transform",
 )
 OWN_CODE: Final = ONE_TRANSFORM._replace(
     title="The dataset's own code is what the loop waits for: {what}",
-    advice="{where}; 05_line_by_line shows its lines",
+    advice="{where}; 04_worker_flamegraphs shows its lines",
 )
 """The same for what `__getitem__` does itself."""
 OWN_TRANSFORM: Final = ONE_TRANSFORM._replace(advice=OWN_CODE.advice)
@@ -235,7 +235,7 @@ MEMORY_GROWS: Final = Cause(
     "Memory of the workers grows: {what}",
     "something is kept with every sample: look for a list in the dataset that only grows, for a "
     "cache without a limit (lru_cache takes maxsize=) and for tensors that keep their graph; "
-    "05_line_by_line shows its lines",
+    "04_worker_flamegraphs shows its lines",
 )
 MEMORY_COPIES: Final = MEMORY_GROWS._replace(
     title="The workers copy what they share with the main process: {what}",

@@ -739,7 +739,7 @@ def idle_device(facts: Facts) -> Finding | None:
         severity=1 - busy,
         clearly=clear(busy, thresholds.IDLE_DEVICE, 0.2),
         evidence={"gpu_busy_share": by_driver, "device_busy_share": by_events},
-        helps="10_when_data_is_not_it: .item(), logging, kernels that are too small",
+        helps="05_when_data_is_not_it: .item(), logging, kernels that are too small",
     )
 
 
