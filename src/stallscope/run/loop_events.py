@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from stallscope.hooks.device_time import Edge
@@ -133,6 +133,8 @@ class Events:
     """As `MarkPages.devices`."""
     stretches: list[tuple[int, int]] = field(default_factory=list)
     """What was kept of the loop, in one piece each: begin and end; of a short recording all."""
+    joined: frozenset[int] = frozenset()
+    """Loaders whose epochs were taken for another one's, see `LoaderChain`."""
 
     def seen_until(self, start_ns: int, end_ns: int) -> int:
         """Until when the loop was seen without a gap from the start on; at most the end."""
@@ -204,6 +206,54 @@ def _see_through(found: Events, served: set[int]) -> None:
     found.iterators = [
         (begin, end, key_of(key), thread) for begin, end, key, thread in found.iterators
     ]
+
+
+@dataclass(frozen=True)
+class LoaderChain:
+    """Loaders that the recording's own loop iterates one after the other, inside of one iterable.
+
+    As those for training and validation. Their epochs are taken for epochs of one loader.
+    """
+
+    main: int
+    """The one that gave most batches."""
+    loaders: frozenset[int]
+    """All of them."""
+    epochs: dict[int, int] = field(default_factory=dict)
+    """Of each key, the epoch that it has become."""
+
+    def key(self, key: int) -> int:
+        """The key of an epoch, by the one that it had."""
+        if loader_and_epoch(key)[0] not in self.loaders:
+            return key
+        return epoch_key(self.main, self.epochs.setdefault(key, len(self.epochs)))
+
+
+def join_chained(found: Events) -> LoaderChain | None:
+    """Take such loaders for one.
+
+    Args:
+        found: its waits, iterators and batches are changed.
+
+    Returns:
+        None where there are not several, or where two are iterated at once.
+    """
+    outer = [wait for wait in found.waits if wait.loader == OUTER]
+    inside = [inner for wait in outer for inner in wait.inside if inner.loader > OUTER]
+    turns = [key for key, _ in groupby(inner.key for inner in inside)]
+    many = Counter(inner.loader for inner in inside)
+    at_once = any(sum(one.number is not None for one in wait.inside) > 1 for wait in outer)
+    if len(many) < 2 or len(turns) > len({*turns}) or at_once:  # noqa: PLR2004 - several
+        return None
+    chain = LoaderChain(many.most_common(1)[0][0], frozenset(many))
+    for inner in inside:
+        inner.key = chain.key(inner.key)
+    found.iterators = [(start, end, chain.key(key), on) for start, end, key, on in found.iterators]
+    ways = {Batch(chain.key(b.key), b.number): way for b, way in found.deliveries.items()}
+    found.deliveries = defaultdict(Delivery, ways)
+    found.pins = {Batch(chain.key(b.key), b.number): pin for b, pin in found.pins.items()}
+    found.joined = chain.loaders - {chain.main}
+    return chain
 
 
 def _read_worker(page: MarkPages, found: Events) -> None:

@@ -26,7 +26,7 @@ from stallscope.hooks.loop_log import (
 from stallscope.hooks.stage_log import LogPages, read_lines, read_log
 from stallscope.run import decode
 from stallscope.run import steps as loops
-from stallscope.run.loop_events import Events, events
+from stallscope.run.loop_events import Events, LoaderChain, events, join_chained
 from stallscope.run.result import DEVICE, STARTUP, Run, Settings
 from stallscope.run.steps import Owners, loaders, mark_steady
 from stallscope.units import count, seconds
@@ -88,6 +88,7 @@ def collect(place: LogPlace, about: RecordingInfo | None = None) -> Recording:
     written = _read(place, about)
     order = loaders(written.events)
     known = {number for page in written.marks for number in page.loaders}
+    known -= written.events.joined
     numbers = [*order, *sorted(known - set(order))] or [0]
     runs = [_run(written, number) for number in numbers]
     inside = {d.inside.pid: d.inside for d in written.decoded if d.inside}
@@ -133,7 +134,19 @@ def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
     heard = [str(entry["note"]) for entry in sampled if "note" in entry]
     heard += place.failures.sentences()
     found = events(marks)
+    if chain := join_chained(found):
+        joined = [_chained(*both, chain) for both in zip(logs, decoded, strict=True)]
+        logs, decoded = [page for page, _ in joined], [one for _, one in joined]
     return _Written(about, found, marks, logs, decoded, who, used, _device(found, who), heard)
+
+
+def _chained(page: LogPages, one: Decoded, chain: LoaderChain) -> tuple[LogPages, Decoded]:
+    """The log of a process, with the epochs that its batches have become."""
+    epoch = pl.col("epoch").map_elements(chain.key, pl.Int32)
+    frames = {name: getattr(one, name) for name in ("spans", "batches", "samples")}
+    renamed = {name: frame.with_columns(epoch) for name, frame in frames.items()}
+    loader = chain.main if page.loader in chain.loaders else page.loader
+    return replace(page, loader=loader), replace(one, **renamed)
 
 
 def _device(found: Events, who: loops.Who) -> pl.DataFrame:

@@ -323,7 +323,7 @@ def loop(found: Events, loader: int, who: Who) -> LoopTables:
     ]
     return LoopTables(
         steps=frame.with_columns(pl.lit(None, STEPS[name]).alias(name) for name in never),
-        waits=_table(list(_wait_rows(steps, loader, who)), WAITS, who),
+        waits=_table(list(_wait_rows(steps, loader, found, who)), WAITS, who),
         deliveries=_table(deliveries, DELIVERIES, who).sort("epoch", "batch"),
         side_spans=_table(list(_side_spans(steps, pins, ways, who)), SPANS, who),
     )
@@ -360,14 +360,19 @@ def _step_row(
     )
 
 
-def _wait_rows(steps: list[PendingStep], loader: int, who: Who) -> Iterator[tuple[Any, ...]]:
+def _wait_rows(
+    steps: list[PendingStep], loader: int, found: Events, who: Who
+) -> Iterator[tuple[Any, ...]]:
+    begun_ns = {key: start_ns for start_ns, _, key, _ in found.iterators}
     for step in steps:
         outer = step.wait.loader <= OUTER < loader
         for wait in step.wait.inside if outer else [step.wait]:
-            batch = wait.batch
+            batch, start_ns = wait.batch, wait.start_ns
             if batch is not None and (batch.loader == loader or not outer):
                 place = (who.rank, step.number, batch.epoch, batch.number)
-                yield (*place, wait.start_ns, wait.end_ns)
+                if outer and not batch.number:  # making its iterator is part of the wait
+                    start_ns = min(start_ns, begun_ns.get(wait.key, start_ns))
+                yield (*place, max(start_ns, step.wait.start_ns), wait.end_ns)
 
 
 def _side_spans(
