@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from support.build_facts import known
+from support.build_facts import SPIKES, known
 
 from stallscope.diagnose.exposure import GETITEM_
 from stallscope.diagnose.facts import with_stacks
 from stallscope.diagnose.own_code import lock_share, loop_code, own_code
-from stallscope.diagnose.verdict import judge
+from stallscope.diagnose.verdict import STACKS, judge, next_question
 from stallscope.flame.result import SAMPLES, Flame, FlameConditions
 
 
@@ -285,6 +285,26 @@ class TestLoop:
         assert "no part of the model" in verdict.next_step
         assert "count" not in judge(facts)[0].title
 
+    def test_a_step_that_copies_objects_computes_beside_its_model(self, tmp_path):
+        """What it calls is no model's: that leads where it takes more than the loop waits."""
+        mine = tmp_path / "mine.py"
+        mine.write_text("def evaluate(batch):\n    return copy.deepcopy(batch)\n")
+        below = ";deepcopy (copy.py:128);__deepcopy__ (torch/_tensor.py:120)"
+        named = loop_code(a_flame(("step", f"evaluate ({mine}:2){below}", 60)))
+        facts = known(
+            stalled=0.25,
+            setup={"simulated": False},
+            use={"worker_cpu": 0.1, "loop_cpu": 0.9},
+            own_parts={"step": 0.7},
+        )
+
+        verdict = judge(replace(facts, loop_code=named))[0]
+
+        assert "main-process" == verdict.code
+        assert "evaluate (mine.py:2): objects are copied" in verdict.title
+        assert pytest.approx(0.7) == verdict.severity
+        assert "main-process" != judge(facts)[0].code
+
 
 BLUR = ("Blur", "transform")
 
@@ -299,6 +319,24 @@ def verdict_on(folder, code, work, below=""):
 
 
 class TestFinding:
+    def test_slow_samples_that_are_most_of_the_work_are_named(self):
+        """What is done now and then is found where most of all samples' time is."""
+        facts = known(
+            work={("getitem", GETITEM_): 1.0},
+            load=1.2,
+            patterns={"slow_samples": 0.9},
+            spikes=SPIKES,
+        )
+        flame = a_flame(("getitem", "get_shard (mine.py:31)", 30))
+
+        asked = next_question(facts, judge(facts), ())
+        verdict = judge(replace(facts, flame=flame))[0]
+
+        assert "slow-samples" == verdict.code
+        assert "most of it in get_shard (mine.py:31)" in verdict.title
+        assert "ahead, in a thread" in verdict.next_step
+        assert STACKS == asked.phase
+
     def test_a_place_is_named_in_the_next_step(self):
         """A verdict about a transform points to where its time goes."""
         flame = a_flame(("Blur", "load (mine.py:7);blur (mine.py:31)", 30))

@@ -189,8 +189,10 @@ TOO_LITTLE_PREFETCH: Final = Cause(
 SLOW_SAMPLES: Final = Cause(
     "slow-samples",
     "Single slow samples hold up all others: {what}",
-    "look at these samples; in_order=False lets batches that are ready pass where the order does "
-    "not matter, a larger prefetch_factor helps for short ones; 02_fetch_vs_transform",
+    "look at these samples{where}; do what is done only now and then (opening the next shard) "
+    "ahead, in a thread, or in smaller pieces; in_order=False lets batches that are ready pass "
+    "where the order does not matter, a larger prefetch_factor helps for short ones; "
+    "02_fetch_vs_transform",
 )
 SLOW_WORKER: Final = Cause(
     "slow-worker",

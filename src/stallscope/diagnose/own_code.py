@@ -57,7 +57,7 @@ _LOCKS: Final = re.compile(r"(__enter__|acquire|_acquire\w*|wait|flock|lockf) \(
 """Innermost frames of a process that waits for another one to let go of something."""
 _MODEL: Final = re.compile(
     r"_call_impl \([^;]*torch/nn/modules/module\.py"
-    r"|\([^;]*torch/(autograd|optim|_tensor\.py|compiler|_dynamo)\b"
+    r"|backward \([^;]*torch/_tensor\.py|\([^;]*torch/(autograd|optim|compiler|_dynamo)\b"
 )
 """Frames below which a model computes: forward, backward, optimizer."""
 _TAKES: Final = r"\b(flock|lockf)\("

@@ -700,7 +700,8 @@ def computes_in_python(facts: Facts) -> Finding | None:
     """The step waits for the device for a part of its time, and computes in Python for another.
 
     Only where the model cannot be seen (no module within reach) and the device is not the CPU's
-    own: a step that computes without a pause may be a model on the CPU.
+    own: a step that computes without a pause may be a model on the CPU, unless stacks show what it
+    calls instead.
     """
     cpu, setup = facts.use.loop_cpu, facts.setup
     if facts.model_share or cpu is None or setup.simulated or setup.on_gpu or not setup.has_step:
@@ -709,12 +710,16 @@ def computes_in_python(facts: Facts) -> Finding | None:
         return None
     step = facts.own_parts.get("step", 0.0)
     wanted = cpu + (facts.use.loop_queued_share or 0.0)  # computes, or would if it had a core
-    if not min(cpu, step) >= thresholds.OWN_PART or wanted > thresholds.ALL_COMPUTING * step:
+    is_all = wanted > thresholds.ALL_COMPUTING * step
+    code = facts.loop_code if loop_line(facts) else None
+    is_named = code is not None and code.call is not OTHER
+    if min(cpu, step) < thresholds.OWN_PART or (is_all and not is_named):
         return None
     return _of_the_loop(
         facts,
-        f"for {share(cpu)} of the loop's time it computes, and the step waits for the rest",
-        severity=min(cpu, step),
+        f"for {share(min(cpu, step))} of the loop's time it computes"
+        f"{'' if is_all else ', and the step waits for the rest'}",
+        severity=min(facts.loop_code_share if is_all else cpu, step),
         clearly=clear(cpu, thresholds.OWN_PART, 0.5),
         evidence={"loop_cpu_share": cpu, "step_share": step},
         helps="put ss.stage('...') around logging and callbacks, and see which takes the time",
@@ -1010,6 +1015,9 @@ def slow_samples(facts: Facts) -> Finding | None:
         return None
     told = facts.titles.get(_SLOW_SAMPLES, "").partition(":")[2]
     named = f":{told}" if told else ""
+    own = facts.own_code(slow_stage(facts))
+    if own is not None:
+        named += f"; most of it in {own.place}: {own.does}"
     return finding(
         causes.SLOW_SAMPLES,
         facts,
@@ -1023,7 +1031,15 @@ def slow_samples(facts: Facts) -> Finding | None:
             "slow_sample_s": spikes.typical_s,
             "usual_sample_s": spikes.usual_s,
         },
+        where=f"; {own.call.remedy}" if own and own.call is not OTHER else "",
+        line=own.place if own else "",
     )
+
+
+def slow_stage(facts: Facts) -> str:
+    """The stage in which slow samples are most of all samples' work; '' where they are less."""
+    largest = _largest(facts) if facts.spikes.share >= thresholds.DOMINATES else None
+    return largest.stage if largest else ""
 
 
 def too_little_prefetch(facts: Facts) -> Finding | None:

@@ -411,11 +411,12 @@ def _may_be_slowed(facts: Facts) -> bool:
 
 def _is_for_the_loop(facts: Facts, verdict: Finding) -> bool:
     """Whether it is the loop's own process that takes the time, in code that can be named."""
-    if verdict.cause != causes.HEALTHY:
-        return verdict.cause == causes.MAIN_PROCESS and not _makes_batches_here(verdict)
+    if verdict.cause == causes.MAIN_PROCESS:
+        return not _makes_batches_here(verdict)
     # Where the model is known, the step is what is left of it
     computes = min(facts.use.loop_cpu or 0.0, facts.own_parts.get("step", 0.0))
-    return computes >= thresholds.OWN_PART and not facts.setup.simulated
+    least = max(thresholds.OWN_PART, verdict.severity)
+    return computes >= least and not facts.setup.simulated
 
 
 def _makes_batches_here(verdict: Finding) -> bool:
@@ -467,7 +468,8 @@ def next_question(
         possible.append(Question(WAITING_STACKS, "what do the workers wait for, and where?"))
     no_image = verdict.cause == causes.DECODE and facts.megapixels is None
     has_lines = verdict.cause in _HAS_LINES or _makes_batches_here(verdict)
-    if has_lines or no_image:  # sooner than a ladder is
+    is_now_and_then = verdict.cause == causes.SLOW_SAMPLES and bool(rules.slow_stage(facts))
+    if has_lines or no_image or is_now_and_then:  # sooner than a ladder is
         possible.append(Question(STACKS, "which line of the code is it?"))
     if facts.setup.streams and facts.setup.num_workers > 1 and verdict.cause in _BY_ONE_WORKER:
         possible.append(Question(ONE_WORKER, "does each worker do the work of all?"))
