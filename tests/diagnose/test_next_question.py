@@ -44,6 +44,15 @@ class TestQuestions:
         assert verdict.BATCH == asked(known(work=converts), verdict.STACKS, verdict.ONE_WORKER)
         assert verdict.BATCH != asked(known(work=blurs), verdict.STACKS, verdict.ONE_WORKER)
 
+    def test_stalls_that_may_be_a_healthy_loops_ask_what_there_is_to_gain(self):
+        """Their interval holds the limit: a ladder says whether they cost anything."""
+        near = known(stalled=0.12, work=WAITS_IN_FETCH, use=IDLE, load=0.6)
+        codes = [found.code for found in judge(near)]
+
+        assert "too-little-prefetch" == codes[0]
+        assert verdict.LADDER == asked(replace(near, stall_low=0.07))
+        assert verdict.LADDER != asked(replace(near, stall_low=0.11))
+
     def test_a_training_process_that_computes_asks_what(self):
         """In a step that is no timer, and where it is the bottleneck; not where the model is it."""
         step = {"own_parts": {"step": 0.95}, "use": {"loop_cpu": 0.95}}

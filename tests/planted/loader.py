@@ -364,7 +364,7 @@ def _step(recipe: Recipe) -> Callable[[Any], object]:
     if recipe.busy_step:
         return BusyOp(recipe.step_s, "step")
     if recipe.logging_s:
-        return LoggingStep(recipe.step_s, recipe.logging_s)
+        return LoggingStep(recipe.step_s, logging_s=recipe.logging_s)
     return simulated_step(recipe.step_s)
 
 

@@ -31,7 +31,6 @@ from stallscope.diagnose.exposure import (
 )
 from stallscope.diagnose.own_code import OTHER, READS
 from stallscope.diagnose.result import Finding
-from stallscope.run.worker_memory import GROWN_BYTES
 from stallscope.stalls.thresholds import HARDLY, OTHERS, SATURATED, SLOW_WORKER
 from stallscope.units import count, duration, seconds, share, size
 
@@ -864,7 +863,7 @@ def memory_growth(facts: Facts) -> Finding | None:
         facts,
         growth.rate() + _until_epoch_ends(facts, growth),
         severity=0.0,
-        clearly=clear(growth.grown_bytes, GROWN_BYTES, 2 * GROWN_BYTES),
+        clearly=clear(growth.grown_bytes, growth.least_bytes, 2 * growth.least_bytes),
         evidence={
             "growth_bytes_per_s": growth.bytes_per_s,
             "growth_bytes": growth.grown_bytes,

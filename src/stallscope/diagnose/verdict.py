@@ -480,7 +480,10 @@ def next_question(
     unsure = verdict.confidence < thresholds.SURE and verdict.cause in _BY_LADDER
     open_still = verdict.cause == causes.INCONCLUSIVE and facts.others_share < OTHERS
     open_still = open_still and facts.steps >= thresholds.FEWEST_STEPS
-    is_open = unsure or open_still or _may_be_slowed(facts)
+    # Where the stalls may be as short as a healthy loop's, what there is to gain decides
+    claims = verdict.cause not in (causes.HEALTHY, causes.MEMORY_GROWS)
+    may_be_healthy = claims and _is_near(facts) and facts.stall_low < HARDLY
+    is_open = unsure or open_still or may_be_healthy or _may_be_slowed(facts)
     if facts.setup.has_step and is_open:  # without a step it cannot go all the way
         possible.append(Question(LADDER, "what does the loader cost, with an interval?"))
     return next((one for one in possible if one.phase not in asked), None)

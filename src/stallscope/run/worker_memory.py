@@ -51,7 +51,8 @@ _COLUMN_OF: Final = {
 }
 
 GROWN_BYTES: Final = 50e6
-"""Growth of all workers in a recording below which nothing is said: heaps that settle."""
+"""Growth of all workers in a recording below which nothing is said: heaps that settle. Of copies,
+growth of each worker: every forked one copies some of what the imports have made."""
 GROWS: Final = 0.2
 """And so much of all that they map, a minute: they would then double in five. Or memory is full
 within ..."""
@@ -107,7 +108,12 @@ class MemoryGrowth:
     def matters(self) -> bool:
         """Whether it is worth a word: more than a heap that settles, and soon enough to be felt."""
         soon = self.share_per_min >= GROWS or (self.left_s or np.inf) <= SOON_S
-        return self.grown_bytes >= GROWN_BYTES and soon
+        return self.grown_bytes >= self.least_bytes and soon
+
+    @property
+    def least_bytes(self) -> float:
+        """What it has to grow by to be worth a word."""
+        return GROWN_BYTES * (self.workers if self.copied else 1)
 
     def rate(self) -> str:
         """How fast it grows, and until when."""
