@@ -24,6 +24,7 @@ from torchvision import transforms
 
 from real_questions import Question
 from real_questions.computing import COMPUTING
+from real_questions.fifth import FIFTH
 from real_questions.fourth import FOURTH
 from real_questions.keeping import KEEPING
 from real_questions.later import LATER
@@ -563,5 +564,6 @@ KINDS = (
     *LATER,
     *THIRD,
     *FOURTH,
+    *FIFTH,
 )
 """Further kinds of questions: `several` are ours, without a set-up that is known."""
