@@ -150,6 +150,7 @@ class TestCalls:
             ("row = json.loads(line)", "", "parsing"),
             ("ids = self.tokenizer(text)", "", "text"),
             ("sample = copy.deepcopy(self.rows[index])", "", "copying"),
+            ("rows = self.connection.execute(query).fetchall()", "", "database"),
             ("sample = cut(row)", "deepcopy (lib/python3.11/copy.py:128)", "copying"),
             ("time.sleep(0.1)", "", "sleep"),
             ("with self.lock:", "", "lock"),

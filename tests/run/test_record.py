@@ -67,6 +67,31 @@ class TestTheDataIsNeverChanged:
 
         assert 0 == sampler.epochs
 
+    def test_a_sampler_that_gathers_in_buckets_goes_on(self):
+        """What a batch sampler has gathered by then is put back, however deep in it that lies."""
+
+        class Buckets(torch.utils.data.Sampler):
+            def __init__(self):
+                self.of_size = {"small": {0: []}, "large": {1: []}}
+
+            def __iter__(self):
+                for index in range(24):
+                    odd = index % 2
+                    group = self.of_size["large" if odd else "small"]
+                    group[odd].append(index)
+                    if len(group[odd]) == 4:  # and with a fifth one it never would
+                        batch, group[odd] = group[odd], []
+                        yield batch
+
+        sampler = Buckets()
+        next(iter(sampler))  # leaves three in the other bucket
+        loader = DataLoader(Noise(24), batch_sampler=sampler, num_workers=1)
+
+        ss.record(loader, batches=3, warmup=0)
+
+        assert {"small": {0: []}, "large": {1: [1, 3, 5]}} == sampler.of_size
+        assert 6 == len(list(loader))
+
     def test_living_persistent_workers_are_left_alone(self):
         """`record` starts workers of its own; the user's live on with the same process ids."""
         loader = DataLoader(Noise(), 4, num_workers=1, persistent_workers=True)

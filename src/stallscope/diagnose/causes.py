@@ -339,7 +339,7 @@ KNOWN: Final = {
     "repeated-work": KnownCause(
         "of a stream: a worker computes longer for a batch, the more workers there are",
         "samples divided among the workers at the begin, before they are read",
-        "pytorch/data #454, #487",
+        "pytorch/data #454, #487, metaseq #746",
     ),
     "few-cores": KnownCause(
         "workers may run on fewer cores than there are, and wait for those",
@@ -358,7 +358,7 @@ KNOWN: Final = {
         "the loop itself computes: loading without workers, logging, a sampler",
         "workers; logging less often; indices drawn beforehand; masks drawn by the workers, not in "
         "the step (1.5 to 2 times)",
-        "olmoearth_pretrain #467, fastai #2516",
+        "olmoearth_pretrain #467, fastai #2516, sentence-transformers #3611",
     ),
     "too-little-prefetch": KnownCause(
         "workers keep up on average, and single batches come late",
@@ -377,7 +377,7 @@ KNOWN: Final = {
         "every epoch begins with a wait for new workers",
         "persistent_workers=True; less to do at import and in worker_init_fn; one iterator in "
         "place of next(iter(loader)) in each step (2 to 3 times)",
-        "continuous-thought-machines #19",
+        "continuous-thought-machines #19, pvnet #436",
     ),
     "copy": KnownCause(
         "copies to the device, or to pinned memory, take long",

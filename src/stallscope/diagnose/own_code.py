@@ -99,6 +99,16 @@ CALLS: Final = (
         waits=True,
     ),
     Call(
+        "database",
+        "a database is asked",
+        "take all rows of a batch by one query, over a column that has an index; give each worker "
+        "a connection of its own that only reads: what writes (a table to join with, too) locks "
+        "the database for the others",
+        r"(sqlite3|sqlalchemy|psycopg\w*|pymysql|duckdb)\b.*",
+        r"\.(execute|executemany|fetchone|fetchall|fetchmany)\(",
+        waits=True,
+    ),
+    Call(
         "codec",
         "a codec decodes",
         "decode only the frames that are used, store shorter or smaller pieces, a key frame every "
@@ -120,7 +130,7 @@ CALLS: Final = (
         "one file of all samples: open it once in each worker and keep it, load it once in "
         "__init__, or map it (np.load(..., mmap_mode='r') of .npy, not .npz), so that a sample "
         "reads only what it needs; one file for each sample: pack many into one",
-        r"(numpy/lib/_?npyio\w*|numpy/lib/_?format\w*|nibabel|tifffile|pydicom|sqlite3|zipfile"
+        r"(numpy/lib/_?npyio\w*|numpy/lib/_?format\w*|nibabel|tifffile|pydicom|zipfile"
         r"|tarfile)\b.*|pandas/io/(?!formats).*",
         r"\b(np|numpy)\.(load|loadtxt|genfromtxt|fromfile|memmap)\("
         r"|(?<!Image\.)\bopen\(|\b(Zip|Tar)?File\(|\bextractfile\("

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from contextlib import contextmanager
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final
@@ -101,9 +101,21 @@ def attributes_of(
     return functools.partial(_put_back, attributes, before, contents, without)
 
 
-def _buckets(value: Any) -> list[Any]:
-    """The lists in a list, in which a loader may gather what makes its next batches."""
-    return [one for one in children(value) if type(one) is list] if type(value) is list else []
+_BUCKETS: Final = frozenset({list, dict, defaultdict, OrderedDict, deque, set})
+"""Containers whose content is looked into and put back."""
+
+
+def _buckets(value: Any) -> Iterator[Any]:
+    """The containers in a container, at any depth: there samplers gather their next batches."""
+    seen, left = {id(value)}, [value]
+    while left:
+        outer = left.pop()
+        if type(outer) in _BUCKETS:
+            for one in outer.values() if isinstance(outer, dict) else outer:
+                if type(one) in _BUCKETS and id(one) not in seen:
+                    seen.add(id(one))
+                    left.append(one)
+                    yield one
 
 
 def _content(value: Any) -> Any:
