@@ -167,3 +167,15 @@ def test_an_epoch_is_counted():
 
     assert "an epoch in 60 minutes instead of 90 minutes" in " ".join(str(counted).split())
     assert "epoch" not in str(found)
+
+
+def test_a_gain_that_may_be_none_is_no_line():
+    """What its interval does not tell from nothing is in the table, and is not promised."""
+    rows = [
+        ("decode 2× as fast", "decode", 1.4, 1.2, 1.6, False, ""),
+        ("num_workers=3", "", 1.1, 0.7, 1.4, True, ""),
+    ]
+    found = replace(a_diagnosis(DECODE), fixes=pl.DataFrame(rows, FIXES, orient="row"))
+
+    assert "decode 2× as fast" in str(found)
+    assert "num_workers=3" not in str(found)

@@ -408,6 +408,8 @@ class Examination:
     def _what_helps(self) -> tuple[pl.DataFrame, FixBench] | None:
         if self._facts is None or self._run is None or isinstance(self._target.loader, Iterator):
             return None
+        if verdict.too_short(self._facts):  # a handful of batches foretells nothing
+            return None
         return what_helps(self._target, self._facts, self._run, self._findings)
 
     def _caveats(self) -> list[str]:

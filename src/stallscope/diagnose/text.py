@@ -252,8 +252,9 @@ def helping(diagnosis: Diagnosis) -> list[str]:
 
 
 def _promises(row: dict[str, Any]) -> bool:
-    """Whether something is predicted of a change, or nothing is known of it."""
-    return row["predicted_gain"] is None or row["predicted_gain"] >= WORTH_A_LINE
+    """Whether a gain is predicted of a change for sure, or nothing is known of it."""
+    gain, low = row["predicted_gain"], row["predicted_gain_low"]
+    return gain is None or (gain >= WORTH_A_LINE and (low or 0.0) > 1)
 
 
 def fix_rows(diagnosis: Diagnosis) -> list[dict[str, Any]]:
