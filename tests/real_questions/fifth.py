@@ -813,7 +813,7 @@ FIFTH = (
         ("collate",),
         r"from_data_list|[Cc]ollat",
         r"vector|NumPy|at once|whole|\bonce\b|concat|torch\.cat|beforehand|in advance",
-        "unseen",
+        "right",
     ),
     Question(
         "nested-masks",
@@ -823,7 +823,7 @@ FIFTH = (
         ("collate",),
         r"dataclass_data_collator|[Cc]ollat|as_tensor",
         r"tensors?\b|NumPy|arrays?\b|at once|vector|beforehand|\bonce\b",
-        "unseen",
+        "right",
     ),
     Question(
         "whole-words",
@@ -833,7 +833,7 @@ FIFTH = (
         ("collate",),
         r"MaskedLanguageModeling|[Cc]ollat|whole_word_tails_mask|tokenize",
         r"at once|whole|vector|NumPy|\bonce\b|beforehand|in advance|\bcache|[Kk]eep|fast tokenizer",
-        "unseen",
+        "right",
     ),
     Question(
         "read-in-sampler",
@@ -843,7 +843,7 @@ FIFTH = (
         ("main-process",),
         r"[Ss]ampler|main process",
         r"\bind(ex|ices)|workers?\b|beforehand|in advance|\bonce\b|__getitem__|out of",
-        "unseen",
+        "right",
     ),
     Question(
         "no-duplicates",
@@ -853,7 +853,7 @@ FIFTH = (
         ("main-process",),
         r"[Ss]ampler",
         r"beforehand|in advance|\bonce\b|precomput|hash|vector|NumPy|arrays?\b",
-        "unseen",
+        "right",
     ),
     Question(
         "join-table",
@@ -863,7 +863,7 @@ FIFTH = (
         ("lock",),
         r"multi_get|[Ll]ock|SQLite|sqlite|execute",
         r"\block|[Tt]emp|of its own|\bown\b|read-only|without writing|cop(y|ies)",
-        "unseen",
+        "one-transform, its lines: half right",
     ),
     Question(
         "memoized",
@@ -873,7 +873,7 @@ FIFTH = (
         ("memory-growth",),
         r"[Mm]emor|SafeDataset|memoize|grow",
         r"\bcache|memo\w*\b|[Kk]eep|kept|stor(e|es|ed|ing)\b|bound|maxsize|limit",
-        "unseen",
+        "inconclusive: wrong",
     ),
     Question(
         "lanes",
@@ -883,7 +883,7 @@ FIFTH = (
         _OWN,
         r"SemanticRasterizer|rasterize|transform_points|AgentDataset|__getitem__",
         r"at once|whole|vector|NumPy|one call|\bonce\b|beforehand|in advance|[Kk]eep|\bcache",
-        "unseen",
+        "right",
     ),
     Question(
         "pixels-of-camera",
@@ -893,7 +893,7 @@ FIFTH = (
         _OWN,
         r"DL1DataReader|_get_image|_get_num_pixels|__getitem__",
         r"\bonce\b|memory|[Kk]eep|\bcache|beforehand|in advance|__init__|dict",
-        "unseen",
+        "right",
     ),
     Question(
         "targets",
@@ -903,7 +903,7 @@ FIFTH = (
         ("sending",),
         r"[Ss]end|tensors\b|collate_fn|hand",
         r"one tensor|few(er)?\b|pack|concat|\bcat\b|larger|single|together|stack",
-        "unseen",
+        "right",
     ),
     Question(
         "network-drive",
@@ -913,7 +913,7 @@ FIFTH = (
         ("storage-latency",),
         r"\bread|[Nn]etwork|[Ss]torage|h5py|Hdf5|[Ss]ocket|getresponse|__getitem__",
         r"memory|local|\bcop(y|ied|ies)|\bcache|prefetch|thread|more workers|num_workers|fewer",
-        "unseen",
+        "right",
     ),
     Question(
         "sampled-genes",
@@ -923,7 +923,7 @@ FIFTH = (
         ("healthy",),
         r"[Hh]ealthy|keep|in time|fast enough|wait",
         r"model|step|device|GPU|train|nothing|compute",
-        "unseen",
+        "right",
     ),
 )
 """Of collate functions first, then of samplers, then of all else."""

@@ -2,7 +2,7 @@
 
 What each has to be answered was written down with it. Each was put to a public project, and what
 was the matter was confirmed there: by a maintainer, or by the change that made it faster.
-Of `deep-copies` the loader is quick enough: it is the step that takes the time. Of `spectrograms`
+Of `edge-copies` the loader is quick enough: it is the step that takes the time. Of `spectrograms`
 and `table` nothing is wrong with the loader, as was found out there.
 """
 
@@ -801,7 +801,7 @@ FOURTH = (
         ("too-few-workers", "main-process"),
         r"worker|main process|the loop itself",
         r"num_workers",
-        "unseen",
+        "right",
     ),
     Question(
         "one-file-streams",
@@ -811,7 +811,7 @@ FOURTH = (
         ("idle-workers",),
         r"worker",
         r"shard|split|divid|among|\bfiles?\b|get_worker_info",
-        "unseen",
+        "right",
     ),
     Question(
         "downloads",
@@ -821,7 +821,7 @@ FOURTH = (
         ("storage-latency", "too-few-workers"),
         r"\bread|[Dd]ownload|getresponse|PytorchDataset|storage|[Nn]etwork|[Ss]ocket|workers?\b",
         r"prefetch|thread|async|concurrent|more workers|num_workers|\bcache|local",
-        "unseen",
+        "right",
     ),
     Question(
         "dense-genes",
@@ -831,7 +831,7 @@ FOURTH = (
         ("sending",),
         r"[Ss]end|densify|toarray|\bMB\b|bytes",
         r"sparse|smaller|fewer|compact|on the device|float16|uint8",
-        "unseen",
+        "right",
     ),
     Question(
         "partition",
@@ -841,7 +841,7 @@ FOURTH = (
         ("repeated-work",),
         r"worker|PartitionedStreamingDataset",
         r"shard|split|divid|partition|get_worker_info|own part|before",
-        "unseen",
+        "right",
     ),
     Question(
         "next-shard",
@@ -851,7 +851,7 @@ FOURTH = (
         ("slow-samples", "too-little-prefetch"),
         r"shard|iterbatches|load|prefetch|[Ss]ome|now and then",
         r"prefetch|thread|ahead|smaller|background",
-        "unseen",
+        "slow-samples, without the shard: half right",
     ),
     Question(
         "edge-copies",
@@ -861,7 +861,7 @@ FOURTH = (
         ("main-process",),
         r"deepcopy|evaluate",
         r"\bonce\b|out of the loop|outside|shallow|less often|fewer|\bcop(y|ies)\b",
-        "unseen",
+        "sending: wrong",
         lambda: evaluate,
     ),
     Question(
@@ -872,7 +872,7 @@ FOURTH = (
         ("main-process",),
         r"[Ss]ampler|\bsample\b",
         r"vector|NumPy|tensor|\bloop|\bonce\b|beforehand|in advance",
-        "unseen",
+        "right",
     ),
     Question(
         "validation",
@@ -882,7 +882,7 @@ FOURTH = (
         ("start-up",),
         r"epoch|start|iterator",
         r"persistent_workers",
-        "unseen",
+        "main-process: wrong",
     ),
     Question(
         "spectrograms",
@@ -892,7 +892,7 @@ FOURTH = (
         ("healthy",),
         r"[Hh]ealthy|keep|in time|fast enough|wait",
         r"model|step|device|GPU|train|nothing|compute",
-        "unseen",
+        "right",
     ),
     Question(
         "table",
@@ -902,7 +902,7 @@ FOURTH = (
         ("healthy",),
         r"[Hh]ealthy|keep|in time|fast enough|wait",
         r"model|step|device|GPU|train|nothing|compute",
-        "unseen",
+        "right",
     ),
     Question(
         "intervals",
@@ -912,7 +912,7 @@ FOURTH = (
         _OWN,
         r"BedTool|__getitem__|__iter__",
         r"linecache|\bonce\b|memory|__init__|[Kk]eep|\bcache|index|beforehand",
-        "unseen",
+        "right",
     ),
     Question(
         "mask-loop",
@@ -922,7 +922,7 @@ FOURTH = (
         _OWN,
         r"__getitem__",
         r"vector|NumPy|np\.|unique|\bonce\b|beforehand|[Kk]eep|\bcache",
-        "unseen",
+        "right",
     ),
     Question(
         "rows-of-pandas",
@@ -932,7 +932,7 @@ FOURTH = (
         _OWN,
         r"row_to_arrays|__getitem__|\bpandas|Series|iloc",
         r"NumPy|\bdict|to_dict|arrays?\b|\bonce\b|beforehand|__init__|whole",
-        "unseen",
+        "right",
     ),
 )
 """In the order in which they were found."""

@@ -142,8 +142,9 @@ def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
 
 def _chained(page: LogPages, one: Decoded, chain: LoaderChain) -> tuple[LogPages, Decoded]:
     """The log of a process, with the epochs that its batches have become."""
-    epoch = pl.col("epoch").map_elements(chain.key, pl.Int32)
     frames = {name: getattr(one, name) for name in ("spans", "batches", "samples")}
+    had = {int(key) for frame in frames.values() for key in frame["epoch"].unique()}
+    epoch = pl.col("epoch").replace({key: chain.key(key) for key in sorted(had)})
     renamed = {name: frame.with_columns(epoch) for name, frame in frames.items()}
     loader = chain.main if page.loader in chain.loaders else page.loader
     return replace(page, loader=loader), replace(one, **renamed)

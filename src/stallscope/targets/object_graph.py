@@ -111,7 +111,7 @@ def _buckets(value: Any) -> Iterator[Any]:
     while left:
         outer = left.pop()
         if type(outer) in _BUCKETS:
-            for one in outer.values() if isinstance(outer, dict) else outer:
+            for one in children(outer):
                 if type(one) in _BUCKETS and id(one) not in seen:
                     seen.add(id(one))
                     left.append(one)
