@@ -103,11 +103,14 @@ class TestPredicted:
 class Slow(Dataset):
     """Samples that wait."""
 
+    def __init__(self, each_s: float = 0.004) -> None:
+        self.each_s = each_s
+
     def __len__(self) -> int:
         return 2_000
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        waiting(0.004)
+        waiting(self.each_s)
         return torch.full((8,), float(index))
 
 
@@ -150,8 +153,20 @@ class TestMeasured:
 
 def test_without_the_loader_nothing_can_be_measured():
     """A diagnosis that was loaded has figures only."""
-    with pytest.raises(StallscopeError, match="not at hand"):
+    with pytest.raises(StallscopeError, match="no loader here"):
         a_diagnosis(DECODE).try_fix("decode")
+
+
+def test_a_handful_of_batches_promises_nothing_and_can_be_measured():
+    """As in a notebook on a busy machine, whose budget was over after a few steps."""
+    slow = DataLoader(Slow(each_s=0.1), 4, num_workers=1)
+    diagnosis = ss.diagnose(slow, ss.simulated_step(0.002), budget_s=3)
+    assert "inconclusive" == diagnosis.verdict.code
+    assert diagnosis.fixes.is_empty()
+
+    found = diagnosis.try_fix({"num_workers": 2}, budget_s=2)
+
+    assert found.settings()["setting"].to_list() == ["as it is", "num_workers=2"]
 
 
 def test_nothing_known_is_a_sheet_that_says_so():

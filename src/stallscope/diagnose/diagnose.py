@@ -408,9 +408,10 @@ class Examination:
     def _what_helps(self) -> tuple[pl.DataFrame, FixBench] | None:
         if self._facts is None or self._run is None or isinstance(self._target.loader, Iterator):
             return None
-        if verdict.too_short(self._facts):  # a handful of batches foretells nothing
-            return None
-        return what_helps(self._target, self._facts, self._run, self._findings)
+        found = what_helps(self._target, self._facts, self._run, self._findings)
+        if found and verdict.too_short(self._facts):  # what may be measured, but not foretold
+            return found[0].clear(), found[1]
+        return found
 
     def _caveats(self) -> list[str]:
         """What a reader of the verdict has to know."""

@@ -187,13 +187,14 @@ class Diagnosis(SavedResult):
 
         Raises:
             ArgumentError: `budget_s` is no number that can be used.
-            StallscopeError: there is no such fix, only you can make it, or the loader is not at
-                hand: this was loaded, or is another kind of loader.
+            StallscopeError: there is no such fix, only you can make it, or there is no loader to
+                measure with: this was loaded, is another kind of loader, or no batch was recorded.
         """
         if self.bench is None:
             raise StallscopeError(
-                "the loader is not at hand, or has no settings of torch's: call ss.diagnose with a "
-                "DataLoader in this process, and try_fix of what it returns"
+                "there is no loader here to measure a change with: call ss.diagnose with a "
+                "DataLoader in this process, with budget enough to record a batch (budget_s), and "
+                "try_fix of what it returns"
             )
         found: Tuning = self.bench.try_fix(fix, budget_s)
         return found
