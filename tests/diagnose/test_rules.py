@@ -486,6 +486,22 @@ def test_accounts_have_the_step_in_its_parts(backward, steps, slowed):
     assert 1.0 == pytest.approx(accounts["loop_share"].sum(), abs=1e-6)
 
 
+@pytest.mark.parametrize(("extra_s", "begins"), [(2.0, [0.2]), (0.5, [])])
+def test_accounts_have_the_begin_of_epochs(extra_s, begins):
+    """Where it is a finding; all is a share of an epoch then, and adds up as before."""
+    facts = known(stalled=0.5, starts=Starts(extra_s, epoch_s=8.0, epochs=3, again=True))
+    accounts = accounting(facts)
+
+    begin = accounts.filter(pl.col("part") == "begin of the epochs")
+    assert begins == pytest.approx(begin["loop_share"].to_list())
+    assert 1.0 == pytest.approx(accounts["loop_share"].sum(), abs=1e-6)
+    steady = accounting(replace(facts, starts=Starts()))
+    each = accounts.filter(pl.col("part") != "begin of the epochs")
+    assert (steady["loop_share"] * (1 - sum(begins))).to_list() == pytest.approx(
+        each["loop_share"].to_list()
+    )
+
+
 def test_cores_that_cannot_keep_up_are_behind():
     """Also where each worker would be quick enough with a core for itself."""
     assert known(load=0.5).is_behind

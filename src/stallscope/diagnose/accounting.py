@@ -1,8 +1,8 @@
 """One accounting of the loop's time: what the step takes, and whose work the rest waits for.
 
-The parts add up to the loop's time in its steady state. Stalls are divided as the rules divide them
-(see `exposure`); a finding may take several of these parts together. Own code of the user's stands
-with the function that holds most of it.
+The parts add up to the loop's time in its steady state; where epochs begin slowly, to that of an
+epoch. Stalls are divided as the rules divide them (see `exposure`); a finding may take several of
+these parts together. Own code of the user's stands with the function that holds most of it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from stallscope.diagnose import thresholds
 from stallscope.diagnose.exposure import COLLATE, GETITEM_, MAIN, SENDING
 from stallscope.stages import KINDS, OTHER, STEP
 
@@ -30,15 +31,17 @@ ACCOUNTING: Schema = {
     "place": pl.String,
     "loop_share": pl.Float64,
 }
-"""One row a part of the loop's time, its own parts first, then the stalls', the longest first:
-`stalled` says whether the loop waited for it, `place` is the user's function that holds most of it
-(null where it is not known), `loop_share` (0 to 1) adds up to 1. `kind` is that of its stage;
-`stall` for what no stage is."""
+"""One row a part of the loop's time, its own parts first, then the stalls', the longest first, then
+`BEGIN`: `stalled` says whether the loop waited for it, `place` is the user's function that holds
+most of it (null where it is not known), `loop_share` (0 to 1) adds up to 1. `kind` is that of its
+stage; `stall` for what no stage is."""
 
 _SMALLEST: Final = 0.01
 """Of the loop's time; smaller parts of the stalls are one row, those of the step its rest."""
 _ROUNDING: Final = 1e-6
 _REST: Final = "smaller parts"
+BEGIN: Final = "begin of the epochs"
+"""What comes before an epoch's steady state; there only where it is a finding."""
 _SLOWED: Final = "step, slower beside the workers"
 _RELEASED: Final = "memory of batches, given back"
 _WORDS: Final = {GETITEM_: "the dataset's own code", MAIN: "the loader in the main process"}
@@ -68,7 +71,12 @@ def accounting(facts: Facts | None) -> pl.DataFrame:
         own[OTHER.name, OTHER.kind] -= released
         own[_RELEASED, "send"] = released
     rows = [(name, kind, False, None, part) for (name, kind), part in own.items()]
-    return pl.DataFrame([*rows, *_stalled(facts)], ACCOUNTING, orient="row")
+    steady = pl.DataFrame([*rows, *_stalled(facts)], ACCOUNTING, orient="row")
+    begin = facts.starts.share
+    if begin < thresholds.STARTS:
+        return steady
+    before = pl.DataFrame([(BEGIN, STALL, True, None, begin)], ACCOUNTING, orient="row")
+    return steady.with_columns(pl.col("loop_share") * (1 - begin)).vstack(before)
 
 
 def _own(time: LoopBreakdown) -> dict[tuple[str, str], float]:
