@@ -31,7 +31,7 @@ def main() -> None:
     """Write folders, read them size by size, and print the table; or read one."""
     given = arguments(
         __doc__,
-        ranks=Option([64, 256, 1024], [20, 40], "ranks; several sizes"),
+        ranks=Option([64, 256, 1024], [4, 8], "ranks; several sizes"),
         steps=Option(1000, 40, "of each rank"),
         folder=Option("", "", "for the fresh processes: of the runs; none"),
     )

@@ -139,7 +139,7 @@ def main() -> None:
     """Measure, and print."""
     given = arguments(
         __doc__ or "",
-        budget=Option(30.0, 2.0, "seconds for each planted device"),
+        budget=Option(30.0, 1.0, "seconds for each planted device"),
         rounds=Option(5, 1, "readings of each kind beside fio"),
         folder=Option("", "", "where files are made; a disk, no tmpfs"),
         files=Option(50_000, 200, "tiny files of a data set"),

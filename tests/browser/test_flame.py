@@ -5,7 +5,6 @@ import re
 import urllib.request
 from pathlib import Path
 
-import nbformat
 import pytest
 from browser.page import SCREENSHOTS
 from support.build_flame import HOSTILE, a_flame, named
@@ -96,8 +95,10 @@ def answers_the_hand(viewer):
 
 def put_notebook(address, name, outputs=()):
     """Write a notebook through JupyterLab's own door; what somebody else sends is not trusted."""
+    from nbformat import v4  # takes seconds: for those who run a browser
+
     base, _, token = address.partition("?")
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in CELLS])
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(one) for one in CELLS])
     notebook.cells[1].outputs = list(outputs)
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     request = urllib.request.Request(  # noqa: S310 - the address of our own server
@@ -149,8 +150,10 @@ def test_the_widget_answers_the_hand_and_tells_python(lab, address):
 
 def test_somebody_elses_notebook_shows_the_picture_and_the_table(lab, address):
     """Nothing runs in a notebook that is not trusted: no viewer, no frame; but both can be read."""
+    from nbformat import v4
+
     bundle, _ = a_flame().panel()._repr_mimebundle_()
-    shown = nbformat.v4.new_output("display_data", bundle)
+    shown = v4.new_output("display_data", bundle)
     put_notebook(address, "foreign.ipynb", [shown])
 
     lab.open("foreign.ipynb")
