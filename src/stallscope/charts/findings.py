@@ -57,7 +57,7 @@ def figure(diagnosis: Diagnosis) -> Sheet:
     ax = made.parts[-1]
     ax.set_axis_off()
     ax.set_ylim(height, 0)  # inches
-    begin = diagnosis.accounts.filter(pl.col("part") == BEGIN)["loop_share"].sum()
+    begin = float(diagnosis.accounts.filter(pl.col("part") == BEGIN)["loop_share"].sum())
     down = 0.0
     for found, (title, because) in zip(findings, texts, strict=False):
         of_all = found.severity * (1 if found.code == START_UP.code else 1 - begin)
