@@ -94,7 +94,7 @@ class TestWorkersThatFail:
         [
             ("record", "fork"),
             pytest.param("all", "fork", marks=pytest.mark.slow),
-            pytest.param("record", "spawn", marks=pytest.mark.slow),
+            pytest.param("record", "spawn", marks=pytest.mark.thorough),
         ],
     )
     def test_one_that_is_killed_from_outside(self, verb, method, impatient):
@@ -156,7 +156,7 @@ class TestWorkersThatFail:
             ("given", None),
             ("all", "fork"),
             pytest.param("record", "spawn", marks=pytest.mark.slow),
-            pytest.param("all", "forkserver", marks=pytest.mark.slow),
+            pytest.param("all", "forkserver", marks=pytest.mark.thorough),
         ],
     )
     def test_a_dataset_that_raises(self, verb, method):
