@@ -486,6 +486,18 @@ def test_accounts_have_the_step_in_its_parts(backward, steps, slowed):
     assert 1.0 == pytest.approx(accounts["loop_share"].sum(), abs=1e-6)
 
 
+@pytest.mark.parametrize(("drawn_s", "title"), [(1.5, "drawing its indices"), (0.5, "workers")])
+def test_epochs_that_begin_with_drawing_are_told_from_those_that_start_workers(drawn_s, title):
+    """Workers that live on save nothing where the main process draws."""
+    starts = Starts(2.0, epoch_s=2.0, epochs=3, again=True, drawn_s=drawn_s)
+
+    found = judge(known(starts=starts, setup={"drawn_by": "WeightedRandomSampler"}))
+
+    (told,) = (one for one in found if one.code == "start-up")
+    assert title in told.title
+    assert ("persistent_workers" in told.next_step) == ("WeightedRandomSampler" not in told.title)
+
+
 @pytest.mark.parametrize(("extra_s", "begins"), [(2.0, [0.2]), (0.5, [])])
 def test_accounts_have_the_begin_of_epochs(extra_s, begins):
     """Where it is a finding; all is a share of an epoch then, and adds up as before."""

@@ -471,7 +471,7 @@ SIXTH = (
         _OWN,
         r"GcDataset|gc\.collect|[Gg]arbage",
         r"less often|seldom|rarely|freeze|disable|garbage|gc\.|every (n|few|so|ten|\d+)|out of",
-        "unseen",
+        "main-process: wrong",
     ),
     Question(
         "label-map",
@@ -481,7 +481,7 @@ SIXTH = (
         (*_OWN, "transforms"),
         r"convert_label|SemanticDataset|__getitem__",
         r"look-?up|table|LUT|at once|vector|one pass|\bonce\b|beforehand|in advance|smaller first",
-        "unseen",
+        "right",
     ),
     Question(
         "all-indices",
@@ -491,7 +491,7 @@ SIXTH = (
         _OWN,
         r"_pick_indices|LuxonisLoader|__getitem__",
         r"rand(range|int|om)|draw|\bonce\b|__init__|[Kk]eep|\bcache|beforehand|in advance|NumPy",
-        "unseen",
+        "right",
     ),
     Question(
         "json-poses",
@@ -501,7 +501,7 @@ SIXTH = (
         (*_OWN, "decode"),
         r"JTADataset|__getitem__|[Jj][Ss][Oo][Nn]",
         r"\.npy|np\.save|np\.load|NumPy|binary|\bonce\b|memory|\bcache|[Kk]eep|beforehand|mmap",
-        "unseen",
+        "right",
     ),
     Question(
         "skipped",
@@ -511,7 +511,7 @@ SIXTH = (
         ("start-up", "main-process"),
         r"first batch|[Ss]tart|begin|[Ss]kip|ResumedBatches|resum",
         r"[Ss]kip|[Ss]ampler|\bind(ex|ices)\b|resum|advanc|without loading|leave .* out",
-        "unseen",
+        "healthy: wrong",
     ),
     Question(
         "one-hot",
@@ -521,7 +521,7 @@ SIXTH = (
         ("healthy",),
         r"[Hh]ealthy|keep|in time|fast enough|wait|hardly",
         r"model|step|device|GPU|train|nothing|compute",
-        "unseen",
+        "right",
     ),
     Question(
         "row-state",
@@ -531,7 +531,7 @@ SIXTH = (
         _OWN,
         r"state_dict|deepcopy|CyclingExamples|BufferShuffledExamples",
         r"shallow|deep|less often|seldom|\bcop(y|ies|ied|ying)\b|\bonce\b|out of",
-        "unseen",
+        "right",
     ),
     Question(
         "patch-map",
@@ -541,7 +541,7 @@ SIXTH = (
         ("main-process", "one-transform"),
         r"WeightedSampler|get_random_index|Queue|argsort",
         r"searchsorted|\bsort|\bonce\b|beforehand|in advance|[Kk]eep|\bcache|smaller|fewer|less",
-        "unseen",
+        "right",
     ),
     Question(
         "unreplaced",
@@ -551,7 +551,7 @@ SIXTH = (
         ("start-up", "main-process"),
         r"[Ss]ampler|multinomial|epoch",
         r"replacement|[Ss]ampler|num_samples|longer epoch|fewer epoch|draw|beforehand|in advance",
-        "unseen",
+        "inconclusive: wrong",
     ),
     Question(
         "factory",
@@ -561,7 +561,7 @@ SIXTH = (
         _OWN,
         r"build_feature_factory|FeatureFactory|WeaveAtomFeaturizer|__call__|__getitem__",
         r"\bonce\b|__init__|[Kk]eep|\bcache|beforehand|in advance",
-        "unseen",
+        "right",
     ),
 )
 """Of all kinds, in no order."""

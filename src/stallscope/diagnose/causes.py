@@ -212,6 +212,12 @@ START_OF_STREAM: Final = START_UP._replace(
     "persistent_workers=True; 01_is_it_the_loader",
 )
 """The same where that is not the workers' start, but their first batches."""
+SLOW_DRAWS: Final = START_UP._replace(
+    title="Each epoch begins with drawing its indices, in the main process: {what}",
+    advice="draw what is the same for all epochs once, and the rest with arrays; a "
+    "WeightedRandomSampler is far quicker with replacement=True; or make epochs longer (a larger "
+    "num_samples), so that it happens less often; 01_is_it_the_loader",
+)
 NEW_ITERATORS: Final = START_UP._replace(
     title="The loader is started anew, with its workers, for every batch or two: {what}",
     advice="make one iterator and keep it: `for batch in loader`, or it = iter(loader) before the "

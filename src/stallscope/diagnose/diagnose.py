@@ -441,6 +441,7 @@ def setup_of(target: Target) -> Setup:
         simulated=target.simulated_step_s is not None,
         on_gpu=device_of(target).counts_kernels,
         sampler=next(filter(None, (_wrapper(target), *map(_sampler, target.loaders))), ""),
+        drawn_by=next((type(one.sampler).__name__ for one in serving), ""),
     )
 
 

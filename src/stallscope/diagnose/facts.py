@@ -101,6 +101,8 @@ class Setup:
     sampler: str = ""
     """Where the user's own sampler draws, or a wrapper makes batches of the loader's, as
     `class.method (file:line)`; empty for torch's."""
+    drawn_by: str = ""
+    """Class of the sampler that draws indices, torch's or the user's; empty: not known."""
     storage: Storage | None = None
     """What the storage under the loader's files gives; None where that was not measured."""
 
@@ -245,6 +247,9 @@ class Starts:
     """Whether it happens at every epoch: workers that do not live on."""
     first_s: float = 0.0
     """What the first sample of a worker takes, seconds; median of the epochs."""
+    drawn_s: float = 0.0
+    """What of `extra_s` goes by in `iter(loader)` while all workers are there and have nothing to
+    do: indices are drawn for them, or the sampler is made ready; median of the epochs, seconds."""
 
     @property
     def share(self) -> float:
@@ -286,17 +291,33 @@ def starts(run: Run, setup: Setup) -> Starts:
     ends = run.side_spans.filter(pl.col("stage").cast(pl.String) == END_OF_EPOCH.name)
     end_s = ends.select(((pl.col("end_ns") - pl.col("start_ns")) / 1e9).median()).item() or 0.0
     seen = each.filter(pl.col("epoch") > pl.col("epoch").min()) if each.height > 1 else each
-    first = run.startup.group_by("epoch").agg(first_s=pl.col("first_sample_s").max())
+    first = run.startup.group_by("epoch").agg(
+        first_s=pl.col("first_sample_s").max(), ready_s=pl.col("ready_s").max()
+    )
+    drawn_s = _drawn_s(steps, first, persistent=setup.persistent)
+    extra_s = float(seen["extra_s"].median() or 0.0) + float(end_s)  # type: ignore[arg-type]  # a float column
+    if setup.persistent:  # they wait for no start: the loop waits while indices are drawn
+        extra_s = drawn_s
     # What goes around a loader may be longer than an epoch of it
     length = _epoch_length(steps) or setup.epoch_batches
     return Starts(
-        extra_s=float(seen["extra_s"].median() or 0.0) + float(end_s),  # type: ignore[arg-type]  # a float column
+        extra_s=extra_s,
         first_s=float(first["first_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
         epoch_s=None if length is None else length * mean_s,
         epochs=seen.height,
         batches=length,
-        again=bool(setup.num_workers) and not setup.persistent and not _goes_on(steps, length),
+        again=bool(setup.num_workers) and not _goes_on(steps, length),
+        drawn_s=drawn_s,
     )
+
+
+def _drawn_s(steps: pl.DataFrame, first: pl.DataFrame, *, persistent: bool) -> float:
+    """See `Starts`; the first epoch of all counts only where there is no other."""
+    ready_s = pl.col("ready_s").fill_null(0.0) if persistent else pl.col("ready_s")
+    begun = steps.filter(pl.col("place") == 0).join(first, "epoch", how="left")
+    later = begun.filter(pl.col("epoch") > pl.col("epoch").min()) if begun.height > 1 else begun
+    drawn = later.select((pl.col("restart_s") - ready_s).clip(0))
+    return float(drawn.to_series().median() or 0.0)  # type: ignore[arg-type]  # a float column
 
 
 def _epoch_length(steps: pl.DataFrame) -> int | None:

@@ -134,7 +134,7 @@ def _repeats(facts: Facts) -> str:
 def _kept(facts: Facts) -> str:
     """That the dataset's cache is lost with its workers, in words; '' where it is not."""
     cache = facts.setup.cache
-    if not cache or not facts.starts.again:
+    if not cache or not facts.starts.again or facts.setup.persistent:
         return ""
     lost = "what {} keeps is lost when the workers end with the epoch"
     return f"persistent_workers=True: {lost.format(cache)}; or fill it beforehand; "
@@ -1078,6 +1078,8 @@ def start_up(facts: Facts) -> Finding | None:
     seen = clear(starts.share, thresholds.STARTS, 0.3)
     fills = facts.setup.streams and starts.first_s >= thresholds.DOMINATES * starts.extra_s
     cause, where = causes.START_OF_STREAM if fills else causes.START_UP, ""
+    if not fills and starts.drawn_s >= thresholds.DOMINATES * starts.extra_s:
+        cause, where = causes.SLOW_DRAWS, facts.setup.drawn_by and f", by {facts.setup.drawn_by}"
     if starts.batches is not None and starts.batches <= thresholds.HARDLY_AN_EPOCH:
         cause = causes.NEW_ITERATORS
         where = facts.setup.sampler and f", in {facts.setup.sampler}"
