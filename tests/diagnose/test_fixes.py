@@ -81,6 +81,12 @@ class TestPredicted:
 
         assert (code, True) == (row["code"], row["measurable"])
 
+    def test_workers_that_live_on_already_are_not_asked_to(self):
+        """An epoch that begins slowly with them has another reason."""
+        rows = fixes_of(causes.START_UP.code, now=replace(NOW, persistent_workers=True))
+
+        assert all("start-up" != row["code"] for row in rows.values())
+
     def test_samples_in_memory_bound_all_others(self):
         """No change to the dataset gives more."""
         rows = fixes_of(causes.DECODE.code, causes.TRANSFORMS.code)

@@ -289,10 +289,20 @@ class TestRepeats:
 
 
 class TestStarts:
-    @pytest.mark.parametrize(("streams", "helps"), [(True, "buffer"), (False, "persistent")])
-    def test_a_stream_that_begins_slowly_begins_so_in_workers_that_live_on(self, streams, helps):
+    @pytest.mark.parametrize(
+        ("streams", "slow", "helps"),
+        [
+            (True, "first_s", "buffer"),
+            (True, "drawn_s", "buffer"),
+            (False, "first_s", "persistent"),
+            (False, "drawn_s", "draw"),
+        ],
+    )
+    def test_a_stream_that_begins_slowly_begins_so_in_workers_that_live_on(
+        self, streams, slow, helps
+    ):
         """A shuffle buffer is filled anew at each epoch, whoever fills it."""
-        starts = Starts(1.0, 2.0, 3, again=True, first_s=0.9)
+        starts = Starts(1.0, 2.0, 3, again=True, **{slow: 0.9})
 
         found = judge(known(stalled=0.05, starts=starts, setup={"streams": streams}))[0]
 
@@ -508,6 +518,13 @@ def test_accounts_have_the_begin_of_epochs(extra_s, begins):
     assert begins == pytest.approx(begin["loop_share"].to_list())
     assert 1.0 == pytest.approx(accounts["loop_share"].sum(), abs=1e-6)
     steady = accounting(replace(facts, starts=Starts()))
+    costs = [
+        {one.code: one.severity for one in judge(one)}
+        for one in (facts, replace(facts, starts=Starts()))
+    ]
+    assert {code: cost * (1 - sum(begins)) for code, cost in costs[1].items()} == pytest.approx(
+        {code: cost for code, cost in costs[0].items() if code != "start-up"}
+    )
     each = accounts.filter(pl.col("part") != "begin of the epochs")
     assert (steady["loop_share"] * (1 - sum(begins))).to_list() == pytest.approx(
         each["loop_share"].to_list()

@@ -174,7 +174,7 @@ class TestLayouts:
         table = found.table()
         kinds = {kind.name for kind in KINDS if not missing(kind) and not kind.import_s}
         assert kinds <= set(table.filter(~table["resized"])["kind"])
-        assert {"files", "tar shards"} <= set(table.filter(table["rounds"] > 0)["kind"])
+        assert "files" in set(table.filter(table["rounds"] > 0)["kind"])
         assert {"files", "tar shards"} >= set(table.filter(table["resized"])["kind"])
         assert (40, 32) == (found.circumstances.samples, found.circumstances.image_pixels)
         assert 0 < found.circumstances.pixel_difference < 1

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+import polars as pl
 import pytest
 from support.build_diagnosis import COPY, DECODE, HEALTHY, LOCK, UNKNOWN, a_diagnosis
 from support.chart_texts import check_texts
 
 import stallscope as ss
+from stallscope.diagnose.accounting import ACCOUNTING, BEGIN
 from stallscope.diagnose.causes import CAUSES
 from stallscope.diagnose.result import Finding
 from stallscope.diagnose.text import HOW_SURE, NOT_TESTED, SHARES, all_words
@@ -107,9 +110,10 @@ def test_what_is_said_of_a_simulated_step_is_said_with_it(verdict):
 
 def test_a_share_is_said_to_be_of_what_it_is():
     """Of the loop, of an epoch, of the making of batches, or of how long the loop stalls."""
-    cause = Finding("start-up", "Starting", 0.2)
+    begins = pl.DataFrame([(BEGIN, "stall", True, None, 0.2)], ACCOUNTING, orient="row")
 
-    assert "an epoch's time" in str(a_diagnosis(cause))
+    assert "an epoch's time" in str(replace(a_diagnosis(DECODE), accounts=begins))
+    assert "the loop's time" in str(a_diagnosis(DECODE))
     assert "in which batches are made" in str(a_diagnosis(DECODE, has_step=False))
     assert "the loop stalls 30% of the time" in str(a_diagnosis(UNKNOWN))
     assert "unexplained" not in str(a_diagnosis(Finding("inconclusive", "Too few", 0.001)))

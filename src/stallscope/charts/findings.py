@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -10,8 +9,8 @@ from matplotlib.patches import Rectangle
 
 from stallscope.charts.bars import FitRow, Strip, StripPiece, fit_figure
 from stallscope.charts.sheet import FAINT, ROOM, RULE, TEXT_SIZE, Sheet, styled, wrapped
-from stallscope.diagnose.accounting import BEGIN, STALL
-from stallscope.diagnose.causes import INCONCLUSIVE, START_UP
+from stallscope.diagnose.accounting import STALL
+from stallscope.diagnose.causes import INCONCLUSIVE
 from stallscope.diagnose.text import (
     NOT_TESTED,
     all_words,
@@ -57,11 +56,9 @@ def figure(diagnosis: Diagnosis) -> Sheet:
     ax = made.parts[-1]
     ax.set_axis_off()
     ax.set_ylim(height, 0)  # inches
-    begin = float(diagnosis.accounts.filter(pl.col("part") == BEGIN)["loop_share"].sum())
     down = 0.0
     for found, (title, because) in zip(findings, texts, strict=False):
-        of_all = found.severity * (1 if found.code == START_UP.code else 1 - begin)
-        _draw(ax, down, replace(found, severity=of_all), title, because)
+        _draw(ax, down, found, title, because)
         down += _height(title, because)
     return made
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from stallscope.diagnose import thresholds
 from stallscope.diagnose.exposure import COLLATE, GETITEM_, MAIN, SENDING
 from stallscope.stages import KINDS, OTHER, STEP
 
@@ -72,8 +71,8 @@ def accounting(facts: Facts | None) -> pl.DataFrame:
         own[_RELEASED, "send"] = released
     rows = [(name, kind, False, None, part) for (name, kind), part in own.items()]
     steady = pl.DataFrame([*rows, *_stalled(facts)], ACCOUNTING, orient="row")
-    begin = facts.starts.share
-    if begin < thresholds.STARTS:
+    begin = facts.starts.slow_share
+    if not begin:
         return steady
     before = pl.DataFrame([(BEGIN, STALL, True, None, begin)], ACCOUNTING, orient="row")
     return steady.with_columns(pl.col("loop_share") * (1 - begin)).vstack(before)

@@ -244,7 +244,7 @@ class Starts:
     batches: int | None = None
     """Of an epoch; None where that is not known."""
     again: bool = False
-    """Whether it happens at every epoch: workers that do not live on."""
+    """Whether it happens at every epoch: no iteration goes on and on."""
     first_s: float = 0.0
     """What the first sample of a worker takes, seconds; median of the epochs."""
     drawn_s: float = 0.0
@@ -257,6 +257,16 @@ class Starts:
         if not self.again or self.epoch_s is None or self.extra_s <= 0:
             return 0.0
         return self.extra_s / (self.extra_s + self.epoch_s)
+
+    @property
+    def is_drawing(self) -> bool:
+        """Whether most of it is drawing indices (or, of a stream, making iterators)."""
+        return self.drawn_s > 0 and self.drawn_s >= thresholds.DOMINATES * self.extra_s
+
+    @property
+    def slow_share(self) -> float:
+        """The same where it is enough to be a finding; 0 where it is not."""
+        return self.share if self.share >= thresholds.STARTS else 0.0
 
 
 def starts(run: Run, setup: Setup) -> Starts:
@@ -282,26 +292,31 @@ def starts(run: Run, setup: Setup) -> Starts:
         usual_s = (run.deliveries["made_ns"] - run.deliveries["taken_ns"]).mean() or 0.0
         usual_s /= 1e9  # type: ignore[operator]  # a float
         mean_s = usual_s + steps.select((pl.col("period_s") - pl.col("waited_s")).mean()).item()
+    first = run.startup.group_by("epoch").agg(
+        first_s=pl.col("first_sample_s").max(), ready_s=pl.col("ready_s").max()
+    )
+    ready_s = pl.col("ready_s").fill_null(0.0) if setup.persistent else pl.col("ready_s")
     # A round of the workers at once: that they all finish together is no extra cost
     each = (
         steps.filter(begin)
         .group_by("epoch", maintain_order=True)
-        .agg(extra_s=(pl.col("waited_s").sum() - usual_s * pl.len()).clip(0))
+        .agg(
+            extra_s=(pl.col("waited_s").sum() - usual_s * pl.len()).clip(0),
+            iter_s=pl.col("restart_s").first(),
+        )
+        .join(first, "epoch", how="left", maintain_order="left")
+        .with_columns(drawn_s=(pl.col("iter_s") - ready_s).clip(0))
     )
     ends = run.side_spans.filter(pl.col("stage").cast(pl.String) == END_OF_EPOCH.name)
     end_s = ends.select(((pl.col("end_ns") - pl.col("start_ns")) / 1e9).median()).item() or 0.0
     seen = each.filter(pl.col("epoch") > pl.col("epoch").min()) if each.height > 1 else each
-    first = run.startup.group_by("epoch").agg(
-        first_s=pl.col("first_sample_s").max(), ready_s=pl.col("ready_s").max()
-    )
-    drawn_s = _drawn_s(steps, first, persistent=setup.persistent)
-    extra_s = float(seen["extra_s"].median() or 0.0) + float(end_s)  # type: ignore[arg-type]  # a float column
-    if setup.persistent:  # they wait for no start: the loop waits while indices are drawn
-        extra_s = drawn_s
+    medians = seen.select(pl.col("extra_s", "drawn_s").median()).row(0)
+    extra_s, drawn_s = (float(median or 0.0) for median in medians)
     # What goes around a loader may be longer than an epoch of it
     length = _epoch_length(steps) or setup.epoch_batches
     return Starts(
-        extra_s=extra_s,
+        # They wait for no start where they live on: the loop waits while indices are drawn
+        extra_s=drawn_s if setup.persistent else extra_s + float(end_s),
         first_s=float(first["first_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
         epoch_s=None if length is None else length * mean_s,
         epochs=seen.height,
@@ -309,15 +324,6 @@ def starts(run: Run, setup: Setup) -> Starts:
         again=bool(setup.num_workers) and not _goes_on(steps, length),
         drawn_s=drawn_s,
     )
-
-
-def _drawn_s(steps: pl.DataFrame, first: pl.DataFrame, *, persistent: bool) -> float:
-    """See `Starts`; the first epoch of all counts only where there is no other."""
-    ready_s = pl.col("ready_s").fill_null(0.0) if persistent else pl.col("ready_s")
-    begun = steps.filter(pl.col("place") == 0).join(first, "epoch", how="left")
-    later = begun.filter(pl.col("epoch") > pl.col("epoch").min()) if begun.height > 1 else begun
-    drawn = later.select((pl.col("restart_s") - ready_s).clip(0))
-    return float(drawn.to_series().median() or 0.0)  # type: ignore[arg-type]  # a float column
 
 
 def _epoch_length(steps: pl.DataFrame) -> int | None:

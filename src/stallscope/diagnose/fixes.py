@@ -249,6 +249,7 @@ def _settings(now: Setting, facts: Facts, code: str) -> Iterator[Setting]:
         if HAS_IN_ORDER:
             yield replace(now, in_order=False)
     elif code == causes.START_UP.code and now.num_workers:
-        yield replace(now, persistent_workers=True)
+        if not now.persistent_workers and not facts.starts.is_drawing:
+            yield replace(now, persistent_workers=True)
     elif code == causes.OVERSUBSCRIPTION.code and now.num_workers:
         yield replace(now, threads=1)

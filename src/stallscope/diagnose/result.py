@@ -69,8 +69,8 @@ class Finding:
     title: str
     """A sentence with numbers."""
     severity: float = 0.0
-    """Share (0 to 1) of the loop's time, over its steady state, that it costs; 0 for `healthy`.
-    For `start-up`: of the time of an epoch. For `inconclusive`: what is left without a cause.
+    """Share (0 to 1) of the loop's time, over its steady state, that it costs; where epochs begin
+    slowly, of an epoch's. 0 for `healthy`; for `inconclusive` what is left without a cause.
     Without a step: share of the time in which batches are made."""
     evidence: Mapping[str, float] = field(default_factory=dict)
     """The numbers behind it; each name ends in its unit, as columns of tables do."""

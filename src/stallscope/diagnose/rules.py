@@ -1073,13 +1073,16 @@ def too_little_prefetch(facts: Facts) -> Finding | None:
 def start_up(facts: Facts) -> Finding | None:
     """Every epoch begins with starting workers, and that takes a good part of it."""
     starts = facts.starts
-    if starts.share < thresholds.STARTS:
+    if not starts.slow_share:
         return None
     seen = clear(starts.share, thresholds.STARTS, 0.3)
-    fills = facts.setup.streams and starts.first_s >= thresholds.DOMINATES * starts.extra_s
-    cause, where = causes.START_OF_STREAM if fills else causes.START_UP, ""
-    if not fills and starts.drawn_s >= thresholds.DOMINATES * starts.extra_s:
-        cause, where = causes.SLOW_DRAWS, facts.setup.drawn_by and f", by {facts.setup.drawn_by}"
+    cause, where = causes.START_UP, ""
+    drawn_by = facts.setup.sampler or facts.setup.drawn_by
+    fills = starts.is_drawing or starts.first_s >= thresholds.DOMINATES * starts.extra_s
+    if facts.setup.streams and fills:  # workers that live on make new iterators first
+        cause = causes.START_OF_STREAM
+    elif starts.is_drawing:
+        cause, where = causes.SLOW_DRAWS, drawn_by and f", by {drawn_by}"
     if starts.batches is not None and starts.batches <= thresholds.HARDLY_AN_EPOCH:
         cause = causes.NEW_ITERATORS
         where = facts.setup.sampler and f", in {facts.setup.sampler}"

@@ -115,8 +115,16 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
     if verdict.cause == causes.HEALTHY:
         beside = (causes.START_UP, causes.MAIN_PROCESS, causes.COPY)
         rest = [one for one in rest if one.cause in beside]
+    verdict, *rest = (_of_an_epoch(one, facts) for one in (verdict, *rest))
     cores_last = sorted(rest, key=lambda one: (one.cause == causes.CPU_SATURATED, _by_cost(one)))
     return verdict, *cores_last
+
+
+def _of_an_epoch(one: Finding, facts: Facts) -> Finding:
+    """With its share of an epoch, where that begins slowly; of the steady state otherwise."""
+    if one.cause in (causes.START_UP, causes.INCONCLUSIVE):
+        return one
+    return replace(one, severity=one.severity * (1 - facts.starts.slow_share))
 
 
 def _by_cost(one: Finding) -> tuple[float, float, int]:
