@@ -531,6 +531,22 @@ def test_accounts_have_the_begin_of_epochs(extra_s, begins):
     )
 
 
+def test_begins_within_the_steady_state_count_once():
+    """Workers that live on begin the later epochs there; what is left is of an epoch, too."""
+    works = {("decode", "decode"): 0.2, ("Blur", "transform"): 0.2}
+    starts = Starts(2.0, epoch_s=8.0, epochs=3, again=True)
+    facts = known(stalled=0.5, work={("start workers", "start"): 0.6, **works}, starts=starts)
+
+    parts = dict(accounting(facts).select("part", "loop_share").iter_rows())
+    costs = {one.code: one.severity for one in judge(facts)}
+
+    # Of what was seen 30% are begins, 10% each stage and 50% the step: 80% of an epoch is steady
+    steady = {"step": 50, "decode": 10, "Blur": 10}
+    whole = {name: 0.8 * part / 70 for name, part in steady.items()}
+    assert parts == pytest.approx(whole | {"begin of the epochs": 0.2})
+    assert whole["decode"] == pytest.approx(costs["decode"])
+
+
 def test_cores_that_cannot_keep_up_are_behind():
     """Also where each worker would be quick enough with a core for itself."""
     assert known(load=0.5).is_behind

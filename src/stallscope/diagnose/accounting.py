@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from stallscope.diagnose.exposure import COLLATE, GETITEM_, MAIN, SENDING
+from stallscope.diagnose.exposure import COLLATE, GETITEM_, MAIN, SENDING, START
 from stallscope.stages import KINDS, OTHER, STEP
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def accounting(facts: Facts | None) -> pl.DataFrame:
     if not begin:
         return steady
     before = pl.DataFrame([(BEGIN, STALL, True, None, begin)], ACCOUNTING, orient="row")
-    return steady.with_columns(pl.col("loop_share") * (1 - begin)).vstack(before)
+    return steady.with_columns(pl.col("loop_share") * facts.epoch_factor).vstack(before)
 
 
 def _own(time: LoopBreakdown) -> dict[tuple[str, str], float]:
@@ -97,11 +97,14 @@ def _own(time: LoopBreakdown) -> dict[tuple[str, str], float]:
 def _stalled(facts: Facts) -> list[tuple[str, str, bool, str | None, float]]:
     """The parts of the stalls."""
     shares: dict[tuple[str, str, str | None], float] = {}
+    began = facts.begin_share
     for part in facts.exposure.parts:
+        if began and part.group == START:
+            continue  # see `BEGIN`
         share = part.share * facts.stall_share
         key = _key(facts, part) if share >= _SMALLEST else (_REST, STALL, None)
         shares[key] = shares.get(key, 0.0) + share
-    rest = facts.stall_share - sum(shares.values())
+    rest = facts.stall_share - began - sum(shares.values())
     if rest > _SMALLEST:  # nothing is known of a stall's parts
         shares["stalls", STALL, None] = rest
     longest = sorted(shares, key=lambda key: (key[0] == _REST, -shares[key]))

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from stallscope.diagnose import thresholds
-from stallscope.diagnose.exposure import GETITEM_, Exposure, computed_s, exposure, waiting_s
+from stallscope.diagnose.exposure import GETITEM_, START, Exposure, computed_s, exposure, waiting_s
 from stallscope.diagnose.machine_use import MachineUse, queued_shares, use
 from stallscope.diagnose.own_code import OwnCode, lock_share, loop_code, own_code
 from stallscope.diagnose.thresholds import SLOWED
@@ -517,6 +517,19 @@ class Facts:
     def stall_share(self) -> float:
         """Share (0 to 1) of its time in which the loop stalls."""
         return self.time.stall_share if self.time else 0.0
+
+    @property
+    def begin_share(self) -> float:
+        """Share (0 to 1) of the steady state's time in which epochs begin, where it is a finding.
+
+        Workers that live on begin the later ones there.
+        """
+        return self.stall_share * self.exposure.of(START) if self.starts.slow_share else 0.0
+
+    @property
+    def epoch_factor(self) -> float:
+        """What makes a share of the steady state's time one of an epoch's: 1 without begins."""
+        return (1 - self.starts.slow_share) / (1 - self.begin_share or 1.0)
 
     @property
     def steps(self) -> int:

@@ -161,12 +161,14 @@ def finding(  # noqa: PLR0913 - the fields of a finding
         clearly: how clearly (0 to 1) its rule is met.
         evidence: numbers with their names, beside the share of stalls and the ladder's headroom;
             those that are not known are left out.
-        severity: share (0 to 1) of the loop's time that it costs; None: all of the stalls.
+        severity: share (0 to 1) of the loop's time that it costs; None: all of the stalls but the
+            begins of epochs.
         where: for the next step: a setting, what helps.
         stage: whose function of the user's the next step names, where one is known.
         line: a function that it names instead.
     """
     own, gain = facts.own_code(stage), facts.gain
+    stalls = facts.stall_share - facts.begin_share
     kept = _kept(facts) + _repeats(facts) if cause.code in _OF_SAMPLES else ""
     whole = {
         "stall_share": facts.stall_share if facts.time else None,
@@ -178,7 +180,7 @@ def finding(  # noqa: PLR0913 - the fields of a finding
     return Finding(
         code=cause.code,
         title=cause.title.format(what=what),
-        severity=min(max(facts.stall_share if severity is None else severity, 0.0), 1.0),
+        severity=min(max(stalls if severity is None else severity, 0.0), 1.0),
         evidence={name: float(value) for name, value in whole.items() if value is not None},
         confidence=min(clearly, trust(facts)),
         next_step=kept + cause.next_step(where or stage, line or (own.place if own else "")),

@@ -124,7 +124,7 @@ def _of_an_epoch(one: Finding, facts: Facts) -> Finding:
     """With its share of an epoch, where that begins slowly; of the steady state otherwise."""
     if one.cause in (causes.START_UP, causes.INCONCLUSIVE):
         return one
-    return replace(one, severity=one.severity * (1 - facts.starts.slow_share))
+    return replace(one, severity=one.severity * facts.epoch_factor)
 
 
 def _by_cost(one: Finding) -> tuple[float, float, int]:
@@ -227,8 +227,9 @@ def _first(facts: Facts, found: Found) -> Finding:
     own = found.get(causes.MAIN_PROCESS)
     if own is not None and (facts.setup.num_workers or own.severity > facts.stall_share):
         beside.append(own)
-    if facts.has_needless_workers:  # without them none is started
-        others = (one for one in beside if one.cause != causes.START_UP)
+    if facts.has_needless_workers:  # without them none is started, though indices are drawn
+        drawn = facts.starts.is_drawing
+        others = (one for one in beside if drawn or one.cause != causes.START_UP)
         return max((found[causes.SENDING], *others), key=lambda one: one.severity)
     costly = max(beside, key=lambda one: one.severity, default=None)
     if costly is not None and costly.severity >= facts.stall_share:
