@@ -11,7 +11,7 @@ from support.build_facts import COPIES, IDLE, WAITS_IN_FETCH, known
 from support.build_storage import a_storage
 
 from stallscope.diagnose.accounting import accounting
-from stallscope.diagnose.exposure import CROWDED
+from stallscope.diagnose.exposure import CROWDED, group_of
 from stallscope.diagnose.facts import Gain, Spikes, Starts, ThreadTimes
 from stallscope.diagnose.rules import (
     computes_in_python,
@@ -23,6 +23,8 @@ from stallscope.diagnose.rules import (
 )
 from stallscope.diagnose.verdict import judge
 from stallscope.loops.cached_values import BatchBytes
+from stallscope.stages import GARBAGE
+from stallscope.stalls.lifecycle import KIND_OF, MAIN_GARBAGE
 
 CALM = {"stalled": 0.01, "load": 0.4}
 HERE = {"setup": {"num_workers": 0}}
@@ -286,6 +288,19 @@ class TestRepeats:
             in judge(known(work=work, calls={"decode": 16.0}))[0].next_step
         )
         assert "times" not in judge(known(work=work, calls={"decode": 2.0}))[0].next_step
+
+
+def test_what_workers_collect_is_told_from_what_the_main_process_collects():
+    """Both are garbage; only the workers' is something that is done to samples."""
+    of_worker = group_of(GARBAGE.name, GARBAGE.kind)
+    work = {(GARBAGE.name, of_worker): 0.8, ("decode", "decode"): 0.2}
+
+    verdict = judge(known(work=work))[0]
+
+    assert "one-transform" == verdict.code
+    assert "garbage collector" in verdict.title
+    assert "gc.freeze()" in verdict.next_step
+    assert "main" == group_of(MAIN_GARBAGE, KIND_OF[MAIN_GARBAGE])
 
 
 class TestStarts:

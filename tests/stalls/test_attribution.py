@@ -21,7 +21,7 @@ from stallscope.stalls.attribution import (
     stall_parts,
     table,
 )
-from stallscope.stalls.lifecycle import lifecycle_of
+from stallscope.stalls.lifecycle import MAIN_GARBAGE, lifecycle_of
 
 MAIN, WORKER = 1, 100
 """Process ids."""
@@ -280,7 +280,7 @@ class TestGarbageCollection:
         """A collection that ran when the batch could have been received held the loop up."""
         found = one(70, 100, (), [beside("garbage collection", 78, 90)], **USUAL)
 
-        assert {"send": 5, "unpickle": 3, "garbage collection": 12, "main process": 10} == found
+        assert {"send": 5, "unpickle": 3, MAIN_GARBAGE: 12, "main process": 10} == found
 
     def test_does_not_matter_while_the_worker_works(self):
         """The main process had nothing to do at that time."""

@@ -94,6 +94,11 @@ OWN_CODE: Final = ONE_TRANSFORM._replace(
 """The same for what `__getitem__` does itself."""
 OWN_TRANSFORM: Final = ONE_TRANSFORM._replace(advice=OWN_CODE.advice)
 """The same where stacks show what a transform of the user's calls."""
+GARBAGE: Final = ONE_TRANSFORM._replace(
+    title="Python's garbage collector is what the loop waits for: {what}",
+    advice=OWN_CODE.advice,
+)
+"""The same where a worker looks for garbage, of itself or because it is told to."""
 TRANSFORMS: Final = Cause(
     "transforms",
     "The transforms together take too long: {what}",

@@ -45,7 +45,7 @@ _GROUP_OF_PART: Final = {
     lifecycle.UNPICKLE: SENDING,
     lifecycle.PIN: PIN,
     lifecycle.MAIN: MAIN,
-    lifecycle.GARBAGE: MAIN,
+    lifecycle.MAIN_GARBAGE: MAIN,
     lifecycle.START: START,
     lifecycle.NOT_RECORDED: UNATTRIBUTED,
     lifecycle.UNATTRIBUTED: UNATTRIBUTED,

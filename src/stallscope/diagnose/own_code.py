@@ -72,7 +72,16 @@ READS: Final = Call(
     waits=True,
 )
 """Also whatever else holds the stage that reads."""
+COLLECTS: Final = Call(
+    "garbage",
+    "Python's garbage collector is called",
+    "it looks through all objects of a worker: let it do so less often (gc.collect() every so many "
+    "batches and not for each, gc.set_threshold), leave out those that stay (gc.freeze() in "
+    "worker_init_fn), and keep fewer (arrays in place of lists of objects)",
+    source=r"\bgc\.collect\(",
+)
 CALLS: Final = (
+    COLLECTS,
     Call(
         "lock",
         "waiting for a lock",

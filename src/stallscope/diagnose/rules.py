@@ -29,7 +29,7 @@ from stallscope.diagnose.exposure import (
     WORK,
     StagePart,
 )
-from stallscope.diagnose.own_code import OTHER, READS
+from stallscope.diagnose.own_code import COLLECTS, OTHER, READS
 from stallscope.diagnose.result import Finding
 from stallscope.stalls.thresholds import HARDLY, OTHERS, SATURATED, SLOW_WORKER
 from stallscope.units import count, duration, seconds, share, size
@@ -434,8 +434,12 @@ def _of_transforms(facts: Facts) -> Finding:
         own = facts.own_code(most.stage)
         called = own.call if own and own.call is not OTHER else None
         does = f": {own.does}" if own and own.does != OTHER.does else ""
+        cause = causes.OWN_TRANSFORM if called else causes.ONE_TRANSFORM
+        if most.stage == stages.GARBAGE.name:
+            cause, called, own = causes.GARBAGE, COLLECTS, facts.own_code(stages.GETITEM.name)
+            does = f", called by {own.place}" if own and own.call is COLLECTS else ""
         return finding(
-            causes.OWN_TRANSFORM if called else causes.ONE_TRANSFORM,
+            cause,
             facts,
             f"{most.stage} holds {share(most.share)} of the stalls, {facts.each(most.stage)}{does}",
             severity=facts.stall_share * most.share,

@@ -19,7 +19,6 @@ import polars as pl
 
 from stallscope.stages import KINDS, WORK_KINDS
 from stallscope.stalls.lifecycle import (
-    GARBAGE,
     KIND_OF,
     MAIN,
     NOT_RECORDED,
@@ -167,8 +166,7 @@ def spread(parts: pl.DataFrame) -> pl.DataFrame:
     the proportion of all stages' exposed time. Where no stage was seen, nothing is divided. How
     much it is says `not_recorded_share`.
     """
-    # A worker may collect garbage while it makes a batch: that is work like any other
-    own = pl.any_horizontal(_is_own(part) for part in KIND_OF if part != GARBAGE)
+    own = pl.any_horizontal(map(_is_own, KIND_OF))
     work = parts.filter(pl.col("kind").is_in(WORK_KINDS) & ~own)
     mix = work.group_by(_PART, maintain_order=True).agg(pl.col("exposed_s").sum())
     if mix.is_empty():

@@ -332,7 +332,7 @@ def _garbage(loop: StepSeries, evidence: Evidence) -> list[PatternCause]:
     exposed = evidence.parts.filter(pl.col("part") == GARBAGE.name)
     totals = exposed.group_by("step").agg(pl.col("exposed_s").sum())
     rows = loop.keys.join(totals, on="step", how="left", maintain_order="left")
-    there_s = np.maximum(rows["exposed_s"].fill_null(0.0).to_numpy() - here_s, 0.0)
+    there_s = rows["exposed_s"].fill_null(0.0).to_numpy()
     there = (loop.stall_s > 0) & (there_s >= CAUSE_SHARE * loop.stall_s)
     known = np.isfinite(loop.made_s)
     return [

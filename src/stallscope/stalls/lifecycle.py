@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from stallscope.stages import KINDS
+from stallscope.stages import GARBAGE, KINDS
 
 if TYPE_CHECKING:
     from stallscope.store import Schema
@@ -46,14 +46,15 @@ PIN: Final = "pin"
 """It was being copied to pinned memory."""
 MAIN: Final = "main process"
 """The loader's own work in the training loop's process: sampler, bookkeeping."""
-GARBAGE: Final = "garbage collection"
-"""The main process collected garbage when it should have received or handed out the batch."""
+MAIN_GARBAGE: Final = "garbage in the main process"
+"""It collected garbage when it should have received or handed out the batch; what a worker
+collects while it makes one is a stage like any other."""
 NOT_RECORDED: Final = "not recorded"
 """It was being made, but the recorder had left it out."""
 UNATTRIBUTED: Final = "unattributed"
 """Nothing that was recorded explains it."""
 KIND_OF: Final = {
-    **dict.fromkeys((EARLIER, START, MAIN, GARBAGE, NOT_RECORDED), "other"),
+    **dict.fromkeys((EARLIER, START, MAIN, MAIN_GARBAGE, NOT_RECORDED), "other"),
     **dict.fromkeys((QUEUED, SEND, UNPICKLE), "send"),
     PIN: "pin",
     UNATTRIBUTED: None,
@@ -242,7 +243,7 @@ def attribute_sections(
     work, rest = _making(way, spans)
     made = deliveries.drop_nulls(["taken_ns", "made_ns"])
     collected = side_spans.filter(
-        pl.col("worker").is_null(), pl.col("stage").cast(pl.String) == GARBAGE
+        pl.col("worker").is_null(), pl.col("stage").cast(pl.String) == GARBAGE.name
     )
     earlier = IntervalUnion(
         _processes(made), made["taken_ns"].to_numpy(), made["made_ns"].to_numpy()
@@ -305,7 +306,7 @@ def _around(
         of_main = (np.asarray(name) == MAIN) | (section in {SENT, ARRIVED})
         garbage_ns = np.minimum(collecting.within(rank, begin_ns, end_ns), left_ns) * of_main
         rows.append(_rows(section, EARLIER, earlier_ns))
-        rows.append(_rows(section, GARBAGE, garbage_ns))
+        rows.append(_rows(section, MAIN_GARBAGE, garbage_ns))
         rows.append(_rows(section, name, left_ns - garbage_ns))
     return rows
 

@@ -14,9 +14,9 @@ from stallscope.stages import BACKWARD, FETCH, FORWARD, OPTIMIZER, OTHER, STEP, 
 from stallscope.stalls.attribution import hidden_known
 from stallscope.stalls.lifecycle import (
     EARLIER,
-    GARBAGE,
     KIND_OF,
     MAIN,
+    MAIN_GARBAGE,
     NOT_RECORDED,
     PIN,
     QUEUED,
@@ -50,7 +50,7 @@ OWN_WORDS: Final = {
     UNPICKLE: "receiving batches",
     PIN: "pinning batches",
     MAIN: "the loader's own work in the main process",
-    GARBAGE: "garbage collection",
+    MAIN_GARBAGE: "garbage collection in the main process",
     NOT_RECORDED: "the making of batches that were not recorded",
 }
 """The parts that are no stages of the user's pipeline, in a sentence."""
