@@ -299,6 +299,19 @@ class TestStarts:
 
         assert 0.0 == starts(run, Setup(1, persistent=True, epoch_batches=10)).share
 
+    @pytest.mark.parametrize(
+        ("batch", "before"),
+        [([700, 701, 702], 700), ([700], 700), ([0, 1, 2], 0), ([31, 63, 95], 0)],
+        ids=["left out", "left out, one step", "from the first one", "32 for each step"],
+    )
+    def test_batches_that_no_step_gets_are_counted(self, batch, before):
+        """Those before the first step: a step that takes several leaves none out."""
+        steps = steps_of([9.0, *[0.0] * (len(batch) - 1)], step_s=0.1, batch=batch)
+
+        found = starts(a_run([SAMPLE] * 4, steps=steps), Setup(num_workers=2))
+
+        assert (before, 9.0) == (found.before, found.before_s)
+
     def test_an_iteration_longer_than_an_epoch_starts_once(self):
         """Loaders that keep one iterator over all epochs give more batches than their length."""
         run = a_run([SAMPLE] * 4, steps=steps_of([1.0] + [0.0] * 29))

@@ -21,7 +21,7 @@ from stallscope.diagnose.rules import (
     own_parts,
     own_threads,
 )
-from stallscope.diagnose.verdict import judge
+from stallscope.diagnose.verdict import begin_notes, judge
 from stallscope.loops.cached_values import BatchBytes
 from stallscope.stages import GARBAGE
 from stallscope.stalls.lifecycle import KIND_OF, MAIN_GARBAGE
@@ -560,6 +560,31 @@ def test_begins_within_the_steady_state_count_once():
     whole = {name: 0.8 * part / 70 for name, part in steady.items()}
     assert parts == pytest.approx(whole | {"begin of the epochs": 0.2})
     assert whole["decode"] == pytest.approx(costs["decode"])
+
+
+class TestLateBegin:
+    LATE = Starts(before=700, before_s=9.5, epoch_s=300.0, extra_s=9.4, again=True)
+
+    def test_is_the_verdict_where_nothing_else_can_be_told(self):
+        """Where one step was seen, it is said why there are not more."""
+        facts = known(starts=self.LATE)
+        short = replace(facts, time=replace(facts.time, steps=1))
+
+        (found,) = judge(short)
+
+        assert "start-up" == found.code
+        assert "9.5 s go by before its first step, in which 700 batches" in found.title
+        assert "sampler" in found.next_step
+        assert not begin_notes(short, (found,))
+
+    def test_is_a_note_beside_any_other(self):
+        """It happens once."""
+        facts = known(starts=self.LATE)
+        found = judge(facts)
+
+        assert "start-up" not in {one.code for one in found}
+        assert "700 batches" in begin_notes(facts, found)[0]
+        assert not begin_notes(known(starts=replace(self.LATE, before=3)), found)
 
 
 def test_cores_that_cannot_keep_up_are_behind():

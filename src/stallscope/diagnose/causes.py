@@ -229,6 +229,13 @@ NEW_ITERATORS: Final = START_UP._replace(
     "loop and next(it) inside, with a new one only after StopIteration; 01_is_it_the_loader",
 )
 """The same where `next(iter(loader))` is called for each batch."""
+LATE_BEGIN: Final = START_UP._replace(
+    title="The loop starts late: {what}",
+    advice="where batches are left out, as in a training that goes on: advance the sampler and not "
+    "the loader (one that begins at an index, or torchdata's StatefulDataLoader), so that nothing "
+    "is loaded for it; where they fill a buffer: a smaller one; 01_is_it_the_loader",
+)
+"""The same where the loop begins with batches that its first step does not get."""
 COPY: Final = Cause(
     "copy",
     "Copying batches to the device takes long: {what}",

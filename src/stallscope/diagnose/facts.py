@@ -250,6 +250,10 @@ class Starts:
     drawn_s: float = 0.0
     """What of `extra_s` goes by in `iter(loader)` while all workers are there and have nothing to
     do: indices are drawn for them, or the sampler is made ready; median of the epochs, seconds."""
+    before: int = 0
+    """Batches that are taken from the loader before the first step of all gets one."""
+    before_s: float = 0.0
+    """What the loop waits for that one, seconds."""
 
     @property
     def share(self) -> float:
@@ -312,6 +316,9 @@ def starts(run: Run, setup: Setup) -> Starts:
     seen = each.filter(pl.col("epoch") > pl.col("epoch").min()) if each.height > 1 else each
     medians = seen.select(pl.col("extra_s", "drawn_s").median()).row(0)
     extra_s, drawn_s = (float(median or 0.0) for median in medians)
+    numbers = steps.filter(pl.col("epoch") == pl.col("epoch").first())["batch"]
+    # What makes one batch of several takes as many for each step
+    taken = int(numbers[0] - (numbers.diff().median() or 1.0) + 1)
     # What goes around a loader may be longer than an epoch of it
     length = _epoch_length(steps) or setup.epoch_batches
     return Starts(
@@ -323,6 +330,8 @@ def starts(run: Run, setup: Setup) -> Starts:
         batches=length,
         again=bool(setup.num_workers) and not _goes_on(steps, length),
         drawn_s=drawn_s,
+        before=max(taken, 0),
+        before_s=steps["waited_s"][0],
     )
 
 

@@ -1076,6 +1076,23 @@ def too_little_prefetch(facts: Facts) -> Finding | None:
     )
 
 
+def late_begin(facts: Facts) -> Finding | None:
+    """The loop takes many batches before its first step gets one."""
+    starts = facts.starts
+    if starts.before < thresholds.TAKEN_BEFORE:
+        return None
+    taken = count(starts.before, "batch")
+    return finding(
+        causes.LATE_BEGIN,
+        facts,
+        f"{seconds(starts.before_s)} go by before its first step, in which {taken} are taken from "
+        "the loader",
+        severity=starts.share,
+        clearly=1.0,
+        evidence={"start_s": starts.before_s, "taken_before_count": starts.before},
+    )
+
+
 def start_up(facts: Facts) -> Finding | None:
     """Every epoch begins with starting workers, and that takes a good part of it."""
     starts = facts.starts

@@ -78,6 +78,8 @@ STARTS: Final = 0.1
 """Starting workers is a finding when it takes this share of an epoch."""
 HARDLY_AN_EPOCH: Final = 2
 """An iterator that gives no more batches than this is one for each step, and no epoch's."""
+TAKEN_BEFORE: Final = 20
+"""Batches that are taken before the first step gets one, from which on it is said."""
 IDLE_DEVICE: Final = 0.5
 """A device that is busy for less than this though no batch is missing waits for the host."""
 FEWEST_STEPS: Final = 12

@@ -54,7 +54,7 @@ from stallscope.stalls.thresholds import HARDLY, OTHERS
 from stallscope.units import count, share
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from stallscope.diagnose.causes import Cause
     from stallscope.diagnose.facts import Facts, Setup
@@ -95,6 +95,8 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         facts: what was measured.
     """
     missing = too_short(facts)
+    if missing and (late := rules.late_begin(facts)):
+        return (replace(late, confidence=1.0),)  # that it is so is sure, however few steps follow
     if missing:
         return (inconclusive(facts, missing, "more batches, or a larger budget_s"),)
     if facts.time is not None and not facts.time.is_known:
@@ -118,6 +120,14 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
     verdict, *rest = (_of_an_epoch(one, facts) for one in (verdict, *rest))
     cores_last = sorted(rest, key=lambda one: (one.cause == causes.CPU_SATURATED, _by_cost(one)))
     return verdict, *cores_last
+
+
+def begin_notes(facts: Facts, found: Iterable[Finding]) -> list[str]:
+    """That the first step comes late, where no finding says so: once is no share of an epoch."""
+    late = rules.late_begin(facts)
+    if late is None or any(one.cause == late.cause for one in found):
+        return []
+    return [f"{late.title}; {late.next_step}"]
 
 
 def _of_an_epoch(one: Finding, facts: Facts) -> Finding:
