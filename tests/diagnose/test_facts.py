@@ -300,15 +300,22 @@ class TestStarts:
         assert 0.0 == starts(run, Setup(1, persistent=True, epoch_batches=10)).share
 
     @pytest.mark.parametrize(
-        ("batch", "before"),
-        [([700, 701, 702], 700), ([700], 700), ([0, 1, 2], 0), ([31, 63, 95], 0)],
-        ids=["left out", "left out, one step", "from the first one", "32 for each step"],
+        ("batch", "seen", "before"),
+        [
+            ([70, 71, 72], range(72), 70),
+            ([70], range(70), 70),
+            ([0, 1, 2], range(3), 0),
+            ([31, 63, 95], range(96), 0),
+            ([70, 71], [70, 71], 0),
+        ],
+        ids=["left out", "one step", "from the first one", "32 for each step", "begun before"],
     )
-    def test_batches_that_no_step_gets_are_counted(self, batch, before):
+    def test_batches_that_no_step_gets_are_counted(self, batch, seen, before):
         """Those before the first step: a step that takes several leaves none out."""
         steps = steps_of([9.0, *[0.0] * (len(batch) - 1)], step_s=0.1, batch=batch)
+        delivered = deliveries_of(*({"batch": number} for number in seen))
 
-        found = starts(a_run([SAMPLE] * 4, steps=steps), Setup(num_workers=2))
+        found = starts(a_run([SAMPLE] * 4, steps=steps, deliveries=delivered), Setup(2))
 
         assert (before, 9.0) == (found.before, found.before_s)
 

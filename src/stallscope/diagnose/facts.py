@@ -269,7 +269,7 @@ class Starts:
 
     @property
     def slow_share(self) -> float:
-        """The same where it is enough to be a finding; 0 where it is not."""
+        """`share` where it is enough to be a finding; 0 where it is not."""
         return self.share if self.share >= thresholds.STARTS else 0.0
 
 
@@ -316,9 +316,6 @@ def starts(run: Run, setup: Setup) -> Starts:
     seen = each.filter(pl.col("epoch") > pl.col("epoch").min()) if each.height > 1 else each
     medians = seen.select(pl.col("extra_s", "drawn_s").median()).row(0)
     extra_s, drawn_s = (float(median or 0.0) for median in medians)
-    numbers = steps.filter(pl.col("epoch") == pl.col("epoch").first())["batch"]
-    # What makes one batch of several takes as many for each step
-    taken = int(numbers[0] - (numbers.diff().median() or 1.0) + 1)
     # What goes around a loader may be longer than an epoch of it
     length = _epoch_length(steps) or setup.epoch_batches
     return Starts(
@@ -330,9 +327,18 @@ def starts(run: Run, setup: Setup) -> Starts:
         batches=length,
         again=bool(setup.num_workers) and not _goes_on(steps, length),
         drawn_s=drawn_s,
-        before=max(taken, 0),
+        before=_taken_before(run, steps),
         before_s=steps["waited_s"][0],
     )
+
+
+def _taken_before(run: Run, steps: pl.DataFrame) -> int:
+    """Batches that arrived before that of the first step, and for no step."""
+    epoch, first = steps.row(0, named=True)["epoch"], steps["batch"][0]
+    earlier = run.deliveries.filter(pl.col("epoch") == epoch, pl.col("batch") < first).height
+    # What makes one batch of several takes as many for each step
+    each = steps.filter(pl.col("epoch") == epoch)["batch"].diff().median() or 1.0
+    return max(int(earlier - each + 1), 0)  # type: ignore[operator]  # a float
 
 
 def _epoch_length(steps: pl.DataFrame) -> int | None:
