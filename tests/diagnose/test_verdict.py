@@ -239,10 +239,12 @@ class TestNeedlessWorkers:
         assert unsure.confidence < judge(known(**self.TINY))[0].confidence
 
     def test_without_workers_none_are_started(self):
-        """Starting that takes longer than sending is mended with it; logging is not."""
+        """Starting that takes longer than sending is mended with it, unless it is most of an epoch."""
         starts = Starts(1.0, 2.0, 3, again=True)
 
         assert "sending" == judge(known(**self.TINY, starts=starts))[0].code
+        longer = replace(starts, extra_s=9.0)
+        assert "start-up" == judge(known(**self.TINY, starts=longer))[0].code
         assert "main-process" == judge(known(**self.TINY, own_parts={"logging": 0.5}))[0].code
 
     def test_samples_that_are_one_look_into_an_array_are_taken_together(self):

@@ -431,6 +431,15 @@ class TestSpread:
         assert in_ms(frame(self.rows, PARTS)) == in_ms(found)
         assert found.schema == pl.Schema(PARTS)
 
+    @pytest.mark.parametrize(("many", "stands_for_more"), [(1, False), (3, True)])
+    def test_one_collection_of_garbage_stands_for_none(self, many, stands_for_more):
+        """It was met by accident; one at each batch is what batches cost."""
+        collected = [part("garbage collection", 0.4, step=2 + one) for one in range(many)]
+
+        found = spread(frame([*self.rows, *collected], PARTS))
+
+        assert stands_for_more == ("garbage collection" in in_ms(found, step=1))
+
     def test_leaves_the_sum_as_it_was(self):
         """Dividing makes no time and loses none."""
         before = frame(self.rows, PARTS)

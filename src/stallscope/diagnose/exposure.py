@@ -15,11 +15,13 @@ import polars as pl
 
 from stallscope.stages import (
     BATCH,
+    GARBAGE,
     GETITEM,
     WORK_KINDS,
 )
 from stallscope.stalls import lifecycle
 from stallscope.stalls.loop_time import is_own
+from stallscope.stalls.thresholds import SELDOM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -146,7 +148,9 @@ def exposure(run: Run, used: MachineUse, busy_share: float | None = None) -> Exp
     works = {
         key: row["busy_share"]
         for key, row in stages.items()
-        if row["busy_share"] and key[1] in WORK_KINDS
+        if row["busy_share"]
+        and key[1] in WORK_KINDS
+        and (key[0] != GARBAGE.name or row["many"] >= SELDOM)
     }
     exposed_s: dict[tuple[str, str | None], float] = {}
     for row in run.exposed().iter_rows(named=True):
@@ -204,6 +208,7 @@ def _stages(run: Run) -> dict[tuple[str, str | None], dict[str, Any]]:
     rows = run.stages().group_by("stage", "kind", maintain_order=True)
     summed = rows.agg(
         busy_share=pl.col("busy_share").sum(),
+        many=pl.col("count").sum(),
         cpu_share=(pl.col("cpu_share").filter(seen) * busy_s).sum() / busy_s.sum(),
     )
     told = summed.with_columns(pl.col("cpu_share").fill_nan(None))

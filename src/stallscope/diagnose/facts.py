@@ -247,6 +247,8 @@ class Starts:
     """Whether it happens at every epoch: no iteration goes on and on."""
     first_s: float = 0.0
     """What the first sample of a worker takes, seconds; median of the epochs."""
+    ready_s: float = 0.0
+    """What a worker takes to be started until it begins that one, seconds; median of the epochs."""
     drawn_s: float = 0.0
     """What of `extra_s` goes by in `iter(loader)` while all workers are there and have nothing to
     do: indices are drawn for them, or the sampler is made ready; median of the epochs, seconds."""
@@ -266,6 +268,12 @@ class Starts:
     def is_drawing(self) -> bool:
         """Whether most of it is drawing indices (or, of a stream, making iterators)."""
         return self.drawn_s > 0 and self.drawn_s >= thresholds.DOMINATES * self.extra_s
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether most of it are the workers' first samples: more than any other part."""
+        least_s = max(self.ready_s, thresholds.LEADS * self.extra_s)
+        return self.first_s > 0 and self.first_s >= least_s
 
     @property
     def slow_share(self) -> float:
@@ -322,6 +330,7 @@ def starts(run: Run, setup: Setup) -> Starts:
         # They wait for no start where they live on: the loop waits while indices are drawn
         extra_s=drawn_s if setup.persistent else extra_s + float(end_s),
         first_s=float(first["first_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
+        ready_s=float(first["ready_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
         epoch_s=None if length is None else length * mean_s,
         epochs=seen.height,
         batches=length,

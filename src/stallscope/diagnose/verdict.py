@@ -238,8 +238,8 @@ def _first(facts: Facts, found: Found) -> Finding:
     if own is not None and (facts.setup.num_workers or own.severity > facts.stall_share):
         beside.append(own)
     if facts.has_needless_workers:  # without them none is started, though indices are drawn
-        drawn = facts.starts.is_drawing
-        others = (one for one in beside if drawn or one.cause != causes.START_UP)
+        first = facts.starts.is_drawing or facts.starts.share >= thresholds.DOMINATES
+        others = (one for one in beside if first or one.cause != causes.START_UP)
         return max((found[causes.SENDING], *others), key=lambda one: one.severity)
     costly = max(beside, key=lambda one: one.severity, default=None)
     if costly is not None and costly.severity >= facts.stall_share:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from stallscope.stages import KINDS, WORK_KINDS
+from stallscope.stages import GARBAGE, KINDS, WORK_KINDS
 from stallscope.stalls.lifecycle import (
     KIND_OF,
     MAIN,
@@ -26,7 +26,7 @@ from stallscope.stalls.lifecycle import (
     covered_ns,
     lifecycle_of,
 )
-from stallscope.stalls.thresholds import STALL_S, STALL_SHARE
+from stallscope.stalls.thresholds import SELDOM, STALL_S, STALL_SHARE
 
 if TYPE_CHECKING:
     from stallscope.store import Schema
@@ -168,7 +168,8 @@ def spread(parts: pl.DataFrame) -> pl.DataFrame:
     """
     own = pl.any_horizontal(map(_is_own, KIND_OF))
     work = parts.filter(pl.col("kind").is_in(WORK_KINDS) & ~own)
-    mix = work.group_by(_PART, maintain_order=True).agg(pl.col("exposed_s").sum())
+    mix = work.group_by(_PART, maintain_order=True).agg(pl.col("exposed_s").sum(), many=pl.len())
+    mix = mix.filter((pl.col("part") != GARBAGE.name) | (pl.col("many") >= SELDOM))
     if mix.is_empty():
         return parts
     mix = mix.select(

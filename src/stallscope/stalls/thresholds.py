@@ -42,6 +42,10 @@ LEADING_SHARE: Final = 0.2
 CHANCE: Final = 0.01
 """What is more probable than this to be an accident is not claimed."""
 
+SELDOM: Final = 3
+"""Collections of garbage below which they are no part of what every batch costs: where few batches
+are recorded, a single one would stand for all that were not."""
+
 SATURATED: Final = 0.9
 """Share of a capacity from which on it is saturated: what asks for the rest has to queue already
 (waiting grows as 1 / (1 - use), and is ten times the work at 0.9)."""
