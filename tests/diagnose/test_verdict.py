@@ -239,7 +239,7 @@ class TestNeedlessWorkers:
         assert unsure.confidence < judge(known(**self.TINY))[0].confidence
 
     def test_without_workers_none_are_started(self):
-        """Starting that takes longer than sending is mended with it, unless it is most of an epoch."""
+        """Starting is mended with it, unless that is most of an epoch; logging is not."""
         starts = Starts(1.0, 2.0, 3, again=True)
 
         assert "sending" == judge(known(**self.TINY, starts=starts))[0].code
