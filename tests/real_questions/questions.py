@@ -30,6 +30,7 @@ from real_questions.keeping import KEEPING
 from real_questions.later import LATER
 from real_questions.making import MAKING
 from real_questions.reading import READING
+from real_questions.seventh import SEVENTH
 from real_questions.sixth import SIXTH
 from real_questions.third import THIRD
 
@@ -567,5 +568,6 @@ KINDS = (
     *FOURTH,
     *FIFTH,
     *SIXTH,
+    *SEVENTH,
 )
 """Further kinds of questions: `several` are ours, without a set-up that is known."""
