@@ -64,6 +64,22 @@ class TestExposure:
         assert {"transform": 1.0} == pytest.approx(exposure(late, MachineUse()).groups())
         assert found == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
 
+    def test_batches_that_were_not_recorded_are_made_like_the_others(self):
+        """Also where the loop stalls for none that was recorded: bursts may fall between them."""
+        half = MANY // 2
+        seen = pl.col("batch") < half
+        rest = MANY - half
+        steps = steps_of([0.0] * half + [0.04] * rest, step_s=[0.04] * half + [0.0] * rest)
+        late = starving(steps=steps)
+        few = replace(
+            late, all_spans=late.all_spans.filter(seen), batches=late.batches.filter(seen)
+        )
+
+        found = exposure(few, MachineUse()).groups()
+
+        assert "not recorded" in few.exposed()["part"].to_list()
+        assert found == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
+
     def test_workers_that_pause_share_the_stalls_with_what_lies_beside_them(self):
         """Of workers that are busy 80% of their time, that much of a stall is their work."""
         late = starving(steps=steps_of([0.003] * MANY, start_s=0.043, step_s=0.037))

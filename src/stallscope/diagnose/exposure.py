@@ -132,8 +132,8 @@ def longest_first(parts: Iterable[StagePart]) -> tuple[StagePart, ...]:
 def exposure(run: Run, used: MachineUse, busy_share: float | None = None) -> Exposure:
     """What the stalls of a run consist of.
 
-    A worker that was still on an earlier batch did what it does for every batch: that time is given
-    to the stages in the proportion of all their work.
+    A worker that was still on an earlier batch, or on one that was not recorded, did what it does
+    for every batch: that time is given to the stages in the proportion of all their work.
 
     Args:
         run: the loop as it is.
@@ -155,7 +155,7 @@ def exposure(run: Run, used: MachineUse, busy_share: float | None = None) -> Exp
     exposed_s: dict[tuple[str, str | None], float] = {}
     for row in run.exposed().iter_rows(named=True):
         key = row["part"], row["kind"]
-        is_any = is_own(*key) and key[0] == lifecycle.EARLIER
+        is_any = is_own(*key) and key[0] in (lifecycle.EARLIER, lifecycle.NOT_RECORDED)
         _give(exposed_s, row["exposed_s"], works if is_any and works else {key: 1.0})
     if busy_share is not None and works:
         exposed_s = _of_busy_workers(exposed_s, works, busy_share)
