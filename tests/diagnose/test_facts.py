@@ -267,6 +267,30 @@ class TestUse:
         assert MachineUse() == use(a_run([SAMPLE] * 8, steps=steps_of([0.1, 0.1])), 1)
 
 
+@pytest.mark.parametrize(("every", "validates"), [(6, True), (1, False)])
+def test_a_validation_is_no_part_of_the_loops_own(every, validates):
+    """A loop over another loader after each step serves the step; one now and then is another."""
+    steps = steps_of([0.0] * MANY, step_s=0.05, other_s=0.05)
+    spans = [
+        {
+            "pid": 1,
+            "worker": None,
+            "batch": place,
+            "stage": "another loader",
+            "start_ns": int(steps["end_ns"][place] + 50e6),
+            "end_ns": int(steps["end_ns"][place] + 100e6),
+        }
+        for place in range(0, MANY, every)
+    ]
+
+    found = facts(a_run([SAMPLE] * 4 * MANY, steps=steps, side_spans=spans_of(*spans)), Setup(0))
+
+    share = 0.5 / every
+    parts = found.own_parts
+    assert (share if validates else 0.0) == pytest.approx(found.validation_share)
+    assert validates != ("another loader" in parts)
+
+
 class TestStarts:
     @pytest.mark.parametrize("length", [10, None])
     def test_what_an_epoch_begins_with_is_told_apart(self, length):

@@ -21,7 +21,7 @@ from stallscope.diagnose.rules import (
     own_parts,
     own_threads,
 )
-from stallscope.diagnose.verdict import begin_notes, judge
+from stallscope.diagnose.verdict import judge, side_notes
 from stallscope.loops.cached_values import BatchBytes
 from stallscope.stages import GARBAGE
 from stallscope.stalls.lifecycle import KIND_OF, MAIN_GARBAGE
@@ -575,7 +575,7 @@ class TestLateBegin:
         assert "start-up" == found.code
         assert "9.5 s go by before its first step, in which 700 batches" in found.title
         assert "sampler" in found.next_step
-        assert not begin_notes(short, (found,))
+        assert not side_notes(short, (found,))
 
     def test_is_a_note_beside_any_other(self):
         """It happens once."""
@@ -583,8 +583,14 @@ class TestLateBegin:
         found = judge(facts)
 
         assert "start-up" not in {one.code for one in found}
-        assert "700 batches" in begin_notes(facts, found)[0]
-        assert not begin_notes(known(starts=replace(self.LATE, before=3)), found)
+        assert "700 batches" in side_notes(facts, found)[0]
+        assert not side_notes(known(starts=replace(self.LATE, before=3)), found)
+
+
+def test_a_validation_is_told_beside_the_verdict():
+    """It is another loop, which may wait as well."""
+    assert "validation" in side_notes(known(validation_share=0.3), ())[0]
+    assert not side_notes(known(validation_share=0.05), ())
 
 
 def test_cores_that_cannot_keep_up_are_behind():

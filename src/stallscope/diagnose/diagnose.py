@@ -39,7 +39,7 @@ from stallscope.diagnose.fixes import what_helps
 from stallscope.diagnose.machine_use import use
 from stallscope.diagnose.recorded import diagnose_run, recorded_run
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
-from stallscope.diagnose.verdict import begin_notes, fewest_steps, judge
+from stallscope.diagnose.verdict import fewest_steps, judge, side_notes
 from stallscope.diagnose.worker_caches import cache_of
 from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.flame.flame import flame, loop_flame
@@ -421,7 +421,7 @@ class Examination:
                 "no step was given: it can be said what bounds the loader, and not whether a "
                 "training would wait for it, nor how much it would gain"
             )
-        caveats += begin_notes(self._facts, self._findings) if self._facts else []
+        caveats += side_notes(self._facts, self._findings) if self._facts else []
         if not all(finding.tested for finding in self._findings):
             caveats.append("a finding marked 'not tested' was never tried against a planted cause")
         return caveats

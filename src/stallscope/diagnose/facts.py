@@ -24,6 +24,7 @@ from stallscope.ladder.result import AS_IT_IS, WHOLE
 from stallscope.run.saturation import find_saturated
 from stallscope.run.worker_memory import MemoryGrowth, memory_growth
 from stallscope.stages import (
+    ANOTHER_LOADER,
     BACKWARD,
     COLLATE,
     END_OF_EPOCH,
@@ -483,6 +484,8 @@ class Facts:
     """Share (0 to 1) of all stalled time that each pattern of waits explains."""
     titles: dict[str, str] = field(default_factory=dict)
     """What each of these patterns says."""
+    validation_share: float = 0.0
+    """Share (0 to 1) of the loop's time in loops over another loader that come now and then."""
     own_parts: dict[str, float] = field(default_factory=dict)
     """Share (0 to 1) of the loop's time in each of its parts that are neither waiting nor model."""
     device_busy_share: float | None = None
@@ -730,6 +733,9 @@ def facts(run: Run, setup: Setup) -> Facts:
     # In somebody's own script backward passes are seen, forward ones lie in the rest of the step
     model = (*_MODEL, STEP.name) if BACKWARD.name in own and FORWARD.name not in own else _MODEL
     not_own = (*model, END_OF_EPOCH.name)  # where workers end: it belongs to their starting anew
+    validates = _validates(run, steps)
+    if validates:  # what that waits for is to be asked of its own loader
+        not_own = (*not_own, ANOTHER_LOADER.name)
     resources = find_saturated(run)
     waited_s = waiting_s(run, used)
     extra = _extra_threads(run, used, made)
@@ -750,6 +756,7 @@ def facts(run: Run, setup: Setup) -> Facts:
         patterns=dict(waits.group_by("pattern").agg(pl.col("share").sum()).iter_rows()),
         titles=dict(named.select("pattern", "title").iter_rows()),
         own_parts={name: part for name, part in own.items() if name not in not_own},
+        validation_share=own.get(ANOTHER_LOADER.name, 0.0) if validates else 0.0,
         device_busy_share=_device_share(run, time),
         device_copy_share=_device_share(run, time, H2D.kind),
         model_share=sum(own.get(name, 0.0) for name in model),
@@ -867,6 +874,13 @@ def _whole_batches(run: Run) -> frozenset[str]:
     outside = length.filter(pl.col("sample").is_null()).sum() / length.sum()
     shares = run.work.group_by("stage").agg(outside=outside).filter(pl.col("outside") > _MOSTLY)
     return _OF_BATCHES | frozenset(shares["stage"].cast(pl.String))
+
+
+def _validates(run: Run, steps: pl.DataFrame) -> bool:
+    """Whether loops over another loader come after few of the steps: it serves no step itself."""
+    there = run.side_spans.filter(pl.col("stage").cast(pl.String) == ANOTHER_LOADER.name)
+    each = there.select("rank", "epoch", "batch").n_unique()
+    return 0 < each < _MOSTLY * steps.height
 
 
 def _calls(run: Run) -> dict[str, float]:

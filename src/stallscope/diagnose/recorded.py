@@ -18,7 +18,7 @@ from stallscope.apart import apart
 from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.facts import Setup, facts
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
-from stallscope.diagnose.verdict import begin_notes, judge, next_question
+from stallscope.diagnose.verdict import judge, next_question, side_notes
 from stallscope.errors import ArgumentError
 from stallscope.load import is_result, load
 from stallscope.run.result import Run
@@ -106,7 +106,7 @@ def _judged(run: Run, storage: Storage | None) -> _Judged:
     known = facts(ranks[slowest], setup)
     own = each.pop(slowest)
     findings = judge(known)
-    notes = begin_notes(known, findings)
+    notes = side_notes(known, findings)
     if each:
         notes.append(_about_ranks(run, slowest, own, each))
     if each and own >= max(each.values()) + HARDLY:

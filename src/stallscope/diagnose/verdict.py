@@ -122,12 +122,18 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
     return verdict, *cores_last
 
 
-def begin_notes(facts: Facts, found: Iterable[Finding]) -> list[str]:
-    """That the first step comes late, where no finding says so: once is no share of an epoch."""
-    late = rules.late_begin(facts)
-    if late is None or any(one.cause == late.cause for one in found):
-        return []
-    return [f"{late.title}; {late.next_step}"]
+def side_notes(facts: Facts, found: Iterable[Finding]) -> list[str]:
+    """What happens once or now and then: a loop that starts late, and a validation."""
+    notes, late = [], rules.late_begin(facts)
+    if late is not None and all(one.cause != late.cause for one in found):
+        notes.append(f"{late.title}; {late.next_step}")
+    if facts.validation_share >= thresholds.NOTED:
+        notes.append(
+            f"a loop over another loader (validation, mostly) takes {share(facts.validation_share)}"
+            " of the time and is no part of the verdict: whether it waits is to be asked of that "
+            "loader by itself"
+        )
+    return notes
 
 
 def _of_an_epoch(one: Finding, facts: Facts) -> Finding:
