@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from itertools import combinations
 
-from stallscope.charts.bars import place
+import matplotlib.pyplot as plt
+
+from stallscope.charts.bars import Strip, StripPiece, place
 
 
 class TestPlace:
@@ -31,3 +33,20 @@ class TestPlace:
     def test_leaves_out_what_has_no_room(self):
         """A label that is wider than the axis has no place."""
         assert [None] == place([(1.0, 20.0)], 9.0, rows=4, gap=0.1)
+
+
+def test_the_longest_pieces_keep_their_names():
+    """Where there is no room for all names over a bar, the shortest go without."""
+    lengths = [0.02] * 6 + [0.15, 0.13, 0.09] + [0.02] * 6 + [0.39]
+    pieces = [
+        StripPiece(letter * 24, length, "", "#888888", letter * 24)
+        for letter, length in zip("abcdefghijklmnop", lengths, strict=True)
+    ]
+
+    fig, ax = plt.subplots()
+    Strip(pieces, 9.0).fill(ax)
+    named = {text.get_text()[0] for text in ax.texts if len(text.get_text())}
+    plt.close(fig)
+
+    assert {"g", "h", "i"} <= named
+    assert len(named) < len(lengths) - 1

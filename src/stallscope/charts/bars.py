@@ -86,12 +86,20 @@ def place(
     Returns:
         For each label its place, or None where there is none.
     """
+    low, beside = (_placed(wanted, end, rows, gap, low=low) for low in (True, False))
+    return low if low.count(None) <= beside.count(None) else beside
+
+
+def _placed(
+    wanted: Sequence[tuple[float, float]], end: float, rows: int, gap: float, *, low: bool
+) -> list[Placed | None]:
+    """Find places in the lowest rows, or all at the same side of their lines if they can."""
     placed: dict[int, Placed] = {}
     for number in sorted(range(len(wanted)), key=lambda number: -wanted[number][0]):
         at, width = wanted[number]
         lefts = (at - gap / 4, at - width / 2, at + gap / 4 - width)
-        tries = [Placed(at, left, left + width, row) for row in range(rows) for left in lefts]
-        for label in tries:
+        tries = [Placed(at, left, left + width, row) for left in lefts for row in range(rows)]
+        for label in sorted(tries, key=lambda one: one.row) if low else tries:
             inside = -gap <= label.left and label.right <= end + gap
             if inside and all(label.is_clear_of(other, gap) for other in placed.values()):
                 placed[number] = label
@@ -136,19 +144,29 @@ class Strip:
             for piece, start in self._pieces
             if not self._fits(piece) and piece.length >= NAMED * self.total
         ]
+        self._outside = self._names_above(narrow, width)
+        rows = max((label.row + 1 for _, label in self._outside), default=0)
+        self.height = BAR + _LABEL_ROW * rows + 0.06
+        """Of the bar and of the names over it."""
+
+    def _names_above(
+        self, narrow: list[tuple[StripPiece, float]], width: float
+    ) -> list[tuple[str, Placed]]:
+        """Names over the bar; where there is no room for all, the shortest pieces go without."""
         wanted = [
             ((start + piece.length / 2) / self._inch, text_width(piece.outside))
             for piece, start in narrow
         ]
         places = place(wanted, width, rows=_LABEL_ROWS, gap=0.12)
-        self._outside = [
+        placed = [
             (piece.outside, label)
             for (piece, _), label in zip(narrow, places, strict=True)
             if label is not None
         ]
-        rows = max((label.row + 1 for _, label in self._outside), default=0)
-        self.height = BAR + _LABEL_ROW * rows + 0.06
-        """Of the bar and of the names over it."""
+        if len(placed) == len(narrow):
+            return placed
+        shortest = min(narrow, key=lambda one: one[0].length)
+        return self._names_above([one for one in narrow if one is not shortest], width)
 
     def _fits(self, piece: StripPiece) -> bool:
         widest = max(text_width(piece.name, bold=True), text_width(piece.numbers))
