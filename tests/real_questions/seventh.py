@@ -330,7 +330,7 @@ class PVDataset(Dataset):
         self.nwp = NWPDataInMem()
         self.sat = draw.random((48, 300, 250), dtype=np.float32)
         self.pv_yield = draw.random((systems, 300), dtype=np.float32)
-        self.places = draw.integers(0, 230, (systems, 2))
+        self.places = draw.integers(0, 210, (systems, 2))
 
     def __len__(self) -> int:
         return 100_000
