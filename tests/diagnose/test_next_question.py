@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from support.build_facts import IDLE, WAITS_IN_FETCH, known
+import pytest
+from support.build_facts import COPIES, IDLE, WAITS_IN_FETCH, known
 
 from stallscope.diagnose import verdict
 from stallscope.diagnose.verdict import judge
@@ -117,6 +118,18 @@ class TestQuestions:
 
         assert verdict.LADDER == asked(crowded)
         assert asked(known(stalled=0.01)) is None
+
+    @pytest.mark.parametrize(
+        ("copied", "looked_s", "asks"), [(0.0, 5.0, True), (0.0, 60.0, False), (0.95, 5.0, False)]
+    )
+    def test_memory_that_grows_is_looked_at_for_longer(self, copied, looked_s, asks):
+        """A heap that settles grows, too, for some seconds; copies end by themselves."""
+        grown = {"copied_share": copied, "grown_bytes": looked_s * COPIES.bytes_per_s}
+        facts = known(stalled=0.01, load=0.4, memory_growth=replace(COPIES, **grown))
+
+        assert "memory-growth" == judge(facts)[0].code
+        assert asks == (asked(facts) == "memory")
+        assert "memory" != asked(facts, "memory")
 
     def test_doubt_asks_for_a_ladder(self):
         """A cause that is not sure is tried by taking costs away."""

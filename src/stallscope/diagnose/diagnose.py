@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stallscope.apart import apart
-from stallscope.diagnose import verdict
+from stallscope.diagnose import thresholds, verdict
 from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.causes import INCONCLUSIVE
 from stallscope.diagnose.exposure import computed_s, waiting_s
@@ -54,6 +54,7 @@ from stallscope.loops.watchdog import within
 from stallscope.machine import cores_available, machine, require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.run.record import record_target
+from stallscope.run.worker_memory import memory_growth
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import copied, epoch_length
 from stallscope.targets.object_graph import place_of
@@ -97,6 +98,8 @@ _FEWEST_STACKS: Final = 40
 """Of all workers; two give 100 a second on a quiet machine. With fewer it is tried again, ..."""
 _LONGER: Final = 3
 """... for so many times as long."""
+_MEMORY_S: Final = 1.3 * thresholds.SETTLES_S
+"""For so long it is looked whether memory goes on growing: the looks become rarer."""
 _STARTS: Final = 8
 """A short ladder starts its loops about so many times."""
 _ATTACHING_S: Final = 1.5
@@ -227,6 +230,7 @@ class Examination:
             verdict.ONE_WORKER: start_s + (_ALONE_BATCHES + 2) * batch_s,
             verdict.LADDER: 2 + _STARTS * warm_s,
             verdict.BATCH: warm_s,
+            verdict.MEMORY: start_s + warm_s + _MEMORY_S,
         }.get(phase, start_s + min(warm_s, _STACKS_S) + period_s + _STACKS_S + _ATTACHING_S)
 
     def _leave_out(self, question: Question, why: str) -> None:
@@ -290,6 +294,7 @@ class Examination:
             verdict.STACKS: self._with_stacks,
             verdict.LOOP_STACKS: self._with_loop_stacks,
             verdict.BATCH: self._with_batch,
+            verdict.MEMORY: self._with_longer_look,
         }[question.phase]
         try:
             self._know(measure(self._facts))
@@ -318,6 +323,12 @@ class Examination:
             alone_waiting_s=waits_s,
             alone_computed_s=computes_s,
         )
+
+    def _with_longer_look(self, known: Facts) -> Facts:
+        enough = Enough(_WARMUP, _BATCHES, _MEMORY_S)
+        run = record_target(self._target, Limits(_MOST_BATCHES, self._left_s, enough), _WARMUP)
+        growth = apart(lambda: memory_growth(run, self._setup.num_workers))
+        return replace(known, memory_growth=growth)
 
     def _with_ladder(self, known: Facts) -> Facts:
         enough_s = max(_LADDER_S, self.wanted_s(verdict.LADDER))

@@ -104,6 +104,9 @@ them and a copy of each into the batch take as long as it does, or longer."""
 MANY_CALLS: Final = 5
 """From so many times for one sample on, it is asked whether a sample uses all that a stage makes:
 an image, its mask and some views of it are fewer."""
+SETTLES_S: Final = 30.0
+"""A heap that settles stops growing within this time: workers that change images were seen to take
+twenty seconds. What grows after a shorter look is looked at again."""
 DOUBTFUL: Final = 0.3
 """A finding that is less sure than this is no verdict."""
 SLOWED: Final = 1.5

@@ -69,6 +69,7 @@ LADDER: Final = "ladder"
 STACKS: Final = "stacks"
 LOOP_STACKS: Final = "stacks of the loop"
 BATCH: Final = "one batch"
+MEMORY: Final = "memory"
 
 _BY_LADDER: Final = {
     *(causes.HEALTHY, causes.STORAGE_LATENCY, causes.DECODE, causes.ONE_TRANSFORM),
@@ -488,6 +489,9 @@ def next_question(
         and waits >= thresholds.WAITS_FOR_EACH_OTHER
     ):
         possible.append(Question(ONE_WORKER, "do the workers wait for something that they share?"))
+    growth = facts.memory_growth if verdict.cause == causes.MEMORY_GROWS else None
+    if growth is not None and not growth.copied and growth.looked_s < thresholds.SETTLES_S:
+        possible.append(Question(MEMORY, "does the workers' memory go on growing?"))
     unseen = verdict.cause == causes.STORAGE_LATENCY and rules.is_unseen(facts)
     if facts.is_shared or unseen:
         possible.append(Question(WAITING_STACKS, "what do the workers wait for, and where?"))

@@ -100,6 +100,11 @@ class MemoryGrowth:
     """Whether the workers were seen to end with their epoch long before the memory is full."""
 
     @property
+    def looked_s(self) -> float:
+        """From the first look to the last one, seconds."""
+        return self.grown_bytes / self.bytes_per_s
+
+    @property
     def copied(self) -> bool:
         """Whether it is copies, nearly all of it."""
         return self.copied_share >= _NEARLY_ALL
