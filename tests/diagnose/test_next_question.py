@@ -130,6 +130,8 @@ class TestQuestions:
         assert "memory-growth" == judge(facts)[0].code
         assert asks == (asked(facts) == "memory")
         assert "memory" != asked(facts, "memory")
+        full = replace(facts, memory_growth=replace(facts.memory_growth, left_s=60.0))
+        assert "memory" != asked(full)
 
     def test_doubt_asks_for_a_ladder(self):
         """A cause that is not sure is tried by taking costs away."""

@@ -491,7 +491,8 @@ def next_question(
         possible.append(Question(ONE_WORKER, "do the workers wait for something that they share?"))
     growth = facts.memory_growth if verdict.cause == causes.MEMORY_GROWS else None
     if growth is not None and not growth.copied and growth.looked_s < thresholds.SETTLES_S:
-        possible.append(Question(MEMORY, "does the workers' memory go on growing?"))
+        if growth.left_s is None or growth.left_s > 4 * thresholds.SETTLES_S:  # or it gets full
+            possible.append(Question(MEMORY, "does the workers' memory go on growing?"))
     unseen = verdict.cause == causes.STORAGE_LATENCY and rules.is_unseen(facts)
     if facts.is_shared or unseen:
         possible.append(Question(WAITING_STACKS, "what do the workers wait for, and where?"))
