@@ -34,6 +34,12 @@ class TestPlace:
         """A label that is wider than the axis has no place."""
         assert [None] == place([(1.0, 20.0)], 9.0, rows=4, gap=0.1)
 
+    def test_finds_room_for_a_crowd_at_either_end(self):
+        """Labels run away from the end, each over the lines of the others."""
+        for at in (0.2, 8.2):
+            wanted = [(at + number / 5, 2.0) for number in range(4)]
+            assert None not in place(wanted, 9.0, rows=4, gap=0.12)
+
 
 def test_the_longest_pieces_keep_their_names():
     """Where there is no room for all names over a bar, the shortest go without."""
@@ -45,7 +51,7 @@ def test_the_longest_pieces_keep_their_names():
 
     fig, ax = plt.subplots()
     Strip(pieces, 9.0).fill(ax)
-    named = {text.get_text()[0] for text in ax.texts if len(text.get_text())}
+    named = {text.get_text()[0] for text in ax.texts if text.get_text()}
     plt.close(fig)
 
     assert {"g", "h", "i"} <= named

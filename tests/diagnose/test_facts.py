@@ -286,9 +286,8 @@ def test_a_validation_is_no_part_of_the_loops_own(every, validates):
     found = facts(a_run([SAMPLE] * 4 * MANY, steps=steps, side_spans=spans_of(*spans)), Setup(0))
 
     share = 0.5 / every
-    parts = found.own_parts
     assert (share if validates else 0.0) == pytest.approx(found.validation_share)
-    assert validates != ("another loader" in parts)
+    assert validates != ("another loader" in found.own_parts)
 
 
 class TestStarts:

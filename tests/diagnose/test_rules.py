@@ -313,10 +313,8 @@ class TestStarts:
             (False, "drawn_s", "draw"),
         ],
     )
-    def test_a_stream_that_begins_slowly_begins_so_in_workers_that_live_on(
-        self, streams, slow, helps
-    ):
-        """A shuffle buffer is filled anew at each epoch, whoever fills it."""
+    def test_a_slow_begin_is_told_by_what_takes_most_of_it(self, streams, slow, helps):
+        """A stream's shuffle buffer is filled anew, also by workers that live on."""
         starts = Starts(1.0, 2.0, 3, again=True, **{slow: 0.9})
 
         found = judge(known(stalled=0.05, starts=starts, setup={"streams": streams}))[0]
@@ -533,13 +531,9 @@ def test_accounts_have_the_begin_of_epochs(extra_s, begins):
     assert begins == pytest.approx(begin["loop_share"].to_list())
     assert 1.0 == pytest.approx(accounts["loop_share"].sum(), abs=1e-6)
     steady = accounting(replace(facts, starts=Starts()))
-    costs = [
-        {one.code: one.severity for one in judge(one)}
-        for one in (facts, replace(facts, starts=Starts()))
-    ]
-    assert {code: cost * (1 - sum(begins)) for code, cost in costs[1].items()} == pytest.approx(
-        {code: cost for code, cost in costs[0].items() if code != "start-up"}
-    )
+    alone = judge(replace(facts, starts=Starts()))
+    costs = {found.code: found.severity for found in judge(facts) if found.code != "start-up"}
+    assert costs == pytest.approx({one.code: one.severity * (1 - sum(begins)) for one in alone})
     each = accounts.filter(pl.col("part") != "begin of the epochs")
     assert (steady["loop_share"] * (1 - sum(begins))).to_list() == pytest.approx(
         each["loop_share"].to_list()

@@ -728,7 +728,7 @@ SEVENTH = (
         ("too-little-prefetch", "slow-samples"),
         r"prefetch|ahead|[Bb]urst|uneven|buffer|shuffle|\bsort\b|one in|now and then|at times",
         r"[Pp]refetch|shuffle_size|sort_size|buffer",
-        "not asked",
+        "inconclusive: wrong",
     ),
     Question(
         "cycled",
@@ -738,7 +738,7 @@ SEVENTH = (
         ("memory-growth", "shm"),
         r"[Mm]emor|/dev/shm|grow|Iterations|cycle",
         r"cycle|\bcache|[Kk]eep|kept|\bh[oe]ld|\biter\(|referenc|releas|stor(e|es|ed|ing)\b",
-        "not asked",
+        "healthy: wrong",
     ),
     Question(
         "huge-clouds",
@@ -749,7 +749,7 @@ SEVENTH = (
         r"one in|[Ss]low(er|est)? sample|ElasticDistortion|elastic_distortion|S3DISDataset",
         r"crop|GridSample|\bchunk|split|smaller|in_order=False|beforehand|in advance|"
         r"prefetch_factor|\bonce\b|GPU|device",
-        "not asked",
+        "right",
     ),
     Question(
         "indexed-cells",
@@ -759,7 +759,7 @@ SEVENTH = (
         ("healthy",),
         r"[Hh]ealthy|keep|in time|fast enough|wait|hardly",
         r"model|step|device|GPU|train|nothing|compute",
-        "not asked",
+        "right",
     ),
     Question(
         "whole-field",
@@ -770,7 +770,7 @@ SEVENTH = (
         r"get_sample|NWPDataInMem|PVDataset|interp1d|__getitem__",
         r"\bonce\b|crop|smaller|only (what|the part)|beforehand|in advance|precomput|"
         r"[Kk]eep|\bcache|__init__|cheaper|nearest",
-        "not asked",
+        "right",
     ),
     Question(
         "packed-tokens",
@@ -780,7 +780,7 @@ SEVENTH = (
         ("collate", "main-process"),
         r"PackedDataCollator|[Cc]ollat|main process|own process|num_workers|no workers",
         r"vector|NumPy|at once|slice|whole|loop|tensor|num_workers|workers|background|thread",
-        "not asked",
+        "right",
     ),
     Question(
         "images-in-memory",
@@ -790,7 +790,7 @@ SEVENTH = (
         ("healthy",),
         r"[Hh]ealthy|keep|in time|fast enough|wait|hardly",
         r"model|step|device|GPU|train|nothing|compute",
-        "not asked",
+        "memory-growth: wrong",
     ),
     Question(
         "slides",
@@ -800,7 +800,7 @@ SEVENTH = (
         ("memory-growth",),
         r"[Mm]emor|grow|WsiDataset|_wsi|cached",
         r"\bcache|LRU|lru|bound|limit|maxsize|[Kk]eep|kept|\bh[oe]ld|stor(e|es|ed|ing)\b|clos",
-        "not asked",
+        "healthy: wrong",
     ),
     Question(
         "six-cameras",
@@ -810,7 +810,7 @@ SEVENTH = (
         ("too-few-workers", "decode", *_OWN),
         r"worker|[Dd]ecod|JPEG|get_image_data|NuscData|PIL",
         r"num_workers|more workers|smaller|draft|another decoder|faster decoder|beforehand",
-        "not asked",
+        "right",
     ),
     Question(
         "small-objects",
@@ -821,7 +821,7 @@ SEVENTH = (
         r"[Ss]tor(e|age)|request|latency|network|socket|download|DataFlux|read",
         r"thread|concurren|at once|parallel|together|same time|overlap|more workers|num_workers|"
         r"shard|local|\bcop(y|ied)\b|\bcache|fewer, larger|prefetch",
-        "not asked",
+        "right",
     ),
     Question(
         "edge-pairs",
@@ -831,7 +831,7 @@ SEVENTH = (
         ("main-process", "collate", *_OWN),
         r"UMAPDataset|__getitem__|[Cc]ollat|main process|own process|num_workers|no workers",
         r"__getitems__|whole batch|at once|vector|batch_sampler|index_select|num_workers|workers",
-        "not asked",
+        "right",
     ),
     Question(
         "blurred-tiles",
@@ -842,7 +842,7 @@ SEVENTH = (
         r"GaussianBlur|gaussian_blur|[Bb]lur",
         r"GPU|device|OpenCV|cv2|PIL|smaller|kernel|cheaper|beforehand|"
         r"in advance|faster (one|library|function|implementation|blur|filter)",
-        "not asked",
+        "right",
     ),
 )
 """What was asked of twelve more projects."""

@@ -113,6 +113,7 @@ def test_a_share_is_said_to_be_of_what_it_is():
     begins = pl.DataFrame([(BEGIN, "stall", True, None, 0.2)], ACCOUNTING, orient="row")
 
     assert "an epoch's time" in str(replace(a_diagnosis(DECODE), accounts=begins))
+    assert "an epoch's time" in str(a_diagnosis(Finding("start-up", "Starting late", 0.2)))
     assert "the loop's time" in str(a_diagnosis(DECODE))
     assert "in which batches are made" in str(a_diagnosis(DECODE, has_step=False))
     assert "the loop stalls 30% of the time" in str(a_diagnosis(UNKNOWN))

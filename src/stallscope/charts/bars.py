@@ -74,8 +74,9 @@ def place(
 ) -> list[Placed | None]:
     """Find places for labels, each connected with its thing by a vertical line.
 
-    No label lies on another one or on another one's line. From the right to the left, each begins
-    at its line if it can: so one on the left runs over the lines of those on the right.
+    No label lies on another one or on another one's line. From the right to the left, each takes
+    the lowest row that has room. Where more find a place that way, each begins at its line if it
+    can, so that one on the left runs over the lines of those on the right; or each ends there.
 
     Args:
         wanted: for each label the position of its thing and the width of its text.
@@ -86,14 +87,18 @@ def place(
     Returns:
         For each label its place, or None where there is none.
     """
-    low, beside = (_placed(wanted, end, rows, gap, low=low) for low in (True, False))
-    return low if low.count(None) <= beside.count(None) else beside
+    low, begin = (_placed(wanted, end, rows, gap, low=low) for low in (True, False))
+    turned = _placed([(end - at, width) for at, width in wanted], end, rows, gap, low=False)
+    at_end = [
+        one and Placed(end - one.at, end - one.right, end - one.left, one.row) for one in turned
+    ]
+    return min((low, begin, at_end), key=lambda found: found.count(None))
 
 
 def _placed(
     wanted: Sequence[tuple[float, float]], end: float, rows: int, gap: float, *, low: bool
 ) -> list[Placed | None]:
-    """Find places in the lowest rows, or all at the same side of their lines if they can."""
+    """Find places in the lowest rows, or so that each begins at its line if it can."""
     placed: dict[int, Placed] = {}
     for number in sorted(range(len(wanted)), key=lambda number: -wanted[number][0]):
         at, width = wanted[number]

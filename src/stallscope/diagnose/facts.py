@@ -879,8 +879,8 @@ def _whole_batches(run: Run) -> frozenset[str]:
 def _validates(run: Run, steps: pl.DataFrame) -> bool:
     """Whether loops over another loader come after few of the steps: it serves no step itself."""
     there = run.side_spans.filter(pl.col("stage").cast(pl.String) == ANOTHER_LOADER.name)
-    each = there.select("rank", "epoch", "batch").n_unique()
-    return 0 < each < _MOSTLY * steps.height
+    followed = steps.join(there, on=["rank", "epoch", "batch"], how="semi").height
+    return 0 < followed < _MOSTLY * steps.height
 
 
 def _calls(run: Run) -> dict[str, float]:

@@ -1101,9 +1101,8 @@ def start_up(facts: Facts) -> Finding | None:
     seen = clear(starts.share, thresholds.STARTS, 0.3)
     cause, where = causes.START_UP, ""
     drawn_by = facts.setup.sampler or facts.setup.drawn_by
-    if facts.setup.streams and (
-        starts.is_drawing or starts.is_filling
-    ):  # workers that live on make new iterators first
+    fills = starts.is_drawing or starts.is_filling  # workers that live on make new iterators first
+    if facts.setup.streams and fills:
         cause = causes.START_OF_STREAM
     elif starts.is_drawing:
         cause, where = causes.SLOW_DRAWS, drawn_by and f", by {drawn_by}"

@@ -11,7 +11,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.diagnose.accounting import BEGIN
-from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE
+from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
 from stallscope.diagnose.thresholds import WORTH_A_LINE
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, duration, printable, seconds, share, size, times
@@ -199,7 +199,8 @@ def _costs(found: Finding, diagnosis: Diagnosis) -> str:
         return f"next to nothing to gain in the loader{step}"
     if found.code == INCONCLUSIVE.code:
         return f"the loop stalls {part} of the time" if found.severity >= SMALL else ""
-    if BEGIN in diagnosis.accounts["part"].to_list():
+    of_epoch = found.code == START_UP.code or BEGIN in diagnosis.accounts["part"].to_list()
+    if of_epoch:
         return f"costs {part} of an epoch's time{step}"
     if not diagnosis.circumstances.has_step:
         return f"{part} of the time in which batches are made"

@@ -2,9 +2,10 @@
 
 The order of `judge`, and why:
 
-1. A run that is too short carries no judgement.
+1. A run that is too short carries no judgement, but of what made it short: a late first step.
 2. Starting workers, the loop's own work and copies, where they take more than all waiting does.
-3. Workers without which the loop would be faster, however short its single waits are.
+3. Workers without which the loop would be faster, however short its single waits are; what goes
+   by with them, too, unless their start is most of an epoch.
 4. A loop that hardly waits is healthy, unless its step is slower for the workers beside it (too
    many threads, full cores; a ladder tells), or their memory grows.
 
@@ -26,7 +27,8 @@ and of `rank_findings`, for a loop that waits:
     what there is to be fixed.
 14. Cores that are saturated by work of which no part leads.
 
-What is still open says `next_question`: the measurement that decides most.
+What is still open says `next_question`: the measurement that decides most. What happens once or
+now and then, and is no finding, says `side_notes`.
 """
 
 from __future__ import annotations
@@ -475,7 +477,7 @@ def _may_settle(facts: Facts) -> bool:
     growth = facts.memory_growth
     if growth is None or growth.copied or growth.looked_s >= thresholds.SETTLES_S:
         return False
-    return growth.left_s is None or growth.left_s > 4 * thresholds.SETTLES_S
+    return growth.left_s is None or growth.left_s > thresholds.ROOM_S
 
 
 def next_question(
