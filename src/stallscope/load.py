@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from shutil import disk_usage
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -13,20 +15,27 @@ import psutil
 
 from stallscope import store
 from stallscope.apart import apart
-from stallscope.errors import RunFormatError
+from stallscope.errors import RunFormatError, TargetError
+from stallscope.files import workspace
 from stallscope.hooks.loop_log import MAIN, LogPlace
 from stallscope.run.read_logs import collect
 from stallscope.run.result import LOGS, Run
 from stallscope.stages import CORE, LOOP, MEMORY, WORKER, WORKER_MEMORY
-from stallscope.units import count, share, size, without_controls
+from stallscope.targets.factory import is_address
+from stallscope.targets.remote import copy_objects, listing, names_at
+from stallscope.units import count, printable, said_by, share, size, without_controls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _MOST_RANKS: Final = 16
 """More are not held in memory at once."""
 _MOST_NODES: Final = 4
 """So many are told of, those that are busiest."""
+_OF_EVERY_RANK: Final = ("run.json", "steps.parquet", "resources.parquet")
+"""What says which of more ranks than that are read, and what each node's use together."""
+_HEADS: Final = tuple(f"{kind}.json" for kind in store.KINDS)
+_RANK: Final = re.compile(r"rank\d+")
 _EVERY_S: Final = 2.0
 _TIMES: Final = 20.0
 """To look again takes a core for so long; until then it rests for so many times that."""
@@ -41,23 +50,94 @@ def load(path: str | Path) -> Any:
     Runs nothing that the folder says.
 
     Args:
-        path: the folder that `save` wrote, or the one that holds `rank0`, `rank1` and so on.
+        path: the folder that `save` wrote, or the one that holds `rank0`, `rank1` and so on. It may
+            lie behind an address that fsspec can read (`s3://bucket/runs/train`): of many ranks,
+            no more is copied than what is read.
 
     Returns:
         A `Run`, a `Diagnosis` or whatever else was saved, as it was. The pipeline itself is not
         saved with its orders: they can be looked at, not applied.
 
     Raises:
-        RunFormatError: no result there, a damaged one, or one of another schema version.
+        RunFormatError: no result there, a damaged one, or one of another schema version; a server
+            that does not give it.
     """
+    if is_address(str(path)):
+        with workspace() as folder:
+            copy = _Copy(str(path), folder)
+            try:
+                return _load(folder, copy.complete)
+            except RunFormatError as error:
+                raise copy.in_its_words(error) from error
     folder = Path(path)
-    ranks: list[Path] = []
-    if store.kind_in(folder) is None:
-        ranks = sorted(folder.glob("rank*"), key=lambda rank: (len(rank.name), rank.name))
-    found = _all_ranks(ranks) if ranks else _read(folder)
+    found = _load(folder)
     if isinstance(found, Run):
         vars(found)["_folder"] = folder
     return found
+
+
+def _load(folder: Path, complete: Callable[[Path], None] = lambda _: None) -> Any:
+    """As `load`, of a folder; `complete` brings what is not there yet of one in it."""
+    ranks: list[Path] = []
+    if store.kind_in(folder) is None:
+        ranks = sorted(folder.glob("rank*"), key=lambda rank: (len(rank.name), rank.name))
+    return _all_ranks(ranks, complete) if ranks else _read(folder)
+
+
+class _Copy:
+    """What lies behind an address, copied into a folder as far as it is read.
+
+    Args:
+        address: of a result, or of the ranks of a training.
+        folder: an empty one. What is looked at in every rank is copied at once.
+
+    Raises:
+        RunFormatError: there is none, the server does not give it, or there is no room for it.
+    """
+
+    def __init__(self, address: str, folder: Path) -> None:
+        self._address, self._folder = address, folder
+        try:
+            root, self._sizes = listing(address)
+        except TargetError as error:
+            raise RunFormatError(str(error)) from error
+        names = {path: PurePosixPath(path.removeprefix(root).lstrip("/")) for path in self._sizes}
+        self._missing = {
+            path: folder / name for path, name in names.items() if ".." not in name.parts
+        }
+        tops = {name.parts[0] for name in names.values() if name.parts}
+        if not _hold_result(tops):
+            raise RunFormatError(
+                f"{printable(address)} is not a saved result: it has no {', '.join(_HEADS)}"
+            )
+        for place in self._missing.values():
+            place.parent.mkdir(parents=True, exist_ok=True)
+        is_one = not tops.isdisjoint([*_HEADS, LOGS])
+        self._take(lambda place: is_one or place.name in _OF_EVERY_RANK)
+
+    def complete(self, folder: Path) -> None:
+        """Copy what lies in a rank's folder beside what is looked at in every one."""
+        self._take(lambda place: folder in place.parents)
+
+    def in_its_words(self, error: RunFormatError) -> RunFormatError:
+        """An error of the copy, which nobody knows of, as one of what lies behind the address."""
+        return RunFormatError(str(error).replace(str(self._folder), self._address.rstrip("/")))
+
+    def _take(self, is_wanted: Callable[[Path], bool]) -> None:
+        places = {path: place for path, place in self._missing.items() if is_wanted(place)}
+        takes, free = sum(self._sizes[path] for path in places), disk_usage(self._folder).free
+        if takes > free:
+            raise RunFormatError(
+                f"{printable(self._address)} takes {size(takes)}, and {self._folder.parent} has "
+                f"room for {size(free)}: set TMPDIR to a folder with more"
+            )
+        try:
+            copy_objects(self._address, places)
+        except (OSError, ValueError) as error:
+            raise RunFormatError(
+                f"{printable(self._address)} cannot be copied ({said_by(error)}): try again"
+            ) from error
+        self._missing = {path: place for path, place in self._missing.items() if path not in places}
 
 
 def follow(path: str | Path) -> Iterator[Any]:
@@ -69,6 +149,9 @@ def follow(path: str | Path) -> Iterator[Any]:
     Raises:
         RunFormatError: as `load` does; not while it is recorded.
     """
+    if is_address(str(path)):
+        yield load(path)  # nobody records into a copy
+        return
     folder, until_s = Path(path), time.monotonic() + _FIRST_S
     while True:
         begun_s = time.monotonic()
@@ -112,24 +195,32 @@ def _has_writer(logs: Path) -> bool:
     return False
 
 
-def is_result(folder: Path) -> bool:
+def is_result(path: str | Path) -> bool:
     """Whether `load` would find something there: a result, logs, or the ranks of a training."""
+    if is_address(str(path)):
+        return _hold_result(names_at(str(path)))
+    folder = Path(path)
     places = (folder, *folder.glob("rank*"))
     return any(store.kind_in(place) or any((place / LOGS).glob("*.marks")) for place in places)
 
 
-def _all_ranks(folders: list[Path]) -> Run:
+def _hold_result(names: Iterable[str]) -> bool:
+    """Whether a folder with these names behind an address is one of a result or of ranks."""
+    return any(name in (*_HEADS, LOGS) or _RANK.fullmatch(name) for name in names)
+
+
+def _all_ranks(folders: list[Path], complete: Callable[[Path], None]) -> Run:
     """The ranks of a training as one run; of more than can be held, those that say most."""
     nodes = apart(lambda: _per_node(folders))
     if len(folders) <= _MOST_RANKS:
-        run = _together([_rank(folder) for folder in folders])
+        run = _together([_rank(folder, complete) for folder in folders])
         return replace(run, notes=(*run.notes[:1], *nodes, *run.notes[1:]))
     waits = apart(lambda: _shares(folders))
     order = sorted(folders, key=lambda folder: waits.get(folder, -1.0), reverse=True)
     half = _MOST_RANKS // 2
     first, others = order[:half], order[half:]
     spread = [others[place * len(others) // half] for place in range(half)]
-    run = _together([_rank(folder) for folder in dict.fromkeys([*first, *spread])])
+    run = _together([_rank(folder, complete) for folder in dict.fromkeys([*first, *spread])])
     told = f"{count(len(folders), 'rank')}, of which {_MOST_RANKS} are read whole"
     if waits:
         low, high = (share(end(waits.values())) for end in (min, max))
@@ -220,7 +311,8 @@ def _is(*resources: str) -> pl.Expr:
     return pl.col("resource").is_in(resources)
 
 
-def _rank(folder: Path) -> Any:
+def _rank(folder: Path, complete: Callable[[Path], None]) -> Any:
+    complete(folder)
     try:
         store.check_is_folder(folder)
     except (OSError, ValueError) as error:

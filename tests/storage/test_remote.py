@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from polars.testing import assert_frame_equal
 from support.slow_server import Proxy, folder_server, s3_environment, s3_server
+from support.virtual_loop import a_loop
 from torch.utils.data import DataLoader
 
 import stallscope as ss
@@ -18,7 +23,7 @@ from stallscope.storage.result import notes_of
 from stallscope.targets import remote
 from stallscope.targets.factory import is_address
 from stallscope.targets.images import find_images
-from stallscope.targets.remote import RemoteImages
+from stallscope.targets.remote import RemoteImages, copy_objects
 
 pytest.importorskip("aiohttp", reason="fsspec reads http:// with it; .[ci] installs it")
 pytest.importorskip("torchvision")
@@ -148,6 +153,86 @@ class TestWeb:
             ss.target(given.format(web=address(web)))
 
 
+class TestRuns:
+    """What was recorded may lie behind an address, too."""
+
+    @pytest.fixture
+    def ranks(self, tmp_path):
+        """The address of nine, of which the eighth is slow."""
+        for rank in range(9):
+            costs = {"fetch": 1.0, "RandomMask": 150.0 if rank == 7 else 5.0}
+            a_loop(costs, rank=rank).save(tmp_path / f"rank{rank}")
+        with folder_server(tmp_path) as port:
+            yield address(port)
+
+    def test_says_what_the_folder_says(self, ranks, tmp_path):
+        """All ranks, one of them, and two compared."""
+        found = ss.diagnose(ranks)
+
+        assert ss.diagnose(tmp_path).findings == found.findings
+        assert "rank 7" in found.verdict.title
+        assert ss.load(f"{ranks}rank3").steps().equals(ss.load(tmp_path / "rank3").steps())
+        found, there = (
+            ss.compare(*(f"{place}rank{rank}" for rank in (3, 7))).table()
+            for place in (ranks, f"{tmp_path}/")
+        )
+        assert_frame_equal(there, found, abs_tol=1e-12)
+
+    def test_of_many_no_more_is_copied_than_read(self, ranks, monkeypatch):
+        """Of the others, what says that they are not the slow ones."""
+        copied = []
+        monkeypatch.setattr(sys.modules["stallscope.load"], "_MOST_RANKS", 4)
+        monkeypatch.setattr(
+            sys.modules["stallscope.load"],
+            "copy_objects",
+            lambda given, places: (copied.extend(places), copy_objects(given, places)),
+        )
+
+        run = ss.load(ranks)
+
+        assert "9 ranks, of which 4 are read whole" in run.notes[0]
+        assert 7 in run.all_steps["rank"]
+        whole = [path for path in copied if path.endswith("spans.parquet")]
+        assert 4 == sum(not path.endswith("side_spans.parquet") for path in whole)
+        assert 9 == sum(path.endswith("/steps.parquet") for path in copied)
+        assert len(copied) == len(set(copied))
+
+    def test_a_damaged_one_is_named_by_its_address(self, ranks, tmp_path):
+        """Not by the copy, of which nobody knows, and of which nothing is left."""
+        (tmp_path / "rank2" / "steps.parquet").write_bytes(b"PAR1")
+        before = set(Path(tempfile.gettempdir()).glob("stallscope*"))
+
+        with pytest.raises(ss.StallscopeError, match=f"{ranks}rank2 is not a whole run"):
+            ss.load(f"{ranks}rank2")
+        assert before == set(Path(tempfile.gettempdir()).glob("stallscope*"))
+
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [("{web}", "is not a saved result"), ("http://127.0.0.1:9/x", "cannot be listed")],
+    )
+    def test_what_is_none(self, web, given, words):
+        """One sentence that names it."""
+        with pytest.raises(ss.StallscopeError, match=words):
+            ss.load(given.format(web=address(web)))
+
+    def test_a_server_that_cuts_the_connection(self, ranks):
+        """Nothing is made of half of it."""
+        port = int(ranks.rpartition(":")[2].strip("/"))
+        with (
+            Proxy(port, stops_after=4_000, cuts=True) as proxy,
+            pytest.raises(ss.StallscopeError, match="cannot be copied"),
+        ):
+            ss.load(f"{address(proxy.port)}rank3")
+
+    def test_no_room(self, ranks, monkeypatch):
+        """Said before anything is copied."""
+        monkeypatch.setattr(
+            sys.modules["stallscope.load"], "disk_usage", lambda _: SimpleNamespace(free=10)
+        )
+        with pytest.raises(ss.StallscopeError, match=r"takes .* has room for 10 B: set TMPDIR"):
+            ss.load(f"{ranks}rank3")
+
+
 @pytest.fixture(scope="module")
 def bucket(photos):
     """The proxy before an S3 server with the folder in a bucket."""
@@ -175,6 +260,16 @@ class TestBucket:
         assert rows[0]["latency_s"] >= latency_s
         if latency_s:
             assert found.best["requests_per_s"] > 1.5 * rows[0]["requests_per_s"]
+
+    def test_has_a_run(self, bucket, tmp_path):
+        """As the folder from which it was put there."""
+        import s3fs
+
+        bucket.latency_s = 0.0
+        folder = a_loop({"fetch": 1.0, "RandomMask": 150.0}).save(tmp_path / "run")
+        s3fs.S3FileSystem().put(f"{folder}/", "photos/runs/monday/", recursive=True)
+
+        assert ss.diagnose(folder).findings == ss.diagnose("s3://photos/runs/monday").findings
 
     def test_that_is_not_there(self, bucket):
         """One sentence."""

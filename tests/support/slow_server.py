@@ -24,11 +24,16 @@ class _Quiet(SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
+class _Patient(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    """Clients ask for a hundred files at once; those that do not fit in try again after seconds."""
+
+
 @contextmanager
 def folder_server(folder):
     """A folder by HTTP, with a page that lists it; gives the port."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
-    server.daemon_threads = True
+    server = _Patient(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:

@@ -13,6 +13,7 @@ from stallscope.cli.output import FORMS, REDACT, print_note, print_result, repor
 _BEYOND: Final = 3
 _CLEAR: Final = "\x1b[2J\x1b[H"
 """What clears a terminal."""
+RUN: Final = "A run's folder, or its address (s3://...)."
 LAST: Final = f"{FORMS}. By default the one of the last time, else 'sample'."
 Force = Annotated[
     bool,
@@ -88,7 +89,7 @@ def _announce(address: str) -> None:
 
 
 def show(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help=RUN)],
     *,
     redact: Redact = False,
     follow: Annotated[
@@ -121,8 +122,8 @@ def show(
 
 
 def compare(
-    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A run's folder.")],
-    after: Annotated[list[Path], typer.Argument(metavar="AFTER", help="Later runs' folders.")],
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help=RUN)],
+    after: Annotated[list[str], typer.Argument(metavar="AFTER", help="Later ones.")],
     *,
     fail_if: Annotated[
         list[str] | None,
@@ -155,7 +156,7 @@ def compare(
 
 
 def trace(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help=RUN)],
     out: Annotated[
         Path, typer.Argument(metavar="FILE", help="A new .json, or a smaller .json.gz.")
     ],

@@ -25,6 +25,7 @@ from stallscope.run.result import Run
 from stallscope.stages import OTHER, STEP
 from stallscope.stalls.loop_time import loop_breakdown
 from stallscope.stalls.thresholds import HARDLY
+from stallscope.targets.factory import is_address
 from stallscope.units import count, printable, seconds, share
 
 if TYPE_CHECKING:
@@ -46,9 +47,12 @@ def recorded_run(target: Any) -> Run | None:
     """
     if isinstance(target, Run):
         return target
-    if not isinstance(target, str | Path) or not is_result(Path(target).expanduser()):
+    if not isinstance(target, str | Path):
         return None
-    found = load(Path(target).expanduser())
+    place = target if is_address(str(target)) else Path(target).expanduser()
+    if not is_result(place):
+        return None
+    found = load(place)
     if not isinstance(found, Run):
         kind = type(found).__name__.lower()
         raise ArgumentError(f"{target} holds a result of ss.{kind}, and no run: ss.load reads it")

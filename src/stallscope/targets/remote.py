@@ -1,12 +1,14 @@
-"""Images behind an address (`s3://`, `gs://`, `http://`): a bucket or a folder on a server.
+"""What lies behind an address (`s3://`, `gs://`, `http://`): a bucket or a folder on a server.
 
-Read with fsspec and its library for that kind of address; who may read is theirs to know (their
-environment variables and files). Each process has connections of its own, made when it first reads.
+Images are read where they are, what was recorded is copied: with fsspec and its library for that
+kind of address. Who may read is theirs to know (their environment variables and files). Each
+process has connections of its own, made when it first reads.
 """
 
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +29,8 @@ from stallscope.targets.images import (
 from stallscope.units import printable, said_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
     from types import ModuleType
 
     from PIL import Image
@@ -76,14 +79,21 @@ def read_remote(address: str, path: str, length: int = 0, begin: int = 0) -> byt
     Raises:
         OSError: it is not given, in whichever way.
     """
-    try:
+    with _errors_of_the_library():
         system = _system(address)[0]
         if not length:
             return bytes(system.cat_file(path))
         return bytes(system.cat_file(path, start=begin, end=begin + length))
+
+
+@contextmanager
+def _errors_of_the_library() -> Iterator[None]:
+    """Each library has errors of its own; they come out as an OSError."""
+    try:
+        yield
     except OSError:
         raise
-    except Exception as error:  # each library has errors of its own
+    except Exception as error:
         raise OSError(f"{type(error).__name__}: {said_by(error)}") from error
 
 
@@ -94,7 +104,7 @@ def remote_loader(address: str) -> DataLoader[Any]:
         TargetError: nobody answers, the list is refused, or there is no image in it; the address'
             library is not installed.
     """
-    root, listed = _answer(address, lambda: _listed(address))
+    root, listed = listing(address)
     found = {path: size for path, size in listed.items() if path.lower().endswith(SUFFIXES)}
     if not found:
         raise TargetError(
@@ -109,8 +119,46 @@ def remote_loader(address: str) -> DataLoader[Any]:
     return DataLoader(dataset, BATCH_SIZE, shuffle=True, **worker_settings(min(4, usable_cores())))
 
 
+def listing(address: str) -> tuple[str, dict[str, int]]:
+    """The path of an address, and the bytes of each object below it, sorted by its path.
+
+    Raises:
+        TargetError: nobody answers, the list is refused; the address' library is not installed.
+    """
+    listed: tuple[str, dict[str, int]] = _answer(address, lambda: _listed(address))
+    return listed
+
+
+def names_at(address: str) -> list[str]:
+    """What lies at an address itself, folders too; empty where nobody says so."""
+
+    def names() -> list[str]:
+        system, root = _system(address)
+        return [PurePosixPath(path).name for path in system.ls(root, detail=False)]
+
+    found: list[str] = []
+    with suppress(TargetError):
+        found += _answer(address, names)
+    return found
+
+
+def copy_objects(address: str, places: Mapping[str, Path]) -> None:
+    """Copy objects of a server, each into a file of its own.
+
+    Args:
+        address: as the user gave it.
+        places: the file of each path.
+
+    Raises:
+        OSError: one is not given, in whichever way.
+    """
+    for folder in {place.parent for place in places.values()}:
+        folder.mkdir(parents=True, exist_ok=True)
+    with _errors_of_the_library():
+        _system(address)[0].get(list(places), [str(place) for place in places.values()])
+
+
 def _listed(address: str) -> tuple[str, dict[str, int]]:
-    """The path of an address, and the bytes of each object below it, sorted by its path."""
     system, root = _system(address)
     found = system.find(root, detail=True)
     if not found:
