@@ -64,7 +64,7 @@ def load(path: str | Path) -> Any:
     """
     if is_address(str(path)):
         with workspace() as folder:
-            copy = _Copy(str(path), folder)
+            copy = _CopyOfRun(str(path), folder)
             try:
                 return _load(folder, copy.complete)
             except RunFormatError as error:
@@ -84,7 +84,7 @@ def _load(folder: Path, complete: Callable[[Path], None] = lambda _: None) -> An
     return _all_ranks(ranks, complete) if ranks else _read(folder)
 
 
-class _Copy:
+class _CopyOfRun:
     """What lies behind an address, copied into a folder as far as it is read.
 
     Args:

@@ -21,7 +21,7 @@ from stallscope.storage import places, reads
 from stallscope.storage import storage as storage_module
 from stallscope.storage.page_cache import drop, opened, resident_bytes, resident_share
 from stallscope.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM, Medium, ReadRequest
-from stallscope.storage.result import sentence
+from stallscope.storage.result import sentence, way_of
 
 PAGE = 4096
 
@@ -242,6 +242,9 @@ class TestStorage:
         assert all(row["cached_share"] <= 0.1 for row in rows)
         assert found.of(SAMPLE, WARM)
         assert "what the step asks for" in sentence(found)
+        assert {"files of 22 kB, in order", "4.1 kB, anywhere"} <= set(
+            map(way_of, found.table().to_dicts())
+        )
         assert [40] == found.places["files"].to_list()
 
     def test_of_a_container(self, tmp_path):

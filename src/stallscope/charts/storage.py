@@ -11,7 +11,7 @@ from stallscope.stats import INTERVAL
 from stallscope.storage.layout_result import name_of
 from stallscope.storage.layout_result import sentence as layouts_sentence
 from stallscope.storage.reads import COLD, SAMPLE, WARM
-from stallscope.storage.result import sentence
+from stallscope.storage.result import sentence, way_of
 from stallscope.units import count, printable, seconds, size
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def pieces_figure(storage: Storage) -> Sheet:
         return Sheet(title, [_NONE])
     bars = [
         LabelledBar(
-            f"{size(row['request_bytes'])} {row['access']}",
+            way_of(row),
             f"{row['state']}, {count(row['readers'], 'reader')}",
             f"{seconds(row['latency_s'])} each",
             row["bytes_per_s"],

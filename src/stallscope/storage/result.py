@@ -23,6 +23,8 @@ from stallscope.store import Contents, StoredTable
 from stallscope.units import count, seconds, share, size, times
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from stallscope.store import Schema
 
 
@@ -296,6 +298,17 @@ def _why_not(storage: Storage) -> str:
     if storage.of(SAMPLE, WARM):
         return "nothing could be taken out of the page cache (see the notes)"
     return "nothing could be read (see the notes)"
+
+
+def way_of(row: Mapping[str, Any]) -> str:
+    """A way of reading in words."""
+    length = row["request_bytes"]
+    if row["access"] == SAMPLE:
+        return f"a sample's {size(length)}, anywhere" if length else "a sample's file, whole"
+    if row["access"] != SEQUENTIAL:
+        return f"{size(length)}, anywhere"
+    came = row["bytes_per_s"] / row["requests_per_s"]
+    return f"files of {size(came)}, in order" if came < length / 2 else f"{size(length)}, in order"
 
 
 def notes_of(storage: Storage) -> list[str]:

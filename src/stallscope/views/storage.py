@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
-from stallscope.storage.reads import COLD, SAMPLE
-from stallscope.storage.result import notes_of, sentence
+from stallscope.storage.reads import COLD
+from stallscope.storage.result import notes_of, sentence, way_of
 from stallscope.units import count, printable, seconds, share, size
 from stallscope.views.document import CellBar, Document, Heading, Notes, Table
 from stallscope.views.document import as_json as document_json
@@ -92,7 +92,7 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """A row of the table in words; `HEADS`."""
     low, high = row["requests_low_per_s"], row["requests_high_per_s"]
     return (
-        name_of(row),
+        way_of(row),
         str(row["readers"]),
         row["state"],
         seconds(row["latency_s"]),
@@ -102,12 +102,3 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{size(row['bytes_per_s'])}/s",
         share(row["cached_share"]),
     )
-
-
-def name_of(row: Mapping[str, Any]) -> str:
-    """A way of reading in words."""
-    length = row["request_bytes"]
-    if row["access"] == SAMPLE:
-        return f"a sample's {size(length)}, anywhere" if length else "a sample's file, whole"
-    where = "anywhere" if row["access"] == "random" else "in order"
-    return f"{size(length)}, {where}"
