@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 os.environ.setdefault("TQDM_DISABLE", "1")
 
@@ -49,20 +49,30 @@ def main() -> None:
     true = {
         name: quietly(target, given.quiet, given.budget) for name, (quietly, _) in measures.items()
     }
-    claims: dict[str, list[bool | None]] = {name: [] for name in measures}
+    claims: dict[str, list[Claim]] = {name: [] for name in measures}
     with neighbour():
         for _ in tqdm(range(given.trials), disable=False):
             for name, (_, claimed) in measures.items():
                 claims[name] += claimed(target, given.budget, true[name])
-    print(table(HEAD, [_row(name, given.trials, held) for name, held in claims.items()]))
+    print(table(HEAD, [_row(name, given.trials, each) for name, each in claims.items()]))
     for name, value in true.items():
         print(f"{name}, quiet: {value}")
+        for claim in claims[name]:
+            if claim.holds is False:
+                print(f"    false: {claim.said}")
 
 
-def _row(name: str, trials: int, held: list[bool | None]) -> tuple[str, ...]:
-    """A line of the table; `held` says of each claim whether it holds, None where there is none."""
-    claims = [one for one in held if one is not None]
-    numbers = trials, len(claims), claims.count(False), len(held) - len(claims)
+class Claim(NamedTuple):
+    """What was said in a trial, and whether it holds; None: nothing was claimed."""
+
+    holds: bool | None
+    said: str = ""
+
+
+def _row(name: str, trials: int, claims: list[Claim]) -> tuple[str, ...]:
+    """A line of the table."""
+    held = [claim.holds for claim in claims]
+    numbers = trials, len(held) - held.count(None), held.count(False), held.count(None)
     return name, *map(str, numbers)
 
 
@@ -79,11 +89,18 @@ def _gains(_target: ss.Target, quiet_s: float, _budget_s: float) -> dict[str, fl
     return dict(found.select("order", "speedup").iter_rows())
 
 
-def _recommended(_target: ss.Target, budget_s: float, true: dict[str, float]) -> list[bool | None]:
+def _recommended(_target: ss.Target, budget_s: float, true: dict[str, float]) -> list[Claim]:
     rows = _orders(budget_s).filter("recommended").drop_nulls("speedup_low").to_dicts()
-    known = [row for row in rows if row["order"] in true]
-    held = [row["speedup_low"] <= true[row["order"]] <= row["speedup_high"] for row in known]
-    return held or [None]
+    claims = [
+        _within(row["speedup_low"], true[row["order"]], row["speedup_high"])
+        for row in rows
+        if row["order"] in true
+    ]
+    return claims or [Claim(None)]
+
+
+def _within(low: float, true: float, high: float) -> Claim:
+    return Claim(low <= true <= high, f"{low:.2f} to {high:.2f}")
 
 
 def _headroom(target: ss.Target, quiet_s: float, _budget_s: float) -> float:
@@ -92,9 +109,10 @@ def _headroom(target: ss.Target, quiet_s: float, _budget_s: float) -> float:
     return float(factors[0]) if factors else float("nan")
 
 
-def _claimed(target: ss.Target, budget_s: float, true: float) -> list[bool | None]:
+def _claimed(target: ss.Target, budget_s: float, true: float) -> list[Claim]:
     gain = ss.ladder(target, budget_s=budget_s).headroom().filter("distinguishable")
-    return [row["factor_low"] <= true <= row["factor_high"] for row in gain.to_dicts()] or [None]
+    claims = [_within(row["factor_low"], true, row["factor_high"]) for row in gain.to_dicts()]
+    return claims or [Claim(None)]
 
 
 def _causes(target: ss.Target, quiet_s: float, budget_s: float) -> list[str]:
@@ -103,9 +121,10 @@ def _causes(target: ss.Target, quiet_s: float, budget_s: float) -> list[str]:
     return sorted({ss.diagnose(target, budget_s=budget_s).verdict.code for _ in rounds})
 
 
-def _named(target: ss.Target, budget_s: float, true: list[str]) -> list[bool | None]:
-    code = ss.diagnose(target, budget_s=budget_s).verdict.code
-    return [None if code == "inconclusive" else code in true]
+def _named(target: ss.Target, budget_s: float, true: list[str]) -> list[Claim]:
+    found = ss.diagnose(target, budget_s=budget_s).verdict
+    said = f"{found.code}: {found.title}"
+    return [Claim(None if found.code == "inconclusive" else found.code in true, said)]
 
 
 MEASURES = {
