@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -92,6 +93,25 @@ def recorded():
     flame = ss.flame(DataLoader(Planted(), 2, num_workers=2), seconds=0.7)
     assert torch.equal(before, torch.get_rng_state())
     return flame
+
+
+def test_names_code_that_lies_elsewhere(tmp_path, monkeypatch):
+    """A notebook imports the user's module from a folder that is neither its own nor a project."""
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "elsewhere.py").write_text(
+        "class Slow:\n"
+        "    def __len__(self):\n"
+        "        return 100_000\n"
+        "    def __getitem__(self, index):\n"
+        "        return sum(n * n for n in range(20_000))\n"
+    )
+    monkeypatch.chdir(tmp_path / "lab")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    dataset = importlib.import_module("elsewhere").Slow()
+
+    stacks = ss.flame(DataLoader(dataset, 2, num_workers=1), seconds=0.7).samples["stack"]
+
+    assert stacks.str.contains(f"Slow.__getitem__ ({tmp_path}/elsewhere.py:5", literal=True).any()
 
 
 class TestOfALoader:

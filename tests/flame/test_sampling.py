@@ -83,6 +83,22 @@ def test_own_code_lies_in_the_project_or_beside_the_script(tmp_path):
     assert [False, False, True] == [is_library(StackFunction("f", one)) for one in shown_as]
 
 
+def test_code_that_a_notebook_imports_from_elsewhere_is_the_users(tmp_path):
+    """Only where the loader has no code in the project: then that is whose it is."""
+    for file in ("lab/my_target.py", "mine/data.py", "mine/pack/ops.py", "mine/pack/__init__.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    data, ops = str(tmp_path / "mine/data.py"), str(tmp_path / "mine/pack/ops.py")
+    installed = "/x/lib/python3.12/site-packages/six.py"
+
+    own = own_folders(str(tmp_path / "lab"), "", (data, ops, installed))
+
+    assert [data, ops] == [shown(data, own), shown(ops, own)]
+    assert is_library(StackFunction("f", shown(installed, own)))
+    beside = own_folders(str(tmp_path / "lab"), "", (str(tmp_path / "lab/my_target.py"), data))
+    assert "site-packages/data.py" == shown(data, beside)
+
+
 def test_a_module_of_one_file_is_a_library_where_it_is_installed():
     """Its name alone could be the user's."""
     text = shown("/x/lib/python3.12/site-packages/six.py")

@@ -19,6 +19,8 @@ import polars as pl
 from stallscope.stats import share_intervals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from stallscope.store import Schema
 
 
@@ -93,17 +95,33 @@ def short(file: str) -> str:
 
 
 @cache
-def own_folders(folder: str, script: str = "") -> tuple[str, ...]:
+def own_folders(folder: str, script: str = "", code: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Where the user's own code lies: in the project, and in that of the script.
 
     Args:
         folder: the process's current one.
         script: its path; empty where there is none, as in a notebook.
+        code: files of the loader's dataset, ops and collate function. Where none of them lies there
+            (a notebook imports them from elsewhere), their folders are the user's, too.
     """
     begins = [Path(folder)]
     if script and _library_at(_parts(script)) is None:  # none that a package brought
         begins.append(Path(folder, script).parent)
-    return tuple(dict.fromkeys(map(_project, begins)))
+    own = tuple(dict.fromkeys(map(_project, begins)))
+    others = [file for file in code if _library_at(_parts(file)) is None and not _is_source(file)]
+    if not any(_lies_in(own, file) or not Path(file).is_file() for file in others):
+        homes = (Path(file.removesuffix(short(file))) for file in others)
+        own = tuple(dict.fromkeys([*own, *map(_project, homes)]))
+    return own
+
+
+def _is_source(file: str) -> bool:
+    return short(file).partition("/")[0] in _FROM_SOURCE
+
+
+def _lies_in(folders: Iterable[str], file: str) -> bool:
+    real = os.path.realpath(file)
+    return any(real.startswith(folder.rstrip("/\\") + os.sep) for folder in folders)
 
 
 def _project(folder: Path) -> str:
@@ -128,12 +146,11 @@ def shown(file: str, own: tuple[str, ...] = ()) -> str:
     if _library_at(parts) is not None:
         is_module = "/" not in inside and inside.partition(".")[0] not in sys.stdlib_module_names
         return f"site-packages/{inside}" if is_module else inside
-    if inside.partition("/")[0] in _FROM_SOURCE:
+    if _is_source(file):
         return inside
     if not os.path.isfile(file):  # noqa: PTH113 - a notebook's cell, code made while running
         return file
-    real = os.path.realpath(file)
-    if not own or any(real.startswith(folder.rstrip("/\\") + os.sep) for folder in own):
+    if not own or _lies_in(own, file):
         return os.path.abspath(file)  # noqa: PTH100 - links stay as the user has them
     return inside if "/" in inside else f"site-packages/{inside}"
 

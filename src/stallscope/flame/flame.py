@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -40,11 +42,13 @@ from stallscope.machine import require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import find_loaders
+from stallscope.targets.object_graph import LoaderCallables
 from stallscope.units import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator
+
+    from torch.utils.data import DataLoader
 
     from stallscope.flame.result import Flame
 
@@ -164,6 +168,13 @@ def _own_folders(pid: int) -> tuple[str, ...]:
     return ()
 
 
+def _own_here(loaders: Iterable[DataLoader[Any]]) -> tuple[str, ...]:
+    """Where the code of this process's user lies."""
+    script = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+    code = (one.co_filename for loader in loaders for one in LoaderCallables(loader).functions)
+    return own_folders(str(Path.cwd()), script, tuple(dict.fromkeys(code)))
+
+
 def loop_flame(target: targets.Target, seconds: float) -> Flame:
     """Sample the process that trains, not its workers: its step, and what it makes of batches.
 
@@ -182,9 +193,11 @@ def _of_target(
     ):
         loader = cached_loaders.going_on(target.loader)
         place = LogPlace(folder, log_capacity(folder, max(target.num_workers, 1)), stands_by=True)
-        probe = Probe(place, find_loaders(loader), scoped=True)
+        loaders = find_loaders(loader)
+        probe = Probe(place, loaders, scoped=True)
         loop = replace(TimedLoop.of(target), batches=_Hooked(loader, probe.begin, probe.inside))
-        session = SamplingLoop(loop, target.name, how, said, of_loop=of_loop)
+        stacks = StackCounts(how.rate_hz, _own_here(loaders), of_loop=of_loop)
+        session = SamplingLoop(loop, target.name, how, said, stacks)
         try:
             with probe:
                 session.run(probe, folder)

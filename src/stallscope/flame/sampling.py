@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from stallscope.errors import TargetError
-from stallscope.flame.classify import StackFrame, own_folders, short
+from stallscope.flame.classify import StackFrame, short
 from stallscope.flame.pyspy import InProcess, Process, Spy
 from stallscope.flame.result import IN_PROCESS, PY_SPY, SAMPLES, WINDOW_S, Flame, FlameConditions
 from stallscope.hooks.patches import under
@@ -33,6 +31,7 @@ from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from stallscope.flame.pyspy import How, Seen
     from stallscope.hooks.probe import Probe
@@ -143,6 +142,8 @@ class StackCounts:
     """How often each stack was seen, in which process and which window."""
 
     def __init__(self, rate_hz: float, own: tuple[str, ...] = (), *, of_loop: bool = False) -> None:
+        self.of_loop = of_loop
+        """Whether it is the loop's process that is sampled, and not the workers."""
         self._readable = partial(collapsed, own=own, of_loop=of_loop)
         self._in_window = max(round(rate_hz * WINDOW_S), 1)
         self._count: Counter[tuple[Any, ...]] = Counter()
@@ -229,7 +230,7 @@ class SamplingLoop:
     """One recording of a loader, over as many starts of it as that takes."""
 
     def __init__(
-        self, loop: TimedLoop, name: str, how: How, notes: list[str], *, of_loop: bool = False
+        self, loop: TimedLoop, name: str, how: How, notes: list[str], stacks: StackCounts
     ) -> None:
         def use(batch: Any) -> None:  # its frame says that this is the step
             loop.use(batch)
@@ -237,9 +238,7 @@ class SamplingLoop:
         self._loop = loop
         self._how = how
         self._notes = notes
-        script = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
-        self._of_loop = of_loop
-        self._hits = StackCounts(how.rate_hz, own_folders(str(Path.cwd()), script), of_loop=of_loop)
+        self._hits = stacks
         self._circumstances = circumstances_of(name, how, [])
         self._use = under(STEP, use)
         self._sampled_s = 0.0
@@ -292,7 +291,7 @@ class SamplingLoop:
 
     def _sample(self, batches: Iterator[Any], probe: Probe, folder: Path, bar: Any) -> None:
         """Sample for the time that is left, or until the batches end."""
-        workers: list[Process] = [] if self._of_loop else [*probe.workers()]
+        workers: list[Process] = [] if self._hits.of_loop else [*probe.workers()]
         processes = workers or [(None, os.getpid())]
         how = replace(self._how, seconds=self._left_s)
         if not self._refused:
@@ -352,7 +351,7 @@ class SamplingLoop:
     def result(self, told: Iterable[str] = ()) -> Flame:
         """What is known by now; `told` are further notes."""
         notes = [*self._notes, *told]
-        is_without = not self._of_loop and not self._circumstances.num_workers
+        is_without = not self._hits.of_loop and not self._circumstances.num_workers
         if self._hits.processes and is_without:
             notes.append("num_workers=0: the main process was sampled, the step is in it")
         return self._hits.flame(self._circumstances, notes)
