@@ -12,6 +12,7 @@ from support.build_facts import CASES, IDLE, SENDS, SPIKES, WAITS_IN_FETCH, know
 from stallscope.diagnose.causes import CAUSES, KNOWN, handbook
 from stallscope.diagnose.exposure import Exposure, StagePart, longest_first
 from stallscope.diagnose.facts import Gain, HandoverTimes, Spikes, Starts
+from stallscope.diagnose.text import numbers_of
 from stallscope.diagnose.verdict import judge
 
 
@@ -253,3 +254,15 @@ class TestNeedlessWorkers:
 
         assert "one index" in judge(small)[0].next_step
         assert "one index" not in judge(known(**self.TINY))[0].next_step
+
+
+@pytest.mark.parametrize(
+    ("low", "told"), [(0.2, "not distinguishable"), (1.1, "27\N{MULTIPLICATION SIGN} (1.1")]
+)
+def test_a_factor_that_may_be_a_loss_has_no_digits(low, told):
+    """They would look like a gain."""
+    evidence = {"headroom_factor": 27.0, "headroom_factor_low": low, "headroom_factor_high": 252.0}
+
+    (number,) = numbers_of(evidence)
+
+    assert number.value.startswith(told)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LONGEST_NAME: Final = 120
 NOT_MEASURED: Final = "not measured"
+_FACTOR: Final = "_factor"
 _UNITS: Final[tuple[tuple[str, Callable[[float], str]], ...]] = (
     ("_bytes_per_s", lambda value: f"{size(value)}/s"),
     ("_per_s", lambda value: f"{value:,.3g}/s"),
@@ -33,7 +34,7 @@ _UNITS: Final[tuple[tuple[str, Callable[[float], str]], ...]] = (
     ("_ns", lambda value: seconds(value / 1e9)),
     ("_s", seconds),
     ("_count", lambda value: f"{value:,.3g}"),
-    ("_factor", times),
+    (_FACTOR, times),
 )
 """The longer ends come first."""
 _ENDS: Final = ("_low", "_high")
@@ -60,7 +61,15 @@ def numbers_of(evidence: Mapping[str, float]) -> Iterator[Number]:
             continue
         end, form = _unit(name)
         told = _told(value, form) + _interval(evidence, name, form)
+        if end == _FACTOR and _is_of_both_sides(evidence, name):
+            told = "not distinguishable"  # digits of it would look like a gain
         yield Number(printable(name.removesuffix(end).replace("_", " "), LONGEST_NAME), told)
+
+
+def _is_of_both_sides(evidence: Mapping[str, float], name: str) -> bool:
+    """Whether the interval of a factor has one in it: less and more are both possible."""
+    low, high = (evidence.get(f"{name}{end}") for end in _ENDS)
+    return low is not None and high is not None and low < 1 < high
 
 
 def _unit(name: str) -> tuple[str, Callable[[float], str]]:
