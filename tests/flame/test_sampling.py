@@ -116,6 +116,19 @@ def test_the_innermost_stage():
     assert "getitem" == collapsed(stack[:3])[0]
 
 
+def test_in_a_notebook_the_cell_comes_first():
+    """Twenty frames of the kernel's above it tell nothing, and leave no room for what is below."""
+    kernel = [
+        StackFrame("run_code", f"/v/site-packages/{file}.py", 1)
+        for file in ("ipykernel_launcher", "IPython/core/interactiveshell")
+    ]
+    cell = StackFrame("<module>", "/tmp/ipykernel_7/1.py", 1)
+
+    told = collapsed([*kernel, cell, hook(GETITEM), MINE])
+
+    assert told == collapsed([cell, hook(GETITEM), MINE])
+
+
 def test_what_gives_way():
     """Inside of a transform with a name a helper is part of that transform."""
     helper, crop = Stage("resize", "transform", gives_way=True), Stage("Crop", "transform")

@@ -77,8 +77,8 @@ IN_WORKERS: Final = (
 """What helps where the training process computes beside its model."""
 _PLAIN_COLLATE: Final = "no Python loop over samples, tensors of one size"
 _LESS_TO_DECODE: Final = (
-    "store less of each sample (shorter, smaller, in pieces; a video with more key frames), decode "
-    "only what is used, or use a faster decoder"
+    "store less of each sample (images smaller, sound in pieces, video with more key frames), "
+    "decode only what is used, or use a faster decoder"
 )
 _CONVERTS: Final = re.compile(r"(ToTensor|Normalize|ToDtype|ConvertImageDtype|ToFloat)\b")
 _RESIZES: Final = re.compile(r"resiz|max_?size|thumbnail", re.IGNORECASE)

@@ -59,6 +59,8 @@ _WATCHING: Final = tuple(
 _WATCHDOG: Final = "stallscope/loops/watchdog.py"
 """Nor is a thread that begins in it; the loop itself waits for its batches through it."""
 _STARTS_THREADS: Final = "threading.py"
+_SHELL: Final = "IPython/core/interactiveshell.py"
+"""Runs a notebook's cells, below twenty frames of the kernel's."""
 _KNOWN: Final = {
     "torch/utils/data/_utils/collate.py": COLLATE,
     "torch/utils/data/_utils/pin_memory.py": PIN,
@@ -103,8 +105,8 @@ def collapsed(
 
 
 def _after_threads(files: list[str]) -> int:
-    """Where a thread's own function begins; 0 in the main thread."""
-    begin = 0
+    """Where a thread's own function begins; in a notebook's main thread the cell, else 0."""
+    begin = max((n + 1 for n, file in enumerate(files[:-1]) if file == _SHELL), default=0)
     while begin < len(files) - 1 and files[begin] == _STARTS_THREADS:
         begin += 1
     return begin

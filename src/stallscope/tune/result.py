@@ -412,8 +412,8 @@ def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
     low, high = nearest["gain_low"], nearest["gain_high"]
     if low is None or (low < 1 < high and high / low > _NOISE):
         return (
-            f"What was measured is not distinguishable from it as it is; {said}. Allow more time "
-            "(budget_s), on a machine that does nothing else"
+            f"What was measured is not distinguishable from it as it is; nearest: "
+            f"{nearest['setting']}. Allow more time (budget_s), on a machine that does nothing else"
         )
     if low > 1:
         return f"Measure it again: too few starts of it had the cores to themselves; {said}"
