@@ -145,3 +145,15 @@ def test_the_picture():
     texts = {text.get_text() for ax in sheet.axes for text in (*ax.texts, *ax.get_yticklabels())}
     assert {"stall", "workers: RandomMask", "loop"} <= texts
     assert "0.5× as fast" in sheet.title
+
+
+def test_the_longest_stage_comes_first():
+    """The order says what matters, and is the same each time."""
+    before, after = (
+        a_loop({"fetch": 1.0, "RandomMask": took, "Blur": 9.0}) for took in (50.0, 5.0)
+    )
+
+    measures = ss.compare(before, after).table()["measure"].to_list()
+
+    stages = [name for name in measures if name.startswith("workers/")]
+    assert ["workers/RandomMask_s", "workers/Blur_s", "workers/fetch_s"] == stages

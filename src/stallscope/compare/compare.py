@@ -263,7 +263,7 @@ def _blocks(run: Run) -> _Blocks:
 
 
 def _stages(run: Run, many: int) -> dict[tuple[str, str], np.ndarray]:
-    """Seconds a sample of each stage of the workers, in parts of the recorded batches."""
+    """Seconds a sample of each stage, in parts of the recorded batches; the longest stage first."""
     batch = ["rank", "epoch", "batch"]
     work = run.work.select(
         *batch,
@@ -285,7 +285,7 @@ def _stages(run: Run, many: int) -> dict[tuple[str, str], np.ndarray]:
     found: dict[tuple[str, str], np.ndarray] = {}
     for stage, kind, block, took_s, of in each.iter_rows():
         found.setdefault((stage, kind), np.zeros(many))[block] = took_s / of
-    return found
+    return dict(sorted(found.items(), key=lambda one: (-one[1].sum(), one[0])))
 
 
 def _batch_size(run: Run) -> int | None:
