@@ -110,8 +110,6 @@ class _CopyOfRun:
             raise RunFormatError(
                 f"{printable(address)} is not a saved result: it has no {', '.join(_HEADS)}"
             )
-        for place in self._missing.values():
-            place.parent.mkdir(parents=True, exist_ok=True)
         is_one = not tops.isdisjoint([*_HEADS, LOGS])
         self._take(lambda place: is_one or place.name in _OF_EVERY_RANK)
 
@@ -132,6 +130,8 @@ class _CopyOfRun:
                 f"room for {size(free)}: set TMPDIR to a folder with more"
             )
         try:
+            for place in self._missing.values():  # a rank that saved nothing has a folder, too
+                place.parent.mkdir(parents=True, exist_ok=True)
             copy_objects(self._address, places)
         except (OSError, ValueError) as error:
             raise RunFormatError(

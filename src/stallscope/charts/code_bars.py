@@ -15,7 +15,7 @@ from stallscope.charts.sheet import FAINT, INK, Sheet, styled
 from stallscope.experiments import result as experiments
 from stallscope.lines import result as lines_result
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.stats import INTERVAL
+from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
 from stallscope.units import count, printable, seconds, share, times
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _gain_bar(row: dict[str, Any]) -> LabelledBar:
         where=f"{seconds(row['before_s'])} → {seconds(row['after_s'])}",
         text=printable(row["code"], _LONGEST_CODE),
         value=row["factor"],
-        label=times(row["factor"]) if clear else "not distinguishable",
+        label=times(row["factor"]) if clear else NOT_DISTINGUISHABLE,
         colour=(COLOURS["step"] if gains else STALL_COLOUR) if clear else _UNCLEAR,
         interval=(row["factor_low"], row["factor_high"]),
         beyond=1.0,

@@ -13,7 +13,7 @@ from stallscope.cli.output import FORMS, REDACT, print_note, print_result, repor
 _BEYOND: Final = 3
 _CLEAR: Final = "\x1b[2J\x1b[H"
 """What clears a terminal."""
-RUN: Final = "A run's folder, or its address (s3://...)."
+_RUN: Final = "A run's folder, or its address (s3://...)."
 LAST: Final = f"{FORMS}. By default the one of the last time, else 'sample'."
 Force = Annotated[
     bool,
@@ -89,7 +89,7 @@ def _announce(address: str) -> None:
 
 
 def show(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help=RUN)],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help=_RUN)],
     *,
     redact: Redact = False,
     follow: Annotated[
@@ -122,7 +122,7 @@ def show(
 
 
 def compare(
-    before: Annotated[str, typer.Argument(metavar="BEFORE", help=RUN)],
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help=_RUN)],
     after: Annotated[list[str], typer.Argument(metavar="AFTER", help="Later ones.")],
     *,
     fail_if: Annotated[
@@ -156,7 +156,7 @@ def compare(
 
 
 def trace(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help=RUN)],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help=_RUN)],
     out: Annotated[
         Path, typer.Argument(metavar="FILE", help="A new .json, or a smaller .json.gz.")
     ],

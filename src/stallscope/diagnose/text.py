@@ -14,6 +14,7 @@ from stallscope.diagnose.accounting import BEGIN
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
 from stallscope.diagnose.thresholds import WORTH_A_LINE
 from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.stats import NOT_DISTINGUISHABLE
 from stallscope.units import count, duration, printable, seconds, share, size, times
 
 if TYPE_CHECKING:
@@ -60,16 +61,13 @@ def numbers_of(evidence: Mapping[str, float]) -> Iterator[Number]:
         if name.removesuffix(_ENDS[0]).removesuffix(_ENDS[1]) in evidence and name.endswith(_ENDS):
             continue
         end, form = _unit(name)
-        told = _told(value, form) + _interval(evidence, name, form)
-        if end == _FACTOR and _is_of_both_sides(evidence, name):
-            told = "not distinguishable"  # digits of it would look like a gain
+        low, high = (evidence.get(f"{name}{one}") for one in _ENDS)
+        told = _told(value, form)
+        if low is not None and high is not None:
+            told += f" ({form(low)} to {form(high)})"
+            if end == _FACTOR and low < 1 < high:  # digits of it would look like a gain
+                told = NOT_DISTINGUISHABLE
         yield Number(printable(name.removesuffix(end).replace("_", " "), LONGEST_NAME), told)
-
-
-def _is_of_both_sides(evidence: Mapping[str, float], name: str) -> bool:
-    """Whether the interval of a factor has one in it: less and more are both possible."""
-    low, high = (evidence.get(f"{name}{end}") for end in _ENDS)
-    return low is not None and high is not None and low < 1 < high
 
 
 def _unit(name: str) -> tuple[str, Callable[[float], str]]:
@@ -82,11 +80,6 @@ def _unit(name: str) -> tuple[str, Callable[[float], str]]:
 
 def _told(value: float | None, form: Callable[[float], str]) -> str:
     return NOT_MEASURED if value is None or isnan(value) else form(value)
-
-
-def _interval(evidence: Mapping[str, float], name: str, form: Callable[[float], str]) -> str:
-    low, high = (evidence.get(f"{name}{end}") for end in _ENDS)
-    return "" if low is None or high is None else f" ({form(low)} to {form(high)})"
 
 
 PICTURES: Final = {

@@ -85,7 +85,7 @@ def collapsed(
     files = [short(frame.file) for frame in stack]
     loops = (n for n, file in enumerate(files) if file == WORKER_LOOP)
     begin = max(
-        (n for n in loops if stack[n].name == "_worker_loop"), default=_after_threads(files)
+        (n for n in loops if stack[n].name == "_worker_loop"), default=_below_what_began_it(files)
     )
     if any(file.startswith(_WATCHING) for file in files[begin:]):  # before it is who forked
         return None
@@ -104,7 +104,7 @@ def collapsed(
     return stage, ";".join(frame.text(own) for frame in kept)
 
 
-def _after_threads(files: list[str]) -> int:
+def _below_what_began_it(files: list[str]) -> int:
     """Where a thread's own function begins; in a notebook's main thread the cell, else 0."""
     begin = max((n + 1 for n, file in enumerate(files[:-1]) if file == _SHELL), default=0)
     while begin < len(files) - 1 and files[begin] == _STARTS_THREADS:

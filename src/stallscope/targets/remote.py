@@ -143,7 +143,7 @@ def names_at(address: str) -> list[str]:
 
 
 def copy_objects(address: str, places: Mapping[str, Path]) -> None:
-    """Copy objects of a server, each into a file of its own.
+    """Copy objects of a server, each into a file of its own, whose folder is there.
 
     Args:
         address: as the user gave it.
@@ -152,8 +152,6 @@ def copy_objects(address: str, places: Mapping[str, Path]) -> None:
     Raises:
         OSError: one is not given, in whichever way.
     """
-    for folder in {place.parent for place in places.values()}:
-        folder.mkdir(parents=True, exist_ok=True)
     with _errors_of_the_library():
         _system(address)[0].get(list(places), [str(place) for place in places.values()])
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.compare.compare import LOOP, SPEED, STALLS
-from stallscope.stats import INTERVAL
+from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
 from stallscope.units import printable, seconds, share, times
 from stallscope.views.document import Document, Heading, Notes, Table
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 WHOSE: Final = "a comparison"
 KINDS: Final = {"changes": "what a sample takes in each run, and what changed (the default)"}
 PANELS: Final = {"changes": "the same, for each later run (the default)"}
-_ALIKE: Final = "not distinguishable"
 
 
 def plot(comparison: Comparison, _kind: str = "changes") -> Sheet:
@@ -63,7 +62,7 @@ def headline(comparison: Comparison, run: int = -1) -> str:
     first, later = printable(comparison.names[0]), printable(comparison.names[run])
     stalled = f"it stalls {share(stalls['after'])} of the time, {first} {share(stalls['before'])}"
     if not speed["distinguishable"]:
-        return f"{later} is as fast as {first} ({_ALIKE}); {stalled}"
+        return f"{later} is as fast as {first} ({NOT_DISTINGUISHABLE}); {stalled}"
     factor = speed["after"] / speed["before"]
     ends = [
         times(max(speed["before"] + speed[end], 0.0) / speed["before"])
@@ -109,6 +108,6 @@ def _rows(comparison: Comparison, run: int) -> Iterator[tuple[str, ...]]:
             row["kind"],
             value(measure, row["before"]),
             value(measure, row["after"]),
-            signed(measure, row["change"]) if row["distinguishable"] else _ALIKE,
+            signed(measure, row["change"]) if row["distinguishable"] else NOT_DISTINGUISHABLE,
             "—" if row["change_low"] is None else ends,
         )

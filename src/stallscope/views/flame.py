@@ -16,7 +16,7 @@ from stallscope.flame.classify import KINDS as SAMPLE_KINDS
 from stallscope.flame.classify import StackFunction, kind_shares
 from stallscope.flame.result import Flame, difference_sentence, sentence
 from stallscope.flame.tree import COLOURS, difference_notes, notes_of, of_difference, of_flame
-from stallscope.stats import INTERVAL
+from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
 from stallscope.units import printable, share, worker_name
 from stallscope.views.document import CellBar, Document, Heading, Notes, Table, write
 
@@ -87,9 +87,7 @@ def _changes(found: FlameDifference) -> list[tuple[str, ...]]:
             printable(row["function"], 40),
             share(row["before_share"]),
             share(row["after_share"]),
-            f"{100 * row['change']:+.1f} points"
-            if row["distinguishable"]
-            else "not distinguishable",
+            f"{100 * row['change']:+.1f} points" if row["distinguishable"] else NOT_DISTINGUISHABLE,
             f"{100 * row['change_low']:+.1f} to {100 * row['change_high']:+.1f}",
             printable(StackFunction(row["function"], row["file"]).place, 40),
         )

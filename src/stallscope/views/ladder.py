@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.ladder.result import compare, notes_of, sentence
-from stallscope.stats import INTERVAL
+from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
 from stallscope.units import share, size, times
 from stallscope.views.document import Document, Heading, Notes, Table, html
 
@@ -89,5 +89,5 @@ def gain_text(gain: dict[str, Any] | None) -> str:
     if gain is None:
         return "—"
     if not gain["distinguishable"]:
-        return "not distinguishable"
+        return NOT_DISTINGUISHABLE
     return f"{times(gain['factor'])} ({interval(gain['factor_low'], gain['factor_high'], '.2f')})"
