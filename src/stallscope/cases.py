@@ -127,7 +127,9 @@ def _gain(trials: pl.DataFrame, kind: str) -> str:
     row = rows.row(0, named=True)
     if row["speedup"] is None:
         return f"{row['predicted_speedup']:.2f}× predicted"
-    return f"{row['speedup']:.2f}× ({row['speedup_low']:.2f} to {row['speedup_high']:.2f})"
+    low, high = row["speedup_low"], row["speedup_high"]
+    ends = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
+    return f"{row['speedup']:.2f}×{ends}"
 
 
 def case_a_loader(

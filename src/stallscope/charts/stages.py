@@ -187,7 +187,7 @@ def _draw_spread(ax: Axes, found: Profile) -> None:
         parts.append(f"dots: {MOST_DOTS} of {found.units:,}")
     if hidden:
         taken = share(sum(stage.share for stage in hidden))
-        parts.append(f"not shown: {len(hidden)} more stages, together {taken}")
+        parts.append(f"not shown: {count(len(hidden), 'more stage')}, together {taken}")
     ax.set_xlabel("\n".join(wrapped(" · ".join(parts), 80)))
 
 

@@ -298,9 +298,11 @@ def _changes(first: _Blocks, later: _Blocks) -> Iterator[tuple[Any, ...]]:
     """Rows of `CHANGES` without the run."""
     whole_s = float(first.loop_s.mean())
     noise = _moved_by_others(first.others_share, later.others_share)
-    yield _change(SPEED, "loop", first.speed, later.speed, _DRIFT / whole_s, noise)
+    speed = _change(SPEED, "loop", first.speed, later.speed, _DRIFT / whole_s, noise)
+    yield speed
     yield _change(STALLS, "stall", first.stalled, later.stalled, _DRIFT, noise)
-    yield _change(LOOP, "loop", first.loop_s, later.loop_s, _DRIFT * whole_s, noise)
+    *loop, _ = _change(LOOP, "loop", first.loop_s, later.loop_s, _DRIFT * whole_s, noise)
+    yield *loop, speed[-1]  # the same quantity, upside down: one answer for both
     for part in dict.fromkeys([*first.loop, *later.loop]):
         a_s, b_s = first.of(part), later.of(part)
         if max(a_s.mean(), b_s.mean()) >= _SMALLEST * whole_s:

@@ -178,7 +178,8 @@ def _rows(
         gain = with_gain(found.samples_per_s, own)
         if fix.code or gain.value >= WORTH_A_LINE:
             rows.append((fix, (fix.name, fix.code, *gain, fix.measurable, found.outside)))
-    rows.sort(key=lambda pair: -pair[1][2])
+    # A gain that may be none stands behind those that are sure
+    rows.sort(key=lambda pair: (pair[1][3] <= 1, -pair[1][2]))
     return [fix for fix, _ in rows], [row for _, row in rows]
 
 

@@ -177,6 +177,15 @@ class Diagnosis(SavedResult):
         """One row a finding, the verdict first; columns of `TABLE`."""
         return self._table
 
+    @property
+    def fix_to_try(self) -> str | None:
+        """The change to try first: it promises most for sure, and needs no code of yours.
+
+        None where no such change is known.
+        """
+        sure = pl.col("measurable") & (pl.col("predicted_gain_low") > 1)
+        return next(iter(self.fixes.filter(sure)["fix"]), None)
+
     def try_fix(self, fix: Any, *, budget_s: float = 30.0) -> Tuning:
         """Measure a change beside the loader as it is, and say how well it was predicted.
 

@@ -786,8 +786,8 @@ def oversubscription(facts: Facts) -> Finding | None:
     return finding(
         causes.OVERSUBSCRIPTION,
         facts,
-        f"{use.threads:.0f} threads in each of {setup.num_workers} workers on {setup.cores:g} "
-        f"cores, {share(extra)} of the workers' CPU time is theirs",
+        f"{use.threads:.0f} threads in each of {count(setup.num_workers, 'worker')} on "
+        f"{setup.cores:g} cores, {share(extra)} of the workers' CPU time is theirs",
         severity=facts.lost_share,
         clearly=min(clear(many, thresholds.MANY_THREADS, 4.0), clear(extra, least, 0.5)),
         evidence={

@@ -297,12 +297,14 @@ def _costs(ladder: Ladder, up_to: str) -> str:
 
 
 def _most(ladder: Ladder) -> str:
-    """Which cost is the largest, where there are several and one can be told from nothing."""
-    found = ladder.gains().filter(pl.col("distinguishable") & (pl.col("factor") > 1))
-    if found.is_empty() or ladder.gains().height == 1:
+    """Which cost is the largest, where there are several and it can be told from nothing."""
+    gains = ladder.gains().filter(pl.col("factor") > 1).sort("factor", descending=True)
+    if gains.is_empty() or ladder.gains().height == 1:
         return ""
-    first = found.sort("factor", descending=True).row(0, named=True)
-    return f"; the largest part is {first['removes']} ({times(first['factor'])})"
+    first = gains.row(0, named=True)
+    if first["distinguishable"]:
+        return f"; the largest part is {first['removes']} ({times(first['factor'])})"
+    return "; which part costs most is not told in so few laps: allow more time (budget_s)"
 
 
 def _no_cost(ladder: Ladder) -> str:

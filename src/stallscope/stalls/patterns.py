@@ -186,9 +186,10 @@ def _round(loop: StepSeries, starts: np.ndarray) -> str:
     spread_s = np.ptp(ready_ns, axis=1) / 1e9
     if spread_s.size and float(np.median(spread_s)) <= TOGETHER * takes_s:
         return f": the {workers} workers finish together, then all are awaited"
+    whose = "each takes" if workers > 1 else "it takes"
     return (
-        f", once in a round of the {workers} workers: each takes {seconds(takes_s)} to {to_do} a "
-        f"batch, {workers} steps take {seconds(workers * loop.typical_s)}"
+        f", once in a round of the {count(workers, 'worker')}: {whose} {seconds(takes_s)} to "
+        f"{to_do} a batch, {count(workers, 'step')} take {seconds(workers * loop.typical_s)}"
     )
 
 

@@ -449,12 +449,32 @@ def fit(tuning: Tuning) -> str:
     found = errors(tuning)
     if not found:
         return "Nothing was measured that puts the prediction to the test"
+    if kept := _kept(tuning):
+        return kept
     if len(found) == 1:
         return f"The predicted rate of the one measured setting is {share(found[0])} off"
     middle = found[len(found) // 2]
     return (
         f"Predicted rates are {share(middle)} off in the median, {share(found[-1])} at most, over "
         f"{count(len(found), 'measured setting')}"
+    )
+
+
+def _kept(tuning: Tuning) -> str:
+    """Whether the one change that was measured gives what was promised; empty of several."""
+    rows = [row for row in tuning.settings().to_dicts() if row["trial"] and row["gain"]]
+    if len(rows) != 1 or rows[0]["predicted_gain"] is None:
+        return ""
+    row = rows[0]
+    low, high = row["predicted_gain_low"], row["predicted_gain_high"]
+    told = "as promised"
+    if (row["gain_high"] or row["gain"]) < low:
+        told = "less than promised"
+    elif (row["gain_low"] or row["gain"]) > high:
+        told = "more than promised"
+    return (
+        f"Promised {row['predicted_gain']:.2f}× ({low:.2f} to {high:.2f}), measured "
+        f"{row['gain']:.2f}×: {told}"
     )
 
 

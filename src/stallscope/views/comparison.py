@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 WHOSE: Final = "a comparison"
 KINDS: Final = {"changes": "what a sample takes in each run, and what changed (the default)"}
+WITHIN_DRIFT: Final = "may be the machine's"
+"""A change that is no chance, and yet no larger than what the machine itself may have moved."""
 PANELS: Final = {"changes": "the same, for each later run (the default)"}
 
 
@@ -99,6 +101,15 @@ def name_of(measure: str) -> str:
     return words.get(measure, printable(measure.removesuffix("_s").replace("/", ": ")))
 
 
+def _change(row: dict[str, Any]) -> str:
+    """A change that is told from nothing; else what it may be: chance, or the machine."""
+    if row["distinguishable"]:
+        return signed(row["measure"], row["change"])
+    low, high = row["change_low"], row["change_high"]
+    is_chance = low is None or low <= 0 <= high
+    return NOT_DISTINGUISHABLE if is_chance else WITHIN_DRIFT
+
+
 def _rows(comparison: Comparison, run: int) -> Iterator[tuple[str, ...]]:
     for row in comparison.changes.filter(pl.col("run") == run).iter_rows(named=True):
         measure = row["measure"]
@@ -108,6 +119,6 @@ def _rows(comparison: Comparison, run: int) -> Iterator[tuple[str, ...]]:
             row["kind"],
             value(measure, row["before"]),
             value(measure, row["after"]),
-            signed(measure, row["change"]) if row["distinguishable"] else NOT_DISTINGUISHABLE,
+            _change(row),
             "—" if row["change_low"] is None else ends,
         )

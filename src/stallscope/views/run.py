@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.run import stall_text
 from stallscope.run.saturation import find_saturated, sentence
-from stallscope.run.summary import headline, profile, remarks, stage_name
+from stallscope.run.summary import StageTimes, headline, profile, remarks, stage_name
 from stallscope.run.worker_memory import named_growth
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stalls.loop_time import loop_breakdown
@@ -113,14 +113,19 @@ def _work(found: Profile) -> Iterator[Block]:
             stage_name(stage, found.unit, 40),
             share(stage.share),
             seconds(stage.mean_s),
-            seconds(stage.quantile_s(0.5)),
-            seconds(stage.quantile_s(0.95)),
+            *(_quantile(stage, part, found.unit) for part in (0.5, 0.95)),
             share(stage.waiting_share),
         )
         for stage in stages
     ]
     yield Heading(headline(found, printable))
     yield Table(HEADS, rows, [_bar(stage.share, stage.kind) for stage in stages])
+
+
+def _quantile(stage: StageTimes, part: float, unit: str) -> str:
+    """The time that this share of the samples does not exceed; of batches it says so."""
+    of = "" if stage.per == unit else f" a {stage.per}"
+    return f"{seconds(stage.quantile_s(part))}{of}"
 
 
 def _bar(length: float, kind: str | None) -> CellBar:
@@ -134,7 +139,7 @@ def _notes(run: Run, found: Profile) -> list[str]:
     hidden = found.stages[MOST_ROWS:]
     if hidden:
         taken = share(sum(stage.share for stage in hidden))
-        notes.append(f"not shown: {len(hidden)} more stages, together {taken}")
+        notes.append(f"not shown: {count(len(hidden), 'more stage')}, together {taken}")
     notes.append(
         f"share and mean: per {found.unit}, over all {found.unit}{plural(found.unit)}, including "
         "collate · p50 and p95: where the stage occurred · waiting: not on a CPU"

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
-from stallscope.tune.result import AS_IT_IS, NOT_TRIED, notes_of, rate, sentence, times_text
+from stallscope.tune.result import (
+    AS_IT_IS,
+    NOT_TRIED,
+    PREDICTED,
+    notes_of,
+    rate,
+    sentence,
+    times_text,
+)
 from stallscope.units import count, printable, share, size
 from stallscope.views.document import CellBar, Document, Fold, Heading, Notes, Table
 from stallscope.views.document import as_json as document_json
@@ -34,6 +42,8 @@ HEADS: Final = (
     "memory",
     "",
 )
+MOST_PREDICTED: Final = 5
+"""Rows of those that were only predicted: they are alike, and what matters was measured."""
 MOST: Final = 14
 """Rows of a table that is looked at; `Tuning.settings` has all."""
 _NAME: Final = 60
@@ -49,7 +59,9 @@ def panel(tuning: Tuning, _kind: str) -> Any:
 def document(tuning: Tuning) -> Document:
     """The answer, and the settings as a table; what was not tried opens on a click."""
     rows = tuning.settings().to_dicts()
-    shown = [row for row in rows if row["status"] != NOT_TRIED][:MOST]
+    known = [row for row in rows if row["status"] != NOT_TRIED]
+    guesses = [row for row in known if row["status"] == PREDICTED][:MOST_PREDICTED]
+    shown = [row for row in known if row["status"] != PREDICTED or row in guesses][:MOST]
     bars = [
         CellBar(row["measured_per_s"] or row["predicted_per_s"] or 0.0, COLOURS["transform"])
         for row in shown

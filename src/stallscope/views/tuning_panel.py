@@ -15,7 +15,7 @@ from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.tune.result import interval_text, rate, sentence, times_text
 from stallscope.tune.settings import Setting
 from stallscope.tune.simulator import predict, timeline
-from stallscope.units import seconds, share, size
+from stallscope.units import count, seconds, share, size
 from stallscope.views.document import html, join
 from stallscope.views.panels import WIDE, Panel, guarded, saying
 
@@ -165,7 +165,8 @@ def _drawn(costs: LoaderCosts, setting: Setting) -> Markup:
         "replay: batches that workers make, steps of the loop, and in orange where it waits</p>",
         f"{_WIDTH:.0f}",
         f"{high:.0f}",
-        f"{setting.num_workers} workers, {share(1 - _used(used, end_s))} of the time waiting",
+        f"{count(setting.num_workers, 'worker')}, {share(1 - _used(used, end_s))} of the time "
+        "waiting",
         join([*drawn, *names]),
         seconds(end_s),
     )

@@ -1,0 +1,81 @@
+"""What each notebook takes: seconds on this machine, words of prose, code cells, pictures.
+
+    python tests/benchmarks/notebooks.py --html FOLDER
+
+Runs them as they are, on the sample data, each in a kernel of its own, and prints a row for each.
+With `--html` it leaves what nbconvert makes of them, without widgets, in a folder.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import nbclient
+import nbformat
+from benchkit.command import Option, arguments, met, table
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+HEAD = ("notebook", "seconds", "words", "code cells", "pictures")
+MOST_S = 360
+
+
+def counted(notebook):
+    """Words of prose, code cells, and those with a picture."""
+    prose = " ".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    pictures = [
+        cell for cell in code if any("image/png" in out.get("data", {}) for out in cell.outputs)
+    ]
+    return len(re.findall(r"\w[\w'.-]*", prose)), len(code), len(pictures)
+
+
+def run(path, budget):
+    """Seconds that a notebook takes with its kernel's start; it keeps its outputs."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells if budget else ():
+        cell.source = re.sub(r"(?m)^BUDGET_S = .*", f"BUDGET_S = {budget}", cell.source)
+    begin = time.perf_counter()
+    where = {"metadata": {"path": str(path.parent)}}
+    nbclient.NotebookClient(notebook, timeout=600, resources=where).execute()
+    took_s = time.perf_counter() - begin
+    nbformat.write(notebook, path)
+    return took_s, notebook
+
+
+def as_html(path, folder):
+    """Write what a reader without a kernel gets."""
+    from nbconvert import HTMLExporter
+
+    folder.mkdir(parents=True, exist_ok=True)
+    text, _ = HTMLExporter().from_filename(str(path))
+    (folder / f"{path.stem}.html").write_text(text, encoding="utf-8")
+
+
+def main():
+    """Print a row for each notebook as it ends."""
+    given = arguments(
+        __doc__,
+        only=Option("", "05", "begin of a notebook's name"),
+        budget=Option(0, 1, "seconds in place of each notebook's own BUDGET_S; 0: its own"),
+        html=Option("", "", "folder for what nbconvert makes of them"),
+    )
+    rows, whole_s = [], 0.0
+    with tempfile.TemporaryDirectory() as place:
+        copied = Path(shutil.copytree(NOTEBOOKS, Path(place, "notebooks")))
+        for path in sorted(copied.glob(f"{given.only}*.ipynb")):
+            took_s, notebook = run(path, given.budget)
+            whole_s += took_s
+            rows.append((path.stem, f"{took_s:.0f}", *map(str, counted(notebook))))
+            print(*rows[-1], flush=True)
+            if given.html:
+                as_html(path, Path(given.html))
+    print(table(HEAD, rows))
+    print(f"all of it: {whole_s:.0f} s, at most {MOST_S} s: {met(whole_s <= MOST_S)}")
+
+
+if __name__ == "__main__":
+    main()
