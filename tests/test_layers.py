@@ -28,7 +28,7 @@ LAYERS = {
     "loops": (
         "targets isolation loops",
         "words hooks",
-        "fsspec numpy torch torchvision PIL psutil pynvml tqdm typing_extensions:types",
+        "fsspec numpy torch torchvision PIL psutil pynvml tqdm IPython typing_extensions:types",
     ),
     "run": (
         "run stalls load",

@@ -157,3 +157,21 @@ def test_the_longest_stage_comes_first():
 
     stages = [name for name in measures if name.startswith("workers/")]
     assert ["workers/RandomMask_s", "workers/Blur_s", "workers/fetch_s"] == stages
+
+
+def test_one_quantity_has_one_answer():
+    """Samples a second and seconds a sample: where one changed, the other did."""
+    found = ss.compare(beside_others(a_run(40.0)), beside_others(a_run(75.0, seed=1)))
+    told = {name: found.of(name)["distinguishable"] for name in ("samples_per_s", "loop_s")}
+
+    assert told["samples_per_s"] == told["loop_s"]
+
+
+def test_what_the_machine_may_have_moved_is_not_called_chance():
+    """Its interval leaves none out, and yet it is no larger than what others may have moved."""
+    found = ss.compare(beside_others(a_run(40.0)), a_run(48.0, seed=1))
+    row = found.of("loop_s")
+
+    assert not row["distinguishable"]
+    assert 0 < row["change_low"]
+    assert "may be the machine's" in str(found)

@@ -200,3 +200,29 @@ def test_a_gain_that_may_be_none_is_no_line():
 
     assert "decode 2× as fast" in str(found)
     assert "num_workers=3" not in str(found)
+
+
+def test_what_promises_most_for_sure_is_tried_first():
+    """Not what may gain nothing, nor what only the user can write."""
+    rows = [
+        ("decode 2× as fast", "decode", 1.4, 1.2, 1.6, False, ""),
+        ("num_workers=3", "", 1.3, 1.1, 1.4, True, ""),
+        ("num_workers=1", "", 1.0, 0.9, 1.1, True, ""),
+    ]
+    found = a_diagnosis(DECODE)
+
+    known = replace(found, fixes=pl.DataFrame(rows, FIXES, orient="row"))
+    unsure = replace(found, fixes=known.fixes[2:])
+
+    assert "num_workers=3" == known.fix_to_try
+    assert unsure.fix_to_try is None
+    assert found.fix_to_try is None
+
+
+def test_a_gain_that_may_be_none_stands_last():
+    """However large it may be."""
+    fixes = list(fixes_of(causes.MAIN_PROCESS.code, causes.COLLATE.code, now=Setting(0)).values())
+    sure = [row["predicted_gain_low"] > 1 for row in fixes]
+
+    assert len(set(sure)) == 2
+    assert sure == sorted(sure, reverse=True)

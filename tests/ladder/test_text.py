@@ -11,6 +11,7 @@ from stallscope.ladder.result import (
     AS_IT_IS,
     BATCHES,
     FETCHED,
+    PINNED,
     TRANSFORMED,
     WARM,
     compare,
@@ -209,6 +210,18 @@ class TestSentence:
         ladder = a_ladder(FULL, busy={AS_IT_IS: 0.11, BATCHES: 0.93})
 
         assert "the device is 93% busy, as it is 11%" in sentence(ladder)
+
+    def test_names_no_part_that_is_smaller_than_one_that_may_be_noise(self):
+        """A sure gain of a tenth is no answer beside one of four times that is not sure."""
+        blurred = a_ladder(
+            {AS_IT_IS: 0.4, BATCHES: 0.11, PINNED: 0.1},
+            laps=2,
+            others={AS_IT_IS: 0.9, BATCHES: 0.0, PINNED: 0.0},
+        )
+        known = {row["rung"]: row["distinguishable"] for row in blurred.gains().to_dicts()}
+
+        assert {BATCHES.name: False, PINNED.name: True} == known
+        assert "the largest part is" not in sentence(blurred)
 
     def test_says_when_too_little_was_measured(self):
         """One step each tells nothing."""

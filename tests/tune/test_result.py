@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -167,3 +168,23 @@ class TestUse:
         assert "predicted" in " ".join(drawn.notes)
         assert 3 == len(a_tuning().plot().parts[0].get_yticklabels())
         assert replace(a_full_tuning(), notes=("another",)).plot("predicted").title == drawn.title
+
+
+class TestKept:
+    """Whether one change that was tried gives what was predicted."""
+
+    @pytest.mark.parametrize(
+        ("factor", "told"),
+        [(2.0, "as predicted"), (1.0, "less than predicted"), (3.0, "more than predicted")],
+    )
+    def test_is_said(self, factor, told):
+        """With both numbers."""
+        found = a_tuning({NOW: STEADY, FOUR: times(factor)}, settings=(FOUR,))
+
+        assert re.search(rf"Predicted 2\.00× \(.*\), measured {factor:.2f}×: {told}", str(found))
+
+    def test_of_several_the_rates_are(self):
+        """How far off they are."""
+        found = a_tuning({NOW: STEADY, FOUR: STEADY, SIX: STEADY}, settings=(FOUR, SIX))
+
+        assert "Predicted rates are" in str(found)

@@ -378,7 +378,12 @@ def layouts(  # noqa: PLR0913 - the command's options
         ),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(metavar="K", help="A layout of the table, such as LMDB.")
+        str | None,
+        typer.Option(
+            metavar="K",
+            help="A layout of the table, such as LMDB; or head: each sample before the first "
+            "transform that draws random numbers.",
+        ),
     ] = None,
     pixels: Annotated[
         int | None,
@@ -425,10 +430,18 @@ def _write_layout(target: str, folder: Path | None, kind: str | None, pixels: in
         if not isinstance(error, Exception) or isinstance(error, StallscopeError):
             print_note(*getattr(error, "__notes__", ()))
         raise
-    print_result(
-        f"{count(len(found), 'sample')} written as {kind} in {folder}. In your training:",
+    place = str(folder.absolute())
+    code = (
         "from stallscope.storage.written import written_dataset",
-        f"dataset = written_dataset({str(folder.absolute())!r}, dataset)",
+        f"dataset = written_dataset({place!r}, dataset)",
+    )
+    if kind == "head":
+        code = (
+            "from stallscope.storage.head import write_head",
+            f"dataset = write_head(loader, {place!r})",
+        )
+    print_result(
+        f"{count(len(found), 'sample')} written as {kind} in {folder}. In your training:", *code
     )
 
 

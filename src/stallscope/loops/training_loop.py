@@ -228,11 +228,11 @@ class ProgressBar(tqdm):  # type: ignore[misc]
         if box is not None and check_delay and not self.leave and not is_shown:
             from IPython.display import display
 
-            self._place = display(box, display_id=True)
+            self._place = display(box, display_id=True)  # type: ignore[no-untyped-call]
             self.displayed = True
         if box is not None:
             named["check_delay"] = check_delay
-        return super().display(*args, **named)  # type: ignore[no-untyped-call]
+        return super().display(*args, **named)
 
     def close(self) -> None:
         """Take the bar away; what ends before its time has not failed, and is not shown in red."""

@@ -21,6 +21,8 @@ from stallscope.loops.cached_values import fresh
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from stallscope.orders.disk_cache import DiskCache
+
 
 @dataclass(frozen=True, eq=False)
 class BatchOps:
@@ -45,31 +47,40 @@ class BatchOps:
 
 
 class CachedPrefix:
-    """A dataset whose samples come from memory, as far as they are the same every time.
+    """A dataset whose samples come from memory or disk, as far as they are the same every time.
 
-    A worker keeps what it has made, and what was made before it was forked; workers do not share
-    what they make later. Workers that end with an epoch lose theirs.
+    In memory a worker keeps what it has made, and what was made before it was forked; workers do
+    not share what they make later. Workers that end with an epoch lose theirs. On disk they share
+    all of it.
 
     Args:
         dataset: with the first ops alone in the place of its pipeline.
         tail: the ops that are done every time, one after the other; None: there are none.
         where: keys that lead to the pipeline's result in a sample.
+        kept: where samples are kept; None: in memory.
     """
 
-    def __init__(self, dataset: Any, tail: Any, where: Sequence[Any]) -> None:
+    def __init__(
+        self, dataset: Any, tail: Any, where: Sequence[Any], kept: DiskCache | None = None
+    ) -> None:
         self.dataset = dataset
         self.tail = tail
         self.where = tuple(where)
-        self.kept: dict[Any, Any] = {}
+        self.kept: Any = {} if kept is None else kept
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
+        return _with_column(self.head(index), self.where, self._finish)
+
+    def head(self, index: Any) -> Any:
+        """A sample before the ops that are done every time; made and kept where it is not yet."""
         key = key_of(index)
-        if key not in self.kept:
-            self.kept[key] = fresh(self.dataset[index])
-        return _with_column(self.kept[key], self.where, self._finish)
+        found = self.kept.get(key)
+        if found is None:
+            found = self.kept[key] = fresh(self.dataset[index])
+        return found
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "dataset":

@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from stallscope.loops.cached_values import fresh
+from stallscope.orders.disk_cache import DiskCache
 from stallscope.orders.loader_parts import BatchOps, CachedPrefix
 from stallscope.orders.pipeline import Chain, Chained, Row
 from stallscope.orders.result import FAILS, IDENTICAL, Equivalence
 from stallscope.targets.loaders import copied
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping, Sequence
 
     from stallscope.orders.pipeline import Op, Place
@@ -40,8 +43,10 @@ class Recipe:
     reader: Any = None
     """In the place of the function by which the dataset makes an image of a path; None: its own."""
     cached: int = 0
-    """One more than how many of the first ops work once for each sample, whose result is kept in
-    memory; 0: nothing is kept."""
+    """One more than how many of the first ops work once for each sample, whose result is kept; 0:
+    nothing is kept."""
+    on_disk: bool = False
+    """Whether it is kept on disk, and not in memory."""
 
     @property
     def per_sample(self) -> tuple[int, ...]:
@@ -67,6 +72,7 @@ class Recipe:
             opener=self.opener or other.opener,
             reader=self.reader or other.reader,
             cached=self.cached or other.cached,
+            on_disk=self.on_disk or other.on_disk,
         )
 
 
@@ -109,13 +115,19 @@ class Site(NamedTuple):
     """Where the function is that makes an image of a path; None: there is none."""
 
 
-def loader_by(recipe: Recipe, site: Site, loader: Any) -> Any:
+def loader_by(
+    recipe: Recipe, site: Site, loader: Any, folder: str | os.PathLike[str] | None = None
+) -> Any:
     """Make a loader with a new pipeline; the given one stays as it is.
 
     Args:
         recipe: what is new.
         site: where the pipeline works.
         loader: a DataLoader whose dataset has the pipeline in the same place.
+        folder: where results are kept that a recipe keeps; None: in memory.
+
+    Raises:
+        StallscopeError: the folder cannot be used, see `DiskCache.opened`.
     """
     chain = site.chain
     ops = [recipe.op(chain, position) for position in recipe.per_sample]
@@ -127,7 +139,18 @@ def loader_by(recipe: Recipe, site: Site, loader: Any) -> Any:
     if recipe.cached:
         first, rest = ops[: recipe.cached - 1], ops[recipe.cached - 1 :]
         prefix = site.place.filled(dataset, Chained(first) if first else _loaded)
-        dataset = CachedPrefix(prefix, Chained(rest) if rest else None, site.where or ())
+        kept = None
+        if folder is not None:
+            names = [
+                chain.ops[place].settings or chain.ops[place].name for place in recipe.per_sample
+            ]
+            about = {
+                "dataset": type(loader.dataset).__name__,
+                "samples": len(loader.dataset),
+                "ops": names[: recipe.cached - 1],
+            }
+            kept = DiskCache.opened(folder, about, lambda number: fresh(prefix[number]))
+        dataset = CachedPrefix(prefix, Chained(rest) if rest else None, site.where or (), kept)
     else:
         dataset = site.place.filled(dataset, chain.put_together(ops))
     clone = copied(loader, dataset=dataset)

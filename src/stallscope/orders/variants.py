@@ -18,6 +18,7 @@ from stallscope.orders.candidates import CANDIDATES
 from stallscope.orders.recipe import Recipe, Variant, change_of, code_of
 from stallscope.orders.result import (
     BATCH,
+    CACHES,
     CLOSE,
     DECODE,
     DIFFERENT,
@@ -49,7 +50,7 @@ _WORTH: Final = 0.01
 """Of a sample's time: changes that should save less are left out where all come together."""
 _MOST_FINALISTS: Final = 7
 """Pipelines beside the original that are measured for real."""
-_FIRST_KINDS: Final = ("order", "alternative", "batch", "decode", "cache")
+_FIRST_KINDS: Final = ("order", "alternative", "batch", "decode", "cache", "disk cache")
 """The kinds of which one is measured first."""
 _ROUNDING: Final = 1e-9
 """Seconds."""
@@ -211,8 +212,8 @@ def choose_finalists(evaluator: OrderEvaluator, lap_s: float, deadline_ns: int) 
 def _is_gain(evaluator: OrderEvaluator, variant: Variant) -> bool:
     """Whether a variant gives the same data and should be faster."""
     faster = variant.ops_s is not None and variant.ops_s < evaluator.base_s
-    # a cache is the user's decision: it costs memory that others may need
-    return faster and variant.is_same and not variant.comparison.why and variant.kind != "cache"
+    is_free = variant.kind not in CACHES
+    return faster and variant.is_same and not variant.comparison.why and is_free
 
 
 def add_together(evaluator: OrderEvaluator, measured: Mapping[int, float]) -> list[int]:

@@ -301,7 +301,7 @@ class Run(SavedResult):
             return host_s or None
         steps = self.all_steps.filter(pl.col("step_s").is_not_null()).height
         busy_ns: Any = (works["end_ns"] - works["start_ns"]).sum()
-        return max(busy_ns / 1e9 / max(steps, 1), host_s or 0.0)
+        return float(max(busy_ns / 1e9 / max(steps, 1), host_s or 0.0))
 
     @property
     def device(self) -> str | None:

@@ -25,6 +25,7 @@ from stallscope.units import count, duration, seconds, size, times
 if TYPE_CHECKING:
     import os
 
+    from stallscope.orders.loader_parts import CachedPrefix
     from stallscope.storage.written import WrittenDataset, WrittenStream
     from stallscope.store import Schema
 
@@ -142,7 +143,7 @@ class Layouts(SavedResult):
         *,
         resized: bool = False,
         target: Any = None,
-    ) -> WrittenDataset | WrittenStream:
+    ) -> WrittenDataset | WrittenStream | CachedPrefix:
         """Write the whole dataset in one of the layouts; called again, it goes on where it was.
 
         Every sample is made once, in the loader's workers; what is written is read back and
@@ -151,7 +152,8 @@ class Layouts(SavedResult):
 
         Args:
             folder: a new or empty one, or one that the same call has begun to write.
-            kind: of layout, as in the table.
+            kind: of layout, as in the table; or "head": what each sample is before the first
+                transform that draws random numbers, decoded, see `stallscope.storage.head`.
             resized: as the smaller images of the table; else the same bytes.
             target: the one that was compared; only needed where the comparison was loaded.
 

@@ -35,6 +35,8 @@ from stallscope.loops.watchdog import within
 from stallscope.machine import memory_available_bytes, require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.storage.containers import KINDS, Container, WebTar, missing
+from stallscope.storage.head import KIND as HEAD_KIND
+from stallscope.storage.head import write_head
 from stallscope.storage.serving import (
     SHUFFLE_BUFFER,
     KeptFiles,
@@ -50,6 +52,7 @@ from stallscope.units import count, said_by, size
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
+    from stallscope.orders.loader_parts import CachedPrefix
     from stallscope.targets.target import Target
 
 
@@ -71,7 +74,7 @@ _MOST_OPEN: Final = 64
 
 def write_layout(
     target: Any, folder: str | os.PathLike[str], kind: str, *, pixels: int | None = None
-) -> WrittenDataset | WrittenStream:
+) -> WrittenDataset | WrittenStream | CachedPrefix:
     """Write the whole dataset of a loader in one layout; called again, it goes on.
 
     Makes every sample once, in the loader's own workers, and keeps the files that it opens; reads
@@ -81,7 +84,8 @@ def write_layout(
         target: a DataLoader over a dataset with an index whose samples open files of their own, a
             `Target`, or a string as for `ss.target`.
         folder: a new or empty one, or one that the same call has begun to write.
-        kind: "files", "tar shards", "LMDB", "Arrow", "HDF5" or "zip".
+        kind: "files", "tar shards", "LMDB", "Arrow", "HDF5" or "zip"; or "head", see
+            `stallscope.storage.head.write_head`.
         pixels: of the short side of JPEGs that are stored smaller; None: the same bytes.
 
     Returns:
@@ -97,6 +101,8 @@ def write_layout(
             what was written is not what is read back.
         NoBatchError: a sample did not come.
     """
+    if kind == HEAD_KIND and pixels is None:
+        return write_head(target, folder)
     container = _kind(kind)
     if pixels is not None and (not isinstance(pixels, int) or pixels < 1):
         raise ArgumentError(f"pixels={pixels!r}: give a whole number, 1 or more")
@@ -176,7 +182,9 @@ def _kind(name: str) -> type[Container]:
     found = next((kind for kind in KINDS if kind.name.lower() == str(name).lower()), None)
     if found is None:
         known = ", ".join(repr(kind.name) for kind in KINDS)
-        raise ArgumentError(f"kind={name!r}: give one of {known}")
+        raise ArgumentError(
+            f"kind={name!r}: give one of {known}; or {HEAD_KIND!r}, which has no pixels"
+        )
     return found
 
 

@@ -461,19 +461,19 @@ def fit(tuning: Tuning) -> str:
 
 
 def _kept(tuning: Tuning) -> str:
-    """Whether the one change that was measured gives what was promised; empty of several."""
+    """Whether the one change that was measured gives what was predicted; empty of several."""
     rows = [row for row in tuning.settings().to_dicts() if row["trial"] and row["gain"]]
     if len(rows) != 1 or rows[0]["predicted_gain"] is None:
         return ""
     row = rows[0]
     low, high = row["predicted_gain_low"], row["predicted_gain_high"]
-    told = "as promised"
+    told = "as predicted"
     if (row["gain_high"] or row["gain"]) < low:
-        told = "less than promised"
+        told = "less than predicted"
     elif (row["gain_low"] or row["gain"]) > high:
-        told = "more than promised"
+        told = "more than predicted"
     return (
-        f"Promised {row['predicted_gain']:.2f}× ({low:.2f} to {high:.2f}), measured "
+        f"Predicted {row['predicted_gain']:.2f}× ({low:.2f} to {high:.2f}), measured "
         f"{row['gain']:.2f}×: {told}"
     )
 
