@@ -87,6 +87,11 @@ class LabPage:
         output.last.scroll_into_view_if_needed()
         return output.last
 
+    def stills(self):
+        """What is shown of what stands in for widgets: nothing, where these live."""
+        shown = self.page.locator("[class^='stallscope-'][class$='-still']")
+        return [shown.nth(i) for i in range(shown.count()) if shown.nth(i).is_visible()]
+
     def shot(self, name, part=None):
         """Save a screenshot of the page, or of a part of it."""
         SCREENSHOTS.mkdir(exist_ok=True)
@@ -170,6 +175,7 @@ def run_twice_and_use(lab, name, dropdown, slider, *, redraws):
         assert lab.run_all() == []
 
         panel = Panel(lab, dropdown, slider)
+        assert not lab.stills()
         panel.slide_to_neighbour()
         panel.choose_another(redraws=redraws)
         panel.slide_to_neighbour()

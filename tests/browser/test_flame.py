@@ -268,5 +268,5 @@ def test_the_notebook_runs_and_can_be_looked_at(lab, theme):
     lab.shot(f"04-{theme[11:].lower()}-listing", listing.last)
     for number, picture in enumerate(lab.pictures()):
         lab.shot(f"04-{theme[11:].lower()}-picture-{number}", picture)
-    lab.shot(f"04-{theme[11:].lower()}-table", lab.page.locator(".stallscope-flames").first)
-    lab.shot(f"04-{theme[11:].lower()}-change", lab.page.locator(".stallscope-flames").last)
+    lab.shot(f"04-{theme[11:].lower()}-table", lab.page.locator(".stallscope-flames:visible").first)
+    lab.shot(f"04-{theme[11:].lower()}-change", lab.page.locator(".stallscope-flames:visible").last)

@@ -23,6 +23,7 @@ def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
             has=lab.page.locator(".widget-dropdown", has_text="Show")
         )
         panel.last.scroll_into_view_if_needed()
+        assert not lab.stills()
         before = panel.last.locator("img").get_attribute("src")
         panel.last.locator("select").select_option(label="what the machine did meanwhile")
         lab.redrawn(panel.last, before)

@@ -171,3 +171,28 @@ def test_runs_with_another_target(path, target, tmp_path, monkeypatch):
         for _ in range(2):
             for number, cell in enumerate(notebook.cells):
                 client.execute_cell(cell, number)
+
+
+@pytest.mark.slow
+def test_a_page_without_widgets_shows_what_they_showed(tmp_path, monkeypatch):
+    """What nbconvert makes of panels: their first picture, a flamegraph that zooms, no dead bar."""
+    nbclient, nbconvert = pytest.importorskip("nbclient"), pytest.importorskip("nbconvert")
+    from nbformat import v4
+
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    cells = [
+        "import stallscope as ss\nrun = ss.record('sample', batches=20, budget_s=10)\nrun.panel()",
+        "panel = ss.flame('sample', seconds=2).panel()\npanel",
+    ]
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(one) for one in cells])
+    where = {"metadata": {"path": tmp_path}}
+    nbclient.NotebookClient(notebook, timeout=120, resources=where).execute()
+    del notebook.metadata["widgets"]  # as JupyterLab saves it
+
+    page, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
+
+    told = [out.data.get("text/plain", "") for cell in notebook.cells for out in cell.outputs]
+    assert not [text for text in told if "batch/s" in text or "s/s]" in text]
+    assert 2 == len(re.findall(r"<div class=.stallscope-\w+-still.>", page))
+    assert re.search(r"-still'><img alt='[^']*decode[^']*' src='data:image/png", page)
+    assert "<iframe sandbox='allow-scripts'" in page

@@ -253,3 +253,28 @@ def write(path: Path, makers: Mapping[str, Callable[[], str]]) -> Path:
             f"{path} cannot be written ({error.strerror or error}): give another place"
         ) from error
     return path
+
+
+def display_with_still(widget: Any, bundle: dict[str, Any], metadata: Any, still: str) -> None:
+    """Show a widget in a notebook, and for places without widgets what it showed first.
+
+    What nbconvert and GitHub make of a saved notebook has no widgets: they see the still, which a
+    page hides where the widget lives. It is an output of its own, as of one output they take the
+    widget alone.
+
+    Args:
+        widget: any of ipywidgets'.
+        bundle: its own, by type.
+        metadata: of that.
+        still: HTML.
+    """
+    from IPython.display import publish_display_data
+
+    name = f"stallscope-{widget.model_id}"
+    widget.add_class(name)
+    rule = f"<style>body:has(.{name}) .{name}-still{{display:none}}</style>"
+    shown = f"{rule}<div class='{name}-still'>{still}</div>"
+    publish: Any = publish_display_data  # IPython has no types
+    publish({"text/html": shown, "text/plain": bundle.get("text/plain", "")})
+    kept = {"application/vnd.jupyter.widget-view+json", "text/plain"}
+    publish({kind: one for kind, one in bundle.items() if kind in kept}, metadata)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import anywidget
 import traitlets
 
-from stallscope.views.document import fill, html
+from stallscope.views.document import display_with_still, fill, html
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -77,7 +77,8 @@ def framed(data: dict[str, Any], table: Markup, still: str) -> Markup:
         still: the picture, a PNG in base64.
     """
     return html(
-        "<iframe sandbox='allow-scripts' title='{0}' style='width:100%;height:{1}px;border:0' "
+        "<iframe sandbox='allow-scripts' loading='lazy' title='{0}' "
+        "style='width:100%;height:{1}px;border:0' "
         "srcdoc='{2}'><img src='data:image/png;base64,{3}' alt='{0}'></iframe>{4}",
         data["title"],
         FRAME_HEIGHT,
@@ -125,6 +126,10 @@ class FlamePanel(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywid
             "text/plain": f"{self.still.title}\n(a notebook shows the flamegraph)",
         }
         return bundle, metadata
+
+    def _ipython_display_(self) -> None:
+        bundle, metadata = self._repr_mimebundle_()
+        display_with_still(self, bundle, metadata, bundle["text/html"])
 
 
 def _frame(data: dict[str, Any], picked: dict[str, Any]) -> dict[str, Any]:

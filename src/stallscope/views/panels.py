@@ -16,7 +16,7 @@ import traitlets
 
 from stallscope.errors import StallscopeError
 from stallscope.units import printable, said_by
-from stallscope.views.document import html
+from stallscope.views.document import display_with_still, html
 from stallscope.views.flame_viewer import static
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             bundle["image/png"] = base64.b64encode(self.still.png()).decode("ascii")
             bundle["text/plain"] = f"{self.still.title}\n(a notebook shows the panel's controls)"
         return bundle
+
+    def _ipython_display_(self) -> None:
+        display_with_still(self, self._repr_mimebundle_(), {}, image(self.still))
 
 
 def pick(
