@@ -78,6 +78,15 @@ class Stage(NamedTuple):
 FETCH: Final = Stage("fetch", "fetch")
 """Reading: opening a file and getting its bytes."""
 
+SEEK: Final = Stage("seek", "fetch")
+"""Finding a sample in a container: the head of a tar member, an entry of an archive."""
+
+UNPACK: Final = Stage("unpack", "fetch")
+"""Making values of what a container gave: decompressing an archive's entry, a row out of Arrow."""
+
+READING_WORDS: Final = {FETCH.name: "reading", SEEK.name: "seeking", UNPACK.name: "unpacking"}
+"""What they are called in a sentence, by the stage's name."""
+
 DECODE: Final = Stage("decode", "decode")
 """Turning compressed bytes into pixels, in whichever transform that happens."""
 

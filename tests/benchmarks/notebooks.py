@@ -24,13 +24,17 @@ MOST_S = 360
 
 
 def counted(notebook):
-    """Words of prose, code cells, and those with a picture."""
+    """Words of prose, code cells, and those with a picture; a panel has one."""
     prose = " ".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    pictures = [
-        cell for cell in code if any("image/png" in out.get("data", {}) for out in cell.outputs)
-    ]
+    pictures = [cell for cell in code if any(map(_is_picture, cell.outputs))]
     return len(re.findall(r"\w[\w'.-]*", prose)), len(code), len(pictures)
+
+
+def _is_picture(output):
+    """A picture, or what a panel leaves where there are no widgets."""
+    data = output.get("data", {})
+    return "image/png" in data or "-still" in data.get("text/html", "")
 
 
 def run(path, budget):

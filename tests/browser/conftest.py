@@ -26,7 +26,7 @@ SHORTER = {
     r"(ss\.record\(.*\bbudget_s=)BUDGET_S\b": r"\g<1>30",  # its batches end it
     r"\bbatches=50\b": "batches=24",
     r"\bbatches=10\b": "batches=4",
-    r"\brange\(40\)": "range(12)",
+    r"\brange\(24\)": "range(12)",
 }
 """What is other in the notebooks: they measure less than is right for a person, for so long that a
 busy machine has something to show, and with a step so quick that it stalls on any machine."""

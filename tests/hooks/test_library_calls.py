@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import sys
+import tarfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -93,13 +95,55 @@ class TestReading:
             data = file.create_dataset("x", data=np.arange(8))
             assert {"getitem": 4, "fetch": 4} == stages_of(lambda i: data[i], tmp_path)
 
+    def test_a_failing_call_fails_as_it_did(self, tmp_path):
+        """A member that is not there."""
+        with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive, pytest.raises(KeyError):
+            stages_of(lambda _: archive.read("none"), tmp_path)
+
+
+class TestContainers:
+    """Finding a sample, reading it and unpacking it stand apart where a library has them apart."""
+
     def test_zip(self, photograph, tmp_path):
-        """Reading a member of a zip archive is fetch."""
-        with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        """The entry's head, its bytes, and decompressing them."""
+        with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
             archive.write(photograph, "photograph.jpg")
-            assert {"getitem": 4, "fetch": 4} == stages_of(
-                lambda _: len(archive.read("photograph.jpg")), tmp_path
-            )
+        with zipfile.ZipFile(tmp_path / "x.zip") as archive:
+
+            def opened(_: int) -> int:
+                with archive.open("photograph.jpg") as file:
+                    return len(file.read())
+
+            for place, read in {
+                "one": lambda _: len(archive.read("photograph.jpg")),
+                "other": opened,
+            }.items():
+                (tmp_path / place).mkdir()
+                found = stages_of(read, tmp_path / place)
+                assert {"getitem": 4, "seek": 4, "fetch": 4, "unpack": 4} == found
+
+    def test_tar(self, photograph, tmp_path):
+        """The next member's head, and its bytes."""
+        with tarfile.open(tmp_path / "x.tar", "w") as archive:
+            for number in range(9):
+                archive.add(photograph, f"{number}.jpg")
+        with tarfile.open(tmp_path / "x.tar") as archive:
+
+            def read(_: int) -> int:
+                return len(archive.extractfile(archive.next()).read())
+
+            assert {"getitem": 4, "seek": 4, "fetch": 4} == stages_of(read, tmp_path)
+
+    def test_gzip(self, tmp_path):
+        """Reading and decompressing are one call, whose name says what it mostly is."""
+        with gzip.open(tmp_path / "x.gz", "wb") as file:
+            file.write(bytes(100_000))
+
+        def read(_: int) -> int:
+            with gzip.open(tmp_path / "x.gz") as file:
+                return len(file.read())
+
+        assert {"getitem": 4, "fetch": 4, "unpack": 4} == stages_of(read, tmp_path)
 
     def test_a_failing_call_fails_as_before(self, tmp_path):
         """A missing file raises what it always raises."""

@@ -18,7 +18,7 @@ MOST_LINES = 11
 SHORTER = {
     r"\bSTEP_S = [\d.]+": "STEP_S = 0.002",
     r"\bbatches=\d+": "batches=4",
-    r"\brange\(40\)": "range(12)",
+    r"\brange\(24\)": "range(12)",
     r"\bbatch_size=8\b": "batch_size=2",
 }
 """What measures less than is right for a person: here it counts that every cell runs."""
@@ -194,5 +194,5 @@ def test_a_page_without_widgets_shows_what_they_showed(tmp_path, monkeypatch):
     told = [out.data.get("text/plain", "") for cell in notebook.cells for out in cell.outputs]
     assert not [text for text in told if "batch/s" in text or "s/s]" in text]
     assert 2 == len(re.findall(r"<div class=.stallscope-\w+-still.>", page))
-    assert re.search(r"-still'><img alt='[^']*decode[^']*' src='data:image/png", page)
-    assert "<iframe sandbox='allow-scripts'" in page
+    assert re.search(r"-still.>\s*<img alt=[^>]* src=.data:image/png", page)
+    assert re.search(r"<iframe [^>]*sandbox=.allow-scripts.", page)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from stallscope.flame.classify import YOURS, StackFunction, frame, frames, inside, kind, package
-from stallscope.stages import FETCH, GETITEM, SEND
+from stallscope.stages import GETITEM, READING_WORDS, SEND
 
 if TYPE_CHECKING:
     from stallscope.flame.result import Flame
@@ -338,7 +338,7 @@ def own_code(flame: Flame, stage: str) -> OwnCode | None:
         kind(one) == YOURS for stack in hits for one in frames(stack)
     )
     found = _holder(hits, is_own=is_own)
-    if found is not None and found.call is OTHER and stage == FETCH.name:
+    if found is not None and found.call is OTHER and stage in READING_WORDS:
         return replace(found, call=READS)
     return found
 

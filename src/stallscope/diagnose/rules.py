@@ -500,7 +500,7 @@ def _of_own_code(facts: Facts, stage: str, own_part: float, part: float) -> Find
     each, own = facts.each(stage), facts.own_code(stage)
     unnamed = "__getitem__ itself" if stage == stages.GETITEM.name else "reading"
     place = own.place if own else unnamed
-    call = own.call if own else READS if stage == stages.FETCH.name else OTHER
+    call = own.call if own else READS if stage in stages.READING_WORDS else OTHER
     does = f", computing: {own.does}" if own else ""
     if facts.threads_compute and call is OTHER:
         does = ", computing in threads of its own, as a codec does"

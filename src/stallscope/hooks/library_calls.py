@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.hooks.libraries import StageIterator
 from stallscope.hooks.patches import unseen
-from stallscope.stages import DECODE, FETCH, Stage
+from stallscope.stages import DECODE, FETCH, SEEK, UNPACK, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,15 @@ CALLS: Final = (
     *_calls(FETCH, "pathlib", "Path.read_bytes(path) Path.read_text(path)"),
     *_calls(FETCH, "PIL.JpegImagePlugin", "JpegImageFile.load_read"),
     *_calls(FETCH, "PIL.PngImagePlugin", "PngImageFile.load_read"),
-    *_calls(FETCH, "zipfile", "ZipFile.read"),
+    # ---- containers: finding a sample, reading it, and unpacking it, where these are apart
+    *_calls(SEEK, "tarfile", "TarFile.next"),
+    *_calls(FETCH, "tarfile", "ExFileObject.read"),
+    *_calls(UNPACK, "zipfile", "ZipFile.read ZipExtFile.read"),
+    *_calls(SEEK, "zipfile", "ZipFile.open"),
+    *_calls(FETCH, "zipfile", "ZipExtFile._read2"),  # the bytes as they are stored
+    *_calls(UNPACK, "gzip", "GzipFile.read decompress"),
+    *_calls(FETCH, "datasets.formatting.formatting", "query_table"),
+    *_calls(UNPACK, "datasets.formatting.formatting", "format_table"),
     *_calls(FETCH, "fsspec.asyn", "sync"),  # all that s3fs, gcsfs, adlfs and http wait for
     # ---- arrays and tables
     *_calls(FETCH, "numpy", "load(path) fromfile(path) loadtxt(path) genfromtxt(path)"),

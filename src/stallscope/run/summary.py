@@ -22,6 +22,7 @@ from stallscope.stages import (
     FETCH,
     GETITEM,
     KINDS,
+    READING_WORDS,
     SAMPLE_KINDS,
     WORK_KINDS,
 )
@@ -440,7 +441,7 @@ def headline(profile: Profile, name: Callable[[str], str] = str) -> str:
     sentence = _takes(named, words, profile.unit)
     sentence += _nature(named[0], _crowd(profile)) if len(named) == 1 else ""
     sentence += _reading(profile, named, name)
-    starts_with_a_word = named[0].stage == FETCH.name or sentence.startswith("no stage")
+    starts_with_a_word = named[0].stage in READING_WORDS or sentence.startswith("no stage")
     return sentence[0].upper() + sentence[1:] if starts_with_a_word else sentence
 
 
@@ -496,7 +497,7 @@ def _takes(named: list[StageTimes], words: list[str], unit: str) -> str:
 
 
 def _word(stage: StageTimes, name: Callable[[str], str]) -> str:
-    words = {FETCH.name: "reading", BATCH.name: "work between samples"}
+    words = {**READING_WORDS, BATCH.name: "work between samples"}
     return words.get(stage.stage) or name(stage.stage)
 
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope.stages import BACKWARD, FETCH, FORWARD, OPTIMIZER, OTHER, STEP, UNTIL_BACKWARD
+from stallscope.stages import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    READING_WORDS,
+    STEP,
+    UNTIL_BACKWARD,
+)
 from stallscope.stalls.attribution import hidden_known
 from stallscope.stalls.lifecycle import (
     EARLIER,
@@ -244,4 +252,4 @@ def _word(part: dict[str, Any], name: Callable[[str], str]) -> str:
     told: str = part["part"]
     if is_own(told, part["kind"]):
         return OWN_WORDS.get(told, told)
-    return "reading" if told == FETCH.name else name(told)
+    return READING_WORDS.get(told) or name(told)

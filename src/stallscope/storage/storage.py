@@ -293,6 +293,7 @@ class StorageProbe:
             lambda *_: 0,
             nullcontext,
             _REMOTE_GRACE_S,
+            connects=True,
         )
         known = [
             (file, size) for file, size in zip(dataset.files, dataset.sizes, strict=True) if size
