@@ -261,6 +261,18 @@ class TestBucket:
         if latency_s:
             assert found.best["requests_per_s"] > 1.5 * rows[0]["requests_per_s"]
 
+    def test_an_image_is_one_request(self, bucket):
+        """S3's library asks for the size first, and waits twice, unless it is told not to."""
+        bucket.latency_s = 0.0
+        dataset = ss.target("s3://photos/train").loader.dataset
+        dataset[0]
+        before = bucket.requests
+
+        for number in range(5):
+            dataset[number]
+
+        assert 5 == bucket.requests - before
+
     def test_has_a_run(self, bucket, tmp_path):
         """As the folder from which it was put there."""
         import s3fs

@@ -71,6 +71,9 @@ class Proxy:
         bytes_per_s: that all answers share.
         stops_after: bytes of an answer after which nothing comes; None: all comes.
         cuts: whether it closes the connection there.
+
+    Attributes:
+        requests: that were made of it.
     """
 
     def __init__(self, port, latency_s=0.0, bytes_per_s=1e12, stops_after=None, cuts=False) -> None:
@@ -78,6 +81,7 @@ class Proxy:
         self._server_port = port
         self.latency_s, self.bytes_per_s = latency_s, bytes_per_s
         self.stops_after, self.cuts = stops_after, cuts
+        self.requests = 0
         self._free_s = 0.0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run)
@@ -115,6 +119,7 @@ class Proxy:
 
     async def _requests(self, reader, writer) -> None:
         while piece := await reader.read(1 << 16):
+            self.requests += 1
             await asyncio.sleep(self.latency_s)
             writer.write(piece)
             await writer.drain()
