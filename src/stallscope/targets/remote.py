@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import threading
 from contextlib import contextmanager, suppress
-from functools import cache
 from io import BytesIO
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +30,7 @@ from stallscope.targets.images import (
 from stallscope.units import printable, said_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from types import ModuleType
 
@@ -84,15 +83,13 @@ def read_remote(address: str, path: str, length: int = 0, begin: int = 0) -> byt
     with _errors_of_the_library():
         system = _system(address)[0]
         if not length:
-            kind: Hashable = type(system)
-            return bytes(system.cat_file(path, **_one_request(kind)))
+            return bytes(system.cat_file(path, **_one_request(system)))
         return bytes(system.cat_file(path, start=begin, end=begin + length))
 
 
-@cache
-def _one_request(kind: Hashable) -> dict[str, Any]:
+def _one_request(system: Any) -> dict[str, Any]:
     """What keeps s3fs from asking for an object's size before it reads it: a latency more."""
-    known = inspect.signature(getattr(kind, "_cat_file", kind)).parameters
+    known = inspect.signature(getattr(system, "_cat_file", system.cat_file)).parameters
     return {"max_concurrency": 1} if "max_concurrency" in known else {}
 
 
