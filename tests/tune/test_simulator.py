@@ -302,3 +302,29 @@ def test_a_longer_recording_takes_no_longer():
     found = timeline(long, Setting(4, 2), 10)
 
     assert len(found["made"]) < 40
+
+
+class TestSlowWorker:
+    """One takes four times as long as the others for each batch."""
+
+    @pytest.mark.parametrize(
+        ("workers", "batch_s"), [(0, 0.05), (1, 0.2), (2, 0.1), (4, 0.05), (8, 0.025)]
+    )
+    def test_holds_up_the_others_where_batches_come_in_order(self, workers, batch_s):
+        """Each round waits for it; without workers there is none."""
+        made = costs(wait_s=0.05, use_s=1e-4, slower_workers={0: 4.0}, workers=4)
+
+        assert 1 / rate(made, workers) == near(batch_s, rel=0.1)
+
+    def test_does_not_where_it_is_not_among_them(self):
+        """The fourth of two."""
+        slow, even = (costs(wait_s=0.05, slower_workers=one) for one in ({3: 4.0}, {}))
+
+        assert rate(slow, 2) == near(rate(even, 2))
+
+    def test_gets_less_to_do_where_order_does_not_matter(self):
+        """The other three make twelve batches while it makes one."""
+        made = costs(wait_s=0.05, use_s=1e-4, slower_workers={0: 4.0}, workers=4)
+        by_order = [1 / rate(made, 4, in_order=in_order) for in_order in (True, False)]
+
+        assert by_order[1] < 0.5 * by_order[0]

@@ -22,7 +22,7 @@ from stallscope.diagnose.machine_use import use
 from stallscope.errors import StallscopeError
 from stallscope.run.saturation import find_saturated
 from stallscope.stages import BATCH, WORK_KINDS
-from stallscope.stalls.thresholds import HARDLY
+from stallscope.stalls.thresholds import HARDLY, SLOW_WORKER
 from stallscope.tune.simulator import LoaderCosts, predict
 
 if TYPE_CHECKING:
@@ -100,12 +100,16 @@ def costs_of(  # noqa: PLR0913 - what a run does not know of its loader
     many = now.num_workers
     used = use(run, many)
     steps = run.steps().drop_nulls("wait_s")
-    stages, computing_s, waiting_s, samples = _batches(run, used)
+    stages, computing_s, waiting_s, samples, makers = _batches(run, used)
     if steps.is_empty() or not len(samples) or not (computing_s + waiting_s).any():
         raise StallscopeError(
             "no batch was recorded from beginning to end: there is nothing to predict from. Allow "
             "more time (budget_s), or give a loader with more batches"
         )
+    slower = _slower(makers, (computing_s + waiting_s).sum(axis=1))
+    for worker, factor in slower.items():
+        scale = np.where(makers == worker, 1 / factor, 1.0)[:, None]
+        computing_s, waiting_s = computing_s * scale, waiting_s * scale
     if many:
         waiting_s = waiting_s * _waiting_part(run, used, computing_s, waiting_s)
     covered_s = float((computing_s + waiting_s).sum(axis=1).mean())
@@ -136,6 +140,7 @@ def costs_of(  # noqa: PLR0913 - what a run does not know of its loader
         worker_cores=_worker_cores(run, used, cores) if many else math.inf,
         threads=threads,
         workers=many,
+        slower_workers=slower,
         epoch_batches=epoch_batches,
         batch_bytes=batch_bytes,
         worker_bytes=_private_bytes(run),
@@ -224,7 +229,7 @@ def _samples(run: Run) -> float:
 
 
 def _batches(run: Run, used: MachineUse) -> tuple[Any, ...]:
-    """Stages, computing and waiting of each recorded batch, and its samples."""
+    """Stages, computing and waiting of each recorded batch, its samples, and its worker."""
     kind = pl.col("kind").cast(pl.String)
     spans = run.work.with_columns(kind=kind, stage=pl.col("stage").cast(pl.String))
     spans = spans.filter(pl.col("kind").is_in(WORK_KINDS))
@@ -241,16 +246,21 @@ def _batches(run: Run, used: MachineUse) -> tuple[Any, ...]:
         for stage, _, cpu in told.iter_rows()
     ]
     if not stages:
-        return (), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros(0)
+        return (), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros(0), np.zeros(0)
     places = pl.DataFrame(
         {"stage": [name for name, _ in stages], "kind": [kind for _, kind in stages]}
     ).with_row_index("place")
     each = (
         spans.group_by(*_BATCH, "stage", "kind")
-        .agg(wall_s=wall_ns.sum() / 1e9, begin_ns=pl.col("start_ns").min())
+        .agg(
+            wall_s=wall_ns.sum() / 1e9,
+            begin_ns=pl.col("start_ns").min(),
+            worker=pl.col("worker").first(),
+        )
         .join(places, on=["stage", "kind"])
     )
-    order = each.group_by(*_BATCH).agg(pl.col("begin_ns").min()).sort("rank", "epoch", "batch")
+    first = pl.col("begin_ns").min(), pl.col("worker").first()
+    order = each.group_by(*_BATCH).agg(*first).sort("rank", "epoch", "batch")
     order = order.drop("begin_ns").with_row_index("row")
     each = each.join(order, on=_BATCH)
     wall_s = np.zeros((order.height, len(stages)))
@@ -264,7 +274,26 @@ def _batches(run: Run, used: MachineUse) -> tuple[Any, ...]:
     usual = float(run.settings.batch_size or 1)
     samples = counts.sort("row")["samples"].fill_null(usual).to_numpy().astype(float)
     computing, waiting = np.array(shares).T
-    return stages, wall_s * computing, wall_s * waiting, samples
+    makers = order["worker"].fill_null(-1).to_numpy()
+    return stages, wall_s * computing, wall_s * waiting, samples, makers
+
+
+def _slower(makers: Any, made_s: Any) -> dict[int, float]:
+    """The worker that takes longer than the others, nearly always, and how many times as long.
+
+    Args:
+        makers: number of each batch's worker.
+        made_s: what each batch took.
+    """
+    numbers = [one for one in np.unique(makers) if np.count_nonzero(makers == one) >= _FEWEST]
+    medians = {one: float(np.median(made_s[makers == one])) for one in numbers}
+    if len(numbers) < 2:  # noqa: PLR2004 - one and the others
+        return {}
+    slow = max(numbers, key=medians.__getitem__)
+    rest_s = made_s[np.isin(makers, [one for one in numbers if one != slow])]
+    factor = medians[slow] / max(float(np.median(rest_s)), 1e-12)
+    apart = np.quantile(made_s[makers == slow], 0.25) > np.quantile(rest_s, 0.75)
+    return {int(slow): factor} if factor >= SLOW_WORKER and apart else {}
 
 
 def _shares(stage: str, cpu_share: float | None, used: MachineUse) -> tuple[float, float]:

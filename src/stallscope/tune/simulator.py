@@ -27,7 +27,7 @@ from stallscope.stalls.thresholds import HARDLY, OTHERS, STALL_S, STALL_SHARE
 from stallscope.stats import ENDS, t_quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -99,6 +99,9 @@ class LoaderCosts:
     """Cores that one of those that make batches wants while it computes: libraries have threads."""
     workers: int = 0
     """With which it was recorded; 0: the main process made the batches."""
+    slower_workers: Mapping[int, float] = field(default_factory=dict)
+    """Workers, by their number, that take so many times as long as the others for a batch; what
+    batches cost is what they cost the others."""
     epoch_batches: int | None = None
     """None where the loader has no length."""
     batch_bytes: int | None = None
@@ -439,6 +442,7 @@ class _Clock:
         now, clock, active, asked, turn = 0.0, 0.0, 0, 0, 0
         place, busy_until = 0, -1.0  # of the step; below zero: the loop waits
         in_order = setting.in_order
+        slower = [costs.slower_workers.get(number, 1.0) for number in range(many)]
 
         def ask() -> None:
             """Give the next batch to a worker, as torch does."""
@@ -457,7 +461,7 @@ class _Clock:
                 at_work[worker] = True
                 active += 1
                 found.taken[asked] = now
-                heappush(ends, (clock + batch_s[asked], worker, asked))
+                heappush(ends, (clock + slower[worker] * batch_s[asked], worker, asked))
             asked += 1
 
         for _ in range(ahead):
@@ -484,7 +488,8 @@ class _Clock:
                 if waiting[worker]:
                     following = waiting[worker].popleft()
                     found.taken[following] = now
-                    heappush(ends, (clock + batch_s[following], worker, following))
+                    end = clock + slower[worker] * batch_s[following]
+                    heappush(ends, (end, worker, following))
                 else:
                     at_work[worker] = False
                     active -= 1
