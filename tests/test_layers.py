@@ -49,7 +49,7 @@ LAYERS = {
     "views": (
         "views",
         "words run verbs diagnose charts",
-        "jinja2 markupsafe numpy polars matplotlib ipywidgets anywidget traitlets PIL",
+        "jinja2 markupsafe numpy polars matplotlib ipywidgets anywidget traitlets IPython PIL",
     ),
     "door": (
         "*",

@@ -17,6 +17,7 @@ import polars as pl
 from stallscope.apart import apart
 from stallscope.diagnose import causes
 from stallscope.diagnose.result import FIXES
+from stallscope.diagnose.text import IN_MEMORY
 from stallscope.diagnose.thresholds import WORTH_A_LINE
 from stallscope.errors import StallscopeError
 from stallscope.ladder.result import TRANSFORMED
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 _FASTER: Final = 2.0
 """So many times as fast is what better code is said to be: how much better it can be, nobody knows
 before it is written."""
-_IN_MEMORY: Final = "samples in memory"
 _MEMORY_SHARE: Final = 0.25
 """Of the memory that is left, for samples that are kept."""
 _CAPTURE_SHARE: Final = 0.3
@@ -114,7 +114,7 @@ class FixBench(TuneBench):
             why = "only you can make this change" if named else "there is no such fix"
             raise StallscopeError(f"{change!r}: {why}. What can be measured: {known or 'nothing'}")
         fix = able[0]
-        make = keep if fix.name == _IN_MEMORY else None
+        make = keep if fix.name == IN_MEMORY else None
         return Trial(fix.setting, fix.name, predict(fix.costs, fix.setting), make=make)
 
     def _of_orders(self, found: Orders, now: Setting) -> Trial:
@@ -208,7 +208,7 @@ def _fixes(
     if best != now:
         yield Fix(now.text(best), "", costs, best)
     if not stream:
-        yield Fix(_IN_MEMORY, "", costs.faster(inf, SAMPLE_KINDS), now)
+        yield Fix(IN_MEMORY, "", costs.faster(inf, SAMPLE_KINDS), now)
 
 
 def _faster(costs: LoaderCosts, code: str) -> Iterator[tuple[str, LoaderCosts]]:
