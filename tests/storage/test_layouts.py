@@ -437,6 +437,12 @@ class TestAnswer:
         assert found.best is None
         assert "no layout gives the loop clearly more; nearest: zip" in sentence(found)
 
+    def test_no_other_layout_was_read(self):
+        """Then nothing is known of them, and nothing advised."""
+        said = sentence(some_layouts({("files", False): 400.0}))
+
+        assert "Only the files as they are were measured: allow more time (budget_s)" == said
+
     def test_nothing_was_read(self):
         """It says so."""
         assert no_layouts().best is no_layouts().files is None

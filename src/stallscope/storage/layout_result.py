@@ -272,7 +272,7 @@ def sentence(layouts: Layouts) -> str:
     if best is None:
         others = [row for row in layouts._of() if row["layout"] and row.get("gain")]  # noqa: SLF001 - of a result
         if not others:
-            return "Leave the files as they are: no other layout was measured"
+            return "Only the files as they are were measured: allow more time (budget_s)"
         near = max(others, key=lambda row: row["gain"])
         return (
             "Leave the files as they are: no layout gives the loop clearly more; nearest: "
