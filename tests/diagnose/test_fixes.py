@@ -148,6 +148,7 @@ class TestMeasured:
 
         (row,) = (one for one in found.settings().to_dicts() if one["trial"])
         assert row["setting"] == "samples in memory"
+        assert "layouts.write(folder, 'head')" in found.notes[0]  # how to have some of that
         assert row["predicted_gain"] > 1.2
         assert row["starts"] > 0
 

@@ -17,7 +17,6 @@ import polars as pl
 from stallscope.apart import apart
 from stallscope.diagnose import causes
 from stallscope.diagnose.result import FIXES
-from stallscope.diagnose.text import IN_MEMORY
 from stallscope.diagnose.thresholds import WORTH_A_LINE
 from stallscope.errors import StallscopeError
 from stallscope.ladder.result import TRANSFORMED
@@ -47,6 +46,11 @@ if TYPE_CHECKING:
 _FASTER: Final = 2.0
 """So many times as fast is what better code is said to be: how much better it can be, nobody knows
 before it is written."""
+_IN_MEMORY: Final = "samples in memory"
+_HOW: Final = (
+    "what of a sample is the same each time can be kept: layouts.write(folder, 'head') in "
+    "08_where_the_data_lies"
+)
 _MEMORY_SHARE: Final = 0.25
 """Of the memory that is left, for samples that are kept."""
 _CAPTURE_SHARE: Final = 0.3
@@ -98,7 +102,10 @@ class FixBench(TuneBench):
         """
         room = int(memory_available_bytes() * _MEMORY_SHARE)
         trial = self._trial(change, lambda loader: self._in_memory(loader, room, budget_s))
-        found = self.tried[trial.change] = self.measure(trial, budget_s)
+        found = self.measure(trial, budget_s)
+        if trial.change == _IN_MEMORY:
+            found = replace(found, notes=(_HOW, *found.notes))
+        self.tried[trial.change] = found
         return found
 
     def _trial(self, change: Any, keep: Callable[[Any], Any]) -> Trial:
@@ -114,7 +121,7 @@ class FixBench(TuneBench):
             why = "only you can make this change" if named else "there is no such fix"
             raise StallscopeError(f"{change!r}: {why}. What can be measured: {known or 'nothing'}")
         fix = able[0]
-        make = keep if fix.name == IN_MEMORY else None
+        make = keep if fix.name == _IN_MEMORY else None
         return Trial(fix.setting, fix.name, predict(fix.costs, fix.setting), make=make)
 
     def _of_orders(self, found: Orders, now: Setting) -> Trial:
@@ -208,7 +215,7 @@ def _fixes(
     if best != now:
         yield Fix(now.text(best), "", costs, best)
     if not stream:
-        yield Fix(IN_MEMORY, "", costs.faster(inf, SAMPLE_KINDS), now)
+        yield Fix(_IN_MEMORY, "", costs.faster(inf, SAMPLE_KINDS), now)
 
 
 def _faster(costs: LoaderCosts, code: str) -> Iterator[tuple[str, LoaderCosts]]:

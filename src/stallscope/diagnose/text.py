@@ -233,13 +233,6 @@ WOULD_HELP: Final = (
     "What would help, replayed from the recording (try_fix measures it; 07_what_would_help)"
 )
 _MOST_HELPING: Final = 4
-IN_MEMORY: Final = "samples in memory"
-"""The name of a fix."""
-_HOW: Final = {
-    IN_MEMORY: "; of it, what is the same each time can be kept: layouts.write(folder, 'head'), "
-    "see 08_where_the_data_lies"
-}
-"""How to have what is no setting, by the name of the fix."""
 
 
 def helping(diagnosis: Diagnosis) -> list[str]:
@@ -258,7 +251,6 @@ def helping(diagnosis: Diagnosis) -> list[str]:
         if is_sure and epoch_s and gain and duration(epoch_s / gain) != duration(epoch_s):
             told += f"; an epoch in {duration(epoch_s / gain)} instead of {duration(epoch_s)}"
         own = "" if row["measurable"] else "; yours to make"
-        own += _HOW.get(row["fix"], "")
         said.append(f"{printable(row['fix'], LONGEST_WORD)}: {told}{own}")
     return said
 
