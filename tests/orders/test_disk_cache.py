@@ -120,6 +120,9 @@ class TestFolder:
             opened(tmp_path / "new", make=lambda _: 7.0)
         with pytest.raises(StallscopeError, match="holds other files: give a new folder"):
             opened(tmp_path)
+        (tmp_path / "new" / HEAD).write_text("[]")
+        with pytest.raises(StallscopeError, match="is damaged: give a new folder"):
+            opened(tmp_path / "new")
         (tmp_path / "new" / HEAD).write_text("no json")
         with pytest.raises(StallscopeError, match="cannot be used"):
             opened(tmp_path / "new")

@@ -421,6 +421,7 @@ def _write_layout(target: str, folder: Path | None, kind: str | None, pixels: in
         raise StallscopeError(
             "give both --write DIR and --kind K: where to write, and which layout"
         )
+    from stallscope.storage.head import KIND
     from stallscope.storage.written import write_layout
 
     _let_import(target)
@@ -435,7 +436,7 @@ def _write_layout(target: str, folder: Path | None, kind: str | None, pixels: in
         "from stallscope.storage.written import written_dataset",
         f"dataset = written_dataset({place!r}, dataset)",
     )
-    if kind == "head":
+    if kind == KIND:
         code = (
             "from stallscope.storage.head import write_head",
             f"dataset = write_head(loader, {place!r})",

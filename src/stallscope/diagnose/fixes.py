@@ -51,6 +51,7 @@ _HOW: Final = (
     "what of a sample is the same each time can be kept: layouts.write(folder, 'head') in "
     "08_where_the_data_lies"
 )
+"""How to have some of that for good."""
 _MEMORY_SHARE: Final = 0.25
 """Of the memory that is left, for samples that are kept."""
 _CAPTURE_SHARE: Final = 0.3

@@ -82,6 +82,8 @@ class DiskCache(Mapping["Hashable", Any]):
             raise StallscopeError(f"{place} holds other files: give a new folder") from error
         except (OSError, ValueError) as error:
             raise StallscopeError(f"{place} cannot be used ({said_by(error)})") from error
+        if not isinstance(known, dict):
+            raise StallscopeError(f"{place / HEAD} is damaged: give a new folder")
         differ = [key for key in wanted if known.get(key) != wanted[key]]
         if differ:
             told = ", ".join(f"{key} {printable(str(known.get(key)), 80)}" for key in differ)
@@ -105,8 +107,6 @@ class DiskCache(Mapping["Hashable", Any]):
         try:
             stored = torch.load(self.path_of(key), map_location="cpu", weights_only=True)
             return _unpacked(stored)
-        except FileNotFoundError:
-            raise KeyError(key) from None
         except Exception:  # noqa: BLE001 - a damaged file is as good as none
             raise KeyError(key) from None
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 KIND: Final = "head"
 _BATCH: Final = 16
-_PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 60.0
 _LOOKED_AT: Final = 8
 """Samples of which the room for all is told."""
 
@@ -63,19 +63,35 @@ def write_head(target: Any, folder: str | os.PathLike[str]) -> CachedPrefix:
             what a sample holds cannot be stored.
         NoBatchError: a sample did not come.
     """
-    require_single_rank()
-    found = targets.target(target)
-    check_plain(found, "its samples cannot be kept")
-    loader = found.loaders[0]
-    if is_stream(loader):
-        raise UnsupportedError(
-            f"a {type(loader.dataset).__name__} is a stream, which cannot be asked for a sample"
-        )
-    with within(_PATIENCE_S, remedy="the same call goes on where it was"):
-        made = loader_with_cached_head(replace(found, loader=loader), folder)
+    found = with_an_index(target, "its samples cannot be kept")
+    with within(PATIENCE_S, remedy="the same call goes on where it was"):
+        made = loader_with_cached_head(found, folder)
         _fill(replace(found, loader=made, step=None))
     dataset: CachedPrefix = made.dataset
     return dataset
+
+
+def with_an_index(target: Any, why: str) -> targets.Target:
+    """A target whose one loader's dataset can be asked for any sample, in the only rank.
+
+    Args:
+        target: as for `ss.target`.
+        why: what cannot be done with another kind of loader.
+
+    Raises:
+        TargetError: the target is nothing that can be iterated.
+        UnsupportedError: it has no such loader, or this process is one of several ranks.
+    """
+    require_single_rank()
+    found = targets.target(target)
+    check_plain(found, why)
+    loader = found.loaders[0]
+    if is_stream(loader):
+        raise UnsupportedError(
+            f"a {type(loader.dataset).__name__} is a stream, which cannot be asked for a sample: "
+            "a dataset with an index can be written"
+        )
+    return replace(found, loader=loader)
 
 
 def _fill(target: targets.Target) -> None:
@@ -97,11 +113,13 @@ def _fill(target: targets.Target) -> None:
             cached.head(number)
         bar.update(len(first))
         _check_room(cached.kept.folder, first, len(rest), cached)
+        if not rest:
+            return
         with isolated(target) as kept:
             batches = [rest[at : at + _BATCH] for at in range(0, len(rest), _BATCH)]
             made = loader_over(kept.loader, _Kept(cached), batch_sampler=batches, collate_fn=list)
             with started(TimedLoop.of(replace(kept, loader=made))) as batches_of:
-                for told in batches_of if batches else ():
+                for told in batches_of:
                     if not all(told):
                         raise StallscopeError(
                             f"{cached.kept.folder} cannot be written: make room, or give another "

@@ -216,7 +216,7 @@ def timed(
                 files[path] = ends.enter_context(medium.open(path))
                 if not ahead and isinstance(files[path], int):
                     read_exactly_what_is_asked(files[path])
-        parts = [_Part(left, files, medium, next(iter(wanted), None)) for _ in range(readers)]
+        parts = [_Part(left, files, medium, wanted[0] if wanted else None) for _ in range(readers)]
         for part in parts:
             threading.Thread(target=part.read, args=(start,), daemon=True).start()
         with suppress(threading.BrokenBarrierError):

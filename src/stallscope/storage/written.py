@@ -28,15 +28,14 @@ from stallscope.errors import ArgumentError, StallscopeError, UnsupportedError
 from stallscope.files import read_file, whole_file
 from stallscope.interrupts import held_back
 from stallscope.isolation import isolated
-from stallscope.loops.cached_loaders import check_plain, is_stream
 from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.loops.training_loop import ProgressBar
 from stallscope.loops.watchdog import within
-from stallscope.machine import memory_available_bytes, require_single_rank
+from stallscope.machine import memory_available_bytes
 from stallscope.run.read_logs import note
 from stallscope.storage.containers import KINDS, Container, WebTar, missing
 from stallscope.storage.head import KIND as HEAD_KIND
-from stallscope.storage.head import write_head
+from stallscope.storage.head import PATIENCE_S, with_an_index, write_head
 from stallscope.storage.serving import (
     SHUFFLE_BUFFER,
     KeptFiles,
@@ -46,7 +45,6 @@ from stallscope.storage.serving import (
     as_pickle,
     loader_over,
 )
-from stallscope.targets import target as targets
 from stallscope.units import count, said_by, size
 
 if TYPE_CHECKING:
@@ -67,7 +65,6 @@ _FILE_BYTES: Final = 8_192
 """Of the disk that a file takes beyond its bytes, at most, in any layout."""
 _SPARE_BYTES: Final = 32 << 20
 _BATCH: Final = 8
-_PATIENCE_S: Final = 60.0
 _MOST_OPEN: Final = 64
 """Containers that a process has open."""
 
@@ -108,17 +105,10 @@ def write_layout(
         raise ArgumentError(f"pixels={pixels!r}: give a whole number, 1 or more")
     if why := missing(container):
         raise UnsupportedError(f"{container.name} cannot be written here: {why}")
-    require_single_rank()
-    found = targets.target(target)
-    check_plain(found, "its samples cannot be made from other files")
-    loader = found.loaders[0]
-    if is_stream(loader):
-        raise UnsupportedError(
-            f"a {type(loader.dataset).__name__} is a stream, which cannot be asked for a sample: "
-            "a dataset with an index over files can be written"
-        )
-    writer = _Writer(replace(found, loader=loader), Path(folder).absolute(), container, pixels)
-    with within(_PATIENCE_S, remedy="the same call goes on where it was"):
+    found = with_an_index(target, "its samples cannot be made from other files")
+    loader: Any = found.loader
+    writer = _Writer(found, Path(folder).absolute(), container, pixels)
+    with within(PATIENCE_S, remedy="the same call goes on where it was"):
         writer.run()
     shuffles = isinstance(loader.sampler, RandomSampler)
     return written_dataset(folder, loader.dataset, shuffle_buffer=SHUFFLE_BUFFER if shuffles else 0)
