@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,13 +62,12 @@ def _settings(folder):
     return {name: str(folder / place) for name, place in names.items()}
 
 
-@pytest.fixture(scope="session")
-def address(tmp_path_factory):
-    """The address that `stallscope lab --no-browser` prints, with all notebooks copied."""
-    folder = tmp_path_factory.mktemp("lab")
+@contextmanager
+def served(folder, *target):
+    """`stallscope lab TARGET --no-browser` in a folder: the address that it prints."""
     with socket.create_server(("127.0.0.1", 0)) as server:  # others start theirs at this moment
         port = str(server.getsockname()[1])
-    command = ["stallscope", "lab", "--no-browser", "--dir", "notebooks", "--port", port]
+    command = ["stallscope", "lab", *target, "--no-browser", "--dir", "notebooks", "--port", port]
     process = subprocess.Popen(
         [sys.executable, "-m", *command],
         cwd=folder,
@@ -86,6 +86,13 @@ def address(tmp_path_factory):
     finally:
         process.terminate()
         process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory):
+    """JupyterLab with all notebooks copied, on the sample data."""
+    with served(tmp_path_factory.mktemp("lab")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

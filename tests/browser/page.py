@@ -9,6 +9,8 @@ from pathlib import Path
 
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
+HIGHEST = 16_000
+"""Pixels; Chromium takes no larger screenshot."""
 _CURRENT = "window.jupyterapp.shell.currentWidget"
 _READY = f"""name => {{
     const shown = {_CURRENT}, session = shown?.sessionContext;
@@ -98,6 +100,19 @@ class LabPage:
         if part is not None:
             part.scroll_into_view_if_needed()
         (part or self.page).screenshot(path=SCREENSHOTS / f"{name}.png")
+
+    def shot_of_all(self, name):
+        """Save one screenshot of a whole notebook, in a window that needs no scrolling."""
+        usual = self.page.viewport_size
+        self.page.set_viewport_size({**usual, "height": HIGHEST})
+        self.page.locator(".jp-Cell").first.scroll_into_view_if_needed()
+        self.page.locator(".jp-Cell").last.wait_for()
+        bottom = self.page.locator(".jp-Cell").last.bounding_box()
+        used = min(HIGHEST, int(bottom["y"] + bottom["height"]) + 20)
+        SCREENSHOTS.mkdir(exist_ok=True)
+        clip = {"x": 0, "y": 0, "width": usual["width"], "height": used}
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", clip=clip)
+        self.page.set_viewport_size(usual)
 
     def _run_command(self, command, arguments):
         self.page.evaluate(f"() => window.jupyterapp.commands.execute('{command}', {arguments})")

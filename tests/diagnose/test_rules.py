@@ -12,7 +12,7 @@ from support.build_storage import a_storage
 
 from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.exposure import CROWDED, group_of
-from stallscope.diagnose.facts import Gain, Spikes, Starts, ThreadTimes
+from stallscope.diagnose.facts import Gain, Quartiles, Spikes, Starts, ThreadTimes
 from stallscope.diagnose.rules import (
     computes_in_python,
     copies,
@@ -322,6 +322,16 @@ class TestStarts:
         assert "start-up" == found.code
         assert helps in found.next_step.partition(";")[0]
 
+    @pytest.mark.parametrize(("length", "helps"), [(2, "persistent"), (100, "make one iterator")])
+    def test_a_loader_of_two_batches_is_not_begun_anew(self, length, helps):
+        """Its epochs are no longer; one of many that gives two is asked for a new iterator."""
+        starts = Starts(1.0, 2.0, 3, batches=2, again=True)
+
+        found = judge(known(stalled=0.05, starts=starts, setup={"epoch_batches": length}))[0]
+
+        assert "start-up" == found.code
+        assert found.next_step.startswith(helps)
+
 
 class TestReading:
     @pytest.mark.parametrize(
@@ -554,6 +564,18 @@ def test_begins_within_the_steady_state_count_once():
     whole = {name: 0.8 * part / 70 for name, part in steady.items()}
     assert parts == pytest.approx(whole | {"begin of the epochs": 0.2})
     assert whole["decode"] == pytest.approx(costs["decode"])
+
+
+def test_a_finding_about_all_stalls_costs_no_more_than_those_that_are_no_begins():
+    """One worker that all stalls wait for: the begins among them are a finding of their own."""
+    works = {("start workers", "start"): 0.4, ("decode", "decode"): 0.6}
+    starts = Starts(2.0, epoch_s=18.0, epochs=3, again=True)
+    slow = {"making": {"by_worker": {0: Quartiles(0.3, 0.3, 0.3), 1: Quartiles(0.1, 0.1, 0.1)}}}
+    facts = known(stalled=0.9, work=works, starts=starts, stalled_by_worker={0: 1.0}, **slow)
+
+    costs = {one.code: one.severity for one in judge(facts)}
+
+    assert 0.9 * 0.54 / 0.64 == pytest.approx(costs["slow-worker"])
 
 
 class TestLateBegin:

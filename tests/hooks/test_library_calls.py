@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import shutil
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -167,6 +169,32 @@ class TestDecoding:
         Image.open(photograph).save(path, format=format_)
 
         assert 4 == stages_of(lambda _: Image.open(path), tmp_path)["decode"]
+
+    def test_pil_in_workers_that_make_one_batch_each(self, photograph, tmp_path):
+        """A format is imported by the first image that has it: that one is decoded, too."""
+        script = f"""if True:
+            import sys
+            import stallscope as ss
+            from torch.utils.data import DataLoader
+            from torchvision.datasets import ImageFolder
+            from torchvision.transforms.v2 import Compose, PILToTensor, Resize
+
+            data = ImageFolder({str(tmp_path / "data")!r}, Compose([Resize(9), PILToTensor()]))
+            assert "PIL.ImageFile" not in sys.modules
+            run = ss.record(DataLoader(data, batch_size=1, num_workers=2), batches=6, budget_s=30)
+            print(*run.samples()["decode_s"])
+        """
+        (tmp_path / "data" / "class").mkdir(parents=True)
+        for number in range(2):
+            shutil.copy(photograph, tmp_path / "data" / "class" / f"{number}.jpg")
+
+        found = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+        )
+
+        decoded = [float(took_s) for took_s in found.stdout.split()]
+        assert len(decoded) >= 6
+        assert min(decoded) > 0
 
     def test_pil_from_memory(self, photograph, tmp_path):
         """An image in memory is decoded just the same."""

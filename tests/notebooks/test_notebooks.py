@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from pathlib import Path
 
 import pytest
-
-from stallscope.cases import make_shards
-from stallscope.files import packaged_folder
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -24,48 +20,6 @@ SHORTER = {
 """What measures less than is right for a person: here it counts that every cell runs."""
 NOT_IN_CIS_BROWSER = ("01", "02", "03", "05", "09")
 """Their browser tests are `thorough`: each takes minutes of a CI that has fifteen."""
-MINE = """
-import itertools
-import time
-import torch
-from stallscope.demo import Scale
-from torch.utils.data import DataLoader, Dataset, IterableDataset
-from torchvision.transforms.v2 import Compose, RandomHorizontalFlip
-
-class Slow(Dataset):
-    def __init__(self, transform):
-        self.transform = transform
-
-    def __len__(self):
-        return 64
-
-    def __getitem__(self, index):
-        return self.transform(self.load(index))
-
-    def load(self, index):
-        time.sleep(0.001)
-        return torch.full((3, 8, 8), float(index))
-
-class Endless(IterableDataset):
-    def __iter__(self):
-        return map(Slow(Scale()).__getitem__, itertools.count())
-
-def train(batch):
-    time.sleep(0.003)
-
-def loader():
-    return DataLoader(Slow(Compose([RandomHorizontalFlip(), Scale()])), batch_size=4, num_workers=0)
-
-def with_a_step():
-    return DataLoader(Slow(Scale()), batch_size=4, num_workers=2), train
-
-def stream():
-    return DataLoader(Endless(), batch_size=4, num_workers=1)
-"""
-OTHERS = ("mine:loader", "mine:with_a_step", "mine:stream", "a folder", "shards")
-"""Targets without files, images or indices in their samples; with a training step; without an
-end; and those that are no module."""
-
 by_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -145,32 +99,6 @@ def test_runs_twice_in_one_kernel(path, tmp_path, monkeypatch):
         assert any("image/png" in output.get("data", {}) for output in cell.outputs)
     said = [output.text for c in code_cells(notebook) for output in c.outputs if "text" in output]
     assert not [text for text in said if "Traceback" in text or "Warning" in text]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("target", OTHERS)
-@by_notebook
-def test_runs_with_another_target(path, target, tmp_path, monkeypatch):
-    """Whatever `my_target.py` names, no cell is red, also the second time."""
-    nbclient = pytest.importorskip("nbclient")
-
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(tmp_path)]))
-    (tmp_path / "mine.py").write_text(MINE)
-    if target == "a folder":
-        target = str(packaged_folder("sample_data"))
-    elif target == "shards":
-        target = make_shards(tmp_path / "shards", 2, images=8)[0]
-    module = (path.parent / "my_target.py").read_text()
-    (tmp_path / "my_target.py").write_text(module.replace('"sample"', repr(target), 1))
-    notebook = with_parameters(read(path), TARGET="my_target:target", BUDGET_S=2)
-    client = nbclient.NotebookClient(
-        notebook, timeout=120, resources={"metadata": {"path": tmp_path}}
-    )
-
-    with client.setup_kernel():
-        for _ in range(2):
-            for number, cell in enumerate(notebook.cells):
-                client.execute_cell(cell, number)
 
 
 @pytest.mark.slow

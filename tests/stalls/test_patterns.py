@@ -128,6 +128,13 @@ class TestSlowWorker:
         assert [0] == waited
         assert ["workers_together"] == names(evidence)
 
+    def test_the_smaller_last_batch_of_an_epoch_makes_nobody_slow(self):
+        """Of epochs of two batches one worker always makes the second, of half the samples."""
+        makes = noisy(100.0)
+        makes[1::2] /= 2
+
+        assert "slow_worker" not in names(looped(makes, 5.0, workers=2, per_epoch=2))
+
     def test_a_little_slower_is_not_enough(self):
         """A worker that takes 10% longer is not why every 4th step waits."""
         makes = noisy(100.0)

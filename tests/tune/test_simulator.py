@@ -196,9 +196,18 @@ class TestPrediction:
 
         anew, kept = rate(made, 2), rate(made, 2, persistent_workers=True)
 
-        assert kept == near(1 / 0.05, rel=0.06)
+        assert kept == near(20 / (0.1 + 20 * 0.05))  # they begin with nothing made ahead
         assert 1 / anew - 1 / kept == near(1.5 / 20, rel=0.06)
         assert predict(made, Setting(2, 2)).first_batch_s == near(1.6)
+
+    def test_a_short_epoch_uses_no_more_workers_than_it_has_batches(self):
+        """Eight workers make its two batches as fast as two do, and none for the next one."""
+        made = costs(compute_s=0.1, use_s=0.001, epoch_batches=2, start_s=0.1, end_s=0.02)
+
+        kept = [rate(made, many, persistent_workers=True) for many in (1, 2, 8)]
+
+        assert kept == near([2 / 0.201, 2 / 0.102, 2 / 0.102])
+        assert 2 / rate(made, 2) == near(0.102 + 0.12)
 
     def test_memory_is_that_of_workers_and_batches(self):
         """Each worker's own, and each batch on its way."""

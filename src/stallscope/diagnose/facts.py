@@ -193,7 +193,9 @@ def making(run: Run, workers: int) -> BatchTimes | None:
     length_s = steps.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
     queued_s = length_s * pl.col("queued_share").fill_null(0.0) / pl.col("many")
     taken = {name: pl.col("made_s").quantile(at) for name, at in _QUARTILES.items()}
-    each = made.group_by("worker").agg(
+    # The last batch of an epoch may have fewer samples, and is the same worker's in every epoch
+    whole = made.filter(pl.col("batch") < pl.col("batch").max())
+    each = whole.group_by("worker").agg(
         pl.col("pid").cast(pl.String).first(), many=pl.len(), **taken
     )
     own_s = [(pl.col(name) - queued_s).clip(_LEAST_OWN * pl.col(name)) for name in _QUARTILES]

@@ -85,6 +85,8 @@ _BY_ONE_WORKER: Final = {
     causes.INCONCLUSIVE,
 }
 """What looks different when there is one worker: waiting for what is shared."""
+_NO_STALLS: Final = {causes.MAIN_PROCESS, causes.COPY}
+"""What the loop does while it does not wait."""
 _HAS_LINES: Final = {causes.ONE_TRANSFORM, causes.COLLATE}
 """What lies in the user's own code, so that a line can be named."""
 
@@ -143,7 +145,11 @@ def _of_an_epoch(one: Finding, facts: Facts) -> Finding:
     """With its share of an epoch, where that begins slowly; of the steady state otherwise."""
     if one.cause in (causes.START_UP, causes.INCONCLUSIVE):
         return one
-    return replace(one, severity=one.severity * facts.epoch_factor)
+    severity = one.severity
+    if facts.begin_share and one.cause not in _NO_STALLS:
+        # Of all stalls, those in which epochs begin are a finding of their own
+        severity = min(severity, max(facts.lost_share - facts.begin_share, 0.0))
+    return replace(one, severity=severity * facts.epoch_factor)
 
 
 def _by_cost(one: Finding) -> tuple[float, float, int]:

@@ -190,23 +190,29 @@ class Libraries:
         self._waiting = list(CALLS)
         self._modules_seen = 0
         self._decoders: set[type] = set()
+        self._opened: set[type] = set()
 
     def hook(self) -> None:
         """Hook what is there by now; costs nothing when nothing has been imported since."""
         if len(sys.modules) == self._modules_seen:
             return
         functions: dict[int, tuple[Any, Any]] = {}
-        waiting = []
-        for call in self._waiting:
-            with self._failures.within(f"the stage of {call.module}.{call.path}"):
-                if not self._hook_call(call, functions):
-                    waiting.append(call)
-        self._waiting = waiting
+        self._hook_waiting(functions)
         with self._failures.within("the stages of libraries"):
             self._patches.put_everywhere(functions)
         with self._failures.within("the stage of PIL's decoders"):
             self._hook_decoders()
         self._modules_seen = len(sys.modules)
+
+    def _hook_waiting(self, functions: dict[int, tuple[Any, Any]], within: str = "") -> None:
+        """Hook the calls of modules that have been imported; of one package, where it is named."""
+        waiting = []
+        for call in self._waiting:
+            is_asked = call.module.startswith(within)
+            with self._failures.within(f"the stage of {call.module}.{call.path}"):
+                if not (is_asked and self._hook_call(call, functions)):
+                    waiting.append(call)
+        self._waiting = waiting
 
     def _hook_call(self, call: LibraryCall, functions: dict[int, tuple[Any, Any]]) -> bool:
         """Hook a method at once, a function by adding it to `functions`; False: not imported."""
@@ -259,6 +265,10 @@ class Libraries:
 
         def image(result: Any, source: object = None, *_: object) -> None:
             file(result, source)
+            if type(result) not in self._opened:  # PIL imports a format when it meets the first
+                self._opened.add(type(result))
+                self._hook_waiting({}, "PIL.")
+                self._hook_decoders()
             width, height = result.size
             record_pixels(width, height)
 

@@ -386,7 +386,7 @@ def _epochs(loop: StepSeries) -> list[PatternCause]:
 
 def _slow_workers(loop: StepSeries) -> list[PatternCause]:
     """The workers that take longer for a batch than the others, if there are any."""
-    worker, known = loop.worker, np.isfinite(loop.made_s)
+    worker, known = loop.worker, loop.is_whole
     workers = np.unique(worker[known & (worker >= 0)]).tolist()
     usual_s = {one: float(np.median(loop.made_s[known & (worker == one)])) for one in workers}
     causes = []
@@ -398,7 +398,7 @@ def _slow_workers(loop: StepSeries) -> list[PatternCause]:
 
 
 def _slow_worker(loop: StepSeries, slow: int, workers: int) -> PatternCause:
-    worker, known = loop.worker, np.isfinite(loop.made_s)
+    worker, known = loop.worker, loop.is_whole
     own = known & (worker == slow)
     rest = known & (worker >= 0) & (worker != slow)
     rest_s = float(np.median(loop.made_s[rest]))

@@ -97,6 +97,15 @@ class StepSeries:
         return self.keys.height
 
     @property
+    def is_whole(self) -> np.ndarray:
+        """Of each step, whether making its batch tells of its worker: seen, and no epoch's last.
+
+        That one may have fewer samples, and is the same worker's in every epoch.
+        """
+        whole: np.ndarray = np.isfinite(self.made_s) & (self.batch < self.batch.max(initial=0))
+        return whole
+
+    @property
     def typical_s(self) -> float:
         """What using a batch takes: the median."""
         return float(np.median(self.busy_s)) if self.size else 0.0

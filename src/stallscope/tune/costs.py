@@ -21,7 +21,7 @@ from stallscope.diagnose.exposure import waiting_share
 from stallscope.diagnose.machine_use import use
 from stallscope.errors import StallscopeError
 from stallscope.run.saturation import find_saturated
-from stallscope.stages import BATCH, WORK_KINDS
+from stallscope.stages import BATCH, END_OF_EPOCH, WORK_KINDS
 from stallscope.stalls.thresholds import HARDLY, SLOW_WORKER
 from stallscope.tune.simulator import LoaderCosts, predict
 
@@ -113,6 +113,9 @@ def costs_of(  # noqa: PLR0913 - what a run does not know of its loader
     if many:
         waiting_s = waiting_s * _waiting_part(run, used, computing_s, waiting_s)
     covered_s = float((computing_s + waiting_s).sum(axis=1).mean())
+    end_s = 0.0
+    if epoch_batches and many and not now.persistent_workers:
+        steps, end_s = _without_ends(run, steps)
     loop = _loop(run, steps, used, covered_s if not many else None)
     if many:
         send_s, receive_s = _handover(run, steps, used)
@@ -141,6 +144,7 @@ def costs_of(  # noqa: PLR0913 - what a run does not know of its loader
         threads=threads,
         workers=many,
         slower_workers=slower,
+        end_s=end_s,
         epoch_batches=epoch_batches,
         batch_bytes=batch_bytes,
         worker_bytes=_private_bytes(run),
@@ -213,11 +217,21 @@ def _took_s(call: Callable[[], object]) -> float:
 
 
 def recorded_per_s(run: Run) -> float | None:
-    """Samples a second of the recorded loop in its steady state; None where no step was timed."""
+    """Samples a second of the recorded loop in its steady state; None where no step was timed.
+
+    With the begins of epochs that are part of it.
+    """
     steps = run.steps().drop_nulls("wait_s")
     each = pl.sum_horizontal("wait_s", "h2d_s", "step_s", "other_s")
+    if _has_begins(run):
+        each += pl.col("restart_s").fill_null(0.0)
     period_s = steps.select(each.mean()).item()
     return _samples(run) / period_s if period_s else None
+
+
+def _has_begins(run: Run) -> bool:
+    """Whether epochs begin in the steady state: where workers live on, or there is nothing else."""
+    return bool(run.settings.num_workers) and bool(run.steps()["restart_s"].count())
 
 
 def _samples(run: Run) -> float:
@@ -229,7 +243,7 @@ def _samples(run: Run) -> float:
 
 
 def _batches(run: Run, used: MachineUse) -> tuple[Any, ...]:
-    """Stages, computing and waiting of each recorded batch, its samples, and its worker."""
+    """Stages, computing and waiting of each recorded batch, its samples, and its worker, or -1."""
     kind = pl.col("kind").cast(pl.String)
     spans = run.work.with_columns(kind=kind, stage=pl.col("stage").cast(pl.String))
     spans = spans.filter(pl.col("kind").is_in(WORK_KINDS))
@@ -274,7 +288,8 @@ def _batches(run: Run, used: MachineUse) -> tuple[Any, ...]:
     usual = float(run.settings.batch_size or 1)
     samples = counts.sort("row")["samples"].fill_null(usual).to_numpy().astype(float)
     computing, waiting = np.array(shares).T
-    makers = order["worker"].fill_null(-1).to_numpy()
+    is_whole = pl.col("batch") < pl.col("batch").max()  # an epoch's last may have fewer samples
+    makers = order.select(pl.when(is_whole).then("worker").fill_null(-1)).to_series().to_numpy()
     return stages, wall_s * computing, wall_s * waiting, samples, makers
 
 
@@ -282,10 +297,12 @@ def _slower(makers: Any, made_s: Any) -> dict[int, float]:
     """The worker that takes longer than the others, nearly always, and how many times as long.
 
     Args:
-        makers: number of each batch's worker.
+        makers: number of each batch's worker; -1 where that says nothing.
         made_s: what each batch took.
     """
-    numbers = [one for one in np.unique(makers) if np.count_nonzero(makers == one) >= _FEWEST]
+    numbers = [
+        one for one in np.unique(makers[makers >= 0]) if np.count_nonzero(makers == one) >= _FEWEST
+    ]
     medians = {one: float(np.median(made_s[makers == one])) for one in numbers}
     if len(numbers) < 2:  # noqa: PLR2004 - one and the others
         return {}
@@ -363,6 +380,17 @@ def _handover(run: Run, steps: pl.DataFrame, used: MachineUse) -> tuple[float, f
     # A thread of the worker's hands it out: where it has to wait for a core, the quickest had one
     is_usual = is_usual and (used.queued_share or 0.0) < _CROWDED
     return max(send_s, 0.0), float(np.quantile(received_s, _QUICK if is_usual else 0.0))
+
+
+def _without_ends(run: Run, steps: pl.DataFrame) -> tuple[pl.DataFrame, float]:
+    """Steps without the ends of epochs, where their workers end, and what such an end takes."""
+    ends = run.side_spans.filter(pl.col("stage").cast(pl.String) == END_OF_EPOCH.name)
+    ends = ends.with_columns(took_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9)
+    each = ends.group_by(_BATCH).agg(pl.col("took_s").sum())
+    known = steps.join(each, on=_BATCH, how="left", maintain_order="left")
+    own_s = (pl.col("other_s") - pl.col("took_s").fill_null(0.0)).clip(0)
+    end_s = ends["took_s"].median() or 0.0
+    return known.with_columns(other_s=own_s).drop("took_s"), float(end_s)  # type: ignore[arg-type]  # a float column
 
 
 class _LoopCosts(NamedTuple):
@@ -486,8 +514,9 @@ def _fitted(costs: LoaderCosts, now: Setting, run: Run) -> LoaderCosts:
     have little to do are not what it waits for.
     """
     wanted, factor = recorded_per_s(run), 1.0
+    epoch = costs.epoch_batches if _has_begins(run) else None
     for _ in range(_FITS if wanted and _busy_share(run) > _IDLE else 0):
-        found = predict(replace(costs.slower(factor), epoch_batches=None), now)
+        found = predict(replace(costs.slower(factor), epoch_batches=epoch), now)
         if found.stall_share.value < HARDLY:
             break
         factor *= found.samples_per_s.value / (wanted or 1.0)

@@ -41,6 +41,7 @@ _EVENTS: Final = 600
 _FEWEST_STEPS: Final = 50
 """Of a draw: it has to be longer than what is prefetched."""
 _MOST_STEPS: Final = 120
+"""Epochs that are no longer than this are replayed from begin to end: they fill up anew."""
 _FEWEST_DRAWS: Final = 5
 _MOST_DRAWS: Final = 12
 _MOST_TIMES: Final = 8
@@ -89,6 +90,8 @@ class LoaderCosts:
     """Until a worker that is started is ready for its first batch."""
     first_s: float = 0.0
     """What the first batch of a worker takes longer than the others."""
+    end_s: float = 0.0
+    """Until the workers that were recorded have ended, after an epoch that they do not outlive."""
     cores: float = 1.0
     """That the processes of the loop may use."""
     others_cores: float = 0.0
@@ -209,7 +212,7 @@ def predict(costs: LoaderCosts, setting: Setting, error: float | None = None) ->
     paces, drawn = _Paces.of(costs, setting), _draws(costs, setting)
     draws = [_steady(costs, setting, one, paces) for one in drawn]
     periods, stalls, firsts = (np.array(values) for values in zip(*draws, strict=True))
-    starts_s = _restart_s(costs, setting, float(firsts.mean()), float(periods.mean()))
+    starts_s = _between_s(costs, setting, float(firsts.mean()), float(periods.mean()))
     samples = float(costs.samples.mean())
     # A replay may be longer than the recording, and knows no more than that
     widen = math.sqrt(max(_length(costs, setting) / max(len(costs.samples), 1), 1.0))
@@ -284,9 +287,16 @@ def enough_workers(costs: LoaderCosts, now: Setting) -> int | None:
 
 
 def _length(costs: LoaderCosts, setting: Setting) -> int:
-    """Steps of a replay."""
-    known = max(len(costs.samples), _FEWEST_STEPS, 3 * _ahead(setting))
-    return min(known, _MOST_STEPS)
+    """Steps of a replay; of short epochs, of some that are whole."""
+    known = min(max(len(costs.samples), _FEWEST_STEPS, 3 * _ahead(setting)), _MOST_STEPS)
+    epoch = _whole_epoch(costs, setting)
+    return epoch * max(known // epoch, 1) if epoch else known
+
+
+def _whole_epoch(costs: LoaderCosts, setting: Setting) -> int | None:
+    """Batches of an epoch, where those are replayed from begin to end; None where they are not."""
+    short = costs.epoch_batches and setting.num_workers and costs.epoch_batches <= _MOST_STEPS
+    return costs.epoch_batches if short else None
 
 
 def _ahead(setting: Setting) -> int:
@@ -321,6 +331,8 @@ def _steady(
     costs: LoaderCosts, setting: Setting, draw: tuple[list[float], list[float]], paces: _Paces
 ) -> tuple[float, float, float]:
     """Seconds a step, share of stalls, and seconds to the first batch."""
+    if epoch := _whole_epoch(costs, setting):
+        return _epochs(costs, setting, draw, paces, epoch)
     made = replay(costs, setting, *draw, paces)
     begins, uses, ends = (np.array(one) for one in (made.asked, made.used_from, made.used_to))
     skip = min(max(_ahead(setting) + setting.num_workers, 1), len(ends) // 2)
@@ -329,13 +341,51 @@ def _steady(
     skip = len(ends) - rounds * max(setting.num_workers, 1) if rounds else skip
     length_s = float(ends[-1] - ends[skip - 1])
     waits = (uses - begins)[skip:]
-    limit_s = max(STALL_S, STALL_SHARE * length_s / len(waits))
-    stalled_s = float(waits[waits > limit_s].sum())
+    stalled_s = _stalled_s(waits, length_s)
     if not setting.num_workers:  # making a batch here is a wait, as the kit has it
         return length_s / len(waits), stalled_s / length_s, float(uses[0])
-    first_s = costs.start_s * setting.num_workers / max(costs.workers, 1) + costs.first_s
-    first_s += _ahead(setting) * costs.draw_s
-    return length_s / len(waits), stalled_s / length_s, first_s + float(uses[0])
+    first_s = _first_s(costs, setting) + float(uses[0])
+    return length_s / len(waits), stalled_s / length_s, first_s
+
+
+def _epochs(
+    costs: LoaderCosts,
+    setting: Setting,
+    draw: tuple[list[float], list[float]],
+    paces: _Paces,
+    epoch: int,
+) -> tuple[float, float, float]:
+    """As `_steady`, of whole epochs without what lies between them."""
+    (batch_s, use_s), steps = draw, len(draw[1])
+    waits, lengths_s, firsts_s = [], [], []
+    drawn_s = min(_ahead(setting), epoch) * costs.draw_s
+    for begin in range(0, steps, epoch):
+        part = slice(begin, begin + epoch)
+        made = replay(costs, setting, batch_s[part], use_s[part], paces)
+        waits += [used - asked for used, asked in zip(made.used_from, made.asked, strict=True)]
+        waits[-epoch] += drawn_s
+        lengths_s.append(drawn_s + made.used_to[-1])
+        firsts_s.append(made.used_from[0])
+    length_s = sum(lengths_s)
+    stalled_s = _stalled_s(np.array(waits), length_s)
+    first_s = _first_s(costs, setting) + float(np.mean(firsts_s))
+    return length_s / steps, stalled_s / length_s, first_s
+
+
+def _stalled_s(waits: Floats, length_s: float) -> float:
+    """What of a loop's waits are stalls."""
+    limit_s = max(STALL_S, STALL_SHARE * length_s / len(waits))
+    return float(waits[waits > limit_s].sum())
+
+
+def _first_s(costs: LoaderCosts, setting: Setting) -> float:
+    """What the first batch after a start takes longer than one whose workers are there."""
+    return _started_s(costs, setting) + _ahead(setting) * costs.draw_s
+
+
+def _started_s(costs: LoaderCosts, setting: Setting) -> float:
+    """Until workers are ready, with what their first batch takes longer."""
+    return costs.start_s * setting.num_workers / max(costs.workers, 1) + costs.first_s
 
 
 def replay(
@@ -557,13 +607,20 @@ def _loop_stretch(active: int, costs: LoaderCosts, wants: float) -> float:
     return 1 + computing * (crowded - 1)
 
 
-def _restart_s(costs: LoaderCosts, setting: Setting, first_s: float, period_s: float) -> float:
-    """What the begin of an epoch adds to each step of it, seconds."""
+def _between_s(costs: LoaderCosts, setting: Setting, first_s: float, period_s: float) -> float:
+    """What goes by from one epoch to the next, for each step of one, seconds."""
     if not costs.epoch_batches or not setting.num_workers:
         return 0.0
-    if setting.persistent_workers:  # they are there, and begin with nothing made ahead
-        first_s = float(costs.batch_s.mean()) + costs.send_s
-    return max(first_s - period_s, 0.0) / costs.epoch_batches
+    ended_s = 0.0
+    if not setting.persistent_workers:
+        ended_s = costs.end_s * setting.num_workers / max(costs.workers, 1)
+    if _whole_epoch(costs, setting):  # they fill up again as they are replayed
+        begun_s = 0.0 if setting.persistent_workers else _started_s(costs, setting)
+    elif setting.persistent_workers:  # they are there, and begin with nothing made ahead
+        begun_s = float(costs.batch_s.mean()) + costs.send_s - period_s
+    else:
+        begun_s = first_s - period_s
+    return (max(begun_s, 0.0) + ended_s) / costs.epoch_batches
 
 
 def _estimate(values: Floats, widen: float, most: float = math.inf) -> Estimate:
