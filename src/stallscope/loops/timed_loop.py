@@ -131,6 +131,9 @@ def run_timed_pass(loop: TimedLoop, lap: TimedPass, span: Span) -> None:
         ends_in_warmup = not lap.seconds and lap.used <= loop.warmup  # it would do so every time
         if lap.used == before or ends_in_warmup:
             break
+    if len(lap.seconds) < loop.block:  # batches that lay there: of a round, not all were timed
+        for times in (lap.seconds, lap.step_s, lap.samples):
+            times.clear()
     lap.exhausted = not lap.seconds and time.perf_counter_ns() < span.deadline_ns
 
 
