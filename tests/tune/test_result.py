@@ -88,6 +88,17 @@ class TestBest:
         assert "predicted, not measured" in sentence(found)
         assert 0 == a_tuning(settings=(FOUR,), predicted={FOUR: 210.0}).best["trial"]
 
+    @pytest.mark.parametrize(
+        ("per_s", "said"), [(232.0, "may give 1.2× as many samples"), (210.0, "should be faster")]
+    )
+    def test_what_is_predicted_too_widely_is_no_reason_to_leave_it(self, per_s, said):
+        """A gain that may be none: measure it; none at all: leave it."""
+        found = a_tuning(settings=(FOUR,), predicted={FOUR: per_s})
+
+        assert 0 == found.best["trial"]
+        assert said in sentence(found)
+        assert ("Leave it" in sentence(found)) == (per_s < 220)
+
     def test_what_fails_has_its_reason(self):
         """A row of its own, with what was raised."""
         row = {row["setting"]: row for row in a_full_tuning().settings().to_dicts()}

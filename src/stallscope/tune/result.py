@@ -393,18 +393,21 @@ def sentence(tuning: Tuning) -> str:
 def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
     rows = tuning.settings().filter(pl.col("starts") > 0).to_dicts()
     others = [row for row in rows if row["trial"]]
+    tried = [row for row in tuning.settings().to_dicts() if row["trial"]]
+    likely = max((row for row in tried if row["predicted_gain"]), key=_predicted, default=None)
+    may_gain = likely is not None and likely["predicted_gain"] > PROMISING
     if not own["starts"]:
         why = "the time was over before it was measured: allow more of it (budget_s)"
-        known = any(row["predicted_gain"] for row in tuning.settings().to_dicts() if row["trial"])
-        return (
-            f"Leave it as it is: no other setting should be faster; {why}"
-            if known
-            else (f"Nothing is known of other settings: {why}")
-        )
+        if likely is None:
+            return f"Nothing is known of other settings: {why}"
+        if not may_gain:
+            return f"Leave it as it is: no other setting should be faster; {why}"
+        return f"{_may_give(likely)}, and {why}"
     if not others:
-        tried = [row for row in tuning.settings().to_dicts() if row["trial"]]
         if any(row["status"] == FAILED for row in tried):
             return "Leave it as it is: the other settings that were tried fail"
+        if likely is not None and may_gain:
+            return f"{_may_give(likely)}, and none was measured: allow more time (budget_s)"
         return "Leave it as it is: no other setting is predicted to be faster, none was measured"
     nearest = max(others, key=lambda row: row["gain"])
     ends = interval_text(nearest["gain_low"], nearest["gain_high"])
@@ -419,6 +422,17 @@ def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
         return f"Measure it again: too few starts of it had the cores to themselves; {said}"
     many = count(len(others), "setting")
     return f"Leave it as it is: of {many} measured, none gives clearly more samples; {said}"
+
+
+def _predicted(row: dict[str, Any]) -> float:
+    return float(row["predicted_gain"])
+
+
+def _may_give(row: dict[str, Any]) -> str:
+    """What a prediction promises that is too wide to choose by."""
+    ends = f"{row['predicted_gain_low']:.2f} to {row['predicted_gain_high']:.2f}"
+    gain = times_text(row["predicted_gain"])
+    return f"{row['setting']} may give {gain} as many samples (predicted {ends})"
 
 
 def times_text(factor: float) -> str:

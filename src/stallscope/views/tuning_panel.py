@@ -204,7 +204,8 @@ class SettingBoard:
         self.reading = _number("Reading times as fast", 1.0, 1.0, _MOST_TIMES, 0.5)
         for slider, kind in ((self.decode, "decode"), (self.reading, "fetch")):
             if not what_if.has(kind):
-                slider.disabled, slider.description = True, f"{slider.description} (none recorded)"
+                slider.disabled = True
+                slider.description = f"{slider.description.split()[0]}: none recorded"
         self.run = ipywidgets.Button(description="Measure this setting", icon="clock-o")
         self.run.layout.width = "auto"
         self.answer, self.said = ipywidgets.HTML(), ipywidgets.HTML()
