@@ -304,10 +304,12 @@ class TestStarts:
                 batch=[number % 10 for number in range(30)],
                 restart_s=([0.1] + [None] * 9) * 3,
             ),
+            side_spans=spans_of({"stage": "end of epoch", "start_ns": 0, "end_ns": 0}),
         )
 
         found = starts(run, Setup(num_workers=1, epoch_batches=length))
 
+        assert found.ended
         assert 2 == found.epochs
         assert 0.5 == pytest.approx(found.share)
 
@@ -322,6 +324,7 @@ class TestStarts:
 
         assert 1 == found.batches
         assert found.share > 0.5
+        assert not found.ended
 
     def test_a_begin_is_told_though_nothing_else_was_seen(self):
         """One step, for which workers took all of the budget to start."""

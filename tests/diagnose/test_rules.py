@@ -322,12 +322,12 @@ class TestStarts:
         assert "start-up" == found.code
         assert helps in found.next_step.partition(";")[0]
 
-    @pytest.mark.parametrize(("length", "helps"), [(2, "persistent"), (100, "make one iterator")])
-    def test_a_loader_of_two_batches_is_not_begun_anew(self, length, helps):
+    @pytest.mark.parametrize(("ended", "helps"), [(True, "persistent"), (False, "make one iter")])
+    def test_a_loader_of_two_batches_is_not_begun_anew(self, ended, helps):
         """Its epochs are no longer; one of many that gives two is asked for a new iterator."""
-        starts = Starts(1.0, 2.0, 3, batches=2, again=True)
+        starts = Starts(1.0, 2.0, 3, batches=2, ended=ended, again=True)
 
-        found = judge(known(stalled=0.05, starts=starts, setup={"epoch_batches": length}))[0]
+        found = judge(known(stalled=0.05, starts=starts))[0]
 
         assert "start-up" == found.code
         assert found.next_step.startswith(helps)
@@ -559,11 +559,21 @@ def test_begins_within_the_steady_state_count_once():
     parts = dict(accounting(facts).select("part", "loop_share").iter_rows())
     costs = {one.code: one.severity for one in judge(facts)}
 
+    assert "start-up" in costs
     # Of what was seen 30% are begins, 10% each stage and 50% the step: 80% of an epoch is steady
     steady = {"step": 50, "decode": 10, "Blur": 10}
     whole = {name: 0.8 * part / 70 for name, part in steady.items()}
     assert parts == pytest.approx(whole | {"begin of the epochs": 0.2})
     assert whole["decode"] == pytest.approx(costs["decode"])
+
+
+@pytest.mark.parametrize(("epoch_s", "code"), [(1.0, "start-up"), (9.0, "decode")])
+def test_starts_that_cost_more_of_an_epoch_than_its_stalls_come_first(epoch_s, code):
+    """Epochs of a batch, all stalls: of the seconds that are no begin, decoding is less."""
+    works = {("start workers", "start"): 0.3, ("decode", "decode"): 0.7}
+    starts = Starts(2.0, epoch_s=epoch_s, epochs=3, batches=1, ended=True, again=True)
+
+    assert code == judge(known(stalled=0.9, work=works, starts=starts))[0].code
 
 
 def test_a_finding_about_all_stalls_costs_no_more_than_those_that_are_no_begins():

@@ -246,6 +246,8 @@ class Starts:
     """Begins that were seen; the first one of all counts only where there is no other."""
     batches: int | None = None
     """Of an epoch; None where that is not known."""
+    ended: bool = False
+    """Whether epochs were used up to where there are no more batches."""
     again: bool = False
     """Whether it happens at every epoch: no iteration goes on and on."""
     first_s: float = 0.0
@@ -337,6 +339,7 @@ def starts(run: Run, setup: Setup) -> Starts:
         epoch_s=None if length is None else length * mean_s,
         epochs=seen.height,
         batches=length,
+        ended=not ends.is_empty(),
         again=bool(setup.num_workers) and not _goes_on(steps, length),
         drawn_s=drawn_s,
         before=_taken_before(run, steps),

@@ -1106,8 +1106,7 @@ def start_up(facts: Facts) -> Finding | None:
         cause = causes.START_OF_STREAM
     elif starts.is_drawing:
         cause, where = causes.SLOW_DRAWS, drawn_by and f", by {drawn_by}"
-    is_whole = starts.batches == facts.setup.epoch_batches  # of a loader that has no more
-    if starts.batches and starts.batches <= thresholds.HARDLY_AN_EPOCH and not is_whole:
+    if starts.batches and starts.batches <= thresholds.HARDLY_AN_EPOCH and not starts.ended:
         cause = causes.NEW_ITERATORS
         where = facts.setup.sampler and f", in {facts.setup.sampler}"
     return finding(

@@ -256,9 +256,11 @@ def _first(facts: Facts, found: Found) -> Finding:
         first = facts.starts.is_drawing or facts.starts.share >= thresholds.DOMINATES
         others = (one for one in beside if first or one.cause != causes.START_UP)
         return max((found[causes.SENDING], *others), key=lambda one: one.severity)
-    costly = max(beside, key=lambda one: one.severity, default=None)
-    if costly is not None and costly.severity >= facts.stall_share:
-        return costly
+    costly = max(beside, key=lambda one: _of_an_epoch(one, facts).severity, default=None)
+    if costly is not None:
+        stalls = max(facts.stall_share - facts.begin_share, 0.0) * facts.epoch_factor
+        if _of_an_epoch(costly, facts).severity >= stalls:
+            return costly
     if facts.stall_share < HARDLY or _is_little(facts):
         return _slowing(facts, found) or found.get(causes.MEMORY_GROWS) or healthy(facts)
     verdict = rank_findings(facts, found)

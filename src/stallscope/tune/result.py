@@ -393,22 +393,8 @@ def sentence(tuning: Tuning) -> str:
 def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
     rows = tuning.settings().filter(pl.col("starts") > 0).to_dicts()
     others = [row for row in rows if row["trial"]]
-    tried = [row for row in tuning.settings().to_dicts() if row["trial"]]
-    likely = max((row for row in tried if row["predicted_gain"]), key=_predicted, default=None)
-    may_gain = likely is not None and likely["predicted_gain"] > PROMISING
-    if not own["starts"]:
-        why = "the time was over before it was measured: allow more of it (budget_s)"
-        if likely is None:
-            return f"Nothing is known of other settings: {why}"
-        if not may_gain:
-            return f"Leave it as it is: no other setting should be faster; {why}"
-        return f"{_may_give(likely)}, and {why}"
-    if not others:
-        if any(row["status"] == FAILED for row in tried):
-            return "Leave it as it is: the other settings that were tried fail"
-        if likely is not None and may_gain:
-            return f"{_may_give(likely)}, and none was measured: allow more time (budget_s)"
-        return "Leave it as it is: no other setting is predicted to be faster, none was measured"
+    if not own["starts"] or not others:
+        return _unmeasured(tuning, "" if own["starts"] else "the time was over before it was")
     nearest = max(others, key=lambda row: row["gain"])
     ends = interval_text(nearest["gain_low"], nearest["gain_high"])
     said = f"nearest: {nearest['setting']}, {nearest['gain']:.2f}×{ends}"
@@ -424,8 +410,26 @@ def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
     return f"Leave it as it is: of {many} measured, none gives clearly more samples; {said}"
 
 
-def _predicted(row: dict[str, Any]) -> float:
-    return float(row["predicted_gain"])
+def _unmeasured(tuning: Tuning, over: str) -> str:
+    """What is known of settings of which none was measured.
+
+    Args:
+        tuning: it.
+        over: words for a time that was over before the loader as it is was measured.
+    """
+    tried = [row for row in tuning.settings().to_dicts() if row["trial"]]
+    known = [row for row in tried if row["predicted_gain"]]
+    likely = max(known, key=lambda row: float(row["predicted_gain"]), default=None)
+    why = f"{over or 'none was'} measured: allow more time (budget_s)"
+    if not over and any(row["status"] == FAILED for row in tried):
+        return "Leave it as it is: the other settings that were tried fail"
+    if likely is None:
+        return f"Nothing is known of other settings: {why}"
+    if likely["predicted_gain"] > PROMISING:
+        return f"{_may_give(likely)}, and {why}"
+    if over:
+        return f"Leave it as it is: no other setting should be faster; {why}"
+    return "Leave it as it is: no other setting is predicted to be faster, none was measured"
 
 
 def _may_give(row: dict[str, Any]) -> str:
