@@ -398,14 +398,15 @@ def _slow_workers(loop: StepSeries) -> list[PatternCause]:
 
 
 def _slow_worker(loop: StepSeries, slow: int, workers: int) -> PatternCause:
-    worker, known = loop.worker, loop.is_whole
+    worker, known = loop.worker, np.isfinite(loop.made_s)
     own = known & (worker == slow)
     rest = known & (worker >= 0) & (worker != slow)
-    rest_s = float(np.median(loop.made_s[rest]))
+    whole_s = loop.made_s[own & loop.is_whole], loop.made_s[rest & loop.is_whole]
+    rest_s = float(np.median(whole_s[1]))
 
     def title(stops: Stops) -> str:
         stalls = int(np.count_nonzero(stops.seconds > 0))
-        takes = f"its batches take {seconds(float(np.median(loop.made_s[own])))}"
+        takes = f"its batches take {seconds(float(np.median(whole_s[0])))}"
         return (
             f"Worker {slow} is slow: {takes}, those of the others {seconds(rest_s)}; "
             f"{stops.count} of {count(stalls, 'stall')} wait for it"
@@ -420,7 +421,7 @@ def _slow_worker(loop: StepSeries, slow: int, workers: int) -> PatternCause:
         enough_s=loop.made_s - rest_s,
         enough=A_THIRD,
         tried=workers,
-        doubt=workers * rank_sum_tail(loop.made_s[own], loop.made_s[rest]),
+        doubt=workers * rank_sum_tail(*whole_s),
     )
 
 
