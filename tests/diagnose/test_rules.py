@@ -404,6 +404,13 @@ class TestOwnThreads:
             found.evidence[f"batch_{which}_s"] for which in ("own_threads", "one_thread")
         )
 
+    @pytest.mark.parametrize(("batches", "keeps"), [(10, True), (100_000, False), (None, False)])
+    def test_workers_for_a_short_epoch_are_kept_alive(self, batches, keeps):
+        """Starting them anew may take what they gain."""
+        found = no_worker(known(setup={"num_workers": 0, "epoch_batches": batches}))
+
+        assert keeps == ("persistent_workers=True, as an epoch takes" in found.next_step)
+
     def test_a_difference_that_a_neighbour_makes_is_none(self):
         """Times that are nearly the same are evidence, and no cause."""
         facts = known(**HERE, own_threads=ThreadTimes(2, 0.1, 0.08))

@@ -19,7 +19,7 @@ from support.build_orders import (
 from support.chart_texts import check_texts, texts
 
 import stallscope as ss
-from stallscope.charts.orders import amplification, comparison_figure
+from stallscope.charts.orders import PipelineRow, amplification, bars_figure, comparison_figure
 from stallscope.orders.result import CLOSE, Counts
 from stallscope.orders.text import costliest, fit, floor, on_top, sentence, verdict
 from stallscope.views.orders import KINDS
@@ -170,7 +170,7 @@ class TestSentences:
         """An interval that holds 1 is no gain."""
         said = sentence(some_orders(others=(), measured=(0, 1), noise=0.2))
 
-        assert said.startswith("Keep the pipeline as it is: of 4 other pipelines that were tried,")
+        assert said.startswith("Keep the pipeline as it is: none of 4 others is known to give")
         assert re.search("; nearest: RandomCrop before PILToTensor, 1.*×, within the noise$", said)
 
     def test_decoding_is_not_charged_to_an_op(self):
@@ -217,3 +217,12 @@ class TestSentences:
         assert "identical: the same bits on 16 samples" in said
         assert any(one.startswith("close: values differ by at most 0.004, PSNR 52") for one in said)
         assert "fails (RuntimeError: the mask is 256 by 256, the image 533 by 800)" in said
+
+
+def test_an_interval_leaves_room_for_the_bars():
+    """One start that took fifty times as long: its line goes on, and the bars can be read."""
+    rows = [PipelineRow("as it is", predicted_s=0.001, measured_s=(0.0012, 0.0001, 0.05))]
+
+    (ax,) = bars_figure("Title", [], rows).parts
+
+    assert 0.0012 < ax.get_xlim()[1] < 0.003

@@ -75,6 +75,8 @@ _LABELS: Final = {
     "transform": "ops",
     "collate": "collate and send",
 }
+_MOST_INTERVAL: Final = 1.6
+"""Times the longest bar that the picture reaches to the right; an interval may go on."""
 _WIDTH: Final = ROOM - 0.4
 """Of the longest bar, about so many inches."""
 _NAME, _BAR, _LINE, _ORDER, _GAP = 0.22, 0.34, 0.15, 0.22, 0.2
@@ -108,10 +110,15 @@ class PipelineRow:
         return _NAME + _BAR + _LINE * bool(self.measured_s) + _ORDER * bool(self.order) + _GAP
 
     @property
+    def bar_s(self) -> float:
+        """How far its bar and its dot reach to the right, seconds."""
+        measured_s = self.measured_s[0] if self.measured_s else 0.0
+        return max(sum(part.seconds for part in self.parts), self.predicted_s or 0.0, measured_s)
+
+    @property
     def longest_s(self) -> float:
-        """How far it reaches to the right, seconds."""
-        ends = [end for end in self.measured_s or () if end is not None]
-        return max([sum(part.seconds for part in self.parts), self.predicted_s or 0.0, *ends])
+        """The same with its interval."""
+        return max(self.bar_s, *(end or 0.0 for end in self.measured_s or (0.0,)))
 
 
 def figure(orders: Orders) -> Sheet:
@@ -129,7 +136,8 @@ def bars_figure(title: str, notes: Sequence[str], rows: Sequence[PipelineRow]) -
     height = sum(row.height for row in rows) + 0.05
     made = Sheet(title, notes, [height + AXIS + 0.35])
     (ax,) = made.parts
-    linear_time(ax, 1.01 * max(row.longest_s for row in rows) or 1e-3)
+    most_s = _MOST_INTERVAL * max(row.bar_s for row in rows)  # bars have to be seen
+    linear_time(ax, 1.01 * min(max(row.longest_s for row in rows), most_s) or 1e-3)
     ax.set_ylim(height, 0)  # inches
     hide_rows(ax)
     ax.set_xlabel("seconds of one worker per sample")
@@ -168,6 +176,8 @@ def _draw_row(ax: Axes, row: PipelineRow, top: float) -> None:
         middle, low, high = row.measured_s
         down = top + _LINE / 2 + 0.02
         draw_interval(ax, middle, down, (low, high))
+        if high is not None and high > (end := ax.get_xlim()[1]):
+            ax.plot([end], [down], ">", ms=4, color=INK, clip_on=False)
         ax.plot([middle], [down], "o", ms=4, color=PAPER, mec=INK, mew=1.0, zorder=4)
         top += _LINE
     ax.text(0, top + 0.07, fitting(row.order, _WIDTH), va="top", color=FAINT)

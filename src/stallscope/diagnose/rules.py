@@ -8,6 +8,7 @@ workers.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -560,9 +561,18 @@ def no_worker(facts: Facts) -> Finding | None:
             **_thread_times(facts),
         },
         where=f"{f'{_AT_ONCE}; ' if _is_small(facts) else ''}num_workers={many} or so"
-        f"{f'; {own.call.remedy}' if own else ''}",
+        f"{_kept_alive(facts)}{f'; {own.call.remedy}' if own else ''}",
         stage=largest.stage if own and largest else "",
     )
+
+
+def _kept_alive(facts: Facts) -> str:
+    """What to add to `num_workers` where an epoch is hardly longer than starting some takes."""
+    making, batches = facts.making, facts.setup.epoch_batches
+    epoch_s = making.period_s * batches if making and batches else math.inf
+    if epoch_s > thresholds.SHORT_EPOCH_S:
+        return ""
+    return f" with persistent_workers=True, as an epoch takes {seconds(epoch_s)}"
 
 
 def needless_workers(facts: Facts) -> Finding | None:

@@ -76,6 +76,8 @@ OWN_PART: Final = 0.2
 """A part of the loop that is neither waiting nor the model is a finding from this share on."""
 STARTS: Final = 0.1
 """Starting workers is a finding when it takes this share of an epoch."""
+SHORT_EPOCH_S: Final = 5.0
+"""An epoch of up to so many seconds may be told by the start of its workers."""
 HARDLY_AN_EPOCH: Final = 2
 """An iterator that gives no more batches than this is one for each step, and no epoch's."""
 TAKEN_BEFORE: Final = 20

@@ -77,10 +77,10 @@ def _nothing(orders: Orders) -> str:
     unsure = _unsure(orders)
     if unsure:
         return unsure
-    what = "pipeline that was" if others == 1 else "pipelines that were"
+    what = "the other that was tried is not" if others == 1 else f"none of {others:,} others is"
     return (
-        f"Keep the pipeline as it is: of {others:,} other {what} tried, none is known to give the "
-        f"same data in less time{_nearest(orders)}{_for_memory(orders)}"
+        f"Keep the pipeline as it is: {what} known to give the same data in less time"
+        f"{_nearest(orders)}{_for_memory(orders)}"
     )
 
 
@@ -119,11 +119,7 @@ def _for_memory(orders: Orders) -> str:
     if rows.is_empty():
         return ""
     last = rows.row(-1, named=True)
-    room = "memory" if last["kind"] == "cache" else "disk"
-    return (
-        f"; where {room} may be spent, {last['change']} gives it {factor_text(last['speedup'])} "
-        "as fast"
-    )
+    return f"; {last['change']} gives it {factor_text(last['speedup'])} as fast"
 
 
 def costliest(orders: Orders) -> str:
