@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from support.build_facts import EVEN, IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of, taking
 
 from stallscope.diagnose import thresholds
@@ -226,6 +227,17 @@ class TestDoubt:
         )
 
         assert "slow-worker" not in [found.code for found in judge(varies)]
+
+    @pytest.mark.parametrize(("others_share", "slow"), [(0.0, True), (0.5, False)])
+    def test_a_worker_that_shares_its_core_is_not_slow(self, others_share, slow):
+        """Twice as long for a batch, where another process has one of two cores."""
+        uneven = known(
+            making={"by_worker": {0: taking(0.4), 1: taking(0.2)}},
+            stalled_by_worker={0: 0.95, 1: 0.05},
+            others_share=others_share,
+        )
+
+        assert slow == ("slow-worker" in [found.code for found in judge(uneven)])
 
     def test_stalls_that_are_nothing_but_waiting_for_cores_are_no_cause(self):
         """A tenth of the loop's time, of which a third is left if nobody waits for a core."""

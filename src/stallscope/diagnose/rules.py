@@ -997,7 +997,9 @@ def slow_worker(facts: Facts) -> Finding | None:
     rest_s = float(np.median([times.median_s for times in rest]))
     ratio = own.median_s / rest_s if rest_s else 1.0
     part = max(facts.patterns.get(_SLOW_WORKER, 0.0), facts.stalled_by_worker.get(slow, 0.0))
-    if ratio < SLOW_WORKER or part < thresholds.WAITS_FOR_IT:
+    # A worker that shares its core with another process is slower, though nothing is wrong with it
+    least = SLOW_WORKER * (1 + min(facts.others_share * facts.setup.cores, 1.0))
+    if ratio < least or part < thresholds.WAITS_FOR_IT:
         return None
     if own.low_s <= float(np.median([times.high_s for times in rest])):
         return None  # batches differ more than workers do: one that met the longer ones is not slow
@@ -1009,7 +1011,7 @@ def slow_worker(facts: Facts) -> Finding | None:
         f"worker {slow} takes {seconds(own.median_s)} for a batch, the others "
         f"{seconds(rest_s)}; {share(part)} of the stalls wait for it",
         severity=facts.stall_share * part,
-        clearly=min(clear(ratio, SLOW_WORKER, 1.7), clear(part, thresholds.WAITS_FOR_IT, 0.9)),
+        clearly=min(clear(ratio, least, 1.2 * least), clear(part, thresholds.WAITS_FOR_IT, 0.9)),
         evidence={
             "slow_worker_stall_share": part,
             "slow_worker_batch_s": own.median_s,
