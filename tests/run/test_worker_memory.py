@@ -65,6 +65,14 @@ class TestGrowth:
         assert found.end_bytes is None
         assert found.sentence().endswith("the memory of the container is full in 20 s")
 
+    def test_a_short_look_says_for_how_long_it_was(self):
+        """Three seconds of a heap that may settle: hours of it are a conclusion, and no fact."""
+        made = looked_at([100, 120, 140, 160], [500, 520, 540, 560], free_mb={"machine": 200_000})
+
+        assert memory_growth(made).may_settle
+        assert memory_growth(made).sentence().startswith("The workers' memory grows so far")
+        assert "; if it goes on as in the 3.0 s that were looked at, " in memory_growth(made).rate()
+
     def test_copies_that_the_memory_has_no_room_for_have_no_end_either(self):
         """370 MB more would be copied, and 100 MB are free."""
         found = memory_growth(looked_at([100, 110, 120, 130], [500] * 4, free_mb={"machine": 100}))

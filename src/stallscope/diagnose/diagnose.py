@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stallscope.apart import apart
-from stallscope.diagnose import thresholds, verdict
+from stallscope.diagnose import verdict
 from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.causes import INCONCLUSIVE
 from stallscope.diagnose.exposure import computed_s, waiting_s
@@ -54,7 +54,7 @@ from stallscope.loops.watchdog import within
 from stallscope.machine import cores_available, machine, require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.run.record import record_target
-from stallscope.run.worker_memory import memory_growth
+from stallscope.run.worker_memory import SETTLES_S, memory_growth
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import copied, epoch_length
 from stallscope.targets.object_graph import place_of
@@ -98,7 +98,7 @@ _FEWEST_STACKS: Final = 40
 """Of all workers; two give 100 a second on a quiet machine. With fewer it is tried again, ..."""
 _LONGER: Final = 3
 """... for so many times as long."""
-_MEMORY_S: Final = 1.3 * thresholds.SETTLES_S
+_MEMORY_S: Final = 1.3 * SETTLES_S
 """For so long it is looked whether memory goes on growing: the looks become rarer."""
 _STARTS: Final = 8
 """A short ladder starts its loops about so many times."""

@@ -106,11 +106,6 @@ them and a copy of each into the batch take as long as it does, or longer."""
 MANY_CALLS: Final = 5
 """From so many times for one sample on, it is asked whether a sample uses all that a stage makes:
 an image, its mask and some views of it are fewer."""
-SETTLES_S: Final = 30.0
-"""A heap that settles stops growing within this time (`images-in-memory` of the real questions
-takes longer than a recording for it). What grows after a shorter look is looked at again ..."""
-ROOM_S: Final = 4 * SETTLES_S
-"""... unless the memory would be full by then, or nearly."""
 DOUBTFUL: Final = 0.3
 """A finding that is less sure than this is no verdict."""
 SLOWED: Final = 1.5

@@ -480,14 +480,6 @@ class Question(NamedTuple):
     why: str
 
 
-def _may_settle(facts: Facts) -> bool:
-    """Whether memory that grows was looked at too short, and would not be full by looking on."""
-    growth = facts.memory_growth
-    if growth is None or growth.copied or growth.looked_s >= thresholds.SETTLES_S:
-        return False
-    return growth.left_s is None or growth.left_s > thresholds.ROOM_S
-
-
 def next_question(
     facts: Facts, findings: tuple[Finding, ...], asked: Collection[str]
 ) -> Question | None:
@@ -507,7 +499,8 @@ def next_question(
         and waits >= thresholds.WAITS_FOR_EACH_OTHER
     ):
         possible.append(Question(ONE_WORKER, "do the workers wait for something that they share?"))
-    if verdict.cause == causes.MEMORY_GROWS and _may_settle(facts):
+    growth = facts.memory_growth
+    if verdict.cause == causes.MEMORY_GROWS and growth is not None and growth.may_settle:
         possible.append(Question(MEMORY, "does the workers' memory go on growing?"))
     unseen = verdict.cause == causes.STORAGE_LATENCY and rules.is_unseen(facts)
     if facts.is_shared or unseen:

@@ -24,7 +24,7 @@ from stallscope.stages import (
     WORKER_PROPORTIONAL,
     WORKER_RESIDENT,
 )
-from stallscope.units import count, duration, share, size
+from stallscope.units import count, duration, seconds, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +58,11 @@ GROWS: Final = 0.2
 within ..."""
 SOON_S: Final = 86400.0
 """... this time."""
+SETTLES_S: Final = 30.0
+"""A heap that settles stops growing within this time (`images-in-memory` of the real questions
+takes longer than a recording for it). What grows after a shorter look may settle still ..."""
+_ROOM_S: Final = 4 * SETTLES_S
+"""... unless the memory would be full by then, or nearly."""
 _FEWEST: Final = 3
 """Looks at a worker that tell whether it goes on growing; two tell of copies. They span ..."""
 _LOOKED_S: Final = 1.0
@@ -105,6 +110,13 @@ class MemoryGrowth:
         return self.grown_bytes / self.bytes_per_s
 
     @property
+    def may_settle(self) -> bool:
+        """Whether it was looked at too short, and would not be full by looking on."""
+        if self.copied or self.looked_s >= SETTLES_S:
+            return False
+        return self.left_s is None or self.left_s > _ROOM_S
+
+    @property
     def copied(self) -> bool:
         """Whether it is copies, nearly all of it."""
         return self.copied_share >= _NEARLY_ALL
@@ -129,15 +141,24 @@ class MemoryGrowth:
             told += f", {share(self.copied_share)} of it copies of what the main process holds"
         if self.end_bytes is not None:
             told += f", ends at {size(self.end_bytes)} at most"
-        if self.left_s is not None:
+        if self.left_s is not None and not self.may_settle:
             told += f", the memory of the {self.limit} is full in {duration(self.left_s)}"
+        elif self.left_s is not None:
+            told += (
+                f"; if it goes on as in the {seconds(self.looked_s)} that were looked at, the "
+                f"memory of the {self.limit} is full in {duration(self.left_s)}"
+            )
         return told
 
     def sentence(self) -> str:
         """Say what grows, and how fast."""
         if self.copied:
             return f"The workers copy what they share with the main process: {self.rate()}"
-        end = "until they end with the epoch" if self.renewed else "without an end in sight"
+        end = "without an end in sight"
+        if self.renewed:
+            end = "until they end with the epoch"
+        elif self.may_settle:
+            end = "so far"
         return f"The workers' memory grows {end}: {self.rate()}"
 
 
