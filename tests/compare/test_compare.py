@@ -21,7 +21,8 @@ def a_run(mask_ms=40.0, seed=0, fetch_ms=4.0, **how):
     def making(step, _):
         return {"fetch": fetch_ms, "RandomMask": mask_ms * noise[step], "collate": 1.0}
 
-    return a_loop(making, workers=2, batches=120, **{"using": {"forward": 10.0}, **how})
+    usual = {"workers": 2, "batches": 120, "using": {"forward": 10.0}}
+    return a_loop(making, **usual | how)
 
 
 def beside_others(run):
@@ -48,6 +49,12 @@ class TestWhatChanged:
 
         assert not found.table()["distinguishable"].any()
         assert "not distinguishable" in str(found).splitlines()[0]
+
+    def test_too_few_steps_are_no_answer(self):
+        """Four of a run that takes twice as long: neither as fast nor slower."""
+        found = ss.compare(a_run(40.0), a_run(80.0, seed=1, batches=4))
+
+        assert str(found).startswith("Too few steps to tell whether after is faster than before;")
 
     @pytest.mark.parametrize(
         ("before_ms", "after_ms", "told"), [(3.0, 5.0, True), (0.4, 0.8, False)]

@@ -440,11 +440,17 @@ class TestUnits:
 
 
 class TestThreads:
-    @pytest.mark.parametrize(("cores", "waiting"), [(1.5, False), (0.15, True)])
-    def test_a_worker_that_waits_for_its_own_threads_computes(self, cores, waiting):
-        """Decoding that takes no CPU in the main thread, while its process keeps cores busy."""
+    @pytest.mark.parametrize(
+        ("cores", "threads", "waiting"), [(1.5, 7, False), (0.15, 7, True), (1.5, 3, True)]
+    )
+    def test_a_worker_that_waits_for_its_own_threads_computes(self, cores, threads, waiting):
+        """Decoding that takes no CPU in the main thread, while its process keeps cores busy.
+
+        With no more threads than torch has, these do not decode.
+        """
         run = starving(cpu_share={"fetch": 0.2, "decode": 0.1, "Blur": 0.2})
-        run = replace(run, all_resources=resources_of({(WORKER, "100"): cores}, 2))
+        used = resources_of({(WORKER, "100"): cores, (THREADS, "100"): threads}, 2)
+        run = replace(run, all_resources=used)
 
         found = facts(run, Setup(num_workers=1))
 

@@ -925,5 +925,7 @@ def _is_for_threads(
     """
     if not extra or made is None or not used.worker_cpu or not made.period_s:
         return False
+    if used.threads is not None and used.threads <= _USUAL_THREADS:
+        return False  # what they compute is torch's handing over
     wanted = wanted_s / (made.workers * made.period_s)
     return extra * used.worker_cpu >= max(_MOSTLY * wanted, _NOTED_THREADS)

@@ -63,6 +63,8 @@ def headline(comparison: Comparison, run: int = -1) -> str:
     speed, stalls = comparison.of(SPEED, run), comparison.of(STALLS, run)
     first, later = printable(comparison.names[0]), printable(comparison.names[run])
     stalled = f"it stalls {share(stalls['after'])} of the time, {first} {share(stalls['before'])}"
+    if speed["change_low"] is None:
+        return f"Too few steps to tell whether {later} is faster than {first}; {stalled}"
     if not speed["distinguishable"]:
         return f"{later} is as fast as {first} ({NOT_DISTINGUISHABLE}); {stalled}"
     factor = speed["after"] / speed["before"]
