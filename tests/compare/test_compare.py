@@ -51,8 +51,8 @@ class TestWhatChanged:
         assert "not distinguishable" in str(found).splitlines()[0]
 
     def test_too_few_steps_are_no_answer(self):
-        """Four of a run that takes twice as long: neither as fast nor slower."""
-        found = ss.compare(a_run(40.0), a_run(80.0, seed=1, batches=4))
+        """Eight of a run that takes twice as long: neither as fast nor slower."""
+        found = ss.compare(a_run(40.0), a_run(80.0, seed=1, batches=8))
 
         assert str(found).startswith("Too few steps to tell whether after is faster than before;")
 
