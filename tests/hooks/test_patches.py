@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import threading
 from contextlib import ExitStack
@@ -143,6 +144,32 @@ def test_an_end_looks_through_all_modules_only_for_a_hook_that_somebody_took(mon
 
     assert [False, True] == [bool(times) for times in asked]
     assert script.save is torch.save is plain
+
+
+def test_a_forked_worker_knows_where_its_parent_found_functions(monkeypatch):
+    """It asks no module again; what a module takes later is found by whoever looks then."""
+    monkeypatch.setitem(sys.modules, "counted", Counted())
+    monkeypatch.setitem(sys.modules, "script", script := ModuleType("script"))
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+
+    def holders() -> set[str]:
+        found = patches.held_in_modules({id(torch.save)})
+        return {module.__name__ for module, _, number in found if number == id(torch.save)}
+
+    def look() -> None:
+        Counted.asked = 0
+        queue.put((holders(), Counted.asked))
+
+    before = holders()
+    script.save = torch.save
+    after = holders()
+    worker = multiprocessing.get_context("fork").Process(target=look)
+    worker.start()
+    there, asked = queue.get()
+    worker.join()
+
+    assert {"script"} == after - before
+    assert (after, 0) == (there, asked)
 
 
 def test_a_place_that_many_threads_change_holds_its_own_at_the_end(often):

@@ -14,13 +14,12 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
-import io
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.hooks.libraries import StageIterator
-from stallscope.hooks.patches import unseen
+from stallscope.hooks.patches import beneath, held_in_modules, unseen
 from stallscope.stages import DECODE, FETCH, SEEK, UNPACK, Stage
 
 if TYPE_CHECKING:
@@ -219,16 +218,11 @@ class Libraries:
         module = _module(call.module)
         if module is None:
             return False
-        owner_name, _, name = call.path.rpartition(".")
-        # Past a `__getattr__` that would import the rest of a library only because we ask
-        known = getattr(module, "__dict__", {})
-        is_space = call.module == "torch.ops.image"
-        owner = known.get(owner_name) if owner_name else module
-        original = getattr(owner, name, None) if owner_name or is_space else known.get(name)
+        owner, name, original = _found(call, module)
         if original is None:
             return True  # this version of the library has no such call
         hook = self._hook_of(call, original)
-        if owner_name or is_space or module in (builtins, io):
+        if _is_in_one_place(call):
             with contextlib.suppress(Exception):  # a class that its library keeps from changing
                 self._patches.put(owner, name, hook)
         else:
@@ -298,6 +292,29 @@ class Libraries:
             return timed(self) if works else original(self)
 
         return load
+
+
+def look_ahead() -> None:
+    """Look where functions of libraries are held, in the process that is about to fork workers."""
+    known = ((call, _module(call.module)) for call in CALLS if not _is_in_one_place(call))
+    found = (_found(call, module) for call, module in known if module is not None)
+    held_in_modules(id(beneath(*one)) for one in found if one[2] is not None)
+
+
+def _is_in_one_place(call: LibraryCall) -> bool:
+    """Whether nobody has taken it from there by its name: a method, and what all modules share."""
+    return "." in call.path or call.module in ("builtins", "io", "torch.ops.image")
+
+
+def _found(call: LibraryCall, module: Any) -> tuple[Any, str, Any]:
+    """What holds a call, its name there, and the call, or None."""
+    owner_name, _, name = call.path.rpartition(".")
+    # Past a `__getattr__` that would import the rest of a library only because we ask
+    known = getattr(module, "__dict__", {})
+    owner = known.get(owner_name) if owner_name else module
+    if owner_name or call.module == "torch.ops.image":
+        return owner, name, getattr(owner, name, None)
+    return owner, name, known.get(name)
 
 
 def _module(name: str) -> ModuleType | None:

@@ -29,6 +29,7 @@ from stallscope.hooks.device_time import DeviceMarks
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.iterators import Iteration, Iterations, Wrappers
+from stallscope.hooks.library_calls import look_ahead
 from stallscope.hooks.loop_log import MAIN, OUTER, Mark, epoch_key
 from stallscope.hooks.patches import ByIdentity, Patches, around, in_this_process
 from stallscope.hooks.training_step import StepParts
@@ -270,6 +271,9 @@ class Probe:
         if module is not None and hasattr(module, "_worker_loop"):
             with self.failures.within("what the workers do"):
                 self._put_entry(module)
+        if iteration.workers:
+            with self.failures.within("the stages of libraries"):
+                look_ahead()
         if not iteration.workers and self._hooks is None:
             with self.failures.within("samples made in the main process"), self._switch:
                 self._hook_this_process()
