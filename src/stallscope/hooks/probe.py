@@ -90,6 +90,7 @@ class Probe:
         self._pid = os.getpid()
         self._switch = threading.RLock()
         self._ended = False
+        self._seen = (0, 0)
 
     def __enter__(self) -> Self:
         self._watches = [loader for loader in self._loaders or () if isinstance(loader, DataLoader)]
@@ -273,10 +274,17 @@ class Probe:
                 self._put_entry(module)
         if iteration.workers:
             with self.failures.within("the stages of libraries"):
-                look_ahead()
+                self._look_ahead()
         if not iteration.workers and self._hooks is None:
             with self.failures.within("samples made in the main process"), self._switch:
                 self._hook_this_process()
+
+    def _look_ahead(self) -> None:
+        """Know for the workers where functions of libraries are held; of each epoch, what is new."""
+        seen = len(sys.modules), len(vars(sys.modules["__main__"]))
+        if seen != self._seen:
+            look_ahead()
+            self._seen = seen
 
     def _hook_this_process(self) -> None:
         if self._hooks is not None or self._ended:  # by another thread, just now
