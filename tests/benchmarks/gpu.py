@@ -2,9 +2,10 @@
 
 Busy share: kernels of a known length, a pause of the host after each. Events: what two of them take
 of the host in each step. Ladder: its top rung against a loop over one batch that lies on the
-device. Copies: its figures against copies between two events, the best of many. Verdicts: planted
-causes before training steps of a ResNet-50 and a ViT, each so large that it takes as long as the
-loop was planted for.
+device. Copies: its figures against copies between two events, of batches that lie in no cache.
+Training: the same steps of a ResNet-18 with and without `ss.instrumented` and torch's profiler, in
+turns. Verdicts: planted causes before training steps of a ResNet-50 and a ViT, each so large that
+it takes as long as the loop was planted for.
 
     python tests/benchmarks/gpu.py
     python tests/benchmarks/gpu.py --only busy copies
@@ -14,18 +15,22 @@ from __future__ import annotations
 
 import os
 import time
-from itertools import cycle
+from contextlib import nullcontext
+from functools import partial
+from itertools import cycle, islice
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("TQDM_DISABLE", "1")
 
+import numpy as np
 import torch
+from benchkit import peers
 from benchkit.command import Option, arguments, met, table
+from benchkit.pairing import in_turns, ratio
 from planted import HEALTHY_CODE, PLANTED, plant
 from support.device_loops import Naps
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
 import stallscope as ss
 from stallscope.hooks.device_time import Accelerator, Edge, EventClock
@@ -38,9 +43,12 @@ NO_DEVICE = "no CUDA device: nothing measured"
 WITHIN = 0.02
 NEAR = 0.05
 TARGET_US = 20
-CAUSES = 12
 RIGHT = 10 / 12
 CYCLES = 50_000_000
+_UNTIMED = 60
+"""Steps whose events are made anew."""
+_SOURCES = 8
+"""Batches that are copied in turn: more than the processor's caches hold."""
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.95)
 PERIOD_S = 0.02
 
@@ -52,6 +60,8 @@ def main() -> None:
         only=Option([*PARTS], ["busy", "events", "copies"], "these"),
         repeats=Option(200, 5, "steps or copies of each measurement"),
         budget=Option(30.0, 3.0, "of a verdict and a ladder, seconds"),
+        causes=Option(12, 1, "planted causes before real steps"),
+        blocks=Option(15, 2, "of training under each condition"),
     )
     if not torch.cuda.is_available():
         print(NO_DEVICE)
@@ -59,7 +69,7 @@ def main() -> None:
     torch.ones(1, device="cuda")
     print(torch.cuda.get_device_name(), torch.__version__)
     for name in given.only:
-        print(f"\n{name}\n{PARTS[name](given)}")
+        print(f"\n{name}\n{PARTS[name](given)}", flush=True)
 
 
 def cycles_per_s() -> float:
@@ -100,13 +110,14 @@ def events(given: Any) -> str:
     """What two events take of the host in a step."""
     clock = EventClock(Accelerator(torch.device("cuda", 0)), lambda *_: None)
     took_ns = []
-    for _ in range(given.repeats):
+    for _ in range(_UNTIMED + given.repeats):
         torch.cuda._sleep(100_000)
         begin_ns = time.thread_time_ns()
         clock.edge(Edge.STEP)
         clock.edge(Edge.NOTHING)
         took_ns.append(time.thread_time_ns() - begin_ns)
     clock.end()
+    del took_ns[:_UNTIMED]
     mean_us, median_us = mean(took_ns) / 1e3, median(took_ns) / 1e3
     return f"CPU {mean_us:.1f} us a step, median {median_us:.1f} {met(mean_us <= TARGET_US)}"
 
@@ -131,11 +142,12 @@ def ladder(given: Any) -> str:
     )
 
 
-def _each_s(call: Callable[[], object], repeats: int) -> float:
+def _each_s(call: Callable[[], object], repeats: int, *, untimed: int = 3) -> float:
     """Of calls one after the other, by two events around all of them."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for _ in range(3):
+    for _ in range(untimed):
         call()
+    torch.cuda.synchronize()
     begin.record()
     for _ in range(repeats):
         call()
@@ -149,26 +161,70 @@ def copies(given: Any) -> str:
     loader = DataLoader(Naps(0.0, values=1 << 20), 16)
     found = ss.experiments(loader, lambda batch: batch.sum(), device="cuda", budget_s=given.budget)
     where = torch.device("cuda", 0)
-    batch = torch.zeros(16, 1 << 20)
-    pinned = batch.pin_memory()
+    pageable = [torch.rand(16, 1 << 20) for _ in range(_SOURCES)]
+    pinned = [batch.pin_memory() for batch in pageable]
     truths = {
-        "from pageable memory": batch,
-        "from pinned memory": pinned,
-        "pinned, non_blocking=True": pinned,
+        "from pageable memory": (pageable, False),
+        "from pinned memory": (pinned, False),
+        "pinned, non_blocking=True": (pinned, True),
     }
     rows, off = [], []
     for row in found.copies().iter_rows(named=True):
         if row["way"] in truths:
-            source = truths[row["way"]]
-            best_s = min(
-                _each_s(lambda source=source: source.to(where, non_blocking=True), 5)
-                for _ in range(given.repeats // 5)
+            sources, free = truths[row["way"]]
+            truth_s = median(
+                _each_s(lambda one=one, free=free: one.to(where, non_blocking=free), 1, untimed=0)
+                for one in [*sources, *islice(cycle(sources), given.repeats // 5)][_SOURCES:]
             )
-            off.append(abs(row["copy_s"] / best_s - 1))
-            told = (row["bytes"] / row["copy_s"] / 1e9, row["bytes"] / best_s / 1e9)
+            off.append(abs(row["copy_s"] / truth_s - 1))
+            told = (row["bytes"] / row["copy_s"] / 1e9, row["bytes"] / truth_s / 1e9)
             rows.append((row["way"], *(f"{one:.2f}" for one in told), f"{off[-1]:.1%}"))
-    said = table(("way", "found GB/s", "best GB/s", "off by"), rows)
+    said = table(("way", "found GB/s", "truth GB/s", "off by"), rows)
     return f"{said}\nwithin 20% {met(max(off) <= 0.2)}"
+
+
+def loop(given: Any) -> str:
+    """What it takes of the whole training to watch it: an epoch's wall, to the device's end."""
+    from torchvision.models import resnet18
+
+    model = resnet18().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+    def step(batch: Any) -> None:
+        optimizer.zero_grad()
+        images = batch.cuda(non_blocking=True).view(32, 3, 112, 112)
+        model(images).square().mean().backward()
+        optimizer.step()
+
+    def epoch_s(watching: Callable[[Any], Any]) -> float:
+        data = Naps(0.0, many=32 * 60, values=3 * 112 * 112)
+        batches = DataLoader(data, 32, num_workers=4, pin_memory=True)
+        with watching(batches):
+            begin_s = 0.0
+            for number, batch in enumerate(batches):
+                if number == 10:
+                    torch.cuda.synchronize()
+                    begin_s = time.perf_counter()
+                step(batch)
+            torch.cuda.synchronize()
+            return time.perf_counter() - begin_s
+
+    conditions = {
+        "bare, again": nullcontext,
+        "ss.instrumented": ss.instrumented,
+        "torch.profiler": lambda _: peers.torch_profiler(),
+        "bare": nullcontext,
+    }
+    epoch_s(nullcontext)
+    times = in_turns(
+        {name: partial(epoch_s, one) for name, one in conditions.items()}, given.blocks
+    )
+    bare = np.array(times.pop("bare"))
+    rows = []
+    for name, values in times.items():
+        found = ratio(np.array(values), bare)
+        rows.append((name, f"{found.centre:.3f}", found.interval(".3f")))
+    return table(("50 steps of a ResNet-18", "times the bare loop", "95% interval"), rows)
 
 
 def verdicts(given: Any) -> str:
@@ -177,7 +233,7 @@ def verdicts(given: Any) -> str:
 
     makers = cycle([resnet50, vit_b_16])
     rows, right = [], 0
-    for number, code in enumerate(tqdm([*PLANTED][:CAUSES], leave=False)):
+    for number, code in enumerate([*PLANTED][: given.causes]):
         make = next(makers)
         planted = plant(code, 70_000 + number)
         step, step_s = training(make().cuda(), planted.recipe.step_s)
@@ -185,6 +241,9 @@ def verdicts(given: Any) -> str:
         right += planted.truth == found.verdict.code
         took = f"{step_s * 1e3:.0f} ms"
         rows.append((code, make.__name__, took, planted.truth, found.verdict.code))
+        print(*rows[-1], flush=True)
+        if planted.truth != found.verdict.code:
+            print(found)
     said = table(("planted", "model", "step", "truth", "verdict"), rows)
     enough = right >= RIGHT * len(rows)
     return f"{said}\nright: {right} of {len(rows)} {met(enough)} (healthy is '{HEALTHY_CODE}')"
@@ -214,6 +273,7 @@ PARTS = {
     "events": events,
     "ladder": ladder,
     "copies": copies,
+    "training": loop,
     "verdicts": verdicts,
 }
 

@@ -107,6 +107,24 @@ class TestCuda:
 
         assert [1.0] == found.waits["calls_per_step"].to_list()
 
+    def test_a_batch_that_the_loader_pins_is_compared_with_pageable_memory(self):
+        """The first row is how it is copied now."""
+        pinned = DataLoader(Naps(0.0, 64, 1_000_000), 4, pin_memory=True)
+        found = ss.experiments(pinned, lambda batch: batch.sum(), device="cuda", budget_s=5)
+        rows = {row["way"]: row["copy_s"] for row in found.copies().iter_rows(named=True)}
+
+        assert "from pinned memory" == next(iter(rows))
+        assert rows["from pinned memory"] < rows["from pageable memory"]
+
+    def test_a_step_that_reaches_no_module_is_timed_by_the_device_in_use(self):
+        """Where its batches belong is not known, and said."""
+        matrix = torch.randn(8192, 8192, device="cuda")
+        torch.cuda.synchronize()
+        found = ss.experiments(batches(4), lambda _: matrix @ matrix, budget_s=5)
+
+        assert found.circumstances.device == torch.cuda.get_device_name()
+        assert "device='cuda'" in "".join(found.notes)
+
     def test_a_top_rung_without_room_keeps_fewer_batches(self):
         """The rest of the memory is taken; what is kept makes room for the step."""
         free, _ = torch.cuda.mem_get_info()

@@ -99,6 +99,7 @@ def test_events_are_used_again(worker, nap):
         name = worker.device.name
         record = staticmethod(worker.device.record)
         synchronize = staticmethod(worker.device.synchronize)
+        give_back = staticmethod(worker.device.give_back)
 
         @staticmethod
         def event():

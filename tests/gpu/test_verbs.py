@@ -1,5 +1,7 @@
 """What the verbs say of loops on a device that works behind the host, whichever it is."""
 
+import gc
+
 import polars as pl
 import pytest
 import torch
@@ -105,6 +107,34 @@ def test_the_verdict_rests_on_idle_time(worker, batch_s, code):
 
     assert code == found.verdict.code
     assert found.verdict.severity < 0.1 or batch_s > 0.02
+
+
+class Collecting(Naps):
+    """Samples whose workers look for garbage: what they have from this process, too."""
+
+    def __getitem__(self, index):
+        gc.collect()
+        return super().__getitem__(index)
+
+
+def test_workers_can_look_for_garbage_after_a_recording(worker):
+    """CUDA kills a worker that destroys an event of the process that it was forked from."""
+    data = Collecting(0.0, many=80)
+    for _ in range(2):
+        run = ss.record(DataLoader(data, 4, num_workers=2), worker.step(0.002), batches=18)
+
+    assert 18 <= run.steps().height + 4
+
+
+def test_workers_can_look_for_garbage_while_one_is_made(worker):
+    """Those of the second epoch are forked while the events of the first are in use."""
+    batches, step = DataLoader(Collecting(0.0, many=80), 4, num_workers=2), worker.step(0.002)
+    with ss.instrumented(batches) as watch:
+        for _ in range(2):
+            for batch in batches:
+                step(batch)
+
+    assert 2 == watch.run.steps()["epoch"].n_unique()
 
 
 @pytest.mark.gpu

@@ -16,6 +16,7 @@ import torch
 
 from stallscope.files import workspace
 from stallscope.loops.cached_values import mapped
+from stallscope.loops.devices import NO_MEMORY
 from stallscope.targets.object_graph import attributes_of
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class Scene:
     kind: str
     """Of the device that it computes on: "cuda", "cpu"."""
     facts: StepFacts
-    has_memory: bool = False
-    """Whether that device has a memory of its own."""
+    why_no_copies: str = NO_MEMORY
+    """Empty where that device has a memory of its own."""
     compiled: dict[torch.nn.Module, Any] = field(default_factory=dict)
     """Modules that were compiled, with what calls them then: it takes minutes, so once will do."""
 
@@ -254,7 +255,7 @@ def _no_module(scene: Scene) -> str:
 
 
 def _no_copies(scene: Scene) -> str:
-    return "" if scene.has_memory else "there is no device with a memory of its own"
+    return scene.why_no_copies
 
 
 AHEAD: Final = Change(

@@ -220,7 +220,7 @@ class _Trials:
             if self._device.has_memory:
                 self._copies = copy_times(self._device, batches[0])
             else:
-                self._notes.append("copies were not timed: there is no device with its own memory")
+                self._notes.append(f"copies were not timed: {self._device.why_no_memory}")
             with losses.seen():
                 changes = self._compared(bench, scene, bar)
                 self._timed(bench, scene, changes, bar)
@@ -258,8 +258,8 @@ class _Trials:
                 self._notes.append(f"what it waits for is not known: {self._facts.failure}")
             if self._device.counts_kernels:
                 self._kernels = self._device.kernels(lambda: bench.use(_LOOKED_AT, step))
-        has_memory = self._copying is not None
-        return Scene(step, modules, optimizers, kind, self._facts, has_memory)
+        why_no_copies = "" if self._copying is not None else self._device.why_no_memory
+        return Scene(step, modules, optimizers, kind, self._facts, why_no_copies)
 
     # ---- the experiments --------------------------------------------------------------------
 

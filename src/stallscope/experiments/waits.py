@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.hooks.patches import Patches
-from stallscope.loops.cached_values import Bytes, as_bytes, bytes_of, mapped
+from stallscope.loops.cached_values import Bytes, as_bytes, bytes_of, leaves, mapped
 from stallscope.loops.devices import BatchMemory
 from stallscope.targets.object_graph import qualified
 
@@ -193,8 +193,9 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         """Hear torch's warnings of synchronisations; the user's own mode is put back."""
         before = torch.cuda.get_sync_debug_mode()
         ends.callback(torch.cuda.set_sync_debug_mode, before)
-        torch.cuda.set_sync_debug_mode("warn")
         self.hear_warnings(ends)
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode("warn")
 
     def hear_warnings(self, ends: ExitStack) -> None:
         """Take torch's warnings of synchronisations for calls that wait; others are shown."""
@@ -259,10 +260,12 @@ def copy_times(device: Device, batch: Any) -> list[tuple[Any, ...]]:
 
     Args:
         device: works behind the host, and has a memory of its own.
-        batch: as the loader gives it.
+        batch: as the loader gives it; the first row is how it can be copied from there.
     """
+    is_pinned = any(_is_pinned(leaf) for leaf in leaves(batch))
+    pageable = mapped(batch, lambda leaf: leaf.clone() if _is_pinned(leaf) else leaf)
     ways: dict[str, tuple[Any, Device, bool]] = {
-        PAGEABLE: (batch, device.reading(BatchMemory.PAGEABLE), True)
+        PAGEABLE: (pageable, device.reading(BatchMemory.PAGEABLE), True)
     }
     difference = None
     try:
@@ -277,6 +280,8 @@ def copy_times(device: Device, batch: Any) -> list[tuple[Any, ...]]:
         if any(isinstance(leaf, Bytes) for leaf in _tensors(small)):
             difference = _difference(batch, small)
             ways[AS_BYTES] = _pinned(device, small), reading, False
+    if is_pinned and PINNED in ways:
+        ways = {PINNED: ways.pop(PINNED), **ways}
     rows = []
     for number in range(_ROUNDS):
         for way, (source, reading, waits) in ways.items():
@@ -285,6 +290,10 @@ def copy_times(device: Device, batch: Any) -> list[tuple[Any, ...]]:
                 apart = difference if way == AS_BYTES else None
                 rows.append((way, bytes_of(source), copy_s, host_s, apart))
     return rows
+
+
+def _is_pinned(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.is_pinned()
 
 
 def _small(leaf: Any) -> Any:

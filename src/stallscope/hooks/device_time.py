@@ -12,9 +12,10 @@ steps of the user's.
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import time
-from collections import deque
+from collections import defaultdict, deque
 from enum import IntEnum
 from threading import get_ident
 from time import perf_counter_ns
@@ -27,7 +28,7 @@ from stallscope.errors import UnsupportedError
 from stallscope.hooks.loop_log import Mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from stallscope.hooks.loop_log import MarkWriter
 
@@ -69,11 +70,19 @@ class AsyncDevice(Protocol):
     def event(self) -> Any:
         """A new `Event`, which stands nowhere yet."""
 
+    def give_back(self, events: Iterable[Any]) -> None:
+        """Events that nobody asks any more; they may stand elsewhere next."""
+
     def record(self, event: Any) -> None:
         """Put an event behind all the work that was given by now."""
 
     def synchronize(self) -> None:
         """Wait until all of it has been done."""
+
+
+_SPARE: Final[defaultdict[torch.device, list[Any]]] = defaultdict(list)
+"""Events to be used again. Each that was ever made lives as long as its process: a worker that is
+forked has them, too, and CUDA kills one that destroys them, as its garbage collection would."""
 
 
 class Accelerator:
@@ -87,9 +96,16 @@ class Accelerator:
     """
 
     def __init__(self, where: torch.device) -> None:
-        self.where = where
         self._module: Any = getattr(torch, where.type, None)
+        if where.type == "cuda" and where.index is None:
+            where = torch.device("cuda", torch.cuda.current_device())
+        self.where = where
         self._streams = getattr(self._module, "current_stream", None)  # MPS has one, and no name
+        self._number: Callable[[int | None], int] | None = (
+            getattr(torch._C, "_cuda_getCurrentRawStream", None) if where.type == "cuda" else None
+        )
+        self._current: tuple[Any, ...] = ()
+        self._current_number: int | None = None
         events = torch.mps.event if where.type == "mps" else self._module
         self._event: Any = getattr(events, "Event", None)
         named = getattr(self._module, "get_device_name", None)
@@ -101,13 +117,25 @@ class Accelerator:
         Raises:
             UnsupportedError: torch has none for such a device.
         """
+        if _SPARE[self.where]:
+            return _SPARE[self.where].pop()
         if self._event is None:
             raise UnsupportedError(f"torch has no events for {self.where.type}")
-        return self._event(enable_timing=True)
+        made = self._event(enable_timing=True)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))  # see `_SPARE`
+        return made
+
+    def give_back(self, events: Iterable[Any]) -> None:
+        """Events that nobody asks any more."""
+        _SPARE[self.where].extend(events)
 
     def record(self, event: Any) -> None:
         """Put an event behind all the work of the current stream."""
-        event.record(*([self._streams(self.where)] if self._streams else []))
+        number = self._number(self.where.index) if self._number else None
+        if number is None or number != self._current_number:  # torch makes an object each time
+            self._current = (self._streams(self.where),) if self._streams else ()
+            self._current_number = number
+        event.record(*self._current)
 
     def synchronize(self) -> None:
         """Wait until all streams have done their work."""
@@ -198,6 +226,8 @@ class EventClock:
         self._read(len(self._pending))
         at_ns = self._at_ns + round(self._last.elapsed_time(event) * 1e6)
         self._write(Edge.END, at_ns, host_ns - at_ns)
+        self._device.give_back([*self._spare, self._last, event])
+        self._spare.clear()
 
     def _read(self, many: int) -> None:
         """So many edges, which have been reached, the earliest first."""
@@ -223,6 +253,7 @@ class EventClock:
             after_ns = perf_counter_ns()
             found.append((after_ns - before_ns, number, (event, (before_ns + after_ns) // 2)))
         event, host_ns = min(found)[2]
+        self._device.give_back(other for _, _, (other, _) in found if other is not event)
         return event, host_ns
 
 
@@ -436,6 +467,9 @@ class SimulatedDevice:
         """A new event."""
         self.events += 1
         return SimulatedEvent(self)
+
+    def give_back(self, events: Iterable[SimulatedEvent]) -> None:
+        """Nothing to be done: they are no resource of anybody's."""
 
     def record(self, event: SimulatedEvent) -> None:
         """Put an event behind the work that was given by now."""

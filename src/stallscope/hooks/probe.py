@@ -280,7 +280,7 @@ class Probe:
                 self._hook_this_process()
 
     def _look_ahead(self) -> None:
-        """Know for the workers where functions of libraries are held; of each epoch, what is new."""
+        """Know for the workers where functions of libraries are held; in each epoch what is new."""
         seen = len(sys.modules), len(vars(sys.modules["__main__"]))
         if seen != self._seen:
             look_ahead()

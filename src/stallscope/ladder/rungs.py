@@ -240,7 +240,7 @@ class Rungs:
             self._keep_in(BatchMemory.PINNED, PINNED, made)
             self._keep_in(BatchMemory.DEVICE, ON_DEVICE, made)
         else:
-            why = "there is no device with a memory of its own"
+            why = self.device.why_no_memory
             self.why_not.update(dict.fromkeys((PINNED, ON_DEVICE), why))
 
     def _keep_in(self, memory: BatchMemory, rung: Rung, made: list[Any]) -> None:

@@ -6,6 +6,7 @@ the ends of a window only. That is `hooks.device_time`; here is what a loop asks
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from enum import Enum
 from time import perf_counter_ns
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from stallscope.targets.target import Target
 
 
+NO_MEMORY: Final = "there is no device with a memory of its own"
 _AHEAD: Final = 8
 """Steps that a loop of our own gives a device before it waits: it is never idle for that."""
 
@@ -114,6 +116,7 @@ class Cpu:
     """Whether `kernels` can tell anything."""
     has_memory = False
     """Whether it has a memory of its own, which batches are copied to."""
+    why_no_memory = NO_MEMORY
 
     def __init__(self, device: Any = None, name: str = "CPU") -> None:
         self._device = device
@@ -231,14 +234,19 @@ class Gpu(Cpu):
     Args:
         where: the device.
         moves: whether the kit moves the batches there, rather than the step.
+        is_steps: whether it is known that the step computes there.
     """
 
-    def __init__(self, where: torch.device, *, moves: bool) -> None:
-        self.behind = Accelerator(where)
+    def __init__(self, where: torch.device, *, moves: bool, is_steps: bool = True) -> None:
+        self.behind = self._events = Accelerator(where)
         super().__init__(where if moves else None, self.behind.name)
         self._where = where
         self.counts_kernels = where.type == "cuda"
-        self.has_memory = True
+        self.has_memory = is_steps
+        if not is_steps:
+            self.why_no_memory = (
+                "where the step wants its batches is not known (device='cuda' would say it)"
+            )
         self._side: Any = None
 
     def _begun(self, batch: Any) -> tuple[Any, Any]:
@@ -246,14 +254,18 @@ class Gpu(Cpu):
         if not self.counts_kernels:
             return super()._begun(batch)
         self._side = self._side or torch.cuda.Stream(self._where)  # type: ignore[no-untyped-call]
+        done = self._events.event()
         with torch.cuda.stream(self._side):
-            return to_device(batch, self._where), self._side.record_event()
+            moved = to_device(batch, self._where)
+            self._events.record(done)
+        return moved, done
 
     def _there(self, moved: Any, done: Any) -> Any:
         """What was copied; its memory is not used again before the step has used it."""
         if done is not None:
             stream = torch.cuda.current_stream(self._where)
             stream.wait_event(done)
+            self._events.give_back([done])
             for leaf in leaves(moved):
                 if isinstance(leaf, torch.Tensor):
                     leaf.record_stream(stream)
@@ -288,14 +300,17 @@ class Gpu(Cpu):
         from torch.profiler import ProfilerActivity, profile
 
         torch.cuda.synchronize(self._where)
-        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-            began = perf_counter_ns()
-            use()
-            torch.cuda.synchronize(self._where)
-            wall_s = (perf_counter_ns() - began) / 1e9
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Warning: Profiler clears events")  # there is one
+            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+                began = perf_counter_ns()
+                use()
+                torch.cuda.synchronize(self._where)
+                wall_s = (perf_counter_ns() - began) / 1e9
+            events = profiler.events() or ()
         spans_s = [
             (event.time_range.start / 1e6, event.time_range.end / 1e6)
-            for event in profiler.events() or ()
+            for event in events
             if event.device_type.name == "CUDA" and "Memcpy" not in event.name
         ]
         return _kernels(spans_s, wall_s)
@@ -416,7 +431,11 @@ Device = Cpu
 
 
 def device_of(target: Target) -> Device:
-    """What the target's step computes on: where the user says, or where its modules are."""
+    """What the target's step computes on: where the user says, or where its modules are.
+
+    A step that reaches no module may replay a graph, or call what was compiled: of a process that
+    uses CUDA it is timed by events, which are right also where the step leaves the device idle.
+    """
     step, device = target.step, target.device
     simulated = next(iter(reached(step, SimulatedDevice)), None)
     if simulated is not None:
@@ -429,4 +448,7 @@ def device_of(target: Target) -> Device:
     where = torch.device(device) if device is not None else own
     if where is not None and works_behind(where):
         return Gpu(where, moves=device is not None)
+    if where is None and step is not None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        current = torch.device("cuda", torch.cuda.current_device())
+        return Gpu(current, moves=False, is_steps=False)
     return Cpu(device)
