@@ -36,6 +36,18 @@ def saving(step):
 ODD_LOOPS = {
     "stalls": a_loop(uneven, using=QUICK, h2d=1.0),
     "on a device": on_device(a_loop(uneven, using=QUICK), 0.002, 0.06),
+    "all kinds on a device": on_device(
+        a_loop(
+            uneven,
+            using=QUICK | {"optimizer": 2.0, "step": 3.0},
+            h2d=1.0,
+            send=3.0,
+            unpickle=1.0,
+            recorded=5,
+        ),
+        0.002,
+        0.06,
+    ),
     "no stall": a_loop(MAKING, using={"forward": 90.0}, unpickle=0.1),
     "main process": a_loop(uneven, workers=0, using=saving),
     "one step": a_loop(uneven, batches=1, warmup=0),

@@ -25,7 +25,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 from stallscope.units import printable, unbroken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.backend_bases import RendererBase
@@ -48,6 +48,10 @@ SHARP: Final = 2
 
 TITLE_SIZE: Final = 13.0
 TEXT_SIZE: Final = 9.5
+_KEY_PATCH, _KEY_PAD, _KEY_SPACE = 0.8, 0.5, 1.7
+"""Of a key's names: their patch, what is after it, and between two of them; letters' heights."""
+_KEY_ROW: Final = 0.21
+"""Of its second row and so on, inches."""
 SMALL_SIZE: Final = 8.8
 _TITLE_LETTERS, _SMALL_LETTERS = 80, 144
 """In a line of the title and of the notes."""
@@ -292,28 +296,47 @@ def _labelled(label: Callable[[float], str], value: float, _: int | None) -> str
     return label(value)
 
 
-def draw_key(ax: Axes, looks: Mapping[str, str | dict[str, Any]]) -> None:
-    """Name the colours over a chart, in one line.
+def draw_key(
+    ax: Axes, looks: Mapping[str, str | dict[str, Any]], room: float = float("inf")
+) -> None:
+    """Name the colours over a chart, in rows.
 
     Args:
         ax: the chart.
         looks: for each name a colour, or all that a patch of it looks like.
+        room: for a row, inches.
     """
-    styles = [
-        {"facecolor": look, "linewidth": 0} if isinstance(look, str) else look
-        for look in looks.values()
+    patches = [
+        Patch(label=name, **({"facecolor": look, "lw": 0} if isinstance(look, str) else look))
+        for name, look in looks.items()
     ]
+    columns = _key_columns(looks, room)
     ax.legend(
-        handles=[Patch(label=name, **style) for name, style in zip(looks, styles, strict=True)],
+        handles=[patch for at in range(columns) for patch in patches[at::columns]],
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
-        ncols=max(len(styles), 1),
+        ncols=columns,
         borderaxespad=0.0,
-        handlelength=0.8,
-        handleheight=0.8,
-        handletextpad=0.5,
-        columnspacing=1.7,
+        handlelength=_KEY_PATCH,
+        handleheight=_KEY_PATCH,
+        handletextpad=_KEY_PAD,
+        columnspacing=_KEY_SPACE,
     )
+
+
+def key_height(names: Collection[str], room: float) -> float:
+    """Of the rows of a key but the first one, inches."""
+    return _KEY_ROW * (-(-len(names) // _key_columns(names, room)) - 1)
+
+
+def _key_columns(names: Collection[str], room: float) -> int:
+    """How many names stand beside one another in a row of so many inches."""
+    beside = (_KEY_PATCH + _KEY_PAD + _KEY_SPACE) * TEXT_SIZE / 72
+    widths = [text_width(name, TEXT_SIZE) + beside for name in names]
+    for columns in range(len(widths), 1, -1):
+        if sum(max(widths[at::columns]) for at in range(columns)) <= room:
+            return columns
+    return 1
 
 
 def draw_interval(  # noqa: PLR0913 - an errorbar

@@ -23,6 +23,7 @@ from stallscope.charts.sheet import (
     Sheet,
     draw_key,
     ink_on,
+    key_height,
     linear_time,
     styled,
     text_width,
@@ -184,7 +185,9 @@ def picture(
     """
     layout = Layout(found, step)
     lane = 0.34 if len(layout.lanes) <= MOST_LANES / 2 else 0.28
-    made = Sheet(title, _notes(run, layout, where), [lane * (layout.bottom + 0.55) + AXIS + 0.35])
+    key = dict(_key(found))
+    height = lane * (layout.bottom + 0.55) + AXIS + 0.35 + key_height(key, ROOM - _NAMES)
+    made = Sheet(title, _notes(run, layout, where), [height])
     (ax,) = made.parts
     linear_time(ax, found.length_s)
     rows = {row: worker_name(worker) for worker, row in layout.lanes.items()} | {layout.loop: LOOP}
@@ -208,7 +211,7 @@ def picture(
         arrows = "arrow" if len(layout.arrows) == 1 else "arrows"
         axis += f" · {arrows}: the batch that was waited for comes"
     ax.set_xlabel(axis)
-    draw_key(ax, dict(_key(found)))
+    draw_key(ax, key, ROOM - _NAMES)
     return made
 
 
@@ -220,7 +223,7 @@ def _notes(run: Run, layout: Layout, where: str) -> list[str]:
     batch = "white: no batch in hand · within a batch, its samples' times are put together by kind"
     lines = [f"{window} · {batch}"]
     if found.device.height:
-        lines.append(f"{DEVICE}: {printable(run.device or '')}; white: it has nothing to do")
+        lines.append(f"{DEVICE}: {printable(run.device or '', 60)}; white: it has nothing to do")
     if steps["epoch"].n_unique() > 1:
         lines.append("the batches' numbers begin again in each epoch")
     ranks = run.all_steps["rank"].n_unique()
