@@ -137,6 +137,16 @@ class TestOrder:
 
         assert "too-little-prefetch" == judge(late)[0].code
 
+    def test_an_epoch_that_is_asked_for_at_once_lacks_no_prefetch(self):
+        """Two workers and two batches ahead of each: an epoch of four is under way at once."""
+        codes = [
+            [one.code for one in judge(known(load=0.6, use=IDLE, setup={"epoch_batches": many}))]
+            for many in (4, 5)
+        ]
+
+        assert "too-little-prefetch" not in codes[0]
+        assert "too-little-prefetch" == codes[1][0]
+
     def test_slow_samples_are_no_cause_where_the_others_are_too_slow(self):
         """Without the slow samples the workers would still not keep up, so they are not it."""
         slow = known(load=4.0, patterns={"slow_samples": 0.9}, spikes=SPIKES)

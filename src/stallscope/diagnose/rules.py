@@ -1069,6 +1069,8 @@ def too_little_prefetch(facts: Facts) -> Finding | None:
     if facts.exposure.of(*WORK) < thresholds.LEADS:  # the batches were made in time
         return None
     ahead = setup.prefetch_factor
+    if ahead and setup.epoch_batches and ahead * setup.num_workers >= setup.epoch_batches:
+        return None  # a whole epoch is asked for at its beginning: there is no more to prefetch
     many = count(ahead * setup.num_workers, "batch") if ahead else ""
     batches = f"{many} ahead" if many else "what is ahead"
     more = 2 * ahead if ahead else None
