@@ -164,6 +164,7 @@ def test_without_the_loader_nothing_can_be_measured():
         a_diagnosis(DECODE).try_fix("decode")
 
 
+@pytest.mark.slow
 def test_a_handful_of_batches_promises_nothing_and_can_be_measured():
     """As in a notebook on a busy machine, whose budget was over after a few steps."""
     slow = DataLoader(Slow(each_s=0.1), 4, num_workers=1)

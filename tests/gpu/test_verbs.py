@@ -117,6 +117,7 @@ class Collecting(Naps):
         return super().__getitem__(index)
 
 
+@pytest.mark.slow
 def test_workers_can_look_for_garbage_after_a_recording(worker):
     """CUDA kills a worker that destroys an event of the process that it was forked from."""
     data = Collecting(0.0, many=80)

@@ -170,6 +170,7 @@ class TestDecoding:
 
         assert 4 == stages_of(lambda _: Image.open(path), tmp_path)["decode"]
 
+    @pytest.mark.slow
     def test_pil_in_workers_that_make_one_batch_each(self, photograph, tmp_path):
         """A format is imported by the first image that has it: that one is decoded, too."""
         script = f"""if True:

@@ -153,7 +153,7 @@ class TestLoader:
     def test_workers_share_what_each_made(self, context, tmp_path):
         """The same bits in the first epoch and in the second, and every sample is stored once."""
         loader = a_loader(num_workers=2, multiprocessing_context=context)
-        orders = ss.orders(loader, samples=6, budget_s=4)
+        orders = ss.orders(a_loader(num_workers=2), samples=6, budget_s=4)
         trial = orders.trials.row(by_predicate=pl.col("kind") == "disk cache", named=True)
 
         other = orders.apply(loader, trial["trial"], folder=tmp_path / "heads")

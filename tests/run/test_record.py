@@ -28,7 +28,7 @@ from support.loaders import (
     NoiseStream,
     Slow,
 )
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
 from stallscope.errors import WorkspaceError
@@ -103,6 +103,43 @@ class TestTheDataIsNeverChanged:
 
         assert pids == [worker.pid for worker in loader._iterator._workers]
         loader._iterator._shutdown_workers()
+
+
+class Collections(Dataset):
+    """Samples that count how often this process looked for garbage while it was hooked."""
+
+    def __init__(self):
+        self.seen = []
+        gc.callbacks.append(self._on_garbage)
+
+    def _on_garbage(self, _phase, _about):
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name != "_put_on":
+            frame = frame.f_back
+        if frame is not None:
+            self.seen.append(os.getpid())
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return self.seen.count(os.getpid()), gc.isenabled()
+
+
+def test_no_garbage_is_looked_for_while_a_worker_is_hooked():
+    """What the parent left is the parent's: a worker that destroys events of CUDA is killed."""
+    data, seen = Collections(), []
+    threshold = gc.get_threshold()
+    gc.set_threshold(5)
+    try:
+        ss.record(DataLoader(data, 2, num_workers=2), seen.extend, batches=4)
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(data._on_garbage)
+
+    counts, enabled = torch.stack(seen[::2]), torch.stack(seen[1::2])
+    assert 0 == counts.sum()
+    assert enabled.all()
 
 
 class TestTheModelIsNeverChanged:

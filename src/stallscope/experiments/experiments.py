@@ -214,13 +214,12 @@ class _Trials:
             batches = self._fetched()
             losses = _Losses()
             bench = _Bench(self._target, batches, losses)
-            if self._device.has_memory:
+            if self._device.has_memory:  # copies first: a profiler that has run may slow them down
                 self._copying = _Bench(self._target, batches, losses, BatchMemory.PINNED)
-            scene = self._watch(bench)
-            if self._device.has_memory:
                 self._copies = copy_times(self._device, batches[0])
             else:
                 self._notes.append(f"copies were not timed: {self._device.why_no_memory}")
+            scene = self._watch(bench)
             with losses.seen():
                 changes = self._compared(bench, scene, bar)
                 self._timed(bench, scene, changes, bar)
