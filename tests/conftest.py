@@ -22,23 +22,22 @@ def pytest_addoption(parser):
     parser.addoption("--write-golden", action="store_true", help=text)
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads its marks in the same hook
-def pytest_collection_modifyitems(config, items):
-    """Skip what this machine cannot run, and say why; what lasts comes first.
+def pytest_itemcollected(item):
+    """With `--dist loadgroup` a file's tests go to one worker, all of the browser's to one Lab."""
+    if getattr(item.config.option, "loadgroup", False):
+        place = item.path.parent if "browser" in item.path.parts else item.path
+        item.add_marker(pytest.mark.xdist_group(place.relative_to(item.config.rootpath)))
 
-    With `--dist loadgroup` a file's tests go to one worker, and all of the browser's, to one Lab.
-    """
+
+def pytest_collection_modifyitems(items):
+    """Skip what this machine cannot run, and say why; what lasts comes first."""
     import_module("support.leftovers")  # before any test; xdist's own process goes without torch
     gc.collect()
     gc.freeze()  # what is imported is no garbage: not looked through, nor copied by each worker
     lasts = {"test_benchmarks.py": 0, "browser": 1}
     items.sort(key=lambda item: min(lasts.get(part, 2) for part in item.path.parts[-2:]))
     reasons = {"gpu": _no_gpu(), "browser": _no_browser()}
-    in_groups = config.getoption("dist", "no") == "loadgroup"
     for item in items:
-        if in_groups:
-            place = item.path.parent if "browser" in item.path.parts else item.path
-            item.add_marker(pytest.mark.xdist_group(str(place.relative_to(config.rootpath))))
         for name, reason in reasons.items():
             if reason and item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=reason))
