@@ -22,11 +22,19 @@ def pytest_addoption(parser):
     parser.addoption("--write-golden", action="store_true", help=text)
 
 
-def pytest_itemcollected(item):
-    """With `--dist loadgroup` a file's tests go to one worker, all of the browser's to one Lab."""
-    if getattr(item.config.option, "loadgroup", False):
-        place = item.path.parent if "browser" in item.path.parts else item.path
-        item.add_marker(pytest.mark.xdist_group(place.relative_to(item.config.rootpath)))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `--dist loadfile` all tests of the browser go to one worker: to one Lab."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneLab(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "browser" if "/browser/" in file else file
+
+    return OneLab(config, log)
 
 
 def pytest_collection_modifyitems(items):
