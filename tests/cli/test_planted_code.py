@@ -88,7 +88,7 @@ def test_a_folder_of_images_runs_nothing(downloaded, way, command):
     assert 0 == done.returncode, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_factory_is_imported_after_ours(downloaded):
     """What runs is the module that was asked for, and what it imports, and nothing before it."""
     (downloaded / "train.py").write_text("loader = [[1.0], [2.0], [3.0]]; import mine")

@@ -149,7 +149,7 @@ def a_loader(entries=24, **named):
 
 class TestLoader:
     @pytest.mark.slow
-    @pytest.mark.parametrize("context", ["fork", "spawn"])
+    @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.thorough)])
     def test_workers_share_what_each_made(self, context, tmp_path):
         """The same bits in the first epoch and in the second, and every sample is stored once."""
         loader = a_loader(num_workers=2, multiprocessing_context=context)
