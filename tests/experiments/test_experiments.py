@@ -6,6 +6,7 @@ import os
 import time
 import warnings
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -19,6 +20,7 @@ import stallscope as ss
 from stallscope import isolation
 from stallscope.experiments import experiments as verb
 from stallscope.experiments.changes import CHANGES, COMPILE, Scene, as_it_is
+from stallscope.experiments.result import PAIRS
 from stallscope.experiments.waits import StepFacts, StepWatch, use_watched
 from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.loops.cached_values import as_bytes
@@ -225,6 +227,22 @@ class TestVerb:
         assert "needs CUDA" in str(found)
         assert "minutes" in rows(found)["torch.compile"]["why_not"]
 
+    def test_a_loss_that_rounding_takes_as_far_apart_is_told_beside_it(self):
+        """Differences grow from step to step: those of weights that differ in their last bits."""
+        found = ss.experiments(images(), Trainer().step, budget_s=20)
+        only = found.trials.filter(pl.col("experiment") == "fused optimizer")
+        told = replace(found.circumstances, loss=2.0, loss_steps=20)
+
+        assert 0 < found.circumstances.rounding
+        for rounding, words in ((0.2, "no more than rounding makes it"), (0.1, "by at most 0.4")):
+            known = replace(
+                found,
+                trials=only.with_columns(loss_difference=pl.lit(0.4)),
+                pairs=pl.DataFrame([("fused optimizer", 2.0, 1.0)] * 8, PAIRS, orient="row"),
+                circumstances=replace(told, rounding=rounding),
+            )
+            assert words in str(known).partition("\n\n")[0].replace("\n", " ")
+
     def test_a_change_that_the_step_cannot_bear_says_why(self):
         """The others are tried all the same."""
 
@@ -252,6 +270,18 @@ class TestVerb:
 
         assert "a step takes" in rows(found)["bfloat16 autocast"]["why_not"]
         assert not rows(found)["bfloat16 autocast"]["pairs"]
+
+    def test_no_time_is_said_to_be_no_time(self):
+        """Where the budget is over before the first change is tried."""
+
+        class Long(Halved):
+            def __call__(self, batch):
+                time.sleep(0.1)
+                return super().__call__(batch)
+
+        found = ss.experiments(images(), Long(), budget_s=0.5)
+
+        assert str(found).startswith("No experiment could be tried in this time")
 
     def test_an_exception_of_the_steps_passes(self):
         """With what was measured before."""

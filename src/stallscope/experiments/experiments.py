@@ -9,7 +9,7 @@ and draws. The losses of these steps are laid beside each other. A change that f
 from __future__ import annotations
 
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -18,10 +18,11 @@ import polars as pl
 import torch
 
 from stallscope.errors import ArgumentError, NoBatchError
-from stallscope.experiments.changes import AHEAD, CHANGES, COMPILE, Scene, as_it_is
+from stallscope.experiments.changes import AHEAD, CHANGES, COMPILE, Scene, as_it_is, nudged
 from stallscope.experiments.result import (
     AS_IT_IS,
     COPY_TIMES,
+    OUT_OF_BUDGET,
     PAIRS,
     TRIALS,
     WAITS,
@@ -195,6 +196,7 @@ class _Trials:
         self._kernels: Kernels | None = None
         self._base: _Lap | None = None
         self._loss_steps = 0
+        self._rounding: float | None = None
         self._differences: dict[str, float | None] = {}
         self._why_not: dict[str, str] = {}
         self._pairs: list[tuple[str, float, float]] = []
@@ -274,7 +276,7 @@ class _Trials:
             if why:
                 self._why_not[change.name] = why
         wanted = [change for change in CHANGES if change.name not in self._why_not]
-        room_s = self._left_s() * _LOSS_SHARE / (len(wanted) + 2)
+        room_s = self._left_s() * _LOSS_SHARE / (len(wanted) + 3)
         steps = max(min(int(room_s / lap_s), _LOSS_STEPS) - _WARMUP, _FEWEST_STEPS)
         self._loss_steps = steps + _WARMUP
         self._base = bench.lap(as_it_is(scene), steps)
@@ -282,35 +284,37 @@ class _Trials:
         again = bench.lap(as_it_is(scene), steps)
         most_s = max(_MUCH_SLOWER * (time.perf_counter() - began_s), _LAP_S)
         self._differences[AS_IT_IS] = _largest(self._base.losses, again.losses)
+        if scene.modules and again.losses:
+            with suppress(Exception):  # weights that nobody may change: then it is not known
+                self._rounding = _largest(self._base.losses, bench.lap(nudged(scene), steps).losses)
         works = []
         for change in wanted:
             bar.set_postfix_str(change.name)
             if self._left_s() < lap_s * self._loss_steps:
-                self._why_not[change.name] = f"the budget of {seconds(self._budget_s)} was over"
+                self._why_not[change.name] = f"{OUT_OF_BUDGET} {seconds(self._budget_s)} was over"
                 continue
+            beside = None
             try:
                 lap = self._changed(bench, scene, change, steps, most_s)
-                if self._is_much_slower(lap, again):  # or was somebody else in its way?
+                if self._is_much_slower(lap, again):  # or is somebody else in its way by now?
+                    beside = self._unchanged(bench, scene, change, steps, most_s)
                     lap = self._changed(bench, scene, change, steps, most_s)
             except Exception as error:  # noqa: BLE001 - as it is, the step works
                 self._why_not[change.name] = f"with it the step raised {repr_of(error):.200}"
                 continue
             bar.update()
             self._differences[change.name] = _largest(self._base.losses, lap.losses)
-            if self._is_much_slower(lap, again):
-                slower = times(lap.step_s / self._step_s(again))
+            if beside is not None and lap.step_s > _MUCH_SLOWER * beside.step_s:
+                slower = times(lap.step_s / beside.step_s)
                 self._why_not[change.name] = f"with it a step takes {slower} as long"
                 continue
             works.append(change)
         return works
 
     def _is_much_slower(self, lap: _Lap, again: _Lap) -> bool:
-        return lap.step_s > _MUCH_SLOWER * self._step_s(again)
-
-    def _step_s(self, *laps: _Lap) -> float:
-        """The step as it is, seconds, in the quickest of its laps."""
-        known = [lap.step_s for lap in (self._base, *laps) if lap is not None]
-        return max(min(known), 1e-9)
+        """Than the quickest lap as it is."""
+        known = [one.step_s for one in (self._base, again) if one is not None]
+        return lap.step_s > _MUCH_SLOWER * min(known)
 
     def _timed(self, bench: _Bench, scene: Scene, changes: list[Change], bar: Any) -> None:
         """Pairs of laps, whose order alternates."""
@@ -342,11 +346,13 @@ class _Trials:
             return self._copying.lap(as_it_is(scene), steps, ahead=True)
         return bench.lap(change.made(scene), steps, most_s)
 
-    def _unchanged(self, bench: _Bench, scene: Scene, change: Change, steps: int) -> _Lap:
+    def _unchanged(
+        self, bench: _Bench, scene: Scene, change: Change, steps: int, most_s: float = float("inf")
+    ) -> _Lap:
         """Beside the change: copies ahead, beside copies that are not."""
         if change is AHEAD and self._copying is not None:
             bench = self._copying
-        return bench.lap(as_it_is(scene), steps)
+        return bench.lap(as_it_is(scene), steps, most_s)
 
     def _left_s(self) -> float:
         return (self._deadline_ns - time.perf_counter_ns()) / 1e9
@@ -398,6 +404,7 @@ class _Trials:
             step_s=median(as_is_s) if as_is_s else None,
             loss=fmean(map(abs, base.losses)) if base and base.losses else None,
             loss_steps=self._loss_steps,
+            rounding=self._rounding,
             kernels_per_step=len(lengths_s) / _LOOKED_AT if kernels else None,
             kernel_s=median(lengths_s) if lengths_s else None,
             gap_s=median(kernels.gaps_s) if kernels and kernels.gaps_s else None,

@@ -69,6 +69,8 @@ class ExperimentsConditions(LoopConditions):
     """The mean size of the losses as they are; None where the step has none."""
     loss_steps: int = 0
     """Over so many steps losses were compared."""
+    rounding: float | None = None
+    """How far they come apart where weights differ in their last bits; None where it is unknown."""
     kernels_per_step: float | None = None
     """What the device computes in a step, in so many pieces; None without one."""
     kernel_s: float | None = None
@@ -185,6 +187,10 @@ COPIES: Schema = {
 """One row for each way: medians, how many times as fast as the first one with its interval, and
 which share of the step a copy would take that nothing runs beside."""
 
+OUT_OF_BUDGET: Final = "the budget of"
+"""How the reason begins for what was not tried because the time was over."""
+_LIKE_ROUNDING: Final = 3.0
+"""Times as far apart as by rounding: such differences grow from step to step, and vary."""
 WELL_USED: Final = 0.8
 """A device that computes for less of a step than this waits for its host."""
 SEVERAL: Final = 10
@@ -202,7 +208,8 @@ def sentence(found: Experiments) -> str:
         return "The step was not measured"
     tried = found.pairs["experiment"].n_unique()
     if not tried:
-        return "No experiment could be tried on this step"
+        no_time = found.trials["why_not"].str.starts_with(OUT_OF_BUDGET).any()
+        return f"No experiment could be tried {'in this time' if no_time else 'on this step'}"
     return f"No change makes the step measurably faster ({count(tried, 'experiment')})"
 
 
@@ -215,6 +222,11 @@ def _loss_text(found: Experiments, row: dict[str, Any]) -> str:
     if not row["loss_difference"]:
         return f", with the same losses {over}"
     difference = f"{row['loss_difference']:.2g} of {told.loss:.3g}"
+    if told.rounding and row["loss_difference"] <= _LIKE_ROUNDING * told.rounding:
+        return (
+            f"; its loss differs no more than rounding makes it: by at most {difference} {over}, "
+            f"where weights differ in their last bits by {told.rounding:.2g}"
+        )
     return f"; its loss differs by at most {difference} {over}"
 
 
