@@ -271,6 +271,15 @@ class TestVerb:
         assert "a step takes" in rows(found)["bfloat16 autocast"]["why_not"]
         assert not rows(found)["bfloat16 autocast"]["pairs"]
 
+    def test_a_gain_of_next_to_nothing_is_no_answer(self):
+        """Steps of a timer vary so little that every 2000th is distinguished."""
+        found = ss.experiments(images(), Trainer().step, budget_s=5)
+        pairs = [("fused optimizer", 1.0005, 1.0)] * 8
+        known = replace(found, pairs=pl.DataFrame(pairs, PAIRS, orient="row"))
+
+        assert rows(known)["fused optimizer"]["distinguishable"]
+        assert str(known).startswith("No change makes the step measurably 2% faster")
+
     def test_no_time_is_said_to_be_no_time(self):
         """Where the budget is over before the first change is tried."""
 

@@ -187,6 +187,8 @@ COPIES: Schema = {
 """One row for each way: medians, how many times as fast as the first one with its interval, and
 which share of the step a copy would take that nothing runs beside."""
 
+WORTH_IT: Final = 1.02
+"""Times as fast: what gains less is no answer, however well it is distinguished."""
 OUT_OF_BUDGET: Final = "the budget of"
 """How the reason begins for what was not tried because the time was over."""
 _LIKE_ROUNDING: Final = 3.0
@@ -199,7 +201,7 @@ SEVERAL: Final = 10
 
 def sentence(found: Experiments) -> str:
     """The answer: what gains most."""
-    rows = found.table().filter(pl.col("distinguishable") & (pl.col("factor") > 1))
+    rows = found.table().filter(pl.col("distinguishable") & (pl.col("factor") >= WORTH_IT))
     if rows.height:
         best = rows.sort("factor", descending=True).row(0, named=True)
         gain = f"'{best['experiment']}' makes the step {times(best['factor'])} as fast"
@@ -210,7 +212,10 @@ def sentence(found: Experiments) -> str:
     if not tried:
         no_time = found.trials["why_not"].str.starts_with(OUT_OF_BUDGET).any()
         return f"No experiment could be tried {'in this time' if no_time else 'on this step'}"
-    return f"No change makes the step measurably faster ({count(tried, 'experiment')})"
+    return (
+        f"No change makes the step measurably {share(WORTH_IT - 1)} faster "
+        f"({count(tried, 'experiment')})"
+    )
 
 
 def _loss_text(found: Experiments, row: dict[str, Any]) -> str:
