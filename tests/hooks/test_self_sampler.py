@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -81,6 +82,22 @@ def test_threads_that_come_and_go():
     ours = [stack for stack in names(seen) if {"spin", "short_lived"} & set(stack)]
     assert ours
     assert all("_bootstrap" == stack[0] for stack in ours)
+
+
+def test_no_garbage_is_looked_for_while_stacks_are_read(monkeypatch):
+    """CPython's lock of all threads is held meanwhile: what garbage does could wait for them."""
+    read, was_enabled = sys._current_frames, []
+
+    def watched():
+        was_enabled.append(gc.isenabled())
+        return read()
+
+    monkeypatch.setattr(sys, "_current_frames", watched)
+    sampled(0.2)
+
+    assert was_enabled
+    assert not any(was_enabled)
+    assert gc.isenabled()
 
 
 def test_the_switch_interval_is_put_back():

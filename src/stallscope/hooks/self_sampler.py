@@ -7,13 +7,14 @@ a random generator that is the user's, or a library that hangs forked children.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate, chain, islice, repeat, takewhile
 from operator import attrgetter, itemgetter, truth
@@ -23,7 +24,7 @@ from stallscope.files import whole_file
 from stallscope.hooks.failures import Failures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -161,13 +162,30 @@ def _sample(asked: Request, going: Callable[[], bool], states: _States) -> Sampl
     return seen
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Look for no garbage in the block.
+
+    Before CPython 3.13 `sys._current_frames` may look for some while it holds the lock that every
+    thread needs to begin and to end; garbage that gives up Python's own lock then stops them all.
+    And a worker has its parent's garbage, too: CUDA kills one that destroys its events.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _stacks() -> dict[int, Stack]:
     """Of each other thread its frames, the innermost first."""
-    idents = set(sys._current_frames()) - {threading.get_ident()}
     found = {}
-    for ident in idents:
-        with suppress(KeyError):  # it has ended meanwhile
-            found[ident] = _stack(ident)
+    with uncollected():
+        for ident in set(sys._current_frames()) - {threading.get_ident()}:
+            with suppress(KeyError):  # it has ended meanwhile
+                found[ident] = _stack(ident)
     return found
 
 

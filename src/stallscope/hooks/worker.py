@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import gc
 import inspect
 import multiprocessing
 import multiprocessing.queues
@@ -17,7 +16,7 @@ import multiprocessing.util
 import os
 import sys
 import threading
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -26,11 +25,11 @@ from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.loop_log import Mark, loader_and_epoch
 from stallscope.hooks.patches import around, in_this_process
-from stallscope.hooks.self_sampler import serve_requests
+from stallscope.hooks.self_sampler import serve_requests, uncollected
 from stallscope.hooks.stage_log import Header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from stallscope.hooks.loop_log import LogPlace, MarkWriter
     from stallscope.hooks.stage_log import LogWriter
@@ -82,7 +81,7 @@ class WorkerEntry:
             original(*args)
             return
         failures, ends, is_orphan = self._place.failures, ExitStack(), False
-        with failures.within("what a worker does"), _uncollected():
+        with failures.within("what a worker does"), uncollected():  # it was the parent's
             self._put_on(key, args, ends)
         with failures.within("whether a worker's parent lives"):
             is_orphan = self._is_orphan()
@@ -135,18 +134,6 @@ class WorkerEntry:
         with failures.within("the stages of libraries"):
             hooks._libraries.hook()  # takes long: it belongs to the worker's start, to no batch
         tasks.watch(given["index_queue"], given["data_queue"])
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Look for no garbage: what was the parent's, such as CUDA's events, must not end here."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def let_creator_attach() -> None:

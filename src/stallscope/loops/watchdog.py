@@ -35,6 +35,7 @@ from stallscope.apart import polars_runs
 from stallscope.errors import STACK, NoBatchError
 from stallscope.files import workspace
 from stallscope.hooks.probe import shut_down
+from stallscope.hooks.self_sampler import uncollected
 from stallscope.interrupts import held_back, kept_from_children
 from stallscope.targets.object_graph import thawed
 from stallscope.units import count, seconds
@@ -485,7 +486,8 @@ class _Whereabouts:
 
 def _here(thread: int) -> _Whereabouts:
     """Read where a thread of this process stands, in what others wrote that we called."""
-    frame, frames = sys._current_frames().get(thread), []  # noqa: SLF001
+    with uncollected():
+        frame, frames = sys._current_frames().get(thread), []  # noqa: SLF001
     while frame is not None:
         code = frame.f_code
         name = getattr(code, "co_qualname", code.co_name)  # of Python 3.11 and later
