@@ -13,7 +13,7 @@ import stallscope
 FOLDER = Path(__file__).parent / "benchmarks"
 COMMANDS = {file.name for file in FOLDER.glob("*.py")}
 LONG = {"notebooks.py", "ranks.py", "soak.py", "storage_truth.py", "summarise.py"}
-"""Even at their shortest these take as long as two thirds of the others."""
+"""The longest, even so."""
 LAUNCHER = """
 import json, os, runpy, sys
 from pathlib import Path

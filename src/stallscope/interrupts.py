@@ -1,12 +1,18 @@
-"""Signals that raise: held back where half done is worse than late.
+"""What comes at any moment, signals and garbage collection: held back where that does harm.
 
 Ctrl-C raises `KeyboardInterrupt`, as ever. SIGTERM and SIGHUP end a process at once, so that
 nothing is saved and nothing is cleared away; the command line lets them raise, too. Torch's handler
 of SIGCHLD raises `RuntimeError` in the main thread, at whatever it does, when a worker has died.
+
+The collector ends what is garbage, at any allocation. In a forked worker that may be the parent's:
+CUDA kills a process that destroys another's events. And `sys._current_frames` of CPython 3.11 lets
+it run while holding the lock that each thread needs to begin and to end: garbage that gives up
+Python's own lock then stops them all.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -117,6 +123,18 @@ def _not_lost(say: Callable[[Any], object], pid: int, lost: Any) -> None:
         again = threading.Timer(_SOON_S, os.kill, (pid, number))
         again.daemon = True
         again.start()
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """No garbage is looked for in the block."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextmanager

@@ -124,7 +124,7 @@ def test_workers_can_look_for_garbage_after_a_recording(worker):
     for _ in range(2):
         run = ss.record(DataLoader(data, 4, num_workers=2), worker.step(0.002), batches=18)
 
-    assert 18 <= run.steps().height + 4
+    assert run.steps().height >= 14
 
 
 def test_workers_can_look_for_garbage_while_one_is_made(worker):

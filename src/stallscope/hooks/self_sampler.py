@@ -7,14 +7,13 @@ a random generator that is the user's, or a library that hangs forked children.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import random
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate, chain, islice, repeat, takewhile
 from operator import attrgetter, itemgetter, truth
@@ -22,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.files import whole_file
 from stallscope.hooks.failures import Failures
+from stallscope.interrupts import no_collection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -162,27 +162,10 @@ def _sample(asked: Request, going: Callable[[], bool], states: _States) -> Sampl
     return seen
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Look for no garbage in the block.
-
-    Before CPython 3.13 `sys._current_frames` may look for some while it holds the lock that every
-    thread needs to begin and to end; garbage that gives up Python's own lock then stops them all.
-    And a worker has its parent's garbage, too: CUDA kills one that destroys its events.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def _stacks() -> dict[int, Stack]:
     """Of each other thread its frames, the innermost first."""
     found = {}
-    with uncollected():
+    with no_collection():  # see `interrupts`: CPython's lock of all threads is held meanwhile
         for ident in set(sys._current_frames()) - {threading.get_ident()}:
             with suppress(KeyError):  # it has ended meanwhile
                 found[ident] = _stack(ident)

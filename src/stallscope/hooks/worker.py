@@ -25,8 +25,9 @@ from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.loop_log import Mark, loader_and_epoch
 from stallscope.hooks.patches import around, in_this_process
-from stallscope.hooks.self_sampler import serve_requests, uncollected
+from stallscope.hooks.self_sampler import serve_requests
 from stallscope.hooks.stage_log import Header
+from stallscope.interrupts import no_collection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,7 @@ class WorkerEntry:
             original(*args)
             return
         failures, ends, is_orphan = self._place.failures, ExitStack(), False
-        with failures.within("what a worker does"), uncollected():  # it was the parent's
+        with failures.within("what a worker does"), no_collection():  # of what was the parent's
             self._put_on(key, args, ends)
         with failures.within("whether a worker's parent lives"):
             is_orphan = self._is_orphan()

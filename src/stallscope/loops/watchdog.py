@@ -35,8 +35,7 @@ from stallscope.apart import polars_runs
 from stallscope.errors import STACK, NoBatchError
 from stallscope.files import workspace
 from stallscope.hooks.probe import shut_down
-from stallscope.hooks.self_sampler import uncollected
-from stallscope.interrupts import held_back, kept_from_children
+from stallscope.interrupts import held_back, kept_from_children, no_collection
 from stallscope.targets.object_graph import thawed
 from stallscope.units import count, seconds
 
@@ -486,7 +485,7 @@ class _Whereabouts:
 
 def _here(thread: int) -> _Whereabouts:
     """Read where a thread of this process stands, in what others wrote that we called."""
-    with uncollected():
+    with no_collection():
         frame, frames = sys._current_frames().get(thread), []  # noqa: SLF001
     while frame is not None:
         code = frame.f_code

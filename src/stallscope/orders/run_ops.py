@@ -8,7 +8,6 @@ find. It is then only comparable on the very inputs that it gets in the pipeline
 from __future__ import annotations
 
 import copy
-import gc
 import hashlib
 import inspect
 import random
@@ -24,7 +23,7 @@ import torch
 from stallscope import isolation
 from stallscope.errors import StallscopeError
 from stallscope.hooks.find_ops import own_attributes
-from stallscope.interrupts import held_back
+from stallscope.interrupts import held_back, no_collection
 from stallscope.loops.cached_values import fresh, versions
 from stallscope.loops.watchdog import went_on
 from stallscope.orders.equivalence import digest, layout
@@ -425,7 +424,7 @@ def _shortest_s(call: Callable[[Draw], tuple[OpInput, float]], draw: Draw, cheap
     in the pipeline, where the op before has just made what this one gets.
     """
     times_s: list[float] = []
-    with _no_collection():
+    with no_collection():
         while len(times_s) < _FEWEST_ROUNDS or (
             len(times_s) < _MOST_ROUNDS and sum(times_s) < cheap_s
         ):
@@ -472,15 +471,3 @@ def find_telling_draws(
 
 def _whole_numbers(op: Any) -> dict[str, int]:
     return {name: value for name, value in own_attributes(op).items() if type(value) is int}
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection falls into a call that is timed."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
