@@ -53,7 +53,6 @@ from stallscope.storage.reads import (
     timed,
 )
 from stallscope.storage.storage import StorageProbe
-from stallscope.storage.written import write_layout
 from stallscope.units import seconds, size
 
 if TYPE_CHECKING:
@@ -314,10 +313,6 @@ def tiny(folder: Path, many: int, budget_s: float) -> None:
         began_s = time.perf_counter()
         print(verb(loader, step, budget_s=budget_s))
         print(f"{verb.__name__} took {seconds(time.perf_counter() - began_s)}\n")
-    began_s = time.perf_counter()
-    found = write_layout(loader, folder / "written", "zip")
-    took_s = time.perf_counter() - began_s
-    print(f"{len(found):,} samples written as zip and read back in {seconds(took_s)}\n")
 
 
 def _ours(files: Any, access: str, length: int, state: str, number: int) -> Any:

@@ -511,18 +511,6 @@ class TestOrders:
 
 
 class TestFilesThatAreRead:
-    def test_writes_a_layout(self, here):
-        """It says how a training uses it; half an order is none."""
-        for number in range(20):
-            (here / f"{number:02}.bin").write_bytes(bytes([number]) * 100)
-        (here / "mine.py").write_text(FILES)
-        done = stallscope_does("layouts", "mine:loader", "--write", "out", "--kind", "zip")
-        half = stallscope_does("layouts", "mine:loader", "--kind", "zip")
-
-        assert "20 samples written as zip in out" in done.stdout, done.stderr
-        assert f"written_dataset('{here / 'out'}', dataset)" in done.stdout
-        assert (2, True) == (half.returncode, "--write DIR and --kind K" in half.stderr)
-
     @pytest.mark.parametrize(
         ("command", "words"),
         [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
+import os
+import subprocess
+import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,11 @@ from torch.utils.data import DataLoader, Dataset
 import stallscope as ss
 from stallscope.loops.cached_values import same
 from stallscope.storage import layouts as layouts_module
-from stallscope.storage import written
 from stallscope.storage.containers import KINDS, missing, shuffle_share
 from stallscope.storage.layout_result import sentence
 from stallscope.storage.reads import COLD
+from stallscope.storage.recipes import RECIPES
 from stallscope.storage.serving import KeptFiles, Served, ServedStream
-from stallscope.storage.written import write_layout, written_dataset
 
 PIXELS = 96
 BLOBS = [[bytes([number]) * (number * 700 + 1), b"two"] for number in range(20)]
@@ -74,14 +74,7 @@ def raws_of(dataset, indices):
 
 
 class TestContainers:
-    @pytest.mark.parametrize(
-        "kind",
-        [
-            pytest.param(kind, marks=pytest.mark.slow if kind.name == "Arrow" else ())
-            for kind in KINDS
-        ],
-        ids=lambda kind: kind.name,
-    )
+    @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
     def test_gives_back_what_was_written(self, kind, tmp_path):
         """In any order where it can be asked, and each once where it is read through."""
         if why := missing(kind):
@@ -172,7 +165,7 @@ class TestLayouts:
         found = compared(photos, 12.0, folder=tmp_path)
 
         table = found.table()
-        kinds = {kind.name for kind in KINDS if not missing(kind) and not kind.import_s}
+        kinds = {kind.name for kind in KINDS if not missing(kind)}
         assert kinds <= set(table.filter(~table["resized"])["kind"])
         assert "files" in set(table.filter(table["rounds"] > 0)["kind"])
         assert {"files", "tar shards"} >= set(table.filter(table["resized"])["kind"])
@@ -214,197 +207,90 @@ class TestLayouts:
             compared(photos, samples=3)
 
 
-RANDOM_KINDS = [kind.name for kind in KINDS if kind.is_random and not missing(kind)]
+def photographs(folder):
+    """Four JPEGs in two folders, the larger ones of 96 pixels."""
+    for number, name in enumerate(("a/0.jpg", "a/1.jpg", "b/2.jpg", "b/3.jpg")):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (PIXELS, 2 * PIXELS), (number * 60, 0, 0)).save(path)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.jpg")}
 
 
-def seeded(dataset, number):
-    """A sample, its random draw the same each time."""
-    torch.manual_seed(number)
-    return dataset[number]
+def read_back(kind, out):
+    """The images that a recipe has written, by their name."""
+    if kind == "tar shards":
+        import webdataset
+
+        shards = [str(path) for path in out.glob("*.tar")]
+        found = webdataset.WebDataset(shards, shardshuffle=False, empty_check=False)
+        return {sample["name.txt"].decode(): sample["jpg"] for sample in found}
+    if kind == "LMDB":
+        import lmdb
+
+        with lmdb.open(str(out), readonly=True) as tree, tree.begin() as looked:
+            return {key.decode(): value for key, value in looked.cursor()}
+    if kind == "HDF5":
+        import h5py
+
+        with h5py.File(out.with_suffix(".h5")) as file:
+            names = [name.decode() for name in file["name"]]
+            return dict(zip(names, map(bytes, file["jpg"]), strict=True))
+    import datasets
+
+    return {row["name"]: row["jpg"] for row in datasets.load_from_disk(out)}
 
 
-def small_parts(monkeypatch, samples):
-    """So that a few samples make several parts."""
-    monkeypatch.setattr(written, "_PART_SAMPLES", samples)
-
-
-def interrupted_after(monkeypatch, parts):
-    """Ctrl-C, while the part after so many is written."""
-    save, saved = written._save, []
-
-    def saves(path, value):
-        saved.append(path)
-        if len(saved) > parts + 1:  # the head comes first
-            raise KeyboardInterrupt
-        save(path, value)
-
-    monkeypatch.setattr(written, "_save", saves)
-
-
-class TestWrite:
+class TestRecipes:
     @pytest.mark.parametrize(
-        "kind",
+        ("kind", "needs"),
         [
-            pytest.param(name, marks=pytest.mark.slow if name == "Arrow" else ())
-            for name in RANDOM_KINDS
+            ("tar shards", "webdataset"),
+            ("LMDB", "lmdb"),
+            ("HDF5", "h5py"),
+            pytest.param("Arrow", "datasets", marks=pytest.mark.slow),
         ],
     )
-    def test_takes_the_old_ones_place(self, photos, tmp_path, monkeypatch, kind):
-        """Same length, same samples, in this process and in workers, and nothing stays replaced."""
-        small_parts(monkeypatch, 16)
-        state, before = torch.get_rng_state(), open
+    def test_container_holds_the_same_files(self, kind, needs, tmp_path):
+        pytest.importorskip(needs)
+        wanted = photographs(tmp_path / "in")
 
-        found = write_layout(DataLoader(photos, 4), tmp_path / "out", kind)
+        self.run(some_layouts().recipe(kind), tmp_path)
 
-        assert same(state, torch.get_rng_state())
-        assert 40 == len(found)
-        assert 3 == len(list((tmp_path / "out").glob("0*.json")))
-        for number in (0, 17, 39):
-            assert same(seeded(photos, number), seeded(found, number))
-        assert open is before
-        texts = [text for _, text in DataLoader(found, batch_size=None, num_workers=2)]
-        assert [f"label {number}" for number in range(40)] == texts
+        assert wanted == read_back(kind, tmp_path / "out")
 
-    def test_does_not_need_the_files_any_more(self, photos, tmp_path):
-        """They may be gone, or be others; what was written is what is read."""
-        folder = shutil.copytree(photos.folder, tmp_path / "in")
-        dataset = Photos(folder)
-        found = write_layout(DataLoader(dataset, 4), tmp_path / "out", "zip")
-        wanted = seeded(dataset, 7)
-        shutil.rmtree(folder)
+    def test_smaller_images_have_the_size_that_is_used(self, tmp_path):
+        wanted = photographs(tmp_path / "in")
 
-        assert same(wanted, seeded(found, 7))
+        self.run(some_layouts(image_pixels=48).recipe("smaller images"), tmp_path)
 
-    def test_leaves_no_file_open(self, photos, tmp_path):
-        """Of this process's, once nobody has the dataset; two of them share what is open."""
-        found = write_layout(DataLoader(photos, 4), tmp_path, "zip")
-        both = [found[0], written_dataset(tmp_path, photos)[0]]
+        found = {
+            path.relative_to(tmp_path / "out"): Image.open(path)
+            for path in tmp_path.rglob("out/*/*.jpg")
+        }
+        assert {*wanted} == {*map(str, found)}
+        assert {(48, 96)} == {image.size for image in found.values()}
 
-        del found
-        opened = [path.resolve() for path in Path("/proc/self/fd").iterdir() if path.exists()]
+    def test_each_has_ten_lines_at_most(self):
+        assert all(len(source.splitlines()) <= 10 for source in RECIPES.values())
 
-        assert "label 0" == both[0][1] == both[1][1]
-        assert not [path for path in opened if tmp_path in path.parents]
+    def test_the_recommended_layout_prints_its_recipe(self):
+        """Smaller images in tar shards take both steps."""
+        text = str(some_layouts())
 
-    def test_a_stream_gives_each_sample_once(self, photos, tmp_path, monkeypatch):
-        """Whoever of several workers has its shard; shuffled, as the loader was."""
-        pytest.importorskip("webdataset")
-        small_parts(monkeypatch, 16)
+        assert "image.resize" in text
+        assert "webdataset.ShardWriter" in text
 
-        found = write_layout(DataLoader(photos, 4, shuffle=True), tmp_path, "tar shards")
-        texts = [text for _, text in DataLoader(found, batch_size=None, num_workers=2)]
+    def test_unknown_kind_names_the_recipes(self):
+        with pytest.raises(ss.StallscopeError, match="kind='zip': there are recipes for 'smaller"):
+            some_layouts().recipe("zip")
 
-        wanted = [f"label {number}" for number in range(40)]
-        assert wanted == sorted(texts, key=lambda text: int(text[6:]))
-        assert wanted != texts
-        again = written_dataset(tmp_path, photos)
-        assert wanted == [text for _, text in again]
-        assert (40, 32) == (len(again), again.shrink.size)
-
-    def test_smaller_images(self, photos, tmp_path):
-        """Their short side has so many pixels, and the texts stay."""
-        found = write_layout(DataLoader(photos, 4), tmp_path, "files", pixels=48)
-
-        sizes = {min(Image.open(path).size) for path in tmp_path.rglob("*.jpg")}
-        assert ({48}, "label 3") == (sizes, found[3][1])
-
-    def test_goes_on_where_it_was(self, photos, tmp_path, monkeypatch):
-        """What was whole is not written again, what was half written is; and it is all said."""
-        small_parts(monkeypatch, 8)
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as stopped:
-            interrupted_after(patch, 2)
-            write_layout(DataLoader(photos, 4), tmp_path, "zip")
-        assert any("16 of 40 samples are written" in one for one in stopped.value.__notes__)
-        with pytest.raises(ss.StallscopeError, match="not whole: 16 of 40 samples"):
-            written_dataset(tmp_path, photos)
-        first = (tmp_path / "00000/data.zip").stat().st_mtime_ns
-        (tmp_path / "00002").mkdir()  # as a process that was killed leaves it
-        (tmp_path / "00002/data.zip").write_bytes(b"half")
-
-        found = write_layout(DataLoader(photos, 4), tmp_path, "zip")
-
-        assert first == (tmp_path / "00000/data.zip").stat().st_mtime_ns
-        assert [f"label {number}" for number in range(40)] == [text for _, text in found]
-
-    def test_an_interrupt_of_the_first_part_leaves_nothing(self, photos, tmp_path, monkeypatch):
-        """The folder neither."""
-        interrupted_after(monkeypatch, 0)
-
-        with pytest.raises(KeyboardInterrupt) as stopped:
-            write_layout(DataLoader(photos, 4), tmp_path / "out", "zip")
-
-        assert any("nothing was written" in one for one in stopped.value.__notes__)
-        assert not list(tmp_path.iterdir())
-
-    def test_what_is_not_read_back_is_no_part(self, photos, tmp_path, monkeypatch):
-        """A byte that the disk has lost is seen at once."""
-        zipped = next(kind for kind in KINDS if kind.name == "zip")
-        take = zipped._take
-        monkeypatch.setattr(
-            zipped,
-            "_take",
-            lambda self, number, parts: [
-                blob[:-1] + b"?" if number == 5 else blob for blob in take(self, number, parts)
-            ],
-        )
-
-        with pytest.raises(ss.StallscopeError, match="sample 5 was not read back"):
-            write_layout(DataLoader(photos, 4), tmp_path / "out", "zip")
-        assert not list(tmp_path.iterdir())
-
-    @pytest.mark.parametrize(
-        ("there", "kind", "words"),
-        [
-            ("notes.txt", "zip", "holds other files"),
-            ("", "sip", "kind='sip'"),
-            ("stallscope-layout.json", "zip", "is damaged|cannot be read"),
-        ],
-    )
-    def test_refuses_before_it_reads_anything(self, photos, tmp_path, there, kind, words):
-        """One sentence; what lies there stays."""
-        if there:
-            (tmp_path / there).write_text("mine")
-
-        with pytest.raises(ss.StallscopeError, match=words):
-            write_layout(DataLoader(photos, 4), tmp_path, kind)
-        assert [there] * bool(there) == [path.name for path in tmp_path.iterdir()]
-
-    def test_refuses_another_layout_and_another_dataset(self, photos, tmp_path):
-        """Of what was written, it is named which it is."""
-        write_layout(DataLoader(photos, 4), tmp_path, "zip")
-
-        with pytest.raises(ss.StallscopeError, match=r"another layout \(kind 'zip'\)"):
-            write_layout(DataLoader(photos, 4), tmp_path, "files")
-        with pytest.raises(ss.StallscopeError, match=r"40 samples, and this Subset 3"):
-            written_dataset(tmp_path, torch.utils.data.Subset(photos, [1, 2, 3]))
-        moved = Photos(shutil.copytree(photos.folder, tmp_path / "moved"))
-        with pytest.raises(ss.StallscopeError, match="give the dataset that was written"):
-            written_dataset(tmp_path, moved)[0]
-
-    def test_a_full_disk_is_seen_before(self, photos, tmp_path, monkeypatch):
-        """Nothing is written where there is no room for all of it."""
-        room = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
-
-        with pytest.raises(ss.StallscopeError, match="40 samples need about"):
-            write_layout(DataLoader(photos, 4), tmp_path / "out", "zip")
-        assert not list(tmp_path.iterdir())
-
-    def test_what_has_no_files_is_refused(self, tmp_path):
-        """And nothing is left."""
-        with pytest.raises(ss.StallscopeError, match="opens no file of its own"):
-            write_layout(DataLoader(Noise(), 4), tmp_path / "out", "zip")
-        assert not list(tmp_path.iterdir())
-
-    def test_by_the_comparison(self, photos, tmp_path):
-        """It knows what was compared; one that was loaded has to be told."""
-        compared_now = replace(some_layouts(), target=ss.target(DataLoader(photos, 4)))
-
-        assert "label 2" == compared_now.write(tmp_path, "zip")[2][1]
-        with pytest.raises(ss.StallscopeError, match="this comparison was loaded"):
-            some_layouts().write(tmp_path, "zip")
-        with pytest.raises(ss.StallscopeError, match="no smaller images"):
-            some_layouts(image_pixels=None).write(tmp_path, "zip", resized=True)
+    @staticmethod
+    def run(recipe, folder):
+        """Run a recipe as its reader would, with both folders filled in."""
+        source = recipe.replace('"DATA"', repr(str(folder / "in")))
+        source = source.replace('"OUT"', repr(str(folder / "out")))
+        environment = {**os.environ, "HF_HOME": str(folder / "cache")}
+        subprocess.run([sys.executable, "-c", source], env=environment, check=True)
 
 
 class TestAnswer:
@@ -432,10 +318,10 @@ class TestAnswer:
 
     def test_no_clear_gain(self):
         """The nearest is named, and not recommended."""
-        found = some_layouts({("files", False): 400.0, ("zip", False): 404.0})
+        found = some_layouts({("files", False): 400.0, ("HDF5", False): 404.0})
 
         assert found.best is None
-        assert "no layout gives the loop clearly more; nearest: zip" in sentence(found)
+        assert "no layout gives the loop clearly more; nearest: HDF5" in sentence(found)
 
     def test_no_other_layout_was_read(self):
         """Then nothing is known of them, and nothing advised."""

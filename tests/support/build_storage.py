@@ -96,7 +96,7 @@ def some_layouts(rates=None, *, rounds=4, **told) -> Layouts:
         told: of `Layouts`, or of its conditions.
     """
     if rates is None:
-        rates = {("files", False): 400.0, ("tar shards", False): 700.0, ("zip", False): 410.0}
+        rates = {("files", False): 400.0, ("tar shards", False): 700.0, ("HDF5", False): 410.0}
         rates |= {("files", True): 900.0, ("tar shards", True): 1_600.0}
     passes = [
         (number, order, state, at, 240, 240 / (rate * scale) * SCATTER[(at + number) % 4])

@@ -369,28 +369,8 @@ def layouts(  # noqa: PLR0913 - the command's options
         bool, typer.Option("--json", help="Print JSON instead of text, for programs.")
     ] = False,
     redact: Annotated[bool, typer.Option("--redact", help=REDACT)] = False,
-    write: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Compare nothing: write the whole dataset there, as --kind says. Called again, it "
-            "goes on where it was.",
-        ),
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            metavar="K",
-            help="A layout of the table, such as LMDB; or head: each sample before the first "
-            "transform that draws random numbers.",
-        ),
-    ] = None,
-    pixels: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Write JPEGs with so many on their short side."),
-    ] = None,
 ) -> None:
-    """Compare the data as files, tar shards, LMDB, Arrow, HDF5 and zip, and images made smaller.
+    """Compare the data as files, tar shards, LMDB and HDF5, and with images made smaller.
 
     Some samples are written into a temporary folder, and read by each layout's own library.
 
@@ -398,12 +378,8 @@ def layouts(  # noqa: PLR0913 - the command's options
     Examples:
       stallscope layouts ~/photos --step 0.1
       stallscope layouts train:make_loader_and_step --samples 2000 --folder /data
-      stallscope layouts train:make_loader --write /data/train-lmdb --kind LMDB
     """  # noqa: D301
     with report_errors():
-        if write is not None or kind is not None or pixels is not None:
-            _write_layout(target, write, kind, pixels)
-            return
         from stallscope.storage.layouts import layouts as compare
 
         _let_import(target)
@@ -414,36 +390,6 @@ def layouts(  # noqa: PLR0913 - the command's options
         with kept_until_then("layouts", keep):
             found = compare(_target(target, step), samples=samples, budget_s=budget, folder=folder)
         keep(found)
-
-
-def _write_layout(target: str, folder: Path | None, kind: str | None, pixels: int | None) -> None:
-    if folder is None or kind is None:
-        raise StallscopeError(
-            "give both --write DIR and --kind K: where to write, and which layout"
-        )
-    from stallscope.storage.head import KIND
-    from stallscope.storage.written import write_layout
-
-    _let_import(target)
-    try:
-        found = write_layout(target, folder, kind, pixels=pixels)
-    except BaseException as error:  # an interrupt's, too: what is there is named
-        if not isinstance(error, Exception) or isinstance(error, StallscopeError):
-            print_note(*getattr(error, "__notes__", ()))
-        raise
-    place = str(folder.absolute())
-    code = (
-        "from stallscope.storage.written import written_dataset",
-        f"dataset = written_dataset({place!r}, dataset)",
-    )
-    if kind == KIND:
-        code = (
-            "from stallscope.storage.head import write_head",
-            f"dataset = write_head(loader, {place!r})",
-        )
-    print_result(
-        f"{count(len(found), 'sample')} written as {kind} in {folder}. In your training:", *code
-    )
 
 
 def orders(

@@ -11,16 +11,12 @@ import importlib.util
 import statistics
 import time
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.utils.data import default_collate
 
-from stallscope.errors import StallscopeError
 from stallscope.loops.cached_values import bytes_of, fresh, is_image
-from stallscope.orders.disk_cache import DiskCache, as_stored
 from stallscope.orders.loader_parts import (
     BatchOps,
     Draft,
@@ -33,7 +29,7 @@ from stallscope.orders.result import FAILS, IDENTICAL
 from stallscope.units import count, seconds, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from stallscope.orders.evaluator import OrderEvaluator
 
@@ -218,8 +214,6 @@ def _wanted_size(evaluator: OrderEvaluator) -> tuple[str, int, int] | None:
 def kept(evaluator: OrderEvaluator, notes: list[str]) -> Iterator[Variant]:
     """Propose to do once, and keep, the part of the pipeline that is the same every time.
 
-    In the workers' memory, or on a disk that they share.
-
     The cut lies before the first op that draws random numbers: behind it, keeping results would
     freeze what is meant to change.
     """
@@ -244,37 +238,6 @@ def kept(evaluator: OrderEvaluator, notes: list[str]) -> Iterator[Variant]:
         f"{seconds(saved_s)} per sample once all are kept, and is lost with workers that end",
         evaluator.base_s - saved_s,
     )
-    try:
-        read_s = _read_back_s(values)
-    except (StallscopeError, OSError) as error:
-        notes.append(f"keeping finished parts on disk was not tried: {error!s:.200}")
-        return
-    yield Variant(
-        "disk cache",
-        Recipe(evaluator.as_it_is, cached=cut + 1, on_disk=True),
-        f"everything up to {last} kept on disk",
-        f"{size(each_bytes * entries)} for {count(entries, 'sample')} in a folder that all workers "
-        f"share and later runs find; saves {seconds(saved_s)} per sample from the second epoch on, "
-        f"reading it back takes {seconds(read_s)} where the page cache has it",
-        evaluator.base_s - saved_s + read_s,
-    )
-
-
-def _read_back_s(values: Sequence[Any]) -> float:
-    """What a value takes to read, seconds, right after it was written.
-
-    Raises:
-        StallscopeError: one cannot be stored.
-    """
-    with TemporaryDirectory(prefix="stallscope-") as folder:
-        found = DiskCache(Path(folder))
-        for number, value in enumerate(values):
-            as_stored(value)
-            found[number] = value
-        began_s = time.perf_counter()
-        for number in range(len(values)):
-            found.get(number)
-        return (time.perf_counter() - began_s) / len(values)
 
 
 CANDIDATES: Final = (on_batch, other_decoding, kept)

@@ -65,7 +65,6 @@ from stallscope.targets.object_graph import LoaderCallables, bindings_kept
 from stallscope.units import count, said_by, share
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
@@ -418,32 +417,17 @@ class OrderEvaluator:
         """Python source that makes the order's pipeline from a `loader`."""
         return code_of(Recipe(self._checked(positions)), self.site, {})
 
-    def apply(
-        self, loader: Any, trial: int | Sequence[int], folder: str | os.PathLike[str] | None = None
-    ) -> Any:
+    def apply(self, loader: Any, trial: int | Sequence[int]) -> Any:
         """Make a new loader with the pipeline of a trial, or with an order.
 
         Args:
             loader: one with the same pipeline at the same place; stays as it is.
             trial: the number of a trial, or the positions of an order.
-            folder: of a trial that keeps finished parts: where on disk it keeps them.
 
         Raises:
-            NoSuchOrderError: there is no such trial or order, another pipeline in the loader, a
-                folder is missing, or given for a trial that keeps nothing.
-            StallscopeError: the folder cannot be used.
+            NoSuchOrderError: there is no such trial or order, or another pipeline in the loader.
         """
-        recipe = self._recipe(trial)
-        if recipe.on_disk and folder is None:
-            raise NoSuchOrderError(
-                f"trial {trial} keeps finished parts on disk: say where, as in .apply(loader, "
-                f"{trial}, folder='cache')"
-            )
-        if folder is not None and not recipe.cached:
-            raise NoSuchOrderError(
-                f"folder={str(folder)!r}: trial {trial} keeps nothing that could be put there"
-            )
-        return loader_by(recipe, self._site_in(loader), loader, folder)
+        return loader_by(self._recipe(trial), self._site_in(loader), loader)
 
     def _recipe(self, trial: int | Sequence[int]) -> Recipe:
         if not isinstance(trial, int):

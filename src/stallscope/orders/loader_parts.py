@@ -21,8 +21,6 @@ from stallscope.loops.cached_values import fresh
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from stallscope.orders.disk_cache import DiskCache
-
 
 @dataclass(frozen=True, eq=False)
 class BatchOps:
@@ -47,26 +45,22 @@ class BatchOps:
 
 
 class CachedPrefix:
-    """A dataset whose samples come from memory or disk, as far as they are the same every time.
+    """A dataset whose samples come from memory, as far as they are the same every time.
 
-    In memory a worker keeps what it has made, and what was made before it was forked; workers do
-    not share what they make later. Workers that end with an epoch lose theirs. On disk they share
-    all of it.
+    A worker keeps what it has made, and what was made before it was forked; workers do not share
+    what they make later. Workers that end with an epoch lose theirs.
 
     Args:
         dataset: with the first ops alone in the place of its pipeline.
         tail: the ops that are done every time, one after the other; None: there are none.
         where: keys that lead to the pipeline's result in a sample.
-        kept: where samples are kept; None: in memory.
     """
 
-    def __init__(
-        self, dataset: Any, tail: Any, where: Sequence[Any], kept: DiskCache | None = None
-    ) -> None:
+    def __init__(self, dataset: Any, tail: Any, where: Sequence[Any]) -> None:
         self.dataset = dataset
         self.tail = tail
         self.where = tuple(where)
-        self.kept: Any = {} if kept is None else kept
+        self.kept: dict[Hashable, Any] = {}
 
     def __len__(self) -> int:
         return len(self.dataset)

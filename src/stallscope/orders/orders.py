@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from stallscope.errors import ArgumentError, NoBatchError, StallscopeError, UnsupportedError
-from stallscope.files import workspace
+from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.isolation import one_thread
 from stallscope.loops.cached_loaders import check_plain
 from stallscope.loops.cached_values import bytes_of
@@ -26,7 +25,6 @@ from stallscope.loops.watchdog import went_on, within, working
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
 from stallscope.orders import variants
 from stallscope.orders.benchmark import Benchmark, expected_lap_s, same_batches
-from stallscope.orders.candidates import kept
 from stallscope.orders.capture import capture, fixed_costs
 from stallscope.orders.equivalence import described
 from stallscope.orders.evaluator import OrderEvaluator, preserving_state
@@ -50,9 +48,7 @@ from stallscope.targets.loaders import private_copy
 from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from stallscope.orders.run_ops import OpInput
     from stallscope.orders.search import SearchResult
@@ -128,31 +124,6 @@ def orders(
         return order_search.result()
 
 
-def loader_with_cached_head(target: targets.Target, folder: str | os.PathLike[str]) -> Any:
-    """Make a loader that keeps on disk what its samples are before the first op that draws.
-
-    Args:
-        target: its loader is copied; see `orders`.
-        folder: a new or empty one, or the one of such a loader.
-
-    Raises:
-        NoPipelineError: the dataset calls no transforms.
-        UnsupportedError: what they give is not the sample's, or cannot be stored.
-        StallscopeError: the folder cannot be used.
-    """
-    original = target.loaders[0]
-    with private_copy(original) as loader, preserving_state(original), one_thread():
-        site, captured, notes = capture(loader, _FEWEST_SEARCHED, _room_bytes())
-        evaluator = OrderEvaluator(original, site, captured)
-        with evaluator.guarded():
-            evaluator.run_original(lambda: False)
-            evaluator.fixed = fixed_costs(loader, captured)
-            found = [one for one in kept(evaluator, notes) if one.recipe.on_disk]
-        if not found:
-            raise UnsupportedError(notes[-1])
-        return loader_by(found[0].recipe, site, original, folder)
-
-
 def _check(samples: object, alternatives: object) -> None:
     check_whole("samples", samples, 1)
     if alternatives is not None and not isinstance(alternatives, dict):
@@ -177,7 +148,6 @@ class OrderSearch:
         self._notes: list[str] = []
         self._evaluator: OrderEvaluator
         self._benchmark = Benchmark()
-        self._folders: Path  # for what is kept on disk while it is measured
 
     def analyze(self, samples: int, alternatives: Mapping[Any, Any] | None) -> None:
         """Do everything that is done in this process."""
@@ -230,7 +200,7 @@ class OrderSearch:
         def progress(begin: float, end: float) -> Callable[[float], object]:
             return lambda share: bar.update(int((begin + share * (end - begin)) * 100) - bar.n)
 
-        with closing(bar), workspace() as self._folders:
+        with closing(bar):
             finalists = variants.choose_finalists(evaluator, lap_s, alone_ns)
             with working():
                 loaders = self._loaders([0, *finalists], again, indices)
@@ -259,11 +229,10 @@ class OrderSearch:
         for number in numbers:
             recipe = self._evaluator.variants[number].recipe
             each_bytes = bytes_of([one.finished for one in samples]) / len(samples)
-            if recipe.cached and not recipe.on_disk and each_bytes * len(indices) > _room_bytes():
+            if recipe.cached and each_bytes * len(indices) > _room_bytes():
                 self._notes.append("the cache was not measured: its samples need too much memory")
                 continue
-            folder = self._folders / str(number) if recipe.on_disk else None
-            loaders[number] = loader_by(recipe, self._evaluator.site, loader, folder)
+            loaders[number] = loader_by(recipe, self._evaluator.site, loader)
             for index in indices if recipe.cached else ():
                 went_on()
                 loaders[number].dataset[index]  # before the workers are forked, which all have it

@@ -10,15 +10,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from stallscope.loops.cached_values import fresh
-from stallscope.orders.disk_cache import DiskCache
 from stallscope.orders.loader_parts import BatchOps, CachedPrefix
 from stallscope.orders.pipeline import Chain, Chained, Row
 from stallscope.orders.result import FAILS, IDENTICAL, Equivalence
 from stallscope.targets.loaders import copied
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
 
     from stallscope.orders.pipeline import Op, Place
@@ -45,8 +42,6 @@ class Recipe:
     cached: int = 0
     """One more than how many of the first ops work once for each sample, whose result is kept; 0:
     nothing is kept."""
-    on_disk: bool = False
-    """Whether it is kept on disk, and not in memory."""
 
     @property
     def per_sample(self) -> tuple[int, ...]:
@@ -72,7 +67,6 @@ class Recipe:
             opener=self.opener or other.opener,
             reader=self.reader or other.reader,
             cached=self.cached or other.cached,
-            on_disk=self.on_disk or other.on_disk,
         )
 
 
@@ -115,19 +109,13 @@ class Site(NamedTuple):
     """Where the function is that makes an image of a path; None: there is none."""
 
 
-def loader_by(
-    recipe: Recipe, site: Site, loader: Any, folder: str | os.PathLike[str] | None = None
-) -> Any:
+def loader_by(recipe: Recipe, site: Site, loader: Any) -> Any:
     """Make a loader with a new pipeline; the given one stays as it is.
 
     Args:
         recipe: what is new.
         site: where the pipeline works.
         loader: a DataLoader whose dataset has the pipeline in the same place.
-        folder: where results are kept that a recipe keeps; None: in memory.
-
-    Raises:
-        StallscopeError: the folder cannot be used, see `DiskCache.opened`.
     """
     chain = site.chain
     ops = [recipe.op(chain, position) for position in recipe.per_sample]
@@ -139,18 +127,7 @@ def loader_by(
     if recipe.cached:
         first, rest = ops[: recipe.cached - 1], ops[recipe.cached - 1 :]
         prefix = site.place.filled(dataset, Chained(first) if first else _loaded)
-        kept = None
-        if folder is not None:
-            names = [
-                chain.ops[place].settings or chain.ops[place].name for place in recipe.per_sample
-            ]
-            about = {
-                "dataset": type(loader.dataset).__name__,
-                "samples": len(loader.dataset),
-                "ops": names[: recipe.cached - 1],
-            }
-            kept = DiskCache.opened(folder, about, lambda number: fresh(prefix[number]))
-        dataset = CachedPrefix(prefix, Chained(rest) if rest else None, site.where or (), kept)
+        dataset = CachedPrefix(prefix, Chained(rest) if rest else None, site.where or ())
     else:
         dataset = site.place.filled(dataset, chain.put_together(ops))
     clone = copied(loader, dataset=dataset)

@@ -23,7 +23,6 @@ from stallscope.stats import PAIRS, Rates, paired_factor
 from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
@@ -47,11 +46,11 @@ DECODE: Final = "decode"
 BATCH: Final = "collate and send"
 """What the parts of a sample's time are called that are no ops."""
 
-KINDS: Final = ("order", "alternative", "batch", "decode", "cache", "disk cache", "together")
+KINDS: Final = ("order", "alternative", "batch", "decode", "cache", "together")
 """What a pipeline changes: the order; an op for the user's rewrite; where an op works; how an image
-is decoded; what is kept in memory, or on disk; several of these."""
-CACHES: Final = ("cache", "disk cache")
-"""Kinds that are the user's decision: they cost memory, or room on a disk, that others may need."""
+is decoded; what is kept in memory; several of these."""
+CACHE: Final = "cache"
+"""The kind that is the user's decision: it costs memory that others may need."""
 
 OPS: Schema = {
     "position": pl.Int32,
@@ -302,24 +301,15 @@ class Orders(SavedResult):
         rows = self.table().filter(pl.col("recommended"))
         return rows.row(0, named=True) if rows.height else None
 
-    def apply(
-        self,
-        loader: Any,
-        trial: int | Sequence[int] | None = None,
-        *,
-        folder: str | os.PathLike[str] | None = None,
-    ) -> Any:
+    def apply(self, loader: Any, trial: int | Sequence[int] | None = None) -> Any:
         """A new loader with a chosen pipeline; the given one stays as it is.
 
         Args:
             loader: the one that was measured, or one with the same pipeline at the same place.
             trial: the number of a trial, or the positions of an order; the best by default.
-            folder: of a trial that keeps finished parts, where on disk it keeps them: all workers
-                share them, and later runs go on with them. A new one, or the one of an earlier run.
 
         Raises:
             NoSuchOrderError: there is no such trial, nothing to recommend, or no pipeline at hand.
-            StallscopeError: the folder holds something else, or cannot be written.
         """
         if self.bench is None:
             raise NoSuchOrderError(
@@ -333,7 +323,7 @@ class Orders(SavedResult):
                     "as it is, or name a trial of .table()"
                 )
             trial = int(self.best["trial"])
-        return self.bench.apply(loader, trial, folder)
+        return self.bench.apply(loader, trial)
 
 
 def op_names(orders: Orders) -> dict[int, str]:

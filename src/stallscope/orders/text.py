@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.orders.result import (
-    CACHES,
+    CACHE,
     CLOSE,
     DIFFERENT,
     EQUIVALENCES,
@@ -86,9 +86,7 @@ def _nothing(orders: Orders) -> str:
 
 def _unsure(orders: Orders) -> str:
     """What should be faster, where every measurement is too short to contradict that."""
-    same = (
-        (pl.col("equivalence") == IDENTICAL) & (pl.col("trial") > 0) & ~pl.col("kind").is_in(CACHES)
-    )
+    same = (pl.col("equivalence") == IDENTICAL) & (pl.col("trial") > 0) & (pl.col("kind") != CACHE)
     rows = orders.table().filter(same).drop_nulls("speedup")
     rows = rows.filter(pl.col("predicted_speedup") > _FINE).sort("predicted_speedup")
     if rows.is_empty() or rows["speedup_low"].is_not_null().any():
@@ -104,7 +102,7 @@ def _unsure(orders: Orders) -> str:
 def _nearest(orders: Orders) -> str:
     """Which one may be faster, but was not told from the original."""
     same = (pl.col("equivalence") == IDENTICAL) & (pl.col("trial") > 0) & (pl.col("speedup") > 1)
-    rows = orders.table().filter(same, ~pl.col("kind").is_in(CACHES))  # what room is spent on
+    rows = orders.table().filter(same, pl.col("kind") != CACHE)  # what room is spent on
     rows = rows.sort("speedup", descending=True)
     if rows.is_empty():
         return ""
@@ -113,8 +111,8 @@ def _nearest(orders: Orders) -> str:
 
 
 def _for_memory(orders: Orders) -> str:
-    """What gives the same data faster and is no recommendation, as it takes memory or disk."""
-    same = (pl.col("equivalence") == IDENTICAL) & pl.col("kind").is_in(CACHES)
+    """What gives the same data faster and is no recommendation, as it takes memory."""
+    same = (pl.col("equivalence") == IDENTICAL) & (pl.col("kind") == CACHE)
     rows = orders.table().filter(same, pl.col("speedup_low") > _FINE).sort("speedup")
     if rows.is_empty():
         return ""
@@ -245,13 +243,6 @@ def whole(orders: Orders) -> str:
     return "" if took is None else f"{seconds(took)} per sample as it is"
 
 
-def _folder(row: dict[str, Any]) -> str:
-    """How to have it, where that needs a place."""
-    if row["kind"] != "disk cache":
-        return ""
-    return f": .apply(loader, {row['trial']}, folder='cache')"
-
-
 def notes_of(orders: Orders) -> list[str]:
     """What a reader has to know, a sentence each."""
     told = orders.circumstances
@@ -259,9 +250,9 @@ def notes_of(orders: Orders) -> list[str]:
     workers = count(told.num_workers, "worker") if told.num_workers else "the main process"
     of = f"compared on {count(told.samples, 'sample')}{where} · measured in {workers}"
     changes = [
-        f"{row['change']}: {row['changes']}{_folder(row)}"
+        f"{row['change']}: {row['changes']}"
         for row in orders.table().to_dicts()
-        if row["changes"] and (row["recommended"] or row["kind"] in CACHES)
+        if row["changes"] and (row["recommended"] or row["kind"] == CACHE)
     ]
     top = " · ".join(part for part in (costliest(orders), whole(orders)) if part)
     tried = " · ".join(part for part in (summary(orders), search(orders)) if part)

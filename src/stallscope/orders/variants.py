@@ -18,7 +18,7 @@ from stallscope.orders.candidates import CANDIDATES
 from stallscope.orders.recipe import Recipe, Variant, change_of, code_of
 from stallscope.orders.result import (
     BATCH,
-    CACHES,
+    CACHE,
     CLOSE,
     DECODE,
     DIFFERENT,
@@ -50,7 +50,7 @@ _WORTH: Final = 0.01
 """Of a sample's time: changes that should save less are left out where all come together."""
 _MOST_FINALISTS: Final = 7
 """Pipelines beside the original that are measured for real."""
-_FIRST_KINDS: Final = ("order", "alternative", "batch", "decode", "cache", "disk cache")
+_FIRST_KINDS: Final = ("order", "alternative", "batch", "decode", "cache")
 """The kinds of which one is measured first."""
 _ROUNDING: Final = 1e-9
 """Seconds."""
@@ -212,7 +212,7 @@ def choose_finalists(evaluator: OrderEvaluator, lap_s: float, deadline_ns: int) 
 def _is_gain(evaluator: OrderEvaluator, variant: Variant) -> bool:
     """Whether a variant gives the same data and should be faster."""
     faster = variant.ops_s is not None and variant.ops_s < evaluator.base_s
-    is_free = variant.kind not in CACHES
+    is_free = variant.kind != CACHE
     return faster and variant.is_same and not variant.comparison.why and is_free
 
 

@@ -1,8 +1,7 @@
 """The ways in which the same samples can be stored, each written and read by its own library.
 
 A sample is one file or several. A container is written once, and then opened by each process that
-reads it; it is pickled closed. Libraries that start threads of their own are imported where they
-are used: in workers, and in a child that writes.
+reads it; it is pickled closed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import os
 import random
 import tarfile
 import time
-import zipfile
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,8 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
-
-from stallscope.apart import apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,8 +38,6 @@ class Container:
     name: ClassVar[str]
     needs: ClassVar[str] = ""
     """Package that reads it; empty: Python does."""
-    import_s: ClassVar[float] = 0.0
-    """About what importing it takes, once to write and in each worker to read, seconds."""
     is_random: ClassVar[bool] = True
     """Whether any sample can be asked for by its number."""
 
@@ -54,14 +48,14 @@ class Container:
             samples: of each its files; in memory.
 
         Returns:
-            How long that took, seconds, without importing the library.
+            Seconds that took.
         """
         began_s = time.perf_counter()
-        import_s = self._put(samples) or 0.0
+        self._put(samples)
         for path in self.files():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        return time.perf_counter() - began_s - import_s
+        return time.perf_counter() - began_s
 
     def get(self, number: int, parts: int) -> list[bytes]:
         """The files of a sample.
@@ -80,7 +74,7 @@ class Container:
         """
         return self._flow(buffer)
 
-    def _put(self, samples: Samples) -> float | None:
+    def _put(self, samples: Samples) -> None:
         raise NotImplementedError
 
     def _take(self, number: int, parts: int) -> list[bytes]:
@@ -134,22 +128,6 @@ class PlainFiles(Container):
         return [(self.at / name).read_bytes() for name in names]
 
 
-class Zip(Container):
-    """One archive without compression, with its directory at the end."""
-
-    name = "zip"
-
-    def _put(self, samples: Samples) -> None:
-        with zipfile.ZipFile(self.at / "data.zip", "w") as archive:
-            for number, parts in enumerate(samples):
-                for part, blob in enumerate(parts):
-                    archive.writestr(self._name(number, part), blob)
-
-    def _take(self, number: int, parts: int) -> list[bytes]:
-        archive = self._opened(lambda: zipfile.ZipFile(self.at / "data.zip"))
-        return [archive.read(self._name(number, part)) for part in range(parts)]
-
-
 class WebTar(Container):
     """Archives that are read from begin to end, by webdataset; each worker has its own."""
 
@@ -170,29 +148,16 @@ class WebTar(Container):
                         archive.addfile(about, BytesIO(blob))
 
     def _flow(self, buffer: int) -> Iterator[tuple[int, list[bytes]]]:
-        for _, number, blobs in self.read([str(path) for path in self.files()], buffer):
-            yield number, blobs
-
-    @staticmethod
-    def read(shards: list[str], buffer: int) -> Iterator[tuple[str, int, list[bytes]]]:
-        """The samples of this rank's and worker's part of some archives.
-
-        Args:
-            shards: paths.
-            buffer: of a shuffle, samples; 0: in order.
-
-        Yields:
-            Of each sample its archive, its number in it, and its files.
-        """
         wds, seed = import_module("webdataset"), torch.initial_seed()
-        how = {"nodesplitter": wds.split_by_node, "empty_check": False, "seed": seed}
-        found = wds.WebDataset(shards, shardshuffle=len(shards) if buffer else False, **how)
+        shards = [str(path) for path in self.files()]
+        shuffled = len(shards) if buffer else False
+        found = wds.WebDataset(shards, shardshuffle=shuffled, empty_check=False, seed=seed)
         for sample in found.shuffle(buffer, seed=seed) if buffer else found:
             parts = sorted(
                 (key for key in sample if not key.startswith("__")),
                 key=lambda key: int(key.partition(".")[0]),
             )
-            yield sample["__url__"], int(sample["__key__"]), [sample[key] for key in parts]
+            yield int(sample["__key__"]), [sample[key] for key in parts]
 
 
 class Lmdb(Container):
@@ -219,36 +184,6 @@ class Lmdb(Container):
             return [looked.get(self._name(number, part).encode()) for part in range(parts)]
 
 
-class Arrow(Container):
-    """A table of Hugging Face's `datasets`, which is mapped into memory."""
-
-    name = "Arrow"
-    needs = "datasets"
-    import_s = 4.0
-
-    def _put(self, samples: Samples) -> float:
-        return apart(
-            lambda: self._put_here(samples)
-        )  # Arrow starts threads, which no fork survives
-
-    def _put_here(self, samples: Samples) -> float:
-        began_s = time.perf_counter()
-        datasets = import_module("datasets")
-        import_s = time.perf_counter() - began_s
-        datasets.disable_progress_bars()
-        columns: dict[str, list[Any]] = {"parts": [list(parts) for parts in samples]}
-        kind = datasets.Features({"parts": datasets.List(datasets.Value("binary"))})
-        datasets.Dataset.from_dict(columns, kind).save_to_disk(self.folder)
-        return import_s
-
-    def _take(self, number: int, parts: int) -> list[bytes]:  # noqa: ARG002 - it knows
-        datasets = import_module("datasets")
-        found: list[bytes] = self._opened(lambda: datasets.load_from_disk(self.folder))[number][
-            "parts"
-        ]
-        return found
-
-
 class Hdf5(Container):
     """A dataset of byte strings of any length in one HDF5 file."""
 
@@ -272,7 +207,7 @@ class Hdf5(Container):
 
 
 _PAGE: Final = 4096
-KINDS: Final[tuple[type[Container], ...]] = (PlainFiles, WebTar, Lmdb, Arrow, Hdf5, Zip)
+KINDS: Final[tuple[type[Container], ...]] = (PlainFiles, WebTar, Lmdb, Hdf5)
 """All layouts, files first: the others are compared with them."""
 
 

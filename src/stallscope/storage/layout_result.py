@@ -19,14 +19,11 @@ from stallscope.errors import ArgumentError
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL, Rates, paired_factor
 from stallscope.storage.reads import COLD, WARM
+from stallscope.storage.recipes import RECIPES, SMALLER
 from stallscope.store import Contents, StoredTable
 from stallscope.units import count, duration, seconds, size, times
 
 if TYPE_CHECKING:
-    import os
-
-    from stallscope.orders.loader_parts import CachedPrefix
-    from stallscope.storage.written import WrittenDataset, WrittenStream
     from stallscope.store import Schema
 
 
@@ -80,6 +77,8 @@ LAYOUTS: Schema = {
 times as many as from the files as they are, and how many times as many the loop would get of that,
 which has its step to do (predicted)."""
 
+_PIXELS: Final = 256
+"""Short side of smaller images where no transform says which size is used."""
 IN_ORDER, SHUFFLED = "in order", "shuffled"
 WORTH: Final = 1.05
 """A layout that gives the loop less is not recommended."""
@@ -133,43 +132,31 @@ class Layouts(SavedResult):
     """What was measured, and on what."""
     notes: tuple[str, ...] = ()
     """What was left out or has to be known, in sentences."""
-    target: Any = field(default=None, repr=False)
-    """What `write` writes; None in a comparison that was loaded."""
 
-    def write(
-        self,
-        folder: str | os.PathLike[str],
-        kind: str,
-        *,
-        resized: bool = False,
-        target: Any = None,
-    ) -> WrittenDataset | WrittenStream | CachedPrefix:
-        """Write the whole dataset in one of the layouts; called again, it goes on where it was.
-
-        Every sample is made once, in the loader's workers; what is written is read back and
-        compared. The dataset that is returned takes the old one's place in a DataLoader;
-        `stallscope.storage.written.written_dataset(folder, dataset)` gives it again later.
+    def recipe(self, kind: str | None = None) -> str:
+        """Return Python source that converts a whole folder of images to a layout.
 
         Args:
-            folder: a new or empty one, or one that the same call has begun to write.
-            kind: of layout, as in the table; or "head": what each sample is before the first
-                transform that draws random numbers, decoded, see `stallscope.storage.head`.
-            resized: as the smaller images of the table; else the same bytes.
-            target: the one that was compared; only needed where the comparison was loaded.
+            kind: one of `storage.recipes.RECIPES`; by default what the recommended layout needs,
+                or the nearest to it: smaller images, a container, or one after the other.
 
         Raises:
-            ArgumentError: there is no such kind, no smaller images, or no target.
-            StallscopeError: see `stallscope.storage.written.write_layout`.
+            ArgumentError: there is no such recipe, or nothing was compared and no kind is given.
         """
-        from stallscope.storage.written import write_layout
+        kinds = [kind or ""]
+        if kind is None and (row := self.best or self.nearest):
+            kinds = [SMALLER] * row["resized"] + [row["kind"]] * (row["kind"] in RECIPES)
+        if not all(kind in RECIPES for kind in kinds):
+            known = ", ".join(map(repr, RECIPES))
+            raise ArgumentError(f"kind={kind!r}: there are recipes for {known}")
+        pixels = str(self.circumstances.image_pixels or _PIXELS)
+        return "\n".join(RECIPES[kind].replace("PIXELS", pixels) for kind in kinds)
 
-        pixels = self.circumstances.image_pixels if resized else None
-        if resized and pixels is None:
-            raise ArgumentError("resized=True: no smaller images were compared")
-        given = self.target if target is None else target
-        if given is None:
-            raise ArgumentError("target=None: this comparison was loaded: give what it was made of")
-        return write_layout(given, folder, kind, pixels=pixels)
+    @property
+    def nearest(self) -> dict[str, Any] | None:
+        """The layout other than the files with the largest gain; None: none was measured."""
+        others = [row for row in self._of() if row["layout"] and row.get("gain")]
+        return max(others, key=lambda row: row["gain"], default=None)
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
@@ -270,10 +257,9 @@ def sentence(layouts: Layouts) -> str:
             f"samples/s, {times(rate / wanted)} what the step asks for"
         )
     if best is None:
-        others = [row for row in layouts._of() if row["layout"] and row.get("gain")]  # noqa: SLF001 - of a result
-        if not others:
+        near = layouts.nearest
+        if near is None:
             return "Only the files as they are were measured: allow more time (budget_s)"
-        near = max(others, key=lambda row: row["gain"])
         return (
             "Leave the files as they are: no layout gives the loop clearly more; nearest: "
             f"{name_of(near, told.image_pixels)}, {near['gain']:.2f}×{_ends(near)}"

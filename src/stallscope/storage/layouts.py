@@ -91,8 +91,6 @@ _PLANS: Final = 4
 _OTHER_WAYS: Final = ((IN_ORDER, COLD), (SHUFFLED, WARM), (IN_ORDER, WARM))
 _FEWEST: Final = 16
 """Samples below which nothing is compared."""
-_IMPORTS: Final = 10
-"""Of a library that there has to be time for, to measure its layout."""
 _COMPARED: Final = 16
 """Files whose smaller images are compared with the original ones."""
 _WHITE: Final = 255
@@ -109,7 +107,7 @@ def layouts(  # noqa: PLR0913 - the public signature
     budget_s: float = 120.0,
     folder: str | os.PathLike[str] | None = None,
 ) -> Layouts:
-    """Compare the data as files, as tar shards, LMDB, Arrow, HDF5 and zip, and images made smaller.
+    """Compare the data as files, as tar shards, LMDB and HDF5, and with images made smaller.
 
     Keeps the files of some samples as the dataset opens them, writes them in every layout whose
     library is installed into a temporary folder, and reads them through the loader's own workers,
@@ -302,8 +300,6 @@ class LayoutSearch:
         scale = self._dataset_samples / len(blobs)
         for kind in kinds:
             why = missing(kind)
-            if not why and self._left_s < _IMPORTS * kind.import_s:
-                why = f"importing {kind.needs} takes too long for this: allow more time (budget_s)"
             if why:
                 self._why_not += [(kind.name, why)] if before_s is None else []
                 continue
@@ -434,7 +430,6 @@ class LayoutSearch:
                 took_s=time.perf_counter() - self._began_s,
             ),
             (*self._target.told(), *self._notes),
-            self._target,
         )
 
 

@@ -2,8 +2,7 @@
 
 While a sample is made, whatever opens one of its files gets that file's bytes instead, which came
 from another layout of the same data. What is replaced are Python's `open` and two readers that open
-files in C. In workers it stands as long as they do. In the user's own process it stands only while
-a sample is made there of a dataset that was written for them; a measurement makes none there.
+files in C. It stands in workers, as long as they live, and never in the user's own process.
 """
 
 from __future__ import annotations
@@ -13,26 +12,26 @@ import io
 import os
 import pickle
 import sys
-import threading
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from stallscope.errors import StallscopeError
 from stallscope.hooks.patches import Patches
 from stallscope.isolation import restore_generators
 from stallscope.loops.cached_loaders import InPlaceOf
 from stallscope.loops.cached_values import same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from stallscope.storage.containers import Container
 
 
 SHUFFLE_BUFFER: Final = 1_000
@@ -43,24 +42,6 @@ _MOST_BYTES: Final = 64 << 20
 """A larger file is no single sample's."""
 
 
-class Holds(Protocol):
-    """The same data in another layout: one container, or a whole dataset in many."""
-
-    def get(self, number: int, parts: int) -> list[bytes]:
-        """Give the files of a sample."""
-
-    def stream(self, buffer: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Give the samples of this worker's part, with their numbers."""
-
-
-class Keys(Protocol):
-    """Of each sample its index and its paths."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, number: int, /) -> tuple[Any, tuple[str, ...]]: ...
-
-
 @dataclass
 class _Desk:
     """Which bytes are handed out for which file, in this process."""
@@ -69,8 +50,6 @@ class _Desk:
     """By the path that the dataset asks for."""
     asked: list[str] = field(default_factory=list)
     """Files that were opened for reading, in order."""
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    """A sample is made by one thread at a time."""
     _patches: Patches | None = None
     _readers: tuple[bool, ...] = ()
     """Which of the libraries' readers were there to be replaced."""
@@ -84,33 +63,12 @@ class _Desk:
         self.asked.append(name)
         return self.served.get(name)
 
-    def unlock(self) -> None:
-        """In a forked process: the thread that held the lock is no more."""
-        self.lock = threading.RLock()
-
-    @contextmanager
-    def standing(self, *, anywhere: bool = False) -> Iterator[None]:
-        """Take the place of what opens files, in this block at least.
-
-        Args:
-            anywhere: also in a process that is no worker; else nothing is done there.
-        """
-        is_worker = get_worker_info() is not None
-        if not is_worker and not anywhere:
-            yield
+    def stand(self) -> None:
+        """Take the place of what opens files, in a worker; nothing is done in another process."""
+        if get_worker_info() is None:
             return
-        with self.lock:
-            self._stand()
-            try:
-                yield
-            finally:
-                if not is_worker and self._patches is not None:
-                    self._patches.suspend()
-
-    def _stand(self) -> None:
         known = tuple(name in sys.modules for name, _, _ in _READERS)
         if self._patches is not None and known == self._readers:
-            self._patches.resume()
             return
         if self._patches is not None:  # a reader was imported since
             self._patches.undo()
@@ -166,8 +124,6 @@ _READERS: Final = (
     ("torchvision.io.image", "read_file", _read_file),
 )
 _desk: Final = _Desk()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_desk.unlock)
 
 
 @dataclass(frozen=True)
@@ -191,22 +147,14 @@ class KeptFiles(InPlaceOf):
         dataset: the user's.
         compared: so many of the first samples of each worker are made a second time, from the bytes
             that were kept.
-        pixels: of the short side of images that are given smaller; None: they stay.
     """
 
-    def __init__(self, dataset: Any, compared: int = 2, pixels: int | None = None) -> None:
+    def __init__(self, dataset: Any, compared: int = 2) -> None:
         super().__init__(dataset)
         self._compared = compared
-        self._pixels = pixels
 
     def __getitem__(self, index: Any) -> RawSample:
-        with _desk.standing():
-            raw = self._kept(index)
-        if self._pixels:
-            raw = replace(raw, blobs=tuple(smaller(blob, self._pixels) for blob in raw.blobs))
-        return raw
-
-    def _kept(self, index: Any) -> RawSample:
+        _desk.stand()
         compares = self._compared > 0
         put_back = list(restore_generators(self._dataset)) if compares else []
         _desk.served, _desk.asked = {}, []
@@ -249,10 +197,9 @@ class Served(InPlaceOf):
         keys: of each sample its index and its paths.
     """
 
-    anywhere: ClassVar = False
-    """Whether samples are made of it in the user's own process, too."""
-
-    def __init__(self, dataset: Any, container: Holds, keys: Keys) -> None:
+    def __init__(
+        self, dataset: Any, container: Container, keys: Sequence[tuple[Any, tuple[str, ...]]]
+    ) -> None:
         super().__init__(dataset)
         self._container, self._keys = container, keys
 
@@ -260,19 +207,10 @@ class Served(InPlaceOf):
         return len(self._keys)
 
     def __getitem__(self, number: int) -> Any:
-        with _desk.standing(anywhere=self.anywhere):
-            index, paths = self._keys[number]
-            blobs = self._container.get(number, len(paths))
-            return self._checked(RawSample(index, paths, tuple(blobs)))
-
-    def _checked(self, raw: RawSample) -> Any:
-        sample = made_of(self._dataset, raw)
-        if self.anywhere and not set(raw.paths) & set(_desk.asked):
-            raise StallscopeError(
-                f"sample {raw.index} was written from {raw.paths[0]!r}, and the dataset opens "
-                f"{_desk.asked[-1:] or 'no file'} for it: give the dataset that was written"
-            )
-        return sample
+        _desk.stand()
+        index, paths = self._keys[number]
+        blobs = self._container.get(number, len(paths))
+        return made_of(self._dataset, RawSample(index, paths, tuple(blobs)))
 
 
 class ServedStream(Served, IterableDataset[Any]):
@@ -285,16 +223,21 @@ class ServedStream(Served, IterableDataset[Any]):
         buffer: samples of a shuffle buffer; 0: in order.
     """
 
-    def __init__(self, dataset: Any, container: Holds, keys: Keys, buffer: int) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        container: Container,
+        keys: Sequence[tuple[Any, tuple[str, ...]]],
+        buffer: int,
+    ) -> None:
         super().__init__(dataset, container, keys)
         self._buffer = buffer
 
     def __iter__(self) -> Iterator[Any]:
+        _desk.stand()
         for number, blobs in self._container.stream(self._buffer):
             index, paths = self._keys[number]
-            with _desk.standing(anywhere=self.anywhere):
-                sample = self._checked(RawSample(index, paths, tuple(blobs)))
-            yield sample
+            yield made_of(self._dataset, RawSample(index, paths, tuple(blobs)))
 
 
 def loader_over(base: Any, dataset: Any, **named: Any) -> DataLoader[Any]:

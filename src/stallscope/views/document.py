@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jinja2
@@ -151,6 +152,21 @@ class Table(Block):
         rows = list(zip(self.rows, bars or [Markup()] * len(self.rows), strict=True))
         key = Notes([self.key] if self.key else [])
         return fill("table.html", heads=self.heads, rows=rows, key=key)
+
+
+@dataclass(frozen=True)
+class Code(Block):
+    """Source to copy, under a line that says what it does; a notebook folds it away."""
+
+    summary: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.summary}:\n\n{indent(self.source.rstrip(), ' ' * 4)}"
+
+    def __html__(self) -> Markup:
+        fold = "<details style='margin:.3em 0'><summary>{}</summary><pre>{}</pre></details>"
+        return html(fold, self.summary, self.source.rstrip())
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.storage.layout_result import name_of, notes_of, sentence
 from stallscope.units import duration, printable, share, size
-from stallscope.views.document import CellBar, Document, Heading, Notes, Table
+from stallscope.views.document import CellBar, Code, Document, Heading, Notes, Table
 from stallscope.views.document import as_json as document_json
 
 if TYPE_CHECKING:
@@ -50,9 +50,19 @@ def document(layouts: Layouts) -> Document:
         [
             Heading(printable(sentence(layouts), 400)),
             Table(HEADS, cells, bars, _KEY),
+            *_recipe(layouts),
             Notes([printable(note, 600) for note in (*left_out, *notes_of(layouts))]),
         ],
     )
+
+
+def _recipe(layouts: Layouts) -> list[Code]:
+    """Return the conversion of the layout that the heading names, if it names one."""
+    row = layouts.best or layouts.nearest
+    if row is None:
+        return []
+    title = f"To convert all files to {name_of(row, layouts.circumstances.image_pixels)}"
+    return [Code(f"{title} (replace DATA and OUT)", layouts.recipe())]
 
 
 def _numbers(row: dict[str, Any]) -> tuple[str, ...]:
