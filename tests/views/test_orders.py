@@ -36,7 +36,7 @@ ORDERS = {
     "long names": some_orders(names=LONG, pipeline="a.b.c." * 30),
 }
 DRAWN = [(name, kind) for name in ("full", "long names") for kind in KINDS]
-DRAWN += [("not measured", None), ("no others", "ops"), ("only figures", "pictures")]
+DRAWN += [("not measured", None), ("no others", "ops")]
 
 
 class TestPictures:
@@ -88,7 +88,7 @@ class TestDifference:
     def test_says_by_how_much(self):
         """The factor stands over the column of the differences."""
         found = PlannedBench().compare((0, 1, 2, 4, 3))
-        figure = comparison_figure(found, "Scale before ConvertColor")
+        figure = comparison_figure(found)
         drawn = [text.get_text() for text in texts(figure)]
 
         assert "difference × 50" in drawn
@@ -96,7 +96,7 @@ class TestDifference:
     def test_pictures_of_different_sizes_can_be_shown(self):
         """An order that gives another size is compared in the corner that both have."""
         small = some_pictures(0)[0]
-        check_texts(comparison_figure(PlannedBench().compare((0, 1, 3, 2, 4)), "other"))
+        check_texts(comparison_figure(PlannedBench().compare((0, 1, 3, 2, 4))))
 
         assert 1 == amplification(((small, small[:20, :30]),))
 

@@ -137,7 +137,7 @@ class Tries:
         found = self.compare(positions)
         if not found.pictures or positions == self.as_it_is:
             return None
-        return charts.comparison_figure(found, "This order")
+        return charts.comparison_figure(found)
 
     def answer(self, positions: Positions) -> str:
         """How fast the order should be, and was, in one sentence."""

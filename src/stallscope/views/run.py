@@ -27,7 +27,6 @@ WHOSE: Final = "a run"
 KINDS: Final = {
     "stages": "where a sample's time goes, and how it is spread (the default)",
     "sample": "one sample as a bar of stages",
-    "spread": "single samples as dots, stage by stage",
     "naive": "what a stopwatch around each transform would have said",
     "exposed": "what stalls the training loop",
     "timeline": "workers and loop over a few seconds: who was waited for",
@@ -43,7 +42,6 @@ PANELS: Final = {
 }
 CHARTS: Final = {
     "sample": ("stages", "sample_figure"),
-    "spread": ("stages", "spread_figure"),
     "naive": ("stopwatch", "figure"),
     "slowest": ("samples", "figure"),
 }
