@@ -226,7 +226,6 @@ def _row_of(orders: Orders, row: dict[str, Any]) -> PipelineRow:
 
 
 def _speed(row: Mapping[str, Any]) -> str:
-    """How many times as fast, measured where it was measured."""
     if row["speedup"] is None:
         factor = row["predicted_speedup"]
         return "—" if factor is None else f"{factor_text(factor)} predicted"

@@ -60,7 +60,6 @@ def _let_import(*targets: str) -> None:
 
 
 def _print(found: Any, *, as_json: bool) -> None:
-    """Print a result, or what its view makes of it for programs."""
     print_result(found._face().as_json(found) if as_json else found)  # noqa: SLF001
 
 

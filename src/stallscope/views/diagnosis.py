@@ -188,7 +188,6 @@ def _link(name: re.Match[str]) -> str:
 
 @cache
 def _guided() -> frozenset[str]:
-    """The names of the notebooks that come with this version."""
     try:
         return frozenset(path.name for path in packaged_folder("notebooks").glob("[0-9]*.ipynb"))
     except StallscopeError:  # a package without them still has its verdict

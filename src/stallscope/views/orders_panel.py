@@ -205,13 +205,11 @@ class Tries:
         )
 
     def _predicted(self, found: TriedOrder) -> float:
-        """How many times as fast as the original it should be."""
         original = self.predict(self.as_it_is).prediction.seconds
         mine = found.prediction.seconds
         return original / mine if original and mine else 1.0
 
     def _from_search(self, positions: Positions) -> OrderTiming | None:
-        """What the search measured of an order, if it did."""
         row = self._search.get(positions)
         if row is None or row["measured_s"] is None:
             return None

@@ -93,7 +93,6 @@ def _loop(run: Run) -> Iterator[Block]:
 
 
 def _patterns(run: Run) -> list[str]:
-    """The patterns that explain most, as sentences."""
     patterns = run.patterns()
     sentences = [
         f"{stall_text.pattern_title(pattern)} · {stall_text.explained(pattern)}"
@@ -121,7 +120,6 @@ def _work(found: Profile) -> Iterator[Block]:
 
 
 def _quantile(stage: StageTimes, part: float, unit: str) -> str:
-    """The time that this share of the samples does not exceed; of batches it says so."""
     of = "" if stage.per == unit else f" a {stage.per}"
     return f"{seconds(stage.quantile_s(part))}{of}"
 
