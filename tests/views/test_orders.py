@@ -18,7 +18,6 @@ from support.build_orders import (
 )
 from support.chart_texts import check_texts, texts
 
-import stallscope as ss
 from stallscope.charts.orders import PipelineRow, amplification, bars_figure, comparison_figure
 from stallscope.orders.result import CLOSE, Counts
 from stallscope.orders.text import costliest, fit, floor, on_top, sentence, verdict
@@ -66,13 +65,6 @@ class TestPictures:
 
         assert "order (0, 1, 3, 2, 4)" not in drawn
         assert "order (0, 2, 1, 3, 4)" not in drawn
-
-    def test_an_unknown_picture_or_panel_is_named(self):
-        """One sentence, with those that there are."""
-        with pytest.raises(ss.StallscopeError, match="no picture 'cake'"):
-            ORDERS["full"].plot("cake")
-        with pytest.raises(ss.StallscopeError, match="no panel 'cake'"):
-            ORDERS["full"].panel("cake")
 
 
 class TestDifference:
