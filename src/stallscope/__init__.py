@@ -6,16 +6,7 @@ imports this module again.
 
 from __future__ import annotations
 
-import os
 import sys
-
-if (
-    sys.argv[:1] == ["-m"]
-    and " -m stallscope " in f"{' '.join(sys.orig_argv)} "
-    and not getattr(sys.flags, "safe_path", sys.flags.isolated)
-):  # as the command has it: the current folder, which may be anybody's, holds no import of ours
-    sys.path[0] = os.path.dirname(sys.executable)  # noqa: PTH120
-
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -23,31 +14,35 @@ from typing import TYPE_CHECKING
 from stallscope.files import __version__ as __version__
 
 if TYPE_CHECKING:
-    from stallscope.compare.compare import Comparison, compare
-    from stallscope.diagnose.diagnose import diagnose
-    from stallscope.diagnose.result import Diagnosis
-    from stallscope.errors import StallscopeError
-    from stallscope.experiments.experiments import experiments
-    from stallscope.experiments.result import Experiments
-    from stallscope.flame.flame import flame
-    from stallscope.flame.result import Flame
-    from stallscope.hooks.training_step import stage
-    from stallscope.ladder.ladder import ladder
-    from stallscope.ladder.result import Ladder
-    from stallscope.lines.lines import lines
-    from stallscope.lines.result import Lines
-    from stallscope.load import load
-    from stallscope.orders.orders import orders
-    from stallscope.orders.result import Orders
-    from stallscope.run.record import instrumented, record
-    from stallscope.run.result import Run
-    from stallscope.storage.layout_result import Layouts
-    from stallscope.storage.layouts import layouts
-    from stallscope.storage.result import Storage
-    from stallscope.storage.storage import storage
-    from stallscope.targets.target import Target, simulated_step, target
-    from stallscope.tune.result import Tuning
-    from stallscope.tune.tune import tune
+    from stallscope.compare.compare import Comparison as Comparison
+    from stallscope.compare.compare import compare as compare
+    from stallscope.diagnose.diagnose import diagnose as diagnose
+    from stallscope.diagnose.result import Diagnosis as Diagnosis
+    from stallscope.errors import StallscopeError as StallscopeError
+    from stallscope.experiments.experiments import experiments as experiments
+    from stallscope.experiments.result import Experiments as Experiments
+    from stallscope.flame.flame import flame as flame
+    from stallscope.flame.result import Flame as Flame
+    from stallscope.hooks.training_step import stage as stage
+    from stallscope.ladder.ladder import ladder as ladder
+    from stallscope.ladder.result import Ladder as Ladder
+    from stallscope.lines.lines import lines as lines
+    from stallscope.lines.result import Lines as Lines
+    from stallscope.load import load as load
+    from stallscope.orders.orders import orders as orders
+    from stallscope.orders.result import Orders as Orders
+    from stallscope.run.record import instrumented as instrumented
+    from stallscope.run.record import record as record
+    from stallscope.run.result import Run as Run
+    from stallscope.storage.layout_result import Layouts as Layouts
+    from stallscope.storage.layouts import layouts as layouts
+    from stallscope.storage.result import Storage as Storage
+    from stallscope.storage.storage import storage as storage
+    from stallscope.targets.target import Target as Target
+    from stallscope.targets.target import simulated_step as simulated_step
+    from stallscope.targets.target import target as target
+    from stallscope.tune.result import Tuning as Tuning
+    from stallscope.tune.tune import tune as tune
 
 
 _HOMES = {
@@ -82,37 +77,7 @@ _HOMES = {
     "tune": "stallscope.tune.tune",
 }
 
-__all__ = [
-    "Comparison",
-    "Diagnosis",
-    "Experiments",
-    "Flame",
-    "Ladder",
-    "Layouts",
-    "Lines",
-    "Orders",
-    "Run",
-    "StallscopeError",
-    "Storage",
-    "Target",
-    "Tuning",
-    "compare",
-    "diagnose",
-    "experiments",
-    "flame",
-    "instrumented",
-    "ladder",
-    "layouts",
-    "lines",
-    "load",
-    "orders",
-    "record",
-    "simulated_step",
-    "stage",
-    "storage",
-    "target",
-    "tune",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""`python -m stallscope` is `stallscope`; see the top of the package for the import path."""
+"""Run `stallscope` as `python -m stallscope`."""
 
 if __name__ == "__main__":
     from stallscope.cli import main

@@ -191,7 +191,6 @@ def _grain(size: tuple[int, int]) -> Image.Image:
 
 
 def _add(archive: tarfile.TarFile, key: str, image: bytes) -> None:
-    """One sample as three members."""
     for suffix, data in (("jpg", image), ("json", b'{"label": 0}'), ("txt", b"a photograph")):
         member = tarfile.TarInfo(f"{key}.{suffix}")
         member.size = len(data)

@@ -56,7 +56,7 @@ class Result:
     """Module that shows this result. `WHOSE` it shows; `KINDS` and `PANELS`: each picture and panel
     and what it shows, the default first; `panel` and `document` give them. A picture is what
     `figure` gives of the module in `charts` that is called like it, or what `CHARTS` says; a view
-    with a `plot` of its own draws itself."""
+    with a `plot` of its own draws itself. The panel of a view without one shows its pictures."""
 
     def table(self) -> pl.DataFrame:
         """The result as one table; columns carry their unit in their name."""
@@ -80,6 +80,9 @@ class Result:
             kind: which panel; an unknown name lists the ones that there are.
         """
         face = self._face()
+        if not hasattr(face, "panel"):
+            first = _choose("panel", kind, face.KINDS, face.WHOSE)
+            return import_module("stallscope.views.panels").pictures(self, face.KINDS, first)
         return face.panel(self, _choose("panel", kind, face.PANELS, face.WHOSE))
 
     def __str__(self) -> str:

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from browser.page import THEMES
+from browser.page import THEMES, run_twice_and_use
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -45,6 +45,44 @@ def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
     lab.page.wait_for_function(
         "name => window.jupyterapp.shell.currentWidget?.context?.path === name", arg=wanted
     )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "first", "second", "redraws"),
+    [
+        ("01_is_it_the_loader", "Order", "Stall", False),  # another order keeps the stall
+        ("02_fetch_vs_transform", "Stage", "Percentile", True),
+        ("03_cached_baseline", "Steps", "From step", True),
+    ],
+)
+def test_a_panel_of_a_run_answers_the_hand(lab, name, first, second, redraws):
+    """Run All works twice in a row; another choice is another picture."""
+    run_twice_and_use(lab, name, first, second, redraws=redraws)
+
+
+@pytest.mark.thorough
+def test_another_change_of_the_step_is_another_line_of_code(lab):
+    """Run All works in both themes; the panel shows the code of the change."""
+    lab.open("05_when_data_is_not_it.ipynb")
+    for theme, called in THEMES.items():
+        lab.theme(called)
+        assert lab.run_all() == []
+
+        panel = lab.page.locator(".jp-OutputArea-output").filter(
+            has=lab.page.locator(".widget-dropdown", has_text="Change")
+        )
+        panel.last.scroll_into_view_if_needed()
+        before = panel.last.locator("pre").inner_text()
+        panel.last.locator("select").select_option(index=1)
+        panel.last.locator("pre", has_not_text=before).wait_for()
+        lab.shot(f"05_when_data_is_not_it-{theme}-panel", panel.last)
+        lab.shot(
+            f"05_when_data_is_not_it-{theme}-answer",
+            lab.page.locator(".stallscope-experiments").first,
+        )
+        for number, picture in enumerate(lab.pictures()):
+            lab.shot(f"05_when_data_is_not_it-{theme}-picture-{number}", picture)
 
 
 def test_storage_and_layouts_of_the_data(lab):

@@ -73,7 +73,6 @@ FEW = ("--batches", "1", "--warmup", "0")
         *(
             pytest.param(*case, marks=pytest.mark.thorough)
             for case in (
-                (("-m", "stallscope"), ("record", *FEW)),
                 (("-c", AS_COMMAND), ("lines", "--samples", "2")),
                 (("-c", AS_COMMAND), ("orders", "--samples", "2", "--budget", "2")),
             )

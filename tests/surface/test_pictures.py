@@ -9,13 +9,14 @@ from support.chart_texts import texts
 from surface.built import EACH_KIND, built
 
 import stallscope as ss
+from stallscope.views.document import html
 
 OFFERED = re.compile(r"'([\w ]+)': ")
 
 
 def kinds(call) -> list[str]:
-    """The names that the error over an unknown one lists."""
-    with pytest.raises(ss.StallscopeError) as error:
+    """The names that the error over an unknown one lists, in one sentence that repeats it."""
+    with pytest.raises(ss.StallscopeError, match=r"no (picture|panel) 'no such'") as error:
         call("no such")
     return OFFERED.findall(str(error.value))
 
@@ -39,6 +40,17 @@ def test_every_picture_draws(name):
 
     assert all(drawn.values())
     assert words(result.plot()) == drawn[offered[0]]
+
+
+@pytest.mark.parametrize("name", ["storage", "layouts"])
+def test_panel_of_pictures_shows_the_chosen_one(name):
+    """A result without a panel of its own offers its pictures."""
+    result = built(name)
+    for kind in kinds(result.plot):
+        (choice,), image = result.panel(kind).children[0].children, result.panel(kind).children[1]
+
+        assert kind == choice.value
+        assert html("alt='{}'", result.plot(kind).title) in image.value
 
 
 def words(figure) -> list[str]:

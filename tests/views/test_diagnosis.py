@@ -10,7 +10,6 @@ import pytest
 from support.build_diagnosis import COPY, DECODE, HEALTHY, LOCK, UNKNOWN, a_diagnosis
 from support.chart_texts import check_texts
 
-import stallscope as ss
 from stallscope.diagnose.accounting import ACCOUNTING, BEGIN
 from stallscope.diagnose.causes import CAUSES
 from stallscope.diagnose.result import Finding
@@ -222,14 +221,6 @@ def test_other_pictures_are_those_of_its_parts(kind):
     assert own.title == diagnosis.plot(kind).title
     assert "the verdict stands without" in DIAGNOSES["many"].plot(kind).title
     assert "stands" not in DIAGNOSES["inconclusive, nothing measured"].plot(kind).title
-
-
-def test_an_unknown_picture_or_panel_is_named():
-    """One sentence, with those that there are."""
-    with pytest.raises(ss.StallscopeError, match="no picture 'cake'"):
-        a_diagnosis().plot("cake")
-    with pytest.raises(ss.StallscopeError, match="no panel 'cake'"):
-        a_diagnosis().panel("cake")
 
 
 class TestPanel:

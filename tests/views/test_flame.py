@@ -74,15 +74,6 @@ def test_names_are_escaped_and_printable(name):
     assert "\x1b" not in fallback
 
 
-def test_an_unknown_picture_or_panel_is_named():
-    """One sentence, with those that there are."""
-    for result in (FLAMES["planted"], DIFFERENCES["planted"]):
-        with pytest.raises(ss.StallscopeError, match="no picture 'cake'"):
-            result.plot("cake")
-        with pytest.raises(ss.StallscopeError, match="no panel 'cake'"):
-            result.panel("cake")
-
-
 def test_the_notes_say_what_was_sampled():
     """Who sampled, how many samples, and whether waiting is in it."""
     told = str(FLAMES["sampler"])

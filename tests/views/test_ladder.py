@@ -6,7 +6,6 @@ import pytest
 from support.build_ladder import a_ladder
 from support.chart_texts import check_texts, texts
 
-import stallscope as ss
 from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED, RUNGS, TRANSFORMED, WARM
 
 FULL = {AS_IT_IS: 0.4, WARM: 0.4, FETCHED: 0.2, TRANSFORMED: 0.15, BATCHES: 0.1}
@@ -56,14 +55,6 @@ def test_the_table_says_the_same(name):
 
     assert str(ladder).startswith(title)
     assert title in ladder._repr_mimebundle_()["text/html"]
-
-
-def test_an_unknown_picture_or_panel_is_named():
-    """One sentence, with those that there are."""
-    with pytest.raises(ss.StallscopeError, match="no picture 'cake'"):
-        LADDERS["full"].plot("cake")
-    with pytest.raises(ss.StallscopeError, match="no panel 'cake'"):
-        LADDERS["full"].panel("cake")
 
 
 def test_what_comes_from_a_user_is_escaped():

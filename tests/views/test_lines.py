@@ -6,7 +6,6 @@ import pytest
 from support.build_lines import PLANTED, some_lines
 from support.chart_texts import check_texts
 
-import stallscope as ss
 from stallscope.lines.result import in_order
 from stallscope.views.lines import listing
 
@@ -113,11 +112,3 @@ class TestPanel:
     def test_says_when_there_is_nothing_to_choose(self):
         """No function is no choice."""
         assert "No line was measured" in LINES["none"].panel().children[0].value
-
-
-def test_an_unknown_picture_or_panel_is_named():
-    """One sentence, with those that there are."""
-    with pytest.raises(ss.StallscopeError, match="no picture 'cake'"):
-        LINES["usual"].plot("cake")
-    with pytest.raises(ss.StallscopeError, match="no panel 'cake'"):
-        LINES["usual"].panel("cake")

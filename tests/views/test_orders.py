@@ -18,7 +18,6 @@ from support.build_orders import (
 )
 from support.chart_texts import check_texts, texts
 
-import stallscope as ss
 from stallscope.charts.orders import PipelineRow, amplification, bars_figure, comparison_figure
 from stallscope.orders.result import CLOSE, Counts
 from stallscope.orders.text import costliest, fit, floor, on_top, sentence, verdict
@@ -36,7 +35,7 @@ ORDERS = {
     "long names": some_orders(names=LONG, pipeline="a.b.c." * 30),
 }
 DRAWN = [(name, kind) for name in ("full", "long names") for kind in KINDS]
-DRAWN += [("not measured", None), ("no others", "ops"), ("only figures", "pictures")]
+DRAWN += [("not measured", None), ("no others", "ops")]
 
 
 class TestPictures:
@@ -67,13 +66,6 @@ class TestPictures:
         assert "order (0, 1, 3, 2, 4)" not in drawn
         assert "order (0, 2, 1, 3, 4)" not in drawn
 
-    def test_an_unknown_picture_or_panel_is_named(self):
-        """One sentence, with those that there are."""
-        with pytest.raises(ss.StallscopeError, match="no picture 'cake'"):
-            ORDERS["full"].plot("cake")
-        with pytest.raises(ss.StallscopeError, match="no panel 'cake'"):
-            ORDERS["full"].panel("cake")
-
 
 class TestDifference:
     @pytest.mark.parametrize("noise", [0, 1, 3, 20, 200])
@@ -88,7 +80,7 @@ class TestDifference:
     def test_says_by_how_much(self):
         """The factor stands over the column of the differences."""
         found = PlannedBench().compare((0, 1, 2, 4, 3))
-        figure = comparison_figure(found, "Scale before ConvertColor")
+        figure = comparison_figure(found)
         drawn = [text.get_text() for text in texts(figure)]
 
         assert "difference × 50" in drawn
@@ -96,7 +88,7 @@ class TestDifference:
     def test_pictures_of_different_sizes_can_be_shown(self):
         """An order that gives another size is compared in the corner that both have."""
         small = some_pictures(0)[0]
-        check_texts(comparison_figure(PlannedBench().compare((0, 1, 3, 2, 4)), "other"))
+        check_texts(comparison_figure(PlannedBench().compare((0, 1, 3, 2, 4))))
 
         assert 1 == amplification(((small, small[:20, :30]),))
 

@@ -35,20 +35,18 @@ _ROW, _NAME = 0.3, 0.3
 
 
 @styled
-def figure(comparison: Comparison, title: str, run: int = -1) -> Sheet:
-    """Draw the first run and a later one.
+def figure(comparison: Comparison, title: str) -> Sheet:
+    """Draw the first run and the last one.
 
     Args:
         comparison: of the runs.
         title: the answer.
-        run: the later one.
     """
-    run = run % len(comparison.names)
-    loops = comparison.loops[0], comparison.loops[run]
-    names = comparison.names[0], comparison.names[run]
+    loops = comparison.loops[0], comparison.loops[-1]
+    names = comparison.names[0], comparison.names[-1]
     longest = max(sum(loop.values()) for loop in loops)
     bars = [Strip(_pieces(loop), ROOM * sum(loop.values()) / longest) for loop in loops]
-    rows = _drawn(comparison, run)
+    rows = _drawn(comparison)
     differs = [f"differs: {told}" for told in comparison.differs]
     heights = [*(bar.height + _NAME for bar in bars), _ROW * len(rows) + AXIS + _NAME]
     made = Sheet(title, [*differs, *comparison.notes], heights[: 2 + bool(rows)])
@@ -76,10 +74,10 @@ def _pieces(loop: dict[tuple[str, str], float]) -> list[StripPiece]:
     return found
 
 
-def _drawn(comparison: Comparison, run: int) -> list[dict[str, Any]]:
+def _drawn(comparison: Comparison) -> list[dict[str, Any]]:
     """The changes in seconds a sample, the largest first."""
     rows = comparison.changes.filter(
-        pl.col("run") == run,
+        pl.col("run") == pl.col("run").max(),
         ~pl.col("measure").is_in([SPEED, STALLS]),
         pl.col("change_low").is_not_null(),
     )

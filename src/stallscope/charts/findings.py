@@ -64,7 +64,6 @@ def figure(diagnosis: Diagnosis) -> Sheet:
 
 
 def _pieces(accounts: pl.DataFrame) -> list[StripPiece]:
-    """The loop's time, as the rules divide it: its own parts, then what it stalls for."""
     found = []
     for row in accounts.filter(pl.col("loop_share") > 0).iter_rows(named=True):
         part = row["loop_share"]
@@ -86,7 +85,6 @@ def missing(diagnosis: Diagnosis, part: str) -> Sheet:
 
 
 def _texts(found: FindingText, place: int) -> tuple[list[str], list[str]]:
-    """Its title and what speaks for it, as lines."""
     because = [f"because: {found.because}"] if found.because else []
     because += [] if found.tested else [NOT_TESTED]
     title = found.title if place else f"verdict: {found.code}"

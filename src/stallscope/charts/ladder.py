@@ -84,7 +84,6 @@ def figure(ladder: Ladder) -> Sheet:
 
 
 def _removed(gain: dict[str, Any] | None, room: int) -> tuple[list[str], str]:
-    """What a rung does without, as lines, and what that made of it."""
     if gain is None:
         return [], ""
     lines = textwrap.wrap(f"without {gain['removes']}", room)

@@ -12,7 +12,6 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import polars as pl
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter
 
@@ -227,7 +226,6 @@ def _row_of(orders: Orders, row: dict[str, Any]) -> PipelineRow:
 
 
 def _speed(row: Mapping[str, Any]) -> str:
-    """How many times as fast, measured where it was measured."""
     if row["speedup"] is None:
         factor = row["predicted_speedup"]
         return "—" if factor is None else f"{factor_text(factor)} predicted"
@@ -315,9 +313,7 @@ def predicted_figure(orders: Orders) -> Sheet:
     return fit_figure(fit(orders), note, fits, "times as fast as the pipeline as it is")
 
 
-NO_BENCH: Final = "Only figures are here, not the pipeline: there are no samples to show"
 NO_IMAGES: Final = "The samples are no images: there is no picture of a difference"
-NONE_CLOSE: Final = "No order that was tried gives data that is close without being identical"
 _FACTORS: Final = (1, 2, 5, 10, 20, 50, 100, 255)
 _PICTURE, _BETWEEN, _HEAD = 1.45, 0.12, 0.22
 """Height of a picture, free space between two, and height of the columns' heads, inches."""
@@ -325,27 +321,14 @@ _HALF: Final = 128.0
 """What the largest difference should at least look like, of 255."""
 
 
-def pictures_figure(orders: Orders) -> Sheet:
-    """The closest order that is not identical, as pictures."""
-    if orders.bench is None:
-        return Sheet(NO_BENCH)
-    rows = [row for row in orders.table().to_dicts() if row["equivalence"] == CLOSE]
-    rows = [row for row in rows if row["kind"] == "order"]
-    if not rows:
-        return Sheet(NONE_CLOSE)
-    trial = orders.trials.row(by_predicate=pl.col("trial") == rows[0]["trial"], named=True)
-    return comparison_figure(orders.bench.compare(trial["positions"]), rows[0]["change"])
-
-
 @styled
-def comparison_figure(found: Equivalence, change: str) -> Sheet:
-    """A few samples of another pipeline beside the original's, with the difference made visible.
+def comparison_figure(found: Equivalence) -> Sheet:
+    """A few samples of another order beside the original's, with the difference made visible.
 
     Args:
         found: with its pictures.
-        change: what the other pipeline changes, in words.
     """
-    title = printable(f"{change} · {verdict(found._asdict())}", 200)
+    title = printable(f"This order · {verdict(found._asdict())}", 200)
     pairs = found.pictures[:2]
     if not pairs:
         return Sheet(title, [NO_IMAGES])

@@ -194,7 +194,6 @@ def _lines(found: Usage, resource: str, *, name: str = "", **look: Any) -> list[
 
 
 def _sum(found: Usage, resource: str, name: str, **look: Any) -> list[ResourceLine]:
-    """All devices together."""
     mine = found.values.filter(pl.col("resource") == resource)
     together = mine.group_by("at_s").agg(pl.col("value", "limit").sum()).sort("at_s")
     values = together.with_columns(limit=pl.when(pl.col("limit") > 0).then("limit"))
@@ -202,7 +201,6 @@ def _sum(found: Usage, resource: str, name: str, **look: Any) -> list[ResourceLi
 
 
 def _with_mean(lines: list[ResourceLine], name: str) -> list[ResourceLine]:
-    """The lines and their mean under this name."""
     if not lines:
         return []
     both = pl.concat([line.values for line in lines])
@@ -267,7 +265,6 @@ def _notes(run: Run, found: Usage) -> list[str]:
 
 
 def _draw_loop(ax: Axes, found: Usage) -> None:
-    """How much of each bin is stall."""
     edges = found.begin_s + np.arange(len(found.stalled) + 1) * found.bin_s
     ax.stairs(found.stalled, edges, fill=True, color=STALL_COLOUR, lw=0)
     ax.set_ylim(0, 1.05)
@@ -293,7 +290,6 @@ def _draw_row(ax: Axes, row: ResourceRow, found: Usage) -> None:
 
 
 def _name(ax: Axes, name: str, means: list[str], *, loud: bool) -> None:
-    """Write a row's name at its left and its means at its right."""
     look: dict[str, Any] = {"color": STALL_COLOUR, "weight": "bold"} if loud else {"color": INK}
     look |= {"xycoords": "axes fraction", "textcoords": "offset points", "va": "center"}
     ax.annotate(name, (0, 0.5), (-_NAMES * 72, 0), size=TEXT_SIZE, **look)
@@ -312,7 +308,6 @@ def _draw_line(ax: Axes, line: ResourceLine) -> None:
 
 
 def _named(row: ResourceRow) -> Iterator[str]:
-    """The lines' names and means, the largest first."""
     lines = sorted((one for one in row.lines if not one.thin), key=lambda one: -one.mean)
     for line in lines[: MOST_LABELS if len(lines) <= MOST_LABELS else MOST_LABELS - 1]:
         dashes = " (dashed)" if line.dashed else ""

@@ -48,12 +48,6 @@ WAITING_SHOWN: Final = 0.1
 KEY: Final = "light and hatched: waiting, not on a CPU (disk, network, a busy machine)"
 MOST_ROWS: Final = 12
 MOST_DOTS: Final = 250
-NOTICED: Final = 0.05
-"""Share of a sample's time from which on a stage's spread matters for the title."""
-FEWEST: Final = 40
-"""With fewer times, a 95th percentile is one outlier."""
-STEADY: Final = 1.5
-"""Below this many times the median, a 95th percentile is not worth a title."""
 _ROW: Final = 0.27
 _COLUMNS: Final = {"share": 0.55, "p50": 1.2, "p95": 1.85, "waiting": 2.5}
 """Where each column ends at the right, inches from the dots."""
@@ -62,34 +56,27 @@ BINS: Final = 60
 
 def figure(run: Run) -> Sheet:
     """Where a sample's time goes, and below it how that is spread."""
-    return _figure(run, bar=True, spread=True)
+    return _figure(run, spread=True)
 
 
 def sample_figure(run: Run) -> Sheet:
     """The bar as a picture of its own."""
-    return _figure(run, bar=True)
-
-
-def spread_figure(run: Run) -> Sheet:
-    """The spread as a picture of its own."""
-    return _figure(run, spread=True)
+    return _figure(run, spread=False)
 
 
 @styled
-def _figure(run: Run, *, bar: bool = False, spread: bool = False) -> Sheet:
+def _figure(run: Run, *, spread: bool) -> Sheet:
     found = profile(run.work)
     if not found.stages:
         return Sheet(headline(found, printable), nothing(run))
     strip = Strip(pieces_of(found))
     spread_height = _ROW * (len(found.stages[:MOST_ROWS]) + 1) + AXIS + 0.2
-    notes = [population(run, found), *(remarks(found) if bar else ())]
-    notes += run.notes if bar and spread else ()
-    heights = [strip.height + AXIS + 0.2] * bar + [spread_height] * spread
-    made = Sheet(headline(found, printable) if bar else title(found), notes, heights)
-    if bar:
-        _draw_bar(made.parts[0], found, strip)
+    notes = [population(run, found), *remarks(found), *(run.notes if spread else ())]
+    heights = [strip.height + AXIS + 0.2, *[spread_height] * spread]
+    made = Sheet(headline(found, printable), notes, heights)
+    _draw_bar(made.parts[0], found, strip)
     if spread:
-        _draw_spread(made.parts[-1], found)
+        _draw_spread(made.parts[1], found)
     return made
 
 
@@ -137,28 +124,6 @@ def _draw_bar(ax: Axes, found: Profile, strip: Strip) -> None:
     elif unread:
         parts.append(f"not distinguished from waiting: {count(unread, 'stage')}")
     ax.set_xlabel("\n".join(wrapped(" · ".join(parts), 135)))
-
-
-def title(found: Profile) -> str:
-    """The stage whose slow samples stand out most, among those that matter."""
-    enough = [stage for stage in found.stages if stage.times_s.size >= FEWEST]
-    if not enough:
-        return f"{count(found.units, found.unit)}: too few to say how even the stages are"
-    noticed = [stage for stage in enough if stage.share >= NOTICED] or enough[:1]
-    stage = max(noticed, key=_unevenness)
-    if _unevenness(stage) < STEADY:
-        return (
-            f"Every stage that matters is even: 95% of its times are under {STEADY:g}× its median"
-        )
-    return (
-        f"{printable(stage.stage)} is the most uneven: its slowest 5% take over "
-        f"{_unevenness(stage):.1f}× its median"
-    )
-
-
-def _unevenness(stage: StageTimes) -> float:
-    median = stage.quantile_s(0.5)
-    return stage.quantile_s(0.95) / median if median else 0.0
 
 
 def _draw_spread(ax: Axes, found: Profile) -> None:

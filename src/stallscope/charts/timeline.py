@@ -324,7 +324,6 @@ def _draw_loop(ax: Axes, layout: Layout) -> None:
 
 
 def _draw_part(ax: Axes, span: dict[str, Any], layout: Layout, colour: str, text: str) -> None:
-    """A part of the loop's time, with a text where there is room."""
     _box(ax, span["start_s"], span["end_s"], layout.loop, _LOOP_HALF, color=colour, lw=0)
     begin, end = layout.seen(span)
     if text and layout.fits(text, begin, end):

@@ -37,6 +37,7 @@ Step = Annotated[
     ),
 ]
 Budget = Annotated[float, typer.Option(metavar="S", min=0, help="Take at most S seconds.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text, for programs.")]
 
 
 class Script(BaseException):
@@ -60,7 +61,6 @@ def _let_import(*targets: str) -> None:
 
 
 def _print(found: Any, *, as_json: bool) -> None:
-    """Print a result, or what its view makes of it for programs."""
     print_result(found._face().as_json(found) if as_json else found)  # noqa: SLF001
 
 
@@ -220,9 +220,7 @@ def diagnose(  # noqa: PLR0913 - the command's options
         Path | None,
         typer.Option(metavar="FILE", help="Write a report: one file that needs no network."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of text, for programs.")
-    ] = False,
+    as_json: AsJson = False,
     redact: Annotated[
         bool, typer.Option("--redact", help=f"{REDACT} A report has no pictures then.")
     ] = False,
@@ -289,9 +287,7 @@ def tune(
         bool,
         typer.Option("--apply-code", help="Print the line with the best setting, and only that."),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of text, for programs.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict what other settings of a loader would give, and measure the few that matter.
 
@@ -326,9 +322,7 @@ def storage(
     *,
     step: Step = None,
     budget: Budget = 60.0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of text, for programs.")
-    ] = False,
+    as_json: AsJson = False,
     redact: Annotated[bool, typer.Option("--redact", help=REDACT)] = False,
 ) -> None:
     """Measure what the storage under a loader's files gives, beside what the loader asks for.
@@ -365,9 +359,7 @@ def layouts(  # noqa: PLR0913 - the command's options
         typer.Option(metavar="DIR", help="Where the temporary folder is made: the data's disk."),
     ] = None,
     budget: Budget = 120.0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of text, for programs.")
-    ] = False,
+    as_json: AsJson = False,
     redact: Annotated[bool, typer.Option("--redact", help=REDACT)] = False,
 ) -> None:
     """Compare the data as files, tar shards, LMDB and HDF5, and with images made smaller.

@@ -388,7 +388,6 @@ def _told(name: str, before: Any, after: Any) -> Iterator[str]:
 
 
 def _data(run: Run) -> dict[str, float]:
-    """What the samples were."""
     samples = run.samples()
     pixels = (pl.col("width").cast(pl.Float64) * pl.col("height") / 1e6).median()
     size, megapixels = samples.select(pl.col("bytes").median(), pixels.alias("pixels")).row(0)

@@ -112,7 +112,6 @@ def _stalled(facts: Facts) -> list[tuple[str, str, bool, str | None, float]]:
 
 
 def _key(facts: Facts, part: StagePart) -> tuple[str, str, str | None]:
-    """What a part is called, its kind, and its place."""
     own = facts.own_code(part.stage) if part.group in (GETITEM_, COLLATE) else None
     name = _WORDS.get(part.group, part.stage)
     kind = _KINDS.get(part.group, part.group)

@@ -479,7 +479,6 @@ def _iterates(one: Any) -> str:
 
 
 def _with_one_worker(loader: Any) -> Any:
-    """A shallow copy of the loader that starts one worker."""
     return copied(loader, num_workers=1)
 
 

@@ -175,7 +175,6 @@ def _give(
     more_s: float,
     among: dict[tuple[str, str | None], float],
 ) -> None:
-    """Give time to parts in a proportion."""
     whole = sum(among.values())
     for key, weight in among.items():
         exposed_s[key] = exposed_s.get(key, 0.0) + more_s * weight / whole

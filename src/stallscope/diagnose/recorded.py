@@ -153,7 +153,6 @@ def _one_of_several(run: Run) -> list[str]:
 
 
 def _stall_share(run: Run) -> float:
-    """Share (0 to 1) of its time in which the loop stalls."""
     time = loop_breakdown(run.steps(), run.stalls())
     return time.stall_share if time else 0.0
 

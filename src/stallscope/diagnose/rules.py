@@ -845,7 +845,6 @@ def cpu_saturated(facts: Facts) -> Finding | None:
 
 
 def _largest(facts: Facts) -> StagePart | None:
-    """The stage that holds most of the work."""
     return next((part for part in facts.exposure.parts if part.group in WORK), None)
 
 

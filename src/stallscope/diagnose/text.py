@@ -71,7 +71,6 @@ def numbers_of(evidence: Mapping[str, float]) -> Iterator[Number]:
 
 
 def _unit(name: str) -> tuple[str, Callable[[float], str]]:
-    """What a name ends in, and how its number is written."""
     for end, form in _UNITS:
         if name.endswith(end) and name != end:
             return end, form

@@ -427,13 +427,11 @@ def _storage(facts: Facts, found: Found) -> Finding | None:
 
 
 def _of_work(facts: Facts, found: Found) -> Finding | None:
-    """The finding about the group of work that leads."""
     group = DECODE if rules.resize_of_large_images(facts) else rules.leading(facts)
     return next((one for one in found.values() if group in rules.groups_of(one.cause)), None)
 
 
 def _most_work(found: Found) -> Finding | None:
-    """Whatever group of work holds most."""
     works = [one for one in found.values() if rules.groups_of(one.cause)]
     return min(works, key=_by_cost, default=None)
 

@@ -312,7 +312,6 @@ class _Trials:
         return works
 
     def _is_much_slower(self, lap: _Lap, again: _Lap) -> bool:
-        """Than the quickest lap as it is."""
         known = [one.step_s for one in (self._base, again) if one is not None]
         return lap.step_s > _MUCH_SLOWER * min(known)
 

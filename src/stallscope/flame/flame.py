@@ -294,7 +294,6 @@ def _not_ours(pid: int) -> UnsupportedError:
 
 
 def _children(process: psutil.Process) -> dict[int, int]:
-    """Each process below it that lives, and its parent."""
     found: dict[int, int] = {}
     with suppress(psutil.Error):
         for child in process.children(recursive=True)[:_MOST_PROCESSES]:

@@ -228,7 +228,6 @@ def _from_speedscope(found: Any) -> list[Thread]:
 
 
 def _threads(frames: Iterable[Any], threads: Iterable[list[list[int]]]) -> list[Thread]:
-    """Of each thread its stacks, from the numbers of their frames."""
     known = [StackFrame(str(name), str(file), int(line)) for name, file, line in frames]
     return [[[known[number] for number in stack] for stack in stacks] for stacks in threads]
 

@@ -131,7 +131,6 @@ def _parameters(notebook: Any) -> Any:
 
 
 def _value(source: str) -> ast.expr | None:
-    """The expression that TARGET is set to."""
     try:
         statements = ast.parse(source).body
     except SyntaxError:  # a magic, or a cell that somebody is in the middle of writing

@@ -156,7 +156,6 @@ class _Climb:
         return f"its workers take about {seconds(start_s)} to start, and {left}"
 
     def _held_bytes(self) -> int:
-        """What this process holds, in memory and on the device."""
         return resident_bytes() + self._rungs.device.held_bytes()
 
     def _grew_by(self, more: int) -> bool:

@@ -297,7 +297,6 @@ def _costs(ladder: Ladder, up_to: str) -> str:
 
 
 def _most(ladder: Ladder) -> str:
-    """Which cost is the largest, where there are several and it can be told from nothing."""
     gains = ladder.gains().filter(pl.col("factor") > 1).sort("factor", descending=True)
     if gains.is_empty() or ladder.gains().height == 1:
         return ""

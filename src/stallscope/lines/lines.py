@@ -274,7 +274,6 @@ class LineMeasurement:
                 self._measure()
 
     def _look(self, wanted: list[Any] | None) -> None:
-        """See which functions take the time, and choose."""
         pieces = self._pieces.all
         self._make(pieces[0])
         self._doing = "looking for the functions that take the time"

@@ -340,7 +340,6 @@ def _waiting_part(run: Run, used: MachineUse, computing_s: Any, waiting_s: Any) 
 
 
 def _active(run: Run) -> int:
-    """Workers that made a batch."""
     return max(run.deliveries["worker"].drop_nulls().n_unique(), 1)
 
 

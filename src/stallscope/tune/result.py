@@ -277,7 +277,6 @@ def _row(
 
 
 def _predicted_gain(trial: dict[str, Any], own: dict[str, Any]) -> dict[str, float | None]:
-    """How many times as many samples as now are predicted."""
     names = ("predicted_per_s", "predicted_low_per_s", "predicted_high_per_s")
     mine, now = ([one[name] for name in names] for one in (trial, own))
     if not all((*mine, *now)):

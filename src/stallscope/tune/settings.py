@@ -237,7 +237,6 @@ def _each(now: Setting, given: Iterable[Mapping[str, Any]]) -> Iterator[Setting]
 
 
 def _can_be(name: str, value: Any) -> bool:
-    """Whether torch takes such a value for a setting."""
     if name in ("num_workers", "prefetch_factor", "threads"):
         least = 0 if name == "num_workers" else 1
         is_whole = isinstance(value, int) and not isinstance(value, bool)

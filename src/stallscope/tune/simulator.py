@@ -300,7 +300,6 @@ def _whole_epoch(costs: LoaderCosts, setting: Setting) -> int | None:
 
 
 def _ahead(setting: Setting) -> int:
-    """Batches that are on their way at a time."""
     return setting.num_workers * (setting.prefetch_factor or 0)
 
 
@@ -373,7 +372,6 @@ def _epochs(
 
 
 def _stalled_s(waits: Floats, length_s: float) -> float:
-    """What of a loop's waits are stalls."""
     limit_s = max(STALL_S, STALL_SHARE * length_s / len(waits))
     return float(waits[waits > limit_s].sum())
 
@@ -384,7 +382,6 @@ def _first_s(costs: LoaderCosts, setting: Setting) -> float:
 
 
 def _started_s(costs: LoaderCosts, setting: Setting) -> float:
-    """Until workers are ready, with what their first batch takes longer."""
     return costs.start_s * setting.num_workers / max(costs.workers, 1) + costs.first_s
 
 
@@ -624,7 +621,6 @@ def _between_s(costs: LoaderCosts, setting: Setting, first_s: float, period_s: f
 
 
 def _estimate(values: Floats, widen: float, most: float = math.inf) -> Estimate:
-    """The mean of the draws, and the interval of one recording."""
     middle = float(values.mean())
     low, high = np.percentile(values, ENDS)
     wider = widen * t_quantile(len(values) - 1) / t_quantile(1_000)

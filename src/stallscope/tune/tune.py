@@ -422,7 +422,6 @@ class SettingSearch:
 
 
 def _trial_row(place: int, trial: Trial) -> tuple[Any, ...]:
-    """A row of `result.TRIALS`."""
     known = trial.prediction
     told = (*known.samples_per_s, *known.stall_share) if known else (None,) * 6
     rest = (known.first_batch_s, known.memory_bytes, known.outside) if known else (None, None, "")
@@ -430,7 +429,6 @@ def _trial_row(place: int, trial: Trial) -> tuple[Any, ...]:
 
 
 def _notes_on(now: Setting, *, stream: bool) -> Iterator[str]:
-    """What has to be known of this loader."""
     if stream and not now.num_workers:
         yield (
             "a stream that is loaded without workers: with some, a dataset that does not divide "

@@ -22,7 +22,6 @@ WHOSE: Final = "a comparison"
 KINDS: Final = {"changes": "what a sample takes in each run, and what changed (the default)"}
 WITHIN_DRIFT: Final = "may be the machine's"
 """A change that is no chance, and yet no larger than what the machine itself may have moved."""
-PANELS: Final = {"changes": "the same, for each later run (the default)"}
 
 
 def plot(comparison: Comparison, _kind: str = "changes") -> Sheet:
@@ -30,18 +29,6 @@ def plot(comparison: Comparison, _kind: str = "changes") -> Sheet:
     from stallscope.charts import comparison as chart
 
     return chart.figure(comparison, headline(comparison))
-
-
-def panel(comparison: Comparison, _kind: str) -> Any:
-    """Give widgets to choose a later run."""
-    from stallscope.charts import comparison as chart
-    from stallscope.views.panels import dropdown, pick
-
-    later = [(name, number) for number, name in enumerate(comparison.names) if number]
-    return pick(
-        lambda run: (chart.figure(comparison, headline(comparison, run), run), ""),
-        dropdown("Run", later, later[-1][1]),
-    )
 
 
 def document(comparison: Comparison) -> Document:

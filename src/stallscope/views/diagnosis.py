@@ -71,18 +71,17 @@ def plot(diagnosis: Diagnosis, kind: str) -> Sheet:
 
 def panel(diagnosis: Diagnosis, _kind: str) -> Any:
     """Give widgets to choose a picture of what was measured."""
-    from stallscope.views.panels import dropdown, pick
+    from stallscope.views.panels import pictures
 
     offered = {
-        name: (says.removesuffix(" (the default)"), name)
-        for name, says in KINDS.items()
+        name: shows
+        for name, shows in KINDS.items()
         if name not in PICTURE_SOURCES or getattr(diagnosis, PICTURE_SOURCES[name]) is not None
         if name != "fixes" or diagnosis.fixes.height
     }
     # the verdict has just been read, so the panel begins with another picture where there is one
     first = "stages" if "stages" in offered else next(iter(offered))
-    choice = dropdown("Show", list(offered.values()), first)
-    return pick(lambda name: (plot(diagnosis, name), ""), choice)
+    return pictures(diagnosis, offered, first)
 
 
 def document(diagnosis: Diagnosis) -> Document:
@@ -188,7 +187,6 @@ def _link(name: re.Match[str]) -> str:
 
 @cache
 def _guided() -> frozenset[str]:
-    """The names of the notebooks that come with this version."""
     try:
         return frozenset(path.name for path in packaged_folder("notebooks").glob("[0-9]*.ipynb"))
     except StallscopeError:  # a package without them still has its verdict

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 WHOSE: Final = "a comparison of layouts"
 KINDS: Final = {"samples": "samples a second of each layout, by order and state (the default)"}
 CHARTS: Final = {"samples": ("storage", "layouts_figure")}
-PANELS: Final = {"samples": "the same (the default)"}
 HEADS: Final = (
     *("layout", "read", "state", "samples/s", INTERVAL, "as files", INTERVAL, "in the loop"),
     *("bytes", "to convert", "random access", "shuffle"),
@@ -27,14 +26,6 @@ _KEY: Final = (
     "as files: times as many samples as from the files as they are; shuffle: 100% is uniform; "
     "sizes are those of the samples that were written, the time is for the whole dataset"
 )
-
-
-def panel(layouts: Layouts, _kind: str) -> Any:
-    """Give the picture as a panel, without a control."""
-    from stallscope.charts import storage as charts
-    from stallscope.views.panels import pick
-
-    return pick(lambda: (charts.layouts_figure(layouts), ""))
 
 
 def document(layouts: Layouts) -> Document:

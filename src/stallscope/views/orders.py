@@ -22,9 +22,8 @@ KINDS: Final = {
     "orders": "the best pipelines, part by part, beside the one as it is (the default)",
     "ops": "what each op of the pipeline as it is costs, takes and gives",
     "predicted": "predicted against measured, for every pipeline that was measured",
-    "pictures": "samples of the best pipeline that is close, beside the original's",
 }
-CHARTS: Final = {name: ("orders", f"{name}_figure") for name in ("ops", "predicted", "pictures")}
+CHARTS: Final = {name: ("orders", f"{name}_figure") for name in ("ops", "predicted")}
 PANELS: Final = {"try": "the ops in any order, with cost, data, measurement and code (the default)"}
 HEADS: Final = (
     "pipeline",

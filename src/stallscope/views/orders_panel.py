@@ -137,7 +137,7 @@ class Tries:
         found = self.compare(positions)
         if not found.pictures or positions == self.as_it_is:
             return None
-        return charts.comparison_figure(found, "This order")
+        return charts.comparison_figure(found)
 
     def answer(self, positions: Positions) -> str:
         """How fast the order should be, and was, in one sentence."""
@@ -205,13 +205,11 @@ class Tries:
         )
 
     def _predicted(self, found: TriedOrder) -> float:
-        """How many times as fast as the original it should be."""
         original = self.predict(self.as_it_is).prediction.seconds
         mine = found.prediction.seconds
         return original / mine if original and mine else 1.0
 
     def _from_search(self, positions: Positions) -> OrderTiming | None:
-        """What the search measured of an order, if it did."""
         row = self._search.get(positions)
         if row is None or row["measured_s"] is None:
             return None

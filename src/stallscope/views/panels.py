@@ -20,9 +20,10 @@ from stallscope.views.document import display_with_still, html
 from stallscope.views.flame_viewer import static
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from stallscope.charts.sheet import Sheet
+    from stallscope.result import Result
 
 
 WIDE: Final = {"description_width": "initial"}
@@ -83,6 +84,19 @@ def pick(
     seen = controls if row is None else row
     panel.children = [*([ipywidgets.HBox(seen)] if seen else []), image_view, below]
     return panel
+
+
+def pictures(result: Result, kinds: Mapping[str, str], first: str) -> Panel:
+    """Offer a result's pictures in a list.
+
+    Args:
+        result: what is drawn.
+        kinds: name of each picture, and what it shows.
+        first: name of the picture to begin with.
+    """
+    options = [(shows.removesuffix(" (the default)"), name) for name, shows in kinds.items()]
+    draw: Callable[[str], Any] = result.plot
+    return pick(lambda kind: (draw(kind), ""), dropdown("Show", options, first))
 
 
 def saying(sentence: str, still: Sheet | None = None) -> Panel:

@@ -66,7 +66,6 @@ def as_json(diagnosis: Diagnosis, *, redact: bool = False) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has for a number of numpy, a mapping, or something else."""
     if hasattr(value, "item"):
         return value.item()
     return dict(value) if hasattr(value, "keys") else str(value)

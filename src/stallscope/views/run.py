@@ -27,7 +27,6 @@ WHOSE: Final = "a run"
 KINDS: Final = {
     "stages": "where a sample's time goes, and how it is spread (the default)",
     "sample": "one sample as a bar of stages",
-    "spread": "single samples as dots, stage by stage",
     "naive": "what a stopwatch around each transform would have said",
     "exposed": "what stalls the training loop",
     "timeline": "workers and loop over a few seconds: who was waited for",
@@ -43,7 +42,6 @@ PANELS: Final = {
 }
 CHARTS: Final = {
     "sample": ("stages", "sample_figure"),
-    "spread": ("stages", "spread_figure"),
     "naive": ("stopwatch", "figure"),
     "slowest": ("samples", "figure"),
 }
@@ -95,7 +93,6 @@ def _loop(run: Run) -> Iterator[Block]:
 
 
 def _patterns(run: Run) -> list[str]:
-    """The patterns that explain most, as sentences."""
     patterns = run.patterns()
     sentences = [
         f"{stall_text.pattern_title(pattern)} · {stall_text.explained(pattern)}"
@@ -123,7 +120,6 @@ def _work(found: Profile) -> Iterator[Block]:
 
 
 def _quantile(stage: StageTimes, part: float, unit: str) -> str:
-    """The time that this share of the samples does not exceed; of batches it says so."""
     of = "" if stage.per == unit else f" a {stage.per}"
     return f"{seconds(stage.quantile_s(part))}{of}"
 

@@ -24,7 +24,6 @@ KINDS: Final = {
     "pieces": "bytes a second of small and large pieces, anywhere and in order",
 }
 CHARTS: Final = {kind: ("storage", f"{kind}_figure") for kind in KINDS}
-PANELS: Final = {"storage": "the same, to choose from (the default)"}
 HEADS: Final = (
     "read",
     "readers",
@@ -40,15 +39,6 @@ _KEY: Final = (
     "in cache: share of what was asked for that lay in the page cache just before; a cold reading "
     "that was not cold is left out"
 )
-
-
-def panel(storage: Storage, _kind: str) -> Any:
-    """Give a list to choose a picture from."""
-    from stallscope.charts import storage as charts
-    from stallscope.views.panels import dropdown, pick
-
-    figures = {"samples": charts.samples_figure, "pieces": charts.pieces_figure}
-    return pick(lambda kind: (figures[kind](storage), ""), dropdown("Show", list(figures)))
 
 
 def document(storage: Storage) -> Document:

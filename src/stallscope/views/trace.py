@@ -539,7 +539,6 @@ def _uses(run: Run, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stage(run: Run) -> pl.Expr:
-    """The name of what the loop did; a step that only a timer made is called so."""
     name = pl.col("stage").cast(pl.String)
     if run.settings.simulated_step_s is None:
         return name
