@@ -121,17 +121,17 @@ def field_changed(folder, chance):
 
 
 def column_changed(folder, chance):
-    file = any_file(folder, chance, ".parquet")
+    file = any_file(folder, chance, ".arrow")
     try:
-        table = pl.read_parquet(file)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        table = pl.read_ipc(file)
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return
     name = chance.choice(table.columns)
     rows = chance.choice([table.height, table.height, 3_000_000])
     value = pl.Series([chance.choice(VALUES)], strict=False)
     if rows != table.height:
         table = pl.select(**{one: pl.repeat(0, rows, dtype=pl.Int8) for one in table.columns})
-    table.with_columns(value.new_from_index(0, rows).alias(name)).write_parquet(file)
+    table.with_columns(value.new_from_index(0, rows).alias(name)).write_ipc(file)
 
 
 def replaced(folder, chance):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import replace
+from io import BytesIO
 
 import polars as pl
 import pytest
 from surface.built import built
 
 import stallscope as ss
+from stallscope import arrow_files
 from stallscope.errors import RunFormatError, TargetError
 from stallscope.hooks.failures import Failures
-from stallscope.parquet_sizes import sizes_read
 
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x9b2J\u202e"
 """Sets the clipboard of a terminal, clears it, and turns what follows around."""
@@ -30,51 +32,70 @@ def refusal(folder, words):
     assert "\n" not in str(caught.value)
 
 
-def size_of(path):
-    with path.open("rb") as file:
-        return sizes_read(file)
-
-
 class TestSizes:
-    def test_of_a_sound_table(self, tmp_path):
-        """Rows and bytes are those that there are, in several row groups, too."""
-        frame = pl.DataFrame({"a": range(10_000), "b": ["text"] * 10_000})
-        frame.write_parquet(tmp_path / "t", row_group_size=1000, compression="uncompressed")
+    @pytest.mark.parametrize("compression", ["lz4", "zstd"])
+    def test_compressed_table_is_refused_before_it_is_unpacked(self, saved, compression):
+        """Some kilobytes can stand for gigabytes."""
+        bomb = pl.DataFrame({"stage": ["\0" * 100_000_000]})
+        bomb.write_ipc(saved / "spans.arrow", compression=compression)
+        assert (saved / "spans.arrow").stat().st_size < 1 << 20
 
-        rows, unpacked = size_of(tmp_path / "t")
-
-        assert 10_000 == rows
-        assert 80_000 < unpacked < 200_000
+        refusal(saved, r"spans\.arrow: it is compressed")
 
     @pytest.mark.parametrize(
-        "damage", [b"", b"PAR1", b"PAR1" * 9, b"\xff" * 64 + b"\x30\0\0\0PAR1"]
+        ("bomb", "words"),
+        [
+            (lambda: pl.select(epoch=pl.repeat(None, 1_000)), "type Null, not Int32"),
+            (lambda: pl.DataFrame({"epoch": [[0] * 1_000]}), "type List"),
+            (lambda: pl.select(epoch=pl.repeat(True, 1_000)), "type Boolean"),
+        ],
+        ids=["nothing", "lists", "bits"],
     )
-    def test_of_something_else(self, tmp_path, damage):
-        """No Parquet file is an error of values, whatever it is."""
-        (tmp_path / "t").write_bytes(damage)
+    def test_column_that_would_grow_is_refused(self, saved, bomb, words):
+        sound = pl.read_ipc(saved / "spans.arrow").clear()
+        columns = bomb()
+        others = [pl.lit(None, sound.schema[name]).alias(name) for name in sound.columns]
+        columns.with_columns(one for one in others if one.meta.output_name() != "epoch").write_ipc(
+            saved / "spans.arrow"
+        )
 
-        with pytest.raises(ValueError, match=r"Parquet|nested"):
-            size_of(tmp_path / "t")
+        refusal(saved, rf"spans\.arrow: epoch has values of the {words}")
 
-    @pytest.mark.parametrize("bomb", ["rows", "page", "list"])
-    def test_a_small_file_of_a_large_table(self, saved, bomb):
-        """It is refused before its memory is asked for."""
-        made = {
-            "rows": lambda: pl.select(epoch=pl.repeat(0, 20_000_000)),
-            "page": lambda: pl.DataFrame({"stage": ["\0" * 100_000_000]}),
-            "list": lambda: pl.DataFrame({"epoch": [[0] * 8_000_000]}),
-        }[bomb]()
-        made.write_parquet(saved / "spans.parquet")
-        assert (saved / "spans.parquet").stat().st_size < 1 << 20
+    def test_text_that_repeats_beyond_the_file_is_refused(self, saved):
+        """A name lies in the file once, and in every row of the table."""
+        sound = pl.read_ipc(saved / "samples.arrow").clear(20_000)
+        path = pl.Series("path", ["x" * 50_000], pl.String).new_from_index(0, 20_000)
+        sound.with_columns(path).write_ipc(saved / "samples.arrow")
+        assert (saved / "samples.arrow").stat().st_size < 10 << 20
 
-        refusal(saved, r"spans\.parquet would take [\d,]+ bytes of memory")
+        refusal(saved, r"samples\.arrow would take [\d,]+ bytes of memory")
+
+    def test_batches_over_each_other_are_refused(self, tmp_path):
+        """A footer may name one batch a thousand times."""
+        pl.DataFrame({"a": range(1_000)}).write_ipc(tmp_path / "t")
+        data = (tmp_path / "t").read_bytes()
+        (length,) = struct.unpack_from("<i", data, len(data) - 10)
+        footer = data[len(data) - 10 - length : len(data) - 10]
+        body_bytes = struct.pack("<q", 8_000)
+        assert 1 == footer.count(body_bytes)
+        twice = data.replace(footer, footer.replace(body_bytes, struct.pack("<q", 1 << 40)))
+
+        with pytest.raises(ValueError, match="lie over each other"):
+            arrow_files.read(BytesIO(twice), ["a"])
+
+    def test_large_file_is_refused_before_it_is_read(self, saved, monkeypatch):
+        monkeypatch.setattr(arrow_files, "MOST_BYTES", 100)
+
+        refusal(saved, r"spans\.arrow has [\d,]+ bytes, more than 100")
 
 
 class TestTexts:
     def test_of_a_saved_run(self, saved):
         """Neither tables nor head give a terminal a command."""
-        table = pl.read_parquet(saved / "spans.parquet")
-        table.with_columns(stage=pl.lit(f"{EVIL}crop")).write_parquet(saved / "spans.parquet")
+        table = pl.read_ipc(saved / "spans.arrow")
+        table.with_columns(stage=pl.lit(f"{EVIL}crop").cast(pl.Categorical)).write_ipc(
+            saved / "spans.arrow"
+        )
         head = json.loads((saved / "run.json").read_text())
         head["notes"], head["machine"] = [EVIL], {EVIL: [EVIL]}
         (saved / "run.json").write_text(json.dumps(head))
@@ -163,15 +184,15 @@ class TestColumns:
     def test_of_counts_that_cannot_be(self, tmp_path):
         """Their sum would be no number of the table's."""
         folder = built("flame").save(tmp_path / "flame")
-        table = pl.read_parquet(folder / "stacks.parquet")
-        table.with_columns(hits=pl.lit(1 << 62)).write_parquet(folder / "stacks.parquet")
+        table = pl.read_ipc(folder / "stacks.arrow")
+        table.with_columns(hits=pl.lit(1 << 62)).write_ipc(folder / "stacks.arrow")
 
         refusal(folder, "hits holds impossible numbers")
 
     def test_of_structs(self, saved):
         """A value of several parts is no number and no name."""
-        table = pl.read_parquet(saved / "spans.parquet")
+        table = pl.read_ipc(saved / "spans.arrow")
         odd = table.with_columns(stage=pl.struct("epoch", "batch"))
-        odd.write_parquet(saved / "spans.parquet")
+        odd.write_ipc(saved / "spans.arrow")
 
-        refusal(saved, "stage has values of several parts")
+        refusal(saved, "stage has values of the type Struct")

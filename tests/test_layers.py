@@ -18,7 +18,7 @@ LAYERS = {
     # layer: (its folders and modules, layers below that it may use, packages that it may use)
     "words": (
         (
-            "apart errors files interrupts machine parquet_sizes pyspy_calls result stages stats "
+            "apart errors files interrupts machine arrow_files pyspy_calls result stages stats "
             "store units"
         ),
         "",

@@ -106,31 +106,31 @@ class TestRoundTrip:
         with pytest.raises(ss.StallscopeError, match=r"not the pipeline: call ss\.orders"):
             orders.apply(None)
 
-    def test_is_json_and_parquet(self, saved):
+    def test_is_json_and_arrow(self, saved):
         """Nothing that runs when it is opened."""
-        assert {".json", ".parquet"} == {file.suffix for file in saved.rglob("*.*")}
+        assert {".json", ".arrow"} == {file.suffix for file in saved.rglob("*.*")}
 
 
 class TestHostileFolders:
     def test_a_missing_table(self, saved):
         """Says which."""
-        table = min(saved.glob("*.parquet"))
+        table = min(saved.glob("*.arrow"))
         table.unlink()
 
         refusal(saved, f"{table.name} is missing")
 
     def test_a_table_of_other_values(self, saved):
         """A column that cannot be what it has to be."""
-        for table in saved.glob("*.parquet"):
-            frame = pl.read_parquet(table)
+        for table in saved.glob("*.arrow"):
+            frame = pl.read_ipc(table)
             odd = [pl.lit("soon").alias(name) for name in frame.columns if name != "stack"]
-            pl.concat([frame.clear(), frame.clear()]).select(odd).write_parquet(table)
+            pl.concat([frame.clear(), frame.clear()]).select(odd).write_ipc(table)
 
         refusal(saved, "is not a whole")
 
     def test_a_truncated_table(self, saved):
         """Only half of a file."""
-        for table in saved.glob("*.parquet"):
+        for table in saved.glob("*.arrow"):
             table.write_bytes(table.read_bytes()[: table.stat().st_size // 2])
 
         refusal(saved, "is not a whole")
@@ -159,7 +159,7 @@ class TestHostileFolders:
     @pytest.mark.parametrize("place", ["head", "table"])
     def test_a_link(self, saved, tmp_path, place):
         """A link is not followed, though what it leads to is whole."""
-        file = head_of(saved) if place == "head" else min(saved.glob("*.parquet"))
+        file = head_of(saved) if place == "head" else min(saved.glob("*.arrow"))
         file.rename(tmp_path / "elsewhere")
         file.symlink_to(tmp_path / "elsewhere")
 
@@ -167,7 +167,7 @@ class TestHostileFolders:
 
     def test_a_pipe(self, saved):
         """It is not waited for."""
-        table = min(saved.glob("*.parquet"))
+        table = min(saved.glob("*.arrow"))
         table.unlink()
         os.mkfifo(table)
 
@@ -244,7 +244,7 @@ class TestSaving:
         """A link at the place of a table is replaced; what it leads to stays as it is."""
         theirs = tmp_path / "theirs"
         theirs.write_text("precious")
-        for file in saved.glob("*.parquet"):
+        for file in saved.glob("*.arrow"):
             file.unlink()
             file.symlink_to(theirs)
 
@@ -267,7 +267,7 @@ class TestSaving:
         built("diagnosis").save(tmp_path)
         built("diagnosis_inconclusive").save(tmp_path)
 
-        kept = {f"{table}.parquet" for table in ("spent", "accounts", "fixes")}
+        kept = {f"{table}.arrow" for table in ("spent", "accounts", "fixes")}
         assert {"diagnosis.json", *kept} == set(everything(tmp_path))
 
     def test_not_over_another_kind(self, kind, saved):

@@ -7,13 +7,12 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from shutil import disk_usage
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 import psutil
 
-from stallscope import store
+from stallscope import arrow_files, store
 from stallscope.apart import apart
 from stallscope.errors import RunFormatError, TargetError
 from stallscope.files import workspace
@@ -26,14 +25,12 @@ from stallscope.targets.remote import copy_objects, listing, names_at
 from stallscope.units import count, printable, said_by, share, size, without_controls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 _MOST_RANKS: Final = 16
 """More are not held in memory at once."""
 _MOST_NODES: Final = 4
-"""So many are told of, those that are busiest."""
-_OF_EVERY_RANK: Final = ("run.json", "steps.parquet", "resources.parquet")
-"""What says which of more ranks than that are read, and what each node's use together."""
+"""Nodes that have a note, the busiest ones."""
 _HEADS: Final = tuple(f"{kind}.json" for kind in store.KINDS)
 _RANK: Final = re.compile(r"rank\d+")
 _EVERY_S: Final = 2.0
@@ -51,8 +48,8 @@ def load(path: str | Path) -> Any:
 
     Args:
         path: the folder that `save` wrote, or the one that holds `rank0`, `rank1` and so on. It may
-            lie behind an address that fsspec can read (`s3://bucket/runs/train`): of many ranks,
-            no more is copied than what is read.
+            lie behind an address that fsspec can read (`s3://bucket/runs/train`): it is copied into
+            a temporary folder, and read there.
 
     Returns:
         A `Run`, a `Diagnosis` or whatever else was saved, as it was. The pipeline itself is not
@@ -64,11 +61,11 @@ def load(path: str | Path) -> Any:
     """
     if is_address(str(path)):
         with workspace() as folder:
-            copy = _CopyOfRun(str(path), folder)
             try:
-                return _load(folder, copy.complete)
-            except RunFormatError as error:
-                raise copy.in_its_words(error) from error
+                _copy(str(path), folder)
+                return _load(folder)
+            except RunFormatError as error:  # nobody knows of the copy
+                raise RunFormatError(str(error).replace(str(folder), str(path))) from error
     folder = Path(path)
     found = _load(folder)
     if isinstance(found, Run):
@@ -76,68 +73,43 @@ def load(path: str | Path) -> Any:
     return found
 
 
-def _load(folder: Path, complete: Callable[[Path], None] = lambda _: None) -> Any:
-    """As `load`, of a folder; `complete` brings what is not there yet of one in it."""
+def _load(folder: Path) -> Any:
     ranks: list[Path] = []
     if store.kind_in(folder) is None:
         ranks = sorted(folder.glob("rank*"), key=lambda rank: (len(rank.name), rank.name))
-    return _all_ranks(ranks, complete) if ranks else _read(folder)
+    return _all_ranks(ranks) if ranks else _read(folder)
 
 
-class _CopyOfRun:
-    """What lies behind an address, copied into a folder as far as it is read.
-
-    Args:
-        address: of a result, or of the ranks of a training.
-        folder: an empty one. What is looked at in every rank is copied at once.
+def _copy(address: str, folder: Path) -> None:
+    """Copy a result, or the ranks of a training, from behind an address.
 
     Raises:
-        RunFormatError: there is none, the server does not give it, or there is no room for it.
+        RunFormatError: there is none, the server does not give it, or it is too large.
     """
-
-    def __init__(self, address: str, folder: Path) -> None:
-        self._address, self._folder = address, folder
-        try:
-            root, self._sizes = listing(address)
-        except TargetError as error:
-            raise RunFormatError(str(error)) from error
-        names = {path: PurePosixPath(path.removeprefix(root).lstrip("/")) for path in self._sizes}
-        self._missing = {
-            path: folder / name for path, name in names.items() if ".." not in name.parts
-        }
-        tops = {name.parts[0] for name in names.values() if name.parts}
-        if not _hold_result(tops):
-            raise RunFormatError(
-                f"{printable(address)} is not a saved result: it has no {', '.join(_HEADS)}"
-            )
-        is_one = not tops.isdisjoint([*_HEADS, LOGS])
-        self._take(lambda place: is_one or place.name in _OF_EVERY_RANK)
-
-    def complete(self, folder: Path) -> None:
-        """Copy what lies in a rank's folder beside what is looked at in every one."""
-        self._take(lambda place: folder in place.parents)
-
-    def in_its_words(self, error: RunFormatError) -> RunFormatError:
-        """An error of the copy, which nobody knows of, as one of what lies behind the address."""
-        return RunFormatError(str(error).replace(str(self._folder), self._address.rstrip("/")))
-
-    def _take(self, is_wanted: Callable[[Path], bool]) -> None:
-        places = {path: place for path, place in self._missing.items() if is_wanted(place)}
-        takes, free = sum(self._sizes[path] for path in places), disk_usage(self._folder).free
-        if takes > free:
-            raise RunFormatError(
-                f"{printable(self._address)} takes {size(takes)}, and {self._folder.parent} has "
-                f"room for {size(free)}: set TMPDIR to a folder with more"
-            )
-        try:
-            for place in self._missing.values():  # a rank that saved nothing has a folder, too
-                place.parent.mkdir(parents=True, exist_ok=True)
-            copy_objects(self._address, places)
-        except (OSError, ValueError) as error:
-            raise RunFormatError(
-                f"{printable(self._address)} cannot be copied ({said_by(error)}): try again"
-            ) from error
-        self._missing = {path: place for path, place in self._missing.items() if path not in places}
+    try:
+        root, sizes = listing(address)
+    except TargetError as error:
+        raise RunFormatError(str(error)) from error
+    names = {path: PurePosixPath(path.removeprefix(root).lstrip("/")) for path in sizes}
+    names = {path: name for path, name in names.items() if name.parts and ".." not in name.parts}
+    if not _hold_result({name.parts[0] for name in names.values()}):
+        raise RunFormatError(
+            f"{printable(address)} is not a saved result: it has no {', '.join(_HEADS)}"
+        )
+    takes = sum(sizes[path] for path in names)
+    if takes > arrow_files.MOST_BYTES:
+        raise RunFormatError(
+            f"{printable(address)} takes {size(takes)}, more than {size(arrow_files.MOST_BYTES)}: "
+            "copy it here, and load the folder"
+        )
+    try:
+        for name in names.values():  # a rank that saved nothing has a folder, too
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        copy_objects(address, {path: folder / name for path, name in names.items()})
+    except (OSError, ValueError) as error:
+        raise RunFormatError(
+            f"{printable(address)} cannot be copied ({said_by(error)}): try again, or copy it here"
+        ) from error
 
 
 def follow(path: str | Path) -> Iterator[Any]:
@@ -209,18 +181,18 @@ def _hold_result(names: Iterable[str]) -> bool:
     return any(name in (*_HEADS, LOGS) or _RANK.fullmatch(name) for name in names)
 
 
-def _all_ranks(folders: list[Path], complete: Callable[[Path], None]) -> Run:
+def _all_ranks(folders: list[Path]) -> Run:
     """The ranks of a training as one run; of more than can be held, those that say most."""
     nodes = apart(lambda: _per_node(folders))
     if len(folders) <= _MOST_RANKS:
-        run = _together([_rank(folder, complete) for folder in folders])
+        run = _together([_rank(folder) for folder in folders])
         return replace(run, notes=(*run.notes[:1], *nodes, *run.notes[1:]))
-    waits = apart(lambda: _shares(folders))
+    waits = apart(lambda: _wait_shares(folders))
     order = sorted(folders, key=lambda folder: waits.get(folder, -1.0), reverse=True)
     half = _MOST_RANKS // 2
     first, others = order[:half], order[half:]
     spread = [others[place * len(others) // half] for place in range(half)]
-    run = _together([_rank(folder, complete) for folder in dict.fromkeys([*first, *spread])])
+    run = _together([_rank(folder) for folder in [*first, *spread]])
     told = f"{count(len(folders), 'rank')}, of which {_MOST_RANKS} are read whole"
     if waits:
         low, high = (share(end(waits.values())) for end in (min, max))
@@ -230,17 +202,13 @@ def _all_ranks(folders: list[Path], complete: Callable[[Path], None]) -> Run:
     return replace(run, notes=(told, *nodes, *run.notes))
 
 
-def _shares(folders: list[Path]) -> dict[Path, float]:
+def _wait_shares(folders: list[Path]) -> dict[Path, float]:
     """For which share (0 to 1) of its steady time each rank waits; those that saved their run."""
     wait_s = pl.sum_horizontal("wait_s", "restart_s")
     used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
     waits = store.scan(folders, _stored("all_steps")).filter("steady").group_by("path")
-    shares = waits.agg((wait_s.sum() / (wait_s + used_s).sum()).fill_nan(None))
-    try:
-        rows = shares.collect().drop_nulls().rows()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        return {}  # a damaged one, which `store.read` has a sentence for
-    return {Path(path).parent: waits for path, waits in rows}
+    shares = waits.agg((wait_s.sum() / (wait_s + used_s).sum()).fill_nan(None)).drop_nulls()
+    return {Path(path).parent: waits for path, waits in shares.rows()}
 
 
 def _per_node(folders: list[Path]) -> list[str]:
@@ -286,10 +254,7 @@ def _per_node(folders: list[Path]) -> list[str]:
         used_bytes=pl.col("value").filter(machine).max(),
         all_bytes=pl.col("limit").filter(machine).max(),
     )
-    try:
-        found = own.join(whole, on="node").drop_nulls().collect()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        return []  # as in `_shares`
+    found = own.join(whole, on="node").drop_nulls()
     busiest = found.sort(pl.col("cores") / pl.col("at_hand"), descending=True)
     return [_of_node(**row) for row in busiest.head(_MOST_NODES).iter_rows(named=True)]
 
@@ -311,8 +276,7 @@ def _is(*resources: str) -> pl.Expr:
     return pl.col("resource").is_in(resources)
 
 
-def _rank(folder: Path, complete: Callable[[Path], None]) -> Any:
-    complete(folder)
+def _rank(folder: Path) -> Any:
     try:
         store.check_is_folder(folder)
     except (OSError, ValueError) as error:

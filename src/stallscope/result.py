@@ -108,7 +108,7 @@ class SavedResult(Result):
     """What it consists of on disk."""
 
     def save(self, folder: str | Path) -> Path:
-        """Write it as JSON and Parquet; `ss.load` reads it back.
+        """Write it as JSON and Arrow files; `ss.load` reads it back.
 
         Args:
             folder: a new or empty folder, or one with an older result of this kind, which is

@@ -1,4 +1,4 @@
-"""Results on disk: a folder of JSON and Parquet, never pickle, so that anybody's can be opened.
+"""Results on disk: a folder of JSON and Arrow files, never pickle, so that anybody's can be opened.
 
 A result states what it consists of (`Contents`); how it is written, read and checked stands here
 once. What would break a table or a picture later is refused on reading, in one sentence.
@@ -11,19 +11,18 @@ import math
 import os
 import shutil
 import stat
-import sys
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, is_dataclass
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args, get_origin
 from typing import get_type_hints as hints_of
 
 import polars as pl
 
+from stallscope import arrow_files
 from stallscope.errors import RunFormatError
 from stallscope.files import file_of_anybody, part_of, read_file
-from stallscope.parquet_sizes import sizes_read
 from stallscope.units import CONTROLS, NO_LETTER, json_without_controls, without_controls
 
 if TYPE_CHECKING:
@@ -41,6 +40,8 @@ KINDS: Final = (
 )
 """Everything that can be saved; each is the class of that name in the package."""
 
+VERSION: Final = 5
+"""Schema version of all kinds of results; only this one is read."""
 _LARGEST: Final = 1 << 53
 """No count and no time in ns is larger (104 days), so that sums are exact."""
 _POLARS: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
@@ -48,8 +49,9 @@ _POLARS: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 _MOST_HEAD_BYTES: Final = 4 << 20
 """Python's objects take twenty times what they take in JSON."""
 _SPARE_BYTES: Final = 64 << 20
-_MOST_TIMES: Final = 16
-"""A table may take so many times its file, or the spare bytes; ours take five times."""
+_MOST_TIMES: Final = 4
+"""The names of a table may take so many times its file, or the spare bytes: a file has a name that
+repeats once."""
 _DEEPEST: Final = 3
 """A diagnosis holds a run, which holds those of other loaders."""
 _MEND: Final = "copy the folder once more, or record again"
@@ -67,19 +69,13 @@ class StoredTable(NamedTuple):
     """Columns in which no value is missing; those that the table has not are left out."""
     file: str = ""
     """Its name on disk; by default the field's."""
-    since: int = 1
-    """The schema version that brought it; older results keep the field's default."""
     unbounded: AbstractSet[str] = frozenset()
     """Columns that may hold an infinity."""
 
     @property
     def name(self) -> str:
         """Of the file."""
-        return f"{self.file or self.field}.parquet"
-
-
-LATER: Final = "later"
-"""In the metadata of a dataclass's field: older results have not got it, and keep its default."""
+        return f"{self.file or self.field}.arrow"
 
 
 class Contents(NamedTuple):
@@ -94,9 +90,6 @@ class Contents(NamedTuple):
     """Fields that are in the head, with their types, dataclasses too."""
     parts: Mapping[str, str] = {}
     """Fields that are results or tuples of results, each in a folder of that name, by kind."""
-    version: int = 1
-    oldest: int = 1
-    """The oldest schema version that is read."""
     beside: tuple[str, ...] = ()
     """What else may lie in the folder, and stays."""
 
@@ -143,21 +136,17 @@ def read(result: type[R], contents: Contents, folder: Path, depth: int = 1) -> R
     """
     try:
         head = head_of(contents, folder)
-        version = _version(contents, folder, head)
-        tables = {
-            table.field: _table(folder, table)
-            for table in contents.tables
-            if table.since <= version
-        }
+        _check_version(contents, folder, head)
+        tables = {table.field: _table(folder, table) for table in contents.tables}
         values = {
             field: _checked(kind, head[field], f"{field} in {contents.head}")
             for field, kind in contents.values.items()
         }
-        counts = _checked(dict[str, int], head.get("parts", {}), f"parts in {contents.head}")
+        counts = _checked(dict[str, int], head["parts"], f"parts in {contents.head}")
         parts = {
             field: part
             for field, kind in contents.parts.items()
-            if (part := _part(folder / field, kind, counts.get(field), depth + 1)) is not None
+            if (part := _part(folder / field, kind, counts[field], depth + 1)) is not None
         }
         return result(**tables, **values, **parts)
     except RunFormatError:
@@ -251,7 +240,7 @@ def _move_all(moves: Iterable[tuple[Path, Path]]) -> None:
 
 def _write(result: Any, contents: Contents, folder: Path) -> None:
     for table in contents.tables:
-        getattr(result, table.field).write_parquet(folder / table.name)
+        arrow_files.write(getattr(result, table.field), folder / table.name)
     counts = {}
     for field in contents.parts:
         part = getattr(result, field)
@@ -265,7 +254,7 @@ def _write(result: Any, contents: Contents, folder: Path) -> None:
                 part.save(folder / field)
     head = {
         "kind": contents.kind,
-        "schema_version": contents.version,
+        "schema_version": VERSION,
         **{field: _plain(getattr(result, field)) for field in contents.values},
         "parts": counts,
     }
@@ -300,28 +289,24 @@ def head_of(contents: Contents, folder: Path) -> dict[str, Any]:
     return head
 
 
-def _version(contents: Contents, folder: Path, head: dict[str, Any]) -> int:
-    """The schema version of a head, which is of this kind."""
+def _check_version(contents: Contents, folder: Path, head: dict[str, Any]) -> None:
     if head.get("kind", contents.kind) != contents.kind:
         raise ValueError(f"{contents.head} says that it is of the kind {head['kind']!r}")
     version = head.get("schema_version")
-    if type(version) is int and contents.oldest <= version <= contents.version:
-        return version
-    known = f"versions {contents.oldest} to {contents.version}"
-    raise RunFormatError(
-        f"{folder} has schema version {version!r}; this stallscope reads "
-        f"{known if contents.oldest < contents.version else contents.version}. "
-        "Open it with the stallscope that wrote it"
-    )
+    if version != VERSION:
+        raise RunFormatError(
+            f"{folder} has schema version {version!r}; this stallscope reads {VERSION}. "
+            "Open it with the stallscope that wrote it"
+        )
 
 
-def _part(folder: Path, kind: str, count: Any, depth: int) -> Any:
+def _part(folder: Path, kind: str, count: int, depth: int) -> Any:
     """The result in a folder, or all those in its numbered folders; None: there is none.
 
     Args:
         folder: of the part.
         kind: of it.
-        count: how many there have to be; None where an older version did not write that.
+        count: how many there have to be.
         depth: of the results in it.
     """
     if not os.path.lexists(folder):
@@ -337,7 +322,7 @@ def _part(folder: Path, kind: str, count: Any, depth: int) -> Any:
     found = sorted((one for one in folder.iterdir() if one.name.isdecimal()), key=_number)
     for one in found:
         check_is_folder(one)
-    if count not in (None, len(found)):
+    if count != len(found):
         raise ValueError(f"{folder.name} holds {len(found)} of {count}")
     return tuple(read(cls, cls._contents, one, depth) for one in found)
 
@@ -358,77 +343,36 @@ def check_is_folder(path: Path) -> None:
 
 def _table(folder: Path, table: StoredTable) -> pl.DataFrame:
     """A table with exactly the columns of its schema, and values that can be worked with."""
-    found = _raw(folder / table.name, table)
-    return checked(
-        found.select(_cast(name, found.schema[name], kind) for name, kind in table.schema.items()),
-        table,
-    )
-
-
-def scan(folders: Iterable[Path], table: StoredTable) -> pl.LazyFrame:
-    """A table of many results at once, that nothing is read of before it is asked for.
-
-    Args:
-        folders: of the results; what holds no such table is left out.
-        table: of each; values are not checked as `read` does.
-
-    Returns:
-        Its columns, and `path` of the file.
-    """
-    paths = []
-    for folder in folders:
-        with suppress(OSError, ValueError):
-            check_is_folder(folder)
-            with _readable(folder / table.name, table):
-                paths.append(folder / table.name)
-    columns = [pl.col(name).cast(kind) for name, kind in table.schema.items()]
-    none = pl.LazyFrame(schema={**table.schema, "path": pl.String})
-    return (
-        pl.scan_parquet(paths, include_file_paths="path").select(*columns, "path")
-        if paths
-        else none
-    )
-
-
-def _raw(path: Path, table: StoredTable) -> pl.DataFrame:
-    """The columns as they lie in the file."""
-    with _readable(path, table) as file:
-        return pl.read_parquet(file, columns=list(table.schema))
-
-
-@contextmanager
-def _readable(path: Path, table: StoredTable) -> Iterator[IO[bytes]]:
-    """A table's file, which is of a size that can be read.
-
-    Raises:
-        ValueError: it is not.
-        OSError: it is not there.
-    """
-    with file_of_anybody(path, sys.maxsize) as file:
+    with file_of_anybody(folder / table.name, arrow_files.MOST_BYTES) as file:
         try:
-            rows, unpacked = sizes_read(file)
+            frame = arrow_files.read(file, list(table.schema))
         except ValueError as error:
-            raise ValueError(f"{path.name}: {error}") from error
-        takes = unpacked + rows * sum(map(_width, table.schema.values()))
-        if takes > max(_SPARE_BYTES, _MOST_TIMES * os.fstat(file.fileno()).st_size):
-            raise ValueError(f"{path.name} would take {takes:,} bytes of memory")
-        file.seek(0)
-        yield file
+            raise ValueError(f"{table.name}: {error}") from error
+        file_bytes = os.fstat(file.fileno()).st_size
+    for name, kind in table.schema.items():
+        if frame.schema[name] != kind:
+            kinds = f"{frame.schema[name]}, not {kind}"
+            raise ValueError(f"{table.name}: {name} has values of the type {kinds}")
+    texts = pl.col(pl.String, pl.Categorical).cast(pl.String)
+    text_bytes = sum(int(column[0]) for column in frame.select(texts.str.len_bytes().sum()))
+    if text_bytes > max(_SPARE_BYTES, _MOST_TIMES * file_bytes):
+        raise ValueError(f"{table.name} would take {text_bytes:,} bytes of memory")
+    readable = frame.with_columns(texts.str.replace_all(CONTROLS, NO_LETTER))
+    typed = readable.select(pl.col(name).cast(kind) for name, kind in table.schema.items())
+    return checked(typed, table)
 
 
-def _width(kind: PolarsDataType) -> int:
-    """Bytes of a value; of a text, those that say where it is."""
-    numbers = {pl.Boolean: 1, pl.Int16: 2, pl.Int32: 4}
-    return numbers.get(kind, 16)  # type: ignore[call-overload,no-any-return,unused-ignore]
+def scan(folders: Iterable[Path], table: StoredTable) -> pl.DataFrame:
+    """Return a table of many results under each other, with the `path` of each file.
 
-
-def _cast(name: str, found: PolarsDataType, kind: PolarsDataType) -> pl.Expr:
-    if found.is_nested() != kind.is_nested() or found in (pl.Binary, pl.Object):
-        raise ValueError(f"{name} has values of several parts")
-    column = pl.col(name)
-    if found in (pl.String, pl.Categorical):
-        column = column.cast(pl.String).str.replace_all(CONTROLS, NO_LETTER)
-    return column.cast(kind)
+    What holds no such table, or a damaged one, is left out: `read` has a sentence for that.
+    """
+    frames = [pl.DataFrame(schema={**table.schema, "path": pl.String})]
+    for folder in folders:
+        with suppress(OSError, ValueError, *_POLARS):
+            check_is_folder(folder)
+            frames.append(_table(folder, table).with_columns(path=pl.lit(str(folder / table.name))))
+    return pl.concat(frames)
 
 
 def checked(frame: pl.DataFrame, table: StoredTable) -> pl.DataFrame:
@@ -459,13 +403,7 @@ def _checked(kind: Any, given: Any, name: str) -> Any:
         if not isinstance(given, dict):
             raise TypeError(f"{name} is no JSON object")
         hints = hints_of(kind)
-        return kind(
-            **{
-                f.name: _checked(hints[f.name], given[f.name], name)
-                for f in fields(kind)
-                if f.name in given or not f.metadata.get(LATER)
-            }
-        )
+        return kind(**{f.name: _checked(hints[f.name], given[f.name], name) for f in fields(kind)})
     if origin is tuple:
         if not isinstance(given, list):
             raise TypeError(f"{name} is no list")

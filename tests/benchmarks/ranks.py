@@ -75,9 +75,9 @@ def _write(folder: Path, ranks: int, steps: int) -> None:
         mine = folder / f"rank{rank}"
         mine.mkdir()
         for file in kept[rank == 3].iterdir():
-            if file.suffix == ".parquet" and "rank" in (frame := pl.read_parquet(file)).columns:
+            if file.suffix == ".arrow" and "rank" in (frame := pl.read_ipc(file)).columns:
                 number = pl.lit(rank, frame.schema["rank"]).alias("rank")
-                frame.with_columns(number).write_parquet(mine / file.name)
+                frame.with_columns(number).write_ipc(mine / file.name)
             else:
                 (mine / file.name).write_bytes(file.read_bytes())
 

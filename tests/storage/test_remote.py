@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,13 +16,14 @@ from support.virtual_loop import a_loop
 from torch.utils.data import DataLoader
 
 import stallscope as ss
+from stallscope import arrow_files
 from stallscope.lab.notebooks import Aim
 from stallscope.storage.reads import COLD, SAMPLE
 from stallscope.storage.result import notes_of
 from stallscope.targets import remote
 from stallscope.targets.factory import is_address
 from stallscope.targets.images import find_images
-from stallscope.targets.remote import RemoteImages, copy_objects
+from stallscope.targets.remote import RemoteImages
 
 pytest.importorskip("aiohttp", reason="fsspec reads http:// with it; .[ci] installs it")
 pytest.importorskip("torchvision")
@@ -178,28 +178,17 @@ class TestRuns:
         )
         assert_frame_equal(there, found, abs_tol=1e-12)
 
-    def test_of_many_no_more_is_copied_than_read(self, ranks, monkeypatch):
-        """Of the others, what says that they are not the slow ones."""
-        copied = []
+    def test_of_many_the_slow_one_is_read(self, ranks, monkeypatch):
         monkeypatch.setattr(sys.modules["stallscope.load"], "_MOST_RANKS", 4)
-        monkeypatch.setattr(
-            sys.modules["stallscope.load"],
-            "copy_objects",
-            lambda given, places: (copied.extend(places), copy_objects(given, places)),
-        )
 
         run = ss.load(ranks)
 
         assert "9 ranks, of which 4 are read whole" in run.notes[0]
         assert 7 in run.all_steps["rank"]
-        whole = [path for path in copied if path.endswith("spans.parquet")]
-        assert 4 == sum(not path.endswith("side_spans.parquet") for path in whole)
-        assert 9 == sum(path.endswith("/steps.parquet") for path in copied)
-        assert len(copied) == len(set(copied))
 
     def test_a_damaged_one_is_named_by_its_address(self, ranks, tmp_path):
         """Not by the copy, of which nobody knows, and of which nothing is left."""
-        (tmp_path / "rank2" / "steps.parquet").write_bytes(b"PAR1")
+        (tmp_path / "rank2" / "steps.arrow").write_bytes(b"ARROW1")
         before = set(Path(tempfile.gettempdir()).glob("stallscope*"))
 
         with pytest.raises(ss.StallscopeError, match=f"{ranks}rank2 is not a whole run"):
@@ -224,12 +213,10 @@ class TestRuns:
         ):
             ss.load(f"{address(proxy.port)}rank3")
 
-    def test_no_room(self, ranks, monkeypatch):
-        """Said before anything is copied."""
-        monkeypatch.setattr(
-            sys.modules["stallscope.load"], "disk_usage", lambda _: SimpleNamespace(free=10)
-        )
-        with pytest.raises(ss.StallscopeError, match=r"takes .* has room for 10 B: set TMPDIR"):
+    def test_a_large_run_is_not_copied(self, ranks, monkeypatch):
+        monkeypatch.setattr(arrow_files, "MOST_BYTES", 10)
+
+        with pytest.raises(ss.StallscopeError, match=r"takes .*, more than 10 B: copy it here"):
             ss.load(f"{ranks}rank3")
 
 

@@ -122,8 +122,8 @@ def everything(result, folder):
     """Whatever can be shown, exported and saved of a result, by what it is."""
     saved = result.save(folder / "saved")
     tables = {
-        str(path.relative_to(saved)): repr(pl.read_parquet(path).rows())
-        for path in saved.rglob("*.parquet")
+        str(path.relative_to(saved)): repr(pl.read_ipc(path).rows())
+        for path in saved.rglob("*.arrow")
     }
     heads = {str(path): path.read_text() for path in saved.rglob("*.json")}
     shown = {"text": str(result), **result._repr_mimebundle_()}

@@ -120,9 +120,8 @@ class Diagnosis(SavedResult):
         tables=(
             StoredTable("spent", SPENT, {"phase"}),
             StoredTable("accounts", ACCOUNTING, {"part"}),
-            StoredTable("fixes", FIXES, FIXES.keys(), since=2),
+            StoredTable("fixes", FIXES, FIXES.keys()),
         ),
-        version=2,
         values={
             "findings": tuple[Finding, ...],
             "circumstances": DiagnosisConditions,

@@ -82,8 +82,6 @@ class Ladder(SavedResult):
             StoredTable("facts", FACTS, {"rung"}),
         ),
         values={"circumstances": LoopConditions, "notes": tuple[str, ...]},
-        version=2,
-        oldest=2,
     )
 
     laps: pl.DataFrame

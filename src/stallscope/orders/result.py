@@ -249,9 +249,8 @@ class Orders(SavedResult):
             StoredTable("trials", TRIALS, _NEVER_NULL, unbounded={"largest_difference", "psnr_db"}),
             StoredTable("laps", LAPS, LAPS.keys()),
             StoredTable("costs", COSTS, {"op", "before", "state"}),
-            StoredTable("parts", PARTS, PARTS.keys(), since=2),
+            StoredTable("parts", PARTS, PARTS.keys()),
         ),
-        version=2,
         values={
             "rest": FixedCosts,
             "counts": Counts,

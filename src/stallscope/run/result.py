@@ -22,7 +22,7 @@ from stallscope.stalls import attribution
 from stallscope.stalls.attribution import StallBreakdown, break_down_stalls
 from stallscope.stalls.patterns import patterns as find_patterns
 from stallscope.stalls.step_series import Evidence
-from stallscope.store import LATER, Contents, StoredTable
+from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
     from stallscope.store import Schema
@@ -110,11 +110,6 @@ LOGS: Final = "logs"
 _BATCH: Final = ["rank", "epoch", "batch"]
 
 
-def _later(*, default: Any) -> Any:
-    """A setting that runs of older versions have not got."""
-    return field(default=default, metadata={LATER: True})
-
-
 @dataclass(frozen=True)
 class Settings:
     """What was asked for."""
@@ -129,15 +124,15 @@ class Settings:
     """Batches at the start that are not part of the steady state."""
     simulated_step_s: float | None = None
     """How long the step was simulated to take, seconds; None where nothing was simulated."""
-    has_step: bool = _later(default=True)
+    has_step: bool = True
     """Whether batches were used, and not only taken."""
-    prefetch_factor: int | None = _later(default=None)
+    prefetch_factor: int | None = None
     """Batches that each worker makes ahead; None without workers, or where it is not known."""
-    persistent_workers: bool = _later(default=False)
+    persistent_workers: bool = False
     """Whether workers live on from epoch to epoch."""
-    streams: bool = _later(default=False)
+    streams: bool = False
     """Whether workers take their samples out of a stream, each its part of it."""
-    began_unix_ns: int | None = _later(default=None)
+    began_unix_ns: int | None = None
     """When its times begin, in ns since 1970."""
 
 
@@ -164,8 +159,8 @@ class Run(SavedResult):
             StoredTable("deliveries", DELIVERIES, _NEVER_NULL - {"pid"}),
             StoredTable("side_spans", SPANS, _NEVER_NULL),
             StoredTable("startup", STARTUP, _NEVER_NULL),
-            StoredTable("all_resources", RESOURCES, _NEVER_NULL, file="resources", since=3),
-            StoredTable("device_work", DEVICE, _NEVER_NULL - {"kind"}, file="device", since=4),
+            StoredTable("all_resources", RESOURCES, _NEVER_NULL, file="resources"),
+            StoredTable("device_work", DEVICE, _NEVER_NULL - {"kind"}, file="device"),
         ),
         values={
             "settings": Settings,
@@ -174,8 +169,6 @@ class Run(SavedResult):
             "notes": tuple[str, ...],
         },
         parts={"others": "run"},
-        version=4,
-        oldest=2,
         beside=(LOGS,),
     )
 
@@ -201,10 +194,10 @@ class Run(SavedResult):
     settings: Settings = field(default_factory=Settings)
     """What was asked for."""
     all_resources: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=RESOURCES))
-    """Columns of `RESOURCES`, of all processes of the recording; empty where nothing was sampled,
-    as in runs of older versions."""
+    """Columns of `RESOURCES`, of all processes of the recording; empty where nothing was
+    sampled."""
     device_work: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=DEVICE))
-    """Columns of `DEVICE`; empty where the host is the device, and in runs of older versions."""
+    """Columns of `DEVICE`; empty where the host is the device."""
     first_batch_s: float | None = None
     """From starting the loader to its first batch; None when none came."""
     machine: dict[str, Any] = field(default_factory=dict)

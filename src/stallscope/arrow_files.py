@@ -1,0 +1,112 @@
+"""Tables as uncompressed Arrow IPC files, which take in memory what they take on disk.
+
+Polars would also read a compressed file, of which 7 kB can stand for 200 MB, and one whose footer
+names the same rows a thousand times. So the footer is looked at first: it lists the batches of a
+file, and each batch says whether it is compressed. Both are FlatBuffers; see
+https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format and
+https://flatbuffers.dev/internals for the layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from io import SEEK_END, BytesIO
+from typing import IO, TYPE_CHECKING, Final
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+MOST_BYTES: Final = 2 << 30
+"""No table is larger: of a recording 256 MiB of events are kept; spans take four times as much."""
+_MAGIC: Final = b"ARROW1"
+_DICTIONARIES, _BATCHES = 2, 3
+"""Fields of a footer: lists of blocks."""
+_KIND, _HEADER = 1, 2
+"""Fields of a block's message: kind and body of its header."""
+_OF_DICTIONARY, _DATA, _COMPRESSION = 2, 1, 3
+"""Kind of a message; field of a dictionary's header: its batch; field of a batch."""
+_BLOCK: Final = struct.Struct("<qi4xq")
+"""Offset, bytes of metadata, bytes of data."""
+
+
+def write(table: pl.DataFrame, path: Path) -> None:
+    """Write a table; each text lies in the file as often as in the table."""
+    table.write_ipc(path, compression="uncompressed", compat_level=pl.CompatLevel.oldest())
+
+
+def read(file: IO[bytes], columns: Sequence[str]) -> pl.DataFrame:
+    """Read columns of a table.
+
+    Raises:
+        ValueError: this is no whole Arrow file, or not an uncompressed one.
+        PolarsError: it is damaged further inside.
+    """
+    file.seek(0, SEEK_END)
+    ends = []
+    for begin in (0, max(file.tell() - len(_MAGIC), 0)):
+        file.seek(begin)
+        ends.append(file.read(len(_MAGIC)))
+    if set(ends) != {_MAGIC}:  # before a gigabyte of something else is read
+        raise ValueError("it is no whole Arrow file")
+    file.seek(0)
+    data = file.read()
+    try:
+        used = sum(_checked_bytes(data))
+    except (struct.error, IndexError) as error:
+        raise ValueError("it is no whole Arrow file") from error
+    if used > len(data):
+        raise ValueError("its batches lie over each other")
+    return pl.read_ipc(BytesIO(data), columns=list(columns)).select(columns)
+
+
+def _checked_bytes(data: bytes) -> Iterator[int]:
+    """Yield the size of each batch; fail at a compressed one."""
+    (length,) = struct.unpack_from("<i", data, len(data) - 10)
+    footer = _root(data, len(data) - 10 - length)
+    for field in (_DICTIONARIES, _BATCHES):
+        for offset, metadata_bytes, body_bytes in _blocks(data, footer, field):
+            message = _root(data, offset + 8)  # behind a marker and the length of the metadata
+            batch = _inside(data, message, _HEADER)
+            if data[_place(data, message, _KIND)] == _OF_DICTIONARY:
+                batch = _inside(data, batch, _DATA)
+            if _place(data, batch, _COMPRESSION):
+                raise ValueError("it is compressed, so that its size in memory is not known")
+            yield max(metadata_bytes, 0) + max(body_bytes, 0)
+
+
+def _blocks(data: bytes, footer: int, field: int) -> Iterator[tuple[int, int, int]]:
+    if _place(data, footer, field):
+        start = _inside(data, footer, field)
+        (count,) = struct.unpack_from("<I", data, start)
+        for number in range(count):
+            yield _BLOCK.unpack_from(data, start + 4 + number * _BLOCK.size)
+
+
+def _root(data: bytes, at: int) -> int:
+    return at + _unsigned(data, at)
+
+
+def _inside(data: bytes, table: int, field: int) -> int:
+    """Follow the offset that stands in a field."""
+    place = _place(data, table, field)
+    return place + _unsigned(data, place)
+
+
+def _place(data: bytes, table: int, field: int) -> int:
+    """Return where a field of a FlatBuffers table stands; 0: it has its default."""
+    (back,) = struct.unpack_from("<i", data, table)
+    names = table - back
+    (size,) = struct.unpack_from("<H", data, names)
+    entry = 4 + 2 * field
+    (offset,) = struct.unpack_from("<H", data, names + entry) if entry < size else (0,)
+    return table + offset if offset else 0
+
+
+def _unsigned(data: bytes, at: int) -> int:
+    if at < 0:  # `struct` would count from the end
+        raise IndexError(at)
+    (value,) = struct.unpack_from("<I", data, at)
+    return int(value)
