@@ -421,7 +421,7 @@ def test_cpu_time_is_read_for_every_kth_sample(tmp_path):
 
 def test_quick_samples_are_recorded_rarely(tmp_path):
     """Where recording would cost more than it may, only every k-th batch is recorded."""
-    decoded = record(Numbers(), tmp_path, batches=[range(16)] * 60)
+    decoded = record(Numbers(), tmp_path, batches=[range(16)] * 60, cost_share=0.02)
 
     tags = read_log(tmp_path / "log.events").words >> TAG_SHIFT
     skipped = int((tags == Tag.SKIPPED).sum())
