@@ -3,15 +3,16 @@
 A batch is made by torch's own fetcher in this process, with one torch thread as in a worker, from
 2,000 JPEG files of about 533x800: open, decode, RandomResizedCrop, flip, ToTensor, Normalize,
 collate. Our recorder is put on through the real hooks, as for `num_workers=0`; its reading of the
-CPU clock at every k-th sample is part of what is measured, and so are the pages of its log.
+CPU clock at every k-th sample is part of what is measured, and so are the pages of its log. Every
+batch is recorded, whatever that costs.
 
 Each condition has a process of its own, as a worker has, where the recorder's hooks stay on; all
 are forked anew for each round, as a process may be fast or slow by where its memory lies. A round
-begins with batches of two samples that no clock sees, the first eight of which are always recorded;
-then each makes the same batches, drawn with the same seeds, in random order: without a tool, with
-the recorder, once more without (the control) and with one of the peers, which take turns. A peer is
-put on before each batch, and two samples warm it up. The clock is the process's CPU time. The ratio
-is a round's time without over that with the tool: 1.000 is free, 0.990 costs 1%.
+begins with batches of two samples that no clock sees; then each makes the same batches, drawn with
+the same seeds, in random order: without a tool, with the recorder, once more without (the control)
+and with one of the peers, which take turns. A peer is put on before each batch, and two samples
+warm it up. The clock is the process's CPU time. The ratio is a round's time without over that with
+the tool: 1.000 is free, 0.990 costs 1%.
 
 Rounds are added until the recorder's 95% interval is narrower than +-0.5%, or the time is up.
 """
@@ -45,7 +46,6 @@ from stallscope.files import log_capacity, workspace
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.loop_log import MAIN, LogPlace
-from stallscope.hooks.stage_log import Header
 from stallscope.targets.images import sample_folder
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def main() -> None:
         ours = Condition(OURS, fetcher, _our_hooks, stays_on=True)
         always = [Condition(PLAIN, fetcher), Condition(CONTROL, fetcher), ours]
         found = _measure(always, _peers(dataset, fetcher, folder / "lines.txt"), given)
-        print(_report(*found, given))
+        print(_report(found, given))
 
 
 @contextmanager
@@ -147,15 +147,15 @@ def _fetcher(dataset: Any, collate: Any = default_collate) -> Any:
 
 
 @contextmanager
-def _our_hooks() -> Iterator[Any]:
-    """The real hooks, as `hooks.probe.Probe` puts them on; gives the head of their log."""
+def _our_hooks() -> Iterator[None]:
+    """The real hooks, as `hooks.probe.Probe` puts them on."""
     with workspace() as place:
         recorder = Recorder(LogPlace(place, log_capacity(place, 1)).open(MAIN))
         hooks = Hooks(recorder)
         hooks.number = 0
         hooks.put_on()
         try:
-            yield recorder.log.header
+            yield
         finally:
             hooks.take_off()
 
@@ -184,13 +184,10 @@ def _peers(dataset: ImageFolder, fetcher: Any, lines: Path) -> list[Condition]:
     return found + [Condition(name, fetcher, on) for name, on in switches.items() if on]
 
 
-def _measure(
-    always: list[Condition], others: list[Condition], given: Namespace
-) -> tuple[Pairs, list[int]]:
-    """A round's CPU times in ns, without a tool and with it, by tool; one batch of how many."""
+def _measure(always: list[Condition], others: list[Condition], given: Namespace) -> Pairs:
+    """A round's CPU times in ns, without a tool and with it, by tool."""
     draw = random.Random(given.seed)
     pairs: Pairs = {condition.name: [] for condition in (*always[1:], *others)}
-    every: list[int] = []
     gc.collect()
     gc.freeze()
     turns = itertools.cycle(others)
@@ -198,15 +195,17 @@ def _measure(
     with tqdm(desc="comparing", unit="round") as bar:
         while not _enough(pairs, given) and time.monotonic() < deadline:
             conditions = [*always, *itertools.islice(turns, 1)]
-            every.append(_round(conditions, draw, given, pairs))
+            _round(conditions, draw, given, pairs)
             bar.update()
             bar.set_postfix_str(_so_far(pairs, given), refresh=False)
     gc.unfreeze()
-    return pairs, every
+    return pairs
 
 
-def _round(conditions: list[Condition], draw: random.Random, given: Namespace, pairs: Pairs) -> int:
-    """The same batches under each condition, in random order; one batch of how many we recorded."""
+def _round(
+    conditions: list[Condition], draw: random.Random, given: Namespace, pairs: Pairs
+) -> None:
+    """Make the same batches under each condition, in random order."""
     makers = {condition.name: _Maker(condition) for condition in conditions}
     times = dict.fromkeys(makers, 0)
     for turn in range(-WARM_UP_BATCHES, given.batches):
@@ -218,7 +217,8 @@ def _round(conditions: list[Condition], draw: random.Random, given: Namespace, p
     without = times.pop(PLAIN)
     for name, with_tool in times.items():
         pairs[name].append((without, with_tool))
-    return max(maker.end() for maker in makers.values())
+    for maker in makers.values():
+        maker.end()
 
 
 class _Maker:
@@ -237,18 +237,16 @@ class _Maker:
         taken: int = self._pipe.recv()
         return taken
 
-    def end(self) -> int:
-        """End the process; one batch of how many was recorded, 0 where no recorder of ours is."""
+    def end(self) -> None:
+        """End the process."""
         self._pipe.send(None)
-        every: int = self._pipe.recv()
         self._process.join()
-        return every
 
 
 def _make(condition: Condition, pipe: Connection) -> None:
     """Make batches as asked for, in a process of its own."""
     each = nullcontext if condition.stays_on else condition.on
-    with condition.on() if condition.stays_on else nullcontext() as header:
+    with condition.on() if condition.stays_on else nullcontext():
         for index, seed in iter(pipe.recv, None):
             gc.collect()
             with each():
@@ -259,7 +257,6 @@ def _make(condition: Condition, pipe: Connection) -> None:
                 condition.fetcher.fetch(index)
                 taken = time.process_time_ns() - began
             pipe.send(taken)
-        pipe.send(int(header[Header.EVERY]) if header is not None else 0)
 
 
 def _estimate(pairs: Pairs, name: str) -> Estimate:
@@ -279,7 +276,7 @@ def _so_far(pairs: Pairs, given: Namespace) -> str:
     return f"recorder {now.centre:.4f} +-{now.half_width:.4f}"
 
 
-def _report(pairs: Pairs, every: list[int], given: Namespace) -> str:
+def _report(pairs: Pairs, given: Namespace) -> str:
     estimates = {name: _estimate(pairs, name) for name in pairs if pairs[name]}
     rows = [
         (
@@ -292,17 +289,14 @@ def _report(pairs: Pairs, every: list[int], given: Namespace) -> str:
         for name, e in sorted(estimates.items(), key=lambda item: -item[1].centre)
     ]
     head = ("recorded by", "CPU time without / with", "95% interval", "cost", "rounds")
-    return "\n".join([table(head, rows), "", *_sentences(pairs, estimates, every, given)])
+    return "\n".join([table(head, rows), "", *_sentences(pairs, estimates, given)])
 
 
-def _sentences(
-    pairs: Pairs, estimates: dict[str, Estimate], every: list[int], given: Namespace
-) -> Iterator[str]:
+def _sentences(pairs: Pairs, estimates: dict[str, Estimate], given: Namespace) -> Iterator[str]:
     ours = estimates[OURS]
     plain_ms = np.median(pairs[OURS], axis=0)[0] / 1e6 / given.batch / given.batches
     best = max(e.centre for name, e in estimates.items() if name not in (OURS, CONTROL))
     yield f"batches of {given.batch} samples; a sample takes {plain_ms:.2f} ms of CPU time"
-    yield f"recorded: 1 batch in {np.median(every):.0f} (median of the rounds)"
     if ours.half_width >= given.half_width:
         yield f"the time was up at +-{ours.half_width:.4f}; the aim was +-{given.half_width}"
     yield f"target: from {TARGET} at the lower end -> {met(ours.low >= TARGET)} ({ours.low:.4f})"

@@ -22,6 +22,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from stallscope.hooks import ops
+from stallscope.hooks.loop_log import COST_SHARE_WATCHED
 from stallscope.hooks.stage_log import TAG_SHIFT, Tag, read_log
 from stallscope.hooks.stretches import is_chosen
 
@@ -421,12 +422,21 @@ def test_cpu_time_is_read_for_every_kth_sample(tmp_path):
 
 def test_quick_samples_are_recorded_rarely(tmp_path):
     """Where recording would cost more than it may, only every k-th batch is recorded."""
-    decoded = record(Numbers(), tmp_path, batches=[range(16)] * 60)
+    decoded = record(Numbers(), tmp_path, batches=[range(16)] * 60, cost_share=0.02)
 
     tags = read_log(tmp_path / "log.events").words >> TAG_SHIFT
     skipped = int((tags == Tag.SKIPPED).sum())
     assert 0 < skipped < 60
     assert 60 == skipped + decoded.batches.height
+
+
+def test_samples_of_some_milliseconds_are_all_recorded(tmp_path):
+    """Recording costs less than 1% of them."""
+    dataset = Numbers(v1.Compose([Op(10**6)] * 4))
+
+    decoded = record(dataset, tmp_path, batches=[range(8)] * 40, cost_share=COST_SHARE_WATCHED)
+
+    assert 40 == decoded.batches.height
 
 
 def test_a_full_log_keeps_the_newest(tmp_path):

@@ -48,15 +48,6 @@ class TestWindow:
 
         assert 31 in shown(steps, favoured=[31])
 
-    def test_prefers_a_stall_whose_batch_was_recorded(self):
-        """A picture of batches without their stages says little."""
-        waits = [0.1 if step % 20 == 10 else 0.0 for step in range(100)]
-        recorded = pl.DataFrame(
-            {"epoch": [0], "batch": [70]}, {"epoch": pl.Int32, "batch": pl.Int32}
-        )
-
-        assert 70 in shown(steps_of(waits), recorded=recorded)
-
     def test_does_not_reach_over_steps_that_were_left_out(self):
         """Between two of its steps, no step is missing."""
         waits = [0.1 if step in (20, 50) else 0.0 for step in range(60)]

@@ -16,8 +16,6 @@ from stallscope.stalls.attribution import (
     PARTS,
     STALLS,
     find_stalls,
-    not_recorded_share,
-    spread,
     stall_parts,
     table,
 )
@@ -413,7 +411,7 @@ class TestTable:
         assert 2 == table(frame(rows, PARTS)).height
 
 
-class TestSpread:
+class TestNotRecorded:
     rows = (
         part("decode", 0.3, kind="decode"),
         part("Crop", 0.1, kind="transform"),
@@ -423,38 +421,19 @@ class TestSpread:
         part("send", 0.2, step=1, kind="send"),
     )
 
-    def test_divides_like_the_recorded_batches(self):
-        """Only the making is divided, in the proportion of the stages that were seen."""
-        found = spread(frame(self.rows, PARTS))
+    def test_recorded_batches_stand_for_the_others(self):
+        """Only the making is divided, in proportion to the stages that were seen."""
+        found = dict(table(frame(self.rows, PARTS)).select("part", "exposed_s").iter_rows())
 
-        assert {"decode": 600, "Crop": 200, "send": 200} == in_ms(found, step=1)
-        assert in_ms(frame(self.rows, PARTS)) == in_ms(found)
-        assert found.schema == pl.Schema(PARTS)
+        assert found == pytest.approx(
+            {"decode": 0.9, "Crop": 0.3, "queued": 5.0, "earlier batch": 5.0, "send": 0.2}
+        )
 
-    @pytest.mark.parametrize(("many", "stands_for_more"), [(1, False), (3, True)])
-    def test_one_collection_of_garbage_stands_for_none(self, many, stands_for_more):
-        """It was met by accident; one at each batch is what batches cost."""
-        collected = [part("garbage collection", 0.4, step=2 + one) for one in range(many)]
+    def test_stays_a_part_where_no_stage_was_seen(self):
+        """Dividing it would be a guess."""
+        alone = [row for row in self.rows if row[2] not in {"decode", "Crop"}]
 
-        found = spread(frame([*self.rows, *collected], PARTS))
-
-        assert stands_for_more == ("garbage collection" in in_ms(found, step=1))
-
-    def test_leaves_the_sum_as_it_was(self):
-        """Dividing makes no time and loses none."""
-        before = frame(self.rows, PARTS)
-
-        assert before["exposed_s"].sum() == pytest.approx(spread(before)["exposed_s"].sum())
-
-    def test_divides_nothing_without_a_recorded_batch(self):
-        """It would be a guess."""
-        alone = frame([row for row in self.rows if row[2] not in {"decode", "Crop"}], PARTS)
-
-        assert alone.equals(spread(alone))
-
-    def test_says_how_much_it_is(self):
-        """The share of all stalled time that was not recorded."""
-        assert 0.8 / 11.4 == pytest.approx(not_recorded_share(frame(self.rows, PARTS)))
+        assert "not recorded" in table(frame(alone, PARTS))["part"].to_list()
 
 
 class TestNothing:
@@ -466,8 +445,6 @@ class TestNothing:
         assert none.is_empty()
         assert none.schema == pl.Schema(PARTS)
         assert table(none).schema == pl.Schema(EXPOSED)
-        assert spread(none).equals(none)
-        assert 0.0 == not_recorded_share(none)
 
     def test_every_part_has_a_known_kind(self):
         """The table's kinds are those of the house."""

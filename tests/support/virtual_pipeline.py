@@ -6,6 +6,7 @@ assert durations to the nanosecond.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset, default_collate, default_convert
@@ -77,11 +78,12 @@ def record(
     auto: bool = True,
     collate: Any = None,
     capacity: int = 1 << 16,
+    cost_share: float = math.inf,
 ) -> Decoded:
     """What the hooks see while torch's fetcher makes these batches of a dataset."""
     CLOCK.ns = START_NS
     log = LogWriter(tmp_path / "log.events", worker=0, born_ns=START_NS - 1, capacity=capacity)
-    hooks = Hooks(Recorder(log, clock=CLOCK, cpu_clock=CLOCK))
+    hooks = Hooks(Recorder(log, clock=CLOCK, cpu_clock=CLOCK), cost_share=cost_share)
     hooks.put_on()
     try:
         kind = _IterableDatasetFetcher if hasattr(dataset, "__iter__") else _MapDatasetFetcher

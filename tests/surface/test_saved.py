@@ -60,7 +60,6 @@ def test_heads_of_runs(name, golden):
         "first_batch_s": run.first_batch_s,
         "machine": run.machine,
         "notes": list(run.notes),
-        "not_recorded_share": run.not_recorded_share,
     }
 
     golden.json(f"saved/{name}/head.json", found, rel_tol=NEAR)

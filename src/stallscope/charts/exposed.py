@@ -171,12 +171,6 @@ def parts_of(run: Run, stall: dict[str, Any]) -> pl.DataFrame:
     return found.with_columns(share=pl.col("exposed_s") / stall["stall_s"])
 
 
-def was_recorded(run: Run, stall: dict[str, Any]) -> bool:
-    """Whether the stages of the stall's own batch are known; else they are those of the others."""
-    same = [pl.col(name) == stall[name] for name in ("rank", "epoch", "batch")]
-    return not run.batches.filter(*same).is_empty()
-
-
 def _stall_title(run: Run, awaited: dict[str, Any], stall: dict[str, Any]) -> str:
     """How long which step waits for which batch, and mostly why."""
     maker = awaited["worker"]
@@ -188,8 +182,6 @@ def _stall_title(run: Run, awaited: dict[str, Any], stall: dict[str, Any]) -> st
         return told
     longest = parts.row(0, named=True)
     name, own = longest["part"], is_own(longest["part"], longest["kind"])
-    if not (own or was_recorded(run, stall)):
-        return f"{told}, which was not recorded"
     if own:
         word = OWN_WORDS.get(name, name)
     else:

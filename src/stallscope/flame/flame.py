@@ -8,6 +8,7 @@ loop gives their number.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -192,7 +193,12 @@ def _of_target(
         workspace() as folder,
     ):
         loader = cached_loaders.going_on(target.loader)
-        place = LogPlace(folder, log_capacity(folder, max(target.num_workers, 1)), stands_by=True)
+        place = LogPlace(
+            folder,
+            log_capacity(folder, max(target.num_workers, 1)),
+            stands_by=True,
+            cost_share=math.inf,  # of every sampled stack the stage is wanted
+        )
         loaders = find_loaders(loader)
         probe = Probe(place, loaders, scoped=True)
         loop = replace(TimedLoop.of(target), batches=_Hooked(loader, probe.begin, probe.inside))

@@ -13,11 +13,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import math
 import sys
 import threading
 import weakref
 from dataclasses import dataclass
-from math import ceil
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,18 +44,17 @@ if TYPE_CHECKING:
 
 _OLDEST: Final = 2
 """Collections of younger generations are too many and too short to be told."""
-_COST_SHARE: Final = 0.004
-"""Recording may cost this share of the batches' time; else only every k-th batch is recorded. Less
-than half of the promised 1%: a word's cost is an estimate, and going on and off costs, too."""
 _WORD_NS: Final = (200, 2000)
-"""What a word costs with the hook around it: in a row (`tests/benchmarks/span_cost.py`), and
-between ops that use the caches: an estimate; `tests/benchmarks/overhead.py` shows if it is low."""
+"""Least and highest cost of a word with the hook around it: in a row
+(`tests/benchmarks/span_cost.py`), and between ops that use the caches."""
 _SELDOM: Final = 8
 """From one recorded batch in so many on, the hooks come off in between. Where they go on and off at
 every other batch, that costs more than a hook that only calls its original: Python forgets what it
 has learned of the calls of a class that changes."""
-_CROWDING: Final = 80
-"""Time between two words over the time by which that makes a word dearer."""
+_CROWDING: Final = 150
+"""Time between two words over the time by which that makes a word dearer. An estimate: it gives
+0.8% of the CPU time for the sample data and for case B, where paired batches of 32 samples gave
+0.7% to 1.3% on a busy machine; `tests/benchmarks/overhead.py` shows if it is low."""
 _FIRST_BATCHES: Final = 8
 """The first batches of a process are always recorded: they tell what recording costs."""
 _REPLACED: Final = frozenset({"dataset", "dataset_iter", "collate_fn"})
@@ -138,6 +137,7 @@ class Hooks:
         task: what a fetcher is to make now, None for one that is not measured; without this
             function, who calls sets `number` and begins the epochs.
         marks: where begin and end of each batch are written, where nobody else does.
+        cost_share: see `loop_log.LogPlace`.
     """
 
     def __init__(
@@ -145,12 +145,12 @@ class Hooks:
         recorder: Recorder,
         task: Callable[[Any], Iteration | None] | None = None,
         marks: MarkWriter | None = None,
+        cost_share: float = math.inf,
     ) -> None:
         self.number = -1
         """Number of the batch at work in its epoch."""
-        self.thins = True
-        """Whether fewer batches are recorded where recording all of them would cost too much."""
         self._recorder = recorder
+        self._cost_share = cost_share
         self.failures = failures = recorder.log.failures
         self._task = task
         self._marks = marks
@@ -211,7 +211,6 @@ class Hooks:
         self._recorder.mark(Tag.EPOCH, key)
 
     def _collects(self, phase: str, about: dict[str, int]) -> None:
-        """Python collects garbage while a batch is at work."""
         if about["generation"] < _OLDEST:
             return
         if phase == "start":
@@ -338,14 +337,13 @@ class Hooks:
             fastest, slowest = _WORD_NS
             word_ns = min(slowest, fastest + batch_ns / words / _CROWDING)
             self._costs.append(words * word_ns / max(batch_ns, 1))
-        if self._batches == _FIRST_BATCHES and self.thins:
-            self._every = max(1, ceil(median(self._costs) / _COST_SHARE))
+        if self._batches == _FIRST_BATCHES:
+            self._every = max(1, math.ceil(median(self._costs) / self._cost_share))
             self._recorder.log.header[Header.EVERY] = self._every
 
     # ---- the dataset ----------------------------------------------------------------------------
 
     def _meet(self, dataset: Any) -> None:
-        """Hook a dataset that was not seen before."""
         number, seen = id(dataset), self._datasets
         try:  # its id is its own for as long as it lives; a training may make one for each loader
             seen[number] = weakref.ref(dataset, lambda _: seen.pop(number, None))

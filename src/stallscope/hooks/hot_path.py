@@ -423,7 +423,6 @@ class Recorder:
         return self.begin_key(self._names.get(stage) or self._name(stage))
 
     def _name(self, stage: Stage) -> int:
-        """The key of a stage that the user names."""
         stage = kept_apart(stage, self._names, self.note)
         key = self._names[stage] = self.key(stage)
         return key

@@ -243,7 +243,6 @@ class Iterations:
     # ---- iterators --------------------------------------------------------------------------
 
     def _begin(self, iterator: Any, loader: Any, *_: Any, **__: Any) -> None:
-        """An iterator is being made."""
         iteration = None
         with self._failures.within("a loader"):
             if self._wanted(loader):
@@ -345,7 +344,6 @@ class Iterations:
         return hook
 
     def _pins(self, iteration: Iteration, iterator: Any) -> None:
-        """Say which thread pins the batches of an epoch."""
         iteration.pins = True
         if thread := getattr(iterator, "_pin_memory_thread", None):
             self._marks.mark(Mark.PINS, iteration.key, 0, thread.ident or 0)
@@ -402,8 +400,6 @@ class Iterations:
         return hook
 
     def _around_reset(self, original: _Method, failed: _Failed) -> _Method:
-        """An epoch begins."""
-
         def begin(iterator: Any, *_: Any, **__: Any) -> Iteration | None:
             iteration = self._known.get(iterator) or self._adopted(iterator)
             return None if iteration is None else self._before_reset(iteration)

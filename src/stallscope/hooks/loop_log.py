@@ -57,6 +57,10 @@ MAIN: Final = -1
 """Worker id of the main process in the logs."""
 _WORD: Final = struct.Struct("q")
 _OF_WORKER: Final = re.compile(r"\d+-\d+-\d+-\d+\.events").fullmatch
+COST_SHARE_DRIVEN: Final = 0.02
+"""Share of the batches' time that recording may cost in a loop that stallscope runs itself ..."""
+COST_SHARE_WATCHED: Final = 0.01
+"""... and in a training of the user's, which must not become slower."""
 _MAIN_ROWS: Final = 100_000
 _WORKER_ROWS: Final = 20_000
 """Marks in a file; those of a worker: about five thousand batches."""
@@ -152,7 +156,6 @@ class MarkWriter(MappedLog):
         self.mark, self._write_to = self._writer(rows)
 
     def _lay_out(self) -> None:
-        """Say what a new file is."""
         head = _MAGIC, self._pid, self._worker, perf_counter_ns(), self._rows, self._turn
         _ROW.pack_into(self._mapping, 0, *head)
 
@@ -311,6 +314,8 @@ class LogPlace:
     """When the recording began."""
     stands_by: bool = False
     """Whether each worker stands by to sample its own stacks, see `hooks.self_sampler`."""
+    cost_share: float = COST_SHARE_WATCHED
+    """Share of the batches' time that recording may cost; above it, only some are recorded."""
 
     def open(self, worker: int, loader: int = 0) -> LogWriter:
         """A new event log of this process. Raises OSError where there is no room."""

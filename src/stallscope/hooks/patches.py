@@ -198,7 +198,6 @@ def _take_off(layer: _Layer) -> None:
 
 
 def _forget(layer: _Layer) -> None:
-    """Know this layer no longer."""
     if layer.on:
         layer.on = False
         layers = _layers[layer.place]

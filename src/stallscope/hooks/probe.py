@@ -252,7 +252,6 @@ class Probe:
     # ---- what is measured -------------------------------------------------------------------
 
     def _wants(self, loader: Any) -> bool:
-        """Whether the loader whose iterator is being made is measured."""
         if self._loaders is None or _is_among(loader, self._loaders):
             return True
         # A thread that is new was started by the target, most likely.
@@ -260,7 +259,6 @@ class Probe:
         return self._scoped and (elsewhere or getattr(self._here, "inside", False))
 
     def _adopts(self, iterator: Any) -> bool:
-        """Whether an iterator that was made before is measured."""
         return self._loaders is None or _is_among(iterator, self._living)
 
     def _starts(self, iterator: Any, iteration: Iteration | None) -> None:
@@ -294,12 +292,16 @@ class Probe:
         except OSError as error:
             self.marks.say(note=f"samples made in the main process were not recorded ({error})")
             return
-        self._hooks = Hooks(Recorder(log), self._iterations.waiting_for, self.marks)
+        self._hooks = Hooks(
+            Recorder(log),
+            self._iterations.waiting_for,
+            self.marks,
+            cost_share=self._place.cost_share,
+        )
         in_this_process.add(self._hooks)
         self._hooks.put_on()
 
     def _put_entry(self, module: Any) -> None:
-        """Stand in for a module's worker loop."""
         original = module._worker_loop
         if not (isinstance(original, WorkerEntry) and original.belongs_to(self._place)):
             # The workers that start in a thread are those of the iterator that it starts

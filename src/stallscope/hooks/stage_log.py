@@ -366,7 +366,6 @@ class LogWriter(MappedLog):
         )
 
     def _lay_out(self, head: dict[Header, int]) -> None:
-        """Divide a new file, and say what it is."""
         self._view = memoryview(self._mapping).cast("q")
         self.header = self._view[:HEADER_WORDS]
         self.words = self._view[HEADER_WORDS:]

@@ -289,7 +289,6 @@ class StepParts:
         return named
 
     def _code(self, stage: Stage) -> int:
-        """The number of a stage."""
         code = self._codes.get(stage)
         if code is None:
             code = self._codes[stage] = len(self._codes) + 1
@@ -345,5 +344,4 @@ class StepParts:
 
 
 def _holder(module: str, name: str) -> Any:
-    """A class of a module, or the module itself."""
     return getattr(sys.modules[module], name) if name else sys.modules[module]

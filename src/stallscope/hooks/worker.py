@@ -123,9 +123,8 @@ class WorkerEntry:
         # The thread that sends is joined at the end of the process: only then is there no mark left
         retire = failures.passing("the end of a worker's marks", marks.retire)
         multiprocessing.util.Finalize(None, retire, exitpriority=-100)
-        hooks = Hooks(Recorder(log), marks=marks)
+        hooks = Hooks(Recorder(log), marks=marks, cost_share=self._place.cost_share)
         ends.callback(failures.insist, "taking the hooks off in a worker", hooks.retire)
-        hooks.thins = not self._place.stands_by  # of every sampled stack the stage is wanted
         in_this_process.add(hooks)
         tasks = Tasks(hooks, marks, log, key)
         with failures.within("the epochs of a worker"):
@@ -176,13 +175,11 @@ class Tasks:
             _queues._ForkingPickler = self._pickler(data_queue, failed)
 
     def _waits(self, *_: Any, **__: Any) -> bool:
-        """A task is waited for."""
         if not self._log.header[Header.READY_NS]:
             self._log.header[Header.READY_NS] = perf_counter_ns()
         return True
 
     def _take(self, _: object, task: Any, error: BaseException | None) -> None:
-        """The next task, as torch's queue gives it."""
         self._marks.turn_over()
         number = None if error is not None else _number(task)
         if number is not None:
@@ -193,7 +190,6 @@ class Tasks:
             self._hooks.begin_epoch(self._key)
 
     def _put(self, made: Any, *_: Any, **__: Any) -> None:
-        """The batch is made."""
         number = _number(made)
         if number is not None:
             self._marks.mark(Mark.MADE, self._key, number)
@@ -227,6 +223,5 @@ class Tasks:
 
 
 def _number(message: Any) -> int | None:
-    """Number of the batch that a message is about."""
     is_task = isinstance(message, tuple) and message and type(message[0]) is int
     return message[0] if is_task else None

@@ -29,6 +29,7 @@ from stallscope.run import steps as loops
 from stallscope.run.loop_events import Events, LoaderChain, events, join_chained
 from stallscope.run.result import DEVICE, STARTUP, Run, Settings
 from stallscope.run.steps import Owners, loaders, mark_steady
+from stallscope.stalls.causes import ordinal
 from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
@@ -251,8 +252,7 @@ def _notes(
     yield from (note for page in pages for note in page.notes)
     every = max((page.every for page in pages), default=1)
     if every > 1:
-        kept = f"1 batch in {every} was recorded after the first ones"
-        yield f"{kept}, to hold the cost of recording down"
+        yield f"About every {ordinal(every)} batch was recorded, to limit overhead"
     dropped = sum(page.dropped for page in pages)
     if dropped:
         yield f"the logs were full: the oldest {dropped:,} events were overwritten"

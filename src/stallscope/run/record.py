@@ -15,7 +15,7 @@ import torch
 
 from stallscope.errors import NoBatchError, StallscopeError, UnsupportedError
 from stallscope.files import log_capacity, workspace
-from stallscope.hooks.loop_log import LogPlace, RecordingInfo
+from stallscope.hooks.loop_log import COST_SHARE_DRIVEN, LogPlace, RecordingInfo
 from stallscope.hooks.probe import Probe
 from stallscope.isolation import isolated, modules_of
 from stallscope.loops.devices import device_of
@@ -92,7 +92,8 @@ def record_target(target: targets.Target, limits: Limits, warmup: int) -> Run:
         isolated(target) as target,  # noqa: PLR1704 - its private form
         workspace() as folder,
     ):
-        place = LogPlace(folder, log_capacity(folder, max(target.num_workers, 1)))
+        capacity = log_capacity(folder, max(target.num_workers, 1))
+        place = LogPlace(folder, capacity, cost_share=COST_SHARE_DRIVEN)
         about = RecordingInfo(
             target.name, warmup, target.simulated_step_s, has_step=target.step is not None
         )

@@ -307,7 +307,6 @@ class Run(SavedResult):
         return self._break_down(self.steps())
 
     def _break_down(self, steps: pl.DataFrame) -> StallBreakdown:
-        """Break down why the loop stalled in these steps."""
         return break_down_stalls(
             steps, self.waits, self.deliveries, self.all_spans, self.side_spans
         )
@@ -358,14 +357,6 @@ class Run(SavedResult):
     def parts(self) -> pl.DataFrame:
         """What each stall consists of, columns of `stalls.attribution.PARTS`."""
         return self._stalls.parts
-
-    @property
-    def not_recorded_share(self) -> float:
-        """Share (0 to 1) of the stalled time that went into batches which were not recorded.
-
-        Tables and pictures divide it like the time of the batches that were.
-        """
-        return self._stalls.not_recorded_share
 
     @computed_apart
     def exposed(self) -> pl.DataFrame:

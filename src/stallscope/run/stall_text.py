@@ -69,16 +69,10 @@ def title_of_steps(run: Run, rank: int, steps: pl.DataFrame) -> str:
 
 def small_print(run: Run) -> list[str]:
     """What a reader of the loop's times has to know."""
-    said = []
-    step_s, spread = run.settings.simulated_step_s, run.not_recorded_share
-    if step_s is not None and run.device is None:  # else a note says more
-        said.append(f"the step is simulated: a timer of {seconds(step_s)}, and no device")
-    if spread >= SMALL:
-        said.append(
-            f"{share(spread)} of the stalls went into batches that were not recorded; it is "
-            "divided as in those that were"
-        )
-    return said
+    step_s = run.settings.simulated_step_s
+    if step_s is None or run.device is not None:  # of a simulated device, a note says more
+        return []
+    return [f"the step is simulated: a timer of {seconds(step_s)}, and no device"]
 
 
 def answer(run: Run) -> dict[str, Any] | None:

@@ -197,7 +197,6 @@ def samples(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
 
 
 def _costs(block: _Block) -> pl.DataFrame:
-    """The samples of a block: where each stands and what it cost."""
     first = np.flatnonzero(np.diff(block.sample, prepend=-1))
     chosen = block.in_sample[first]  # a stretch outside of samples has a number too
     by_kind, _ = _totals(block.sample, block.stage % len(KINDS), block.wall_ns, len(KINDS))
@@ -252,7 +251,6 @@ class _Block:
 
 
 def _blocks(spans: pl.DataFrame) -> Iterator[_Block]:
-    """The spans in their order, cut between batches."""
     new_batch = _begins_batch(spans)
     starts = np.flatnonzero(new_batch)
     wanted = np.searchsorted(starts, np.arange(0, spans.height, _BLOCK))
@@ -262,7 +260,6 @@ def _blocks(spans: pl.DataFrame) -> Iterator[_Block]:
 
 
 def _begins_batch(spans: pl.DataFrame) -> np.ndarray:
-    """Whether each span is the first of its batch."""
     begins = np.zeros(spans.height, dtype=bool)
     for name in _ONE_BATCH:
         begins |= _differs(spans[name].to_numpy())

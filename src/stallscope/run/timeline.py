@@ -76,7 +76,6 @@ def window(
     *,
     many: int,
     favoured: Collection[int] = (),
-    recorded: pl.DataFrame | None = None,
 ) -> Window:
     """So many steps around a stall of typical length.
 
@@ -85,18 +84,13 @@ def window(
         stalls: columns of `stalls.attribution.STALLS`, of these steps.
         many: steps in the window.
         favoured: numbers of the steps to choose among; any stall where it is empty.
-        recorded: columns of `run.batches`; a step whose batch is one of them is preferred.
     """
     many = min(many, steps.height)
-    known = pl.lit(value=True)
-    if recorded is not None:
-        batches = recorded.select(pl.struct(_BATCH).alias("batch"))["batch"].unique()
-        known = pl.struct(_BATCH).is_in(batches.implode())
     first = (pl.int_range(pl.len()) - round(BEFORE * many)).clip(0, steps.height - many)
     ends = (
         _ends(steps)
         .join(stalls.select("step", "stall_s"), on="step", how="left", maintain_order="left")
-        .with_columns(first=first, known=known)
+        .with_columns(first=first)
     )
     last = pl.col("first") + many - 1
     tries = ends.with_columns(
@@ -140,7 +134,7 @@ def _typical(tries: pl.DataFrame, favoured: Collection[int]) -> dict[str, Any]:
     among = among.sort("length_s", maintain_order=True).filter(so_far > SMALL).sort("step")
     off = {name: (pl.col(name) / pl.col(name).median()).log().abs() for name in _LENGTHS}
     far = off["length_s"] > math.log(NEAR)
-    ordered = among.sort("gap", far, ~pl.col("known"), off["length_ns"], maintain_order=True)
+    ordered = among.sort("gap", far, off["length_ns"], maintain_order=True)
     return ordered.row(0, named=True)
 
 
@@ -328,13 +322,11 @@ def around(run: Run, rank: int, step: int) -> Timeline:
 
 
 def _typical_piece(run: Run, rank: int, favoured: list[int], period: int | None) -> Timeline:
-    same = pl.col("rank") == rank
     found = window(
         timed_steps(run, rank),
-        run.stalls().filter(same),
+        run.stalls().filter(rank=rank),
         many=steps_in(len(makers(run, rank)), period),
         favoured=favoured,
-        recorded=run.batches.filter(same),
     )
     return in_window(run, rank, found)
 

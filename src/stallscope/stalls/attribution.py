@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from stallscope.stages import GARBAGE, KINDS, WORK_KINDS
+from stallscope.stages import KINDS, WORK_KINDS
 from stallscope.stalls.lifecycle import (
     KIND_OF,
     MAIN,
@@ -26,7 +26,7 @@ from stallscope.stalls.lifecycle import (
     covered_ns,
     lifecycle_of,
 )
-from stallscope.stalls.thresholds import SELDOM, STALL_S, STALL_SHARE
+from stallscope.stalls.thresholds import STALL_S, STALL_SHARE
 
 if TYPE_CHECKING:
     from stallscope.store import Schema
@@ -142,49 +142,24 @@ def stall_parts(
 
 
 def table(parts: pl.DataFrame) -> pl.DataFrame:
-    """All stalls together: of `parts`, the columns of `EXPOSED`."""
+    """All stalls together: of `parts`, the columns of `EXPOSED`.
+
+    Recorded batches stand for those that were not: the time of these is given to the stages in
+    proportion. Where no stage was seen, it stays a part of its own.
+    """
+    is_own = pl.any_horizontal(map(_is_own, KIND_OF))
+    not_recorded_s = pl.col("exposed_s").filter(_is_own(NOT_RECORDED)).sum()
+    is_work = pl.col("kind").is_in(WORK_KINDS) & ~is_own
+    work_s = pl.col("exposed_s").filter(is_work).sum()
+    stands_for = pl.when(is_work).then(1 + not_recorded_s / work_s).otherwise(1.0)
     return (
         parts.group_by(_PART, maintain_order=True)
         .agg(pl.col("exposed_s").sum(), stalls=pl.struct("rank", "step").n_unique())
+        .with_columns(exposed_s=pl.col("exposed_s") * stands_for, work_s=work_s)
+        .filter(~_is_own(NOT_RECORDED) | (pl.col("work_s") == 0))
         .with_columns(share=pl.col("exposed_s") / pl.col("exposed_s").sum())
         .sort("exposed_s", descending=True, maintain_order=True)
         .select(pl.col(name).cast(kind) for name, kind in EXPOSED.items())
-    )
-
-
-def not_recorded_share(parts: pl.DataFrame) -> float:
-    """Share (0 to 1) of all stalled time in which a batch was made that was not recorded."""
-    total_s = float(parts["exposed_s"].sum())
-    unknown_s = float(parts.filter(_is_own(NOT_RECORDED))["exposed_s"].sum())
-    return unknown_s / total_s if total_s else 0.0
-
-
-def spread(parts: pl.DataFrame) -> pl.DataFrame:
-    """Give the time of batches that were not recorded to the stages of those that were.
-
-    A batch that the recorder left out is taken to be made like the others: its time is divided in
-    the proportion of all stages' exposed time. Where no stage was seen, nothing is divided. How
-    much it is says `not_recorded_share`.
-    """
-    own = pl.any_horizontal(map(_is_own, KIND_OF))
-    work = parts.filter(pl.col("kind").is_in(WORK_KINDS) & ~own)
-    mix = work.group_by(_PART, maintain_order=True).agg(pl.col("exposed_s").sum(), many=pl.len())
-    mix = mix.filter((pl.col("part") != GARBAGE.name) | (pl.col("many") >= SELDOM))
-    if mix.is_empty():
-        return parts
-    mix = mix.select(
-        pl.lit(NOT_RECORDED).alias("part"),
-        pl.lit(KIND_OF[NOT_RECORDED], PARTS["kind"]).alias("kind"),
-        like="part",
-        like_kind="kind",
-        weight=pl.col("exposed_s") / pl.col("exposed_s").sum(),
-    )
-    return parts.join(mix, on=_PART, how="left", maintain_order="left_right").select(
-        "rank",
-        "step",
-        part=pl.coalesce("like", "part"),
-        kind=pl.coalesce("like_kind", "kind"),
-        exposed_s=pl.col("exposed_s") * pl.col("weight").fill_null(1.0),
     )
 
 
@@ -202,9 +177,7 @@ class StallBreakdown:
     stalls: pl.DataFrame
     """Columns of `STALLS`."""
     parts: pl.DataFrame
-    """Columns of `PARTS`, with the batches that were not recorded spread."""
-    not_recorded_share: float
-    """Share (0 to 1) of the stalled time that was spread so."""
+    """Columns of `PARTS`."""
 
 
 def break_down_stalls(
@@ -220,8 +193,7 @@ def break_down_stalls(
     merged = found.group_by("rank", "step", "part", "kind", maintain_order=True).agg(
         pl.col("exposed_s").sum()
     )
-    parts = pl.concat([merged, _rest(stalls, merged)])
-    return StallBreakdown(stalls, spread(parts), not_recorded_share(parts))
+    return StallBreakdown(stalls, pl.concat([merged, _rest(stalls, merged)]))
 
 
 def _windows(stalls: pl.DataFrame, steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:

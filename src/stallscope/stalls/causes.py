@@ -263,7 +263,6 @@ def slow_samples(loop: StepSeries, samples: pl.DataFrame) -> list[PatternCause]:
 
 
 def _names(samples: pl.DataFrame) -> str:
-    """The first few of them: index and file."""
     about = samples.select("index", "path", *_BATCH, "sample").unique(
         ["index", "path"] if samples["index"].null_count() == 0 else [*_BATCH, "sample"],
         keep="first",
@@ -385,7 +384,6 @@ def _epochs(loop: StepSeries) -> list[PatternCause]:
 
 
 def _slow_workers(loop: StepSeries) -> list[PatternCause]:
-    """The workers that take longer for a batch than the others, if there are any."""
     worker, known = loop.worker, loop.is_whole
     workers = np.unique(worker[known & (worker >= 0)]).tolist()
     usual_s = {one: float(np.median(loop.made_s[known & (worker == one)])) for one in workers}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import ipywidgets
 import polars as pl
 
-from stallscope.charts.exposed import parts_of, picture, was_recorded
+from stallscope.charts.exposed import parts_of, picture
 from stallscope.charts.stages import Tail, tail_figure
 from stallscope.charts.timeline import picture as timeline_picture
 from stallscope.run.stall_text import left_out, title, title_of_steps
@@ -45,7 +45,6 @@ EMPTY: Final = "No batch was recorded from beginning to end: there is nothing to
 LONGEST: Final = "the longest first"
 IN_TIME: Final = "as they came"
 MOST_PARTS: Final = 8
-NOT_RECORDED: Final = "this batch was not recorded: its making is divided as that of the others"
 STALL_HEADS: Final = ("step", "batch", "worker", "wait", "longest part")
 PART_HEADS: Final = ("part of the wait", "share", "time")
 ALL: Final = "all workers"
@@ -199,7 +198,6 @@ class Stalls:
         parts = parts_of(self.run, row)
         hidden = parts.height - MOST_PARTS
         below = [f"and {count(hidden, 'more part')}"] if hidden > 0 else []
-        below += [] if was_recorded(self.run, row) else [NOT_RECORDED]
         below += self._slowest(row)
         cells = (
             *(str(row["step"]), str(row["batch"]), worker_name(row["worker"])),
