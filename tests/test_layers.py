@@ -22,7 +22,7 @@ LAYERS = {
             "store units"
         ),
         "",
-        "numpy polars psutil torch matplotlib:types typing_extensions:types",
+        "numpy polars psutil scipy torch matplotlib:types typing_extensions:types",
     ),
     "hooks": ("hooks", "words", "numpy torch typing_extensions:types"),
     "loops": (

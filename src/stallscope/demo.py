@@ -35,16 +35,15 @@ CROSS: Final = np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]])
 
 
 class RandomMask:
-    """Set random pixels and their four neighbours to 0; the neighbours the slow way.
-
-    Raises:
-        TargetError: scipy, whose convolution was published, is missing.
-    """
+    """Set random pixels and their four neighbours to 0; the neighbours the slow way."""
 
     def __init__(self, size: int = CROP, ratio: float = 0.25) -> None:
         self.size = size
         self.ratio = ratio
-        self._convolve2d = _convolve2d()
+        # Imported with the pipeline, not with the first sample, whose time it would be
+        from scipy.signal import convolve2d
+
+        self._convolve2d = convolve2d
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         """The image, of shape (channels, size, size), with its mask drawn by torch's generator."""
@@ -68,15 +67,6 @@ class FasterRandomMask(RandomMask):
         wide[:, 1:] |= mask[:, :-1]
         wide[:, :-1] |= mask[:, 1:]
         return wide
-
-
-def _convolve2d() -> Callable[..., Any]:
-    """Imported with the pipeline, not with the first sample, whose time it would be."""
-    try:
-        from scipy.signal import convolve2d
-    except ImportError as error:
-        raise TargetError("case B's mask needs scipy: pip install scipy") from error
-    return convolve2d  # type: ignore[no-any-return]
 
 
 class ConvertColor:
@@ -163,7 +153,7 @@ def case_b_pipeline(
         mask: `RandomMask` as published, or `FasterRandomMask`.
 
     Raises:
-        TargetError: there is no such order, or torchvision or scipy is missing.
+        TargetError: there is no such order, or torchvision is missing.
     """
     v2 = torchvision_v2()
     orders = {
@@ -195,7 +185,7 @@ def case_b_loader(
         entries: length of the dataset.
 
     Raises:
-        TargetError: there is no such order, or torchvision, scipy or the sample data is missing.
+        TargetError: there is no such order, or torchvision or the sample data is missing.
     """
     dataset = OneImageManyTimes(photographs()[0].path, entries, case_b_pipeline(order, mask))
     workers = min(4, usable_cores()) if num_workers is None else num_workers

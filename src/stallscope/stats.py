@@ -11,10 +11,14 @@ from __future__ import annotations
 import math
 from math import sqrt
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
+
+# Here, not in the functions: they run in forked children, each of which would import it again.
+# `scipy.stats` takes four times as long and 70 MB, so what only it has is written out below.
+from scipy.special import betaln, rel_entr, stdtrit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,14 +69,11 @@ def hypergeometric_tail(*, total: int, marked: int, drawn: int, both: int) -> fl
         drawn: how many of all are drawn.
         both: how many of the drawn are marked; this many or more is the tail.
     """
-    most = min(marked, drawn)
-    if both > most:
-        return LEAST
-    overlaps = np.arange(max(both, marked + drawn - total), most + 1)
+    overlaps = np.arange(max(both, marked + drawn - total), min(marked, drawn) + 1)
     logs = (
         _log_choose(marked, overlaps)
         + _log_choose(total - marked, drawn - overlaps)
-        - _log_choose(total, np.array([drawn]))
+        - _log_choose(total, drawn)
     )
     return _probability(float(np.exp(logs).sum()))
 
@@ -91,7 +92,7 @@ def log_binomial_bound(hits: np.ndarray, tries: np.ndarray, share: np.ndarray) -
     """
     seen = hits / np.maximum(tries, 1)
     expected = np.clip(share, 1e-12, 1 - 1e-12)
-    distance = _times_log(seen, seen / expected) + _times_log(1 - seen, (1 - seen) / (1 - expected))
+    distance = rel_entr(seen, expected) + rel_entr(1 - seen, 1 - expected)
     return np.where(seen > expected, -tries * distance, 0.0)
 
 
@@ -115,16 +116,8 @@ def rank_sum_tail(higher: np.ndarray, lower: np.ndarray) -> float:
     return _probability(math.erfc((wins - pairs / 2 - 0.5) / spread / math.sqrt(2)) / 2)
 
 
-def _log_choose(of: int, chosen: np.ndarray) -> np.ndarray:
-    """Logarithm of the number of ways to choose."""
-    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, of + 1)))])
-    ways: np.ndarray = logs[of] - logs[chosen] - logs[of - chosen]
-    return ways
-
-
-def _times_log(factor: np.ndarray, of: np.ndarray) -> np.ndarray:
-    """`factor * log(of)`; zero where the factor is zero."""
-    return factor * np.log(np.where(factor > 0, of, 1.0))
+def _log_choose(of: int, chosen: NDArray[np.int64] | int) -> Any:
+    return -math.log(of + 1) - betaln(of - chosen + 1, chosen + 1)
 
 
 def _probability(value: float) -> float:
@@ -295,20 +288,8 @@ def wilson(shares: Floats, count: float) -> tuple[Floats, Floats]:
 
 
 def t_quantile(free: int) -> float:
-    """Student's t at the upper end; from 3 degrees of freedom on by Cornish and Fisher's expansion.
-
-    (Abramowitz and Stegun 26.7.5.)
-    """
-    if free == 1:
-        return math.tan(math.pi * LEVEL / 2)
-    if free == 2:  # noqa: PLR2004 - the other one that has a short formula
-        return LEVEL * sqrt(2 / (1 - LEVEL**2))
-    return (
-        _Z
-        + (_Z**3 + _Z) / (4 * free)
-        + (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * free**2)
-        + (3 * _Z**7 + 19 * _Z**5 + 17 * _Z**3 - 15 * _Z) / (384 * free**3)
-    )
+    """Return Student's t at the upper end of an interval, for so many degrees of freedom."""
+    return float(stdtrit(free, _UPPER))
 
 
 def _wider(count: int, free: int) -> float:
