@@ -68,6 +68,23 @@ def _no_browser():
     return "" if shutil.which("chromium") else "no chromium on the PATH (apt-get install chromium)"
 
 
+@pytest.fixture(autouse=True, scope="session")
+def signals_as_in_a_terminal():
+    """A background job starts with SIGINT ignored, `nohup` with SIGHUP; children inherit that.
+
+    Tests that send these signals need what a program in a terminal has.
+    """
+    usual = {signal.SIGINT: signal.default_int_handler}
+    if hasattr(signal, "SIGHUP"):
+        usual[signal.SIGHUP] = signal.SIG_DFL
+    ignored = [number for number in usual if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, usual[number])
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left():
     """No process, thread, folder or hook that was not there before the test."""
