@@ -166,22 +166,6 @@ def test_nobody_who_watches_is_in_it():
     assert collapsed([START[0], ours]) is None
 
 
-def test_who_forked_a_worker_does_not_watch_it():
-    """A worker's stack begins with that of the thread that started it."""
-    starts = StackFrame("start_in_time", str(OURS / "loops/watchdog.py"), 1)
-
-    assert collapsed([*START, starts, LOOP, MINE]) == collapsed([*START, LOOP, MINE])
-
-
-def test_a_loop_without_workers_makes_its_samples_inside_of_the_watchdog():
-    """It is no watchdog for that; the watchdog's own thread is one."""
-    waits = StackFrame("_Lookout.next", str(OURS / "loops/watchdog.py"), 1)
-    looks_on = StackFrame("_Lookout._look_on", str(OURS / "loops/watchdog.py"), 1)
-
-    assert collapsed([START[0], waits, MINE]) == collapsed([START[0], MINE]) is not None
-    assert collapsed([THREAD, looks_on, StackFrame("wait", "/v/threading.py", 1)]) is None
-
-
 def test_a_name_cannot_break_the_form():
     """A semicolon would end a frame."""
     assert "a: b (/x/c: d.py:1)" == str(StackFrame("a; b", "/x/c; d.py", 1))

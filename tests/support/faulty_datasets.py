@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import queue
 import signal
 import threading
 import time
@@ -19,7 +18,6 @@ import stallscope as ss
 from support.loaders import Noise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -235,34 +233,6 @@ class StandsStillInWorkers(StandsStill):
 def as_generator(samples: list[torch.Tensor]) -> Any:
     """Collate into what no worker can send."""
     return (sample for sample in samples)
-
-
-class NeverGoesOn(Sampler):
-    """Gives one index, and stands still."""
-
-    def __init__(self, dataset: StandsStill) -> None:
-        self.dataset = dataset
-
-    def __iter__(self) -> Iterator[int]:
-        yield 1
-        self.dataset.stands.set()
-        Hangs.load_for_ever(self.dataset)
-
-    def __len__(self) -> int:
-        return 64
-
-
-class NeverArrives:
-    """Batches from a queue that nobody fills after the second one: no loader of torch's."""
-
-    def __init__(self) -> None:
-        self.stands, self.bad = threading.Event(), 4
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        yield torch.zeros(2)
-        yield torch.zeros(2)
-        self.stands.set()
-        queue.Queue[torch.Tensor]().get()
 
 
 class SlowToSend(Noise):

@@ -45,12 +45,12 @@ from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.flame.flame import flame, loop_flame
 from stallscope.isolation import isolated
 from stallscope.ladder.ladder import ladder
+from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.cached_loaders import going_on
 from stallscope.loops.cached_values import batch_bytes
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import Span, TimedLoop, TimedPass, run_timed_pass, started
 from stallscope.loops.training_loop import Enough, Limits, check_budget
-from stallscope.loops.watchdog import within
 from stallscope.machine import cores_available, machine, require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.run.record import record_target
@@ -151,7 +151,7 @@ def diagnose(
     require_single_rank()
     found = targets.target(target, step=step, device=device)
     examination = Examination(found, began_s, allowed_s, storage)
-    with within(allowed_s):
+    with time_limit(allowed_s):
         try:
             examination.run()
         except BaseException as error:

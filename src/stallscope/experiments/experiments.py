@@ -33,11 +33,11 @@ from stallscope.experiments.waits import StepFacts, StepWatch, copy_times, use_w
 from stallscope.hooks.device_time import Accelerator, SimulatedDevice
 from stallscope.hooks.patches import Patches
 from stallscope.isolation import as_before, isolated, modules_of, reached
+from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.cached_loaders import CachedBatches
 from stallscope.loops.devices import BatchMemory, device_of
 from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.loops.training_loop import ProgressBar, check_budget
-from stallscope.loops.watchdog import within
 from stallscope.machine import machine, require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
@@ -456,7 +456,7 @@ def experiments(
     target = targets.target(target, step=step, device=device)
     if target.step is None:
         raise ArgumentError("no step was given: give the function that uses one batch")
-    with within(allowed_s), isolated(target) as target:
+    with time_limit(allowed_s), isolated(target) as target:
         trials = _Trials(target, began_ns, allowed_s, compiles=compiles)
         try:
             trials.run()

@@ -37,8 +37,8 @@ from stallscope.hooks.probe import Probe, end
 from stallscope.interrupts import held_back
 from stallscope.isolation import isolated
 from stallscope.loops import cached_loaders
+from stallscope.loops.batch_timeout import limited, time_limit
 from stallscope.loops.timed_loop import TimedLoop
-from stallscope.loops.watchdog import within
 from stallscope.machine import require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
@@ -188,7 +188,7 @@ def _of_target(
     target: targets.Target, how: How, said: list[str], *, of_loop: bool = False
 ) -> Flame:
     with (
-        within(max(how.seconds, _LEAST_S), remedy="sample for more seconds"),
+        time_limit(max(how.seconds, _LEAST_S), remedy="sample for more seconds"),
         isolated(target) as target,  # noqa: PLR1704 - its private form
         workspace() as folder,
     ):
@@ -228,10 +228,14 @@ class _Hooked:
 
     def _batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
         try:
-            while got := self._inside(list, islice(iterator, 1)):
-                yield got.pop()
+            # Here, too: an error has to say where a worker stands before it is ended
+            yield from limited(self._each(iterator), iterator)
         finally:
             end(iterator)
+
+    def _each(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        while got := self._inside(list, islice(iterator, 1)):
+            yield got.pop()
 
 
 def _leave_with(error: BaseException, seen: Flame) -> None:

@@ -56,8 +56,6 @@ _WATCHING: Final = tuple(
     )
 )
 """Whoever is inside of these is no part of what is measured."""
-_WATCHDOG: Final = "stallscope/loops/watchdog.py"
-"""Nor is a thread that begins in it; the loop itself waits for its batches through it."""
 _STARTS_THREADS: Final = "threading.py"
 _SHELL: Final = "IPython/core/interactiveshell.py"
 """Runs a notebook's cells, below twenty frames of the kernel's."""
@@ -88,8 +86,6 @@ def collapsed(
         (n for n in loops if stack[n].name == "_worker_loop"), default=_below_what_began_it(files)
     )
     if any(file.startswith(_WATCHING) for file in files[begin:]):  # before it is who forked
-        return None
-    if files[begin : begin + 1] == [_WATCHDOG]:
         return None
     if of_loop:
         begin = max((n + 1 for n, file in enumerate(files) if _is_ours(file)), default=len(files))

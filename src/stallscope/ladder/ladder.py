@@ -21,9 +21,9 @@ from stallscope.errors import ArgumentError
 from stallscope.isolation import isolated
 from stallscope.ladder.result import AS_IT_IS, FACTS, LAPS, RUNGS, Ladder, is_clear
 from stallscope.ladder.rungs import Rungs
+from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.timed_loop import Span, TimedPass
 from stallscope.loops.training_loop import ProgressBar, check_budget
-from stallscope.loops.watchdog import within
 from stallscope.machine import (
     CpuUse,
     machine,
@@ -91,7 +91,7 @@ def ladder(
     require_single_rank()
     target = targets.target(target, step=step, device=device)
     room = int(memory_available_bytes() * _MEMORY_SHARE if max_bytes is None else max_bytes)
-    with within(allowed_s), isolated(target) as target:
+    with time_limit(allowed_s), isolated(target) as target:
         climb = _Climb(Rungs(target, room), began_ns, allowed_s)
         try:
             climb.run()

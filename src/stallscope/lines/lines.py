@@ -18,14 +18,13 @@ import polars as pl
 from tqdm.auto import tqdm
 
 from stallscope import isolation
-from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
+from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.hooks.find_ops import is_librarys, name_of
 from stallscope.isolation import isolated, one_thread
 from stallscope.lines.profiler import CallTree, LineTimer, Pieces, source_of
 from stallscope.lines.result import CALLS, FUNCTIONS, PAIRS, SOURCES, TIMES, Lines, LinesConditions
 from stallscope.loops.cached_loaders import check_plain
 from stallscope.loops.training_loop import check_whole
-from stallscope.loops.watchdog import went_on, within, working
 from stallscope.machine import machine, require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
@@ -239,8 +238,6 @@ def _distinct(functions: list[FunctionType]) -> dict[CodeType, str]:
 
 _LOOKED_AT: Final = 2
 """Pieces that are made to see which functions take the time; before them one to warm up."""
-_USUAL_S: Final = 60.0
-"""The usual budget of other verbs: a sample that takes longer stands still."""
 _WORTH_SAYING: Final = 0.1
 """Of all decoding, for a line to be called the place of it."""
 
@@ -267,7 +264,7 @@ class LineMeasurement:
 
     def run(self, wanted: list[Any] | None) -> None:
         """Choose functions, and time their lines."""
-        with closing(self._bar), working():
+        with closing(self._bar):
             self._look(wanted)
             self._doing = "timing lines"
             with self._timer.attached():
@@ -306,7 +303,6 @@ class LineMeasurement:
     ) -> float | None:
         """Make a piece; returns its seconds, None where a stream has no more."""
         for _ in range(2):
-            went_on()
             batches = self._pieces.prepare(piece)
             try:
                 with watching():
@@ -429,24 +425,20 @@ def lines(target: Any, *, functions: Any = None, samples: int = 32) -> Lines:
         TargetError: the target is nothing that can be iterated.
         UnsupportedError: there is not one DataLoader in it that torch's own code iterates, or this
             process is one of several ranks.
-        NoBatchError: a sample was not made within a minute and a grace; its attribute `lines` holds
-            what was measured before.
     """
     check_whole("samples", samples, 1)
     wanted = as_list(functions)
     require_single_rank()
     target = replace(targets.target(target), step=None)
     check_plain(target, "its samples cannot be made one by one in this process")
-    slow = "ask for fewer samples"
-    with within(_USUAL_S, remedy=slow), isolated(target) as target, one_thread():
+    with isolated(target) as target, one_thread():
         parts = LoaderCallables(target.loaders[0])
         with bindings_kept(parts.holders()):
-            with working():
-                measurement = LineMeasurement(target, parts, int(samples))
+            measurement = LineMeasurement(target, parts, int(samples))
             try:
                 measurement.run(wanted)
             except BaseException as error:
-                if isinstance(error, StallscopeError) and not isinstance(error, NoBatchError):
+                if isinstance(error, StallscopeError):
                     raise
                 measurement.leave_with(error)
                 raise

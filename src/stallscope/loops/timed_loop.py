@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from stallscope.hooks.probe import shut_down
 from stallscope.interrupts import held_back
 from stallscope.isolation import in_one_thread
+from stallscope.loops.batch_timeout import limited, starting
 from stallscope.loops.cached_values import samples_in
 from stallscope.loops.devices import device_of
-from stallscope.loops.watchdog import starting, watched
 from stallscope.targets.loaders import iterators_ended
 
 if TYPE_CHECKING:
@@ -153,9 +153,9 @@ def started(loop: TimedLoop, lap: TimedPass | None = None) -> Iterator[Iterator[
 def _batches_of(loop: TimedLoop, lap: TimedPass) -> Iterator[Iterator[Any]]:
     """The batches of one start, which is closed afterwards."""
     began_s = time.perf_counter()
-    with held_back(), starting():  # an interrupt while a worker is started would leave it behind
+    with held_back(), starting(loop.batches):  # an interrupt would leave a worker behind
         source = iter(loop.batches)
-    made = watched(in_one_thread(source) if loop.in_one_thread else source)
+    made = limited(in_one_thread(source) if loop.in_one_thread else source, source)
     batches = _each(made, lap, began_s)
     try:
         yield batches

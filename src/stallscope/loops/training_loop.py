@@ -21,8 +21,8 @@ from stallscope.errors import ArgumentError
 from stallscope.hooks.device_time import Edge
 from stallscope.hooks.stage_log import Header
 from stallscope.isolation import in_one_thread
+from stallscope.loops.batch_timeout import limited, starting
 from stallscope.loops.devices import device_of
-from stallscope.loops.watchdog import starting, watched
 from stallscope.stages import H2D, STEP
 
 if TYPE_CHECKING:
@@ -176,9 +176,10 @@ def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
         while not seen.is_over(limits):
             before = seen.steps
             seen.epochs += 1
-            with starting():
-                batches = probe.batches(probe.begin(target.loader))
-            made = watched(in_one_thread(batches) if target.loads_here else batches)
+            with starting(target.loader):
+                iterator = probe.begin(target.loader)
+            batches = probe.batches(iterator)
+            made = limited(in_one_thread(batches) if target.loads_here else batches, iterator)
             with bar.moving(), closing(made):  # no worker is forked inside
                 for batch in made:
                     seen.first_ns = seen.first_ns or perf_counter_ns()

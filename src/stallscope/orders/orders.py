@@ -18,10 +18,10 @@ import polars as pl
 
 from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.isolation import one_thread
+from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.cached_loaders import check_plain
 from stallscope.loops.cached_values import bytes_of
 from stallscope.loops.training_loop import ProgressBar, check_budget, check_whole
-from stallscope.loops.watchdog import went_on, within, working
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
 from stallscope.orders import variants
 from stallscope.orders.benchmark import Benchmark, expected_lap_s, same_batches
@@ -109,7 +109,7 @@ def orders(
     check_plain(target, "its pipeline cannot be run by itself")
     original = target.loaders[0]
     copied = private_copy(original)
-    with within(allowed_s), copied as loader, preserving_state(original), one_thread():
+    with time_limit(allowed_s), copied as loader, preserving_state(original), one_thread():
         order_search = OrderSearch(loader, target, began_ns, allowed_s)
         try:
             order_search.analyze(int(samples), alternatives)
@@ -151,14 +151,13 @@ class OrderSearch:
 
     def analyze(self, samples: int, alternatives: Mapping[Any, Any] | None) -> None:
         """Do everything that is done in this process."""
-        with working():
-            site, captured, notes = capture(self._loader, samples, _room_bytes())
+        site, captured, notes = capture(self._loader, samples, _room_bytes())
         self._notes += notes
         began_ns = time.perf_counter_ns()
         self._evaluator = evaluator = OrderEvaluator(self._target.loaders[0], site, captured)
         is_searched = partial(self._has_used, _SEARCH_UNTIL)
         is_compared = partial(self._has_used, _COMPARE_UNTIL)
-        with working(), evaluator.guarded():
+        with evaluator.guarded():
             evaluator.run_original(is_searched)
             self._limit_search((time.perf_counter_ns() - began_ns) / 1e9)
             evaluator.search(is_searched)
@@ -202,13 +201,12 @@ class OrderSearch:
 
         with closing(bar):
             finalists = variants.choose_finalists(evaluator, lap_s, alone_ns)
-            with working():
-                loaders = self._loaders([0, *finalists], again, indices)
+            loaders = self._loaders([0, *finalists], again, indices)
             benchmark.run(loaders, alone_ns, progress(0, _ALONE))
             self._mark_failed()
             timings = timings_of(benchmark.laps())
             speedups = {trial: timing.speedup for trial, timing in timings.items() if trial}
-            with working(), evaluator.guarded():
+            with evaluator.guarded():
                 added = variants.add_together(evaluator, speedups)
                 together = self._loaders(added, again, indices)
             goes_on = together and benchmark.is_settled()
@@ -234,7 +232,6 @@ class OrderSearch:
                 continue
             loaders[number] = loader_by(recipe, self._evaluator.site, loader)
             for index in indices if recipe.cached else ():
-                went_on()
                 loaders[number].dataset[index]  # before the workers are forked, which all have it
         return loaders
 

@@ -25,7 +25,6 @@ from stallscope.errors import StallscopeError
 from stallscope.hooks.find_ops import own_attributes
 from stallscope.interrupts import held_back, no_collection
 from stallscope.loops.cached_values import fresh, versions
-from stallscope.loops.watchdog import went_on
 from stallscope.orders.equivalence import digest, layout
 from stallscope.orders.search import State
 from stallscope.targets.object_graph import attributes_of, children, functions_of, walk
@@ -301,7 +300,6 @@ def call_op(op: Op, call: Any, given: OpInput) -> Any:
         call: what is called: the op, or a copy of it.
         given: with what.
     """
-    went_on()
     if op.maps_items and len(given.args) == 1 and isinstance(given.args[0], (list, tuple)):
         return [call(item) for item in given.args[0]]
     return call(*given.args, **given.named)

@@ -21,7 +21,6 @@ import torch
 from PIL import Image
 
 from stallscope.loops.cached_values import fresh, is_image, leaves
-from stallscope.loops.watchdog import went_on
 from stallscope.orders.run_ops import OpInput, seed_everywhere
 
 if TYPE_CHECKING:
@@ -304,6 +303,5 @@ def _generators() -> tuple[Any, ...]:
 
 def seeded(dataset: Any, index: Any, number: int) -> Any:
     """A sample, with the draws of this number outside of its pipeline."""
-    went_on()
     seed_everywhere(_SEED + number)
     return dataset[index]

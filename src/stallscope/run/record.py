@@ -18,9 +18,9 @@ from stallscope.files import log_capacity, workspace
 from stallscope.hooks.loop_log import COST_SHARE_DRIVEN, LogPlace, RecordingInfo
 from stallscope.hooks.probe import Probe
 from stallscope.isolation import isolated, modules_of
+from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.devices import device_of
 from stallscope.loops.training_loop import Limits, Progress, Replay, replay
-from stallscope.loops.watchdog import within
 from stallscope.machine import require_single_rank
 from stallscope.run.read_logs import collect, explain, is_of_workers, readable, salvaged
 from stallscope.run.resource_sampler import Sampler
@@ -88,7 +88,7 @@ def record_target(target: targets.Target, limits: Limits, warmup: int) -> Run:
     """
     seen = Replay()
     with (
-        within(limits.budget_s),
+        time_limit(limits.budget_s),
         isolated(target) as target,  # noqa: PLR1704 - its private form
         workspace() as folder,
     ):

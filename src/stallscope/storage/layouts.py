@@ -30,12 +30,12 @@ from stallscope.errors import StallscopeError, UnsupportedError
 from stallscope.files import workspace
 from stallscope.hooks.find_ops import own_attributes
 from stallscope.isolation import isolated
+from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.cached_loaders import check_plain, collates, is_stream
 from stallscope.loops.cached_values import samples_in
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.loops.training_loop import ProgressBar, check_budget, check_whole
-from stallscope.loops.watchdog import within
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
 from stallscope.storage.containers import (
     KINDS,
@@ -147,7 +147,7 @@ def layouts(  # noqa: PLR0913 - the public signature
             "ss.layouts needs a dataset with an index over files; ss.storage measures any"
         )
     search = LayoutSearch(replace(found, loader=loader), samples, began_s, allowed_s)
-    with within(allowed_s), workspace(None if folder is None else Path(folder)) as place:
+    with time_limit(allowed_s), workspace(None if folder is None else Path(folder)) as place:
         return search.run(place)
 
 

@@ -21,11 +21,11 @@ import polars as pl
 
 from stallscope.apart import apart
 from stallscope.isolation import isolated
+from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.cached_values import samples_in
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.loops.training_loop import Enough, Limits, ProgressBar, check_budget
-from stallscope.loops.watchdog import within
 from stallscope.machine import machine, require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.run.record import record_target
@@ -145,7 +145,7 @@ def storage(
     allowed_s = check_budget(budget_s)
     require_single_rank()
     found = targets.target(target, step=step, device=device)
-    with within(allowed_s):
+    with time_limit(allowed_s):
         return StorageProbe(found, began_s, allowed_s).run()
 
 

@@ -21,12 +21,12 @@ from stallscope.diagnose.machine_use import use
 from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.hooks.probe import start_method
 from stallscope.isolation import isolated
+from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.cached_loaders import check_plain, is_plain, is_stream
 from stallscope.loops.cached_values import bytes_of, leaves
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.loops.training_loop import Enough, Limits, check_budget
-from stallscope.loops.watchdog import within
 from stallscope.machine import cores_available, machine, memory_available_bytes, require_single_rank
 from stallscope.orders.result import LAPS
 from stallscope.run.read_logs import note
@@ -129,7 +129,7 @@ def tune(  # noqa: PLR0913 - the public signature
         target = replace(target, loader=target.loaders[0])
     room = int(memory_available_bytes() * _MEMORY_SHARE if max_bytes is None else max_bytes)
     search = SettingSearch(target, began_s, allowed_s, room, settings)
-    with within(allowed_s):
+    with time_limit(allowed_s):
         try:
             search.run()
         except BaseException as error:
@@ -157,7 +157,7 @@ class TuneBench(RecordedLoop):
         search = SettingSearch(self.target, began_s, allowed_s, room, settings=())
         search.know(self.run, self.costs)
         search.trials.append(trial)
-        with within(allowed_s):
+        with time_limit(allowed_s):
             search.predict()
             search.measure([1] if not trial.failed else [])
         return search.result()

@@ -1,0 +1,333 @@
+"""A time limit for each wait for a batch: a measurement never hangs because a worker does.
+
+Torch waits for a batch as long as its worker lives, unless its loader has a `timeout`. Loaders of
+ours get one, which is over a grace after the budget. Where torch gives up, py-spy tells where the
+worker stands, the workers are killed, and a `NoBatchError` says all that.
+
+Only loops of ours have a limit, never those of a user who is watched passively. What hangs in this
+process (a sampler, a dataset without workers) is the user's to interrupt.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import time
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from stallscope import pyspy_calls
+from stallscope.apart import polars_runs
+from stallscope.errors import STACK, NoBatchError
+from stallscope.files import workspace
+from stallscope.hooks.probe import start_method
+from stallscope.interrupts import kept_from_children
+from stallscope.targets.loaders import find_loaders
+from stallscope.targets.object_graph import thawed
+from stallscope.units import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+
+GRACE_S: Final = 10.0
+"""Seconds that a batch may take after the budget, ..."""
+START_GRACE_S: Final = 30.0
+"""... the first one, for which workers start and import, ..."""
+_TIMES_LONGEST: Final = 4
+"""... and where batches take longer, this many times the longest wait until then."""
+_ROUNDING_S: Final = 0.1
+_TORCH_SAYS: Final = "DataLoader timed out after"
+_WORKER_LOOP: Final = "_worker_loop"
+_PACKAGE: Final = str(Path(__file__).parents[1])
+_POLARS: Final = "(polars/"
+"""How the file of a frame of polars' begins."""
+_INSTALLED: Final = ("site-packages", "dist-packages")
+_STATES: Final = {
+    psutil.STATUS_STOPPED: "it is stopped, as by SIGSTOP",
+    psutil.STATUS_TRACING_STOP: "a debugger has stopped it",
+    psutil.STATUS_DISK_SLEEP: "it waits for a disk or a network file system",
+    psutil.STATUS_RUNNING: "it is computing",
+    psutil.STATUS_SLEEPING: "it sleeps",
+}
+
+
+@dataclass
+class _TimeLimit:
+    """Limit of the waits of one measurement, over all its loops."""
+
+    budget_s: float
+    remedy: str
+    deadline_s: float
+    """When the budget is over (`time.monotonic`)."""
+    longest_s: float | None = None
+    """The longest wait until now; None before the first batch."""
+    others: set[int | None] = field(
+        default_factory=lambda: {process.pid for process in multiprocessing.active_children()}
+    )
+    """Processes that were there before: workers of the user's own loops among them."""
+
+    def wait_s(self) -> float:
+        """Return how long a wait that begins now may take, seconds."""
+        grace_s = START_GRACE_S
+        if self.longest_s is not None:
+            grace_s = max(GRACE_S, _TIMES_LONGEST * self.longest_s)
+        return max(self.deadline_s - time.monotonic(), 0.0) + grace_s
+
+
+_limit: ContextVar[_TimeLimit | None] = ContextVar("time limit", default=None)
+
+
+@contextmanager
+def time_limit(budget_s: float, remedy: str = "give it a larger budget_s") -> Iterator[None]:
+    """End each wait for a batch in this block some time after the budget; the outer block counts.
+
+    Args:
+        budget_s: for the whole block, seconds. Only a wait that outlasts it is ever ended.
+        remedy: what to do where the loader is only slow.
+    """
+    if _limit.get() is not None:
+        yield
+        return
+    token = _limit.set(_TimeLimit(budget_s, remedy, time.monotonic() + budget_s))
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+@contextmanager
+def starting(loader: Any) -> Iterator[None]:
+    """Let workers that start in this block end their waits, and not see a terminal's Ctrl-C."""
+    limit = _limit.get()
+    loaders = [one for one in find_loaders(loader) if getattr(one, "num_workers", 0)]
+    if limit is not None:
+        for one in loaders:  # a private copy, or put back by `private_copy`
+            usual_s = vars(one).get("timeout") or limit.wait_s()
+            vars(one)["timeout"] = min(usual_s, limit.wait_s())
+    # A fork server that starts here would keep them from Ctrl-C for as long as it lives
+    served = any(start_method(one) == "forkserver" for one in loaders)
+    with nullcontext() if served else kept_from_children():
+        yield
+
+
+def limited(batches: Iterator[Any], iterator: Any) -> Generator[Any, None, None]:
+    """Yield the batches; a wait for one that takes too long ends.
+
+    Args:
+        batches: of the loop.
+        iterator: the loader's own, where the loop has it: its limit gets shorter as time goes by.
+
+    Raises:
+        NoBatchError: a batch did not come.
+    """
+    limit = _limit.get()
+    if limit is None:
+        yield from batches
+        return
+    usual_s = getattr(iterator, "_timeout", 0.0)
+    while True:
+        if usual_s:
+            vars(iterator)["_timeout"] = min(usual_s, limit.wait_s())
+        began_s, allowed_s = time.monotonic(), limit.wait_s()
+        try:
+            batch = [next(batches)]
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            waited_s = time.monotonic() - began_s
+            is_ours = waited_s > allowed_s - _ROUNDING_S  # and no shorter one of the user's
+            if not (is_ours and str(error).startswith(_TORCH_SAYS)):
+                raise
+            raise _ended(limit, waited_s) from None
+        limit.longest_s = max(limit.longest_s or 0.0, time.monotonic() - began_s)
+        yield batch.pop()  # a batch that the loop drops must not live on here
+
+
+def _ended(limit: _TimeLimit, waited_s: float) -> NoBatchError:
+    """Kill the workers that were waited for; return what to say of them."""
+    iterators = [one for one in _iterators() if not limit.others & _pids(one)]
+    error = _error(iterators, waited_s, limit)
+    for iterator in iterators:
+        for process in iterator._workers:  # noqa: SLF001
+            with suppress(OSError, ValueError, AttributeError):
+                process.kill()
+    return error
+
+
+def _iterators() -> list[Any]:
+    """The iterators of loaders in this process that have workers, whoever holds them."""
+    with thawed():
+        found = [one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)]
+    return [
+        one
+        for one in found
+        if getattr(one, "_workers", None) and not getattr(one, "_shutdown", False)
+    ]
+
+
+def _pids(iterator: Any) -> set[int | None]:
+    return {process.pid for process in iterator._workers}  # noqa: SLF001
+
+
+def _error(iterators: list[Any], waited_s: float, limit: _TimeLimit) -> NoBatchError:
+    only_slow = f"If it is only slow, {limit.remedy}"
+    took = f"no batch came for {seconds(waited_s)}, past the budget of {seconds(limit.budget_s)}"
+    owing = next(filter(None, map(_owing, iterators)), None)
+    if owing is None:
+        return NoBatchError(f"{took}; no worker is known that would have to send one. {only_slow}")
+    number, pid, asked = owing
+    place = _where(pid)
+    stopped = next((one for one in _stopped(iterators) if one != (number, pid)), None)
+    beside = ""
+    if stopped:  # with a lock of them all, maybe: that of the queue to the loop
+        beside = f"; worker {stopped[0]} (pid {stopped[1]}) is stopped, as by SIGSTOP"
+    error = NoBatchError(
+        f"{took}: worker {number} (pid {pid}) owes {asked} and {place.text}{beside}. All workers "
+        f"of this loader were ended. {_remedy(place) or only_slow}"
+    )
+    if place.stack:
+        stack = "\n".join(f"    {frame}" for frame in place.stack)
+        vars(error)["__notes__"] = [f"{STACK}worker {number}:\n{stack}"]
+    return error
+
+
+def _stopped(iterators: list[Any]) -> Iterator[tuple[int, int]]:
+    """Number and process of each worker that is stopped."""
+    for iterator in iterators:
+        for number, process in enumerate(iterator._workers):  # noqa: SLF001
+            if _state(process.pid) == _STATES[psutil.STATUS_STOPPED]:
+                yield number, process.pid
+
+
+def _owing(iterator: Any) -> tuple[int, int, str] | None:
+    """The worker that is waited for: its number, its process, and what it owes."""
+    with suppress(AttributeError, KeyError, IndexError, TypeError):
+        asked = iterator._rcvd_idx  # noqa: SLF001
+        task = iterator._task_info.get(asked)  # noqa: SLF001 - with a batch where it has come
+        number = task[0] if task and len(task) == 1 else 0
+        pid = iterator._workers[number].pid  # noqa: SLF001
+        return number, pid, f"batch {asked}" if task else "its first answer"
+    return None
+
+
+@dataclass(frozen=True)
+class _Whereabouts:
+    """Where a process stands."""
+
+    text: str
+    """In words."""
+    stack: tuple[str, ...] = ()
+    """Its frames, the outermost first; empty where they cannot be read."""
+    in_own_code: bool = False
+    """Whether code of the user's is among them."""
+
+
+def _where(pid: int) -> _Whereabouts:
+    """Read where a worker stands, by py-spy; else what the system knows of it."""
+    frames, why_not = _dumped(pid)
+    state = _state(pid)
+    if not frames:
+        return _Whereabouts(f"its stack cannot be read ({why_not}){state and f'; {state}'}")
+    place = _place_of(frames, state)
+    if frames[0][0].rpartition(".")[2] == "get" and not place.in_own_code:
+        return replace(
+            place,
+            text="waits for its next task: that batch could not be sent. See what it has written "
+            "above; what a worker sends is pickled",
+        )
+    return place
+
+
+def _place_of(frames: list[tuple[str, str, int]], state: str) -> _Whereabouts:
+    """Put into words where somebody stands whose frames these are, the outermost first."""
+    if not frames:
+        return _Whereabouts(state)
+    names = [f"{name} ({_short(file)}:{line})" for name, file, line in frames]
+    own = [name for name, (_, file, _) in zip(names, frames, strict=True) if _is_own(file)]
+    called = f", called by {own[-1]}" if own and own[-1] != names[-1] else ""
+    text = f"stands in {names[-1]}{called}{state and f' ({state})'}"
+    return _Whereabouts(text, tuple(names), bool(own))
+
+
+def _remedy(place: _Whereabouts) -> str:
+    """What to do, as a sentence; "" where only its slowness can be the reason."""
+    if any(_POLARS in frame for frame in place.stack) and polars_runs():
+        return (
+            "polars had been used in this process before the worker was forked, which has none of "
+            "its threads and waits for them: give the loader "
+            'multiprocessing_context="forkserver", or use polars in the workers alone'
+        )
+    return ""
+
+
+def _dumped(pid: int) -> tuple[list[tuple[str, str, int]], str]:
+    """Function, file and line of each frame of the worker's loop; else why there is none."""
+    program = pyspy_calls.executable()
+    if program is None:
+        return [], "py-spy is not installed beside this Python"
+    with suppress(OSError, ValueError, KeyError, TypeError), workspace() as folder:
+        call = pyspy_calls.dump(program, pid, folder)
+        while not call.is_over:
+            time.sleep(0.01)
+        if not call.worked:
+            return [], pyspy_calls.why_not(call)
+        for thread in json.loads(call.out):
+            frames = [
+                (str(one["name"]), str(one["filename"]), int(one["line"]))
+                for one in reversed(thread["frames"])
+            ]
+            loops = [place for place, frame in enumerate(frames) if frame[0] == _WORKER_LOOP]
+            if loops:
+                return [one for one in frames[loops[-1] + 1 :] if not _is_ours(one[1])], ""
+        return [], "no thread of it is in torch's worker loop"
+    return [], "py-spy could not be run"
+
+
+def _state(pid: int) -> str:
+    """What the system says of a process, as a sentence; empty where it says nothing."""
+    with suppress(psutil.Error):
+        said = _STATES.get(psutil.Process(pid).status(), "")
+        if said == _STATES[psutil.STATUS_SLEEPING]:
+            return f"{said}{_waits_for(pid)}"
+        return said
+    return "it has ended"
+
+
+def _waits_for(pid: int) -> str:
+    """Which call of the kernel's a process sleeps in, where that can be read."""
+    with suppress(OSError):
+        called = Path(f"/proc/{pid}/wchan").read_text(encoding="utf-8")
+        if called.strip("0"):
+            return f" in the kernel's {called}"
+    return ""
+
+
+def _short(file: str) -> str:
+    """A file of a library from its package on, another by its name."""
+    parts = Path(file).parts
+    for place, part in enumerate(parts):
+        if part in _INSTALLED:
+            return "/".join(parts[place + 1 :])
+    return os.path.basename(file)  # noqa: PTH119 - may be any name, such as <frozen runpy>
+
+
+def _is_ours(file: str) -> bool:
+    """Whether it is code of the recorder's."""
+    return file.startswith(os.path.join(_PACKAGE, "hooks"))  # noqa: PTH118
+
+
+def _is_own(file: str) -> bool:
+    """Whether it is code of the user's: none of Python's, none that was installed."""
+    return not (
+        any(part in file for part in _INSTALLED)
+        or file.startswith((str(Path(os.__file__).parent), "<"))
+    )

@@ -1,0 +1,190 @@
+"""Waits for batches that never come: each ends, says where the worker stands, and leaves nothing.
+
+Hooks, processes, threads and folders that were left would fail every test (`conftest.py`).
+"""
+
+import gc
+import sys
+import time
+
+import polars as pl
+import pytest
+from support.faulty_datasets import (
+    Hangs,
+    OneIsStopped,
+    StandsStill,
+    StandsStillInWorkers,
+    UsesPolars,
+    as_generator,
+)
+from support.loaders import Noise
+from torch.utils.data import DataLoader
+from torch.utils.data import _utils as torch_utils
+
+import stallscope as ss
+from stallscope import pyspy_calls
+from stallscope.errors import NoBatchError
+from stallscope.hooks.probe import shut_down
+from stallscope.loops import batch_timeout
+
+WAIT_S = 1.5
+"""Long enough for a sound batch of these datasets on a busy machine."""
+
+
+def hanging(monkeypatch, dataset, verb=ss.record, **loads):
+    """The error of a measurement whose loader hangs."""
+    monkeypatch.setattr(batch_timeout._TimeLimit, "wait_s", lambda _: WAIT_S)
+    loader = DataLoader(dataset, 2, **{"num_workers": 2, **loads})
+    with pytest.raises(NoBatchError) as caught:
+        verb(loader, lambda _: None)
+    error = caught.value.with_traceback(None)
+    error.notes = "\n".join(getattr(error, "__notes__", []))
+    return error
+
+
+class TestWorkersThatStandStill:
+    @pytest.mark.parametrize(
+        ("how", "state"),
+        [
+            ("stopped", "it is stopped, as by SIGSTOP"),
+            ("deadlock", "it sleeps"),
+            ("endless loop", "it is computing"),
+        ],
+    )
+    def test_for_any_reason(self, monkeypatch, how, state):
+        """The wait ends, and the error says where the worker stands."""
+        error = hanging(monkeypatch, StandsStill(how, bad=0))
+
+        assert "owes batch 0 and stands in StandsStill.load_for_ever (faulty_data" in str(error)
+        assert state in str(error)
+
+    def test_what_is_known_then(self, monkeypatch):
+        """The stack without anything of ours, and the run until then."""
+        error = hanging(monkeypatch, StandsStill())
+
+        assert "Hangs.__getitem__ (faulty_datasets.py:" in error.notes
+        assert "stage " not in error.notes
+        assert 4 == error.run.all_steps.height
+        assert {0, 1} == set(error.run.all_spans["worker"])
+
+    @pytest.mark.parametrize("verb", [ss.ladder, ss.flame, ss.diagnose])
+    def test_in_other_measurements(self, monkeypatch, verb):
+        """They end like a recording."""
+        error = hanging(monkeypatch, StandsStill(bad=0), verb)
+
+        assert "owes batch 0 and stands in" in str(error)
+
+    def test_while_orders_are_measured(self, monkeypatch):
+        """The samples of this process are made, and the first wait for a worker ends."""
+        error = hanging(monkeypatch, StandsStillInWorkers(), lambda loader, _: ss.orders(loader))
+
+        assert "owes batch 0 and stands in Hangs.load_for_ever (faulty_data" in str(error)
+        assert "StandsStillInWorkers.__getitem__ (faulty_datasets.py:" in error.notes
+
+    def test_where_py_spy_is_not_there(self, monkeypatch):
+        """The error says so, and what the system knows of the worker."""
+        monkeypatch.setattr(pyspy_calls, "executable", lambda: None)
+
+        error = hanging(monkeypatch, StandsStill("stopped", bad=0))
+
+        assert "its stack cannot be read (py-spy is not installed" in str(error)
+        assert "it is stopped" in str(error)
+
+    @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are spawned")
+    def test_for_threads_of_polars(self, monkeypatch):
+        """The error says why it waits, and what helps."""
+        pl.DataFrame({"a": [1]}).filter(pl.col("a") > 0)
+        error = hanging(monkeypatch, UsesPolars())
+
+        assert "polars had been used in this process" in str(error)
+        assert 'multiprocessing_context="forkserver"' in str(error)
+
+    def test_beside_a_loader_of_the_users(self, monkeypatch):
+        """The workers of another loader that is going on stay alive."""
+        mine = iter(DataLoader(Noise(64), 2, num_workers=1))
+        next(mine)
+
+        hanging(monkeypatch, StandsStill())
+
+        assert mine._workers[0].is_alive()
+        mine._shutdown_workers()
+
+    def test_of_a_loader_that_gc_does_not_see(self, monkeypatch):
+        """A training that freezes what it has, as before a fork, hides no worker."""
+        gc.collect()
+        dataset = StandsStill()
+
+        def record(loader, step):
+            return ss.record(loader, lambda batch: (step(batch), gc.freeze()))
+
+        try:
+            error = hanging(monkeypatch, dataset, record)
+            assert gc.get_freeze_count()
+        finally:
+            gc.unfreeze()
+
+        assert "owes batch 4 and stands in Hangs.load_for_ever (faulty_data" in str(error)
+
+    def test_when_the_loop_ends_before_it_waits_for_them(self, monkeypatch):
+        """A stopped worker, which cannot be told to end, is killed."""
+        monkeypatch.setattr(torch_utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
+        dataset = StandsStill("stopped", bad=0)
+        iterator = iter(DataLoader(dataset, 1, num_workers=1))
+        dataset.stands.wait()
+
+        shut_down(iterator)
+
+        assert not iterator._workers[0].is_alive()
+
+    def test_with_a_batch_that_cannot_be_sent(self, monkeypatch):
+        """A worker that waits for its next task has lost that batch: it could not be pickled."""
+        error = hanging(monkeypatch, StandsStill("goes on", bad=0), collate_fn=as_generator)
+
+        assert "owes batch 0 and waits for its next task: that batch could not be sent" in str(
+            error
+        )
+
+    def test_that_are_stopped_with_what_another_needs(self, monkeypatch):
+        """It is said which one is stopped, whoever owes the batch."""
+        error = hanging(monkeypatch, OneIsStopped())
+
+        assert "owes batch 0 and" in str(error)
+        assert "; worker 1 (pid " in str(error)
+        assert "is stopped, as by SIGSTOP" in str(error)
+
+
+class TestOtherLoops:
+    def test_a_loop_that_is_only_watched_has_no_limit(self, monkeypatch):
+        """It is the user's, and so is its own timeout."""
+        monkeypatch.setattr(batch_timeout._TimeLimit, "wait_s", lambda _: 0.1)
+
+        with pytest.raises(RuntimeError, match="timed out after 1 seconds"), ss.instrumented():
+            list(DataLoader(Hangs(), 2, num_workers=2, timeout=1))
+
+    def test_a_shorter_timeout_of_the_users_ends_the_wait_as_ever(self):
+        with pytest.raises(RuntimeError, match="timed out after 1") as caught:
+            ss.record(DataLoader(Hangs(), 2, num_workers=2, timeout=1))
+
+        assert not isinstance(caught.value, NoBatchError)
+
+    def test_the_users_loader_keeps_its_timeout(self):
+        loader = DataLoader(Noise(8), 2, num_workers=1)
+
+        ss.record(loader, batches=2)
+
+        assert 0 == loader.timeout
+
+
+class TestWaits:
+    def test_the_first_batch_has_half_a_minute_after_the_budget(self):
+        assert 90 == pytest.approx(limit_of(60.0).wait_s(), abs=1)
+
+    def test_another_batch_has_ten_seconds_after_the_budget(self):
+        assert 70 == pytest.approx(limit_of(60.0, longest_s=0.5).wait_s(), abs=1)
+
+    def test_a_batch_of_a_slow_loader_has_four_times_the_longest(self):
+        assert 80 == pytest.approx(limit_of(-9.0, longest_s=20.0).wait_s(), abs=1)
+
+
+def limit_of(left_s, longest_s=None):
+    return batch_timeout._TimeLimit(60.0, "wait", time.monotonic() + left_s, longest_s)
