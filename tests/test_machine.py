@@ -7,8 +7,10 @@ import os
 import psutil
 import pytest
 
+from stallscope import machine
 from stallscope.machine import (
     CpuUse,
+    busy_core_s,
     cores_available,
     cpu_quota_cores,
     memory_available_bytes,
@@ -163,10 +165,21 @@ def test_of_this_machine():
 def test_a_linux_without_proc(monkeypatch, tmp_path):
     """What psutil cannot read there is asked of the system, or not known."""
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    monkeypatch.setattr(machine, "_ROOT", tmp_path)
 
     assert 0 < memory_available_bytes(tmp_path)
     assert 1 << 20 < resident_bytes()
     assert 0.0 == CpuUse.now().others_share(CpuUse.now())
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux only")
+def test_cores_that_may_not_be_used_are_not_counted(monkeypatch, plant):
+    """Core 1 of two, with 1 s of user, nice, system, irq, softirq and steal each."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
+    stat = "cpu  9 9\ncpu0 9 9 9 9 9 9 9 9 0 0\ncpu1 100 100 100 7 7 100 100 100 0 0\nintr 5\n"
+    monkeypatch.setattr(machine, "_ROOT", plant({"proc/stat": stat}))
+
+    assert {"1": 600 / os.sysconf("SC_CLK_TCK")} == busy_core_s()
 
 
 def test_what_others_use_is_what_this_process_does_not():

@@ -12,13 +12,11 @@ import os
 import platform
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
-import torch
-import torch.distributed
 
 from stallscope.errors import UnsupportedError
 
@@ -30,6 +28,9 @@ _ROOT: Final = Path("/")
 """Where `proc` and `sys` are."""
 _V2: Final = ""
 """How /proc/self/cgroup names the controllers of a version 2 hierarchy."""
+_BUSY: Final = (1, 2, 3, 6, 7, 8)
+"""Columns of a core in proc_stat(5): user, nice, system, irq, softirq, steal. What the hypervisor
+gives to others is not free, either."""
 
 
 @dataclass(frozen=True)
@@ -194,33 +195,46 @@ def _text(path: Path) -> str:
         return ""
 
 
-class CpuUse(NamedTuple):
-    """CPU seconds up to a moment: of the whole machine, of this process with its ended children."""
+def busy_core_s() -> dict[str, float]:
+    """Return the seconds in which each core was busy, by its number; nothing without /proc.
 
-    machine_s: float
-    """What the cores did, and what the hypervisor gave to others."""
+    Of the cores that this process may run on. psutil numbers those that are online, and so misnames
+    all behind one that is not.
+    """
+    if not hasattr(os, "sched_getaffinity"):  # macOS, Windows
+        cores = enumerate(psutil.cpu_times(percpu=True))
+        return {str(core): sum(times) - times.idle for core, times in cores}
+    usable = {f"cpu{core}": str(core) for core in sorted(os.sched_getaffinity(0))}
+    # Without the counts of interrupts behind the cores, which are thousands
+    rows = map(str.split, _text(_ROOT / "proc/stat").partition("intr")[0].splitlines())
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    return {
+        usable[row[0]]: sum(int(row[column]) for column in _BUSY) * tick_s
+        for row in rows
+        if row[0] in usable
+    }
+
+
+class CpuUse(NamedTuple):
+    """CPU seconds up to a moment: of the cores that may be used, and of this process."""
+
+    busy_s: float
     whole_s: float
-    """The same with what they idled."""
+    """The same with what the cores idled."""
     own_s: float
+    """Of this process with its ended children."""
 
     @classmethod
     def now(cls) -> CpuUse:
         """Read it."""
-        mine = os.times()
-        try:
-            cores = psutil.cpu_times()
-        except OSError:  # a Linux without /proc: nothing is known of others
-            return cls(0.0, 0.0, 0.0)
-        idle_s = cores.idle + getattr(cores, "iowait", 0.0)
-        guests_s = getattr(cores, "guest", 0.0) + getattr(cores, "guest_nice", 0.0)
-        whole_s = sum(cores) - guests_s  # which count as user's, too
+        mine, busy = os.times(), busy_core_s()
         own_s = mine.user + mine.system + mine.children_user + mine.children_system
-        return cls(whole_s - idle_s, whole_s, own_s)
+        return cls(sum(busy.values()), len(busy) * perf_counter(), own_s)
 
     def others_share(self, since: CpuUse) -> float:
-        """Share (0 to 1) of the machine's cores that other processes had since then."""
+        """Share (0 to 1) of the usable cores that other processes had since then."""
         whole_s = self.whole_s - since.whole_s
-        others_s = self.machine_s - since.machine_s - (self.own_s - since.own_s)
+        others_s = self.busy_s - since.busy_s - (self.own_s - since.own_s)
         return min(max(others_s / whole_s, 0.0), 1.0) if whole_s > 0 else 0.0
 
 
@@ -229,6 +243,8 @@ def machine() -> dict[str, Any]:
 
     Names no host and no user.
     """
+    import torch  # not with this module, which the process that samples the machine imports, too
+
     return {
         "cores": usable_cores(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -263,6 +279,8 @@ def usable_cores() -> int:
 
 @cache
 def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:
@@ -271,6 +289,8 @@ def _version(package: str) -> str | None:
 
 def rank() -> int:
     """Rank of this process, 0 where there is only one."""
+    import torch.distributed
+
     if _is_initialized():
         return torch.distributed.get_rank()
     return int(os.environ.get("RANK") or 0)
@@ -292,10 +312,14 @@ def require_single_rank() -> None:
 
 def _ranks() -> int:
     """How many ranks train together, also before they have met (torchrun sets the variable)."""
+    import torch.distributed
+
     if _is_initialized():
         return torch.distributed.get_world_size()
     return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def _is_initialized() -> bool:
+    import torch.distributed
+
     return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -24,8 +22,9 @@ from stallscope.files import workspace
 from stallscope.hooks.loop_log import LogPlace
 from stallscope.hooks.stage_log import read_lines
 from stallscope.run import resource_sampler, resource_sources
+from stallscope.run.resource_process import MOST_SHARE, Samples
 from stallscope.run.resource_sampler import Sampler
-from stallscope.run.resource_sources import gpus
+from stallscope.run.resource_sources import Missing, Recorded, Source, gpus, sources
 
 NEEDS_PROC = pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="no /proc")  # noqa: PTH110
 
@@ -36,8 +35,18 @@ def place(tmp_path):
     return LogPlace(tmp_path, 1000)
 
 
+@pytest.fixture
+def recorded(tmp_path):
+    """This process, without workers."""
+    return Recorded(os.getpid(), tmp_path)
+
+
 def samples(place):
     return [entry for entry in read_lines(place.resources()) if "read" in entry]
+
+
+def notes(place):
+    return [entry["note"] for entry in read_lines(place.resources()) if "note" in entry]
 
 
 def wait_for_samples(place, more=2):
@@ -48,7 +57,9 @@ def wait_for_samples(place, more=2):
 
 
 def ours():
-    return [thread for thread in threading.enumerate() if thread.name == "stallscope"]
+    """The processes that sample for this one."""
+    children = psutil.Process().children()
+    return [child for child in children if resource_sampler._COMMAND in child.cmdline()]
 
 
 class TestSamples:
@@ -76,49 +87,43 @@ class TestSamples:
         assert 0.0 < spent[-1]
         assert sorted(spent) == spent
 
-    @pytest.mark.slow
-    def test_survive_a_killed_process(self, tmp_path):
-        """What was sampled lies in the file, whole lines of it."""
-        code = (
-            "import os, pathlib, signal, sys, time\n"
-            "from stallscope.run.resource_sampler import Sampler\n"
-            "from stallscope.hooks.loop_log import LogPlace\n"
-            "with Sampler(LogPlace(pathlib.Path(sys.argv[1]), 9)) as sampler:\n"
-            "    while sampler._samples < 3: time.sleep(0.01)\n"
-            "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        )
-
-        ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
-
-        assert -signal.SIGKILL == ended.returncode
-        assert 3 <= len(samples(LogPlace(tmp_path, 9)))
-
-    @NEEDS_PROC
-    def test_of_a_source_that_fails_end_with_a_note(self, place, monkeypatch):
+    def test_of_a_source_that_fails_end_with_a_note(self, place):
         """The others go on, and nothing is raised."""
-        from stallscope.run.resource_sources import Disks
+        sound = Source(lambda: {stages.SHM: {"": 1.0}})
+        failing = Source(lambda: {}["no such disk"], resources=(stages.DISK_BUSY, stages.DISK_READ))
+        written = Samples(place.resources(), [failing, sound])
+        written.take()
+        written.take()
 
-        monkeypatch.setattr(Disks, "read", lambda _: {}["no such disk"])
-        with Sampler(place):
-            wait_for_samples(place)
+        assert [
+            "could not be sampled any more: disk busy, disk reads (KeyError('no such disk'))"
+        ] == (notes(place))
+        assert [stages.SAMPLER, stages.SHM] == list(samples(place)[-1]["read"])
 
-        told = [entry["note"] for entry in read_lines(place.resources()) if "note" in entry]
-        assert [True] == ["Disks could not be sampled" in note for note in told]
-        assert stages.CORE in samples(place)[-1]["read"]
+    def test_become_fewer_where_one_costs_much(self, place):
+        """The pause follows what the sample before it took."""
+
+        def work():
+            began_s = time.process_time()
+            while time.process_time() < began_s + 0.02:
+                pass
+            return {}
+
+        written = Samples(place.resources(), [Source(work)])
+        written.take()
+
+        assert written.pause_s() > 0.9 * 0.02 / MOST_SHARE - 0.1
 
     def test_of_a_system_without_proc_are_none_and_that_is_said_once(
-        self, place, tmp_path, monkeypatch
+        self, recorded, tmp_path, monkeypatch
     ):
         """Nothing is read in another way; the loop is recorded as ever."""
         monkeypatch.setattr(resource_sources, "PROC", tmp_path / "no such file")
-        with Sampler(place):
-            wait_for_samples(place)
 
-        assert {stages.SAMPLER} >= set(samples(place)[0]["read"]) - {stages.GPU, stages.GPU_MEMORY}
-        told = [entry["note"] for entry in read_lines(place.resources()) if "note" in entry]
-        assert ["the machine's resources were not sampled: this system has no /proc"] == [
-            note for note in told if "GPU" not in note
-        ]
+        missing, of_gpu = sources(recorded, has_gpu=False)
+
+        assert missing.why == "the machine's resources were not sampled: this system has no /proc"
+        assert Missing((stages.GPU, stages.GPU_MEMORY)) == of_gpu
 
     @NEEDS_PROC
     def test_count_a_wait_for_a_core(self, place):
@@ -130,7 +135,7 @@ class TestSamples:
         assert 0 <= waited <= int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 
-class TestThread:
+class TestProcess:
     @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
     def test_ends_with_the_block(self, place, error):
         """Also when that fails; and all files are given back."""
@@ -145,60 +150,89 @@ class TestThread:
 
         assert [] == ours()
         assert files == psutil.Process().num_fds()
+        assert [] == notes(place)
 
-    def test_is_gone_while_a_process_is_forked(self, place):
-        """So a worker never has half of it, and Python 3.12 has no reason to warn."""
+    def test_samples_a_block_that_is_over_at_once(self, place):
+        """It has said what it can sample before it ends."""
         with Sampler(place):
-            resource_sampler._before_fork()
-            assert [] == ours()
-            resource_sampler._after_fork()
-            assert 1 == len(ours())
+            pass
 
-    def test_comes_back_after_a_fork(self, place):
-        """And the child, which has none of its files either, can end the block."""
+        assert samples(place)
+
+    def test_feels_no_interrupt_of_the_terminal(self, place):
+        """Ctrl-C reaches the group of the training, which the sampler is no part of."""
+        with Sampler(place):
+            (sampler,) = ours()
+            assert os.getpgid(sampler.pid) != os.getpgid(0)
+
+    def test_is_light(self, place):
+        """It imports neither torch nor numpy: the beginning of a recording would be lost."""
+        with Sampler(place):
+            wait_for_samples(place)
+            (sampler,) = ours()
+            mapped = " ".join(one.path for one in sampler.memory_maps())
+
+        assert "psutil" in mapped
+        assert "torch" not in mapped
+        assert "numpy" not in mapped
+
+    def test_ends_when_the_training_is_killed(self, place):
+        """A worker that outlives it holds the pipe open; what was sampled lies in the file."""
+        reading, writing = os.pipe()
+        if (pid := os.fork()) == 0:
+            with Sampler(place):
+                wait_for_samples(place)
+                os.write(writing, f"{ours()[0].pid}".encode())
+                if os.fork():
+                    os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(3)
+                os._exit(0)
+        os.waitpid(pid, 0)
+        os.close(writing)
+        sampler = int(os.read(reading, 20))
+        os.close(reading)
+        while psutil.pid_exists(sampler) and psutil.Process(sampler).status() != "zombie":
+            time.sleep(0.01)
+
+        assert 2 <= len(samples(place))
+
+    def test_goes_on_beside_a_fork(self, place):
+        """And the child, whose process it is not, can end the block."""
         with Sampler(place) as sampler:
             if (pid := os.fork()) == 0:
                 sampler.__exit__(None, None, None)
-                os._exit(len(ours()))
+                os._exit(sampler._process is not None)
             assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             wait_for_samples(place)
 
-    def test_pauses_may_be_nested(self, place):
-        """Two threads of the user's fork at the same time."""
-        with Sampler(place) as sampler:
-            sampler.pause()
-            sampler.pause()
-            sampler.go_on()
-            assert [] == ours()
-            sampler.go_on()
-            assert 1 == len(ours())
+        assert [] == notes(place)
 
-    def test_an_interrupt_during_a_fork_is_not_lost(self, place, monkeypatch):
-        """Python forgets what a hook of a fork raises; it is raised again behind the fork."""
-        stop = Sampler._stop
+    def test_that_was_killed_is_a_note(self, place):
+        """What it sampled before is there."""
+        with Sampler(place):
+            wait_for_samples(place)
+            ours()[0].kill()
 
-        def interrupted(sampler):
-            stop(sampler)
-            if not sampler.interrupted:
-                raise KeyboardInterrupt
+        assert ["the resources were sampled in part: their process ended with -9"] == notes(place)
 
-        with pytest.raises(KeyboardInterrupt), Sampler(place):
-            with monkeypatch.context() as patched:
-                patched.setattr(Sampler, "_stop", interrupted)
-                resource_sampler._before_fork()
-            resource_sampler._after_fork()
-            time.sleep(60)
+    def test_that_somebody_else_waited_for_is_none(self, place):
+        """A program may wait for any of its children."""
+        with Sampler(place):
+            wait_for_samples(place)
+            (sampler,) = ours()
+            sampler.kill()
+            os.waitpid(-1, 0)
 
         assert [] == ours()
 
-    def test_slows_down_where_a_sample_costs_much(self, place, monkeypatch):
-        """The pause follows what the sample before it took."""
-        monkeypatch.setattr(resource_sampler, "MOST_SHARE", 1e-9)
-        with Sampler(place) as sampler:
-            while not sampler._samples:
-                time.sleep(0.01)
-            time.sleep(0.3)
-            assert 1 == sampler._samples
+    def test_that_cannot_be_started_is_a_note(self, monkeypatch):
+        """Of the run, which is recorded all the same."""
+        monkeypatch.setattr(resource_sampler, "get_executable", lambda: "/no/such/python")
+
+        run = ss.record(DataLoader(Noise(16), 2), batches=4)
+
+        assert any("no process could be started" in note for note in run.notes)
+        assert run.all_steps.height
 
 
 class TestRecording:
@@ -242,15 +276,6 @@ class TestRecording:
             ss.record(DataLoader(Noise(64), 2), fail, batches=30)
         assert caught.value.run.all_resources.drop_nulls("value").height
 
-    @NEEDS_PROC
-    def test_says_what_could_not_be_sampled(self, monkeypatch):
-        """As a note of the run."""
-        monkeypatch.setattr(resource_sources.Disks, "read", lambda _: {}["no such disk"])
-
-        run = ss.record(DataLoader(Noise(16), 2), batches=4)
-
-        assert any("Disks could not be sampled" in note for note in run.notes)
-
 
 class Locked(Dataset):
     """Samples that are made under one lock of a file."""
@@ -293,24 +318,22 @@ class TestGpu:
         assert [None] == rows["value"].to_list()
         assert not [note for note in run.notes if "GPU" in note]
 
-    def test_without_nvml_is_a_note(self, place, monkeypatch):
+    def test_without_nvml_is_a_note(self, recorded, monkeypatch):
         """The package is not needed."""
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setitem(sys.modules, "pynvml", None)
 
-        missing = gpus(place)
+        missing = gpus(recorded)
 
         assert (stages.GPU, stages.GPU_MEMORY) == missing.resources
         assert "nvidia-ml-py" in missing.why
 
     @pytest.mark.gpu
-    def test_is_sampled_through_nvml(self, place):
+    def test_is_sampled_through_nvml(self, recorded):
         """Busy share and memory of each GPU, with their limits."""
         pytest.importorskip("pynvml")
-        found = gpus(place)
+        found = gpus(recorded)
 
         read = found.read()
-        found.close()
         assert all(0 <= busy <= 1 for busy in read[stages.GPU].values())
         for gpu, used in read[stages.GPU_MEMORY].items():
             assert 0 < used <= found.limits[stages.GPU_MEMORY][gpu]
@@ -318,12 +341,14 @@ class TestGpu:
 
 def test_no_room_for_samples_is_no_error(tmp_path):
     """The recording goes on without."""
-    with Sampler(LogPlace(tmp_path / "gone", 9)):
-        assert [] == ours()
+    with Sampler(place := LogPlace(tmp_path / "gone", 9)):
+        pass
+    assert [] == [*ours(), *place.failures.sentences()]
 
 
 def test_the_private_folder_holds_nothing_of_it_afterwards():
     """The file is gone with the recording's folder."""
     with workspace() as folder, Sampler(LogPlace(folder, 9)):
+        wait_for_samples(LogPlace(folder, 9))
         assert (folder / "samples.resources").exists()
     assert not folder.exists()

@@ -12,7 +12,6 @@ from support.build_run import a_run, deliveries_of, steps_of
 from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
-from stallscope.run import resource_sources
 from stallscope.run.decode import RESOURCES
 from stallscope.run.resource_sources import PROC
 from stallscope.run.worker_memory import WORKER_MEMORIES, memory_growth
@@ -218,21 +217,13 @@ class Plain(Dataset):
         return len(bytearray(1_000_000 + 40_000 * (index % 97)))
 
 
-@pytest.fixture
-def often(monkeypatch):
-    """Look at the workers' memory several times a second, whatever it costs."""
-    monkeypatch.setattr(resource_sources, "_LOOK_NS", SECOND // 5)
-    monkeypatch.setattr(resource_sources, "_FIRST_LOOKS", 1000)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("often")
 @pytest.mark.skipif(not PROC.exists(), reason="no /proc")
 class TestRealWorkers:
     @staticmethod
     def recorded(dataset):
         loader = DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context="fork")
-        return ss.record(loader, ss.simulated_step(0.02), batches=32, budget_s=15)
+        return ss.record(loader, ss.simulated_step(0.02), batches=160, budget_s=30)
 
     def test_a_list_that_grows_is_a_leak(self):
         """A megabyte a sample, to a few per cent, and no end."""

@@ -11,7 +11,6 @@ itself; they outlive a process that is killed.
 from __future__ import annotations
 
 import os
-import re
 import struct
 import sys
 import threading
@@ -56,7 +55,6 @@ _ROW: Final = struct.Struct("6q")
 MAIN: Final = -1
 """Worker id of the main process in the logs."""
 _WORD: Final = struct.Struct("q")
-_OF_WORKER: Final = re.compile(r"\d+-\d+-\d+-\d+\.events").fullmatch
 COST_SHARE_DRIVEN: Final = 0.02
 """Share of the batches' time that recording may cost in a loop that stallscope runs itself ..."""
 COST_SHARE_WATCHED: Final = 0.01
@@ -347,11 +345,6 @@ class LogPlace:
     def marks(self) -> list[Path]:
         """All files of marks that there are by now."""
         return sorted(self.folder.glob("*.marks"))
-
-    def workers(self) -> set[str]:
-        """Process ids of the workers that have a log by now."""
-        names = (path.name for path in self.folder.iterdir())
-        return {name.partition("-")[0] for name in names if _OF_WORKER(name)}
 
     @property
     def failures(self) -> Failures:

@@ -1,8 +1,7 @@
-"""What a sample of the machine is read from: the kernel's counters in /proc, and NVML.
+"""What a sample of the machine is read from: psutil, what psutil lacks of /proc, and NVML.
 
-The files stay open between two samples: a sample costs a fifth of what it costs through psutil,
-which also calls `open`; that is hooked while samples are made in this process. Over 500 lines, as a
-source is a dozen of them and all have one form.
+The sampling process imports this module (see `resource_process`): neither torch nor numpy may come
+with it, they would take seconds.
 
 GPUs are read through NVML where its Python package (nvidia-ml-py) is installed; it is never needed.
 Functions and fields: docs.nvidia.com/deploy/nvml-api. "Busy" is NVML's `utilization.gpu`: the share
@@ -14,15 +13,14 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from io import FileIO
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import perf_counter_ns, thread_time_ns
+from time import perf_counter_ns, process_time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
-import torch
 
-from stallscope.machine import cpu_groups, memory_groups
+from stallscope.machine import busy_core_s, cpu_groups, memory_groups
 from stallscope.stages import (
     CORE,
     DISK_BUSY,
@@ -53,25 +51,15 @@ from stallscope.stages import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stallscope.hooks.loop_log import LogPlace
-
 
 PROC: Final = Path("/proc/stat")
 """Where this is missing (macOS, Windows), nothing but GPUs is sampled."""
-_LONGEST: Final = 1 << 15
-"""Bytes that are read of a file; what is wanted of a longer one, the cores in /proc/stat, stands
-first."""
 _SHM: Final = "/dev/shm"  # noqa: S108 - is only asked
-_SECTOR: Final = 512
-"""Bytes that the kernel calls a sector, whatever the disk's are (docs.kernel.org/admin-guide/
-iostats.html)."""
-_BUSY: Final = (1, 2, 3, 6, 7, 8)
-"""Columns of a core in proc_stat(5): user, nice, system, irq, softirq, steal. What the hypervisor
-gives to others is not free, either."""
 _LOOK_EVERY: Final = 5
 """Samples between two looks for new workers."""
 _LOCKS_WAIT: Final = ("locks_lock_inode_wait", "flock_lock", "posix_lock", "fcntl_setlk")
 """Functions of Linux (fs/locks.c) in which a process sleeps until a file's lock is free."""
+_LOG_OF_WORKER: Final = re.compile(r"(\d+)-\d+-\d+-\d+\.events").fullmatch
 _MOST_WORKERS: Final = 4
 """Workers whose memory is read."""
 _LOOK_NS: Final = 1_200_000_000
@@ -81,7 +69,6 @@ _FIRST_LOOKS: Final = 5
 """... so many; ..."""
 _MEMORY_SHARE: Final = 0.005
 """... all later ones may cost this share of a core. One takes 30 ms for each GB of a worker."""
-_TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 _FIRST_NAMESPACE: Final = 0xEFFFFFFC
 """Inode of the first namespace of process ids (PROC_PID_INIT_INO in Linux); only in there are
 NVML's process ids ours."""
@@ -98,426 +85,307 @@ class Missing(NamedTuple):
     """Nothing where there is nothing to sample: no GPU, no quota."""
 
 
-class ResourceSource:
-    """Something that a sample is read from, always by one thread at a time.
+class Recorded(NamedTuple):
+    """Processes of a recording."""
 
-    Raises:
-        OSError: what it reads cannot be opened.
-    """
+    main: int
+    """Id of the process that trains."""
+    folder: Path
+    """Folder of the recording, with a log of each worker."""
 
-    path = ""
-    """The file that it is; nothing where it is none, or several."""
-    seldom = False
+    def workers(self) -> set[int]:
+        """Return the process ids of the workers that have a log by now."""
+        logs = (_LOG_OF_WORKER(path.name) for path in self.folder.iterdir())
+        return {int(log[1]) for log in logs if log}
+
+
+@dataclass
+class Source:
+    """What a sample is read from."""
+
+    read: Callable[[], Readings]
+    """Returns what is used now; whatever it raises, there is nothing more to read then."""
+    limits: Readings = field(default_factory=dict)
+    """Of its resources, those that are known."""
+    seldom: bool = False
     """Whether it is read only with every few samples: it changes slowly, or costs much."""
+    paced: bool = False
+    """Whether it sees by itself that it does not cost too much."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences for the reader of the run; more may come with each read."""
+    resources: tuple[str, ...] = ()
 
-    def __init__(self) -> None:
-        self.limits: Readings = {}
-        """Of its resources, those that are known."""
-        self.apart_ns = 0
-        """CPU time of reads that it spaces out by itself."""
-        self.notes: list[str] = []
-        """What a reader of the run has to know, in sentences; more may come while it is read."""
-        self._file = FileIO(self.path) if self.path else None
-
-    def read(self) -> Readings:
-        """What is used now.
-
-        Raises:
-            OSError, ValueError, LookupError: that cannot be read any more.
-        """
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Give back what it holds open."""
-        if self._file:
-            self._file.close()
+    @property
+    def name(self) -> str:
+        """What it tells of."""
+        return ", ".join(NAMES[resource] for resource in self.resources)
 
 
-def sources(place: LogPlace) -> list[ResourceSource | Missing]:
-    """Every source of this machine, or what is missing in its place.
+def sources(recorded: Recorded, *, has_gpu: bool) -> list[Source | Missing]:
+    """Return every source of this machine, or what is missing in its place.
 
     Args:
-        place: where the workers' logs are.
+        recorded: the processes to sample.
+        has_gpu: whether torch sees a CUDA device.
     """
-    makers: dict[tuple[str, ...], Callable[[], ResourceSource]] = {
-        (CORE,): Cores,
-        (QUOTA,): Quota,
-        (LOOP, WORKER, QUEUED): lambda: Processes(place),
-        (MEMORY,): Memory,
-        (WORKER_MEMORY, WORKER_MAPPED): lambda: WorkerMemory(place),
-        (SHM,): SharedMemory,
-        (DISK_BUSY, DISK_READ, DISK_WRITE, DISK_OPERATIONS): Disks,
-        (RECEIVED, SENT): Network,
+    makers: dict[tuple[str, ...], Callable[[], Source]] = {
+        (CORE,): _cores,
+        (QUOTA,): _quota,
+        (LOOP, WORKER, QUEUED): lambda: Source(_Processes(recorded).read),
+        (MEMORY,): _memory,
+        (WORKER_MEMORY, WORKER_MAPPED): lambda: _worker_memory(recorded),
+        (SHM,): _shared_memory,
+        (DISK_BUSY, DISK_READ, DISK_WRITE, DISK_OPERATIONS): _disks,
+        (RECEIVED, SENT): _network,
     }
+    of_gpu = gpus(recorded) if has_gpu else Missing((GPU, GPU_MEMORY))
     if not PROC.exists():
         everything = tuple(resource for resources in makers for resource in resources)
         why = "the machine's resources were not sampled: this system has no /proc"
-        return [Missing(everything, why), gpus(place)]
-    return [_make(resources, make) for resources, make in makers.items()] + [gpus(place)]
+        return [Missing(everything, why), of_gpu]
+    return [_make(resources, make) for resources, make in makers.items()] + [of_gpu]
 
 
-def _make(
-    resources: tuple[str, ...], make: Callable[[], ResourceSource]
-) -> ResourceSource | Missing:
+def _make(resources: tuple[str, ...], make: Callable[[], Source]) -> Source | Missing:
     try:
-        return make()
+        return replace(make(), resources=resources)
     except LookupError:
         return Missing(resources)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, psutil.Error) as error:
         named = ", ".join(NAMES[resource] for resource in resources)
         return Missing(resources, f"not sampled: {named} ({error})")
 
 
-def _text(file: FileIO | None) -> str:
-    """What is in a file in /proc now. Raises OSError where its process is gone."""
-    return os.pread(file.fileno(), _LONGEST, 0).decode("utf-8", "replace") if file else ""
+def _cores() -> Source:
+    """The cores that the recorded processes may run on: seconds in which each was busy."""
+    return Source(lambda: {CORE: busy_core_s()}, {CORE: dict.fromkeys(busy_core_s(), 1.0)})
 
 
-class Cores(ResourceSource):
-    """The cores that this process may run on."""
+def _quota() -> Source:
+    """The CPU quota of the container: CPU seconds of its processes; LookupError without one."""
+    group = cpu_groups()[0]
 
-    path = "/proc/stat"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._names = {f"cpu{core}": str(core) for core in sorted(os.sched_getaffinity(0))}
-        self.limits = {CORE: dict.fromkeys(self._names.values(), 1.0)}
-
-    def read(self) -> Readings:
-        """Seconds in which each was busy."""
-        busy = {}
-        for line in _text(self._file).partition("intr")[0].splitlines():
-            columns = line.split()
-            name = self._names.get(columns[0])
-            if name is not None:
-                busy[name] = sum(int(columns[place]) for place in _BUSY) * _TICK_S
-        return {CORE: busy}
-
-
-class Disks(ResourceSource):
-    """The machine's disks; not their partitions, nor what lies on top of disks."""
-
-    path = "/proc/diskstats"
-
-    def __init__(self) -> None:
-        super().__init__()
-        block = Path("/sys/block")
-        self._names = {disk.name for disk in block.glob("*") if (disk / "device").exists()}
-        self.limits = {DISK_BUSY: dict.fromkeys(self._names, 1.0)}
-
-    def read(self) -> Readings:
-        """Seconds with something to do, bytes, and operations of each."""
-        found: Readings = {DISK_BUSY: {}, DISK_READ: {}, DISK_WRITE: {}, DISK_OPERATIONS: {}}
-        for line in _text(self._file).splitlines():
-            columns = line.split()
-            name = columns[2]
-            if name in self._names:
-                found[DISK_READ][name] = int(columns[5]) * _SECTOR
-                found[DISK_WRITE][name] = int(columns[9]) * _SECTOR
-                found[DISK_OPERATIONS][name] = int(columns[3]) + int(columns[7])
-                found[DISK_BUSY][name] = int(columns[12]) / 1e3
-        return found
-
-
-class Network(ResourceSource):
-    """The interfaces that have been used since the machine started, without the loopback."""
-
-    path = "/proc/self/net/dev"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._names = {name for name, used in self._bytes() if any(used)} - {"lo"}
-        megabits = {name: link.speed for name, link in psutil.net_if_stats().items()}
-        # What the links carry; 0 where one is virtual, or down
-        known = {name: megabits[name] * 1e6 / 8 for name in self._names if megabits.get(name)}
-        self.limits = {RECEIVED: known, SENT: known}
-
-    def read(self) -> Readings:
-        """Bytes in and out of each."""
-        used = {name: both for name, both in self._bytes() if name in self._names}
-        return {
-            RECEIVED: {name: float(both[0]) for name, both in used.items()},
-            SENT: {name: float(both[1]) for name, both in used.items()},
-        }
-
-    def _bytes(self) -> list[tuple[str, tuple[int, int]]]:
-        lines = [line.partition(":") for line in _text(self._file).splitlines()[2:]]
-        columns = [(name.strip(), rest.split()) for name, _, rest in lines]
-        return [(name, (int(numbers[0]), int(numbers[8]))) for name, numbers in columns]
-
-
-class Memory(ResourceSource):
-    """The machine's memory, and that of the container."""
-
-    path = "/proc/meminfo"
-    seldom = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._group = next(iter(memory_groups()), None)
-        self.limits = {MEMORY: {"machine": float(self._kib()["MemTotal"] * 1024)}}
-        if self._group:
-            self.limits[MEMORY]["container"] = float(self._group.limit_bytes)
-
-    def read(self) -> Readings:
-        """Bytes that are in use and cannot be dropped at once."""
-        kib = self._kib()
-        used = {"machine": float((kib["MemTotal"] - kib["MemAvailable"]) * 1024)}
-        if self._group and (bytes_ := self._group.used_bytes()) is not None:
-            used["container"] = float(bytes_)
-        return {MEMORY: used}
-
-    def _kib(self) -> dict[str, int]:
-        head = _text(self._file)[:400].splitlines()[:3]  # MemTotal, MemFree, MemAvailable
-        return {name: int(rest.split()[0]) for name, _, rest in (n.partition(":") for n in head)}
-
-
-class Quota(ResourceSource):
-    """The CPU quota of the container; LookupError where it has none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        groups = cpu_groups()
-        if not groups:
-            raise LookupError
-        self._group = groups[0]
-        self.limits = {QUOTA: {"container": self._group.quota_cores}}
-
-    def read(self) -> Readings:
-        """CPU seconds of all its processes."""
-        used_s = self._group.used_s()
+    def read() -> Readings:
+        used_s = group.used_s()
         return {} if used_s is None else {QUOTA: {"container": used_s}}
 
-
-class SharedMemory(ResourceSource):
-    """What lies in /dev/shm."""
-
-    seldom = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.limits = {SHM: {_SHM: self._bytes()[1]}}
-
-    def read(self) -> Readings:
-        """Bytes in use."""
-        return {SHM: {_SHM: self._bytes()[0]}}
-
-    @staticmethod
-    def _bytes() -> tuple[float, float]:
-        found = os.statvfs(_SHM)
-        unit = found.f_frsize
-        return float((found.f_blocks - found.f_bfree) * unit), float(found.f_blocks * unit)
+    return Source(read, {QUOTA: {"container": group.quota_cores}})
 
 
-class _Process:
-    """One process. Raises OSError where there is none."""
+def _memory() -> Source:
+    """The machine's memory and the container's: bytes that cannot be dropped at once."""
+    group = next(iter(memory_groups()), None)
+    limits: Readings = {MEMORY: {"machine": psutil.virtual_memory().total}}
+    if group:
+        limits[MEMORY]["container"] = group.limit_bytes
 
-    def __init__(self, pid: str) -> None:
-        self._stat = FileIO(f"/proc/{pid}/stat")
-        self._schedule: FileIO | None = None
-        with suppress(OSError):  # a kernel without CONFIG_SCHED_INFO
-            self._schedule = FileIO(f"/proc/{pid}/schedstat")
-        self._sleeps_in: FileIO | None = None
-        with suppress(OSError):  # a kernel without CONFIG_KALLSYMS
-            self._sleeps_in = FileIO(f"/proc/{pid}/wchan")
+    def read() -> Readings:
+        memory = psutil.virtual_memory()
+        used = {"machine": memory.total - memory.available}
+        if group and (bytes_ := group.used_bytes()) is not None:
+            used["container"] = bytes_
+        return {MEMORY: used}
 
-    def count(self, pid: str, resource: str, found: Readings) -> None:
-        """Add its CPU time (all threads), its threads, and how long its main thread was queued.
-
-        `utime`, `stime` and `num_threads` in proc_pid_stat(5);
-        docs.kernel.org/scheduler/sched-stats.html.
-        """
-        columns = _text(self._stat).rpartition(")")[2].split()
-        found[resource][pid] = (int(columns[11]) + int(columns[12])) * _TICK_S
-        if resource == WORKER:
-            found[THREADS][pid] = int(columns[17])
-            found[WORKER_CORES][pid] = len(os.sched_getaffinity(int(pid)))
-            if self._sleeps_in:
-                found[FILE_LOCK][pid] = float(_text(self._sleeps_in).startswith(_LOCKS_WAIT))
-        if self._schedule:
-            found[QUEUED][pid] = int(_text(self._schedule).split()[1]) / 1e9
-
-    def close(self) -> None:
-        for file in (self._stat, self._schedule, self._sleeps_in):
-            if file:
-                file.close()
+    return Source(read, limits, seldom=True)
 
 
-class Processes(ResourceSource):
-    """The process that trains, with all its threads, and the workers that have a log.
+def _shared_memory() -> Source:
+    """Bytes in /dev/shm."""
+    limits: Readings = {SHM: {_SHM: psutil.disk_usage(_SHM).total}}
+    return Source(lambda: {SHM: {_SHM: psutil.disk_usage(_SHM).used}}, limits, seldom=True)
 
-    Args:
-        place: where the workers' logs are.
-    """
 
-    def __init__(self, place: LogPlace) -> None:
-        super().__init__()
-        self._place = place
-        self._pid = str(os.getpid())
-        self._loop = _Process(self._pid)
-        self._workers: dict[str, _Process] = {}
-        self._known: set[str] = set()
+def _disks() -> Source:
+    """The machine's disks; not their partitions, nor what lies on top of disks."""
+    block = Path("/sys/block")
+    names = {disk.name for disk in block.glob("*") if (disk / "device").exists()}
+
+    def read() -> Readings:
+        every = psutil.disk_io_counters(perdisk=True, nowrap=False)
+        used = {name: disk for name, disk in every.items() if name in names}
+        return {
+            DISK_BUSY: {name: disk.busy_time / 1e3 for name, disk in used.items()},
+            DISK_READ: {name: disk.read_bytes for name, disk in used.items()},
+            DISK_WRITE: {name: disk.write_bytes for name, disk in used.items()},
+            DISK_OPERATIONS: {n: disk.read_count + disk.write_count for n, disk in used.items()},
+        }
+
+    return Source(read, {DISK_BUSY: dict.fromkeys(names, 1.0)})
+
+
+def _network() -> Source:
+    """The interfaces that have been used since the machine started, without the loopback."""
+    links = psutil.net_io_counters(pernic=True, nowrap=False)
+    names = {name for name, link in links.items() if link.bytes_recv or link.bytes_sent} - {"lo"}
+    megabits = {name: link.speed for name, link in psutil.net_if_stats().items()}
+    # What the links carry; 0 where one is virtual, or down
+    known = {name: megabits[name] * 1e6 / 8 for name in names if megabits.get(name)}
+
+    def read() -> Readings:
+        every = psutil.net_io_counters(pernic=True, nowrap=False)
+        return {
+            RECEIVED: {name: link.bytes_recv for name, link in every.items() if name in names},
+            SENT: {name: link.bytes_sent for name, link in every.items() if name in names},
+        }
+
+    return Source(read, {RECEIVED: known, SENT: known})
+
+
+class _Processes:
+    """The process that trains, with all its threads, and the workers that have a log."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+        self._loop = psutil.Process(recorded.main)
+        self._workers: dict[int, psutil.Process] = {}
+        self._known: set[int] = set()
         self._reads = 0
 
     def read(self) -> Readings:
-        """CPU seconds of each, and seconds without a core; a worker that has ended is left out."""
+        """Return what each uses; a worker that has ended is left out."""
         if self._reads % _LOOK_EVERY == 0:
-            for pid in self._place.workers() - self._known:
+            for pid in self._recorded.workers() - self._known:
                 self._known.add(pid)
-                with suppress(OSError):
-                    self._workers[pid] = _Process(pid)
+                with suppress(psutil.Error):
+                    self._workers[pid] = psutil.Process(pid)
         self._reads += 1
-        found: Readings = {
-            LOOP: {},
-            WORKER: {},
-            QUEUED: {},
-            THREADS: {},
-            FILE_LOCK: {},
-            WORKER_CORES: {},
-        }
-        self._loop.count(self._pid, LOOP, found)
+        names = (LOOP, WORKER, QUEUED, THREADS, FILE_LOCK, WORKER_CORES)
+        found: Readings = {name: {} for name in names}
+        _count(self._loop, LOOP, found)
         for pid, worker in list(self._workers.items()):
             try:
-                worker.count(pid, WORKER, found)
-            except (OSError, IndexError):  # noqa: PERF203 - it has ended
-                self._workers.pop(pid).close()
+                _count(worker, WORKER, found)
+            except (OSError, psutil.Error):  # noqa: PERF203 - it has ended
+                del self._workers[pid]
         return found
 
-    def close(self) -> None:
-        """Give the files back."""
-        for process in (self._loop, *self._workers.values()):
-            process.close()
 
+def _count(process: psutil.Process, resource: str, found: Readings) -> None:
+    """Add what one process uses.
 
-class WorkerMemory(ResourceSource):
-    """The memory of the latest workers, which the kernel adds up page by page: read seldom.
-
-    Args:
-        place: where the workers' logs are.
+    What psutil lacks: how long its main thread was queued (docs.kernel.org/scheduler/
+    sched-stats.html), and in which function of the kernel that sleeps. A kernel may have neither.
     """
+    pid = str(process.pid)
+    times = process.cpu_times()
+    found[resource][pid] = times.user + times.system
+    if resource == WORKER:
+        found[THREADS][pid] = process.num_threads()
+        found[WORKER_CORES][pid] = len(os.sched_getaffinity(process.pid))
+        with suppress(OSError):
+            sleeps_in = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii")
+            found[FILE_LOCK][pid] = float(sleeps_in.startswith(_LOCKS_WAIT))
+    with suppress(OSError):
+        schedule = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii")
+        found[QUEUED][pid] = int(schedule.split()[1]) / 1e9
 
-    def __init__(self, place: LogPlace) -> None:
-        super().__init__()
-        self._place = place
-        self._due_ns = self._reads = 0
-        FileIO("/proc/self/smaps_rollup").close()
 
-    def read(self) -> Readings:
-        """Bytes of each, see `stallscope.stages`; nothing between two looks."""
-        now_ns, before_ns = perf_counter_ns(), thread_time_ns()
-        if now_ns < self._due_ns:
+def _worker_memory(recorded: Recorded) -> Source:
+    """The memory of the latest workers, which the kernel adds up page by page: read seldom."""
+    Path("/proc/self/smaps_rollup").read_bytes()  # OSError where the kernel has none
+    notes: list[str] = []
+    due_ns = looks = 0
+
+    def read() -> Readings:
+        nonlocal due_ns, looks
+        now_ns, before_ns = perf_counter_ns(), process_time_ns()
+        if now_ns < due_ns:
             return {}
         found: Readings = {}
-        for pid in sorted(self._place.workers(), key=int)[-_MOST_WORKERS:]:
+        for pid in sorted(recorded.workers())[-_MOST_WORKERS:]:
             try:
-                with FileIO(f"/proc/{pid}/smaps_rollup") as file:
-                    fields = re.findall(r"^(\w+): +(\d+) kB", _text(file), re.MULTILINE)
+                sizes = _memory_of(pid)
             except PermissionError as error:  # it runs as somebody else
-                self.notes = [f"the memory of a worker could not be read ({error.strerror})"]
+                notes[:] = [f"the memory of a worker could not be read ({error.strerror})"]
                 continue
-            except OSError:  # it has ended
-                continue
-            kib = {name: float(number) * 1024 for name, number in fields}
-            if not kib:  # it is ending: it has no memory any more
-                continue
-            private = kib["Private_Clean"] + kib["Private_Dirty"]
-            for resource, value in (
-                (WORKER_MEMORY, kib.get("Pss_Anon") or kib["Private_Dirty"]),
-                (WORKER_MAPPED, kib["Anonymous"]),
-                (WORKER_RESIDENT, kib["Rss"]),
-                (WORKER_PROPORTIONAL, kib["Pss"]),
-                (WORKER_PRIVATE, private),
-            ):
-                found.setdefault(resource, {})[pid] = value
-        if not found:  # the first look does not wait for the second
-            return {}
-        cost_ns = thread_time_ns() - before_ns
-        self.apart_ns += cost_ns
-        self._reads += 1
-        pause_ns = cost_ns / _MEMORY_SHARE if self._reads >= _FIRST_LOOKS else 0
-        self._due_ns = now_ns + int(max(pause_ns, _LOOK_NS))
+            for resource, bytes_ in sizes.items():
+                found.setdefault(resource, {})[str(pid)] = bytes_
+        if found:  # the first look does not wait for the second
+            looks += 1
+            cost_ns = process_time_ns() - before_ns
+            pause_ns = cost_ns / _MEMORY_SHARE if looks >= _FIRST_LOOKS else 0
+            due_ns = now_ns + int(max(pause_ns, _LOOK_NS))
         return found
 
+    return Source(read, paced=True, notes=notes)
 
-class Gpus(ResourceSource):
-    """The GPUs that this process may use.
 
-    Args:
-        nvml: the module `pynvml`.
-        place: where the workers' logs are.
+def _memory_of(pid: int) -> dict[str, float]:
+    """Return what a worker has, in bytes; nothing of one that ends, or has ended.
+
+    psutil has no anonymous part of it, which tells copies from what is new.
+
+    Raises:
+        PermissionError: it runs as somebody else.
     """
-
-    seldom = True
-
-    def __init__(self, nvml: Any, place: LogPlace) -> None:
-        super().__init__()
-        self._nvml, self._place = nvml, place
-        self._pid = os.getpid()
-        nvml.nvmlInit()
-        self._gpus = {str(number): gpu for number, gpu in self._visible()}
-        total = {n: float(nvml.nvmlDeviceGetMemoryInfo(g).total) for n, g in self._gpus.items()}
-        self.limits = {GPU: dict.fromkeys(self._gpus, 1.0), GPU_MEMORY: total}
-
-    def _visible(self) -> list[tuple[int, Any]]:
-        """Number and handle of each; CUDA_VISIBLE_DEVICES holds numbers, or the ids of GPUs."""
-        nvml = self._nvml
-        all_ = {n: nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())}
-        wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if wanted is None:
-            return list(all_.items())
-        names = [name.strip() for name in wanted.split(",") if name.strip()]
-        return [
-            (number, gpu)
-            for number, gpu in all_.items()
-            if str(number) in names or any(nvml.nvmlDeviceGetUUID(gpu).startswith(n) for n in names)
-        ]
-
-    def read(self) -> Readings:
-        """Share of the time in which a kernel ran, and bytes in use."""
-        nvml = self._nvml
-        try:
-            busy = {
-                n: nvml.nvmlDeviceGetUtilizationRates(g).gpu / 100 for n, g in self._gpus.items()
-            }
-            used = {n: float(nvml.nvmlDeviceGetMemoryInfo(g).used) for n, g in self._gpus.items()}
-            for number, gpu in self._gpus.items():
-                self._look_for_others(number, gpu)
-        except nvml.NVMLError as error:
-            raise OSError(str(error)) from error
-        return {GPU: busy, GPU_MEMORY: used}
-
-    def _look_for_others(self, number: str, gpu: Any) -> None:
-        note = f"GPU {number} is used by another process, too"
-        if note in self.notes or not _ids_are_ours():
-            return
-        running = {str(one.pid) for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
-        if running - self._place.workers() - {str(self._pid)}:
-            self.notes.append(note)
-
-    def close(self) -> None:
-        """End NVML; a forked child leaves it to its parent."""
-        with suppress(self._nvml.NVMLError):
-            if os.getpid() == self._pid:
-                self._nvml.nvmlShutdown()
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    fields = re.findall(r"^(\w+): +(\d+) kB", text, re.MULTILINE)
+    sizes = {name: float(kib) * 1024 for name, kib in fields}
+    if not sizes:
+        return {}
+    return {
+        WORKER_MEMORY: sizes.get("Pss_Anon") or sizes["Private_Dirty"],
+        WORKER_MAPPED: sizes["Anonymous"],
+        WORKER_RESIDENT: sizes["Rss"],
+        WORKER_PROPORTIONAL: sizes["Pss"],
+        WORKER_PRIVATE: sizes["Private_Clean"] + sizes["Private_Dirty"],
+    }
 
 
-def gpus(place: LogPlace) -> ResourceSource | Missing:
-    """The GPUs, or why they are not sampled; a machine without a CUDA device has nothing to say."""
+def gpus(recorded: Recorded) -> Source | Missing:
+    """Return the GPUs that the recorded processes may use, or why they are not sampled."""
     both = (GPU, GPU_MEMORY)
-    if not torch.cuda.is_available():
-        return Missing(both)
     try:
         import pynvml
     except ImportError:
         return Missing(both, "the GPU was not sampled: there is no NVML (pip install nvidia-ml-py)")
     try:
-        return Gpus(pynvml, place)
+        return replace(_gpus(pynvml, recorded), resources=both)
     except Exception as error:  # noqa: BLE001 - of a package that is not ours; nothing depends on it
         return Missing(both, f"the GPU was not sampled: NVML says {error!r}")
 
 
+def _gpus(nvml: Any, recorded: Recorded) -> Source:
+    """Share of the time in which a kernel ran on each GPU, and bytes in use."""
+    nvml.nvmlInit()
+    gpus = {str(number): gpu for number, gpu in _visible(nvml)}
+    total = {name: nvml.nvmlDeviceGetMemoryInfo(gpu).total for name, gpu in gpus.items()}
+    notes: list[str] = []
+
+    def read() -> Readings:
+        busy = {n: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100 for n, gpu in gpus.items()}
+        used = {name: nvml.nvmlDeviceGetMemoryInfo(gpu).used for name, gpu in gpus.items()}
+        for name, gpu in gpus.items():
+            note = f"GPU {name} is used by another process, too"
+            if note not in notes and _ids_are_ours():
+                running = {one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
+                others = running - recorded.workers() - {recorded.main}
+                notes.extend([note] if others else [])
+        return {GPU: busy, GPU_MEMORY: used}
+
+    limits = {GPU: dict.fromkeys(gpus, 1.0), GPU_MEMORY: total}
+    return Source(read, limits, seldom=True, notes=notes)
+
+
+def _visible(nvml: Any) -> list[tuple[int, Any]]:
+    """Return number and handle of each; CUDA_VISIBLE_DEVICES holds numbers, or ids of GPUs."""
+    every = {n: nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())}
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return list(every.items())
+    names = [name.strip() for name in wanted.split(",") if name.strip()]
+    return [
+        (number, gpu)
+        for number, gpu in every.items()
+        if str(number) in names or any(nvml.nvmlDeviceGetUUID(gpu).startswith(n) for n in names)
+    ]
+
+
 def _ids_are_ours() -> bool:
-    """Whether NVML's process ids mean the same here; in most containers they do not."""
+    """Return whether NVML's process ids mean the same here; in most containers they do not."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_NAMESPACE
     except OSError:

@@ -210,7 +210,7 @@ def _judged(moments: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
 def _others_share(mine: pl.DataFrame) -> float | None:
     """What the cores did for processes that are no part of the recording."""
     moment = ["start_ns", "end_ns"]
-    own = mine.filter(pl.col("resource").is_in(OWN))
+    own = mine.filter(pl.col("resource").is_in([*OWN, SAMPLER]))
     # A worker is read from its second moment on: what it did before is not what others did
     counts = own.group_by(moment).len().filter(pl.col("len") == pl.col("len").max())
     cores = mine.filter(pl.col("resource") == CORE).join(counts, on=moment, how="semi")
