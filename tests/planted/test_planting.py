@@ -1,6 +1,6 @@
 """A planted cause is truly the cause: with it the loop starves, without it the loop does not.
 
-By arithmetic, for machines of several sizes; `benchmarks/causes.py` measures the same on one.
+By arithmetic, for machines of several sizes.
 """
 
 from dataclasses import fields

@@ -4,7 +4,7 @@ A sample's time is all that a worker does for it: its own stages, and its part o
 does for the whole batch (collate). Everything is linear in the number of spans: they come in the
 order in which each process wrote them, so a sample's spans stand together and sums are taken by
 position, without a hash table, in blocks of whole batches. So a run that fills half of the memory
-can still be summarised (`tests/benchmarks/summarise.py` prints time and memory).
+can still be summarised.
 """
 
 from __future__ import annotations
