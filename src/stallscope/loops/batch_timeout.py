@@ -42,6 +42,8 @@ GRACE_S: Final = 10.0
 """Seconds that a batch may take after the budget, ..."""
 START_GRACE_S: Final = 30.0
 """... the first one, for which workers start and import, ..."""
+_LOOK_EVERY_S: Final = 5.0
+"""Torch looks for dead workers when a timeout is over; the signal of a death may be lost."""
 _TIMES_LONGEST: Final = 4
 """... and where batches take longer, this many times the longest wait until then."""
 _ROUNDING_S: Final = 0.1
@@ -134,22 +136,27 @@ def limited(batches: Iterator[Any], iterator: Any) -> Generator[Any, None, None]
         yield from batches
         return
     usual_s = getattr(iterator, "_timeout", 0.0)
+    began_s, allowed_s, waited_s = time.monotonic(), limit.wait_s(), 0.0
     while True:
-        if usual_s:
-            vars(iterator)["_timeout"] = min(usual_s, limit.wait_s())
-        began_s, allowed_s = time.monotonic(), limit.wait_s()
+        if usual_s >= allowed_s:
+            left_s = max(allowed_s - waited_s, _ROUNDING_S)
+            vars(iterator)["_timeout"] = min(left_s, _LOOK_EVERY_S)
         try:
             batch = [next(batches)]
         except StopIteration:
             return
         except RuntimeError as error:
             waited_s = time.monotonic() - began_s
-            is_ours = waited_s > allowed_s - _ROUNDING_S  # and no shorter one of the user's
-            if not (is_ours and str(error).startswith(_TORCH_SAYS)):
+            if not str(error).startswith(_TORCH_SAYS):
                 raise
-            raise _ended(limit, waited_s) from None
+            if waited_s > allowed_s - _ROUNDING_S:
+                raise _ended(limit, waited_s) from None
+            if usual_s < allowed_s:  # a shorter one of the user's
+                raise
+            continue
         limit.longest_s = max(limit.longest_s or 0.0, time.monotonic() - began_s)
         yield batch.pop()  # a batch that the loop drops must not live on here
+        began_s, allowed_s, waited_s = time.monotonic(), limit.wait_s(), 0.0
 
 
 def _ended(limit: _TimeLimit, waited_s: float) -> NoBatchError:
