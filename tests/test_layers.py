@@ -35,25 +35,30 @@ LAYERS = {
         "words hooks loops",
         "numpy polars psutil pynvml torch tqdm typing_extensions:types",
     ),
+    "bench": (
+        "bench",
+        "words hooks loops run",
+        "numpy polars psutil scipy typing_extensions:types",
+    ),
     "verbs": (
         "ladder flame orders lines experiments",
-        "words hooks loops run",
+        "words hooks loops run bench",
         "cv2 line_profiler numpy polars psutil PIL torch torchvision tqdm typing_extensions:types",
     ),
     "diagnose": (
         "diagnose compare tune storage",
-        "words hooks loops run verbs",
+        "words hooks loops run bench verbs",
         "numpy polars psutil torch tqdm PIL",
     ),
-    "charts": ("charts", "words run verbs diagnose", "numpy polars matplotlib PIL"),
+    "charts": ("charts", "words run bench verbs diagnose", "numpy polars matplotlib PIL"),
     "views": (
         "views",
-        "words run verbs diagnose charts",
+        "words run bench verbs diagnose charts",
         "jinja2 markupsafe numpy polars matplotlib ipywidgets anywidget traitlets IPython PIL",
     ),
     "door": (
         "*",
-        "words hooks loops run verbs diagnose charts views",
+        "words hooks loops run bench verbs diagnose charts views",
         (
             "numpy polars torch PIL scipy torchvision nbformat typer jupyter_core jupyterlab "
             "webdataset typing_extensions:types"

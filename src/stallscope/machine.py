@@ -8,8 +8,10 @@ What cannot be read limits nothing.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
+import shutil
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _ROOT: Final = Path("/")
 """Where `proc` and `sys` are."""
+_SHARED: Final = "/dev/shm"  # noqa: S108 - where workers put their batches
 _V2: Final = ""
 """How /proc/self/cgroup names the controllers of a version 2 hierarchy."""
 _BUSY: Final = (1, 2, 3, 6, 7, 8)
@@ -104,6 +107,11 @@ def memory_available_bytes(root: Path = _ROOT) -> int:
         if used is not None:
             left.append(max(group.limit_bytes - used, 0))
     return min(left)
+
+
+def shared_memory_free() -> float:
+    """Bytes that are free in /dev/shm, where workers put their batches; `inf`: there is none."""
+    return shutil.disk_usage(_SHARED).free if os.path.isdir(_SHARED) else math.inf  # noqa: PTH112
 
 
 def memory_groups(root: Path = _ROOT) -> list[MemoryGroup]:
@@ -230,6 +238,17 @@ class CpuUse(NamedTuple):
         mine, busy = os.times(), busy_core_s()
         own_s = mine.user + mine.system + mine.children_user + mine.children_system
         return cls(sum(busy.values()), len(busy) * perf_counter(), own_s)
+
+    def since(self, children_s: float) -> tuple[float, float]:
+        """CPU seconds of this process since this moment, and the share of cores others had.
+
+        Args:
+            children_s: CPU seconds of living children of this process meanwhile.
+        """
+        now = CpuUse.now()
+        own_s = now.own_s - self.own_s
+        share = now._replace(own_s=now.own_s + children_s).others_share(self)
+        return own_s, share
 
     def others_share(self, since: CpuUse) -> float:
         """Share (0 to 1) of the usable cores that other processes had since then."""

@@ -1,4 +1,4 @@
-"""Ladders with planted laps."""
+"""Ladders with planted blocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stallscope.ladder.result import FACTS, LAPS, RUNGS, Ladder, Rung
+from stallscope.bench.loops import BLOCKS
+from stallscope.ladder.result import FACTS, RUNGS, Ladder, Rung
 from stallscope.result import LoopConditions
 
 STEP_S = 0.1
@@ -16,13 +17,12 @@ SAMPLES = 8
 
 def a_ladder(  # noqa: PLR0917
     seconds: dict[Rung, float],
-    laps: int = 4,
-    steps: int = 20,
+    starts: int = 3,
+    blocks: int = 5,
     noise: float = 0.0,
-    lap_noise: float = 0.0,
+    start_noise: float = 0.0,
     seed: int = 0,
     busy: dict[Rung, float] | None = None,
-    others: dict[Rung, float] | None = None,
     why_not: dict[Rung, str] | None = None,
     notes: tuple[str, ...] = (),
     **circumstances: Any,
@@ -31,13 +31,12 @@ def a_ladder(  # noqa: PLR0917
 
     Args:
         seconds: what a step of each rung takes.
-        laps: of each rung.
-        steps: of each lap.
-        noise: of a step, as a share of it (standard deviation).
-        lap_noise: of a lap, in the same way.
+        starts: of each rung.
+        blocks: of each start, of one step each.
+        noise: of a block, as a share of it (standard deviation).
+        start_noise: of a start, in the same way.
         seed: of both.
         busy: what the device said.
-        others: share of the cores that other processes had.
         why_not: why a rung was not measured.
         notes: of the ladder.
         circumstances: fields of `Circumstances`.
@@ -45,10 +44,13 @@ def a_ladder(  # noqa: PLR0917
     rng = np.random.default_rng(seed)
     rows = []
     for rung, whole in seconds.items():
-        for lap in range(laps):
-            of_lap = whole * (1 + lap_noise * rng.standard_normal())
-            each = of_lap * (1 + noise * rng.standard_normal(steps))
-            rows += [(rung.name, lap, float(one), STEP_S, SAMPLES) for one in np.maximum(each, 0)]
+        for start in range(starts):
+            usual = whole * (1 + start_noise * rng.standard_normal())
+            each = usual * (1 + noise * rng.standard_normal(blocks))
+            rows += [
+                (RUNGS.index(rung), start, sweep, float(one), STEP_S, SAMPLES, float(one), 0.0)
+                for sweep, one in enumerate(np.maximum(each, usual / 100))
+            ]
     known = LoopConditions(name="planted", **circumstances)
     facts = [
         (
@@ -56,14 +58,14 @@ def a_ladder(  # noqa: PLR0917
             1000 if rung in seconds else None,
             (busy or {}).get(rung),
             None,
-            (others or {}).get(rung),
             None if rung in seconds else (why_not or {}).get(rung, "not reached"),
         )
         for rung in RUNGS
     ]
     return Ladder(
-        pl.DataFrame(rows, LAPS, orient="row"),
+        pl.DataFrame(rows, BLOCKS, orient="row"),
         pl.DataFrame(facts, FACTS, orient="row"),
         known,
         notes,
+        took_s=10.0,
     )

@@ -105,7 +105,7 @@ BUILT: dict[str, Callable[[], Any]] = {
     "ladder": lambda: a_ladder(
         dict(zip(CPU_RUNGS, (0.4, 0.2, 0.15, 0.1), strict=True)),
         noise=0.2,
-        lap_noise=0.05,
+        start_noise=0.05,
         simulated_step_s=0.05,
         notes=("fewer laps than wanted",),
     ),
@@ -115,7 +115,7 @@ BUILT: dict[str, Callable[[], Any]] = {
         busy={rung: 0.2 + 0.1 * place for place, rung in enumerate(RUNGS)},
         device="NVIDIA H200",
     ),
-    "ladder_of_one": lambda: a_ladder({RUNGS[0]: 0.4}, laps=1, steps=1, has_step=False),
+    "ladder_of_one": lambda: a_ladder({RUNGS[0]: 0.4}, starts=1, blocks=1, has_step=False),
     "flame": a_flame,
     "flame_of_nothing": lambda: a_flame(windows=0),
     "difference": _changed,

@@ -10,7 +10,7 @@ from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED, RUNGS, TRANSFOR
 
 FULL = {AS_IT_IS: 0.4, WARM: 0.4, FETCHED: 0.2, TRANSFORMED: 0.15, BATCHES: 0.1}
 LADDERS = {
-    "full": a_ladder(FULL, noise=0.2, lap_noise=0.1),
+    "full": a_ladder(FULL, noise=0.2, start_noise=0.1),
     "with a GPU": a_ladder(
         {rung: 0.5 - 0.06 * place for place, rung in enumerate(RUNGS)},
         busy={rung: 0.2 + 0.1 * place for place, rung in enumerate(RUNGS)},
@@ -19,7 +19,7 @@ LADDERS = {
     "simulated": a_ladder(FULL, simulated_step_s=0.1),
     "no step": a_ladder({AS_IT_IS: 0.4, FETCHED: 0.2}, has_step=False),
     "two": a_ladder({AS_IT_IS: 1e-6, BATCHES: 1e-7}),
-    "one": a_ladder({AS_IT_IS: 400.0}, laps=1, steps=1),
+    "one": a_ladder({AS_IT_IS: 400.0}, starts=1, blocks=1),
     "none": a_ladder({}),
     "alike": a_ladder(dict.fromkeys(FULL, 0.1)),
     "alike on a simulated device": a_ladder(
@@ -43,7 +43,7 @@ def test_no_word_under_a_bar_is_broken():
     under = [text.get_text() for text in texts(figure) if "without" in text.get_text()]
 
     assert 6 == len(under)
-    assert all("distinguishable" in text for text in under)
+    assert all("significant" in text for text in under)
     assert any("a timer of 100 ms on a simulated device" in note for note in figure.notes)
 
 

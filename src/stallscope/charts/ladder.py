@@ -1,7 +1,7 @@
 """The ladder: how fast the loop is as it is, and without each of the loader's costs.
 
 A bar is a measured loop; what was taken away stands between it and the one before, with the factor
-that this made. Every lap is a dot, so that one sees how far the laps agree.
+that this made. Every block of steps is a dot, so that one sees how far they agree.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import polars as pl
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
+from stallscope.bench.comparison import OPEN, SAME
+from stallscope.bench.loops import blocks_of
 from stallscope.charts.sheet import (
     FAINT,
     INK,
@@ -27,9 +29,9 @@ from stallscope.ladder.result import (
     FETCHED,
     ON_DEVICE,
     PINNED,
+    RUNGS,
     TRANSFORMED,
     WARM,
-    lap_rates,
     notes_of,
     sentence,
 )
@@ -53,8 +55,9 @@ _KIND: Final = {
 }
 """Whose colour a removed cost has."""
 _BAR: Final = "#5B666E"
-_UNCLEAR: Final = "distinguishable"
+_LONGEST: Final = len("significant")
 """The longest word under a bar, which no line breaks."""
+_MOST_DOTS: Final = 24
 _WIDTH: Final = 0.56
 _LINE: Final = 0.165
 """Height of a line under a bar, inches."""
@@ -66,7 +69,7 @@ def figure(ladder: Ladder) -> Sheet:
     rows = ladder.table().filter(pl.col("samples_per_s").is_not_null())
     if rows.is_empty():
         return Sheet(sentence(ladder), notes_of(ladder))
-    room = max(104 // rows.height, len(_UNCLEAR))
+    room = max(104 // rows.height, _LONGEST)
     names = [textwrap.fill(rung, room) for rung in rows["rung"]]
     gains = {row["rung"]: row for row in ladder.gains().to_dicts()}
     removed = [_removed(gains.get(rung), room) for rung in rows["rung"]]
@@ -87,8 +90,8 @@ def _removed(gain: dict[str, Any] | None, room: int) -> tuple[list[str], str]:
     if gain is None:
         return [], ""
     lines = textwrap.wrap(f"without {gain['removes']}", room)
-    if not gain["distinguishable"]:
-        return [*lines, *textwrap.wrap(f"not {_UNCLEAR}", room)], ""
+    if gain["says"] in (SAME, OPEN):
+        return [*lines, *textwrap.wrap(gain["says"], room)], ""
     ends = f"[{gain['factor_low']:.2f}, {gain['factor_high']:.2f}]"
     return lines, f"{times(gain['factor'])} {ends}"
 
@@ -112,21 +115,22 @@ def _write_removed(
 
 
 def _notes(ladder: Ladder, rows: pl.DataFrame) -> list[str]:
-    laps, steps = int(rows["laps"].max() or 0), int(rows["steps"].sum())  # type: ignore[arg-type]
+    starts, blocks = int(rows["starts"].max() or 0), int(rows["blocks"].sum())  # type: ignore[arg-type]
     shown = (
-        f"bars: samples a second over {count(laps, 'lap')} a rung, {count(steps, 'step')} in all"
+        f"bars: samples a second over {count(starts, 'start')} a rung, {count(blocks, 'block')} "
+        "in all"
     )
     what = (
         "device busy" if rows["device_busy_share"].is_not_null().any() else "the loop in the step"
     )
-    ends = f"dots: single laps · lines: {INTERVAL}"
+    ends = f"dots: single blocks · lines: {INTERVAL}"
     head = f"{shown} · {ends}" + ("" if rows["step_share"].is_null().all() else f" · %: {what}")
     return [head, *notes_of(ladder)]
 
 
 def _draw(ax: Axes, ladder: Ladder, rows: list[dict[str, Any]]) -> None:
     """The bars, from the loader as it is to the step alone."""
-    laps = lap_rates(ladder)
+    blocks = blocks_of(ladder.blocks)
     highest = max(row["samples_per_s_high"] or row["samples_per_s"] for row in rows)
     ax.set_xlim(-0.5, len(rows) - 0.5)
     ax.set_ylim(0, highest * 1.16)
@@ -140,7 +144,9 @@ def _draw(ax: Axes, ladder: Ladder, rows: list[dict[str, Any]]) -> None:
         ax.bar(place, rate, _WIDTH, color=COLOURS["step"] if is_step_alone else _BAR)
         ends = (row["samples_per_s_low"], row["samples_per_s_high"])
         draw_interval(ax, place, rate, ends, cap=6.0, vertical=True)
-        dots = laps.filter(pl.col("rung") == row["rung"])["samples_per_s"].to_list()
+        dots = [
+            one.samples / one.seconds for one in blocks if RUNGS[one.variant].name == row["rung"]
+        ][-_MOST_DOTS:]
         step = _WIDTH * 0.7 / max(len(dots) - 1, 1)
         across = [place - _WIDTH * 0.35 + step * number for number in range(len(dots))]
         ax.plot(across, dots, "o", ms=3, color=PAPER, mec=INK, mew=0.6, zorder=4)

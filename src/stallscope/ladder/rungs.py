@@ -23,7 +23,7 @@ from stallscope.loops import cached_loaders
 from stallscope.loops.cached_loaders import CachedBatches
 from stallscope.loops.cached_values import bytes_of
 from stallscope.loops.devices import BatchMemory, device_of
-from stallscope.loops.timed_loop import TimedLoop, run_timed_pass, started
+from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.units import count, repr_of, size
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from stallscope.ladder.result import Rung
     from stallscope.loops.cached_loaders import Unfinished
     from stallscope.loops.devices import Device
-    from stallscope.loops.timed_loop import Span, TimedPass
     from stallscope.targets.target import Target
 
 
@@ -77,30 +76,30 @@ class Rungs:
         """What a rung keeps in memory; None for one that is not measured."""
         return self._bytes.get(rung, 0) if rung in self._loops else None
 
-    def starts_workers(self, rung: Rung) -> bool:
-        """Whether each lap of a rung starts workers, which get the dataset."""
-        return rung in self._loops and self._loops[rung].workers > 0
+    def loop(self, rung: Rung) -> TimedLoop:
+        """The loop of a rung that is there."""
+        return self._loops[rung]
 
-    def run(self, rung: Rung, lap: TimedPass, span: Span) -> str:
-        """Run a lap; returns why it failed, empty where it did not.
+    def replaced(
+        self,
+        number: int,
+        error: Exception,
+        in_loader: bool,  # noqa: FBT001 - a callback
+    ) -> dict[int, TimedLoop | str]:
+        """Loops in the place of one that failed, by their rungs' numbers, or why there is none.
 
         Only a loader that we made can fail here, and what we keep on the device: an exception of
         the user's own passes.
         """
-        while rung in self._loops:
-            try:
-                run_timed_pass(self._loops[rung], lap, span)
-            except OutOfMemoryError:
-                if ON_DEVICE not in self._loops:  # nothing of ours is in its way
-                    raise
-            except Exception as error:
-                if rung in (AS_IT_IS, WARM) or not lap.in_loader:
-                    raise
-                return f"with cached samples the loader raised {repr_of(error):.200}"
-            else:
-                return ""
-            self._keep_fewer()  # here, where no traceback holds what is to be freed
-        return self.why_not[rung]
+        rung, top = RUNGS[number], RUNGS.index(ON_DEVICE)
+        if isinstance(error, OutOfMemoryError) and ON_DEVICE in self._loops:
+            self._keep_fewer()
+            kept = self._loops.get(ON_DEVICE)
+            again = {} if number == top else {number: self._loops[rung]}
+            return {**again, top: self.why_not[ON_DEVICE] if kept is None else kept}
+        if rung in (AS_IT_IS, WARM) or not in_loader or isinstance(error, OutOfMemoryError):
+            raise error
+        return {number: f"with cached samples the loader raised {repr_of(error):.200}"}
 
     # ---- what is kept in memory -------------------------------------------------------------
 

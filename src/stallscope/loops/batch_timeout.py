@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import multiprocessing
 import os
 import time
@@ -70,6 +71,8 @@ class _TimeLimit:
     remedy: str
     deadline_s: float
     """When the budget is over (`time.monotonic`)."""
+    most_s: float = math.inf
+    """No wait is longer than this, whatever the budget is."""
     longest_s: float | None = None
     """The longest wait until now; None before the first batch."""
     others: set[int | None] = field(
@@ -82,7 +85,7 @@ class _TimeLimit:
         grace_s = START_GRACE_S
         if self.longest_s is not None:
             grace_s = max(GRACE_S, _TIMES_LONGEST * self.longest_s)
-        return max(self.deadline_s - time.monotonic(), 0.0) + grace_s
+        return min(max(self.deadline_s - time.monotonic(), 0.0) + grace_s, self.most_s)
 
 
 _limit: ContextVar[_TimeLimit | None] = ContextVar("time limit", default=None)
@@ -104,6 +107,19 @@ def time_limit(budget_s: float, remedy: str = "give it a larger budget_s") -> It
         yield
     finally:
         _limit.reset(token)
+
+
+@contextmanager
+def waits_at_most(most_s: float) -> Iterator[None]:
+    """End each wait for a batch in this block after this time, seconds, where there is a limit."""
+    limit = _limit.get()
+    if limit is not None:
+        limit.most_s = most_s
+    try:
+        yield
+    finally:
+        if limit is not None:
+            limit.most_s = math.inf
 
 
 @contextmanager

@@ -127,7 +127,7 @@ def run_timed_pass(loop: TimedLoop, lap: TimedPass, span: Span) -> None:
             _warm_up(loop, batches, lap, halfway_ns)
             timed_s += _timed(loop, batches, lap, Span(span.least_s - timed_s, span.deadline_ns))
             if span.watches_device and lap.seconds and lap.busy_share is None:
-                lap.busy_share = _busy(loop, batches)
+                lap.busy_share = device_busy(loop, batches)
         ends_in_warmup = not lap.seconds and lap.used <= loop.warmup  # it would do so every time
         if lap.used == before or ends_in_warmup:
             break
@@ -146,7 +146,8 @@ def started(loop: TimedLoop, lap: TimedPass | None = None) -> Iterator[Iterator[
             yield from _batches_of(loop, lap or TimedPass())
     finally:
         with held_back():
-            gc.collect()  # whoever started workers holds them in a cycle, maybe
+            if _children() - before:
+                gc.collect()  # whoever started workers holds them in a cycle, maybe
             _wait_for_end(_children() - before)
 
 
@@ -229,7 +230,7 @@ def _timed(loop: TimedLoop, batches: Iterator[Any], lap: TimedPass, span: Span) 
     return sum(whole for whole, _ in times)
 
 
-def _busy(loop: TimedLoop, batches: Iterator[Any]) -> float | None:
+def device_busy(loop: TimedLoop, batches: Iterator[Any]) -> float | None:
     """How busy the device is in a few more steps.
 
     While a profiler starts, nobody takes batches, and they pile up: they are used first.

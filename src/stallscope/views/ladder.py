@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope.ladder.result import compare, notes_of, sentence
-from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
+from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER
+from stallscope.ladder.result import notes_of, sentence
+from stallscope.stats import INTERVAL
 from stallscope.units import share, size, times
 from stallscope.views.document import Document, Heading, Notes, Table, html
 
@@ -57,11 +58,12 @@ def compared(ladder: Ladder, lower: str, upper: str) -> str:
     """How many times as fast one rung is as another, in a sentence."""
     if lower == upper:
         return "Choose two different rungs"
-    found: dict[str, Any] | None = compare(ladder, lower, upper)
-    if found is None or not found["distinguishable"]:
-        return f"'{upper}' and '{lower}' are not distinguishable"
-    ends = f"{INTERVAL} {found['factor_low']:.2f} to {found['factor_high']:.2f}"
-    return f"'{upper}' is {times(found['factor'])} as fast as '{lower}' ({ends})"
+    found = ladder.compared(upper, lower)
+    if found.low is None:
+        return f"'{upper}' against '{lower}': {found.says}"
+    ends = f"{INTERVAL} {found.low:.2f} to {found.high:.2f}"
+    said = f"'{upper}' is {times(found.factor)} as fast as '{lower}' ({ends})"
+    return said if found.says in (FASTER, SLOWER) else f"{said}: {found.says}"
 
 
 def _rows(ladder: Ladder) -> Iterator[tuple[str, ...]]:
@@ -88,6 +90,6 @@ def gain_text(gain: dict[str, Any] | None) -> str:
     """How a rung compares with the one before it; a row of `Ladder.gains`."""
     if gain is None:
         return "—"
-    if not gain["distinguishable"]:
-        return NOT_DISTINGUISHABLE
+    if gain["says"] in (SAME, OPEN):
+        return str(gain["says"])
     return f"{times(gain['factor'])} ({interval(gain['factor_low'], gain['factor_high'], '.2f')})"

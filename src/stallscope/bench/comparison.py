@@ -1,0 +1,219 @@
+"""The one rule of what a comparison says: a factor, its interval, and one of four words.
+
+Loops are compared in pairs of neighbouring blocks, whose logarithms of ratios are averaged. Blocks
+of one start share where the workers' memory lies and which cores they got, so two starts of the
+very same loader differ by more than their blocks tell. How much they usually differ is known
+(`START_SPREAD`), so one start does not say that there is no difference, and a few starts need not
+guess it from two or three numbers: what is seen is added to what is known, as in an inverse-gamma
+prior of a variance (Gelman et al., "Bayesian Data Analysis", 3rd edition, 2.6).
+
+Samples are compared in pairs in this process, and their ratio of sums is resampled.
+
+A comparison is looked at after each pair, and ends when it is settled. Who looks often meets more
+accidents, so a difference is claimed at a higher level (`CLAIM`) than that of the shown interval.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from stallscope.stats import LEVEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+FASTER: Final = "faster"
+SLOWER: Final = "slower"
+SAME: Final = "no significant difference"
+OPEN: Final = "not settled"
+
+ALIKE: Final = 0.05
+"""Two variants whose factor is within this of 1 are alike: starts differ by as much."""
+CLAIM: Final = 0.99
+"""Level at which a difference is claimed: 0 of 60 comparisons of a loader with itself, each looked
+at ten times or more (`tests/benchmarks/power.py --alike`)."""
+START_SPREAD: Final = 0.03
+"""Standard deviation of the logarithm of the ratio of two starts of the same loader, as measured by
+`tests/benchmarks/power.py --starts`, ..."""
+START_DOF: Final = 8
+"""... which counts as much as this many starts that were seen."""
+_UNSURE_DOF: Final = 1
+"""The same where each start has one block, so that the blocks' own noise is not known."""
+_DRAWS: Final = 2_000
+_SEED: Final = 20_240_229
+_FARTHEST: Final = math.log(1e3)
+"""No end of an interval is given as farther from its value than by this factor's logarithm."""
+
+
+class Factor(NamedTuple):
+    """How many times as fast one variant is as another, and what that says."""
+
+    factor: float
+    low: float | None
+    """The ends of the 95% interval; None where one pair or none was measured."""
+    high: float | None
+    says: str
+    """One of the four words."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether more pairs would hardly change what it says."""
+        return self.says != OPEN
+
+    @property
+    def half_width(self) -> float:
+        """Of the interval, as a share of the factor; `inf` where there is none."""
+        if self.low is None or self.high is None:
+            return math.inf
+        return max(self.high / self.factor, self.factor / self.low) - 1
+
+
+UNKNOWN: Final = Factor(1.0, None, None, OPEN)
+
+
+def of_starts(starts: Iterable[Sequence[float]]) -> Factor:
+    """Compare loops.
+
+    Args:
+        starts: of each start, for each pair of neighbouring blocks the logarithm of how many times
+            as fast the second variant was.
+    """
+    groups = [np.asarray(logs, float) for logs in starts if len(logs)]
+    if not groups:
+        return UNKNOWN
+    value, spread, dof = _centre(groups)
+    if spread is None:
+        return Factor(math.exp(value), None, None, OPEN)
+    return _said(value, spread, dof)
+
+
+def _centre(groups: list[Any]) -> tuple[float, float | None, float]:
+    """Mean over starts, its standard error (None: a single block), degrees of freedom."""
+    means = np.array([group.mean() for group in groups])
+    value, count = float(means.mean()), len(groups)
+    inner = sum(map(len, groups)) - count
+    if not inner and count < 2:  # noqa: PLR2004 - a single one has no spread
+        return value, None, 0
+    known, usual = START_SPREAD**2, float(START_DOF if inner else _UNSURE_DOF)
+    if inner:  # degrees of freedom of a sum of variances, after Satterthwaite (1946)
+        within = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
+        noise = within / inner * float(np.mean([1 / len(group) for group in groups]))
+        usual = (known + noise) ** 2 / (known**2 / START_DOF + noise**2 / inner)
+        known += noise
+    seen = float(((means - value) ** 2).sum())
+    dof = usual + count - 1
+    return value, math.sqrt((usual * known + seen) / dof / count), dof
+
+
+def _said(value: float, error: float, dof: float) -> Factor:
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, dof)) * error
+    claimed = float(stats.t.ppf((1 + CLAIM) / 2, dof)) * error
+    low, high = (math.exp(value + side * min(reach, _FARTHEST)) for side in (-1, 1))
+    return Factor(math.exp(value), low, high, word(value, low, high, claimed))
+
+
+def word(value: float, low: float, high: float, claimed: float) -> str:
+    """Say what an interval says.
+
+    Args:
+        value: the logarithm of the factor.
+        low: of the interval.
+        high: of it.
+        claimed: how far, in logarithms, the value has to be from 0 for a claim.
+    """
+    if low >= 1 - ALIKE and high <= 1 + ALIKE:
+        return SAME
+    if abs(value) > claimed and abs(value) > math.log1p(ALIKE) / 2:
+        return FASTER if value > 0 else SLOWER
+    return OPEN
+
+
+def of_samples(slower_s: Sequence[float], faster_s: Sequence[float]) -> Factor:
+    """Compare what samples cost, each made by both variants.
+
+    Args:
+        slower_s: seconds of each sample by the first variant.
+        faster_s: seconds of the same samples by the second one.
+    """
+    pairs = np.column_stack([slower_s, faster_s])
+    many = len(pairs)
+    if not many or not pairs.sum(axis=0).all():
+        return UNKNOWN
+    value = math.log(pairs[:, 0].sum() / pairs[:, 1].sum())
+    if many < 2:  # noqa: PLR2004 - a single one has no spread
+        return Factor(math.exp(value), None, None, OPEN)
+    weights = np.random.default_rng(_SEED).multinomial(many, np.full(many, 1 / many), _DRAWS)
+    sums = np.maximum(weights @ pairs, 1e-12)
+    spread = float(np.log(sums[:, 0] / sums[:, 1]).std(ddof=1)) * math.sqrt(many / (many - 1))
+    return _said(value, spread, many - 1)
+
+
+def of_rates(faster: Rate, slower: Rate) -> Factor | None:
+    """What two rates say whose intervals do not meet; None where they do."""
+    if None in (faster.low, faster.high, slower.low, slower.high):
+        return None
+    low, high = faster.low / slower.high, faster.high / slower.low  # type: ignore[operator]
+    if low < 1 + ALIKE and high > 1 / (1 + ALIKE):
+        return None
+    says = FASTER if low > 1 else SLOWER
+    return Factor(faster.value / slower.value, low, high, says)
+
+
+def budget_for(found: Factor, used_s: float) -> float:
+    """About how many seconds would settle a comparison that is open after so many.
+
+    An interval of independent measurements is narrower by the square root of their number.
+    """
+    if found.low is None or found.high is None:
+        return 3 * used_s
+    reach = math.log(found.high / found.low) / 2
+    wanted = max(abs(math.log(found.factor)) / 1.5, ALIKE)
+    return used_s * min(max((reach / wanted) ** 2, 1.5), 20.0)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A value with the ends of its 95% interval; None where that is not known."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def half_width(self) -> float:
+        """Of the interval, as a share of the value; `inf` where there is none."""
+        if self.low is None or self.high is None:
+            return math.inf
+        return max(self.high / self.value, self.value / self.low) - 1
+
+    def moved_to(self, value: float) -> Rate:
+        """The same relative interval around another value."""
+        scale = value / self.value
+        ends = (None if one is None else one * scale for one in (self.low, self.high))
+        return Rate(value, *ends)
+
+
+def rate_of(starts: Iterable[Sequence[tuple[float, float]]]) -> Rate | None:
+    """How much there was a second, over blocks in several starts.
+
+    Args:
+        starts: of each start, for each block how much there was and in how many seconds.
+
+    Returns:
+        None where there is no block.
+    """
+    groups = [np.asarray(blocks, float) for blocks in starts if len(blocks)]
+    if not groups:
+        return None
+    much, seconds = np.concatenate(groups).sum(axis=0)
+    rate = float(much / seconds)
+    _, error, dof = _centre([np.log(blocks[:, 0] / blocks[:, 1]) for blocks in groups])
+    if error is None:
+        return Rate(rate)
+    reach = min(float(stats.t.ppf((1 + LEVEL) / 2, dof)) * error, _FARTHEST)
+    return Rate(rate, rate * math.exp(-reach), rate * math.exp(reach))

@@ -1,0 +1,581 @@
+"""Loops over a loader measured in turns, of which one runs while the workers of others are stopped.
+
+Each variant keeps its own workers. A block is a slice of its steady state. Between its blocks its
+workers are stopped (SIGSTOP) and go on later (SIGCONT) in the middle of a sample: nothing is
+drained, warmed up or started again, and the other variant has the machine for itself. Blocks of a
+sweep over all variants are neighbours in time, so their ratios are pairs; sweeps go forth and back.
+After some sweeps all are started anew, because two starts of the same loader differ.
+
+Only workers that were started here are ever stopped. They die with this process, and they go on
+before they are ended. What cannot be stopped (a loader of the user's own kind, another system) or
+cannot exist twice is started for each block instead: one after the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from itertools import count, islice
+from statistics import median, stdev
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import polars as pl
+import psutil
+
+from stallscope.bench.comparison import (
+    OPEN,
+    START_SPREAD,
+    Rate,
+    of_rates,
+    of_starts,
+    rate_of,
+)
+from stallscope.loops.batch_timeout import waits_at_most
+from stallscope.loops.cached_loaders import is_plain
+from stallscope.loops.cached_values import samples_in
+from stallscope.loops.timed_loop import TimedPass, device_busy, started
+from stallscope.machine import CpuUse, memory_available_bytes, shared_memory_free
+from stallscope.targets.loaders import copied
+from stallscope.units import said_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from stallscope.bench.comparison import Factor
+    from stallscope.bench.measurement import Measurement
+    from stallscope.loops.timed_loop import TimedLoop
+    from stallscope.store import Schema
+
+
+BLOCKS: Schema = {
+    "variant": pl.Int32,
+    "start": pl.Int32,
+    "sweep": pl.Int32,
+    "seconds": pl.Float64,
+    "step_s": pl.Float64,
+    "samples": pl.Int32,
+    "cpu_s": pl.Float64,
+    "others_share": pl.Float64,
+}
+"""One row for each slice of a variant's steady state: which start of all variants, which sweep over
+them, how long it took, the part of it in the step (null without one), how many samples, CPU seconds
+of this process and the variant's workers, and the share of the cores that other processes had
+meanwhile. Blocks of one start and sweep are neighbours in time."""
+
+AS_IT_IS: Final = 0
+"""The variant that all others are compared with."""
+ROUNDS: Final = 1
+"""Of the workers in a block: each makes so many batches."""
+BLOCK_S: Final = 0.2
+"""A block lasts no less, seconds: shorter ones are all of the scheduler's making."""
+FEWEST_SWEEPS: Final = 3
+"""Before all are started anew; more where that is worth it."""
+_MOST_SWEEPS: Final = 12
+_ROOM_SHARE: Final = 0.5
+"""Of the memory that is left, for workers that exist at the same time."""
+_USUAL_START_S: Final = 5.0
+_TIMES_START: Final = 4
+"""The first batch of a further variant may take so many times as long as that of the first one,
+and `_USUAL_START_S`: after that its workers wait for something that stopped workers hold."""
+_WORKER_DIED: Final = "DataLoader worker"
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class TimedSlice(NamedTuple):
+    """What was timed at a time; columns of `BLOCKS`."""
+
+    seconds: float
+    step_s: float | None
+    samples: int
+    cpu_s: float
+    others_share: float
+
+
+class LoopBlock(NamedTuple):
+    """A slice of a variant's steady state; columns of `BLOCKS`."""
+
+    variant: int
+    start: int
+    sweep: int
+    seconds: float
+    step_s: float | None
+    samples: int
+    cpu_s: float
+    others_share: float
+
+
+class InTurns:
+    """Some loops, measured in turns.
+
+    Args:
+        measurement: whose budget it is.
+        names: of variants, for the progress bar.
+        replaced: is asked when a loop fails: which variant, what was raised, and whether its loader
+            raised it. Gives for this variant, and others that have changed, another loop or the
+            reason why there is none; by default what the loop as it is raises passes.
+        watches_device: whether to look once how busy the device is in each variant.
+
+    Attributes:
+        blocks: what was measured.
+        failed: why a variant is not measured any more.
+        starts_s: of each start of a variant, from asking for batches to the first of them.
+        busy: how busy the device is in each variant that was looked at.
+        reported: what the device's driver says of that.
+    """
+
+    def __init__(
+        self,
+        measurement: Measurement,
+        names: Mapping[int, str] | None = None,
+        replaced: Callable[[int, Exception, bool], Mapping[int, TimedLoop | str]] | None = None,
+        *,
+        watches_device: bool = False,
+    ) -> None:
+        self._measurement = measurement
+        self._names = names or {}
+        self._replaced = replaced or _reason
+        self._watches_device = watches_device
+        self._loops: dict[int, TimedLoop] = {}
+        self._together = True
+        self._took_s: dict[int, float] = {}
+        self._start = 0
+        self.blocks: list[LoopBlock] = []
+        self.failed: dict[int, str] = {}
+        self.starts_s: dict[int, list[float]] = {}
+        self.busy: dict[int, float] = {}
+        self.reported: dict[int, float] = {}
+
+    def add(self, variant: int, loop: TimedLoop) -> None:
+        """Add a loop, or put another one in the place of the one that there is."""
+        self._loops[variant] = loop
+        self._together = self._together and _can_stop(loop)
+
+    def has_time_for(self, variants: Iterable[int]) -> bool:
+        """Whether one start of these, and enough sweeps over them, fit into the time left."""
+        start_s = max(self.starts_s.get(AS_IT_IS) or [0.0])
+        needs_s = sum(
+            max(self.starts_s.get(one) or [start_s])
+            + FEWEST_SWEEPS * self._took_s.get(one, start_s)
+            for one in variants
+            if self._loops[one].workers
+        )
+        return needs_s < self._measurement.left_s
+
+    def try_out(self, variant: int) -> None:
+        """Start a variant and use its first batches: whether it works, and what a start takes."""
+        self._measurement.now(self._names.get(variant, ""))
+        one = _Running(self._loops[variant])
+        try:
+            one.start(self._measurement)
+        finally:
+            one.end()
+        self.starts_s.setdefault(variant, []).append(one.lap.start_s)
+
+    def run(self, wanted: Callable[[], Sequence[int]]) -> None:
+        """Measure until nothing is wanted, or the budget is over.
+
+        Args:
+            wanted: the variants that have to be measured further, those that the question needs
+                first; asked after each sweep. That as it is is measured beside any.
+        """
+        while (variants := self._open(wanted())) and self._measurement.left_s > 0:
+            before = len(self.blocks)
+            running: dict[int, _Running] = {}
+            try:
+                self._sweep_over(variants, wanted, running)
+            finally:
+                _end_all(running)
+            self._start += 1
+            if len(self.blocks) == before:
+                return
+
+    def _open(self, wanted: Sequence[int]) -> list[int]:
+        open_ = [one for one in wanted if one not in self.failed and one in self._loops]
+        if not open_ or AS_IT_IS in self.failed:
+            return []
+        return [AS_IT_IS, *(one for one in open_ if one != AS_IT_IS)]
+
+    def _sweep_over(
+        self,
+        variants: list[int],
+        wanted: Callable[[], Sequence[int]],
+        running: dict[int, _Running],
+    ) -> None:
+        """Sweep after sweep over one start of all variants, which are filled into `running`."""
+        for sweep in count():
+            for variant in reversed(variants) if sweep % 2 else variants:
+                if variant in self.failed:
+                    continue
+                if not self._fits(variant, running):
+                    return
+                self._measure(variant, sweep, running)
+            enough = sweep + 1 >= self._sweeps_wanted(variants)
+            variants = self._open(wanted())
+            if not self._together or not variants or enough:
+                return
+
+    def _sweeps_wanted(self, variants: list[int]) -> float:
+        """How many sweeps one start is worth: more where blocks differ more than starts do.
+
+        The least variance of a mean over starts and blocks for its time, as in two-stage sampling
+        (Cochran, "Sampling Techniques", 3rd edition, 10.6).
+        """
+        logs = _pairs(self.blocks, AS_IT_IS)
+        ratios = [
+            [log for (one, start, _), log in logs.items() if (one, start) == (variant, self._start)]
+            for variant in variants
+            if variant != AS_IT_IS
+        ]
+        spreads = [stdev(some) for some in ratios if len(some) >= max(FEWEST_SWEEPS, 2)]
+        if not spreads:
+            return FEWEST_SWEEPS
+        start_s = sum(self.starts_s.get(one, [0.0])[-1] for one in variants)
+        sweep_s = sum(self._took_s.get(one, 0.0) for one in variants)
+        wanted = math.sqrt(start_s / max(sweep_s, 1e-3)) * median(spreads) / START_SPREAD
+        return min(max(wanted, FEWEST_SWEEPS), _MOST_SWEEPS)
+
+    def _fits(self, variant: int, running: Mapping[int, _Running]) -> bool:
+        """Whether there is time for another block."""
+        took_s = self._took_s.get(variant, 0.0)
+        if variant not in running:
+            took_s += max(self.starts_s.get(variant) or self.starts_s.get(AS_IT_IS) or [0.0])
+        return took_s < self._measurement.left_s or not self.blocks
+
+    def _measure(self, variant: int, sweep: int, running: dict[int, _Running]) -> None:
+        """One block of one variant, which is started where it does not run."""
+        began_s = time.perf_counter()
+        self._measurement.now(self._names.get(variant, ""))
+        try:
+            one = running.get(variant)
+            if one is None:
+                one = self._started(variant, running)
+            found = one.block(self._measurement)
+        except Exception as error:  # noqa: BLE001 - a loader of ours; the user's own passes
+            self._fail(variant, error, running)
+            return
+        if found is not None and self._watches_device and variant not in self.busy:
+            busy = one.busy()
+            self.busy |= {} if busy is None else {variant: busy}
+        if found is None:
+            self._ended(variant, one, running)
+            return
+        self._took_s[variant] = time.perf_counter() - began_s
+        if found.samples:  # a batch may be empty
+            self.blocks.append(LoopBlock(variant, self._start, sweep, *found))
+        if one.lap.reported_share is not None:
+            self.reported[variant] = one.lap.reported_share
+        if not self._together:
+            running.pop(variant).end()
+        else:
+            one.stop()
+
+    def _started(self, variant: int, running: dict[int, _Running]) -> _Running:
+        """Start a variant; where its workers cannot exist beside others, these are ended before."""
+        others = [one for one in running.values() if one.workers]
+        loop = self._loops[variant]
+        if others and self._together and loop.workers and self._lacks_room(others):
+            self._one_by_one("there is no room for the workers of all at once", running)
+        first_s = max(self.starts_s.get(AS_IT_IS) or [0.0])
+        most_s = _USUAL_START_S + _TIMES_START * first_s
+        one = _Running(loop)
+        try:
+            with waits_at_most(most_s if running and loop.workers else math.inf):
+                one.start(self._measurement)
+        except BaseException as error:
+            one.end()
+            if not (self._together and others and isinstance(error, Exception)):
+                raise
+            self._one_by_one("its workers cannot exist twice at the same time", running)
+            one = _Running(loop)
+            one.start(self._measurement)
+        running[variant] = one
+        self.starts_s.setdefault(variant, []).append(one.lap.start_s)
+        return one
+
+    def _lacks_room(self, others: list[_Running]) -> bool:
+        """Whether one more start would take too much of the memory, or of the shared memory."""
+        needs = max(one.needs_bytes for one in others)
+        shared = max(one.needs_shared for one in others)
+        return (
+            needs > _ROOM_SHARE * memory_available_bytes()
+            or shared > _ROOM_SHARE * shared_memory_free()
+        )
+
+    def _one_by_one(self, why: str, running: dict[int, _Running]) -> None:
+        """From now on each block has a start of its own."""
+        self._together = False
+        self._measurement.note(f"loaders were started one after the other: {why}")
+        _end_all(running)
+
+    def _fail(self, variant: int, error: Exception, running: dict[int, _Running]) -> None:
+        """A loop has raised: the user's own passes, another gets a reason, or one in its place."""
+        dead = [which for which, one in running.items() if one.has_died()]
+        variant = dead[0] if dead else variant  # torch tells of a death whoever is waited for
+        one = running.get(variant)
+        changed = self._replaced(variant, error, one is None or one.lap.in_loader)
+        error.__traceback__ = None  # which holds batches, for which there may be no room
+        for which, found in changed.items():
+            if which in running:
+                running.pop(which).end()
+            if isinstance(found, str):
+                self.failed[which] = found
+                self._loops.pop(which, None)
+            else:
+                self.add(which, found)
+
+    def _ended(self, variant: int, one: _Running, running: dict[int, _Running]) -> None:
+        """The batches of a variant have come to their end."""
+        if not one.blocks:
+            made = f"{one.lap.used:,} batch{'' if one.lap.used == 1 else 'es'}"
+            over = self._measurement.left_s <= 0
+            self.failed[variant] = (
+                f"in its time it made {made}, too few for a steady state"
+                if over
+                else f"the loader ended after {made}, before its steady state"
+            )
+        running.pop(variant, None)
+        one.end()
+
+    def table(self) -> pl.DataFrame:
+        """What was measured, columns of `BLOCKS`."""
+        return pl.DataFrame(self.blocks, BLOCKS, orient="row")
+
+
+def _end_all(running: dict[int, _Running]) -> None:
+    """End the workers of all, also where one of them does not want to."""
+    with ExitStack() as ends:
+        for one in running.values():
+            ends.callback(one.end)
+        for one in running.values():
+            one.go_on()
+        running.clear()
+
+
+class _Running:
+    """One start of a loop, whose workers may be stopped."""
+
+    def __init__(self, loop: TimedLoop) -> None:
+        self._loop = loop if not loop.workers else replace(loop, batches=_dying(loop.batches))
+        self._ends = ExitStack()
+        self._batches: Iterator[Any] = iter(())
+        self._processes: list[Any] = []
+        self._is_stopped = False
+        self._stale = 0
+        self.lap = TimedPass()
+        self.blocks = 0
+        self.needs_bytes = 0
+        self.needs_shared = 0.0
+
+    @property
+    def workers(self) -> int:
+        return self._loop.workers
+
+    def start(self, measurement: Measurement) -> None:
+        """Start workers, and use the batches that are made before the steady state."""
+        loop, lap = self._loop, self.lap
+        room, shared = memory_available_bytes(), shared_memory_free()
+        before = set(multiprocessing.active_children())
+        self._batches = self._ends.enter_context(started(loop, lap))
+        self._processes = [
+            one for one in multiprocessing.active_children() if one not in before and one.daemon
+        ]
+        until_ns = measurement.until_ns()
+        for number, batch in enumerate(self._batches, 1):
+            loop.use(batch)
+            lap.used += 1
+            if number >= loop.warmup or time.perf_counter_ns() > until_ns:
+                break
+        self.needs_bytes = max(room - memory_available_bytes(), 0)
+        self.needs_shared = max(shared - shared_memory_free(), 0)
+
+    def block(self, measurement: Measurement) -> TimedSlice | None:
+        """Use batches for a while; None where there is no whole round of the workers any more."""
+        self.go_on()
+        loop, lap = self._loop, self.lap
+        for batch in islice(self._batches, self._stale):
+            loop.use(batch)
+            lap.used += 1
+        until_ns = measurement.until_ns()
+        clock, samples, round_ = loop.device.clock(), 0, loop.block
+        use, cpu_s = CpuUse.now(), self._cpu_s()
+        began_ns, took_ns, steps = time.perf_counter_ns(), 0, 0
+        clock.begin()
+        for steps, batch in enumerate(self._batches, 1):
+            samples += samples_in(batch, loop.batch_size)
+            batch = loop.device.move(batch)  # noqa: PLW2901 - the same batch elsewhere
+            clock.step_begins()
+            if loop.step is not None:
+                loop.step(batch)
+            clock.step_ends()
+            lap.used += 1
+            took_ns = time.perf_counter_ns() - began_ns
+            whole = steps % round_ == 0
+            long_enough = took_ns >= BLOCK_S * 1e9 and steps >= ROUNDS * round_
+            if (whole and long_enough) or began_ns + took_ns > until_ns:
+                break
+        lap.reported_share = loop.device.reported_share()
+        times = clock.read()
+        if steps < round_:
+            return None
+        self.blocks += 1
+        workers_s = self._cpu_s() - cpu_s
+        here_s, others = use.since(workers_s)
+        step_s = sum(step for _, step in times) if loop.step is not None else None
+        return TimedSlice(
+            sum(whole for whole, _ in times), step_s, samples, here_s + workers_s, others
+        )
+
+    def _cpu_s(self) -> float:
+        """CPU seconds of the workers until now."""
+        used_s = 0.0
+        for process in self._processes:
+            with suppress(psutil.Error, OSError):
+                mine = psutil.Process(process.pid).cpu_times()
+                used_s += mine.user + mine.system
+        return used_s
+
+    def busy(self) -> float | None:
+        """How busy the device is in a few steps; None where it cannot tell."""
+        return device_busy(self._loop, self._batches)
+
+    def stop(self) -> None:
+        """Stop the workers where they are.
+
+        One that slept, or waited for a disk or a network, goes on waiting meanwhile, and is done at
+        once when it goes on. What it makes then is not timed.
+        """
+        asleep = any(map(_sleeps, self._processes))
+        self._stale = self._loop.workers if asleep else 0
+        self._is_stopped = True
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let the workers go on."""
+        if self._is_stopped:
+            self._signal(signal.SIGCONT)
+            self._is_stopped = False
+
+    def _signal(self, number: int) -> None:
+        for process in self._processes:
+            with suppress(ProcessLookupError, ValueError, AssertionError):
+                if process.is_alive():  # else its number may be somebody else's by now
+                    os.kill(process.pid, number)
+
+    def has_died(self) -> bool:
+        """Whether a worker is gone."""
+        return any(not process.is_alive() for process in self._processes)
+
+    def end(self) -> None:
+        """End the workers; a second time does nothing."""
+        self.go_on()
+        try:
+            self._ends.close()
+        except RuntimeError as error:  # torch tells of any worker that was killed meanwhile
+            if _WORKER_DIED not in str(error):
+                raise
+
+
+def _sleeps(process: Any) -> bool:
+    try:
+        return bool(psutil.Process(process.pid).status() != psutil.STATUS_RUNNING)
+    except psutil.Error:  # it has just ended
+        return False
+
+
+class DiesWithParent:
+    """A `worker_init_fn` that has the worker end when this process does, and calls the user's.
+
+    A worker that is stopped would not notice.
+
+    Args:
+        usual: the user's; None where there is none.
+    """
+
+    def __init__(self, usual: Callable[[int], object] | None) -> None:
+        self._usual = usual
+
+    def __call__(self, worker: int) -> None:
+        """Called in the worker, see prctl(2)."""
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+        if self._usual is not None:
+            self._usual(worker)
+
+
+def _dying(batches: Any) -> Any:
+    if not (is_plain(batches) and sys.platform == "linux"):
+        return batches
+    return copied(batches, worker_init_fn=DiesWithParent(batches.worker_init_fn))
+
+
+def _can_stop(loop: TimedLoop) -> bool:
+    """Whether all workers of a loop are known, and end with this process."""
+    return not loop.workers or (is_plain(loop.batches) and sys.platform == "linux")
+
+
+def _reason(variant: int, error: Exception, _: bool) -> dict[int, TimedLoop | str]:  # noqa: FBT001 - a callback
+    if variant == AS_IT_IS:
+        raise error  # the user's own loader, with the user's own error
+    return {variant: why_raised(error)}
+
+
+def why_raised(error: Exception) -> str:
+    """What a loader of ours raised; torch brings a worker's error as text, whose end it is."""
+    lines = str(error).strip().splitlines()[-1:] if "Traceback" in str(error) else []
+    said = lines[0] if lines else f"{type(error).__name__}: {said_by(error)}"
+    return f"in its loader: {said:.160}"
+
+
+# ---- what blocks say ---------------------------------------------------------------------------
+
+
+def compared(blocks: Iterable[LoopBlock], variant: int, base: int = AS_IT_IS) -> Factor:
+    """How many times as fast a variant is as another one.
+
+    Args:
+        blocks: of both, and of others.
+        variant: the one.
+        base: the other.
+    """
+    blocks = list(blocks)
+    starts: dict[int, list[float]] = {}
+    for (one, start, _), log in _pairs(blocks, base).items():
+        if one == variant:
+            starts.setdefault(start, []).append(log)
+    found = of_starts(starts.values())
+    mine, other = rate(blocks, variant), rate(blocks, base)
+    if found.says == OPEN and mine is not None and other is not None:
+        return of_rates(mine, other) or found
+    return found
+
+
+def _pairs(blocks: Iterable[LoopBlock], base: int) -> dict[tuple[int, int, int], float]:
+    """By variant, start and sweep: the logarithm of how many times as fast as a base beside it."""
+    logs = {
+        (one.variant, one.start, one.sweep): math.log(one.samples / one.seconds) for one in blocks
+    }
+    return {
+        (one, start, sweep): log - logs[base, start, sweep]
+        for (one, start, sweep), log in logs.items()
+        if one != base and (base, start, sweep) in logs
+    }
+
+
+def rate(blocks: Iterable[LoopBlock], variant: int) -> Rate | None:
+    """Samples a second of a variant; None where it was not measured."""
+    starts: dict[int, list[tuple[float, float]]] = {}
+    for one in blocks:
+        if one.variant == variant:
+            starts.setdefault(one.start, []).append((one.samples, one.seconds))
+    return rate_of(starts.values())
+
+
+def blocks_of(table: pl.DataFrame) -> list[LoopBlock]:
+    """The rows of a table with the columns of `BLOCKS`."""
+    return [LoopBlock(*row) for row in table.rows()]

@@ -1,0 +1,139 @@
+"""One call of a verb: its budget, its progress bar, and the part of the result that is known."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
+from stallscope.loops.batch_timeout import time_limit
+from stallscope.loops.training_loop import ProgressBar, check_budget
+from stallscope.run.read_logs import note
+from stallscope.units import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+
+BUDGET_S: Final = 60.0
+"""Of every verb that is given none, seconds."""
+_PERCENT: Final = 100
+
+
+class Measurement:
+    """A budget that runs from the moment at which this is made.
+
+    As a context it shows a progress bar and limits each wait for a batch. An exception that passes
+    through gets what was known before as an attribute, named after the verb: `error.ladder`.
+
+    Args:
+        verb: its name, as users call it.
+        budget_s: seconds; what the user gave.
+        result: gives what is known; None until it is set.
+    """
+
+    def __init__(self, verb: str, budget_s: object) -> None:
+        self._began_s = time.perf_counter()
+        self.verb = verb
+        self.budget_s = check_budget(budget_s)
+        self.result: Callable[[], Any] | None = None
+        self.doing = ""
+        """What is measured right now, in words."""
+        self.notes: list[str] = []
+        self._bar: ProgressBar | None = None
+        self._limit = time_limit(self.budget_s)
+
+    def of(self, name: str) -> Self:
+        """Show a progress bar with the name of the target."""
+        self._bar = ProgressBar(
+            desc=f"{self.verb} of {name}", total=_PERCENT, leave=False, delay=0.5
+        )
+        return self
+
+    # ---- time -------------------------------------------------------------------------------
+
+    @property
+    def used_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self._began_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left; below 0 when the budget is over."""
+        return self.budget_s - self.used_s
+
+    def until_ns(self, most_s: float = float("inf")) -> int:
+        """When `most_s` seconds from now, or the budget, are over (`perf_counter_ns`)."""
+        return time.perf_counter_ns() + int(max(min(self.left_s, most_s), 0.0) * 1e9)
+
+    def has_used(self, share: float) -> bool:
+        """Whether this share (0 to 1) of the budget is used."""
+        return self.used_s > share * self.budget_s
+
+    def was_over(self) -> str:
+        """Why something was not measured."""
+        return f"the budget of {seconds(self.budget_s)} was over"
+
+    # ---- what the user sees meanwhile ---------------------------------------------------------
+
+    def now(self, doing: str) -> None:
+        """Say what is measured, and move the bar."""
+        self.doing = doing
+        if self._bar is not None:
+            self._bar.set_postfix_str(doing, refresh=False)
+            share = min(self.used_s / self.budget_s, 1.0)
+            self._bar.update(int(share * _PERCENT) - self._bar.n)
+
+    def note(self, text: str) -> None:
+        """Keep a sentence for the result; twice the same is said once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def __enter__(self) -> Self:
+        self._limit.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._limit.__exit__(kind, error, trace)
+        if self._bar is not None:
+            self._bar.close()
+        if error is not None:
+            self._leave_with(error)
+        self.result = None  # it holds what was measured, and what that holds on a device
+
+    def _leave_with(self, error: BaseException) -> None:
+        """Attach what is known to an exception; one of ours about a wrong call gets nothing."""
+        if self.result is None:
+            return
+        if isinstance(error, StallscopeError) and not isinstance(error, NoBatchError):
+            return
+        with suppress(Exception):  # of ours; the user's own one is on its way
+            found = self.result()
+            if found is None:
+                return
+            vars(error)[self.verb] = found  # past any __setattr__ of a frozen exception
+            doing = f"'{self.doing}' was measured" if self.doing else f"ss.{self.verb} measured"
+            kept = f"what was measured before is this exception's attribute `{self.verb}`"
+            note(error, [f"stallscope: raised while {doing}", f"stallscope: {kept}"])
+
+
+def check_step_s(step_s: float | None, budget_s: float) -> None:
+    """Refuse a simulated step that outlasts the budget.
+
+    Raises:
+        ArgumentError: it does; most likely somebody has given milliseconds.
+    """
+    if step_s is not None and step_s > budget_s:
+        raise ArgumentError(
+            f"a step of {step_s:g} seconds is longer than the budget of {budget_s:g}: give "
+            "seconds, not milliseconds, or a larger budget_s"
+        )

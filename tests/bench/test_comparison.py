@@ -1,0 +1,97 @@
+"""What a comparison says, from planted pairs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from stallscope.bench import comparison
+from stallscope.bench.comparison import (
+    FASTER,
+    OPEN,
+    SAME,
+    SLOWER,
+    budget_for,
+    of_samples,
+    of_starts,
+    rate_of,
+)
+
+
+def starts(factor, *, count=3, noise=0.05, start_noise=0.0, seed=0):
+    """Logarithms of ratios, by start."""
+    rng = np.random.default_rng(seed)
+    return [
+        math.log(factor) + start_noise * rng.standard_normal() + noise * rng.standard_normal(6)
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("factor", "noise", "says"),
+    [(1.4, 0.05, FASTER), (0.7, 0.05, SLOWER), (1.0, 0.01, SAME), (1.2, 0.6, OPEN)],
+)
+def test_four_words(factor, noise, says):
+    """One for each kind of interval."""
+    found = of_starts(starts(factor, noise=noise))
+
+    assert says == found.says
+    assert found.low <= factor <= found.high
+
+
+def test_one_start_claims_no_small_gain():
+    """Another start of the same loader would differ by as much."""
+    assert OPEN == of_starts(starts(1.05, count=1, noise=0.001)).says
+    assert FASTER == of_starts(starts(1.2, count=1, noise=0.001)).says
+
+
+def test_nothing_and_a_single_pair_say_nothing():
+    """There is no spread to judge by."""
+    assert (1.0, None, None, OPEN) == of_starts([])
+    assert (None, None, OPEN) == of_starts([[math.log(2)]])[1:]
+    assert OPEN == of_samples([], []).says
+    assert (2.0, None, None, OPEN) == pytest.approx(of_samples([2.0], [1.0]))
+
+
+@pytest.mark.parametrize("start_noise", [0.0, comparison.START_SPREAD, 0.06])
+@pytest.mark.parametrize("noise", [0.02, 0.15])
+def test_intervals_hold_the_truth_as_often_as_they_say(start_noise, noise):
+    """Also where starts differ by more than was known; and few claims are wrong."""
+    found = [
+        of_starts(starts(1.0, noise=noise, start_noise=start_noise, seed=seed))
+        for seed in range(300)
+    ]
+    inside = sum(one.low <= 1 <= one.high for one in found)
+    wrong = sum(one.says in (FASTER, SLOWER) for one in found)
+
+    assert inside >= (0.93 if start_noise <= comparison.START_SPREAD else 0.8) * 300
+    assert wrong <= (0.02 if start_noise <= comparison.START_SPREAD else 0.1) * 300
+
+
+def test_samples_are_compared_in_pairs():
+    """A sample that costs ten times as much does so in both."""
+    rng = np.random.default_rng(3)
+    costs = rng.lognormal(0, 1, 60)
+    found = of_samples(1.3 * costs, costs * rng.normal(1, 0.02, 60))
+
+    assert FASTER == found.says
+    assert 1.27 < found.low < 1.3 < found.high < 1.33
+    assert SAME == of_samples(costs, costs * rng.normal(1, 0.02, 60)).says
+
+
+def test_a_budget_that_would_settle_it_is_longer():
+    """The wider the interval, the more."""
+    near, far = (of_starts(starts(1.1, noise=noise)) for noise in (0.2, 0.6))
+
+    assert 10 < budget_for(near, 10) <= budget_for(far, 10) <= 200
+
+
+def test_a_rate_is_all_over_all():
+    """Not the mean of rates."""
+    found = rate_of([[(10, 1.0), (10, 3.0)], [(10, 1.0)]])
+
+    assert 6.0 == found.value
+    assert found.low < 6 < found.high
+    assert rate_of([]) is None

@@ -1,0 +1,198 @@
+"""Loops in turns over real workers: who is stopped, and what is left of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from stallscope.bench import loops
+from stallscope.bench.loops import InTurns, blocks_of, compared, rate
+from stallscope.bench.measurement import Measurement, check_step_s
+from stallscope.errors import ArgumentError
+from stallscope.loops.cached_loaders import going_on
+from stallscope.loops.timed_loop import TimedLoop
+from stallscope.targets.target import Target
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are stopped on Linux")
+
+
+class Computes(Dataset):
+    """Samples that take so long to compute."""
+
+    def __init__(self, each_s=0.002):
+        self.each_s = each_s
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        until_s = time.thread_time() + self.each_s
+        while time.thread_time() < until_s:
+            pass
+        return torch.tensor(index)
+
+
+class Locks(Computes):
+    """A dataset that only one process may have open, as LevelDB does."""
+
+    def __init__(self, file, waits):
+        super().__init__()
+        self.file, self.waits, self.held = file, waits, None
+
+    def __getitem__(self, index):
+        if self.held is None:
+            import fcntl
+
+            self.held = os.open(self.file, os.O_RDWR | os.O_CREAT)
+            fcntl.flock(self.held, fcntl.LOCK_EX | (0 if self.waits else fcntl.LOCK_NB))
+        return super().__getitem__(index)
+
+
+def loop(dataset, step=None, workers=1):
+    """Its batches without an end."""
+    loader = going_on(DataLoader(dataset, 4, num_workers=workers))
+    return TimedLoop.of(Target(loader, step))
+
+
+def turns_of(measurement, *variants):
+    """All of them, in turns."""
+    found = InTurns(measurement)
+    for number, one in enumerate(variants):
+        found.add(number, one)
+    return found
+
+
+def workers():
+    """States of the living workers of this process."""
+    return [one.status() for one in psutil.Process().children() if "worker" in one.name()]
+
+
+def until(turns, blocks):
+    """Wants variant 1 until there are so many blocks."""
+    return lambda: [1] if len(turns.blocks) < blocks else []
+
+
+def test_one_that_computes_twice_as_long_is_half_as_fast():
+    """In pairs of neighbours."""
+    with Measurement("ladder", 20.0) as measurement:
+        turns = turns_of(measurement, loop(Computes(0.004)), loop(Computes(0.002)))
+        turns.run(lambda: [] if compared(turns.blocks, 1).is_settled else [1])
+    found = compared(turns.blocks, 1)
+
+    assert "faster" == found.says
+    assert found.low < 2.2
+    assert rate(turns.blocks, 1).value > rate(turns.blocks, 0).value
+    assert turns.blocks == blocks_of(turns.table())
+    assert {0, 1} == {block.variant for block in turns.blocks}
+    assert all(block.cpu_s > 0 for block in turns.blocks)
+
+
+def test_while_one_runs_the_workers_of_the_other_are_stopped():
+    """And none lives afterwards."""
+    seen = []
+    step = lambda _: seen.append(sorted(workers()))  # noqa: E731 - the user's own
+    with Measurement("ladder", 20.0) as measurement:
+        turns = turns_of(measurement, loop(Computes(), step), loop(Computes(), step))
+        turns.run(until(turns, 6))
+
+    both = [states for states in seen if len(states) == 2]
+    assert len(both) > 10
+    assert all(psutil.STATUS_STOPPED in states for states in both)
+    assert not all(states == [psutil.STATUS_STOPPED] * 2 for states in both)
+    assert not workers()
+
+
+def test_an_interrupt_while_one_is_stopped_leaves_nothing():
+    """By plain `finally`."""
+
+    def step(_):
+        if psutil.STATUS_STOPPED in workers():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt), Measurement("ladder", 20.0) as measurement:
+        turns = turns_of(measurement, loop(Computes()), loop(Computes(), step))
+        turns.run(until(turns, 50))
+
+    assert not workers()
+
+
+def test_a_worker_that_dies_while_it_is_stopped():
+    """Its variant is out, and the other goes on; the user's own passes."""
+    killed = []
+
+    def step(_):
+        for one in psutil.Process().children():
+            if one.status() == psutil.STATUS_STOPPED and not killed:
+                killed.append(one.pid)
+                one.kill()
+
+    with Measurement("ladder", 20.0) as measurement:
+        turns = turns_of(measurement, loop(Computes(), step), loop(Computes()))
+        turns.run(until(turns, 8))
+
+    assert killed
+    assert 1 in turns.failed
+    assert "exited unexpectedly" in turns.failed[1] or "killed" in turns.failed[1]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_workers_that_cannot_exist_twice_come_one_after_the_other(tmp_path, monkeypatch, waits):
+    """Whether the second one raises or waits; said in one sentence."""
+    monkeypatch.setattr(loops, "_USUAL_START_S", 1.0)
+    monkeypatch.setattr(loops, "_TIMES_START", 1)
+    file = str(tmp_path / "LOCK")
+    with Measurement("ladder", 30.0) as measurement:
+        turns = turns_of(measurement, loop(Locks(file, waits)), loop(Locks(file, waits)))
+        turns.run(until(turns, 6))
+
+    assert not turns.failed
+    assert {0, 1} == {block.variant for block in turns.blocks}
+    (note,) = measurement.notes
+    assert "one after the other: its workers cannot exist twice" in note
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from bench.test_loops import Computes, loop, psutil, turns_of, until, workers
+from stallscope.bench.measurement import Measurement
+
+def step(_):
+    states = workers()
+    if psutil.STATUS_STOPPED in states:
+        print(*[one.pid for one in psutil.Process().children()], flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with Measurement("ladder", 20.0) as measurement:
+    turns = turns_of(measurement, loop(Computes()), loop(Computes(), step))
+    turns.run(until(turns, 50))
+"""
+
+
+def test_a_killed_parent_leaves_no_stopped_worker():
+    """They die with it."""
+    code = KILLED.format(tests=str(Path(__file__).parents[1]))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    pids = list(map(int, done.stdout.split()))
+
+    assert pids, done.stderr
+    until_s = time.monotonic() + 10
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_a_step_longer_than_the_budget_is_refused():
+    """Somebody has given milliseconds."""
+    with pytest.raises(ArgumentError, match="seconds, not milliseconds"):
+        check_step_s(50.0, 3.0)
+    check_step_s(0.05, 3.0)
