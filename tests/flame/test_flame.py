@@ -208,8 +208,12 @@ class TestOfALoader:
         """The workers of a loader that this process iterates itself."""
         batches = iter(DataLoader(Planted(), 2, num_workers=1))
         next(batches)
-
-        flame = ss.flame(pid=os.getpid(), seconds=0.3)
+        try:
+            # On a crowded machine py-spy takes long to begin, and writes nothing if it is told to
+            # end before that
+            flame = ss.flame(pid=os.getpid(), seconds=2.0)
+        finally:
+            batches._shutdown_workers()  # a failure's traceback keeps them, for the next try to see
 
         assert 1 == flame.circumstances.num_workers
 

@@ -107,7 +107,9 @@ class TestWorkersThatFail:
             if len(steps) == 3:
                 worker = multiprocessing.active_children()[0]
                 worker.kill()
-                worker.join()  # while it dies, its batches fail with the system's own error
+                # While it dies, its batches fail with the system's own error. Who takes its status
+                # from torch's handler would wait for the loader's timeout, of a minute and more
+                os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
 
         used = use(verb, loader, step)
 
