@@ -35,13 +35,13 @@ OPEN: Final = "not settled"
 ALIKE: Final = 0.05
 """Two variants whose factor is within this of 1 are alike: starts differ by as much."""
 CLAIM: Final = 0.99
-"""Level at which a difference is claimed: 0 of 60 comparisons of a loader with itself, each looked
-at ten times or more (`tests/benchmarks/power.py --alike`)."""
+"""Level at which a difference is claimed: above that of the interval, as each look may err."""
 START_SPREAD: Final = 0.03
-"""Standard deviation of the logarithm of the ratio of two starts of the same loader, as measured by
-`tests/benchmarks/power.py --starts`, ..."""
+"""Standard deviation of the logarithm of the ratio of two starts of the same loader; set by hand:
+five tries on two cores gave 0.97, 0.96, 1.07, 1.01 and 1.01. What is seen of starts moves it; it
+..."""
 START_DOF: Final = 8
-"""... which counts as much as this many starts that were seen."""
+"""... counts as much as this many starts that were seen."""
 _UNSURE_DOF: Final = 1
 """The same where each start has one block, so that the blocks' own noise is not known."""
 _DRAWS: Final = 2_000
