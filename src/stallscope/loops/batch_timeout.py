@@ -71,14 +71,14 @@ class _TimeLimit:
     remedy: str
     deadline_s: float
     """When the budget is over (`time.monotonic`)."""
-    most_s: float = math.inf
-    """No wait is longer than this, whatever the budget is."""
     longest_s: float | None = None
     """The longest wait until now; None before the first batch."""
     others: set[int | None] = field(
         default_factory=lambda: {process.pid for process in multiprocessing.active_children()}
     )
     """Processes that were there before: workers of the user's own loops among them."""
+    most_s: float = math.inf
+    """No wait is longer than this, whatever the budget is."""
 
     def wait_s(self) -> float:
         """Return how long a wait that begins now may take, seconds."""
