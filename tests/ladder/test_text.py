@@ -76,13 +76,13 @@ class TestGains:
 
     @pytest.mark.slow
     def test_of_nothing_but_noise_are_not_claimed(self):
-        """Of 100 pairs of equal rungs none or one is told apart."""
+        """Of 100 pairs of equal rungs about one is told apart, which is what the level says."""
         equal = {AS_IT_IS: 0.4, WARM: 0.4}
         told = [
             a_ladder(equal, start_noise=0.02, noise=0.2, seed=seed).gains()["says"][0]
             for seed in range(100)
         ]
-        assert told.count(FASTER) + told.count(SLOWER) <= 1
+        assert told.count(FASTER) + told.count(SLOWER) <= 3
 
     def test_of_single_starts_are_told_where_they_are_far_apart(self):
         """Ten times as fast is no accident of the machine; a twentieth may be one."""
