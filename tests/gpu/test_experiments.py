@@ -137,7 +137,7 @@ class TestCuda:
         found = ss.ladder(batches(size // 4), step, device="cuda", budget_s=20)
         del taken
 
-        assert found.table().filter(found.table()["rung"] == "batches on the device")["laps"][0]
+        assert found.table().filter(found.table()["rung"] == "batches on the device")["blocks"][0]
 
     def test_memory_and_both_busy_shares_stand_in_one_sentence(self):
         """NVML's where there is one."""

@@ -93,7 +93,7 @@ def test_the_users_own_loop_is_watched(worker):
 def test_a_ladder_is_timed_by_the_device(worker):
     """Its top is as fast as its kernels, however far the host is ahead."""
     found = ss.ladder(loader(0.03), worker.step(STEP_S), budget_s=8)
-    top = found.table().filter(pl.col("laps") > 0).row(-1, named=True)
+    top = found.table().filter(pl.col("blocks") > 0).row(-1, named=True)
 
     assert top["samples_per_s"] == pytest.approx(4 / STEP_S, rel=0.1)
     assert top["step_share"] > 0.9
@@ -210,5 +210,5 @@ class TestCuda:
         )
         rows = {row["rung"]: row for row in found.table().iter_rows(named=True)}
 
-        assert rows["batches in pinned memory"]["laps"]
+        assert rows["batches in pinned memory"]["blocks"]
         assert rows["batches on the device"]["device_busy_share"] is not None
