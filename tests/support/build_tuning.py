@@ -6,7 +6,7 @@ from dataclasses import astuple, replace
 
 import polars as pl
 
-from stallscope.orders.result import LAPS
+from stallscope.bench.loops import BLOCKS
 from stallscope.tune.result import TRIALS, TuneConditions, Tuning
 from stallscope.tune.settings import Setting
 
@@ -27,7 +27,7 @@ def a_tuning(
     """A tuning of these settings.
 
     Args:
-        measured: samples a second of each start, by setting.
+        measured: samples a second of each block, by setting; the first half is one start.
         now: the setting as it is.
         settings: the others.
         predicted: samples a second, by setting; None: not predicted.
@@ -35,8 +35,8 @@ def a_tuning(
         told: of `Tuning`, or of its conditions.
     """
     rows = [_row(place, one, now, predicted, failed) for place, one in enumerate((now, *settings))]
-    laps = [
-        (place, 1 + place + turn * (1 + len(settings)), 1 / rate, 64, "workers")
+    blocks = [
+        (place, 2 * turn // len(measured[one]), turn, 64 / rate, None, 64, 0.1, 0.0)
         for place, one in enumerate((now, *settings))
         for turn, rate in enumerate((measured or {}).get(one, ()))
     ]
@@ -46,7 +46,7 @@ def a_tuning(
     conditions = TuneConditions(**about | {"num_workers": now.num_workers} | told)
     return Tuning(
         pl.DataFrame(rows, TRIALS, orient="row"),
-        pl.DataFrame(laps, LAPS, orient="row"),
+        pl.DataFrame(blocks, BLOCKS, orient="row"),
         circumstances=conditions,
         **kept,
     )

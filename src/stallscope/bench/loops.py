@@ -80,6 +80,7 @@ FEWEST_SWEEPS: Final = 3
 _MOST_SWEEPS: Final = 12
 _ROOM_SHARE: Final = 0.5
 """Of the memory that is left, for workers that exist at the same time."""
+_USUAL_END_S: Final = 0.3
 _USUAL_START_S: Final = 5.0
 _TIMES_START: Final = 4
 """The first batch of a further variant may take so many times as long as that of the first one,
@@ -146,6 +147,7 @@ class InTurns:
         self._together = True
         self._took_s: dict[int, float] = {}
         self._start = 0
+        self._end_s = _USUAL_END_S
         self.blocks: list[LoopBlock] = []
         self.failed: dict[int, str] = {}
         self.starts_s: dict[int, list[float]] = {}
@@ -191,7 +193,9 @@ class InTurns:
             try:
                 self._sweep_over(variants, wanted, running)
             finally:
+                began_s, many = time.perf_counter(), len(running)
                 _end_all(running)
+                self._end_s = (time.perf_counter() - began_s) / max(many, 1)
             self._start += 1
             if len(self.blocks) == before:
                 return
@@ -243,19 +247,22 @@ class InTurns:
 
     def _fits(self, variant: int, running: Mapping[int, _Running]) -> bool:
         """Whether there is time for another block."""
-        took_s = self._took_s.get(variant, 0.0)
-        if variant not in running:
-            took_s += max(self.starts_s.get(variant) or self.starts_s.get(AS_IT_IS) or [0.0])
-        return took_s < self._measurement.left_s or not self.blocks
+        loop = self._loops[variant]
+        needs_s = self._took_s.get(variant, 0.0)
+        ends = sum(bool(one.workers) for one in running.values())
+        if variant not in running and loop.workers:
+            needs_s += max(self.starts_s.get(variant) or self.starts_s.get(AS_IT_IS) or [0.0])
+            ends += 1
+        return needs_s + ends * self._end_s < self._measurement.left_s or not self.blocks
 
     def _measure(self, variant: int, sweep: int, running: dict[int, _Running]) -> None:
         """One block of one variant, which is started where it does not run."""
-        began_s = time.perf_counter()
         self._measurement.now(self._names.get(variant, ""))
         try:
             one = running.get(variant)
             if one is None:
                 one = self._started(variant, running)
+            began_s = time.perf_counter()
             found = one.block(self._measurement)
         except Exception as error:  # noqa: BLE001 - a loader of ours; the user's own passes
             self._fail(variant, error, running)
@@ -574,6 +581,24 @@ def rate(blocks: Iterable[LoopBlock], variant: int) -> Rate | None:
         if one.variant == variant:
             starts.setdefault(one.start, []).append((one.samples, one.seconds))
     return rate_of(starts.values())
+
+
+def rates(blocks: Iterable[LoopBlock]) -> dict[int, Rate]:
+    """Samples a second of each variant that was measured.
+
+    Those of others than `AS_IT_IS` follow from their factor over it, so that a page never shows a
+    factor that is not the ratio of its rates.
+    """
+    blocks = list(blocks)
+    found: dict[int, Rate] = {}
+    for variant in sorted({one.variant for one in blocks}):
+        own = rate(blocks, variant)
+        beside = compared(blocks, variant) if variant != AS_IT_IS else None
+        if own is not None and beside is not None and beside.low is not None and AS_IT_IS in found:
+            own = own.moved_to(found[AS_IT_IS].value * beside.factor)
+        if own is not None:
+            found[variant] = own
+    return found
 
 
 def blocks_of(table: pl.DataFrame) -> list[LoopBlock]:

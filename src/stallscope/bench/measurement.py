@@ -28,21 +28,25 @@ class Measurement:
     """A budget that runs from the moment at which this is made.
 
     As a context it shows a progress bar and limits each wait for a batch. An exception that passes
-    through gets what was known before as an attribute, named after the verb: `error.ladder`.
+    through gets what was known before as an attribute: `error.ladder`.
 
     Args:
         verb: its name, as users call it.
         budget_s: seconds; what the user gave.
-        result: gives what is known; None until it is set.
+        attribute: of an exception; by default the verb's name.
+
+    Attributes:
+        result: gives what is known; None until it is set, or where it returns None: nothing.
+        doing: what is measured right now, in words.
+        notes: sentences for the result.
     """
 
-    def __init__(self, verb: str, budget_s: object) -> None:
+    def __init__(self, verb: str, budget_s: object, attribute: str | None = None) -> None:
         self._began_s = time.perf_counter()
-        self.verb = verb
+        self.verb, self._attribute = verb, attribute or verb
         self.budget_s = check_budget(budget_s)
         self.result: Callable[[], Any] | None = None
         self.doing = ""
-        """What is measured right now, in words."""
         self.notes: list[str] = []
         self._bar: ProgressBar | None = None
         self._limit = time_limit(self.budget_s)
@@ -120,9 +124,9 @@ class Measurement:
             found = self.result()
             if found is None:
                 return
-            vars(error)[self.verb] = found  # past any __setattr__ of a frozen exception
+            vars(error)[self._attribute] = found  # past any __setattr__ of a frozen exception
             doing = f"'{self.doing}' was measured" if self.doing else f"ss.{self.verb} measured"
-            kept = f"what was measured before is this exception's attribute `{self.verb}`"
+            kept = f"what was measured before is this exception's attribute `{self._attribute}`"
             note(error, [f"stallscope: raised while {doing}", f"stallscope: {kept}"])
 
 

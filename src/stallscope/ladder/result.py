@@ -15,7 +15,7 @@ import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.bench.comparison import FASTER, OPEN, SAME, Rate, budget_for
-from stallscope.bench.loops import BLOCKS, blocks_of, rate
+from stallscope.bench.loops import BLOCKS, blocks_of, rates
 from stallscope.bench.loops import compared as compared_blocks
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.store import Contents, StoredTable
@@ -89,23 +89,8 @@ class Ladder(SavedResult):
 
     @cached_property
     def rates(self) -> dict[str, Rate]:
-        """For each rung that was measured, from the bottom to the top, its samples a second.
-
-        Those of other rungs follow from their factor over the loader as it is, so that a page never
-        shows a factor that is not the ratio of its rates.
-        """
-        blocks = self._rows_of_blocks
-        found: dict[str, Rate] = {}
-        for number, rung in enumerate(RUNGS):
-            own = rate(blocks, number)
-            if own is None:
-                continue
-            beside = self.compared(rung.name, AS_IT_IS.name) if number else None
-            bottom = found.get(AS_IT_IS.name)
-            if beside is not None and beside.low is not None and bottom is not None:
-                own = own.moved_to(bottom.value * beside.factor)
-            found[rung.name] = own
-        return found
+        """For each rung that was measured, from the bottom to the top, its samples a second."""
+        return {RUNGS[number].name: one for number, one in rates(self._rows_of_blocks).items()}
 
     def compared(self, upper: str, lower: str) -> Factor:
         """How many times as fast one rung is as another, by their names."""

@@ -26,7 +26,7 @@ from stallscope.loops.devices import device_of
 from stallscope.stages import H2D, STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from stallscope.hooks.loop_log import LogPlace
@@ -128,6 +128,8 @@ class Replay:
     """Samples that the workers have made, as far as they were counted."""
     made_ns: int | None = None
     """When the first of them were seen (`perf_counter_ns`)."""
+    look: Callable[[Any], object] | None = None
+    """Called with the first batch, before it is used."""
 
     def is_over(self, limits: Limits) -> bool:
         """Whether the loop has to stop, or has nothing more to go through."""
@@ -182,7 +184,10 @@ def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
             made = limited(in_one_thread(batches) if target.loads_here else batches, iterator)
             with bar.moving(), closing(made):  # no worker is forked inside
                 for batch in made:
-                    seen.first_ns = seen.first_ns or perf_counter_ns()
+                    if seen.first_ns is None:
+                        seen.first_ns = perf_counter_ns()
+                        if seen.look is not None:
+                            seen.look(batch)
                     _use(probe, target, device, batch)
                     seen.steps += 1
                     seen.out_of_time = perf_counter_ns() + seen.ahead_ns(limits) > deadline_ns

@@ -78,15 +78,21 @@ def record(  # noqa: PLR0913 - the public signature
     return record_target(target, limits, warmup)
 
 
-def record_target(target: targets.Target, limits: Limits, warmup: int) -> Run:
+def record_target(
+    target: targets.Target,
+    limits: Limits,
+    warmup: int,
+    look: Callable[[Any], object] | None = None,
+) -> Run:
     """Record a target that is found already, as `record` does.
 
     Args:
         target: what to run.
         limits: when to stop.
         warmup: batches at the start that are kept apart.
+        look: called with the first batch, before it is used.
     """
-    seen = Replay()
+    seen = Replay(look=look)
     with (
         time_limit(limits.budget_s),
         isolated(target) as target,  # noqa: PLR1704 - its private form

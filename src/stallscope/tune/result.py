@@ -1,8 +1,8 @@
 """The settings of a loader as a value: what each was predicted to give, and what it gave.
 
 Trial 0 is the loader as it is. Of what was measured, the answer is the smallest setting (fewest
-workers, then least memory) that is as fast as the fastest; a gain is claimed as `ss.orders` claims
-one, and a smaller setting where it is not measurably slower.
+workers, then least memory) that is as fast as the fastest: faster for sure, or smaller and not
+slower.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import polars as pl
 
 from stallscope.apart import computed_apart
+from stallscope.bench.comparison import FASTER, OPEN, SAME, budget_for
+from stallscope.bench.loops import BLOCKS, blocks_of, compared, rates
 from stallscope.errors import StallscopeError
-from stallscope.orders.result import LAPS, is_gain, timings_of
 from stallscope.result import LoopConditions, SavedResult
-from stallscope.stalls.thresholds import OTHERS
-from stallscope.stats import INTERVAL, PAIRS
+from stallscope.stats import INTERVAL
 from stallscope.store import Contents, StoredTable
 from stallscope.tune.settings import Setting, code_of, setting_of, with_setting
 from stallscope.tune.simulator import Estimate
-from stallscope.units import count, printable, seconds, share, size, times
+from stallscope.units import count, duration, printable, seconds, share, size, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stallscope.orders.result import OrderTiming
+    from stallscope.bench.comparison import Factor, Rate
     from stallscope.run.result import Run
     from stallscope.store import Schema
 
@@ -80,6 +80,7 @@ SETTINGS: Schema = {
     "gain": pl.Float64,
     "gain_low": pl.Float64,
     "gain_high": pl.Float64,
+    "says": pl.String,
     "starts": pl.Int32,
     "status": pl.String,
     "reason": pl.String,
@@ -91,7 +92,8 @@ SETTINGS: Schema = {
 }
 """One row a setting, the recommended one first: samples a second in the long run (what starting
 workers at every epoch takes is counted), as predicted and as measured, and how many times as many
-as with the loader as it is, each with its interval. `status`: one of `STATUSES`."""
+as with the loader as it is, each with its interval; `says`: one of the four words of
+`bench.comparison` (null: not measured); `status`: one of `STATUSES`."""
 
 RECOMMENDED, AS_IT_IS, MEASURED = "recommended", "as it is", "measured"
 PREDICTED, FAILED, NOT_TRIED = "predicted", "fails", "not tried"
@@ -103,10 +105,6 @@ AS_FAST: Final = 0.97
 """A setting is as fast as another one that gives no more than this times as many samples."""
 _NOT_SLOWER: Final = 0.93
 """The lower end of what a smaller setting is said to give, for it to be called as fast."""
-_NOISE: Final = 1.2
-"""An interval whose ends are farther apart than by this factor tells nothing of small gains."""
-_AGREES_OFTEN: Final = 3
-"""Starts of a smaller setting from which on it can be called as fast, on a calm machine."""
 
 
 class NoSuchSettingError(StallscopeError, ValueError):
@@ -131,8 +129,6 @@ class TuneConditions(LoopConditions):
     """... what receiving it takes the loop; both as `worker_start_s`."""
     recorded_per_s: float | None = None
     """Samples a second of the loop that was recorded; None where no step was timed."""
-    others_share: float = 0.0
-    """Share (0 to 1) of the cores that other processes had while loaders were measured."""
     budget_s: float = 0.0
     """What was allowed, seconds."""
     took_s: float = 0.0
@@ -149,7 +145,7 @@ class Tuning(SavedResult):
         noun="tuning",
         tables=(
             StoredTable("trials", TRIALS, _FILLED),
-            StoredTable("laps", LAPS, LAPS.keys()),
+            StoredTable("blocks", BLOCKS, BLOCKS.keys() - {"step_s"}),
         ),
         values={"circumstances": TuneConditions, "notes": tuple[str, ...]},
         parts={"run": "run"},
@@ -157,8 +153,9 @@ class Tuning(SavedResult):
 
     trials: pl.DataFrame
     """Columns of `TRIALS`."""
-    laps: pl.DataFrame
-    """Columns of `orders.result.LAPS`: one row a start, seconds of the loop per sample."""
+    blocks: pl.DataFrame
+    """Columns of `bench.loops.BLOCKS`; a variant is a trial, and seconds include what the begin of
+    an epoch adds to each sample."""
     run: Run | None = None
     """The loop as it is; None where it could not be recorded."""
     circumstances: TuneConditions = field(default_factory=TuneConditions)
@@ -234,11 +231,15 @@ class Tuning(SavedResult):
 
 
 def _settings_table(tuning: Tuning) -> pl.DataFrame:
-    timings = timings_of(tuning.laps)
-    starts = dict(tuning.laps.group_by("trial").agg(pl.col("block").n_unique()).iter_rows())
-    trials = tuning.trials.to_dicts()
-    rows = [_row(trial, trials[0], timings.get(trial["trial"]), starts) for trial in trials]
-    best = _best(rows, timings, calm=tuning.circumstances.others_share < OTHERS)
+    blocks, trials = blocks_of(tuning.blocks), tuning.trials.to_dicts()
+    known = rates(blocks)
+    rows = []
+    for trial in trials:
+        place = trial["trial"]
+        gain = compared(blocks, place) if place and place in known else None
+        starts = len({one.start for one in blocks if one.variant == place})
+        rows.append(_row(trial, trials[0], known.get(place), gain) | {"starts": starts})
+    best = _best(rows)
     if best["trial"]:
         best["status"] = RECOMMENDED
     order = {status: place for place, status in enumerate(STATUSES)}
@@ -247,30 +248,26 @@ def _settings_table(tuning: Tuning) -> pl.DataFrame:
 
 
 def _row(
-    trial: dict[str, Any],
-    own: dict[str, Any],
-    timing: OrderTiming | None,
-    starts: dict[int, int],
+    trial: dict[str, Any], own: dict[str, Any], known: Rate | None, gain: Factor | None
 ) -> dict[str, Any]:
     row = dict.fromkeys(SETTINGS) | {key: trial[key] for key in SETTINGS if key in trial}
-    row |= {"setting": trial["change"], "starts": starts.get(trial["trial"], 0)}
-    row |= _predicted_gain(trial, own)
-    if timing:
-        high, low = timing.measured_low_s, timing.measured_high_s
+    row |= {"setting": trial["change"]} | _predicted_gain(trial, own)
+    if known:
         row |= {
-            "measured_per_s": 1 / timing.measured_s,
-            "measured_low_per_s": low and 1 / low,
-            "measured_high_per_s": high and 1 / high,
-            "gain": timing.speedup,
-            "gain_low": timing.speedup_low,
-            "gain_high": timing.speedup_high,
+            "measured_per_s": known.value,
+            "measured_low_per_s": known.low,
+            "measured_high_per_s": known.high,
         }
-    status = MEASURED if timing else PREDICTED
+    if gain:
+        row |= dict(zip(("gain", "gain_low", "gain_high", "says"), gain, strict=True))
+    elif known:
+        row |= {"gain": 1.0}
+    status = MEASURED if known else PREDICTED
     if trial["trial"] == 0:
         status = AS_IT_IS
-    elif trial["failed"] and not timing:
+    elif trial["failed"] and not known:
         status = FAILED if trial["failed"].startswith("in its loader") else NOT_TRIED
-    elif not timing and trial["predicted_per_s"] is None:
+    elif not known and trial["predicted_per_s"] is None:
         status = NOT_TRIED
     why = (trial["failed"], trial["outside"])
     return row | {"status": status, "reason": "; ".join(filter(None, why))}
@@ -314,9 +311,7 @@ def smallest(rated: Iterable[tuple[float, Setting]]) -> Setting:
 _GAIN: Final = ("predicted_gain", "predicted_gain_low", "predicted_gain_high")
 
 
-def _best(
-    rows: list[dict[str, Any]], timings: dict[int, OrderTiming], *, calm: bool
-) -> dict[str, Any]:
+def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The smallest setting that is as fast as the fastest; the loader as it is where that is it."""
     own = next(row for row in rows if row["trial"] == 0)
     fair = [
@@ -326,26 +321,20 @@ def _best(
         and row["in_order"] == own["in_order"]
         and not row["setting"].startswith("@")
     ]
-    if 0 not in timings:  # nothing was measured
+    if own["measured_per_s"] is None:  # nothing was measured
         return _best_predicted(fair, own)
-    gains = [row for row in fair if _gains(row, timings.get(row["trial"]), calm=calm)]
-    most = max([1.0, *(row["gain"] or row["predicted_gain"] for row in gains)])
-    alike = [row for row in fair if row not in gains and _is_as_fast(row, calm=calm)]
-    rated = [(row["gain"] or row["predicted_gain"], row) for row in (*gains, *alike)]
+    gains = [row for row in fair if row["says"] == FASTER]
+    most = max([1.0, *(row["gain"] for row in gains)])
+    alike = [row for row in fair if row not in gains and _is_as_fast(row)]
+    rated = [(row["gain"], row) for row in (*gains, *alike)]
     chosen = [row for gain, row in [(1.0, own), *rated] if gain >= AS_FAST * most]
     return min(chosen, key=smallness)
 
 
-def _gains(row: dict[str, Any], timing: OrderTiming | None, *, calm: bool) -> bool:
-    if timing is None or timing.speedup_low is None:  # a single start may be an accident
-        return False
-    return is_gain(timing, row["predicted_gain"], often=row["starts"] >= PAIRS, calm=calm)
-
-
-def _is_as_fast(row: dict[str, Any], *, calm: bool) -> bool:
-    """Whether a setting is measurably not slower than the loader as it is."""
-    enough = row["starts"] >= PAIRS or (calm and row["starts"] >= _AGREES_OFTEN)
-    return bool(enough and row["gain_low"] is not None and row["gain_low"] >= _NOT_SLOWER)
+def _is_as_fast(row: dict[str, Any]) -> bool:
+    """Whether a setting is not slower than the loader as it is, as far as that can be measured."""
+    low = row["gain_low"]
+    return row["says"] == SAME or (low is not None and low >= _NOT_SLOWER)
 
 
 def _best_predicted(fair: list[dict[str, Any]], own: dict[str, Any]) -> dict[str, Any]:
@@ -397,16 +386,12 @@ def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
     nearest = max(others, key=lambda row: row["gain"])
     ends = interval_text(nearest["gain_low"], nearest["gain_high"])
     said = f"nearest: {nearest['setting']}, {nearest['gain']:.2f}×{ends}"
-    low, high = nearest["gain_low"], nearest["gain_high"]
-    if low is None or (low < 1 < high and high / low > _NOISE):
-        return (
-            f"What was measured is not distinguishable from it as it is; nearest: "
-            f"{nearest['setting']}. Allow more time (budget_s), on a machine that does nothing else"
-        )
-    if low > 1:
-        return f"Measure it again: too few starts of it had the cores to themselves; {said}"
+    if nearest["says"] == OPEN:
+        found = compared(blocks_of(tuning.blocks), nearest["trial"])
+        more = duration(budget_for(found, tuning.circumstances.took_s))
+        return f"Not settled whether another setting is faster: allow {more} (budget_s); {said}"
     many = count(len(others), "setting")
-    return f"Leave it as it is: of {many} measured, none gives clearly more samples; {said}"
+    return f"Leave it as it is: of {many} measured, none gives more samples; {said}"
 
 
 def _unmeasured(tuning: Tuning, over: str) -> str:
@@ -424,7 +409,7 @@ def _unmeasured(tuning: Tuning, over: str) -> str:
         return "Leave it as it is: the other settings that were tried fail"
     if likely is None:
         return f"Nothing is known of other settings: {why}"
-    if likely["predicted_gain"] > PROMISING:
+    if likely["predicted_gain_low"] > 1:  # else it promises nothing
         return f"{_may_give(likely)}, and {why}"
     if over:
         return f"Leave it as it is: no other setting should be faster; {why}"
@@ -432,7 +417,7 @@ def _unmeasured(tuning: Tuning, over: str) -> str:
 
 
 def _may_give(row: dict[str, Any]) -> str:
-    """What a prediction promises that is too wide to choose by."""
+    """What a prediction promises."""
     ends = f"{row['predicted_gain_low']:.2f} to {row['predicted_gain_high']:.2f}"
     gain = times_text(row["predicted_gain"])
     return f"{row['setting']} may give {gain} as many samples (predicted {ends})"

@@ -7,8 +7,6 @@ matter are then measured, each in turn with the loader as it is, until the best 
 from __future__ import annotations
 
 import math
-import os
-import shutil
 import time
 from contextlib import suppress
 from dataclasses import astuple, fields, replace
@@ -17,20 +15,26 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.apart import apart
+from stallscope.bench.loops import BLOCKS
+from stallscope.bench.measurement import BUDGET_S, Measurement, check_step_s
 from stallscope.diagnose.machine_use import use
-from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
+from stallscope.errors import ArgumentError
 from stallscope.hooks.probe import start_method
 from stallscope.isolation import isolated
-from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.cached_loaders import check_plain, is_plain, is_stream
 from stallscope.loops.cached_values import bytes_of, leaves
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, started
-from stallscope.loops.training_loop import Enough, Limits, check_budget
-from stallscope.machine import cores_available, machine, memory_available_bytes, require_single_rank
-from stallscope.orders.result import LAPS
-from stallscope.run.read_logs import note
+from stallscope.loops.training_loop import Enough, Limits
+from stallscope.machine import (
+    cores_available,
+    machine,
+    memory_available_bytes,
+    require_single_rank,
+    shared_memory_free,
+)
 from stallscope.run.record import record_target
+from stallscope.stalls.thresholds import OTHERS
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import epoch_length
 from stallscope.tune.costs import (
@@ -62,16 +66,17 @@ _BATCHES: Final = 24
 """... and so many batches ..."""
 _ROUNDS: Final = 4
 """... and so many rounds of the workers."""
-_RECORD_SHARE: Final = 0.4
+_RECORD_SHARE: Final = 0.25
 """Of the budget, at most."""
 _LATE_SHARE: Final = 0.2
-_UNTIL: Final = 0.97
-"""Share of the budget after which no lap ends."""
 _MEMORY_SHARE: Final = 0.5
 """Of the memory that is left."""
 _HANDED_AT_ONCE: Final = 4
 """Copies of a batch that handing it over needs at a time."""
 _SHARED: Final = "/dev/shm"  # noqa: S108 - where workers put their batches
+_FULL: Final = 0.9
+"""Share of the cores from which on no more workers are tried: what is left is the loop's own."""
+_FULL_CORES: Final = "workers and loop keep all cores busy: more workers would share them"
 _MOST: Final = 5
 """Settings that are measured beside the loader as it is."""
 _NEAR: Final = 0.9
@@ -85,7 +90,7 @@ def tune(  # noqa: PLR0913 - the public signature
     step: Callable[[Any], object] | None = None,
     *,
     device: Any = None,
-    budget_s: float = 60.0,
+    budget_s: float = BUDGET_S,
     settings: Iterable[Mapping[str, Any]] | None = None,
     max_bytes: int | None = None,
 ) -> Tuning:
@@ -117,8 +122,7 @@ def tune(  # noqa: PLR0913 - the public signature
         NoBatchError: a batch did not come within the budget and a grace; its attribute `tuning` is
             that of any exception.
     """
-    began_s = time.perf_counter()
-    allowed_s = check_budget(budget_s)
+    measurement = Measurement("tune", budget_s, "tuning")
     is_size = isinstance(max_bytes, (int, float)) and 0 <= max_bytes < math.inf
     if max_bytes is not None and not is_size:
         raise ArgumentError(f"max_bytes={max_bytes!r}: give a number of bytes, 0 or more")
@@ -128,15 +132,12 @@ def tune(  # noqa: PLR0913 - the public signature
     if not is_plain(target.loader):
         target = replace(target, loader=target.loaders[0])
     room = int(memory_available_bytes() * _MEMORY_SHARE if max_bytes is None else max_bytes)
-    search = SettingSearch(target, began_s, allowed_s, room, settings)
-    with time_limit(allowed_s):
-        try:
-            search.run()
-        except BaseException as error:
-            if not isinstance(error, StallscopeError) or isinstance(error, NoBatchError):
-                search.leave_with(error)
-            raise
-    return search.result()
+    check_step_s(target.simulated_step_s, measurement.budget_s)
+    search = SettingSearch(target, measurement, room, settings)
+    with measurement.of(target.name):
+        measurement.result = search.known
+        search.run()
+        return search.result()
 
 
 class TuneBench(RecordedLoop):
@@ -152,15 +153,15 @@ class TuneBench(RecordedLoop):
         Raises:
             ArgumentError: that is no time.
         """
-        began_s, allowed_s = time.perf_counter(), check_budget(budget_s)
+        measurement = Measurement("tune", budget_s, "tuning")
         room = int(memory_available_bytes() * _MEMORY_SHARE)
-        search = SettingSearch(self.target, began_s, allowed_s, room, settings=())
+        search = SettingSearch(self.target, measurement, room, settings=())
         search.know(self.run, self.costs)
         search.trials.append(trial)
-        with time_limit(allowed_s):
+        with measurement.of(trial.change):
             search.predict()
             search.measure([1] if not trial.failed else [])
-        return search.result()
+            return search.result()
 
     def trial(self, setting: Mapping[str, Any]) -> Trial:
         """A setting, as arguments of a DataLoader, as a trial with its prediction."""
@@ -174,8 +175,7 @@ class SettingSearch:
 
     Args:
         target: what the user points at.
-        began_s: when the budget began (`perf_counter`).
-        budget_s: seconds.
+        measurement: whose budget it is.
         room: bytes that workers and batches may take.
         settings: those to look at; None: the usual ones.
     """
@@ -183,12 +183,11 @@ class SettingSearch:
     def __init__(
         self,
         target: Target,
-        began_s: float,
-        budget_s: float,
+        measurement: Measurement,
         room: int,
         settings: Iterable[Mapping[str, Any]] | None = None,
     ) -> None:
-        self._target, self._began_s, self._budget_s = target, began_s, budget_s
+        self._target, self._measurement = target, measurement
         self._room = room
         self._now = setting_of(target.loader)
         self._cores = float(cores_available())
@@ -208,7 +207,7 @@ class SettingSearch:
 
     @property
     def _left_s(self) -> float:
-        return self._began_s + _UNTIL * self._budget_s - time.perf_counter()
+        return self._measurement.left_s
 
     def run(self) -> None:
         """Record, predict, measure."""
@@ -227,24 +226,23 @@ class SettingSearch:
             late_s=self._left_s * _LATE_SHARE,
         )
         limits = Limits(1_000_000, max(self._left_s * _RECORD_SHARE, 0.1), enough)
-        self._run = record_target(self._target, limits, _WARMUP)
-        with (
-            isolated(replace(self._target, step=None)) as target,
-            started(loop_of(target, target.loader)) as batches,
-        ):
-            batch = next(batches, None)
-            self._batch_bytes = None if batch is None else bytes_of(batch)
-        if batch is not None and not self._now.num_workers:
-            self._handover = self._handed_over(batch)
+        self._run = record_target(self._target, limits, _WARMUP, self._look_at)
+        if not self._now.num_workers and self._batch_bytes is not None:
+            with (
+                isolated(replace(self._target, step=None)) as target,
+                started(loop_of(target, target.loader)) as batches,
+            ):
+                self._handover = self._handed_over(next(batches, None))
+
+    def _look_at(self, batch: Any) -> None:
+        self._batch_bytes = bytes_of(batch)
 
     def _handed_over(self, batch: Any) -> Handover | None:
         """What a worker would take to hand a batch over; None where that cannot be seen."""
         others = any(trial.setting.num_workers for trial in self.trials)
         on_device = any(getattr(one, "is_cuda", False) for one in leaves(batch))
         started_slowly = start_method(self._target.loader) != "fork"
-        room = self._room
-        if os.path.isdir(_SHARED):  # noqa: PTH112
-            room = min(room, shutil.disk_usage(_SHARED).free)
+        room = min(self._room, shared_memory_free())
         needs = _HANDED_AT_ONCE * (self._batch_bytes or 0)
         if not others or on_device or started_slowly or needs > room:
             return None
@@ -264,11 +262,25 @@ class SettingSearch:
         run = self._run
         if run is not None and self._costs is None:
             self._costs = apart(lambda: self._costs_of(run))
+        full = run is not None and self._are_cores_full(run)
         for trial in self.trials:
-            if self._costs is not None and trial.prediction is None and trial.make is None:
+            if full and not self._given and trial.setting.num_workers > self._now.num_workers:
+                trial.failed = trial.failed or _FULL_CORES
+            if (
+                self._costs is not None
+                and not trial.failed
+                and trial.prediction is None
+                and trial.make is None
+            ):
                 trial.prediction = predict(self._costs, trial.setting)
             if not trial.failed:
                 trial.failed = self._too_large(trial)
+
+    def _are_cores_full(self, run: Run) -> bool:
+        """Whether workers and loop keep all cores busy, so that more workers would share them."""
+        many = self._now.num_workers
+        used = apart(lambda: use(run, many).own_cores(many))
+        return used is not None and used >= _FULL * self._cores
 
     def _costs_of(self, run: Run) -> LoaderCosts:
         return costs_of(
@@ -291,8 +303,8 @@ class SettingSearch:
                 f"its workers and batches need about {size(needs)}, of {size(self._room)} allowed"
             )
         shared = setting.num_workers * (setting.prefetch_factor or 0) * (self._batch_bytes or 0)
-        if os.path.isdir(_SHARED) and shared > shutil.disk_usage(_SHARED).free:  # noqa: PTH112
-            free = size(shutil.disk_usage(_SHARED).free)
+        if shared > shared_memory_free():
+            free = size(shared_memory_free())
             return f"its batches need about {size(shared)} of {_SHARED}, {free} is free"
         return ""
 
@@ -368,22 +380,20 @@ class SettingSearch:
         if self._run is None or self._costs is None or not finalists:
             return
         recorded = RecordedLoop(self._target, self._run, self._costs)
-        self._race = race = SettingRace(recorded, self.trials, self._budget_s, lambda: self._left_s)
+        self._race = race = SettingRace(recorded, self.trials, self._measurement)
         race.run(finalists)
-        self._notes += race.notes(self._cores)
+        had = self._costs.others_cores
+        if had > OTHERS * self._cores:
+            self._notes.append(
+                f"other processes had {had:.1f} of {self._cores:g} cores while the loop was "
+                "recorded: predictions leave them their share"
+            )
 
     # ---- what is known ----------------------------------------------------------------------
 
-    def leave_with(self, error: BaseException) -> None:
-        """Leave what was known before with an exception."""
-        if isinstance(error, Exception) and not isinstance(error, StallscopeError):
-            note(error, ["stallscope: raised while ss.tune iterated this loader"])
-        if self._run is None:
-            return
-        self._notes.insert(0, f"ended before its time, by {type(error).__name__}")
-        vars(error)["tuning"] = self.result()  # past any __setattr__ of a frozen exception
-        said = "stallscope: what was known before is this exception's attribute `tuning`"
-        note(error, [said])
+    def known(self) -> Tuning | None:
+        """What is known when it ends before its time; None: nothing."""
+        return None if self._run is None else self.result()
 
     def result(self) -> Tuning:
         """What is known by now."""
@@ -402,9 +412,8 @@ class SettingSearch:
             send_s=self._handover and self._handover.send_s,
             receive_s=self._handover and self._handover.receive_s,
             recorded_per_s=None if run is None else apart(lambda: recorded_per_s(run)),
-            others_share=self._race.others_share if self._race else 0.0,
-            budget_s=self._budget_s,
-            took_s=time.perf_counter() - self._began_s,
+            budget_s=self._measurement.budget_s,
+            took_s=self._measurement.used_s,
         )
         bench = TuneBench(target, run, self._costs) if run and self._costs else None
         return Tuning(
@@ -413,10 +422,10 @@ class SettingSearch:
                 TRIALS,
                 orient="row",
             ),
-            laps=self._race.laps if self._race else pl.DataFrame(schema=LAPS),
+            blocks=self._race.table() if self._race else pl.DataFrame(schema=BLOCKS),
             run=run,
             circumstances=conditions,
-            notes=(*target.told(), *self._notes),
+            notes=(*target.told(), *self._notes, *self._measurement.notes),
             bench=bench,
         )
 
