@@ -38,7 +38,7 @@ LAYERS = {
     "bench": (
         "bench",
         "words hooks loops run",
-        "numpy polars psutil scipy typing_extensions:types",
+        "numpy polars psutil scipy torch typing_extensions:types",
     ),
     "verbs": (
         "ladder flame orders lines experiments",

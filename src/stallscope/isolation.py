@@ -73,6 +73,13 @@ def _global_generators() -> Iterator[Callable[[], object]]:
     yield lambda: np.random.set_state(numpy_state)  # noqa: NPY002
 
 
+def seed_everywhere(seed: int) -> None:
+    """Seed the global generators from which transforms draw in this process."""
+    torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed every device
+    np.random.seed(seed)  # noqa: NPY002 - the global one, from which they draw
+    random.seed(seed)
+
+
 def state_of(thing: Any) -> Callable[[], object] | None:
     """What to call to put a generator back to where it is; None for anything else."""
     if isinstance(thing, torch.Generator):

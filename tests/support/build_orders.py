@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from stallscope.bench import comparison
+from stallscope.bench.samples import PAIRS
 from stallscope.orders.result import (
     CLOSE,
     COSTS,
     DIFFERENT,
     FAILS,
     IDENTICAL,
-    LAPS,
     OPS,
     PARTS,
     TRIALS,
@@ -126,8 +127,9 @@ class PlannedBench:
             raise self.fails
         took, original = predicted_s(positions), predicted_s(range(len(NAMES)))
         factor = original / took
-        factors = (factor, factor * 0.95, factor * 1.05)
-        return OrderTiming(took, took * 0.97, took * 1.04, *factors, "workers")
+        factors = (factor, factor * 0.98, factor * 1.02)
+        says = comparison.FASTER if factor > 1.05 else comparison.SAME
+        return OrderTiming(took, took * 0.97, took * 1.04, *factors, says)
 
     def code(self, positions) -> str:
         self._ask("code", positions)
@@ -237,8 +239,7 @@ def some_orders(
     others=OTHERS,
     measured=(0, 1, 5, 9),
     measured_share: float = 1.0,
-    blocks: int = 4,
-    laps: int = 5,
+    pairs: int = 40,
     noise: float = 0.02,
     bench: Any = None,
     notes: tuple[str, ...] = (),
@@ -250,11 +251,10 @@ def some_orders(
     Args:
         orders: those that were looked at; the first is the pipeline as it is.
         others: the other trials, as in `OTHERS`.
-        measured: the trials that have laps.
+        measured: the trials that have pairs.
         measured_share: of what was predicted, for all but the original.
-        blocks: starts of the loader for each of them.
-        laps: of each start.
-        noise: of a lap, as a share of it (standard deviation).
+        pairs: of each of them.
+        noise: of a sample, as a share of it (standard deviation).
         bench: the pipeline, still at hand.
         notes: of the orders.
         names: what the ops are called.
@@ -266,11 +266,10 @@ def some_orders(
     return Orders(
         ops=_ops(names),
         trials=trials,
-        laps=_laps(
+        pairs=_pairs(
             trials,
-            [one for one in measured if one < len(rows)],
-            blocks,
-            (laps, noise),
+            [one for one in measured if 0 < one < len(rows)],
+            (pairs, noise),
             measured_share,
         ),
         costs=_costs(),
@@ -305,18 +304,17 @@ def _ops(names) -> pl.DataFrame:
     return pl.DataFrame(rows, OPS, orient="row")
 
 
-def _laps(trials, measured, blocks, each, share) -> pl.DataFrame:
-    laps, noise = each
+def _pairs(trials, measured, each, share) -> pl.DataFrame:
+    pairs, noise = each
     rng = np.random.default_rng(0)
     planned_s = dict(trials.select("trial", "predicted_s").iter_rows())
     rows = []
-    for block in range(blocks):
-        for trial in measured:
-            usual = planned_s[trial] * (share if trial else 1.0)
-            for _ in range(laps):
-                took = float(usual * (1 + noise * rng.standard_normal()))
-                rows.append((trial, block, took, 64, "workers"))
-    return pl.DataFrame(rows, LAPS, orient="row")
+    for trial in measured:
+        usual = np.array([planned_s[0], planned_s[trial] * share])
+        for pair in range(pairs):
+            own_s, took_s = usual * (1 + noise * rng.standard_normal(2))
+            rows.append((trial, pair, 1, own_s, took_s))
+    return pl.DataFrame(rows, PAIRS, orient="row")
 
 
 def _parts(orders, others) -> pl.DataFrame:

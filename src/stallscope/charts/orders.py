@@ -291,10 +291,9 @@ def predicted_figure(orders: Orders) -> Sheet:
     """Predicted against measured: for each measured pipeline, how many times as fast it is."""
     rows = [row for row in orders.table().drop_nulls("speedup").to_dicts() if row["trial"] != 0]
     about = orders.circumstances
-    where = count(about.num_workers, "worker") if about.num_workers else "the main process"
     note = (
-        f"measured in {where}, in turn with the pipeline as it is · predicted from ops timed one "
-        f"by one, on {count(about.samples, 'sample')}"
+        "measured on the same samples by both pipelines · predicted from ops timed one by one, "
+        f"on {count(about.samples, 'sample')}"
     )
     if not rows:
         return Sheet(fit(orders), [note])

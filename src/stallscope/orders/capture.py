@@ -17,13 +17,14 @@ import torch
 
 from stallscope.errors import StallscopeError, UnsupportedError
 from stallscope.hooks import find_ops
+from stallscope.isolation import seed_everywhere
 from stallscope.loops import cached_loaders
 from stallscope.loops.cached_values import bytes_of, fresh, mapped
 from stallscope.orders.equivalence import digest
 from stallscope.orders.pipeline import Chain, Row, calls_in, places, readers
 from stallscope.orders.recipe import Site
 from stallscope.orders.result import FixedCosts
-from stallscope.orders.run_ops import OpInput, OpResultError, call_op, next_input, seed_everywhere
+from stallscope.orders.run_ops import OpInput, OpResultError, call_op, next_input
 from stallscope.orders.watch import CapturedSample, Player, Watched, seeded, watch
 from stallscope.units import count, said_by, share, size
 
@@ -67,7 +68,7 @@ def capture(
         )
     found = places(loader.dataset)
     reading = readers(loader.dataset)
-    indices = _indices(loader, samples)
+    indices = first_indices(loader, samples)
     try:
         watched = watch(loader.dataset, found, indices, reading)
     except StallscopeError:
@@ -96,7 +97,7 @@ def capture(
     return Site(place, chain, captured[0].where, reader), captured, notes
 
 
-def _indices(loader: Any, samples: int) -> list[Any]:
+def first_indices(loader: Any, samples: int) -> list[Any]:
     """The indices of so many samples, without those of batches that nobody needs."""
     if loader.batch_sampler is None:
         return cached_loaders.next_indices(loader, samples)

@@ -7,8 +7,8 @@ what a panel asks later guards itself. Nothing here changes an object of the use
 
 from __future__ import annotations
 
-import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import cached_property
 from itertools import cycle, islice
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from stallscope.bench.measurement import Measurement
+from stallscope.bench.samples import Contest, PairedSamples
 from stallscope.isolation import as_before, one_thread
 from stallscope.loops.cached_values import fresh
-from stallscope.orders.benchmark import Benchmark, same_batches
+from stallscope.orders.capture import first_indices
 from stallscope.orders.equivalence import (
     FEWEST_PAIRS,
     compare_draws,
@@ -59,7 +61,7 @@ from stallscope.orders.run_ops import (
     run_op,
     state_of,
 )
-from stallscope.orders.search import SearchResult, State, TriedOp, search
+from stallscope.orders.search import SearchNode, SearchResult, State, TriedOp, search
 from stallscope.targets.loaders import private_copy
 from stallscope.targets.object_graph import LoaderCallables, bindings_kept
 from stallscope.units import count, said_by, share
@@ -78,9 +80,7 @@ _PICTURES: Final = 4
 _DRAWS: Final = 4
 """Of each sample, for statistics."""
 _MEASURED_S: Final = 8.0
-"""How long measuring one order against the original takes."""
-_FIRST_LAP_S: Final = 20.0
-"""And at most this for each of the two, where they are so slow that one lap takes longer."""
+"""How long measuring one order beside the original takes at most; one pair always is."""
 
 
 class NotComparableError(Exception):
@@ -130,7 +130,7 @@ class OrderEvaluator:
         self.outcomes: dict[int, Outcome] = {}
         self.original: list[OpInput] = []
         self.digest = ""
-        self.found: SearchResult
+        self.found = SearchResult(len(self.ops), SearchNode(frozenset(), State("")))
         self.fixed = FixedCosts()
         self.variants: list[Variant] = []
         self._idle: list[str] = []
@@ -328,7 +328,7 @@ class OrderEvaluator:
             if digest_of(outputs) == self.digest:
                 if unsteady or not is_random:
                     return Equivalence(IDENTICAL, compared=n, pictures=shown)
-                original, outputs = (self.outputs(one, 1) for one in (self._as_it_is, recipe))
+                original, outputs = self._original_again, self.outputs(recipe, 1)
                 if digest_of(original) == digest_of(outputs):
                     why = self.idle_text
                     return Equivalence(IDENTICAL, compared=2 * n, why=why, pictures=shown)
@@ -370,6 +370,11 @@ class OrderEvaluator:
         empty = np.zeros((1, 1))
         return np.stack([statistics(empty if array is None else array) for array in arrays])
 
+    @cached_property
+    def _original_again(self) -> list[OpInput]:
+        """What the pipeline gives as it is, on other draws."""
+        return self.outputs(self._as_it_is, 1)
+
     @property
     def _as_it_is(self) -> Recipe:
         return Recipe(self.as_it_is)
@@ -389,28 +394,28 @@ class OrderEvaluator:
     def measure(
         self, positions: Sequence[int], on_progress: Callable[[float], object] = lambda _: None
     ) -> OrderTiming:
-        """Run an order and the original in turn, in workers where the loader has some.
+        """Make samples by an order and as it is, one after the other.
 
         Args:
             positions: the order.
             on_progress: is told the share that is done, 0 to 1.
 
         Raises:
-            NoSuchOrderError: these are not the positions of all ops, or there was no steady state.
+            NoSuchOrderError: these are not the positions of all ops, or the order raises.
         """
         recipe = Recipe(self._checked(positions))
-        benchmark = Benchmark(first_lap_s=_FIRST_LAP_S)
-        with private_copy(self.loader) as mine, preserving_state(self.loader):
-            loader, _ = same_batches(mine)
-            loaders = {0: loader, 1: loader_by(recipe, self.site, loader)}
-            deadline_ns = time.perf_counter_ns() + int(_MEASURED_S * 1e9)
-            benchmark.run(loaders, deadline_ns, on_progress)
+        pairs = PairedSamples(Measurement("orders", _MEASURED_S))
+        on_progress(0.0)
+        with private_copy(self.loader) as mine, self.guarded(), closing(pairs):
+            dataset = loader_by(recipe, self.site, mine).dataset
+            indices = first_indices(mine, len(self.samples))
+            own, other = mine.dataset.__getitem__, dataset.__getitem__
+            pairs.run({1: Contest("", own, other, indices, beside_s=self.fixed.batch_s)})
         on_progress(1.0)
-        timing = timings_of(benchmark.laps()).get(1)
+        timing = timings_of(pairs.table()).get(1)
         if timing is None:
             names = ", ".join(op.name for op in self.ops)
-            why = benchmark.failed.get(1, "too little time for a steady state")
-            raise NoSuchOrderError(f"this order of {names} was not measured: {why}")
+            raise NoSuchOrderError(f"this order of {names} was not measured: {pairs.failed.get(1)}")
         return timing
 
     def code(self, positions: Sequence[int]) -> str:

@@ -1,14 +1,14 @@
 """`ss.orders`: the fastest order of the transforms that gives the same data, and what else helps.
 
-First, in this process, on samples that are captured once: what each op costs, which orders give the
-original's data, and what other changes would save. Then the most promising are measured for real,
-in the loader's own workers, in turn with the loader as it is.
+All in this process: on samples that are captured once, what each op costs, which orders give the
+original's data, and what other changes would save; then the most promising on pairs of samples,
+made as it is and by the change. The best one is confirmed in the loader's own workers.
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
+from stallscope.bench.comparison import FASTER
+from stallscope.bench.loops import AS_IT_IS, BLOCKS, InTurns, compared
+from stallscope.bench.measurement import BUDGET_S, Measurement
+from stallscope.bench.samples import NARROW, PAIRS, Contest, PairedSamples
+from stallscope.errors import ArgumentError
 from stallscope.isolation import one_thread
-from stallscope.loops.batch_timeout import time_limit
-from stallscope.loops.cached_loaders import check_plain
-from stallscope.loops.cached_values import bytes_of
-from stallscope.loops.training_loop import ProgressBar, check_budget, check_whole
+from stallscope.loops.cached_loaders import check_plain, is_stream, next_indices, warm
+from stallscope.loops.timed_loop import TimedLoop
+from stallscope.loops.training_loop import check_whole
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
 from stallscope.orders import variants
-from stallscope.orders.benchmark import Benchmark, expected_lap_s, same_batches
-from stallscope.orders.capture import capture, fixed_costs
+from stallscope.orders.capture import capture, first_indices, fixed_costs
 from stallscope.orders.equivalence import described
 from stallscope.orders.evaluator import OrderEvaluator, preserving_state
+from stallscope.orders.loader_parts import key_of
 from stallscope.orders.pipeline import why_one
 from stallscope.orders.recipe import loader_by
 from stallscope.orders.result import (
@@ -39,9 +42,7 @@ from stallscope.orders.result import (
     Equivalence,
     Orders,
     OrdersConditions,
-    timings_of,
 )
-from stallscope.run.read_logs import note
 from stallscope.stats import ENDS
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import private_copy
@@ -57,12 +58,25 @@ _SEARCH_UNTIL: Final = 0.35
 """Share of the budget after which no more orders are tried."""
 _COMPARE_UNTIL: Final = 0.5
 """Share of the budget after which no more variants are compared."""
-_ALONE: Final = 0.6
-"""Share of the time that is left then for variants by themselves; the rest is for all together."""
-_MEASURE_UNTIL: Final = 0.97
-"""Share of the budget after which no lap ends."""
+_PAIRED: Final = 0.6
+"""Share of the time that is left for variants by themselves, and again for all together; the rest
+is for the best one in the loader."""
+_PASSES: Final = 40
+"""About as often as this the analysis makes each sample, all ops together."""
+_FEWEST_PASSES: Final = 12
+"""As often it makes one sample, however little else there is time for."""
+_GRACE_S: Final = 1.0
+"""A budget that is shorter than this is not refused."""
+_BATCHES: Final = 8
+"""That are made again and again."""
+_CLEAR: Final = 0.1
+"""How far the interval of what the loader gives may reach, as a share of it."""
+_CACHED: Final = 16
+"""Samples that are made again and again where they are kept in memory."""
 _FEWEST_SEARCHED: Final = 4
-"""Samples on which orders are searched, however little time there is."""
+"""Samples on which orders are searched, however little time there is ..."""
+_MOST_SEARCHED: Final = 6
+"""... and however much: what is found is compared on all, and timed on others."""
 _MEMORY_SHARE: Final = 0.25
 """Of the memory that is left: for the samples at every point of their way, and for a cache."""
 _DRAWS: Final = 1_000
@@ -75,7 +89,7 @@ def orders(
     *,
     alternatives: Mapping[Any, Any] | None = None,
     samples: int = 16,
-    budget_s: float = 60.0,
+    budget_s: float = BUDGET_S,
 ) -> Orders:
     """Look for a faster pipeline that gives the same data.
 
@@ -90,10 +104,12 @@ def orders(
             (`{"RandomMask": MyFasterMask()}`), one or several for each; compared on the same draws.
         samples: on how many samples pipelines are compared and ops timed; fewer where they are
             large.
-        budget_s: it is over after this time, seconds, and the batch that is under way then.
+        budget_s: it is over after this time, seconds, and the sample that is under way then. It
+            stops earlier where nothing is open any more.
 
     Raises:
-        ArgumentError: a number that cannot be used, or a rewrite of an op that is not there.
+        ArgumentError: a number that cannot be used, a budget in which hardly one sample can be
+            made, or a rewrite of an op that is not there.
         NoPipelineError: the dataset calls no transforms that could be put in another order.
         TargetError: the target is nothing that can be iterated.
         UnsupportedError: there is not one DataLoader in it that torch's own code iterates, its
@@ -101,26 +117,23 @@ def orders(
         NoBatchError: a batch did not come within the budget and a grace; its attribute `orders` is
             that of any exception.
     """
-    began_ns = time.perf_counter_ns()
-    allowed_s = check_budget(budget_s)
+    measurement = Measurement("orders", budget_s)
     _check(samples, alternatives)
     require_single_rank()
     target = targets.target(target)
     check_plain(target, "its pipeline cannot be run by itself")
     original = target.loaders[0]
     copied = private_copy(original)
-    with time_limit(allowed_s), copied as loader, preserving_state(original), one_thread():
-        order_search = OrderSearch(loader, target, began_ns, allowed_s)
-        try:
-            order_search.analyze(int(samples), alternatives)
-            order_search.measure()
-        except BaseException as error:
-            if isinstance(error, StallscopeError) and not isinstance(error, NoBatchError):
-                raise
-            if isinstance(error, Exception):
-                note(error, ["stallscope: raised while ss.orders made samples of this loader"])
-            order_search.leave_with(error)
-            raise
+    with (
+        measurement.of(target.name),
+        copied as loader,
+        preserving_state(original),
+        one_thread(),
+    ):
+        order_search = OrderSearch(loader, target, measurement)
+        measurement.result = order_search.known
+        order_search.analyze(int(samples), alternatives)
+        order_search.measure()
         return order_search.result()
 
 
@@ -138,116 +151,157 @@ class OrderSearch:
     Args:
         loader: a shallow copy of the user's.
         target: what the user points at.
-        began_ns: when the budget began (`perf_counter_ns`).
-        budget_s: seconds.
+        measurement: whose budget it is.
     """
 
-    def __init__(self, loader: Any, target: targets.Target, began_ns: int, budget_s: float) -> None:
+    def __init__(self, loader: Any, target: targets.Target, measurement: Measurement) -> None:
         self._loader, self._target = loader, target
-        self._began_ns, self._budget_s = began_ns, budget_s
+        self._measurement = measurement
         self._notes: list[str] = []
         self._evaluator: OrderEvaluator
-        self._benchmark = Benchmark()
+        self._finalists: list[int] = []
+        self._pairs: PairedSamples | None = None
+        self._turns: InTurns | None = None
 
     def analyze(self, samples: int, alternatives: Mapping[Any, Any] | None) -> None:
         """Do everything that is done in this process."""
-        site, captured, notes = capture(self._loader, samples, _room_bytes())
+        many = self._affordable(samples)
+        site, captured, notes = capture(self._loader, many, _room_bytes())
         self._notes += notes
         began_ns = time.perf_counter_ns()
         self._evaluator = evaluator = OrderEvaluator(self._target.loaders[0], site, captured)
-        is_searched = partial(self._has_used, _SEARCH_UNTIL)
-        is_compared = partial(self._has_used, _COMPARE_UNTIL)
+        is_searched = partial(self._measurement.has_used, _SEARCH_UNTIL)
+        is_compared = partial(self._measurement.has_used, _COMPARE_UNTIL)
         with evaluator.guarded():
             evaluator.run_original(is_searched)
-            self._limit_search((time.perf_counter_ns() - began_ns) / 1e9)
-            evaluator.search(is_searched)
+            self._limit_search(evaluator, (time.perf_counter_ns() - began_ns) / 1e9)
             evaluator.fixed = fixed_costs(self._loader, captured)
             variants.add_original(evaluator)
             variants.add_alternatives(evaluator, alternatives)
+            evaluator.search(is_searched)
             variants.add_orders(evaluator, is_compared)
             variants.add_candidates(evaluator, self._notes, is_compared)
 
-    def _limit_search(self, original_s: float) -> None:
+    def _affordable(self, samples: int) -> int:
+        """How many samples there is time for, judged by the first one.
+
+        Raises:
+            ArgumentError: not even for one.
+        """
+        if is_stream(self._loader):
+            return samples  # it is refused later, with its reason
+        budget_s = self._measurement.budget_s
+        took_s = float("inf")
+        for index in first_indices(self._loader, 2):  # the first also pays for what is imported
+            began_s = time.perf_counter()
+            self._loader.dataset[index]
+            took_s = min(took_s, time.perf_counter() - began_s)
+            if took_s * _PASSES * samples < _COMPARE_UNTIL * budget_s:
+                return samples
+            if took_s * _FEWEST_PASSES > max(self._measurement.left_s, _GRACE_S):
+                least = seconds(_FEWEST_PASSES * took_s + self._measurement.used_s)
+                raise ArgumentError(
+                    f"budget_s={budget_s:g}: making one sample takes {seconds(took_s)}; to compare "
+                    f"pipelines give {least} or more"
+                )
+        return max(min(int(_COMPARE_UNTIL * budget_s / (took_s * _PASSES)), samples), 1)
+
+    def _limit_search(self, evaluator: OrderEvaluator, original_s: float) -> None:
         """Search on so few samples that all orders of ops that commute can be tried in time.
 
         Args:
+            evaluator: the pipeline.
             original_s: how long the ops as they are took on all samples.
         """
-        all_, n = len(self._evaluator.inputs), len(self._evaluator.ops)
-        left_s = _SEARCH_UNTIL * self._budget_s - self._used_s()
+        all_, n = len(evaluator.inputs), len(evaluator.ops)
+        left_s = _SEARCH_UNTIL * self._measurement.budget_s - self._measurement.used_s
         fitting = int(left_s / (original_s / all_ * 2 ** (n - 1)))
-        self._evaluator.searched = min(max(fitting, _FEWEST_SEARCHED), all_)
-
-    def _used_s(self) -> float:
-        return (time.perf_counter_ns() - self._began_ns) / 1e9
-
-    def _has_used(self, share: float) -> bool:
-        """Whether more than this share of the budget is used."""
-        return self._used_s() > share * self._budget_s
+        evaluator.searched = min(max(fitting, _FEWEST_SEARCHED), _MOST_SEARCHED, all_)
 
     def measure(self) -> None:
-        """Measure the original and the finalists in turn, then what gained together."""
+        """Time the finalists on pairs of samples, then what gained together; confirm the best."""
         evaluator = self._evaluator
-        lap_s = expected_lap_s(self._loader, evaluator.fixed.total_s + evaluator.base_s)
-        self._benchmark = benchmark = Benchmark(lap_s)
-        again, indices = same_batches(self._loader)
-        began_ns = time.perf_counter_ns()
-        deadline_ns = self._began_ns + int(_MEASURE_UNTIL * self._budget_s * 1e9)
-        alone_ns = began_ns + int(_ALONE * (deadline_ns - began_ns))
-        bar = ProgressBar(desc=f"orders of {self._target.name}", total=100, leave=False, delay=0.5)
+        batches = next_indices(self._loader, _BATCHES)
+        self._pairs = pairs = PairedSamples(self._measurement)
+        with evaluator.guarded(), closing(pairs):
+            self._finalists = variants.choose_finalists(evaluator)
+            pairs.run(self._contests(evaluator, self._finalists, batches), _PAIRED)
+            self._mark_failed(pairs.failed)
+            speedups = {trial: pairs.factor(trial).factor for trial in self._finalists}
+            together = variants.add_together(evaluator, speedups)
+            pairs.run(self._contests(evaluator, together, batches), _PAIRED)
+            self._mark_failed(pairs.failed)
+            if best := self._best():
+                pairs.run(self._contests(evaluator, [best], batches), _PAIRED, NARROW)
+        self._confirm(evaluator, batches)
 
-        def progress(begin: float, end: float) -> Callable[[float], object]:
-            return lambda share: bar.update(int((begin + share * (end - begin)) * 100) - bar.n)
+    def _contests(
+        self, evaluator: OrderEvaluator, numbers: Iterable[int], batches: list[Any]
+    ) -> dict[int, Contest]:
+        """Each variant beside the pipeline as it is: on samples, or on batches where it has to."""
+        fixed, loader = evaluator.fixed, self._loader
+        has_batches = loader.batch_sampler is not None
+        once = {key_of(one): one for some in batches for one in (some if has_batches else [some])}
+        found: dict[int, Contest] = {}
+        for number in numbers:
+            variant = evaluator.variants[number]
+            recipe, units, samples = variant.recipe, list(once.values()), 1
+            changed = loader_by(recipe, evaluator.site, loader)
+            as_it_is, other = loader.dataset.__getitem__, changed.dataset.__getitem__
+            beside_s = fixed.batch_s
+            if recipe.on_batch and has_batches:
+                units, samples, beside_s = batches, len(batches[0]), 0.0
+                as_it_is, other = partial(_batch, loader), partial(_batch, changed)
+            if recipe.cached:
+                units = units[:_CACHED]
+                for index in units:
+                    other(index)
+            expected_s = 2 * samples * (fixed.total_s + evaluator.base_s)
+            found[number] = Contest(
+                variant.change, as_it_is, other, units, samples, beside_s, expected_s
+            )
+        return found
 
-        with closing(bar):
-            finalists = variants.choose_finalists(evaluator, lap_s, alone_ns)
-            loaders = self._loaders([0, *finalists], again, indices)
-            benchmark.run(loaders, alone_ns, progress(0, _ALONE))
-            self._mark_failed()
-            timings = timings_of(benchmark.laps())
-            speedups = {trial: timing.speedup for trial, timing in timings.items() if trial}
-            with evaluator.guarded():
-                added = variants.add_together(evaluator, speedups)
-                together = self._loaders(added, again, indices)
-            goes_on = together and benchmark.is_settled()
-            last = {0: loaders[0], **together} if goes_on else loaders
-            benchmark.run(last, deadline_ns, progress(_ALONE, 1))
-        self._mark_failed()
+    def _confirm(self, evaluator: OrderEvaluator, batches: list[Any]) -> None:
+        """See what the best one gives in the loader, where nobody uses the batches."""
+        trial = self._best()
+        if trial is None:
+            return
+        again, variant = warm(self._loader, batches), evaluator.variants[trial]
+        changed = loader_by(variant.recipe, evaluator.site, again)
+        self._turns = turns = InTurns(self._measurement, {trial: variant.change})
+        turns.add(AS_IT_IS, TimedLoop.of(targets.Target(again)))
+        turns.add(trial, TimedLoop.of(targets.Target(changed)))
 
-    def _mark_failed(self) -> None:
-        """Let variants fail whose loader raised."""
-        for number, why in self._benchmark.failed.items():
-            whole = self._evaluator.variants
+        def is_open() -> list[int]:
+            found = compared(turns.blocks, trial)
+            return [trial] if not found.is_settled or found.half_width > _CLEAR else []
+
+        turns.run(is_open)
+        self._mark_failed(turns.failed)
+
+    def _best(self) -> int | None:
+        """The best trial, where it is measured to be faster."""
+        best = self.result().best
+        return int(best["trial"]) if best and best["says"] == FASTER else None
+
+    def _mark_failed(self, failed: Mapping[int, str]) -> None:
+        """Let variants fail that raised."""
+        whole = self._evaluator.variants
+        for number, why in failed.items():
             whole[number] = replace(whole[number], comparison=Equivalence(FAILS, why=why))
 
-    def _loaders(self, numbers: Iterable[int], loader: Any, indices: list[Any]) -> dict[int, Any]:
-        """The loaders of variants, without a cache that there is no room for."""
-        loaders = {}
-        samples = self._evaluator.samples
-        for number in numbers:
-            recipe = self._evaluator.variants[number].recipe
-            each_bytes = bytes_of([one.finished for one in samples]) / len(samples)
-            if recipe.cached and each_bytes * len(indices) > _room_bytes():
-                self._notes.append("the cache was not measured: its samples need too much memory")
-                continue
-            loaders[number] = loader_by(recipe, self._evaluator.site, loader)
-            for index in indices if recipe.cached else ():
-                loaders[number].dataset[index]  # before the workers are forked, which all have it
-        return loaders
-
-    def leave_with(self, error: BaseException) -> None:
-        """Leave what was measured before with an exception, once the ops as they are were."""
+    def known(self) -> Orders | None:
+        """What is known when it ends before its time; None: not even the ops as they are."""
         evaluator = getattr(self, "_evaluator", None)
         if evaluator is None or not evaluator.digest:
-            return
-        with suppress(Exception):  # of ours; the user's own one is on its way
-            if not evaluator.variants:
-                evaluator.search(lambda: True)  # of what was measured; calls no op
-                variants.add_original(evaluator)
-            self._notes.insert(0, f"ended before its time, by {type(error).__name__}")
-            vars(error)["orders"] = self.result()  # past any __setattr__ of a frozen exception
-            said = "stallscope: what was measured before is this exception's attribute `orders`"
-            note(error, [said])
+            return None
+        if not evaluator.found.measurements:
+            evaluator.search(lambda: True)  # of what was measured; calls no op
+        if not evaluator.variants:
+            variants.add_original(evaluator)
+        self._notes.insert(0, "ended before its time")
+        return self.result()
 
     def result(self) -> Orders:
         """What is known by now."""
@@ -256,7 +310,8 @@ class OrderSearch:
         return Orders(
             ops=_ops_table(evaluator),
             trials=variants.trials_table(evaluator),
-            laps=self._benchmark.laps(),
+            pairs=self._pairs.table() if self._pairs else pl.DataFrame(schema=PAIRS),
+            blocks=self._turns.table() if self._turns else pl.DataFrame(schema=BLOCKS),
             costs=_costs_table(found),
             parts=variants.parts_table(evaluator),
             rest=evaluator.fixed,
@@ -269,36 +324,37 @@ class OrderSearch:
                 samples=len(evaluator.inputs),
                 num_workers=loader.num_workers,
                 batch_size=loader.batch_size,
-                budget_s=self._budget_s,
-                took_s=self._used_s(),
-                others_share=self._benchmark.others_share(),
+                budget_s=self._measurement.budget_s,
+                took_s=self._measurement.used_s,
                 machine=machine(),
             ),
             notes=(
                 *self._target.told(),
                 *self._notes,
                 *_notes_on_ops(evaluator),
-                *self._notes_on_time(),
+                *self._notes_on_time(found),
+                *self._measurement.notes,
             ),
             bench=evaluator,
         )
 
-    def _notes_on_time(self) -> Iterator[str]:
+    def _notes_on_time(self, found: SearchResult) -> Iterator[str]:
         """What the budget did not suffice for."""
-        unexplored = self._evaluator.found.unexplored
-        if unexplored:
+        if found.unexplored:
             yield (
-                f"{seconds(self._budget_s)} were not enough for all orders: "
-                f"{count(unexplored, 'op')} in a state that was reached were not tried, nor what "
-                "may lie behind"
+                f"{seconds(self._measurement.budget_s)} were not enough for all orders: "
+                f"{count(found.unexplored, 'op')} in a state that was reached were not tried, nor "
+                "what may lie behind"
             )
-        if disturbed := self._benchmark.disturbed:
-            yield (
-                f"beside {count(disturbed, 'start')} of loaders other processes had a fifth of the "
-                "cores or more: they count only where there are no others"
-            )
-        if self._benchmark.is_thin():
-            yield "the budget was over before everything had been measured a second time"
+        timed = {one.variant for one in self._pairs.pairs} if self._pairs else set()
+        missed = [one for one in self._finalists if one not in timed]
+        if missed:
+            yield f"the budget was over before {count(len(missed), 'pipeline')} were timed"
+
+
+def _batch(loader: Any, indices: Sequence[Any]) -> Any:
+    """The batch of these samples, as a worker makes it."""
+    return loader.collate_fn([loader.dataset[index] for index in indices])
 
 
 def _room_bytes() -> int:

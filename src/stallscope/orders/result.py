@@ -2,8 +2,8 @@
 
 Everything before makes it, everything after reads it. What can still run the pipeline is an
 `evaluator.OrderEvaluator`, which may be missing. The table puts predicted beside measured times,
-and says what may be used; its intervals come from resampling starts of the loader, and groups of
-batches inside of each.
+and says what may be used. A pipeline was measured on samples that were also made as it is, one
+after the other; the best one in the loader's workers, too.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-import numpy as np
 import polars as pl
 
 from stallscope.apart import computed_apart
+from stallscope.bench import loops, samples
+from stallscope.bench.comparison import FASTER, SLOWER, mean_of
+from stallscope.bench.loops import BLOCKS
+from stallscope.bench.samples import PAIRS
 from stallscope.errors import StallscopeError
 from stallscope.result import Conditions, SavedResult
-from stallscope.stalls.thresholds import OTHERS
-from stallscope.stats import PAIRS, Rates, paired_factor
 from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from stallscope.store import Schema
@@ -93,17 +95,6 @@ means for the model, "" for nothing; `predicted_s`: per sample, null where it fa
 difference in the values' own unit and the lowest PSNR of a sample (null: identical, or not
 comparable); `compared`: how many samples; `why`: the reason, where there is one; `code`: Python
 source that makes the new pipeline from a `loader`, "" where there is none."""
-
-LAPS: Schema = {
-    "trial": pl.Int32,
-    "block": pl.Int32,
-    "seconds": pl.Float64,
-    "samples": pl.Int32,
-    "place": pl.String,
-}
-"""One row for each few batches of the steady state: seconds of one worker per sample (the wall
-clock times the workers, divided by the samples), how many samples, and whether they were made in
-"workers" or in this "process". A block is one start of the loader; starts are interleaved."""
 
 COSTS: Schema = {
     "op": pl.Int32,
@@ -175,7 +166,7 @@ class Equivalence(NamedTuple):
 
 
 class OrderTiming(NamedTuple):
-    """A pipeline against the original, for real, started in turn; columns of `TABLE`."""
+    """A pipeline beside the original, on the same samples; columns of `TABLE`."""
 
     measured_s: float
     measured_low_s: float | None
@@ -183,7 +174,7 @@ class OrderTiming(NamedTuple):
     speedup: float
     speedup_low: float | None
     speedup_high: float | None
-    place: str
+    says: str | None
 
 
 @dataclass(frozen=True)
@@ -232,8 +223,6 @@ class OrdersConditions(Conditions):
     """What was allowed, seconds."""
     took_s: float = 0.0
     """What was used."""
-    others_share: float = 0.0
-    """Share (0 to 1) of the cores that other processes had while loaders were measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +236,8 @@ class Orders(SavedResult):
         tables=(
             StoredTable("ops", OPS, {"position", "name", "settings", "takes", "gives"}),
             StoredTable("trials", TRIALS, _NEVER_NULL, unbounded={"largest_difference", "psnr_db"}),
-            StoredTable("laps", LAPS, LAPS.keys()),
+            StoredTable("pairs", PAIRS, PAIRS.keys()),
+            StoredTable("blocks", BLOCKS, BLOCKS.keys() - {"step_s"}),
             StoredTable("costs", COSTS, {"op", "before", "state"}),
             StoredTable("parts", PARTS, PARTS.keys()),
         ),
@@ -263,10 +253,13 @@ class Orders(SavedResult):
     """Columns of `OPS`."""
     trials: pl.DataFrame
     """Columns of `TRIALS`."""
-    laps: pl.DataFrame
-    """Columns of `LAPS`."""
+    pairs: pl.DataFrame
+    """Columns of `bench.samples.PAIRS`; a variant is a trial."""
     costs: pl.DataFrame
     """Columns of `COSTS`."""
+    blocks: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=BLOCKS))
+    """Columns of `bench.loops.BLOCKS`: the best trial in the loader's workers, beside the one as it
+    is."""
     parts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PARTS))
     """Columns of `PARTS`."""
     rest: FixedCosts = field(default_factory=FixedCosts)
@@ -353,135 +346,89 @@ TABLE: Schema = {
     "kind": pl.String,
     "changes": pl.String,
     "recommended": pl.Boolean,
-    "place": pl.String,
+    "says": pl.String,
+    "loader_gain": pl.Float64,
+    "loader_gain_low": pl.Float64,
+    "loader_gain_high": pl.Float64,
+    "loader_says": pl.String,
     "largest_difference": pl.Float64,
     "psnr_db": pl.Float64,
     "compared": pl.Int32,
     "why": pl.String,
 }
 """One row a trial; times in seconds of one worker per sample. `speedup`: the original's measured
-time over the trial's, with its interval; null where the trial was not measured, and then
-`predicted_speedup` is all there is."""
+time over the trial's, with its interval, and in `says` one of the four words of `bench.comparison`;
+null where the trial was not measured, and then `predicted_speedup` is all there is. `loader_gain`:
+how many times as many samples the loader gives with it, nobody using them; null where that was not
+measured."""
 
-GAINS: Final = 1.02
-"""The lower end of a gain that is claimed: less is not worth a change of somebody's pipeline."""
-_AGREES: Final = 1.25
-"""A prediction agrees that lies within this factor of the interval: nine of ten are nearer."""
 PROMISING: Final = 1.05
 """What is only predicted to be faster by less than this is not recommended."""
 
 
 def orders_table(orders: Orders) -> pl.DataFrame:
     """One row a trial, columns of `TABLE`: recommended first, then the original, then the rest."""
-    timings = timings_of(orders.laps)
-    starts = dict(orders.laps.group_by("trial").agg(pl.col("block").n_unique()).iter_rows())
+    timings = timings_of(orders.pairs)
+    blocks = loops.blocks_of(orders.blocks)
     whole_s = orders.trials["predicted_s"][0] if orders.trials.height else None
     rows = []
     for trial in orders.trials.iter_rows(named=True):
         timing = timings.get(trial["trial"])
         measured = timing._asdict() if timing else dict.fromkeys(OrderTiming._fields)
         promised = whole_s / trial["predicted_s"] if whole_s and trial["predicted_s"] else None
-        rows.append(
-            {
-                **trial,
-                **measured,
-                "predicted_speedup": promised,
-                "recommended": _is_recommended(
-                    trial,
-                    timing,
-                    promised,
-                    often=starts.get(trial["trial"], 0) >= PAIRS,
-                    calm=orders.circumstances.others_share < OTHERS,
-                ),
-            }
-        )
+        gain: tuple[Any, ...] = (None,) * 4
+        if trial["trial"] and loops.rate(blocks, trial["trial"]):
+            gain = loops.compared(blocks, trial["trial"])
+        in_loader = dict(zip(_IN_LOADER, gain, strict=True))
+        row = {**trial, **measured, **in_loader, "predicted_speedup": promised}
+        rows.append(row | {"recommended": _is_recommended(row)})
     rows.sort(key=_rank)
     return pl.DataFrame([[row[name] for name in TABLE] for row in rows], TABLE, orient="row")
 
 
-def _is_recommended(
-    trial: dict[str, Any],
-    timing: OrderTiming | None,
-    promised: float | None,
-    *,
-    often: bool,
-    calm: bool,
-) -> bool:
+_IN_LOADER: Final = ("loader_gain", "loader_gain_low", "loader_gain_high", "loader_says")
+
+
+def _is_recommended(row: dict[str, Any]) -> bool:
     """Whether a trial gives the same bits, and is faster.
 
-    A gain is claimed where the lower end of its interval is clearly one, and where it was measured
-    in so many starts that no bad luck of the original can make it; fewer do on a calm machine where
-    the gain is what was predicted. Where it was not measured, or too little for an interval, the
-    prediction has to promise more than its own noise.
+    Where it was not measured, the prediction has to promise more than its own noise.
     """
-    if not trial["recommended"] or trial["equivalence"] != IDENTICAL:
+    if not row["recommended"] or row["equivalence"] != IDENTICAL or row["loader_says"] == SLOWER:
         return False
-    return is_gain(timing, promised, often=often, calm=calm)
+    if row["says"] is not None:
+        return bool(row["says"] == FASTER)
+    return row["predicted_speedup"] is not None and row["predicted_speedup"] > PROMISING
 
 
-def is_gain(timing: OrderTiming | None, promised: float | None, *, often: bool, calm: bool) -> bool:
-    """Whether a gain can be claimed, see `_is_recommended`.
+def timings_of(table: pl.DataFrame) -> dict[int, OrderTiming]:
+    """How long each trial takes, and how many times as fast as the original it is.
+
+    Its time follows from the original's and its factor, so that a page never shows a factor that is
+    not the ratio of its times.
 
     Args:
-        timing: what was measured; None where nothing was.
-        promised: the predicted factor; None where none was.
-        often: whether it was started `PAIRS` times or more.
-        calm: whether others left the cores alone meanwhile.
-    """
-    if timing and timing.speedup_low is not None and timing.speedup_high is not None:
-        agrees = promised is not None and (
-            timing.speedup_low / _AGREES <= promised <= timing.speedup_high * _AGREES
-        )
-        return timing.speedup_low > GAINS and (often or (calm and agrees))
-    if timing and timing.speedup <= 1.0:
-        return False
-    return promised is not None and promised > PROMISING
-
-
-def timings_of(laps: pl.DataFrame) -> dict[int, OrderTiming]:
-    """How long each trial took, and how many times as fast as the original it was.
-
-    Args:
-        laps: columns of `LAPS`.
+        table: columns of `bench.samples.PAIRS`.
 
     Returns:
-        By the trial's number; nothing where the original was not measured.
+        By the trial's number; nothing where no pair was measured.
     """
-    starts = laps.group_by("trial", "block", maintain_order=True).agg(pl.col("seconds").median())
-    own = starts.filter(pl.col("trial") == 0)
-    found: dict[int, OrderTiming] = {}
-    for (trial,), rows in laps.group_by("trial", maintain_order=True) if own.height else ():
-        pairs = [
-            np.column_stack([block["samples"], block["samples"] * block["seconds"]]).astype(float)
-            for block in rows.partition_by("block", maintain_order=True)
-        ]
-        rate, mine = Rates(pairs), starts.filter(pl.col("trial") == trial)
-        low, high = rate.interval()
-        factor, least, most = 1.0, None, None
-        if trial:
-            factor, least, most = paired_factor(_beside(own, mine), mine["seconds"].to_list())
-        found[trial] = OrderTiming(
-            measured_s=1 / rate.rate,
-            measured_low_s=1 / high if high else None,
-            measured_high_s=1 / low if low else None,
-            speedup=factor,
-            speedup_low=least,
-            speedup_high=most,
-            place=rows["place"][0],
-        )
+    pairs = samples.pairs_of(table)
+    if not pairs:
+        return {}
+    own = mean_of([one.as_it_is_s / max(one.samples, 1) for one in pairs])
+    found = {0: OrderTiming(own.value, own.low, own.high, 1.0, None, None, None)}
+    for trial in sorted({one.variant for one in pairs}):
+        gain = samples.compared(pairs, trial)
+        took = own.moved_to(own.value / gain.factor)
+        found[trial] = OrderTiming(took.value, took.low, took.high, *gain)
     return found
-
-
-def _beside(own: pl.DataFrame, mine: pl.DataFrame) -> list[float]:
-    """For each start of a trial the original's start that was made nearest to it in time."""
-    places, own_s = own["block"].to_numpy(), own["seconds"].to_list()
-    return [own_s[int(np.abs(places - place).argmin())] for place in mine["block"]]
 
 
 def _rank(row: dict[str, Any]) -> tuple[Any, ...]:
     """Recommended first (measured before predicted), the original next; fast before slow."""
     group = 0 if row["recommended"] else 1 if row["trial"] == 0 else 2
-    is_measured = row["speedup_low"] is not None
+    is_measured = row["says"] is not None
     speed = row["speedup"] or row["predicted_speedup"]
     return (
         group,

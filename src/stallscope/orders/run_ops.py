@@ -24,6 +24,7 @@ from stallscope import isolation
 from stallscope.errors import StallscopeError
 from stallscope.hooks.find_ops import own_attributes
 from stallscope.interrupts import held_back, no_collection
+from stallscope.isolation import seed_everywhere
 from stallscope.loops.cached_values import fresh, versions
 from stallscope.orders.equivalence import digest, layout
 from stallscope.orders.search import State
@@ -119,13 +120,6 @@ class Stream:
         """Put back what was remembered last."""
         for restore in self._restores:
             restore()
-
-
-def seed_everywhere(seed: int) -> None:
-    """Seed the global generators from which ops draw in this process."""
-    torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed every device
-    np.random.seed(seed)  # noqa: NPY002 - the global one, from which ops draw
-    random.seed(seed)
 
 
 @contextmanager

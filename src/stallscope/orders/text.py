@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from stallscope.bench import samples
+from stallscope.bench.comparison import FASTER, OPEN, SAME, budget_for
 from stallscope.orders.result import (
     CACHE,
     CLOSE,
@@ -22,7 +24,7 @@ from stallscope.orders.result import (
     parts_of,
 )
 from stallscope.stats import INTERVAL
-from stallscope.units import count, printable, seconds, share, times
+from stallscope.units import count, duration, printable, seconds, share, times
 
 if TYPE_CHECKING:
     from stallscope.orders.result import Orders
@@ -45,20 +47,23 @@ def sentence(orders: Orders) -> str:
     best = orders.best
     if best is None:
         return _nothing(orders)
-    data = "the same data"  # the best one is always identical
-    should = f"should come {factor_text(best['predicted_speedup'] or 1.0)} as fast"
+    data = "the same samples"  # the best one is always identical
     if best["speedup"] is None:
+        should = f"should be made {factor_text(best['predicted_speedup'] or 1.0)} as fast"
         return f"With {best['change']}, {data} {should}: predicted, not measured"
-    if best["speedup_low"] is None:
-        first = factor_text(best["speedup"])
-        return (
-            f"With {best['change']}, {data} {should}; measured once it is {first}, too little for "
-            "an interval"
-        )
-    return (
-        f"With {best['change']}, {data} comes {factor_text(best['speedup'])} as fast"
-        f"{_ends(best['speedup_low'], best['speedup_high'])}"
-    )
+    ends = _ends(best["speedup_low"], best["speedup_high"])
+    made = f"{best['speedup']:.2f}× as fast{ends}"
+    return f"With {best['change']}, {data} are made {made}{_in_loader(best)}"
+
+
+def _in_loader(best: dict[str, Any]) -> str:
+    """What the best one gives in the loader's workers, where that was measured and is clear."""
+    if best["loader_says"] == SAME:
+        return "; the loader gives no more, as something else limits it"
+    if best["loader_says"] != FASTER:
+        return ""
+    ends = f"{best['loader_gain_low']:.2f} to {best['loader_gain_high']:.2f}"
+    return f"; the loader gives {best['loader_gain']:.2f}× as many ({ends})"
 
 
 def _ends(low: float | None, high: float | None) -> str:
@@ -85,29 +90,32 @@ def _nothing(orders: Orders) -> str:
 
 
 def _unsure(orders: Orders) -> str:
-    """What should be faster, where every measurement is too short to contradict that."""
+    """What should be faster, where the budget was over before that was settled."""
     same = (pl.col("equivalence") == IDENTICAL) & (pl.col("trial") > 0) & (pl.col("kind") != CACHE)
-    rows = orders.table().filter(same).drop_nulls("speedup")
-    rows = rows.filter(pl.col("predicted_speedup") > _FINE).sort("predicted_speedup")
-    if rows.is_empty() or rows["speedup_low"].is_not_null().any():
+    rows = orders.table().filter(same, pl.col("says") == OPEN).sort("speedup")
+    if rows.is_empty() or rows["speedup"][-1] <= 1:
         return ""
     last = rows.row(-1, named=True)
-    factor = factor_text(last["predicted_speedup"])
+    found = samples.compared(samples.pairs_of(orders.pairs), last["trial"])
+    more = duration(budget_for(found, orders.circumstances.took_s))
     return (
-        f"Too little was measured to tell: with {last['change']}, the same data should come "
-        f"{factor} as fast. Allow more time (budget_s), on a machine that does nothing else"
+        f"Not settled whether {last['change']} is faster: {last['speedup']:.2f}×"
+        f"{_ends(last['speedup_low'], last['speedup_high'])}; allow {more} (budget_s)"
     )
 
 
 def _nearest(orders: Orders) -> str:
-    """Which one may be faster, but was not told from the original."""
+    """Which other one comes nearest to a gain."""
     same = (pl.col("equivalence") == IDENTICAL) & (pl.col("trial") > 0) & (pl.col("speedup") > 1)
     rows = orders.table().filter(same, pl.col("kind") != CACHE)  # what room is spent on
     rows = rows.sort("speedup", descending=True)
     if rows.is_empty():
         return ""
     first = rows.row(0, named=True)
-    return f"; nearest: {first['change']}, {factor_text(first['speedup'])}, within the noise"
+    return (
+        f"; nearest: {first['change']}, {first['speedup']:.2f}×"
+        f"{_ends(first['speedup_low'], first['speedup_high'])}"
+    )
 
 
 def _for_memory(orders: Orders) -> str:
@@ -231,7 +239,7 @@ def prediction_errors(orders: Orders) -> list[float]:
     Of those that were measured often enough for an interval.
     """
     rows = orders.table().filter(pl.col("trial") > 0)
-    rows = rows.drop_nulls(["speedup", "speedup_low", "predicted_speedup"])
+    rows = rows.drop_nulls(["speedup_low", "predicted_speedup"])
     return sorted(
         abs(row["predicted_speedup"] / row["speedup"] - 1) for row in rows.iter_rows(named=True)
     )
@@ -247,8 +255,9 @@ def notes_of(orders: Orders) -> list[str]:
     """What a reader has to know, a sentence each."""
     told = orders.circumstances
     where = f" of {printable(told.pipeline, PIPELINE)}" if told.pipeline else ""
-    workers = count(told.num_workers, "worker") if told.num_workers else "the main process"
-    of = f"compared on {count(told.samples, 'sample')}{where} · measured in {workers}"
+    of = f"compared on {count(told.samples, 'sample')}{where}"
+    if orders.pairs.height:
+        of += f" · timed on {count(orders.pairs.height, 'pair')} of samples, in one process"
     changes = [
         f"{row['change']}: {row['changes']}"
         for row in orders.table().to_dicts()

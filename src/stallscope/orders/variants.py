@@ -7,7 +7,6 @@ the same. The functions add to `OrderEvaluator.variants`, inside of its `guarded
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +30,6 @@ from stallscope.orders.result import (
 )
 from stallscope.orders.run_ops import measure_op
 from stallscope.orders.search import cheapest, failures
-from stallscope.stats import PAIRS
 from stallscope.units import repr_of
 
 if TYPE_CHECKING:
@@ -48,6 +46,8 @@ _MOST_COMPARED: Final = 50
 """Orders of one digest that are looked at until enough are found to be the same."""
 _WORTH: Final = 0.01
 """Of a sample's time: changes that should save less are left out where all come together."""
+_WORTH_A_LOOK: Final = 0.97
+"""What is predicted to be slower than this is not measured."""
 _MOST_FINALISTS: Final = 7
 """Pipelines beside the original that are measured for real."""
 _FIRST_KINDS: Final = ("order", "alternative", "batch", "decode", "cache")
@@ -176,19 +176,10 @@ def add_candidates(
             notes.append(f"a change could not be tried: {repr_of(error):.160}")
 
 
-def choose_finalists(evaluator: OrderEvaluator, lap_s: float, deadline_ns: int) -> list[int]:
+def choose_finalists(evaluator: OrderEvaluator) -> list[int]:
     """Choose what is measured: of each kind the one that gains most, then what is left.
 
     The largest promise comes first: a short budget has room for one.
-
-    Args:
-        evaluator: with the variants that there are.
-        lap_s: about what a lap takes.
-        deadline_ns: when the last lap has to be over (`perf_counter_ns`).
-
-    Returns:
-        As many numbers as can be started often enough for an interval, beside the original, in the
-        time that is left; at least one.
     """
     variants = evaluator.variants
     can = [
@@ -196,6 +187,7 @@ def choose_finalists(evaluator: OrderEvaluator, lap_s: float, deadline_ns: int) 
         for number, variant in enumerate(variants)
         if number and variant.ops_s is not None
         if variant.comparison.equivalence not in (FAILS, DIFFERENT)
+        if variant.kind == "alternative" or _may_gain(evaluator, variant.ops_s)
     ]
     can.sort(key=lambda number: (not variants[number].is_same, variants[number].ops_s or 0.0))
     first: dict[str, int] = {}
@@ -204,9 +196,13 @@ def choose_finalists(evaluator: OrderEvaluator, lap_s: float, deadline_ns: int) 
     firsts = [first[kind] for kind in _FIRST_KINDS if kind in first]
     firsts.sort(key=lambda number: (not _is_gain(evaluator, variants[number]), can.index(number)))
     rest = [n for n in can if n not in firsts and _is_gain(evaluator, variants[n])]
-    left_s = (deadline_ns - time.perf_counter_ns()) / 1e9
-    places = max(int(left_s / (PAIRS * lap_s)) - 1, 1)
-    return [*firsts, *rest][: min(places, _MOST_FINALISTS)]
+    return [*firsts, *rest][:_MOST_FINALISTS]
+
+
+def _may_gain(evaluator: OrderEvaluator, ops_s: float) -> bool:
+    """Whether it is worth a look, as predictions go; what the user asks for always is."""
+    other_s = evaluator.fixed.total_s
+    return evaluator.base_s + other_s > _WORTH_A_LOOK * (ops_s + other_s)
 
 
 def _is_gain(evaluator: OrderEvaluator, variant: Variant) -> bool:

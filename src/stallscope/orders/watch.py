@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from stallscope.isolation import seed_everywhere
 from stallscope.loops.cached_values import fresh, is_image, leaves
-from stallscope.orders.run_ops import OpInput, seed_everywhere
+from stallscope.orders.run_ops import OpInput
 
 if TYPE_CHECKING:
     from stallscope.orders.pipeline import Place

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import ipywidgets
 
+from stallscope.bench.comparison import OPEN, SAME
 from stallscope.charts import orders as charts
 from stallscope.orders.result import (
     CLOSE,
@@ -218,13 +219,14 @@ class Tries:
 
 def _measured(found: OrderTiming) -> str:
     low, high = found.speedup_low, found.speedup_high
-    where = "in workers" if found.place == "workers" else "in the main process"
     if low is None or high is None:
-        return f"{factor_text(found.speedup)} as fast, measured once {where}, without an interval"
+        return f"{factor_text(found.speedup)} as fast, measured once, without an interval"
     ends = f"{INTERVAL} {low:.2f} to {high:.2f}"
-    if low <= 1 <= high:
-        return f"not distinguishable from the original, measured {where} ({ends})"
-    return f"{factor_text(found.speedup)} as fast, measured {where} ({ends})"
+    if found.says == OPEN:
+        return f"{factor_text(found.speedup)} as fast, which is not settled ({ends}): measure again"
+    if found.says == SAME:
+        return f"as fast as the original: {found.says} ({ends})"
+    return f"{found.speedup:.2f}× as fast, measured ({ends})"
 
 
 NO_BENCH: Final = (

@@ -1,0 +1,232 @@
+"""Variants of the work on a sample: each sample is made as it is and by a variant, in this process.
+
+A loop's speed depends on much beside the work on a sample, and a neighbour on the machine moves it.
+Here the two follow each other, in either order, from the same random numbers. What counts is their
+own time: computing and waiting for devices, without the time in which others had the core. That
+tells 2% within seconds where loops need a minute.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+import torch
+
+from stallscope.bench.comparison import ALIKE, FASTER, SAME, SLOWER, Factor, of_samples
+from stallscope.isolation import seed_everywhere
+from stallscope.units import said_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from stallscope.bench.measurement import Measurement
+    from stallscope.store import Schema
+
+
+PAIRS: Schema = {
+    "variant": pl.Int32,
+    "pair": pl.Int32,
+    "samples": pl.Int32,
+    "as_it_is_s": pl.Float64,
+    "seconds": pl.Float64,
+}
+"""One row a pair: one sample, or one batch, made as it is and by a variant, in how many seconds of
+one process, and how many samples it has."""
+
+NARROW: Final = 0.025
+"""A gain whose interval reaches no farther is measured well enough."""
+_FEWEST: Final = 16
+"""Samples in pairs, so that their spread is known: fewer look alike by chance ..."""
+_FEWEST_BATCHES: Final = 6
+"""... and so many pairs, where each is of a batch. After a share of as many ..."""
+_LOOK_AFTER: Final = 0.25
+"""... more it is looked again: who looks often stops at an accident."""
+_SEED: Final = 20_240_229
+_OF_SCHEDULER: Final = "/proc/thread-self/schedstat"
+_SCHEDULER_BYTES: Final = 96
+
+
+class SamplePair(NamedTuple):
+    """A row of `PAIRS`."""
+
+    variant: int
+    pair: int
+    samples: int
+    as_it_is_s: float
+    seconds: float
+
+
+class Contest(NamedTuple):
+    """A variant, and what it is compared with.
+
+    The two are called with one unit each time: whatever says which sample, or batch, to make.
+    """
+
+    name: str
+    """For the progress bar."""
+    as_it_is: Callable[[Any], object]
+    variant: Callable[[Any], object]
+    units: Sequence[Any]
+    samples: int = 1
+    """In a unit."""
+    beside_s: float = 0.0
+    """What a unit takes in both beside that, seconds."""
+    expected_s: float = 0.0
+    """About what a pair takes, seconds."""
+
+
+class OwnClock:
+    """Tells how long calls in this thread take by themselves.
+
+    Computing and waiting for a disk or a network, also that of the threads of a library; but not
+    waiting for a core that others have (schedstat in proc(5)). Where the system does not tell that,
+    it is the wall clock.
+    """
+
+    def __init__(self) -> None:
+        self._file = os.open(_OF_SCHEDULER, os.O_RDONLY) if _tells_queueing() else None
+
+    def close(self) -> None:
+        """Close the file of the system's."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def took_s(self, make: Callable[[], object]) -> float:
+        """Call it, and tell how long that took, seconds."""
+        queued_ns, computed_ns = self._queued_ns(), time.process_time_ns()
+        began_ns = time.perf_counter_ns()
+        made = make()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+        took_ns = time.perf_counter_ns() - began_ns
+        computed_ns = time.process_time_ns() - computed_ns
+        del made
+        return max(took_ns - (self._queued_ns() - queued_ns), computed_ns) / 1e9
+
+    def _queued_ns(self) -> int:
+        if self._file is None:
+            return 0
+        return int(os.pread(self._file, _SCHEDULER_BYTES, 0).split()[1])
+
+
+def _tells_queueing() -> bool:
+    return sys.platform == "linux" and os.access(_OF_SCHEDULER, os.R_OK)
+
+
+class PairedSamples:
+    """One comparison of some variants; what is known of it stays when it is broken off.
+
+    Args:
+        measurement: whose budget it is.
+
+    Attributes:
+        pairs: what was measured.
+        failed: variants that raised, and what.
+    """
+
+    def __init__(self, measurement: Measurement) -> None:
+        self._measurement = measurement
+        self._clock = OwnClock()
+        self._order = np.random.default_rng(_SEED)
+        self.pairs: list[SamplePair] = []
+        self.failed: dict[int, str] = {}
+
+    def close(self) -> None:
+        """Let go of the clock."""
+        self._clock.close()
+
+    def run(
+        self, contests: dict[int, Contest], share: float = 1.0, narrow: float = math.inf
+    ) -> None:
+        """Compare variants one after the other, each until it is clear what it gives.
+
+        Args:
+            contests: by variant, those that the question needs first.
+            share: of the time that is left, for all of them.
+            narrow: how far the interval of a gain may reach, as a share of it.
+        """
+        ends_s = self._measurement.used_s + share * max(self._measurement.left_s, 0.0)
+        for place, (variant, contest) in enumerate(contests.items()):
+            left_s = max(ends_s - self._measurement.used_s, 0.0)
+            if variant not in self.failed:
+                self._measurement.now(contest.name)
+                self._compare(variant, contest, left_s / (len(contests) - place), narrow)
+
+    def _compare(self, variant: int, contest: Contest, most_s: float, narrow: float) -> None:
+        began_s = time.perf_counter()
+        mine = [one for one in self.pairs if one.variant == variant]
+        look_at = max(_FEWEST // contest.samples, _FEWEST_BATCHES, len(mine))
+        for done, pair in enumerate(count(len(mine))):
+            if pair == look_at:
+                look_at += max(int(_LOOK_AFTER * pair), 1)
+                found = of_samples(*times(mine, variant))
+                if found.says == FASTER and found.half_width <= narrow:
+                    return
+                if found.says in (SAME, SLOWER) or (found.high or 0.0) < 1 + ALIKE / 2:
+                    return  # it is no gain, whichever of the words it becomes
+            used_s = time.perf_counter() - began_s
+            if used_s + (used_s / done if done else contest.expected_s) > most_s:
+                return
+            unit = contest.units[pair % len(contest.units)]
+            if pair < len(contest.units):
+                contest.as_it_is(unit)  # the first time its file is read, and pages are mapped
+            try:
+                row = self._pair(variant, pair, contest, unit)
+            except _VariantError as error:
+                self.failed[variant] = str(error)
+                return
+            mine.append(row)
+            self.pairs.append(row)
+
+    def _pair(self, variant: int, pair: int, contest: Contest, unit: Any) -> SamplePair:
+        own_s = other_s = 0.0
+        # Not in turn: memory that is given back and taken again makes every second call alike
+        first = bool(self._order.integers(2))
+        for is_variant in (first, not first):
+            seed_everywhere(pair)
+            if is_variant:
+                try:
+                    other_s = self._clock.took_s(lambda: contest.variant(unit))
+                except Exception as error:
+                    said = f"{type(error).__name__}: {said_by(error)}"
+                    raise _VariantError(f"raises {said:.160}") from error
+            else:
+                own_s = self._clock.took_s(lambda: contest.as_it_is(unit))
+        beside_s = contest.beside_s
+        return SamplePair(variant, pair, contest.samples, own_s + beside_s, other_s + beside_s)
+
+    def factor(self, variant: int) -> Factor:
+        """How many times as fast a variant makes samples as the one as it is."""
+        return compared(self.pairs, variant)
+
+    def table(self) -> pl.DataFrame:
+        """What was measured, columns of `PAIRS`."""
+        return pl.DataFrame(self.pairs, PAIRS, orient="row")
+
+
+class _VariantError(Exception):
+    """A variant of ours has raised."""
+
+
+def times(pairs: Iterable[SamplePair], variant: int) -> tuple[list[float], list[float]]:
+    """Seconds of each pair of a variant: as it is, and by the variant."""
+    mine = [one for one in pairs if one.variant == variant]
+    return [one.as_it_is_s for one in mine], [one.seconds for one in mine]
+
+
+def compared(pairs: Iterable[SamplePair], variant: int) -> Factor:
+    """How many times as fast a variant makes samples as the one as it is."""
+    return of_samples(*times(pairs, variant))
+
+
+def pairs_of(table: pl.DataFrame) -> list[SamplePair]:
+    """The rows of a table with the columns of `PAIRS`."""
+    return [SamplePair(*row) for row in table.rows()]
