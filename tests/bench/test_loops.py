@@ -16,10 +16,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from stallscope.bench import loops
 from stallscope.bench.loops import InTurns, blocks_of, compared, rate
-from stallscope.bench.measurement import Measurement, check_step_s
+from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError
 from stallscope.loops.cached_loaders import going_on
 from stallscope.loops.timed_loop import TimedLoop
+from stallscope.loops.training_loop import check_step_s
 from stallscope.targets.target import Target
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are stopped on Linux")

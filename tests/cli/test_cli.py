@@ -488,7 +488,7 @@ class TestOrders:
 
         assert 130 == done.returncode, done.stderr
         assert "as it is" in done.stdout
-        assert "ended before its time" in done.stdout
+        assert "ended before its time, by KeyboardInterrupt" in done.stdout
 
     def test_takes_several_rewrites_of_one_op(self, here, monkeypatch):
         """None of them is lost."""

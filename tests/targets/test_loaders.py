@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _DatasetKind, _MultiProcessingDataLoaderIter
 
 import stallscope as ss
+from stallscope.bench.measurement import Measurement
 from stallscope.diagnose.diagnose import Examination
 from stallscope.errors import UnsupportedError
 from stallscope.loops.cached_loaders import going_on
@@ -83,7 +84,7 @@ def test_their_workers_live_on():
     next(iter(loader))
     workers = [worker.pid for worker in loader.iterator._workers]
 
-    Examination(Target(loader), 0.0, 1.0)
+    Examination(Target(loader), Measurement("diagnose", 1))
     ss.record(loader, batches=2)
     gc.collect()
 

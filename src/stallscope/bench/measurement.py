@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
+from stallscope.errors import NoBatchError, StallscopeError
 from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.training_loop import ProgressBar, check_budget
 from stallscope.run.read_logs import note
@@ -121,23 +121,11 @@ class Measurement:
         if isinstance(error, StallscopeError) and not isinstance(error, NoBatchError):
             return
         with suppress(Exception):  # of ours; the user's own one is on its way
+            doing = f"'{self.doing}' was measured" if self.doing else f"ss.{self.verb} measured"
+            self.notes.insert(0, f"ended before its time, by {type(error).__name__}, while {doing}")
             found = self.result()
             if found is None:
                 return
             vars(error)[self._attribute] = found  # past any __setattr__ of a frozen exception
-            doing = f"'{self.doing}' was measured" if self.doing else f"ss.{self.verb} measured"
             kept = f"what was measured before is this exception's attribute `{self._attribute}`"
             note(error, [f"stallscope: raised while {doing}", f"stallscope: {kept}"])
-
-
-def check_step_s(step_s: float | None, budget_s: float) -> None:
-    """Refuse a simulated step that outlasts the budget.
-
-    Raises:
-        ArgumentError: it does; most likely somebody has given milliseconds.
-    """
-    if step_s is not None and step_s > budget_s:
-        raise ArgumentError(
-            f"a step of {step_s:g} seconds is longer than the budget of {budget_s:g}: give "
-            "seconds, not milliseconds, or a larger budget_s"
-        )

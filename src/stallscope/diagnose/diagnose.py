@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stallscope.apart import apart
+from stallscope.bench.measurement import BUDGET_S, Measurement
 from stallscope.diagnose import verdict
 from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.causes import INCONCLUSIVE
@@ -41,18 +42,16 @@ from stallscope.diagnose.recorded import diagnose_run, recorded_run
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
 from stallscope.diagnose.verdict import fewest_steps, judge, side_notes
 from stallscope.diagnose.worker_caches import cache_of
-from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
+from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.flame.flame import flame, loop_flame
 from stallscope.isolation import isolated
 from stallscope.ladder.ladder import ladder
-from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.cached_loaders import going_on
 from stallscope.loops.cached_values import batch_bytes
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import Span, TimedLoop, TimedPass, run_timed_pass, started
-from stallscope.loops.training_loop import Enough, Limits, check_budget
+from stallscope.loops.training_loop import Enough, Limits, check_step_s
 from stallscope.machine import cores_available, machine, require_single_rank
-from stallscope.run.read_logs import note
 from stallscope.run.record import record_target
 from stallscope.run.worker_memory import SETTLES_S, memory_growth
 from stallscope.targets import target as targets
@@ -113,7 +112,7 @@ def diagnose(
     step: Callable[[Any], object] | None = None,
     *,
     device: Any = None,
-    budget_s: float = 60.0,
+    budget_s: float = BUDGET_S,
     storage: Storage | None = None,
 ) -> Diagnosis:
     """Say why a training loop waits for data, or that it does not, with the numbers behind it.
@@ -135,29 +134,26 @@ def diagnose(
             for requests or for bytes, and what a first epoch can have.
 
     Raises:
-        ArgumentError: `budget_s` is no number that can be used, or a step is given with a run.
+        ArgumentError: `budget_s` is no number that can be used, a simulated step is longer than it,
+            or a step is given with a run.
         TargetError: the target is nothing that can be iterated.
         UnsupportedError: it keeps a generator in the middle of an epoch; more than one rank.
         WorkspaceError: no room for the logs.
         NoBatchError: a batch did not come within the budget and a grace. Its attribute `diagnosis`,
             as that of an interrupt and any other exception, is what can be said by then.
     """
-    began_s = time.perf_counter()
-    allowed_s = check_budget(budget_s)
+    measurement = Measurement("diagnose", budget_s, "diagnosis")
     if (run := recorded_run(target)) is not None:
         if step is not None or device is not None:
             raise ArgumentError("a recorded run has its own step and device: leave them out")
         return diagnose_run(run, storage)
     require_single_rank()
     found = targets.target(target, step=step, device=device)
-    examination = Examination(found, began_s, allowed_s, storage)
-    with time_limit(allowed_s):
-        try:
-            examination.run()
-        except BaseException as error:
-            if not isinstance(error, StallscopeError) or isinstance(error, NoBatchError):
-                examination.leave_with(error)
-            raise
+    check_step_s(found.simulated_step_s, measurement.budget_s)
+    examination = Examination(found, measurement, storage)
+    with measurement:
+        measurement.result = examination.known
+        examination.run()
     return examination.result()
 
 
@@ -166,17 +162,15 @@ class Examination:
 
     Args:
         target: what the user points at.
-        began_s: when the budget began (`perf_counter`).
-        budget_s: seconds.
+        measurement: whose budget it is.
         storage: what was measured of the storage.
     """
 
     def __init__(
-        self, target: Target, began_s: float, budget_s: float, storage: Storage | None = None
+        self, target: Target, measurement: Measurement, storage: Storage | None = None
     ) -> None:
         self._target = target
-        self._began_s = began_s
-        self._budget_s = budget_s
+        self._measurement = measurement
         self._setup = replace(setup_of(target), storage=storage)
         self._facts: Facts | None = None
         self._findings: tuple[Finding, ...] = ()  # the verdict first
@@ -187,13 +181,12 @@ class Examination:
         self._notes: list[str] = []
         self._left_out: dict[str, list[str]] = {}
         self._spent: list[tuple[str, float, str]] = [
-            ("target", time.perf_counter() - began_s, "the loader, and what it imports")
+            ("target", measurement.used_s, "the loader, and what it imports")
         ]
 
     @property
     def _left_s(self) -> float:
-        whole_s = self._budget_s * (1 - _RESERVE)
-        return whole_s - (time.perf_counter() - self._began_s)
+        return self._measurement.left_s - self._measurement.budget_s * _RESERVE
 
     def run(self) -> None:
         """Measure until nothing is open, or the budget is over."""
@@ -238,6 +231,7 @@ class Examination:
 
     def _timed(self, phase: str, why: str, measure: Callable[[], None]) -> None:
         began_s = time.perf_counter()
+        self._measurement.now(phase)
         try:
             measure()
         finally:
@@ -257,7 +251,12 @@ class Examination:
             late_s=left_s * _LOOP_SHARE,
         )
         limits = Limits(_MOST_BATCHES, max(left_s * _MOST_SHARE, 0.1), enough)
-        run = self._run = record_target(self._target, limits, _WARMUP)
+        try:
+            run = self._run = record_target(self._target, limits, _WARMUP)
+        except BaseException as error:
+            with suppress(Exception):  # of ours; the user's own one is on its way
+                self._take_over(vars(error).get("run"))
+            raise
         if not self._setup.num_workers:  # a dataset may start a loader when it is asked
             self._setup = replace(self._setup, num_workers=run.settings.num_workers)
         self._know(apart(lambda: facts(run, self._setup)))
@@ -369,20 +368,15 @@ class Examination:
             return "there was nothing left to measure that could tell more"
         return f"nothing was open any more (confidence {self._findings[0].confidence:.2f})"
 
-    def leave_with(self, error: BaseException) -> None:
-        """Leave with an exception what can be said by now, if anything was measured."""
-        with suppress(Exception):  # of ours; the user's own one is on its way
-            run = vars(error).get("run")
-            if self._run is None and run is not None and run.all_steps.height:
-                self._run = run
-                self._know(apart(lambda: facts(run, self._setup)))
-            if self._facts is None:
-                return
-            phase, kind = self._spent[-1][0], type(error).__name__
-            self._notes.insert(0, f"ended before its time, by {kind}, while {phase} was measured")
-            vars(error)["diagnosis"] = self.result()  # past any __setattr__ of a frozen exception
-            said = "stallscope: what can be said by now is this exception's attribute `diagnosis`"
-            note(error, [said])
+    def _take_over(self, run: Run | None) -> None:
+        """Judge what was recorded before the loop ended, if anything was."""
+        if run is not None and run.all_steps.height:
+            self._run = run
+            self._know(apart(lambda: facts(run, self._setup)))
+
+    def known(self) -> Diagnosis | None:
+        """What can be said when it ends before its time; None: nothing."""
+        return None if self._facts is None else self.result()
 
     def result(self) -> Diagnosis:
         """Return the verdict, and what it is made of."""
@@ -404,11 +398,13 @@ class Examination:
                 has_step=target.step is not None,
                 num_workers=self._setup.num_workers,
                 machine=machine(),
-                budget_s=self._budget_s,
-                wall_s=time.perf_counter() - self._began_s,
+                budget_s=self._measurement.budget_s,
+                wall_s=self._measurement.used_s,
                 epoch_s=self._epoch_s(),
             ),
-            notes=tuple(dict.fromkeys([*self._caveats(), *notes, *self._notes])),
+            notes=tuple(
+                dict.fromkeys([*self._measurement.notes, *self._caveats(), *notes, *self._notes])
+            ),
         )
         return found if helps is None else replace(found, fixes=helps[0], bench=helps[1])
 

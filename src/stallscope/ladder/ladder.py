@@ -17,11 +17,12 @@ import polars as pl
 from stallscope.bench.comparison import SAME
 from stallscope.bench.loops import AS_IT_IS as _BOTTOM
 from stallscope.bench.loops import InTurns, compared, rate
-from stallscope.bench.measurement import BUDGET_S, Measurement, check_step_s
+from stallscope.bench.measurement import BUDGET_S, Measurement
 from stallscope.errors import ArgumentError
 from stallscope.isolation import isolated
 from stallscope.ladder.result import AS_IT_IS, FACTS, RUNGS, Ladder
 from stallscope.ladder.rungs import Rungs
+from stallscope.loops.training_loop import check_step_s
 from stallscope.machine import machine, memory_available_bytes, require_single_rank, resident_bytes
 from stallscope.result import LoopConditions
 from stallscope.targets import target as targets

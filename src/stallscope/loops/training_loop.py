@@ -100,6 +100,19 @@ def check_budget(budget_s: object) -> float:
     return min(float(budget_s), _FOREVER_S)
 
 
+def check_step_s(step_s: float | None, budget_s: float) -> None:
+    """Refuse a simulated step that outlasts the budget.
+
+    Raises:
+        ArgumentError: it does; most likely somebody has given milliseconds.
+    """
+    if step_s is not None and step_s > budget_s:
+        raise ArgumentError(
+            f"a step of {step_s:g} seconds is longer than the budget of {budget_s:g}: give "
+            "seconds, not milliseconds, or a larger budget_s"
+        )
+
+
 def check_whole(name: str, value: object, least: int) -> None:
     """Make sure that it is a whole number that is large enough, else raise an `ArgumentError`."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:

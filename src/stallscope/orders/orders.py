@@ -300,7 +300,6 @@ class OrderSearch:
             evaluator.search(lambda: True)  # of what was measured; calls no op
         if not evaluator.variants:
             variants.add_original(evaluator)
-        self._notes.insert(0, "ended before its time")
         return self.result()
 
     def result(self) -> Orders:
@@ -330,10 +329,10 @@ class OrderSearch:
             ),
             notes=(
                 *self._target.told(),
+                *self._measurement.notes,
                 *self._notes,
                 *_notes_on_ops(evaluator),
                 *self._notes_on_time(found),
-                *self._measurement.notes,
             ),
             bench=evaluator,
         )

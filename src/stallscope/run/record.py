@@ -20,7 +20,7 @@ from stallscope.hooks.probe import Probe
 from stallscope.isolation import isolated, modules_of
 from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.devices import device_of
-from stallscope.loops.training_loop import Limits, Progress, Replay, replay
+from stallscope.loops.training_loop import Limits, Progress, Replay, check_step_s, replay
 from stallscope.machine import require_single_rank
 from stallscope.run.read_logs import collect, explain, is_of_workers, readable, salvaged
 from stallscope.run.resource_sampler import Sampler
@@ -74,6 +74,7 @@ def record(  # noqa: PLR0913 - the public signature
     require_single_rank()
     target = targets.target(target, step=step, device=device)
     processes = target.num_workers
+    check_step_s(target.simulated_step_s, budget_s)
     limits = Limits.of(batches, warmup=warmup, processes=processes, budget_s=budget_s)
     return record_target(target, limits, warmup)
 

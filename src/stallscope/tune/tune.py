@@ -16,7 +16,7 @@ import polars as pl
 
 from stallscope.apart import apart
 from stallscope.bench.loops import BLOCKS
-from stallscope.bench.measurement import BUDGET_S, Measurement, check_step_s
+from stallscope.bench.measurement import BUDGET_S, Measurement
 from stallscope.diagnose.machine_use import use
 from stallscope.errors import ArgumentError
 from stallscope.hooks.probe import start_method
@@ -25,7 +25,7 @@ from stallscope.loops.cached_loaders import check_plain, is_plain, is_stream
 from stallscope.loops.cached_values import bytes_of, leaves
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, started
-from stallscope.loops.training_loop import Enough, Limits
+from stallscope.loops.training_loop import Enough, Limits, check_step_s
 from stallscope.machine import (
     cores_available,
     machine,
