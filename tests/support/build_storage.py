@@ -19,6 +19,7 @@ from stallscope.storage.result import PLACES, READINGS, Storage, StorageConditio
 MACHINE = {"cores": 4, "system": "Linux x86_64", "python": "3.11.7", "torch": "2.15.0"}
 FILE_BYTES = 110_000
 SCATTER = (1.0, 1.06, 0.95, 1.02)
+SCATTER_OF_BLOCKS = (1.0, 1.03, 0.98, 1.01)
 PLACE = ("/mnt/photos", "nvme0n1p2", "ext4", SOLID, 400, 400 * FILE_BYTES, 0.25)
 
 
@@ -99,7 +100,7 @@ def some_layouts(rates=None, *, rounds=4, **told) -> Layouts:
         rates = {("files", False): 400.0, ("tar shards", False): 700.0, ("HDF5", False): 410.0}
         rates |= {("files", True): 900.0, ("tar shards", True): 1_600.0}
     passes = [
-        (number, order, state, at, 240, 240 / (rate * scale) * SCATTER[(at + number) % 4])
+        (order, state, number, at // 2, at % 2, took_s, None, 240, 0.1, 0.0)
         for at in range(rounds)
         for number, rate in enumerate(rates.values())
         for order, state, scale in (
@@ -107,6 +108,7 @@ def some_layouts(rates=None, *, rounds=4, **told) -> Layouts:
             (IN_ORDER, COLD, 1.2),
             (SHUFFLED, WARM, 3.0),
         )
+        for took_s in [240 / (rate * scale) * SCATTER_OF_BLOCKS[(at + number) % 4]]
     ]
     written = [
         (number, kind, smaller, 50_000_000 // (1 + 3 * smaller), 300.0, *_access(kind), "")

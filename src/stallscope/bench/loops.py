@@ -121,6 +121,8 @@ class InTurns:
         replaced: is asked when a loop fails: which variant, what was raised, and whether its loader
             raised it. Gives for this variant, and others that have changed, another loop or the
             reason why there is none; by default what the loop as it is raises passes.
+        prepare: is called before each block, with its variant: whether it may go on. Where not, its
+            workers are ended, and it is called again before others are started.
         watches_device: whether to look once how busy the device is in each variant.
 
     Attributes:
@@ -137,9 +139,10 @@ class InTurns:
         names: Mapping[int, str] | None = None,
         replaced: Callable[[int, Exception, bool], Mapping[int, TimedLoop | str]] | None = None,
         *,
+        prepare: Callable[[int], bool] = lambda _: True,
         watches_device: bool = False,
     ) -> None:
-        self._measurement = measurement
+        self._measurement, self._prepare = measurement, prepare
         self._names = names or {}
         self._replaced = replaced or _reason
         self._watches_device = watches_device
@@ -259,9 +262,10 @@ class InTurns:
         """One block of one variant, which is started where it does not run."""
         self._measurement.now(self._names.get(variant, ""))
         try:
-            one = running.get(variant)
-            if one is None:
-                one = self._started(variant, running)
+            if not self._prepare(variant) and variant in running:
+                running.pop(variant).end()
+                self._prepare(variant)
+            one = running.get(variant) or self._started(variant, running)
             began_s = time.perf_counter()
             found = one.block(self._measurement)
         except Exception as error:  # noqa: BLE001 - a loader of ours; the user's own passes

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil
+
 from stallscope.hooks.probe import shut_down
 from stallscope.interrupts import held_back
 from stallscope.isolation import in_one_thread
@@ -148,7 +150,7 @@ def started(loop: TimedLoop, lap: TimedPass | None = None) -> Iterator[Iterator[
         with held_back():
             if _children() - before:
                 gc.collect()  # whoever started workers holds them in a cycle, maybe
-            _wait_for_end(_children() - before)
+            _wait_for_end({one for one in _children() - before if not _is_stopped(one)})
 
 
 def _batches_of(loop: TimedLoop, lap: TimedPass) -> Iterator[Iterator[Any]]:
@@ -186,6 +188,14 @@ def _children() -> set[Any]:
     """Processes that may be workers of a loader: a pool or a manager is the user's."""
     active = multiprocessing.active_children()
     return {one for one in active if one.daemon and "PoolWorker" not in one.name}
+
+
+def _is_stopped(process: Any) -> bool:
+    """Whether it is one of another loop's, which waits for its turn."""
+    try:
+        return bool(psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:  # it has just ended
+        return False
 
 
 def _wait_for_end(processes: set[Any]) -> None:

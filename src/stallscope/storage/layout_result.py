@@ -1,7 +1,7 @@
 """The same samples in other layouts, as a value: what each gives, and which one to use, if any.
 
-A gain is that of a pair of passes next to each other, over the files as they are, in the same order
-and state. What the loop gets of it is bounded by its step: a loader that keeps up is not improved
+A gain is that over the files as they are, measured in turns with them, in the same order and state.
+What the loop gets of it is bounded by its step: a loader that keeps up is not improved
 by a faster one.
 """
 
@@ -12,31 +12,26 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-import numpy as np
 import polars as pl
 
+from stallscope.bench.comparison import FASTER, OPEN, Factor, budget_for
+from stallscope.bench.loops import BLOCKS, blocks_of, compared, rates
 from stallscope.errors import ArgumentError
 from stallscope.result import LoopConditions, SavedResult
-from stallscope.stats import INTERVAL, Rates, paired_factor
+from stallscope.stats import INTERVAL
 from stallscope.storage.reads import COLD, WARM
 from stallscope.storage.recipes import RECIPES, SMALLER
 from stallscope.store import Contents, StoredTable
 from stallscope.units import count, duration, seconds, size, times
 
 if TYPE_CHECKING:
+    from stallscope.bench.loops import LoopBlock
     from stallscope.store import Schema
 
 
-PASSES: Schema = {
-    "layout": pl.Int32,
-    "order": pl.String,
-    "state": pl.String,
-    "round": pl.Int32,
-    "samples": pl.Int64,
-    "took_s": pl.Float64,
-}
-"""One row a pass over samples of a layout, in order or shuffled, cold or warm: how many samples
-came after the first batch of each worker, in which time."""
+PASSES: Schema = {"order": pl.String, "state": pl.String, **BLOCKS}
+"""One row a block of `bench.loops.BLOCKS`, read in order or shuffled, cold or warm; a variant is a
+layout."""
 
 WRITTEN: Schema = {
     "layout": pl.Int32,
@@ -64,6 +59,7 @@ LAYOUTS: Schema = {
     "gain": pl.Float64,
     "gain_low": pl.Float64,
     "gain_high": pl.Float64,
+    "says": pl.String,
     "loop_gain": pl.Float64,
     "bytes": pl.Int64,
     "convert_s": pl.Float64,
@@ -74,8 +70,8 @@ LAYOUTS: Schema = {
     "layout": pl.Int32,
 }
 """One row a layout, order and state: samples a second through the loader's own workers, how many
-times as many as from the files as they are, and how many times as many the loop would get of that,
-which has its step to do (predicted)."""
+times as many as from the files as they are, in `says` one of the four words of `bench.comparison`,
+and how many times as many the loop would get of that, which has its step to do (predicted)."""
 
 _PIXELS: Final = 256
 """Short side of smaller images where no transform says which size is used."""
@@ -118,7 +114,7 @@ class Layouts(SavedResult):
         kind="layouts",
         noun="comparison of layouts",
         tables=(
-            StoredTable("passes", PASSES, PASSES.keys()),
+            StoredTable("passes", PASSES, PASSES.keys() - {"step_s"}),
             StoredTable("written", WRITTEN, {"layout", "kind", "resized", "why_not"}),
         ),
         values={"circumstances": LayoutConditions, "notes": tuple[str, ...]},
@@ -160,35 +156,31 @@ class Layouts(SavedResult):
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
-        passes: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = {}
-        for one in self.passes.to_dicts():
-            key = (one["layout"], one["order"], one["state"])
-            passes.setdefault(key, {})[one["round"]] = one
-        rows = []
-        for told in self.written.to_dicts():
-            mine = {key[1:]: found for key, found in passes.items() if key[0] == told["layout"]}
-            for (order, state), found in mine.items() or {(None, None): {}}.items():
-                base = passes.get((0, order, state), {})
-                rows.append({**told, "order": order, "state": state, **self._rates(found, base)})
-        return rows
+        written = {row["layout"]: row for row in self.written.to_dicts()}
+        rows, known = [], set()
+        ways = self.passes.group_by("order", "state", maintain_order=True)
+        for (order, state), table in ways:
+            blocks = blocks_of(table.drop("order", "state"))
+            for layout, rate in rates(blocks).items():
+                known.add(layout)
+                row = {**written[layout], "order": order, "state": state}
+                row |= {"samples_per_s": rate.value, "samples_low_per_s": rate.low}
+                row |= {"samples_high_per_s": rate.high}
+                row["rounds"] = sum(one.variant == layout for one in blocks)
+                rows.append(row | self._gain(blocks, layout))
+        nothing = {"order": None, "state": None, "rounds": 0}
+        return rows + [row | nothing for layout, row in written.items() if layout not in known]
 
-    def _rates(self, found: dict[int, Any], base: dict[int, Any]) -> dict[str, Any]:
-        """Samples a second, and how many times those of the files."""
-        if not found:
-            return {"rounds": 0}
-        rates = Rates([np.array([[one["samples"], one["took_s"]]]) for one in found.values()])
-        low, high = rates.interval()
-        row: dict[str, Any] = {"samples_per_s": rates.rate, "rounds": len(found)}
-        row |= {"samples_low_per_s": low, "samples_high_per_s": high}
-        both = [(base[at], found[at]) for at in found if at in base]
-        if not both or found is base:
-            return row
-        each = [[one["took_s"] / one["samples"] for one in pair] for pair in both]
-        gain, gain_low, gain_high = paired_factor(*zip(*each, strict=True))
-        row |= {"gain": gain, "gain_low": gain_low, "gain_high": gain_high}
+    def _gain(self, blocks: list[LoopBlock], layout: int) -> dict[str, Any]:
+        """How many times as many samples as from the files a layout gives; nothing of these."""
+        found = compared(blocks, layout) if layout else None
+        if found is None or not any(one.variant == 0 for one in blocks):
+            return {}
+        now = rates(blocks)[0].value
         wanted = self.circumstances.wanted_per_s or inf
-        now = 1 / float(np.median([mine for mine, _ in each]))
-        return row | {"loop_gain": min(gain * now, wanted) / min(now, wanted)}
+        in_loop = min(found.factor * now, wanted) / min(now, wanted)
+        names = ("gain", "gain_low", "gain_high", "says")
+        return {**dict(zip(names, found, strict=True)), "loop_gain": in_loop}
 
     @cached_property
     def _table(self) -> pl.DataFrame:
@@ -214,8 +206,8 @@ class Layouts(SavedResult):
     @property
     def best(self) -> dict[str, Any] | None:
         """The layout that gives the loop most for sure, a row of the table; None: none does."""
-        rows = [row for row in self._of() if row["layout"] and row.get("loop_gain")]
-        sure = [row for row in rows if row["loop_gain"] >= WORTH and (row["gain_low"] or 0.0) > 1.0]
+        rows = [row for row in self._of() if row["layout"] and row.get("says") == FASTER]
+        sure = [row for row in rows if row["loop_gain"] >= WORTH]
         same = [row for row in sure if not row["resized"]]
         most, of_same = (
             max(those, key=lambda row: row["loop_gain"], default=None) for those in (sure, same)
@@ -260,10 +252,12 @@ def sentence(layouts: Layouts) -> str:
         near = layouts.nearest
         if near is None:
             return "Only the files as they are were measured: allow more time (budget_s)"
-        return (
-            "Leave the files as they are: no layout gives the loop clearly more; nearest: "
-            f"{name_of(near, told.image_pixels)}, {near['gain']:.2f}×{_ends(near)}"
-        )
+        said = f"{name_of(near, told.image_pixels)}, {near['gain']:.2f}×{_ends(near)}"
+        if near["says"] == OPEN:
+            found = Factor(near["gain"], near["gain_low"], near["gain_high"], OPEN)
+            more = duration(budget_for(found, told.took_s))
+            return f"Not settled whether another layout gives more: allow {more}; nearest: {said}"
+        return f"Leave the files as they are: no layout gives the loop more; nearest: {said}"
     what = name_of(best, told.image_pixels)
     loop = "the loop" if wanted else "the loader"
     return (
@@ -275,7 +269,7 @@ def sentence(layouts: Layouts) -> str:
 
 def _ends(row: dict[str, Any]) -> str:
     if row["gain_low"] is None:
-        return ", from a single pass"
+        return ", from a single block"
     return f", {INTERVAL} {row['gain_low']:.2f} to {row['gain_high']:.2f}"
 
 

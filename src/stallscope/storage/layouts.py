@@ -2,7 +2,7 @@
 
 The files of some samples are kept as the dataset opens them, written into a temporary folder in
 each layout, and read by its library in the loader's own workers; see `storage.serving` for how the
-dataset's own code comes behind. Every pass is made next to one over the files as they are.
+dataset's own code comes behind. All are measured in turns with the files as they are.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import re
 import shutil
 import tempfile
 import time
-from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,16 +26,16 @@ import polars as pl
 from PIL import Image
 
 from stallscope.apart import apart
+from stallscope.bench.loops import BLOCK_S, InTurns, compared
+from stallscope.bench.measurement import Measurement
 from stallscope.errors import StallscopeError, UnsupportedError
 from stallscope.files import workspace
 from stallscope.hooks.find_ops import own_attributes
 from stallscope.isolation import isolated
-from stallscope.loops.batch_timeout import time_limit
-from stallscope.loops.cached_loaders import check_plain, collates, is_stream
-from stallscope.loops.cached_values import samples_in
+from stallscope.loops.cached_loaders import OverAndOver, check_plain, collates, is_stream
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, started
-from stallscope.loops.training_loop import ProgressBar, check_budget, check_whole
+from stallscope.loops.training_loop import check_whole
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
 from stallscope.storage.containers import (
     KINDS,
@@ -66,7 +66,7 @@ from stallscope.storage.serving import (
     loader_over,
     smaller,
 )
-from stallscope.storage.storage import asked, leave, record_briefly
+from stallscope.storage.storage import asked, record_briefly
 from stallscope.targets import target as targets
 from stallscope.targets.object_graph import children, walk
 from stallscope.units import count, said_by, size
@@ -83,12 +83,22 @@ _MEMORY_SHARE: Final = 0.2
 """Of the memory that is left, for the files of the samples."""
 _ROOM_SHARE: Final = 0.5
 """Of the disk that is free, for all layouts."""
-_CAPTURE_SHARE: Final = 0.2
-"""Of the budget, at most, for keeping the files."""
-_UNTIL: Final = 0.92
-"""Share of the budget after which no pass begins."""
-_PLANS: Final = 4
-_OTHER_WAYS: Final = ((IN_ORDER, COLD), (SHUFFLED, WARM), (IN_ORDER, WARM))
+_CAPTURE_SHARE: Final = 0.05
+"""Of the budget, at most, for keeping the files: writing them takes three times as long. Not before
+there are enough for ..."""
+_FEWEST_ROUNDS: Final = 3
+"""... so many rounds of the workers."""
+_NARROW: Final = 0.06
+"""A gain whose interval reaches no farther is measured well enough."""
+_BEHIND: Final = 0.75
+"""A layout that gives less than this share of what the best one gives is not looked at again."""
+_WAYS: Final = ((SHUFFLED, COLD), (SHUFFLED, WARM), (IN_ORDER, COLD), (IN_ORDER, WARM))
+"""The answer is made of the first one that can be read; of the others something is known."""
+_REPEATED: Final = 2
+"""Samples that are read again and again are read cold where there are so many times as many as a
+block needs, as all are taken out of the page cache before each."""
+_SHUFFLES: Final = 8
+"""Orders that follow each other."""
 _FEWEST: Final = 16
 """Samples below which nothing is compared."""
 _COMPARED: Final = 16
@@ -121,7 +131,8 @@ def layouts(  # noqa: PLR0913 - the public signature
         step: uses one batch; the target's by default. Without one nobody knows what a loop needs.
         device: where batches are moved before `step`; the target's by default.
         samples: of the dataset, at most, that are written.
-        budget_s: it is over after this time, seconds, and the batch that is under way then.
+        budget_s: it is over after this time, seconds, and the batch that is under way then. It
+            stops earlier where nothing is open any more.
         folder: where the temporary folder is made, such as the disk that the data lies on; by
             default among the system's temporary ones.
 
@@ -134,8 +145,7 @@ def layouts(  # noqa: PLR0913 - the public signature
         StallscopeError: there is no room for the layouts.
         NoBatchError: a batch did not come within the budget and a grace.
     """
-    began_s = time.perf_counter()
-    allowed_s = check_budget(budget_s)
+    measurement = Measurement("layouts", budget_s)
     check_whole("samples", samples, _FEWEST)
     require_single_rank()
     found = targets.target(target, step=step, device=device)
@@ -146,9 +156,14 @@ def layouts(  # noqa: PLR0913 - the public signature
             f"a {type(loader.dataset).__name__} is a stream, which cannot be asked for a sample: "
             "ss.layouts needs a dataset with an index over files; ss.storage measures any"
         )
-    search = LayoutSearch(replace(found, loader=loader), samples, began_s, allowed_s)
-    with time_limit(allowed_s), workspace(None if folder is None else Path(folder)) as place:
-        return search.run(place)
+    search = LayoutSearch(replace(found, loader=loader), samples, measurement)
+    with (
+        workspace(None if folder is None else Path(folder)) as place,
+        measurement.of(found.name),
+    ):
+        measurement.result = search.known
+        search.run(place)
+        return search.result()
 
 
 @dataclass(frozen=True)
@@ -167,12 +182,11 @@ class LayoutSearch:
     Args:
         target: what the user points at, its loader a plain one with an index.
         samples: to write, at most.
-        began_s: when the budget began (`perf_counter`).
-        budget_s: seconds.
+        measurement: whose budget it is.
     """
 
-    def __init__(self, target: Target, samples: int, began_s: float, budget_s: float) -> None:
-        self._target, self._began_s, self._budget_s = target, began_s, budget_s
+    def __init__(self, target: Target, samples: int, measurement: Measurement) -> None:
+        self._target, self._measurement = target, measurement
         self._most = samples
         self._dataset_samples = len(target.loader.dataset)  # type: ignore[attr-defined]  # a plain DataLoader
         self._workers = max(target.num_workers, 1)
@@ -180,30 +194,20 @@ class LayoutSearch:
         self._raws: list[RawSample] = []
         self._wanted_per_s: float | None = None
         self._notes: list[str] = []
-        self._passes: list[tuple[Any, ...]] = []
+        self._per_s = 0.0
+        self._turns: dict[tuple[str, str], InTurns] = {}
         self._layouts: list[_Layout] = []
         self._why_not: list[tuple[str, str]] = []
         self._pixels: int | None = None
         self._difference: float | None = None
         self._stayed = 0.0
+        self._warm: set[int] = set()
 
-    @property
-    def _left_s(self) -> float:
-        return self._began_s + _UNTIL * self._budget_s - time.perf_counter()
-
-    def run(self, place: Path) -> Layouts:
+    def run(self, place: Path) -> None:
         """Keep the files, write them, read them."""
-        try:
-            self._measure(place)
-        except BaseException as error:
-            if self._passes:
-                leave(error, "layouts", self._result)
-            raise
-        return self._result()
-
-    def _measure(self, place: Path) -> None:
-        run = record_briefly(self._target, self._left_s / 2)
-        self._wanted_per_s = apart(lambda: asked(run))["wanted_per_s"]
+        run = record_briefly(self._target, self._measurement.left_s / 2)
+        told = apart(lambda: asked(run))
+        self._wanted_per_s, self._per_s = told["wanted_per_s"], told["loop_per_s"] or 0.0
         if not self._target.num_workers:
             self._notes.append("your loader has no workers; here it has one")
         with isolated(replace(self._target, step=None)) as target:
@@ -234,14 +238,15 @@ class LayoutSearch:
             loader, KeptFiles(loader.dataset), batch_sampler=batches, collate_fn=as_pickle
         )
         room = _MEMORY_SHARE * memory_available_bytes()
-        until_s = time.perf_counter() + _CAPTURE_SHARE * self._budget_s
+        until_s = time.perf_counter() + _CAPTURE_SHARE * self._measurement.budget_s
+        fewest = max(_FEWEST_ROUNDS * self._workers * self._batch_size, _FEWEST)
         kept: list[RawSample] = []
         with started(TimedLoop.of(replace(self._target, loader=made, step=None))) as found:
             for part in found:
                 raws: list[RawSample] = pickle.loads(part)  # noqa: S301 - our own worker wrote it
                 kept += raws
                 room -= sum(len(blob) for raw in raws for blob in raw.blobs)
-                if room < 0 or (time.perf_counter() > until_s and len(kept) >= _FEWEST):
+                if room < 0 or (time.perf_counter() > until_s and len(kept) >= fewest):
                     break
         if not any(raw.paths for raw in kept):
             raise UnsupportedError(
@@ -307,7 +312,7 @@ class LayoutSearch:
             try:
                 took_s = container.write(blobs) + (before_s or 0.0)
             except Exception as error:  # noqa: BLE001 - of a library
-                self._why_not.append((kind.name, _said(error)))
+                self._why_not.append((kind.name, f"{type(error).__name__}: {said_by(error):.160}"))
                 continue
             much = sum(path.stat().st_size for path in container.files())
             resized = before_s is not None
@@ -316,70 +321,75 @@ class LayoutSearch:
     # ---- reading ----------------------------------------------------------------------------
 
     def _read_all(self, loader: Any) -> None:
-        """Pass over every layout in every order and state, round by round, forth and back."""
-        numbers = range(len(self._layouts))
-        first = [(number, SHUFFLED, COLD) for number in numbers]
-        rest = [(at, *way) for way in _OTHER_WAYS for at in numbers]
-        # What the answer is made of comes several times before the rest comes once
-        plan = [*first, *first[::-1], *rest, *first, *first[::-1], *rest[::-1]]
-        many = len(self._raws)
-        bar = ProgressBar(desc=f"layouts of {self._target.name}", total=100, leave=False, delay=0.5)
-        with closing(bar):
-            for place, way in enumerate(_PLANS * plan):
-                if self._left_s <= 0:
-                    return
-                began_s = time.perf_counter()
-                self._pass(loader, way, place // len(numbers), many)
-                if not place:  # so many that what comes first, and then the rest, fit in
-                    fits = self._left_s / (len(plan) // 2) / (time.perf_counter() - began_s)
-                    fewest = max(3 * self._workers * self._batch_size, _FEWEST)
-                    many = min(max(int(many * fits), fewest), many)
-                bar.update(int(100 * (1 - max(self._left_s, 0) / self._budget_s)) - bar.n)
+        """Measure all layouts in turns, first as a training would meet them."""
+        names = {number: _name(one) for number, one in enumerate(self._layouts)}
+        for order, state in _WAYS:
+            if not all(self._prepared(state, number) for number in names):
+                continue
+            turns = InTurns(self._measurement, names, prepare=partial(self._prepared, state))
+            for number, one in enumerate(self._layouts):
+                made = self._reading(loader, one.container, order, state)
+                turns.add(number, TimedLoop.of(replace(self._target, loader=made, step=None)))
+            is_first = not self._turns
+            self._turns[order, state] = turns
+            turns.run(partial(self._open, turns) if is_first else partial(self._unknown, turns))
+            self._why_not += [(names[number], why) for number, why in turns.failed.items()]
 
-    def _pass(self, loader: Any, way: tuple[int, str, str], at: int, many: int) -> None:
-        """One pass over so many samples of a layout."""
-        number, order, state = way
-        layout = self._layouts[number]
-        if not self._prepared(layout.container, state):
-            return
-        made = self._reading(loader, layout.container, order, at, many)
-        batches = -(-many // self._batch_size)
-        try:
-            with started(TimedLoop.of(replace(self._target, loader=made, step=None))) as found:
-                ends = [
-                    (time.perf_counter(), samples_in(batch, self._batch_size))
-                    for batch in islice(found, batches)
-                ]
-        except Exception as error:
-            if not number:
-                raise  # the user's own error
-            self._why_not.append((layout.container.name, _said(error)))
-            return
-        if len(ends) > self._workers:
-            took_s = ends[-1][0] - ends[self._workers - 1][0]
-            samples = sum(each for _, each in ends[self._workers :])
-            self._passes.append((number, order, state, at, samples, max(took_s, 1e-9)))
+    def _unknown(self, turns: InTurns) -> list[int]:
+        """Layouts of which nothing is known."""
+        known = {one.variant for one in turns.blocks}
+        return [at for at in range(1, len(self._layouts)) if at not in known | {*turns.failed}]
+
+    def _open(self, turns: InTurns) -> list[int]:
+        """Layouts that may still be the answer, and are not known well enough."""
+        if unknown := self._unknown(turns):
+            return unknown
+        others = {*range(1, len(self._layouts))} - {*turns.failed}
+        if not others:
+            return []
+        found = {at: compared(turns.blocks, at) for at in others}
+        best = max(found, key=lambda at: found[at].factor)
+        least = max(found[best].low or 0.0, _BEHIND * found[best].factor, 1.0)
+        wanted = [
+            at
+            for at, one in found.items()
+            if (not one.is_settled or (at == best and one.half_width > _NARROW))
+            and (one.high or one.factor) >= least
+        ]
+        return sorted(wanted, key=lambda at: -found[at].factor)
 
     def _reading(
-        self, loader: Any, container: Container, order: str, at: int, many: int
+        self, loader: Any, container: Container, order: str, state: str
     ) -> DataLoader[Any]:
         """The loader over a layout."""
         keys = [(raw.index, raw.paths) for raw in self._raws]
-        numbers = list(range(len(keys)))
         size = self._batch_size if collates(loader) else None
+        round_s = max(BLOCK_S, self._workers * self._batch_size / max(self._per_s, 1e-9))
+        repeats = state == WARM or len(keys) > _REPEATED * round_s * self._per_s
         if not container.is_random:
-            buffer = max(len(numbers) // 4, 2) if order == SHUFFLED else 0
-            stream = ServedStream(loader.dataset, container, keys, buffer)
+            buffer = max(len(keys) // 4, 2) if order == SHUFFLED else 0
+            stream = ServedStream(loader.dataset, container, keys, buffer, repeats=repeats)
             return loader_over(loader, stream, batch_size=size)
-        if order == SHUFFLED:
-            random.Random(at).shuffle(numbers)  # noqa: S311 - no secret
+        rng = random.Random(0)  # noqa: S311 - no secret
+        shuffle = order == SHUFFLED
+        orders = [
+            rng.sample(range(len(keys)), len(keys)) if shuffle else list(range(len(keys)))
+            for _ in range(_SHUFFLES)
+        ]
         served = Served(loader.dataset, container, keys)
-        return loader_over(loader, served, batch_size=size, sampler=numbers[:many])
+        sampler = OverAndOver([*chain(*orders)]) if repeats else orders[0]
+        return loader_over(loader, served, batch_size=size, sampler=sampler)
 
-    def _prepared(self, container: Container, state: str) -> bool:
-        """Whether a container lies in the page cache as it is meant to."""
+    def _prepared(self, state: str, number: int) -> bool:
+        """Put a layout into the page cache, or out of it; whether it lies there as it is meant to.
+
+        What living workers have mapped stays there.
+        """
+        if state == WARM and number in self._warm:
+            return True
+        self._warm = self._warm - {number} if state == COLD else self._warm | {number}
         left = []
-        for path in container.files():
+        for path in self._layouts[number].container.files():
             with opened(str(path)) as descriptor:
                 if state == COLD:
                     drop(descriptor)
@@ -394,8 +404,19 @@ class LayoutSearch:
 
     # ---- what is known ----------------------------------------------------------------------
 
-    def _result(self) -> Layouts:
+    def known(self) -> Layouts | None:
+        """What is known when it ends before its time; None: nothing."""
+        return self.result() if self._turns else None
+
+    def result(self) -> Layouts:
         """What is known by now."""
+        several = len(self._raws) if self._raws else 0
+        passes = [
+            (order, state, *one)
+            for (order, state), turns in self._turns.items()
+            for one in turns.blocks
+            if state == WARM or one.samples <= several  # else some were read a second time
+        ]
         rows: list[tuple[Any, ...]] = [
             (
                 *(number, one.container.name, one.resized, one.bytes, one.convert_s),
@@ -410,7 +431,7 @@ class LayoutSearch:
             rows.append((known + at, name, False, None, None, None, None, why))
         much = sum(len(blob) for raw in self._raws for blob in raw.blobs)
         return Layouts(
-            pl.DataFrame(self._passes, PASSES, orient="row"),
+            pl.DataFrame(passes, PASSES, orient="row"),
             pl.DataFrame(rows, WRITTEN, orient="row"),
             LayoutConditions(
                 name=self._target.name,
@@ -419,24 +440,22 @@ class LayoutSearch:
                 device=device_of(self._target).name,
                 simulated_step_s=self._target.simulated_step_s,
                 has_step=self._target.step is not None,
-                samples=len(self._raws),
+                samples=several,
                 dataset_samples=self._dataset_samples,
-                sample_bytes=much / len(self._raws),
+                sample_bytes=much / max(several, 1),
                 wanted_per_s=self._wanted_per_s,
                 image_pixels=self._pixels,
                 image_quality=QUALITY if self._pixels else 0,
                 pixel_difference=self._difference,
-                budget_s=self._budget_s,
-                took_s=time.perf_counter() - self._began_s,
+                budget_s=self._measurement.budget_s,
+                took_s=self._measurement.used_s,
             ),
-            (*self._target.told(), *self._notes),
+            (*self._target.told(), *self._measurement.notes, *self._notes),
         )
 
 
-def _said(error: Exception) -> str:
-    """What an exception says; torch brings a worker's as text, whose last line it is."""
-    said = str(error).strip().splitlines()[-1:] if "Traceback" in str(error) else []
-    return f"{said[0] if said else f'{type(error).__name__}: {said_by(error)}':.200}"
+def _name(layout: _Layout) -> str:
+    return f"{layout.container.name}{', smaller' * layout.resized}"
 
 
 def _size_used(dataset: Any) -> int | None:

@@ -221,6 +221,7 @@ class ServedStream(Served, IterableDataset[Any]):
         container: the same data in another layout.
         keys: of each sample its index and its paths.
         buffer: samples of a shuffle buffer; 0: in order.
+        repeats: whether it begins anew where it ends.
     """
 
     def __init__(
@@ -229,15 +230,21 @@ class ServedStream(Served, IterableDataset[Any]):
         container: Container,
         keys: Sequence[tuple[Any, tuple[str, ...]]],
         buffer: int,
+        *,
+        repeats: bool = False,
     ) -> None:
         super().__init__(dataset, container, keys)
-        self._buffer = buffer
+        self._buffer, self._repeats = buffer, repeats
 
     def __iter__(self) -> Iterator[Any]:
         _desk.stand()
-        for number, blobs in self._container.stream(self._buffer):
-            index, paths = self._keys[number]
-            yield made_of(self._dataset, RawSample(index, paths, tuple(blobs)))
+        some = True
+        while some:
+            some = False
+            for number, blobs in self._container.stream(self._buffer):
+                some = self._repeats
+                index, paths = self._keys[number]
+                yield made_of(self._dataset, RawSample(index, paths, tuple(blobs)))
 
 
 def loader_over(base: Any, dataset: Any, **named: Any) -> DataLoader[Any]:
