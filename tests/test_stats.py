@@ -6,14 +6,11 @@ from itertools import combinations
 from math import comb
 
 import numpy as np
-import pytest
 
 from stallscope.stats import (
     LEAST,
-    PAIRS,
     hypergeometric_tail,
     log_binomial_bound,
-    paired_factor,
     rank_sum_tail,
 )
 
@@ -83,27 +80,3 @@ class TestRankSumTail:
     def test_is_low_when_all_are_higher(self):
         """Twenty values above fifty others are no accident."""
         assert rank_sum_tail(np.arange(50.0, 70.0), np.arange(50.0)) < 1e-9
-
-
-class TestPairedFactor:
-    def test_the_interval_holds_the_factor_as_often_as_it_says(self):
-        """True factor 1.5, starts that a neighbour triples at random: 95 of 100, or more."""
-        rng = np.random.default_rng(7)
-        for pairs in (3, 5, PAIRS, 9, 12):
-            held = 0
-            for _ in range(400):
-                noise = rng.normal(1.0, 0.05, (2, pairs)) * (1 + 2 * (rng.random((2, pairs)) < 0.2))
-                _, low, high = paired_factor(0.015 * noise[0], 0.010 * noise[1])
-                held += low <= 1.5 <= high
-            assert held / 400 > 0.92
-
-    def test_one_bad_start_moves_one_pair(self):
-        """The median of six ratios stays, and the interval knows of the seventh."""
-        factor, low, high = paired_factor([2.0] * 6 + [20.0], [1.0] * 7)
-
-        assert (2.0, 2.0) == pytest.approx((factor, low))
-        assert 20.0 == pytest.approx(high)
-
-    def test_a_single_pair_has_no_interval(self):
-        """One ratio tells nothing of the next."""
-        assert (2.0, None, None) == paired_factor([2.0], [1.0])

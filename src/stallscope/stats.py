@@ -48,14 +48,6 @@ _DRAWS: Final = 2_000
 _SEED: Final = 20_240_229
 _FEWEST: Final = 4
 """Blocks, or windows beyond one for each process; with fewer there is nothing to resample."""
-PAIRS: Final = math.ceil(1 - math.log2(1 - LEVEL))
-"""Pairs from which on the lowest and the highest ratio hold the median at this level: 6."""
-_FARTHEST: Final = math.log(1e3)
-"""No end of an interval is given as farther from its value than by this factor's logarithm."""
-_TWO_STARTS: Final = 1.5
-"""By so much, beyond what is seen inside of each, two starts may differ; set by hand."""
-_CLEAR: Final = 0.05
-"""An interval is narrow if neither end is farther from the figure than this share of it."""
 
 
 def hypergeometric_tail(*, total: int, marked: int, drawn: int, both: int) -> float:
@@ -122,91 +114,6 @@ def _log_choose(of: int, chosen: NDArray[np.int64] | int) -> Any:
 
 def _probability(value: float) -> float:
     return min(max(value, LEAST), 1.0)
-
-
-class Rates:
-    """A rate, and those of resamples of the starts in which it was measured.
-
-    Starts differ by what else the machine did, blocks by their samples; so whole starts are drawn,
-    and blocks inside of each. A few starts make percentile intervals too narrow; those are widened
-    as Student's t is wider than the normal.
-
-    Args:
-        starts: of each start, how much and in how many seconds its blocks were, shape (blocks, 2).
-    """
-
-    def __init__(self, starts: Sequence[Floats]) -> None:
-        much, seconds = np.concatenate(starts).sum(axis=0)
-        self.rate = float(much / seconds)
-        self.starts = len(starts)
-        self.draws = np.array([])
-        """Empty where there is one block only, which tells nothing of others."""
-        if sum(map(len, starts)) > 1:
-            sums = _resampled(starts, whole=False)
-            self.draws = sums[:, 0] / sums[:, 1]
-
-    def interval(self) -> tuple[float | None, float | None]:
-        """The ends of the interval; None where there is one block only.
-
-        Of a single start it says how much its blocks differ, and nothing of other starts.
-        """
-        if not self.draws.size:
-            return None, None
-        return _widened_ends(self.draws, self.rate, max(self.starts, 2), max(self.starts - 1, 1))
-
-    def is_narrow(self) -> bool:
-        """Whether more starts would hardly move it: both ends are near, as far as seen by now."""
-        if not self.draws.size:
-            return False
-        low, high = _ends(self.draws)
-        return max(high - self.rate, self.rate - low) <= _CLEAR * self.rate
-
-    def over(self, other: Rates) -> tuple[float, float | None, float | None]:
-        """How many times as fast this is as the other, with the ends of its interval.
-
-        What the machine did in the one of two single starts is not known of the other: that
-        interval holds whatever their own allow, and `_TWO_STARTS` beyond it.
-        """
-        factor, starts = self.rate / other.rate, self.starts + other.starts
-        (low, high), (least, most) = self.interval(), other.interval()
-        if low is None or high is None or least is None or most is None:
-            return factor, None, None
-        if starts < 3:  # noqa: PLR2004 - two to differ
-            return factor, low / most / _TWO_STARTS, high / least * _TWO_STARTS
-        # Drawn independently: the starts of the two are not the same.
-        ratios = self.draws / np.random.default_rng(_SEED).permutation(other.draws)
-        return factor, *_widened_ends(ratios, factor, starts, starts - 2)
-
-
-def paired_factor(
-    slower_s: Sequence[float], faster_s: Sequence[float]
-) -> tuple[float, float | None, float | None]:
-    """How many times as fast the second one is, from starts that were made next to each other.
-
-    The median of the ratios. On a machine that somebody else uses now and then, a start that met
-    them moves its own pair alone. The interval is that of a median: the order statistics between
-    which it lies, whatever the ratios' distribution is (Conover, "Practical Nonparametric
-    Statistics", 3.2). Fewer than `PAIRS` have none at this level: Student's, of the logarithms.
-
-    Args:
-        slower_s: seconds of each start of the one.
-        faster_s: seconds of the start of the other that was made next to it.
-
-    Returns:
-        The factor, and the ends of its interval; None from a single pair.
-    """
-    logs = np.sort(np.log(np.asarray(slower_s) / np.asarray(faster_s)))
-    count, middle = len(logs), float(np.median(logs))
-    if count < 2:  # noqa: PLR2004 - a single one has no spread
-        return math.exp(middle), None, None
-    if count >= PAIRS:
-        chances = np.cumsum([math.comb(count, below) / 2**count for below in range(count)])
-        cut = int((2 * chances <= 1 - LEVEL).sum()) - 1
-        return math.exp(middle), math.exp(logs[cut]), math.exp(logs[count - 1 - cut])
-    reach = t_quantile(count - 1) * float(logs.std(ddof=1)) / sqrt(count)
-    mean = float(logs.mean())
-    low, high = min(mean - reach, middle), max(mean + reach, middle)
-    return math.exp(middle), math.exp(low), math.exp(high)
 
 
 def stall_interval(steps: pl.DataFrame, stalls: pl.DataFrame, block: int) -> tuple[float, float]:
@@ -297,34 +204,20 @@ def _wider(count: int, free: int) -> float:
     return sqrt(count / free) * t_quantile(free) / _Z
 
 
-def _widened_ends(draws: Floats, value: float, starts: int, free: int) -> tuple[float, float]:
-    """The ends around a value that is above zero, for so many starts and degrees of freedom."""
-    low, high = (np.log(np.array(_ends(draws)) / value) * _wider(starts, free)).clip(
-        -_FARTHEST, _FARTHEST
-    )
-    return value * math.exp(min(low, 0.0)), value * math.exp(max(high, 0.0))
-
-
 def _ends(draws: Floats) -> tuple[float, float]:
     low, high = np.percentile(draws, ENDS)
     return float(low), float(high)
 
 
-def _resampled(groups: Sequence[Floats], *, whole: bool = True) -> Floats:
+def _resampled(groups: Sequence[Floats]) -> Floats:
     """The sums of all rows in each draw, shape (draws, columns): rows of a group with replacement.
 
     Args:
         groups: each of shape (rows, columns).
-        whole: every group is in each draw once; else groups are drawn with replacement, too.
     """
     rng = np.random.default_rng(_SEED)
-    sums = np.zeros((_DRAWS, groups[0].shape[1]))
-    every = np.tile(np.arange(len(groups)), (_DRAWS, 1))
-    chosen = every if whole else rng.integers(len(groups), size=every.shape)
-    for number, rows in enumerate(groups):
-        times = (chosen == number).sum(axis=1)
-        share = np.full(len(rows), 1 / len(rows))
-        for more in range(int(times.max(initial=0))):
-            has = times > more
-            sums[has] += rng.multinomial(len(rows), share, size=int(has.sum())) @ rows
-    return sums
+    drawn: list[Floats] = [
+        rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=_DRAWS) @ rows
+        for rows in groups
+    ]
+    return sum(drawn[1:], drawn[0])

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from stallscope.bench.comparison import FASTER, SLOWER
 from stallscope.charts.bars import LabelledBar, bars_height, draw_bars
 from stallscope.charts.sheet import FAINT, INK, Sheet, styled
 from stallscope.experiments import result as experiments
 from stallscope.lines import result as lines_result
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
+from stallscope.stats import INTERVAL
 from stallscope.units import count, printable, seconds, share, times
 
 if TYPE_CHECKING:
@@ -93,13 +94,13 @@ def gains_figure(found: Experiments) -> Sheet:
 
 
 def _gain_bar(row: dict[str, Any]) -> LabelledBar:
-    clear, gains = row["distinguishable"], row["factor"] > 1
+    clear, gains = row["says"] in (FASTER, SLOWER), row["factor"] > 1
     return LabelledBar(
         name=row["experiment"],
         where=f"{seconds(row['before_s'])} → {seconds(row['after_s'])}",
         text=printable(row["code"], _LONGEST_CODE),
         value=row["factor"],
-        label=times(row["factor"]) if clear else NOT_DISTINGUISHABLE,
+        label=times(row["factor"]) if clear else row["says"],
         colour=(COLOURS["step"] if gains else STALL_COLOUR) if clear else _UNCLEAR,
         interval=(row["factor_low"], row["factor_high"]),
         beyond=1.0,

@@ -9,39 +9,38 @@ and draws. The losses of these steps are laid beside each other. A change that f
 from __future__ import annotations
 
 import time
-from contextlib import closing, contextmanager, suppress
-from itertools import islice
+from contextlib import contextmanager, suppress
+from itertools import count, islice
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 import torch
 
+from stallscope.bench.comparison import FASTER
+from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError, NoBatchError
 from stallscope.experiments.changes import AHEAD, CHANGES, COMPILE, Scene, as_it_is, nudged
 from stallscope.experiments.result import (
     AS_IT_IS,
     COPY_TIMES,
-    OUT_OF_BUDGET,
     PAIRS,
     TRIALS,
     WAITS,
     Experiments,
     ExperimentsConditions,
+    of_laps,
 )
 from stallscope.experiments.waits import StepFacts, StepWatch, copy_times, use_watched
 from stallscope.hooks.device_time import Accelerator, SimulatedDevice
 from stallscope.hooks.patches import Patches
 from stallscope.isolation import as_before, isolated, modules_of, reached
-from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.cached_loaders import CachedBatches
 from stallscope.loops.devices import BatchMemory, device_of
 from stallscope.loops.timed_loop import TimedLoop, started
-from stallscope.loops.training_loop import ProgressBar, check_budget
 from stallscope.machine import machine, require_single_rank
-from stallscope.run.read_logs import note
 from stallscope.targets import target as targets
-from stallscope.units import repr_of, seconds, times
+from stallscope.units import repr_of, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,8 +62,10 @@ _LOSS_STEPS: Final = 20
 _FEWEST_STEPS: Final = 3
 _LAP_S: Final = 0.4
 """So long the timed part of a lap lasts, where the budget allows it."""
-_MOST_ROUNDS: Final = 8
-"""Pairs of laps of each change."""
+_USUAL_ROUNDS: Final = 8
+"""Pairs of laps of each change that usually tell what it gains."""
+_NARROW: Final = 0.025
+"""A gain whose interval reaches no farther is measured well enough."""
 _MUCH_SLOWER: Final = 3.0
 """Times as long: then it is not tried any further."""
 _LOOKED_AT: Final = 3
@@ -183,13 +184,12 @@ class _Losses:
 
 
 class _Trials:
-    """One measurement, whose budget began at a time (`perf_counter_ns`)."""
+    """What is known of a step and of the changes; all of it stays when it is broken off."""
 
-    def __init__(self, target: Target, began_ns: int, budget_s: float, *, compiles: bool) -> None:
+    def __init__(self, target: Target, measurement: Measurement, *, compiles: bool) -> None:
         self._target = target
         self._device = device_of(target)
-        self._budget_s = budget_s
-        self._deadline_ns = began_ns + int(budget_s * 1e9)
+        self._measurement = measurement
         self._compiles = compiles
         self._facts = StepFacts()
         self._copying: _Bench | None = None
@@ -201,33 +201,25 @@ class _Trials:
         self._why_not: dict[str, str] = {}
         self._pairs: list[tuple[str, float, float]] = []
         self._copies: list[tuple[Any, ...]] = []
-        self._notes: list[str] = []
 
     def run(self) -> None:
         """Watch, compare losses, time."""
-        with closing(
-            ProgressBar(
-                desc=f"experiments on the step of {self._target.name}",
-                unit="lap",
-                leave=False,
-                delay=0.5,
-            )
-        ) as bar:
-            batches = self._fetched()
-            losses = _Losses()
-            bench = _Bench(self._target, batches, losses)
-            if self._device.has_memory:  # copies first: a profiler that has run may slow them down
-                self._copying = _Bench(self._target, batches, losses, BatchMemory.PINNED)
-                self._copies = copy_times(self._device, batches[0])
-            else:
-                self._notes.append(f"copies were not timed: {self._device.why_no_memory}")
-            scene = self._watch(bench)
-            with losses.seen():
-                changes = self._compared(bench, scene, bar)
-                self._timed(bench, scene, changes, bar)
+        self._measurement.now("batches to try the step on")
+        batches = self._fetched()
+        losses = _Losses()
+        bench = _Bench(self._target, batches, losses)
+        if self._device.has_memory:  # copies first: a profiler that has run may slow them down
+            self._copying = _Bench(self._target, batches, losses, BatchMemory.PINNED)
+            self._copies = copy_times(self._device, batches[0])
+        else:
+            self._measurement.note(f"copies were not timed: {self._device.why_no_memory}")
+        self._measurement.now("the step as it is")
+        scene = self._watch(bench)
+        with losses.seen():
+            self._timed(bench, scene, self._compared(bench, scene))
 
     def _fetched(self) -> list[Any]:
-        until_ns = time.perf_counter_ns() + int(self._budget_s * _FETCH_SHARE * 1e9)
+        until_ns = self._measurement.until_ns(self._measurement.budget_s * _FETCH_SHARE)
         kept: list[Any] = []
         with started(TimedLoop.of(self._target)) as batches:
             for batch in batches:
@@ -256,7 +248,7 @@ class _Trials:
                     self._facts.steps = _LOOKED_AT
             except Exception as error:  # noqa: BLE001 - it runs without being watched
                 self._facts.failure = f"while it was watched the step raised {repr_of(error):.200}"
-                self._notes.append(f"what it waits for is not known: {self._facts.failure}")
+                self._measurement.note(f"what it waits for is not known: {self._facts.failure}")
             if self._device.counts_kernels:
                 self._kernels = self._device.kernels(lambda: bench.use(_LOOKED_AT, step))
         why_no_copies = "" if self._copying is not None else self._device.why_no_memory
@@ -264,7 +256,7 @@ class _Trials:
 
     # ---- the experiments --------------------------------------------------------------------
 
-    def _compared(self, bench: _Bench, scene: Scene, bar: Any) -> list[Change]:
+    def _compared(self, bench: _Bench, scene: Scene) -> list[Change]:
         """The changes that work; of each the largest difference of the loss."""
         first_ns = time.perf_counter_ns()
         bench.lap(as_it_is(scene), _FEWEST_STEPS)
@@ -276,7 +268,7 @@ class _Trials:
             if why:
                 self._why_not[change.name] = why
         wanted = [change for change in CHANGES if change.name not in self._why_not]
-        room_s = self._left_s() * _LOSS_SHARE / (len(wanted) + 3)
+        room_s = self._measurement.left_s * _LOSS_SHARE / (len(wanted) + 3)
         steps = max(min(int(room_s / lap_s), _LOSS_STEPS) - _WARMUP, _FEWEST_STEPS)
         self._loss_steps = steps + _WARMUP
         self._base = bench.lap(as_it_is(scene), steps)
@@ -289,9 +281,9 @@ class _Trials:
                 self._rounding = _largest(self._base.losses, bench.lap(nudged(scene), steps).losses)
         works = []
         for change in wanted:
-            bar.set_postfix_str(change.name)
-            if self._left_s() < lap_s * self._loss_steps:
-                self._why_not[change.name] = f"{OUT_OF_BUDGET} {seconds(self._budget_s)} was over"
+            self._measurement.now(change.name)
+            if self._measurement.left_s < lap_s * self._loss_steps:
+                self._why_not[change.name] = self._measurement.was_over()
                 continue
             beside = None
             try:
@@ -302,7 +294,6 @@ class _Trials:
             except Exception as error:  # noqa: BLE001 - as it is, the step works
                 self._why_not[change.name] = f"with it the step raised {repr_of(error):.200}"
                 continue
-            bar.update()
             self._differences[change.name] = _largest(self._base.losses, lap.losses)
             if beside is not None and lap.step_s > _MUCH_SLOWER * beside.step_s:
                 slower = times(lap.step_s / beside.step_s)
@@ -315,28 +306,34 @@ class _Trials:
         known = [one.step_s for one in (self._base, again) if one is not None]
         return lap.step_s > _MUCH_SLOWER * min(known)
 
-    def _timed(self, bench: _Bench, scene: Scene, changes: list[Change], bar: Any) -> None:
-        """Pairs of laps, whose order alternates."""
+    def _timed(self, bench: _Bench, scene: Scene, changes: list[Change]) -> None:
+        """Pairs of laps, whose order alternates, until it is clear what each change gains."""
         if self._base is None:
             return
         longest_s = 0.0
-        room_s = self._left_s() / max(2 * len(changes) * _MOST_ROUNDS, 1)
+        room_s = self._measurement.left_s / max(2 * len(changes) * _USUAL_ROUNDS, 1)
         steps = int(min(_LAP_S, room_s / 2) / max(self._base.step_s, 1e-6))
         steps = max(min(steps, 200), _FEWEST_STEPS)
-        for number in range(_MOST_ROUNDS):
+        for number in count():
+            changes = [change for change in changes if not self._is_known(change)]
+            if not changes:
+                return
             for change in changes:
-                if self._left_s() < 1.2 * longest_s:
-                    self._notes.append(f"stopped early: {seconds(self._budget_s)} were over")
+                if self._measurement.left_s < 1.2 * longest_s:
                     return
-                began_ns = time.perf_counter_ns()
-                bar.set_postfix_str(change.name)
+                began_s = time.perf_counter()
+                self._measurement.now(change.name)
                 took_s = {}
                 for changed in (True, False) if number % 2 else (False, True):
                     lap = self._changed if changed else self._unchanged
                     took_s[changed] = lap(bench, scene, change, steps).step_s
                 self._pairs.append((change.name, took_s[False], took_s[True]))
-                bar.update()
-                longest_s = max(longest_s, (time.perf_counter_ns() - began_ns) / 1e9)
+                longest_s = max(longest_s, time.perf_counter() - began_s)
+
+    def _is_known(self, change: Change) -> bool:
+        """Whether more laps of a change would hardly move what is said of it."""
+        found = of_laps([pair[1:] for pair in self._pairs if pair[0] == change.name])
+        return found.is_settled and (found.says != FASTER or found.half_width <= _NARROW)
 
     def _changed(
         self, bench: _Bench, scene: Scene, change: Change, steps: int, most_s: float = float("inf")
@@ -353,16 +350,7 @@ class _Trials:
             bench = self._copying
         return bench.lap(as_it_is(scene), steps, most_s)
 
-    def _left_s(self) -> float:
-        return (self._deadline_ns - time.perf_counter_ns()) / 1e9
-
     # ---- what is known by now -----------------------------------------------------------------
-
-    def leave_with(self, error: BaseException) -> None:
-        """Tell an exception of the user's where it came from, and what was measured before it."""
-        vars(error)["experiments"] = self.result()  # past any __setattr__ of a frozen exception
-        said = "stallscope: what was measured before is this exception's attribute `experiments`"
-        note(error, ["stallscope: raised while the step was tried on kept batches", said])
 
     def result(self) -> Experiments:
         """As a value."""
@@ -377,7 +365,7 @@ class _Trials:
             waits=pl.DataFrame(self._waits(), WAITS, orient="row"),
             copy_times=pl.DataFrame(self._copies, COPY_TIMES, orient="row"),
             circumstances=self._conditions(),
-            notes=(*self._target.told(), *self._notes),
+            notes=(*self._target.told(), *self._measurement.notes),
         )
 
     def _waits(self) -> list[tuple[Any, ...]]:
@@ -408,6 +396,7 @@ class _Trials:
             kernel_s=median(lengths_s) if lengths_s else None,
             gap_s=median(kernels.gaps_s) if kernels and kernels.gaps_s else None,
             device_busy_share=kernels and kernels.busy_share,
+            took_s=self._measurement.used_s,
         )
 
 
@@ -441,7 +430,8 @@ def experiments(
         step: uses one batch; the target's by default. What it returns, or calls `backward` on, is
             its loss.
         device: where batches are moved before `step`; the target's by default.
-        budget_s: it is over after this time, seconds, and the laps that are under way then.
+        budget_s: it is over after this time, seconds, and the laps that are under way then. It
+            stops earlier where nothing is open any more.
         compiles: whether to try `torch.compile`, too, which keeps to no budget.
 
     Raises:
@@ -450,17 +440,13 @@ def experiments(
         UnsupportedError: it keeps a generator in the middle of an epoch; more than one rank.
         NoBatchError: a batch did not come within the budget and a grace.
     """
-    began_ns = time.perf_counter_ns()
-    allowed_s = check_budget(budget_s)
+    measurement = Measurement("experiments", budget_s)
     require_single_rank()
     target = targets.target(target, step=step, device=device)
     if target.step is None:
         raise ArgumentError("no step was given: give the function that uses one batch")
-    with time_limit(allowed_s), isolated(target) as target:
-        trials = _Trials(target, began_ns, allowed_s, compiles=compiles)
-        try:
-            trials.run()
-        except BaseException as error:
-            trials.leave_with(error)
-            raise
+    with measurement.of(target.name), isolated(target) as target:
+        trials = _Trials(target, measurement, compiles=compiles)
+        measurement.result = trials.result
+        trials.run()
         return trials.result()

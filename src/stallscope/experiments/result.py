@@ -1,23 +1,33 @@
 """Experiments on a step as a value: what each change gains, what waits, what copies take.
 
-A gain is the median over pairs of laps, one as the step is and one changed, made next to each
-other, each from the same state of models, optimizers and generators over the same batches.
+A gain is the mean over pairs of laps, one as the step is and one changed, made next to each other,
+each from the same state of models, optimizers and generators over the same batches.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import polars as pl
 
 from stallscope.apart import computed_apart
+from stallscope.bench.comparison import (
+    FASTER,
+    OPEN,
+    Factor,
+    budget_for,
+    of_samples,
+    of_starts,
+)
 from stallscope.result import LoopConditions, SavedResult
-from stallscope.stats import paired_factor
 from stallscope.store import Contents, StoredTable
-from stallscope.units import count, seconds, share, times
+from stallscope.units import count, duration, seconds, share, times
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from stallscope.store import Schema
 
 
@@ -77,6 +87,8 @@ class ExperimentsConditions(LoopConditions):
     """The median of these, seconds."""
     gap_s: float | None = None
     """The median time before one of these in which there was none, seconds."""
+    took_s: float = 0.0
+    """In all, seconds."""
     device_busy_share: float | None = None
     """Share (0 to 1) of the time in which the device computes; None without one."""
 
@@ -119,14 +131,11 @@ class Experiments(SavedResult):
     def _row(self, trial: dict[str, Any]) -> dict[str, Any]:
         laps = self.pairs.filter(pl.col("experiment") == trial["experiment"])
         row = {**trial, "pairs": laps.height, "before_s": None, "after_s": None, "factor": None}
-        row |= {"factor_low": None, "factor_high": None, "distinguishable": None}
+        row |= {"factor_low": None, "factor_high": None, "says": None}
         if laps.height:
-            before, after = laps["before_s"].to_list(), laps["after_s"].to_list()
-            factor, low, high = paired_factor(before, after)
             row |= {"before_s": laps["before_s"].median(), "after_s": laps["after_s"].median()}
-            row |= {"factor": factor, "factor_low": low, "factor_high": high}
-            known = low is not None and high is not None
-            row["distinguishable"] = known and not low <= 1 <= high  # type: ignore[operator]
+            found = of_laps(laps.select("before_s", "after_s").rows())
+            row |= zip(("factor", "factor_low", "factor_high", "says"), found, strict=True)
         return row
 
     @computed_apart
@@ -139,7 +148,7 @@ class Experiments(SavedResult):
             mine = self.copy_times.filter(pl.col("way") == way)
             first = self.copy_times.filter(pl.col("way") == ways[0])
             pairs = min(mine.height, first.height)
-            factor, low, high = paired_factor(
+            factor, low, high, _ = of_samples(
                 first["copy_s"].to_list()[:pairs], mine["copy_s"].to_list()[:pairs]
             )
             copy_s, host_s = mine["copy_s"].median(), mine["host_s"].median()
@@ -157,6 +166,15 @@ class Experiments(SavedResult):
         return pl.DataFrame(rows, COPIES)
 
 
+def of_laps(pairs: Iterable[tuple[float, float]]) -> Factor:
+    """How many times as fast a change makes the step.
+
+    Args:
+        pairs: seconds of the median step as it is, and changed; each lap begins anew, as a start.
+    """
+    return of_starts([math.log(before_s / after_s)] for before_s, after_s in pairs)
+
+
 TABLE: Schema = {
     "experiment": pl.String,
     "code": pl.String,
@@ -165,13 +183,14 @@ TABLE: Schema = {
     "factor": pl.Float64,
     "factor_low": pl.Float64,
     "factor_high": pl.Float64,
-    "distinguishable": pl.Boolean,
+    "says": pl.String,
     "loss_difference": pl.Float64,
     "pairs": pl.Int32,
     "why_not": pl.String,
 }
 """One row an experiment, the step as it is first: how long the median step is as it is and changed,
-how many times as fast it is changed, with its interval; null where it was not tried."""
+how many times as fast it is changed, with its interval, in `says` one of the four words of
+`bench.comparison`; null where it was not tried."""
 
 COPIES: Schema = {
     "way": pl.String,
@@ -187,10 +206,8 @@ COPIES: Schema = {
 """One row for each way: medians, how many times as fast as the first one with its interval, and
 which share of the step a copy would take that nothing runs beside."""
 
-WORTH_IT: Final = 1.02
-"""Times as fast: what gains less is no answer, however well it is distinguished."""
-OUT_OF_BUDGET: Final = "the budget of"
-"""How the reason begins for what was not tried because the time was over."""
+_NO_TIME: Final = "the budget of"
+"""How the reason of a `Measurement` begins for what was not tried."""
 _LIKE_ROUNDING: Final = 3.0
 """Times as far apart as by rounding: such differences grow from step to step, and vary."""
 WELL_USED: Final = 0.8
@@ -201,21 +218,24 @@ SEVERAL: Final = 10
 
 def sentence(found: Experiments) -> str:
     """The answer: what gains most."""
-    rows = found.table().filter(pl.col("distinguishable") & (pl.col("factor") >= WORTH_IT))
-    if rows.height:
-        best = rows.sort("factor", descending=True).row(0, named=True)
+    rows = found.table().drop_nulls("factor").sort("factor", descending=True)
+    faster = rows.filter(says=FASTER)
+    if faster.height:
+        best = faster.row(0, named=True)
         gain = f"'{best['experiment']}' makes the step {times(best['factor'])} as fast"
         return f"{gain}{_loss_text(found, best)}"
     if found.circumstances.step_s is None:
         return "The step was not measured"
-    tried = found.pairs["experiment"].n_unique()
-    if not tried:
-        no_time = found.trials["why_not"].str.starts_with(OUT_OF_BUDGET).any()
+    if not rows.height:
+        no_time = found.trials["why_not"].str.starts_with(_NO_TIME).any()
         return f"No experiment could be tried {'in this time' if no_time else 'on this step'}"
-    return (
-        f"No change makes the step measurably {share(WORTH_IT - 1)} faster "
-        f"({count(tried, 'experiment')})"
-    )
+    left_open = rows.filter(says=OPEN)
+    if left_open.height:
+        first = left_open.row(0, named=True)
+        factor = Factor(*(first[name] for name in ("factor", "factor_low", "factor_high", "says")))
+        more = duration(budget_for(factor, found.circumstances.took_s))
+        return f"Not settled whether '{first['experiment']}' makes the step faster: allow {more}"
+    return f"No change makes the step faster ({count(rows.height, 'experiment')})"
 
 
 def _loss_text(found: Experiments, row: dict[str, Any]) -> str:

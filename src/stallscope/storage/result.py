@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 import polars as pl
 
+from stallscope.bench.comparison import Rate, rate_of
 from stallscope.result import LoopConditions, SavedResult
-from stallscope.stats import Rates
 from stallscope.storage.places import MEMORY, NETWORK
 from stallscope.storage.reads import COLD, SAMPLE, SEQUENTIAL, WARM
 from stallscope.store import Contents, StoredTable
@@ -240,14 +240,13 @@ def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _summary(rounds: list[dict[str, Any]]) -> tuple[Any, ...]:
     """What all rounds of a way of reading say together."""
-    rates = Rates([np.array([[row["requests"], row["took_s"]]]) for row in rounds])
-    low, high = rates.interval()
+    rates = rate_of([[(row["requests"], row["took_s"])] for row in rounds]) or Rate(0.0)
     much = sum(row["bytes"] for row in rounds) / sum(row["took_s"] for row in rounds)
     known = [row["cached_share"] for row in rounds if row["cached_share"] is not None]
     return (
         float(np.median([row["latency_s"] for row in rounds])),
         float(np.median([row["latency_p95_s"] for row in rounds])),
-        *(much, rates.rate, low, high),
+        *(much, rates.value, rates.low, rates.high),
         max(known) if len(known) == len(rounds) else None,
         len(rounds),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from stallscope.bench.comparison import OPEN, SAME
 from stallscope.experiments.result import AS_IT_IS, findings_of, notes_of, sentence
 from stallscope.stats import INTERVAL
 from stallscope.units import file_name, seconds, share, size, times
@@ -72,8 +73,8 @@ def told(row: dict[str, Any]) -> str:
     if row["factor"] is None:
         return f"{row['experiment']}: not tried ({row['why_not'] or 'no time was left'})"
     ends = _ends(row)
-    if not row["distinguishable"]:
-        return f"{row['experiment']}: not distinguishable from the step as it is ({ends})"
+    if row["says"] in (SAME, OPEN):
+        return f"{row['experiment']}: {row['says']} ({INTERVAL} {ends})"
     return f"{row['experiment']}: the step is {times(row['factor'])} as fast ({INTERVAL} {ends})"
 
 
