@@ -13,7 +13,6 @@ from support.faulty_datasets import (
     Hangs,
     OneIsStopped,
     StandsStill,
-    StandsStillInWorkers,
     UsesPolars,
     as_generator,
 )
@@ -34,6 +33,7 @@ WAIT_S = 1.5
 def hanging(monkeypatch, dataset, verb=ss.record, **loads):
     """The error of a measurement whose loader hangs."""
     monkeypatch.setattr(batch_timeout._TimeLimit, "wait_s", lambda _: WAIT_S)
+    monkeypatch.setattr(batch_timeout, "_LOOK_EVERY_S", WAIT_S / 4)
     loader = DataLoader(dataset, 2, **{"num_workers": 2, **loads})
     with pytest.raises(NoBatchError) as caught:
         verb(loader, lambda _: None)
@@ -74,12 +74,14 @@ class TestWorkersThatStandStill:
 
         assert "owes batch 0 and stands in" in str(error)
 
-    def test_while_orders_are_measured(self, monkeypatch):
-        """The samples of this process are made, and the first wait for a worker ends."""
-        error = hanging(monkeypatch, StandsStillInWorkers(), lambda loader, _: ss.orders(loader))
+    def test_a_diagnosis_that_ends_so_says_nothing_else(self, monkeypatch):
+        """Neither that the loop never stalls, nor what would help."""
+        error = hanging(monkeypatch, StandsStill(bad=60), ss.diagnose)
 
-        assert "owes batch 0 and stands in Hangs.load_for_ever (faulty_data" in str(error)
-        assert "StandsStillInWorkers.__getitem__ (faulty_datasets.py:" in error.notes
+        (verdict,) = error.diagnosis.findings
+        assert verdict.title.startswith("No batch came for ")
+        assert "load_for_ever (faulty_datasets.py:" in verdict.title
+        assert error.diagnosis.fixes.is_empty()
 
     def test_where_py_spy_is_not_there(self, monkeypatch):
         """The error says so, and what the system knows of the worker."""

@@ -217,19 +217,6 @@ class OneIsStopped(StandsStill):
         return super().__getitem__(index)
 
 
-class StandsStillInWorkers(StandsStill):
-    """Only in a worker it stands still."""
-
-    def __init__(self) -> None:
-        super().__init__(bad=0)
-        self.transform = torch.Tensor.exp
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if get_worker_info() is not None:
-            self.load_for_ever()
-        return Noise.__getitem__(self, index)
-
-
 def as_generator(samples: list[torch.Tensor]) -> Any:
     """Collate into what no worker can send."""
     return (sample for sample in samples)

@@ -278,6 +278,8 @@ LOCK: Final = Cause(
     "04_worker_flamegraphs (idle=True)",
 )
 INCONCLUSIVE: Final = Cause("inconclusive", "The cause is unclear: {what}", "{where}", kind="other")
+NO_BATCH: Final = INCONCLUSIVE._replace(title="{what}")
+"""The same where the loop has waited in vain."""
 
 CAUSES: Final[Mapping[str, Cause]] = {
     cause.code: cause

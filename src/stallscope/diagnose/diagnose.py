@@ -42,7 +42,7 @@ from stallscope.diagnose.recorded import diagnose_run, recorded_run
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
 from stallscope.diagnose.verdict import fewest_steps, judge, side_notes
 from stallscope.diagnose.worker_caches import cache_of
-from stallscope.errors import ArgumentError, StallscopeError
+from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.flame.flame import flame, loop_flame
 from stallscope.isolation import isolated
 from stallscope.ladder.ladder import ladder
@@ -179,6 +179,7 @@ class Examination:
         self._flame: Flame | None = None
         self._waiting: Flame | None = None
         self._notes: list[str] = []
+        self._hung = False
         self._left_out: dict[str, list[str]] = {}
         self._spent: list[tuple[str, float, str]] = [
             ("target", measurement.used_s, "the loader, and what it imports")
@@ -255,7 +256,7 @@ class Examination:
             run = self._run = record_target(self._target, limits, _WARMUP)
         except BaseException as error:
             with suppress(Exception):  # of ours; the user's own one is on its way
-                self._take_over(vars(error).get("run"))
+                self._take_over(vars(error).get("run"), error)
             raise
         if not self._setup.num_workers:  # a dataset may start a loader when it is asked
             self._setup = replace(self._setup, num_workers=run.settings.num_workers)
@@ -368,11 +369,15 @@ class Examination:
             return "there was nothing left to measure that could tell more"
         return f"nothing was open any more (confidence {self._findings[0].confidence:.2f})"
 
-    def _take_over(self, run: Run | None) -> None:
+    def _take_over(self, run: Run | None, error: BaseException) -> None:
         """Judge what was recorded before the loop ended, if anything was."""
-        if run is not None and run.all_steps.height:
-            self._run = run
-            self._know(apart(lambda: facts(run, self._setup)))
+        if run is None or not run.all_steps.height:
+            return
+        self._run = run
+        self._know(apart(lambda: facts(run, self._setup)))
+        self._hung = isinstance(error, NoBatchError)
+        if isinstance(error, NoBatchError):
+            self._findings = (verdict.no_batch(self._facts, error),)  # type: ignore[arg-type]  # just set
 
     def known(self) -> Diagnosis | None:
         """What can be said when it ends before its time; None: nothing."""
@@ -414,6 +419,8 @@ class Examination:
 
     def _what_helps(self) -> tuple[pl.DataFrame, FixBench] | None:
         if self._facts is None or self._run is None or isinstance(self._target.loader, Iterator):
+            return None
+        if self._hung:  # whatever is faster would hang, too
             return None
         found = what_helps(self._target, self._facts, self._run, self._findings)
         if found and verdict.too_short(self._facts):  # what may be measured, but not foretold

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from stallscope.diagnose.causes import Cause
     from stallscope.diagnose.facts import Facts, Setup
     from stallscope.diagnose.result import Finding
+    from stallscope.errors import NoBatchError
 
     Found = dict[Cause, Finding]
 
@@ -297,10 +298,19 @@ def _longest(*ones: Finding | None) -> Finding | None:
     return max((one for one in ones if one), key=lambda one: one.severity, default=None)
 
 
-def inconclusive(facts: Facts, why: str, remedy: str) -> Finding:
+def no_batch(facts: Facts, error: NoBatchError) -> Finding:
+    """That a batch never came, whatever the loop did before."""
+    what = str(error).partition(". ")[0]
+    what = what[0].upper() + what[1:]
+    return inconclusive(facts, what, "mend that, or give a larger budget_s", causes.NO_BATCH)
+
+
+def inconclusive(
+    facts: Facts, why: str, remedy: str, cause: Cause = causes.INCONCLUSIVE
+) -> Finding:
     """That nothing can be said, and why."""
     found = rules.finding(
-        causes.INCONCLUSIVE,
+        cause,
         facts,
         why,
         clearly=1.0,

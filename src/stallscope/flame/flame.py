@@ -229,7 +229,7 @@ class _Hooked:
     def _batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
         try:
             # Here, too: an error has to say where a worker stands before it is ended
-            yield from limited(self._each(iterator), iterator)
+            yield from self._each(limited(iterator))
         finally:
             end(iterator)
 

@@ -37,7 +37,7 @@ from stallscope.hooks.worker import WorkerEntry
 from stallscope.interrupts import held_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from torch import nn
     from typing_extensions import Self
@@ -189,7 +189,7 @@ class Probe:
             self.marks.mark(Mark.ITERATED, key)
         return iterator
 
-    def batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
+    def batches(self, iterator: Iterator[Any]) -> Generator[Any, None, None]:
         """The batches of the iterator that was begun last, each with its wait."""
         key = epoch_key(OUTER, self._epoch)
         mark = self.failures.passing("the waits of the loop", self.marks.mark)

@@ -137,19 +137,18 @@ def starting(loader: Any) -> Iterator[None]:
         yield
 
 
-def limited(batches: Iterator[Any], iterator: Any) -> Generator[Any, None, None]:
-    """Yield the batches; a wait for one that takes too long ends.
+def limited(iterator: Any) -> Generator[Any, None, None]:
+    """Yield the batches of a loader's own iterator; a wait for one that takes too long ends.
 
-    Args:
-        batches: of the loop.
-        iterator: the loader's own, where the loop has it: its limit gets shorter as time goes by.
+    It is asked again each time torch gives up, so nothing may lie between: a generator that an
+    exception has passed through is at its end.
 
     Raises:
         NoBatchError: a batch did not come.
     """
     limit = _limit.get()
     if limit is None:
-        yield from batches
+        yield from iterator
         return
     usual_s = getattr(iterator, "_timeout", 0.0)
     began_s, allowed_s, waited_s = time.monotonic(), limit.wait_s(), 0.0
@@ -158,7 +157,7 @@ def limited(batches: Iterator[Any], iterator: Any) -> Generator[Any, None, None]
             left_s = max(allowed_s - waited_s, _ROUNDING_S)
             vars(iterator)["_timeout"] = min(left_s, _LOOK_EVERY_S)
         try:
-            batch = [next(batches)]
+            batch = [next(iterator)]
         except StopIteration:
             return
         except RuntimeError as error:

@@ -158,7 +158,8 @@ def _batches_of(loop: TimedLoop, lap: TimedPass) -> Iterator[Iterator[Any]]:
     began_s = time.perf_counter()
     with held_back(), starting(loop.batches):  # an interrupt would leave a worker behind
         source = iter(loop.batches)
-    made = limited(in_one_thread(source) if loop.in_one_thread else source, source)
+    made = limited(source)
+    made = in_one_thread(made) if loop.in_one_thread else made
     batches = _each(made, lap, began_s)
     try:
         yield batches

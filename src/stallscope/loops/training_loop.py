@@ -193,8 +193,9 @@ def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
             seen.epochs += 1
             with starting(target.loader):
                 iterator = probe.begin(target.loader)
-            batches = probe.batches(iterator)
-            made = limited(in_one_thread(batches) if target.loads_here else batches, iterator)
+            made = probe.batches(limited(iterator))
+            if target.loads_here:
+                made = in_one_thread(made)
             with bar.moving(), closing(made):  # no worker is forked inside
                 for batch in made:
                     if seen.first_ns is None:

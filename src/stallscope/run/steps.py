@@ -137,9 +137,7 @@ class Steps:
             for wait in got:
                 batch = self._batch(wait) or last
                 at = bisect_left(bounds, wait.end_ns)
-                # The last step of all ends where its thread was last heard of
-                end = max(self._found.last_ns.get(thread, 0), wait.end_ns)
-                until = bounds[at] if at < len(bounds) else end
+                until = bounds[at] if at < len(bounds) else self._last_end(wait, track)
                 in_gap = self._found.seen_until(wait.end_ns, until) < until
                 if batch is None or in_gap or self._failed(wait, until):
                     continue
@@ -148,6 +146,18 @@ class Steps:
                 restart_ns = self._restart(wait, begun, last, batch)
                 yield PendingStep(number, wait, batch, spans, restart_ns)
                 number, last = number + 1, batch
+
+    def _last_end(self, wait: Wait, track: Sequence[Wait]) -> int:
+        """Where the last step of all ends: where its thread was last heard of.
+
+        A recording's own loop is broken off there, and ends workers in the middle of a batch: the
+        step ends with the last thing that is known to be part of it.
+        """
+        if not self._recorded:
+            return max(self._found.last_ns.get(wait.thread, 0), wait.end_ns)
+        parts = self._parts[bisect_left(self._part_starts, wait.end_ns) :]
+        ends = [part.end_ns for part in parts if part.thread == wait.thread]
+        return max([wait.end_ns, *ends, *(other.end_ns for other in track)])
 
     def _restart(
         self,
