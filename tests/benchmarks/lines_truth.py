@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BATCH = 8
 WITHIN = 0.1
 FETCH_S, SLOW_S, QUICK_S, COLLATE_S = 0.002, 0.006, 0.001, 0.008
-HEAD = ("planted", "hottest line", "line", "with calls", "recorder", "difference", "", "cost")
+HEAD = ("planted", "hottest line", "line", "with calls", "recorder", "difference", "")
 
 
 class SlowLine:
@@ -100,8 +100,7 @@ def _row(name: str, loader: DataLoader[Any], stage: str, samples: int) -> tuple[
     truth = float(run.stages().filter(stage=stage)["busy_share"].sum())
     # A stage of several lines, as case B's, is the sum of what is their own.
     share = float(mine["own_share"].sum()) if stage == "RandomMask" else first["own_share"]
-    off, cost = share - truth, lines.cost()
-    ends = "" if cost is None or cost.low is None else f" [{cost.low:.2f}, {cost.high:.2f}]"
+    off = share - truth
     return (
         name,
         f"{first['function']}:{first['line']}",
@@ -110,7 +109,6 @@ def _row(name: str, loader: DataLoader[Any], stage: str, samples: int) -> tuple[
         f"{truth:.1%}",
         f"{100 * off:+.1f}",
         "yes" if abs(off) <= WITHIN else "NO",
-        "" if cost is None else f"{cost.factor:.3f}{ends}",
     )
 
 

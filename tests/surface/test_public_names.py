@@ -29,7 +29,6 @@ PARTS = {
     "storage.circumstances": lambda: built("storage").circumstances,
     "layouts.circumstances": lambda: built("layouts").circumstances,
     "lines.circumstances": lambda: built("lines").circumstances,
-    "lines.cost": lambda: built("lines").cost(),
     "experiments.circumstances": lambda: built("experiments").circumstances,
     "diagnosis.circumstances": lambda: built("diagnosis").circumstances,
     "diagnosis.verdict": lambda: built("diagnosis").verdict,

@@ -13,22 +13,23 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 LONG = {
     "f": [
         ("def f():", None),
-        *[(f"    x{line} = 0", 0.0001) for line in range(60)],
-        ("    slow()", 0.5),
-        *[(f"    y{line} = 0", 0.0001) for line in range(40)],
+        *[(f"    x{line} = 0", (0.0001, 0.0001)) for line in range(60)],
+        ("    slow()", (0.5, 0.5)),
+        *[(f"    y{line} = 0", (0.0001, 0.0001)) for line in range(40)],
     ]
 }
 MANY = {
-    f"Module{n}.very_long_method_name_of_mine": [("x = " + "1 + " * 60, 0.05)] for n in range(9)
+    f"Module{n}.very_long_method_name_of_mine": [("x = " + "1 + " * 60, (0.05, 0.05))]
+    for n in range(9)
 }
 LINES = {
     "usual": some_lines(),
-    "many": some_lines(MANY, (), notes=("a note",)),
-    "one": some_lines({"f": [("return slow()", 1.0)]}, ()),
-    "none": some_lines({}, ()),
+    "many": some_lines(MANY, notes=("a note",)),
+    "one": some_lines({"f": [("return slow()", (1.0, 1.0))]}),
+    "none": some_lines({}),
     "no source": some_lines(why_not="it was made from text"),
-    "not measured": some_lines({}, (), pairs=(), samples=0, wall_s=0.0),
-    "hostile": some_lines({HOSTILE: [(HOSTILE + "\x1b[31m$x$", 0.5)]}, (), notes=(HOSTILE,)),
+    "not measured": some_lines({}, samples=0, wall_s=0.0, looks=0),
+    "hostile": some_lines({HOSTILE: [(HOSTILE + "\x1b[31m$x$", (0.5, 0.5))]}, notes=(HOSTILE,)),
 }
 
 
@@ -71,7 +72,7 @@ def test_a_listing_has_heat_and_a_percentage():
 class TestAListing:
     def test_is_short_around_the_hot_lines(self):
         """What is left out is counted."""
-        lines = some_lines(LONG, ())
+        lines = some_lines(LONG)
 
         found = listing(lines, in_order(lines)[0])
         told = [one if isinstance(one, str) else one.source.strip() for one in found]

@@ -81,8 +81,7 @@ def planted():
         ]
         diagnosis = a_diagnosis(*findings, name=MODULE_TARGET, machine=machine, notes=SENTENCES)
         lines = some_lines(
-            {"Items.__getitem__": [("def __getitem__(self, index):", None), (CODE, 0.9)]},
-            calls=(),
+            {"Items.__getitem__": [("def __getitem__(self, index):", None), (CODE, (0.9, 0.9))]},
             notes=SENTENCES,
             name=MODULE_TARGET,
             machine=machine,

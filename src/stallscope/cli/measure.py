@@ -111,8 +111,9 @@ def lines(
         ),
     ] = None,
     samples: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Samples whose lines are timed.")
+        int, typer.Option(metavar="N", min=1, help="Different samples that are made.")
     ] = 32,
+    budget: Budget = 60.0,
 ) -> None:
     """Time the lines of a dataset, its transforms and its collate function.
 
@@ -128,7 +129,7 @@ def lines(
 
         _let_import(target)
         with kept_until_then("lines", print_result):
-            found = time_lines(target, functions=function or None, samples=samples)
+            found = time_lines(target, functions=function or None, samples=samples, budget_s=budget)
         print_result(found)
 
 

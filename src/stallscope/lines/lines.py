@@ -1,28 +1,33 @@
-"""`ss.lines`: how long each line of the dataset, its transforms and its collate function takes.
+"""`ss.lines`: which lines of the dataset, its transforms and its collate function take the time.
 
-Some samples are made in this process by torch's own fetcher, three times: once to see which
-functions take the time, and then in turn with their lines timed and without, which tells what the
-timing costs.
+Some samples are made in this process by torch's own fetcher, over and over while a thread looks
+where they stand, and once more to count how often each line runs.
 """
 
 from __future__ import annotations
 
 import difflib
 import time
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import cycle
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
-from tqdm.auto import tqdm
 
-from stallscope import isolation
+from stallscope.bench.measurement import BUDGET_S, Measurement
 from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.hooks.find_ops import is_librarys, name_of
 from stallscope.isolation import isolated, one_thread
-from stallscope.lines.profiler import CallTree, LineTimer, Pieces, source_of
-from stallscope.lines.result import CALLS, FUNCTIONS, PAIRS, SOURCES, TIMES, Lines, LinesConditions
+from stallscope.lines.profiler import (
+    FunctionsSeen,
+    LineCounter,
+    Pieces,
+    StackSampler,
+    source_of,
+)
+from stallscope.lines.result import FUNCTIONS, LINES, SOURCES, Lines, LinesConditions
 from stallscope.loops.cached_loaders import check_plain
 from stallscope.loops.training_loop import check_whole
 from stallscope.machine import machine, require_single_rank
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import CodeType, FunctionType
 
+    from stallscope.lines.profiler import Line
     from stallscope.stages import Stage
     from stallscope.targets.target import Target
 
@@ -59,7 +65,7 @@ _MOST_NAMES: Final = 12
 
 
 class Choice(NamedTuple):
-    """The functions whose lines are timed."""
+    """The functions whose lines are shown."""
 
     functions: Sequence[FunctionType] = ()
     names: Mapping[CodeType, str] = {}
@@ -69,9 +75,7 @@ class Choice(NamedTuple):
     notes: Sequence[str] = ()
 
 
-def select_functions(
-    parts: LoaderCallables, tree: CallTree, wanted: Sequence[Any] | None
-) -> Choice:
+def select_functions(parts: LoaderCallables, ran: _Ran, wanted: Sequence[Any] | None) -> Choice:
     """Choose the functions that are wanted by name or as objects; None: those that cost most.
 
     By default the user's own code: where a sample begins, and what takes a share of its time worth
@@ -81,14 +85,14 @@ def select_functions(
     Raises:
         ArgumentError: a name that nothing has, or an object without Python code.
     """
-    seen, notes = _seen(parts, tree), list[str]()
+    seen, notes = _seen(parts, ran), list[str]()
     if wanted is None:
         codes = _costly(parts, seen, notes)
         notes += _without_lines(parts)
     else:
         codes = list(dict.fromkeys(c for one in wanted for c in _named(one, parts, seen)))
     functions = list(_functions(codes, parts, notes, asked=wanted is not None))
-    return Choice(functions, _distinct(functions), tree.nearest(parts.stages), notes)
+    return Choice(functions, _distinct(functions), ran.sampler.nearest(parts.stages), notes)
 
 
 def _functions(
@@ -103,7 +107,7 @@ def _functions(
         yield from inner
         if not every:
             notes.append(
-                f"`{qualified(code)}` is made anew for each call, so its lines cannot be timed: "
+                f"`{qualified(code)}` is made anew for each call, so its lines cannot be shown: "
                 "they are part of the line that calls it"
             )
         elif not inner and asked:
@@ -136,9 +140,18 @@ class _Seen(NamedTuple):
     """Those that are not a library's."""
 
 
-def _seen(parts: LoaderCallables, tree: CallTree) -> _Seen:
-    modules, homes = tree.modules(), parts.homes - _LIBRARIES or {""}
-    shares = dict(sorted(tree.shares().items(), key=itemgetter(1), reverse=True))
+class _Ran(NamedTuple):
+    """What is known of the functions that ran."""
+
+    sampler: StackSampler
+    modules: Mapping[CodeType, str]
+
+
+def _seen(parts: LoaderCallables, ran: _Ran) -> _Seen:
+    modules, homes = ran.modules, parts.homes - _LIBRARIES or {""}
+    found = dict.fromkeys(modules, 0.0)
+    found |= {code: share for code, share in ran.sampler.shares().items() if code in modules}
+    shares = dict(sorted(found.items(), key=itemgetter(1), reverse=True))
     users = {
         code
         for code in shares
@@ -236,67 +249,84 @@ def _distinct(functions: list[FunctionType]) -> dict[CodeType, str]:
     }
 
 
-_LOOKED_AT: Final = 2
-"""Pieces that are made to see which functions take the time; before them one to warm up."""
+_ENOUGH: Final = 2_000
+"""Looks from which a share is known within two points."""
+_LOOKING_SHARE: Final = 0.6
+"""Of the budget, for looking; the rest is for counting, where each line takes longer."""
 _WORTH_SAYING: Final = 0.1
 """Of all decoding, for a line to be called the place of it."""
 
 
-class LineMeasurement:
-    """Which samples are made, when their lines are timed, what came of it."""
+def _seconds_of(batches: Iterator[Any]) -> float:
+    """Make the next batch; what stands above this function is not looked at."""
+    began_ns = time.perf_counter_ns()
+    next(batches)
+    return (time.perf_counter_ns() - began_ns) / 1e9
 
-    def __init__(self, target: Target, parts: LoaderCallables, samples: int) -> None:
-        self._target = target
+
+class LineMeasurement:
+    """Which samples are made, what was seen meanwhile."""
+
+    def __init__(
+        self, target: Target, parts: LoaderCallables, samples: int, measurement: Measurement
+    ) -> None:
+        self._target, self._measurement = target, measurement
         self._loader = target.loaders[0]
         self._parts = parts
         self._pieces = Pieces(self._loader, samples)
-        self._tree = CallTree()
-        self._choice = Choice()
-        self._timer = LineTimer([])
-        self._pairs: list[tuple[float, float]] = []
-        self._samples = 0
+        self._wanted: list[Any] | None = None
+        self._ran = FunctionsSeen()
+        self._sampler = StackSampler(_seconds_of.__code__)
+        self._choice: Choice | None = None
+        self._counter = LineCounter([])
+        self._looked_at = self._counted = 0
+        """Samples."""
         self._wall_s = 0.0
         self._ended = False
-        self._doing = "making the first samples"
-        title = f"lines of {target.name}"
-        steps = 1 + _LOOKED_AT + 2 * len(self._pieces.all)
-        self._bar = tqdm(desc=title, total=steps, unit="piece", leave=False, delay=0.5)
 
     def run(self, wanted: list[Any] | None) -> None:
-        """Choose functions, and time their lines."""
-        with closing(self._bar):
-            self._look(wanted)
-            self._doing = "timing lines"
-            with self._timer.attached():
-                self._measure()
+        """Look where the time goes, choose functions, count how often their lines run."""
+        self._wanted = wanted
+        self._measurement.now("the first samples")
+        self._make(self._pieces.all[0])
+        self._make(self._pieces.all[0], self._ran.watching)
+        self._measurement.now("where the time goes")
+        with self._sampler.looking():
+            self._look()
+        self._measurement.now("how often lines run")
+        self._count(self._chosen())
 
-    def _look(self, wanted: list[Any] | None) -> None:
-        pieces = self._pieces.all
-        self._make(pieces[0])
-        self._doing = "looking for the functions that take the time"
-        for piece in pieces[:_LOOKED_AT]:
-            self._make(piece, self._tree.watching)
-        self._choice = select_functions(self._parts, self._tree, wanted)
-        self._timer = LineTimer(self._choice.functions)
-
-    def _measure(self) -> None:
-        """Make each piece with its lines timed and without, in turn."""
+    def _look(self) -> None:
+        """Make the pieces over and over, until enough was seen."""
         self._pieces.restart()
-        for number, piece in enumerate(self._pieces.all):
-            again = [*isolation.restore_generators(self._loader)]  # the same draws the second time
-            took: dict[bool, float] = {}
-            for timed in (True, False) if number % 2 else (False, True):
-                seconds = self._make(piece, self._timer.on if timed else nullcontext)
-                if seconds is None:
+        for number, piece in enumerate(cycle(self._pieces.all)):
+            whole = number >= len(self._pieces.all)
+            if (whole and self._sampler.count >= _ENOUGH) or self._is_late():
+                return
+            took_s = self._make(piece)
+            if took_s is None:
+                return
+            self._sampler.turn_over()
+            self._looked_at += self._pieces.count(piece)
+            self._wall_s += took_s
+
+    def _is_late(self) -> bool:
+        return self._looked_at > 0 and self._measurement.has_used(_LOOKING_SHARE)
+
+    def _count(self, choice: Choice) -> None:
+        """Make each piece once more."""
+        self._counter = LineCounter(choice.functions)
+        self._pieces.restart()
+        longest_s = 0.0
+        with self._counter.attached():
+            for piece in self._pieces.all:
+                if self._measurement.left_s < longest_s:
                     return
-                took[timed] = seconds
-                if timed:
-                    self._samples += self._pieces.count(piece)
-                    self._wall_s += seconds
-                if not self._pieces.stream and len(took) == 1:
-                    for restore in again:
-                        restore()
-            self._pairs.append((took[True], took[False]))
+                took_s = self._make(piece, self._counter.on)
+                if took_s is None:
+                    return
+                longest_s = max(longest_s, took_s)
+                self._counted += self._pieces.count(piece)
 
     def _make(
         self, piece: Any, watching: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -306,34 +336,24 @@ class LineMeasurement:
             batches = self._pieces.prepare(piece)
             try:
                 with watching():
-                    began_ns = time.perf_counter_ns()
-                    next(batches)
-                    took_ns = time.perf_counter_ns() - began_ns
+                    return _seconds_of(batches)
             except StopIteration:
                 self._pieces.restart()
-                continue
-            self._bar.update()
-            return took_ns / 1e9
         self._ended = True
         return None
 
-    def leave_with(self, error: BaseException) -> None:
-        """Tell an exception of the user's where it came from, and what was measured before it."""
-        vars(error)["lines"] = self.result()  # past any __setattr__ of a frozen exception
-        said = [f"stallscope: raised while {self._doing}"]
-        if self._loader.num_workers:
-            said.append(
-                "stallscope: the samples were made in this process, where get_worker_info() is "
-                "None and worker_init_fn is not called"
-            )
-        said.append("stallscope: what was measured before is this exception's attribute `lines`")
-        note(error, said)
+    def _chosen(self) -> Choice:
+        if self._choice is None:
+            ran = _Ran(self._sampler, self._ran.modules)
+            self._choice = select_functions(self._parts, ran, self._wanted)
+        return self._choice
 
     def result(self) -> Lines:
         """What is known by now."""
-        names = self._choice.names
+        choice = self._chosen()
+        names = choice.names
         sources = {code: source_of(code) for code in names}
-        stages = {**self._parts.stages, **self._choice.stages}
+        stages = {**self._parts.stages, **choice.stages}
         functions = [
             (
                 *(names[code], code.co_filename, code.co_firstlineno),
@@ -347,65 +367,70 @@ class LineMeasurement:
             for code, (found, _) in sources.items()
             for number, text in found.items()
         ]
-        times = [
-            (names[one.code], one.line, one.hits, one.time_s)
-            for one in self._timer.times()
-            if one.code in names
+        seen, hits = self._sampler.lines(names), self._counter.hits()
+        nothing = (0.0, 0.0, 0.0, 0.0)
+        rows = [
+            (names[line[0]], line[1], hits.get(line), *seen.get(line, nothing))
+            for line in dict.fromkeys([*hits, *seen])
+            if line[0] in names
         ]
-        calls = [
-            (names[one.caller], one.line, names[one.code], one.share)
-            for one in self._tree.calls(set(names))
-        ]
+        samples = self._counted or self._looked_at
         return Lines(
             functions=pl.DataFrame(functions, FUNCTIONS, orient="row"),
-            times=pl.DataFrame(times, TIMES, orient="row"),
-            calls=pl.DataFrame(calls, CALLS, orient="row"),
+            lines=pl.DataFrame(rows, LINES, orient="row"),
             sources=pl.DataFrame(texts, SOURCES, orient="row"),
-            pairs=pl.DataFrame(self._pairs, PAIRS, orient="row"),
             circumstances=LinesConditions(
                 name=self._target.name,
                 unit=self._pieces.unit,
-                samples=self._samples,
-                wall_s=self._wall_s,
+                samples=samples,
+                wall_s=self._wall_s * samples / max(self._looked_at, 1),
+                looks=self._sampler.count,
                 machine=machine(),
             ),
-            notes=(*self._target.told(), *self._notes(), *self._choice.notes),
+            notes=(
+                *self._target.told(),
+                *self._measurement.notes,
+                *self._notes(names, {code for code, _ in (*hits, *seen)}),
+                *choice.notes,
+            ),
         )
 
-    def _notes(self) -> Iterator[str]:
-        names = self._choice.names
-        ran = {one.code for one in self._timer.times()}
+    def _notes(self, names: Mapping[CodeType, str], ran: set[CodeType]) -> Iterator[str]:
         silent = [f"`{name}`" for code, name in names.items() if code not in ran]
-        if silent and self._samples:
+        if silent and self._looked_at:
             yield f"never called for these samples: {', '.join(silent)}"
-        for one in self._tree.calls(set(names)):
-            if one.caller is one.code:
-                yield (
-                    f"`{names[one.code]}` calls itself: the time of its lines counts every level, "
-                    "their own time does not"
-                )
-        decoders = {
-            code
-            for code, module in self._tree.modules().items()
-            if (module, code.co_name) == ("PIL.ImageFile", "load") and code not in names
-        }
-        for one in self._tree.calls({*names, *decoders}):
-            if one.code in decoders and one.share > _WORTH_SAYING:
-                yield (
-                    f"line {one.line} of `{names[one.caller]}` decodes the image: PIL reads pixels "
-                    "when they are first needed, so whatever stood there would take that time"
-                )
-        if self._pieces.stream:
-            yield "a stream: no sample can be made twice, so those with and without differ"
+        yield from self._decoding(names)
         if self._ended:
-            yield f"the loader gave no more than {count(self._samples, 'sample')}"
+            yield f"the loader gave no more than {count(self._looked_at, 'sample')}"
         if self._loader.num_workers and self._loader.worker_init_fn is not None:
             yield "made in this process: worker_init_fn was not called"
 
+    def _decoding(self, names: Mapping[CodeType, str]) -> Iterator[str]:
+        """Which lines decode images without saying so."""
+        decoders = {
+            code
+            for code, module in self._ran.modules.items()
+            if (module, code.co_name) == ("PIL.ImageFile", "load") and code not in names
+        }
+        parts: dict[Line, float] = {}
+        for stack, part in self._sampler.stacks().items():
+            callers = [line for line in stack if line[0] in names]
+            if callers and any(code in decoders for code, _ in stack):
+                parts[callers[-1]] = parts.get(callers[-1], 0.0) + part
+        for (code, line), part in parts.items():
+            if part > _WORTH_SAYING * sum(parts.values()):
+                yield (
+                    f"line {line} of `{names[code]}` decodes the image: PIL reads pixels when they "
+                    "are first needed, so whatever stood there would take that time"
+                )
 
-def lines(target: Any, *, functions: Any = None, samples: int = 32) -> Lines:
-    """Time the lines of the code that makes a loader's samples, with line_profiler.
 
+def lines(
+    target: Any, *, functions: Any = None, samples: int = 32, budget_s: float = BUDGET_S
+) -> Lines:
+    """Tell which lines of the code that makes a loader's samples take the time.
+
+    Shares come from looking every two milliseconds where Python stands, hits from line_profiler.
     Makes the samples in this process with one torch thread, in smaller batches than the loader's.
     Afterwards all random generators and the samplers are as they were, the attributes of the
     dataset and its transforms hold what they held, and nothing of line_profiler is left on any
@@ -417,15 +442,18 @@ def lines(target: Any, *, functions: Any = None, samples: int = 32) -> Lines:
         functions: names ("RandomMask", "RandomMask.dilate", "collate") or functions, one or
             several; by default the user's own that cost most: `__getitem__` (or `__iter__`), the
             transforms, what these call, and the collate function.
-        samples: how many to make with their lines timed. As many are made without, and some more
-            before.
+        samples: how many different ones to make, over and over until enough was seen.
+        budget_s: it is over after this time, seconds, and the piece of the samples that is under
+            way then.
 
     Raises:
-        ArgumentError: `samples` is no number that can be used, or `functions` names nothing.
+        ArgumentError: `samples` or `budget_s` is no number that can be used, or `functions` names
+            nothing.
         TargetError: the target is nothing that can be iterated.
         UnsupportedError: there is not one DataLoader in it that torch's own code iterates, or this
             process is one of several ranks.
     """
+    measurement = Measurement("lines", budget_s)
     check_whole("samples", samples, 1)
     wanted = as_list(functions)
     require_single_rank()
@@ -433,13 +461,19 @@ def lines(target: Any, *, functions: Any = None, samples: int = 32) -> Lines:
     check_plain(target, "its samples cannot be made one by one in this process")
     with isolated(target) as target, one_thread():
         parts = LoaderCallables(target.loaders[0])
-        with bindings_kept(parts.holders()):
-            measurement = LineMeasurement(target, parts, int(samples))
+        with bindings_kept(parts.holders()), measurement.of(target.name):
+            found = LineMeasurement(target, parts, int(samples), measurement)
+            measurement.result = found.result
             try:
-                measurement.run(wanted)
-            except BaseException as error:
-                if isinstance(error, StallscopeError):
-                    raise
-                measurement.leave_with(error)
+                found.run(wanted)
+            except Exception as error:
+                if target.loaders[0].num_workers and not isinstance(error, StallscopeError):
+                    note(error, [_HERE])
                 raise
-            return measurement.result()
+            return found.result()
+
+
+_HERE: Final = (
+    "stallscope: the samples were made in this process, where get_worker_info() is None and "
+    "worker_init_fn is not called"
+)

@@ -1,53 +1,63 @@
-"""Driving line_profiler over a loader's samples, so that nothing of it is left on anything.
+"""Where a loader's samples take their time, line by line, so that nothing is left on anything.
+
+Samples are made in this process, in batches smaller than the loader's. A thread looks every two
+milliseconds where Python stands; a line has the share of the time that it has of the looks, however
+many lines there are. How often a line runs is counted by line_profiler, whose own times are not
+used: it costs as much for each line, which makes loops look dearer than they are.
 
 line_profiler wraps nothing here, but it knows a function by its bytecode, which it makes unique:
 it gives the function a code object with some no-ops behind its end. That is taken back. While it
 is on it holds `sys.settrace` (up to Python 3.11) or the profiler's place of `sys.monitoring`; it
 puts back what was there, so a debugger or a coverage tool only misses what happens meanwhile.
-
-Samples are made in this process, in batches smaller than the loader's, as a comparison needs
-several. A tree of calls from `sys.setprofile` tells which functions are worth a closer look and
-divides a function's time among the lines that call it; its times are rough and shown to nobody.
 """
 
 from __future__ import annotations
 
 import inspect
 import linecache
+import random
 import sys
+import threading
+import time
 import tokenize
 from collections import Counter, defaultdict
 from contextlib import contextmanager
 from itertools import islice
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 from line_profiler import LineProfiler
 from torch.utils.data import BatchSampler, DataLoader
 
 from stallscope.errors import TargetError
 from stallscope.interrupts import held_back
 from stallscope.loops.cached_loaders import GoingOn, OverAndOver, copy_of, is_stream
+from stallscope.stats import share_intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from types import CodeType, FrameType, FunctionType
 
     from stallscope.stages import Stage
 
-
-class LineTime(NamedTuple):
-    """A line that ran."""
-
-    code: CodeType
-    """Whose, as the user's function has it."""
-    line: int
-    hits: int
-    time_s: float
+    Line = tuple[CodeType, int]
+    """Of the user's function, and its number in the file."""
 
 
-class LineTimer:
-    """Times the lines of functions in this thread; several may share one code, as closures do."""
+class LineShare(NamedTuple):
+    """How much of all time a line takes, shares from 0 to 1."""
+
+    share: float
+    """With all that it calls."""
+    own_share: float
+    """Without the chosen functions that it calls."""
+    own_low: float
+    """The ends of the interval of `own_share`."""
+    own_high: float
+
+
+class LineCounter:
+    """Counts how often lines of functions run in this thread; several may share one code."""
 
     def __init__(self, functions: Iterable[FunctionType]) -> None:
         self._functions = list(functions)
@@ -70,7 +80,7 @@ class LineTimer:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Time lines for the length of the block."""
+        """Count for the length of the block."""
         if not self._functions:
             yield
             return
@@ -82,128 +92,164 @@ class LineTimer:
             with held_back():
                 self._profiler.disable_by_count()
 
-    def times(self) -> list[LineTime]:
-        """All lines that have run by now."""
+    def hits(self) -> dict[Line, int]:
+        """How often each line has run by now."""
         stats = self._profiler.get_stats()
         places = {
             (code.co_filename, code.co_firstlineno, code.co_name): code
             for code in reversed(self._before)
         }
-        return [
-            LineTime(places[file, first, name.rpartition(".")[2]], line, hits, ticks * stats.unit)
+        return {
+            (places[file, first, name.rpartition(".")[2]], line): hits
             for (file, first, name), entries in stats.timings.items()
-            for line, hits, ticks in entries
-        ]
+            for line, hits, _ in entries
+        }
 
 
-class CallNode:
-    """A function as it is called along one way, by a line of its caller; the root has no code."""
-
-    __slots__ = ("children", "code", "line", "module", "ns")
-
-    def __init__(self, code: CodeType | None = None, line: int = 0, module: str = "") -> None:
-        self.code = code
-        self.line = line
-        self.module = module
-        self.ns = 0
-        self.children: dict[tuple[int, CodeType], CallNode] = {}
-
-
-class CallTime(NamedTuple):
-    """Part of a function's time: what it spends in calls from one line of another."""
-
-    caller: CodeType
-    line: int
-    code: CodeType
-    share: float
-
-
-class CallTree:
-    """The functions that ran while it watched."""
+class FunctionsSeen:
+    """The functions that run in this thread, and where they live."""
 
     def __init__(self) -> None:
-        self.root = CallNode()
-        self._stack: list[tuple[CallNode, int]] = []
-        self._on = False
+        self.modules: dict[CodeType, str] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch this thread for the length of the block; another profiler is put back."""
+        """Watch for the length of the block; another profiler is put back."""
         before = sys.getprofile()
-        self._stack = [(self.root, perf_counter_ns())]
         try:
             sys.setprofile(self._event)
-            self._on = True
             yield
         finally:
-            self._on = False  # what follows is no part of the samples
             with held_back():
                 sys.setprofile(before)
-                self.root.ns += perf_counter_ns() - self._stack[0][1]
 
     def _event(self, frame: FrameType, event: str, _: Any) -> None:
-        if not self._on:
-            return
-        stack = self._stack
-        if event == "call":
-            code, back = frame.f_code, frame.f_back
-            key = (0 if back is None else back.f_lineno or 0, code)
-            parent = stack[-1][0]
-            node = parent.children.get(key)
-            if node is None:
-                module = str(frame.f_globals.get("__name__", ""))
-                node = parent.children[key] = CallNode(code, key[0], module)
-            stack.append((node, perf_counter_ns()))
-        elif event == "return" and len(stack) > 1 and stack[-1][0].code is frame.f_code:
-            node, began_ns = stack.pop()
-            node.ns += perf_counter_ns() - began_ns
+        if event == "call" and frame.f_code not in self.modules:
+            self.modules[frame.f_code] = str(frame.f_globals.get("__name__", ""))
 
-    def ways(self) -> Iterator[list[CallNode]]:
-        """Every node that has returned, at the end of the way that leads to it."""
-        todo = [[self.root]]
-        while todo:
-            way = todo.pop()
-            for node in way[-1].children.values():
-                if node.ns:
-                    yield [*way, node]
-                    todo.append([*way, node])
+
+EVERY_S: Final = 0.002
+"""Between two looks, on average; what is looked at loses some 50 microseconds each time."""
+_SWITCH_S: Final = 1e-4
+"""So soon a thread that computes in Python lets the one that looks have its turn. Waiting longer
+would find it where it gives up its turn by itself, as in a call into a library."""
+_WINDOW: Final = 20
+"""Looks in a window at least."""
+
+
+class StackSampler:
+    """Where a thread stands while a function of ours runs, seen by another thread.
+
+    Each look counts as the time since the one before: while a library holds Python's lock nobody
+    can look, and the look after that finds the line that has called it.
+
+    Args:
+        base: of the function; what stands above it is not looked at.
+
+    Attributes:
+        windows: parts of the time, for each how long each stack was there, seconds, the outermost
+            line first.
+        count: looks that found it.
+    """
+
+    def __init__(self, base: CodeType) -> None:
+        self._base = base
+        self.windows: list[defaultdict[tuple[Line, ...], float]] = [defaultdict(float)]
+        self.count = 0
+        self._began_at = 0
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look at this thread for the length of the block."""
+        usual_s, done = sys.getswitchinterval(), threading.Event()
+        thread = threading.Thread(
+            target=self._look, args=(threading.get_ident(), done), daemon=True
+        )
+        try:
+            sys.setswitchinterval(_SWITCH_S)
+            thread.start()
+            yield
+        finally:
+            done.set()
+            with held_back():
+                thread.join()
+                sys.setswitchinterval(usual_s)
+
+    def turn_over(self) -> None:
+        """Begin another window, where this one is long enough to be compared with others."""
+        if self.count - self._began_at >= _WINDOW:
+            self._began_at = self.count
+            self.windows.append(defaultdict(float))
+
+    def _look(self, whose: int, done: threading.Event) -> None:
+        draw = random.Random(0)  # noqa: S311 - when it looks is no secret
+        last_s = time.perf_counter()
+        while not done.wait(draw.uniform(0.5, 1.5) * EVERY_S):  # never in step with a loop
+            frame = sys._current_frames().get(whose)  # noqa: SLF001
+            now_s, stack = time.perf_counter(), []
+            while frame is not None and frame.f_code is not self._base:
+                stack.append((frame.f_code, frame.f_lineno or 0))
+                frame = frame.f_back
+            if frame is not None:
+                self.windows[-1][tuple(reversed(stack))] += now_s - last_s
+                self.count += 1
+            last_s = now_s
+
+    # ---- what was seen ------------------------------------------------------------------------
+
+    def stacks(self) -> dict[tuple[Line, ...], float]:
+        """All stacks, as shares of the time."""
+        found: defaultdict[tuple[Line, ...], float] = defaultdict(float)
+        whole_s = sum(sum(window.values()) for window in self.windows)
+        for window in self.windows:
+            for stack, took_s in window.items():
+                found[stack] += took_s / whole_s
+        return found
 
     def shares(self) -> dict[CodeType, float]:
         """Of each function, the share of all time that it and what it calls take."""
-        spent: Counter[CodeType] = Counter()
-        for *above, node in self.ways():
-            if node.code and all(one.code is not node.code for one in above):
-                spent[node.code] += node.ns
-        return {code: ns / max(self.root.ns, 1) for code, ns in spent.items()}
+        spent: defaultdict[CodeType, float] = defaultdict(float)
+        for stack, part in self.stacks().items():
+            for code in {code for code, _ in stack}:
+                spent[code] += part
+        return spent
 
-    def modules(self) -> dict[CodeType, str]:
-        """Where each function lives."""
-        return {way[-1].code: way[-1].module for way in self.ways() if way[-1].code}
-
-    def calls(self, chosen: set[CodeType]) -> list[CallTime]:
-        """From which lines of chosen functions the chosen ones are called, itself or by others."""
-        parts: Counter[tuple[CodeType, int, CodeType]] = Counter()
-        whole: Counter[CodeType] = Counter()
-        for way in self.ways():
-            node = way[-1]
-            if node.code not in chosen or node.code is None:
-                continue
-            whole[node.code] += node.ns
-            above = next((n for n in range(len(way) - 2, 0, -1) if way[n].code in chosen), 0)
-            caller = way[above].code
-            if caller is not None:
-                parts[caller, way[above + 1].line, node.code] += node.ns
-        return [CallTime(*key, ns / max(whole[key[2]], 1)) for key, ns in parts.items()]
-
-    def nearest(self, stages: dict[CodeType, Stage]) -> dict[CodeType, Stage]:
+    def nearest(self, stages: Mapping[CodeType, Stage]) -> dict[CodeType, Stage]:
         """For each function its stage, or that of the one nearest above it."""
-        spent: defaultdict[CodeType, Counter[Stage]] = defaultdict(Counter)
-        for way in self.ways():
-            code = way[-1].code
-            above = next((n.code for n in reversed(way) if n.code in stages), None)
-            if code and above:
-                spent[code][stages[above]] += way[-1].ns
-        return {code: times.most_common(1)[0][0] for code, times in spent.items()}
+        spent: defaultdict[CodeType, defaultdict[Stage, float]]
+        spent = defaultdict(lambda: defaultdict(float))
+        for stack, part in self.stacks().items():
+            stage = None
+            for code, _ in stack:
+                stage = stages.get(code, stage)
+                if stage is not None:
+                    spent[code][stage] += part
+        return {code: max(parts, key=parts.__getitem__) for code, parts in spent.items()}
+
+    def lines(self, chosen: Collection[CodeType]) -> dict[Line, LineShare]:
+        """The lines of chosen functions that were seen."""
+        whole: defaultdict[Line, float] = defaultdict(float)
+        for stack, part in self.stacks().items():
+            for line in {line for line in stack if line[0] in chosen}:
+                whole[line] += part
+        windows = [window for window in self.windows if window]
+        own_s: list[Counter[Line]] = [Counter() for _ in windows]
+        for window, mine in zip(windows, own_s, strict=True):
+            for stack, took_s in window.items():
+                there = [line for line in stack if line[0] in chosen]
+                if there:
+                    mine[there[-1]] += took_s  # type: ignore[assignment]  # a Counter of floats
+        if not whole:
+            return {}
+        many_s = np.array([sum(window.values()) for window in windows])
+        each_s = many_s.sum() / self.count
+        own = np.array([[mine[line] for line in whole] for mine in own_s])
+        low, high, _ = share_intervals(own / each_s, many_s / each_s, [0] * len(windows))
+        shares = own.sum(axis=0) / many_s.sum()
+        return {
+            line: LineShare(part, *map(float, ends))
+            for (line, part), *ends in zip(whole.items(), shares, low, high, strict=True)
+        }
 
 
 PIECES: Final = 8

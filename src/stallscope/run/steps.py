@@ -157,7 +157,8 @@ class Steps:
             return max(self._found.last_ns.get(wait.thread, 0), wait.end_ns)
         parts = self._parts[bisect_left(self._part_starts, wait.end_ns) :]
         ends = [part.end_ns for part in parts if part.thread == wait.thread]
-        return max([wait.end_ns, *ends, *(other.end_ns for other in track)])
+        begun = [one.start_ns for one in self._found.unfinished if one.start_ns > wait.end_ns]
+        return max([wait.end_ns, *ends, *begun, *(other.end_ns for other in track)])
 
     def _restart(
         self,

@@ -117,7 +117,8 @@ def _all(lines: Lines, name: str) -> list[Shown]:
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     shares = (share(row[name] or 0.0) for name in ("share", "own_share"))
-    return (f"{row['hits']:,}", seconds(row["time_s"]), *shares)
+    hits = "" if row["hits"] is None else f"{row['hits']:,}"
+    return (hits, seconds(row["time_s"]), *shares)
 
 
 @dataclass(frozen=True)
