@@ -39,6 +39,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
 from stallscope import cases
+from stallscope.bench.measurement import Measurement
 from stallscope.storage.places import data_files
 from stallscope.storage.reads import (
     COLD,
@@ -166,7 +167,9 @@ def planted(folder: Path, budget_s: float) -> None:
     rows, wrong = [], 0
     for name, device in DEVICES.items():
         found = Planted(*device)
-        result = StorageProbe(target, time.perf_counter(), budget_s, found.medium).run()
+        probe = StorageProbe(target, Measurement("storage", budget_s), found.medium)
+        probe.run()
+        result = probe.result()
         cold = result.of(SAMPLE, COLD)
         if not cold:  # too short a run
             rows.append((name, *["—"] * 5))

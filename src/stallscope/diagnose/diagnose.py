@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from statistics import median
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stallscope.apart import apart
+from stallscope.bench.loops import AS_IT_IS, InTurns, rates
 from stallscope.bench.measurement import BUDGET_S, Measurement
 from stallscope.diagnose import verdict
 from stallscope.diagnose.accounting import accounting
@@ -49,7 +49,7 @@ from stallscope.ladder.ladder import ladder
 from stallscope.loops.cached_loaders import going_on
 from stallscope.loops.cached_values import batch_bytes
 from stallscope.loops.devices import device_of
-from stallscope.loops.timed_loop import Span, TimedLoop, TimedPass, run_timed_pass, started
+from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.loops.training_loop import Enough, Limits, check_step_s
 from stallscope.machine import cores_available, machine, require_single_rank
 from stallscope.run.record import record_target
@@ -84,11 +84,10 @@ _LOOP_SHARE: Final = 0.5
 _MOST_SHARE: Final = 0.9
 """... and so long to have those."""
 _MOST_BATCHES: Final = 1_000_000
-_THREADS_S: Final = 0.3
-_THREADS_SHARE: Final = 0.2
-"""Of the time that is left, at most, for batches with the loop's own threads."""
-_THREADS_LAPS: Final = (True, False, False, True)
-"""With one thread, and with all: a machine that grows slower does so for both."""
+_OWN_THREADS: Final = AS_IT_IS
+_ONE_THREAD: Final = 1
+_THREAD_BLOCKS: Final = 4
+"""Blocks with the loop's own torch threads and with one, half of each."""
 _ALONE_S: Final = 1.0
 _ALONE_BATCHES: Final = 6
 _LADDER_S: Final = 14.0
@@ -268,18 +267,16 @@ class Examination:
         """Make batches with the loop's own torch threads, and with one as in the recording."""
         if self._facts is None or isinstance(self._target.loader, Iterator):
             return
-        laps: dict[bool, list[float]] = {True: [], False: []}
-        each_s = self._left_s * _THREADS_SHARE / len(_THREADS_LAPS)
         with isolated(replace(self._target, step=None)) as target:
-            loader = going_on(target.loader)
-            for one in _THREADS_LAPS:
-                loop = replace(TimedLoop.of(target), batches=loader, in_one_thread=one)
-                lap, began_ns = TimedPass(), time.perf_counter_ns()
-                span = Span(min(_THREADS_S, each_s), began_ns + int(each_s * 1e9))
-                run_timed_pass(loop, lap, span)
-                laps[one] += lap.seconds
-        if all(laps.values()):
-            own_s, one_s = median(laps[False]), median(laps[True])
+            loop = replace(TimedLoop.of(target), batches=going_on(target.loader))
+            turns = InTurns(self._measurement)
+            turns.add(_OWN_THREADS, replace(loop, in_one_thread=False))
+            turns.add(_ONE_THREAD, loop)
+            turns.run(lambda: [_ONE_THREAD] if len(turns.blocks) < _THREAD_BLOCKS else [])
+        per_s = rates(turns.blocks)
+        if {*per_s} == {_OWN_THREADS, _ONE_THREAD}:
+            size = target.batch_size or 1
+            own_s, one_s = (size / per_s[which].value for which in (_OWN_THREADS, _ONE_THREAD))
             times = ThreadTimes(torch.get_num_threads(), own_s, one_s)
             self._know(replace(self._facts, own_threads=times))
 

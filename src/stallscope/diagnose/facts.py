@@ -114,7 +114,7 @@ class ThreadTimes(NamedTuple):
     threads: int
     """That the user's loop has."""
     own_s: float
-    """Median time for a batch with these, seconds."""
+    """Time for a batch with these, seconds."""
     one_s: float
     """The same with one thread, as a worker has."""
 

@@ -23,8 +23,8 @@ from stallscope.isolation import isolated, one_thread
 from stallscope.lines.profiler import (
     FunctionsSeen,
     LineCounter,
+    LineSampler,
     Pieces,
-    StackSampler,
     source_of,
 )
 from stallscope.lines.result import FUNCTIONS, LINES, SOURCES, Lines, LinesConditions
@@ -143,7 +143,7 @@ class _Seen(NamedTuple):
 class _Ran(NamedTuple):
     """What is known of the functions that ran."""
 
-    sampler: StackSampler
+    sampler: LineSampler
     modules: Mapping[CodeType, str]
 
 
@@ -276,7 +276,7 @@ class LineMeasurement:
         self._pieces = Pieces(self._loader, samples)
         self._wanted: list[Any] | None = None
         self._ran = FunctionsSeen()
-        self._sampler = StackSampler(_seconds_of.__code__)
+        self._sampler = LineSampler(_seconds_of.__code__)
         self._choice: Choice | None = None
         self._counter = LineCounter([])
         self._looked_at = self._counted = 0

@@ -137,7 +137,7 @@ _WINDOW: Final = 20
 """Looks in a window at least."""
 
 
-class StackSampler:
+class LineSampler:
     """Where a thread stands while a function of ours runs, seen by another thread.
 
     Each look counts as the time since the one before: while a library holds Python's lock nobody

@@ -11,7 +11,7 @@ import inspect
 import multiprocessing
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,6 @@ from stallscope.hooks.probe import shut_down
 from stallscope.interrupts import held_back
 from stallscope.isolation import in_one_thread
 from stallscope.loops.batch_timeout import limited, starting
-from stallscope.loops.cached_values import samples_in
 from stallscope.loops.devices import device_of
 from stallscope.targets.loaders import iterators_ended
 
@@ -86,57 +85,14 @@ class TimedLoop:
 class TimedPass:
     """What one start of a loop showed; filled while it runs."""
 
-    seconds: list[float] = field(default_factory=list)
-    """Of each step of the steady state, from the end of the one before."""
-    step_s: list[float] = field(default_factory=list)
-    """The part of it in the step itself."""
-    samples: list[int] = field(default_factory=list)
-    """In its batch."""
     start_s: float = 0.0
     """From asking for the batches to the first of them."""
     used: int = 0
     """Batches, those before the steady state included."""
-    busy_share: float | None = None
-    """How busy the device was; None where that cannot be told."""
     reported_share: float | None = None
     """What the device's driver calls its utilisation."""
-    exhausted: bool = False
-    """Whether the batches came to an end before there was a steady state."""
     in_loader: bool = False
     """Whether the loop waits for a batch."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """How long a lap lasts."""
-
-    least_s: float
-    """Of the steady state; it ends with the first whole block after this."""
-    deadline_ns: int
-    """It ends after the first batch that comes later than this (`perf_counter_ns`)."""
-    watches_device: bool = False
-    """Whether to look, after the timed steps, how busy the device is."""
-
-
-def run_timed_pass(loop: TimedLoop, lap: TimedPass, span: Span) -> None:
-    """Run a loop for a while and fill the lap; its workers are gone afterwards."""
-    began_ns = time.perf_counter_ns()
-    halfway_ns = (began_ns + span.deadline_ns) // 2
-    timed_s = 0.0
-    while timed_s < span.least_s and time.perf_counter_ns() < span.deadline_ns:
-        before = lap.used
-        with started(loop, lap) as batches:
-            _warm_up(loop, batches, lap, halfway_ns)
-            timed_s += _timed(loop, batches, lap, Span(span.least_s - timed_s, span.deadline_ns))
-            if span.watches_device and lap.seconds and lap.busy_share is None:
-                lap.busy_share = device_busy(loop, batches)
-        ends_in_warmup = not lap.seconds and lap.used <= loop.warmup  # it would do so every time
-        if lap.used == before or ends_in_warmup:
-            break
-    if len(lap.seconds) < loop.block:  # batches that lay there: of a round, not all were timed
-        for times in (lap.seconds, lap.step_s, lap.samples):
-            times.clear()
-    lap.exhausted = not lap.seconds and time.perf_counter_ns() < span.deadline_ns
 
 
 @contextmanager
@@ -206,39 +162,6 @@ def _wait_for_end(processes: set[Any]) -> None:
         if process.is_alive():
             process.kill()
             process.join()
-
-
-def _warm_up(loop: TimedLoop, batches: Iterator[Any], lap: TimedPass, until_ns: int) -> None:
-    """Use batches that are not timed."""
-    for number, batch in enumerate(batches, 1):
-        loop.use(batch)
-        lap.used += 1
-        if number >= loop.warmup or time.perf_counter_ns() > until_ns:
-            return
-
-
-def _timed(loop: TimedLoop, batches: Iterator[Any], lap: TimedPass, span: Span) -> float:
-    """Use batches in the steady state; returns how long, seconds."""
-    clock, samples = loop.device.clock(), []
-    ends_ns = time.perf_counter_ns() + int(span.least_s * 1e9)
-    clock.begin()
-    for number, batch in enumerate(batches, 1):
-        samples.append(samples_in(batch, loop.batch_size))
-        batch = loop.device.move(batch)  # noqa: PLW2901 - the same batch elsewhere
-        clock.step_begins()
-        if loop.step is not None:
-            loop.step(batch)
-        clock.step_ends()
-        lap.used += 1
-        now_ns = time.perf_counter_ns()
-        if now_ns > span.deadline_ns or (now_ns > ends_ns and number % loop.block == 0):
-            break
-    lap.reported_share = loop.device.reported_share()
-    times = clock.read()
-    lap.seconds += [whole for whole, _ in times]
-    lap.step_s += [step for _, step in times]
-    lap.samples += samples
-    return sum(whole for whole, _ in times)
 
 
 def device_busy(loop: TimedLoop, batches: Iterator[Any]) -> float | None:

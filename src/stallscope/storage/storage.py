@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import closing, nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -20,14 +20,13 @@ import numpy as np
 import polars as pl
 
 from stallscope.apart import apart
+from stallscope.bench.measurement import Measurement
 from stallscope.isolation import isolated
-from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.cached_values import samples_in
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, started
-from stallscope.loops.training_loop import Enough, Limits, ProgressBar, check_budget
+from stallscope.loops.training_loop import Enough, Limits
 from stallscope.machine import machine, require_single_rank
-from stallscope.run.read_logs import note
 from stallscope.run.record import record_target
 from stallscope.storage.page_cache import REALLY_COLD, resident_share
 from stallscope.storage.places import (
@@ -141,12 +140,14 @@ def storage(
         WorkspaceError: no room for the logs.
         NoBatchError: a batch did not come within the budget and a grace.
     """
-    began_s = time.perf_counter()
-    allowed_s = check_budget(budget_s)
+    measurement = Measurement("storage", budget_s)
     require_single_rank()
     found = targets.target(target, step=step, device=device)
-    with time_limit(allowed_s):
-        return StorageProbe(found, began_s, allowed_s).run()
+    probe = StorageProbe(found, measurement)
+    with measurement.of(found.name):
+        measurement.result = probe.known
+        probe.run()
+        return probe.result()
 
 
 @dataclass(frozen=True)
@@ -179,28 +180,19 @@ def record_briefly(target: Target, left_s: float) -> Run:
     return record_target(target, limits, _WARMUP)
 
 
-def leave(error: BaseException, name: str, result: Callable[[], object]) -> None:
-    """Leave what was measured before with an exception, as its attribute of that name."""
-    with suppress(Exception):  # of ours; the user's own one is on its way
-        vars(error)[name] = result()  # past any __setattr__ of a frozen exception
-        said = f"stallscope: what was measured before is this exception's attribute `{name}`"
-        note(error, [said])
-
-
 class StorageProbe:
     """One measurement of the storage under a loader.
 
     Args:
         target: what the user points at.
-        began_s: when the budget began (`perf_counter`).
-        budget_s: seconds.
+        measurement: whose budget it is.
         medium: reads; that of the system by default.
     """
 
     def __init__(
-        self, target: Target, began_s: float, budget_s: float, medium: Medium | None = None
+        self, target: Target, measurement: Measurement, medium: Medium | None = None
     ) -> None:
-        self._target, self._began_s, self._budget_s = target, began_s, budget_s
+        self._target, self._measurement = target, measurement
         self._medium = medium or Medium()
         self._readings: list[tuple[Any, ...]] = []
         self._notes: list[str] = []
@@ -216,19 +208,10 @@ class StorageProbe:
 
     @property
     def _left_s(self) -> float:
-        return self._began_s + _UNTIL * self._budget_s - time.perf_counter()
+        return _UNTIL * self._measurement.budget_s - self._measurement.used_s
 
-    def run(self) -> Storage:
+    def run(self) -> None:
         """Record, look where the files are, read."""
-        try:
-            self._measure()
-        except BaseException as error:
-            if self._readings:
-                leave(error, "storage", self._result)
-            raise
-        return self._result()
-
-    def _measure(self) -> None:
         run = record_briefly(self._target, self._left_s)
         self._about = about = apart(lambda: asked(run))
         dataset = getattr(self._target.loader, "dataset", None)
@@ -258,7 +241,11 @@ class StorageProbe:
         if files:
             self._read(about["sample_bytes"])
 
-    def _result(self) -> Storage:
+    def known(self) -> Storage | None:
+        """What is known when it ends before its time; None: nothing was read."""
+        return self.result() if self._readings else None
+
+    def result(self) -> Storage:
         """What is known by now."""
         files, resident = self._files, self._resident
         self._tell(set(self._lies.values()))
@@ -278,10 +265,10 @@ class StorageProbe:
                 resident_share=_mean(unread),
                 is_whole=self._is_whole,
                 **self._about,
-                budget_s=self._budget_s,
-                took_s=time.perf_counter() - self._began_s,
+                budget_s=self._measurement.budget_s,
+                took_s=self._measurement.used_s,
             ),
-            (*self._target.told(), *self._notes),
+            (*self._target.told(), *self._measurement.notes, *self._notes),
         )
 
     def _read_remote(self, dataset: RemoteImages) -> None:
@@ -311,7 +298,7 @@ class StorageProbe:
     def _look(self) -> tuple[list[DataFile], float | None]:
         """What the loader's processes hold open, and the bytes that a sample asks for."""
         many = max(self._target.num_workers, 1)
-        until_s = time.perf_counter() + _LOOK_SHARE * self._budget_s
+        until_s = time.perf_counter() + _LOOK_SHARE * self._measurement.budget_s
         with (
             isolated(replace(self._target, step=None)) as target,
             started(TimedLoop.of(target)) as batches,
@@ -376,25 +363,23 @@ class StorageProbe:
         ways = list(self._ways(sample_bytes))
         if all(mount.medium == MEMORY for mount in self._lies.values()):
             ways = [way for way in ways if way.state == WARM]
-        bar = ProgressBar(desc=f"reading {self._target.name}", total=100, leave=False, delay=0.5)
         most = 2 * _IN_FLIGHT
         longest_s, fewest = (_REMOTE_GO_S, 1.5) if self._is_remote else (_GO_S, 3)
         go_s = max(min(longest_s, self._left_s / (fewest * len(ways))), 0.01)
-        with closing(bar):
-            for number in range(_ROUNDS):
-                if number and self._is_remote:
-                    ways = [way for way in ways if way.readers <= most]
-                    ways += self._predicted(ways)
-                    most = max(way.readers for way in ways)
-                for way in ways[:: -1 if number % 2 else 1]:
-                    if way.access == SAMPLE and way.readers > most:
-                        continue
-                    left_s = self._left_s
-                    if left_s <= 0 or not self._go(way, number, min(go_s, left_s)):
-                        return
-                    if self._is_remote and not number and self._is_saturated():
-                        most = min(most, way.readers)
-                    bar.update(int(100 * (1 - max(left_s, 0.0) / self._budget_s)) - bar.n)
+        for number in range(_ROUNDS):
+            if number and self._is_remote:
+                ways = [way for way in ways if way.readers <= most]
+                ways += self._predicted(ways)
+                most = max(way.readers for way in ways)
+            for way in ways[:: -1 if number % 2 else 1]:
+                if way.access == SAMPLE and way.readers > most:
+                    continue
+                left_s = self._left_s
+                self._measurement.now(way.access)
+                if left_s <= 0 or not self._go(way, number, min(go_s, left_s)):
+                    return
+                if self._is_remote and not number and self._is_saturated():
+                    most = min(most, way.readers)
 
     def _is_saturated(self) -> bool:
         """Whether the last doubling of the requests in flight gave hardly more samples."""
