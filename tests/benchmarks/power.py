@@ -1,0 +1,190 @@
+"""How long until an answer is settled, how narrow is it, and is it true?
+
+Each question is asked again and again, on the machine as it is and beside a neighbour that burns a
+core in bursts of 0.2 to 3 s. The truth is the mean of all quiet answers: an interval is right where
+it holds that. And the very same loader, and the very same work on samples, are compared with
+themselves: nothing may be claimed of these. Their spread is what `bench.comparison` takes as known
+(`START_SPREAD`, `SAMPLES_SPREAD`). Run it on a machine that does nothing else.
+
+    python tests/benchmarks/power.py
+    python tests/benchmarks/power.py --only tune-one ladder --tries 3 --neighbour 0
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+import warnings
+from contextlib import nullcontext
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+from benchkit.command import Option, arguments, table
+from benchkit.neighbour import neighbour
+from support.planted_costs import SlowFetchDataset
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+import stallscope as ss
+from stallscope.bench.comparison import FASTER, OPEN, SLOWER, UNKNOWN, Factor
+from stallscope.bench.loops import AS_IT_IS, InTurns, compared
+from stallscope.bench.measurement import Measurement
+from stallscope.bench.samples import Contest, PairedSamples
+from stallscope.demo import FasterRandomMask, case_b_loader
+from stallscope.loops.timed_loop import TimedLoop
+from stallscope.machine import usable_cores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEP_S = 0.02
+SLOW_STEP_S = 0.2
+SLOW_SAMPLE_S = 0.1
+SAME_S = 6.0
+"""For a loader that is compared with itself."""
+HEAD = ("question", "tries", "settled", "seconds", "longest", "gain", "half width", "truth inside")
+SAME_HEAD = ("compared with itself", "tries", "claimed", "spread of one")
+
+
+class Answer(NamedTuple):
+    """What a try has given."""
+
+    found: Factor
+    took_s: float
+
+
+def main() -> None:
+    """Ask all questions, quietly and beside a neighbour, and print the tables."""
+    given = arguments(
+        __doc__,
+        tries=Option(10, 1, "of each question on the quiet machine"),
+        neighbour=Option(5, 0, "of each beside the neighbour"),
+        same=Option(30, 1, "of each that is compared with itself"),
+        budget=Option(60.0, 2.0, "of each, seconds"),
+        only=Option([*QUESTIONS], ["orders"], "these"),
+    )
+    warnings.filterwarnings("ignore")
+    rows = []
+    for name in tqdm(given.only if given.tries else [], disable=False):
+        ask = partial(QUESTIONS[name], given.budget)
+        quiet = _asked(ask, given.tries, busy=False)
+        truth = math.exp(statistics.fmean(math.log(one.found.factor) for one in quiet))
+        rows.append(_row(name, quiet, truth))
+        if beside := _asked(ask, given.neighbour, busy=True):
+            rows.append(_row(f"{name}, beside the neighbour", beside, truth))
+    print(table(HEAD, rows))
+    same = {"a loader": _loader_itself, "work on samples": _samples_themselves}
+    print(table(SAME_HEAD, [_same_row(name, ask, given.same) for name, ask in same.items()]))
+
+
+def _asked(ask: Callable[[], Factor], tries: int, *, busy: bool) -> list[Answer]:
+    answers = []
+    for _ in range(tries):
+        with neighbour() if busy else nullcontext():
+            began_s = time.perf_counter()
+            found = ask()
+            answers.append(Answer(found, time.perf_counter() - began_s))
+    return answers
+
+
+def _row(name: str, answers: list[Answer], truth: float) -> tuple[str, ...]:
+    found, times = [one.found for one in answers], [one.took_s for one in answers]
+    inside = [(one.low or 0.0) <= truth <= (one.high or math.inf) for one in found]
+    return (
+        name,
+        str(len(found)),
+        str(sum(one.is_settled for one in found)),
+        f"{statistics.median(times):.1f}",
+        f"{max(times):.1f}",
+        f"{statistics.median(one.factor for one in found):.2f}",
+        f"{statistics.median(one.half_width for one in found):.1%}",
+        str(sum(inside)),
+    )
+
+
+def _same_row(name: str, ask: Callable[[], Factor], tries: int) -> tuple[str, ...]:
+    found = [ask() for _ in tqdm(range(tries), disable=False)]
+    logs = [math.log(one.factor) for one in found]
+    spread = f"{statistics.stdev(logs):.3f}" if len(logs) > 1 else "-"
+    return name, str(tries), str(sum(one.says in (FASTER, SLOWER) for one in found)), spread
+
+
+# ---- the questions --------------------------------------------------------------------------
+
+
+def _factor(row: dict[str, Any] | None, name: str, says: str = "says") -> Factor:
+    """What a row of a result says; nothing where there is none."""
+    if row is None or row[name] is None:
+        return UNKNOWN
+    return Factor(row[name], row[f"{name}_low"], row[f"{name}_high"], row[says] or OPEN)
+
+
+def _orders(budget_s: float) -> dict[str, Any] | None:
+    loader = case_b_loader(num_workers=usable_cores())
+    faster = {"RandomMask": FasterRandomMask()}
+    found = ss.orders(loader, alternatives=faster, budget_s=budget_s)
+    rows = found.table().filter("recommended").to_dicts()
+    return rows[0] if rows else None
+
+
+def _ladder(budget_s: float) -> Factor:
+    target = ss.target("sample", step=ss.simulated_step(STEP_S))
+    return _factor(ss.ladder(target, budget_s=budget_s).headroom().row(0, named=True), "factor")
+
+
+def _slow_ladder(budget_s: float) -> Factor:
+    loader = DataLoader(SlowFetchDataset(4_000, SLOW_SAMPLE_S, None), 8, num_workers=2)
+    found = ss.ladder(loader, ss.simulated_step(SLOW_STEP_S), budget_s=budget_s)
+    return _factor(found.headroom().row(0, named=True), "factor")
+
+
+def _tune(workers: int, budget_s: float) -> Factor:
+    loader = case_b_loader(num_workers=workers)
+    return _factor(ss.tune(loader, ss.simulated_step(STEP_S), budget_s=budget_s).best, "gain")
+
+
+def _layouts(budget_s: float) -> Factor:
+    return _factor(ss.layouts("sample", budget_s=budget_s).best, "gain")
+
+
+QUESTIONS: dict[str, Callable[[float], Factor]] = {
+    "orders": lambda budget_s: _factor(_orders(budget_s), "speedup"),
+    "orders-loader": lambda budget_s: _factor(_orders(budget_s), "loader_gain", "loader_says"),
+    "ladder": _ladder,
+    "ladder-slow": _slow_ladder,
+    "tune-one": partial(_tune, 1),
+    "tune-eight": partial(_tune, 8),
+    "layouts": _layouts,
+}
+
+
+# ---- the same beside itself -------------------------------------------------------------------
+
+
+def _loader_itself() -> Factor:
+    target = ss.target("sample")
+    with Measurement("power", SAME_S) as measurement:
+        turns = InTurns(measurement)
+        for variant in (AS_IT_IS, 1):
+            turns.add(variant, TimedLoop.of(target))
+        turns.run(lambda: [1])
+    return compared(turns.blocks, 1)
+
+
+def _samples_themselves() -> Factor:
+    dataset = ss.target("sample").loader.dataset
+    made = dataset.__getitem__
+    with Measurement("power", SAME_S) as measurement:
+        pairs = PairedSamples(measurement)
+        pairs.run({1: Contest("itself", made, made, list(islice(range(len(dataset)), 64)))})
+        pairs.close()
+    return pairs.factor(1)
+
+
+if __name__ == "__main__":
+    main()
