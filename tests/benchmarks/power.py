@@ -74,9 +74,13 @@ def main() -> None:
         ask = partial(QUESTIONS[name], given.budget)
         quiet = _asked(ask, given.tries, busy=False)
         truth = math.exp(statistics.fmean(math.log(one.found.factor) for one in quiet))
-        rows.append(_row(name, quiet, truth))
-        if beside := _asked(ask, given.neighbour, busy=True):
-            rows.append(_row(f"{name}, beside the neighbour", beside, truth))
+        for what, found in (
+            (name, quiet),
+            (f"{name}, beside", _asked(ask, given.neighbour, busy=True)),
+        ):
+            if found:
+                rows.append(_row(what, found, truth))
+                print("  ".join(rows[-1]), flush=True)
     print(table(HEAD, rows))
     same = {"a loader": _loader_itself, "work on samples": _samples_themselves}
     print(table(SAME_HEAD, [_same_row(name, ask, given.same) for name, ask in same.items()]))

@@ -240,7 +240,7 @@ def waits_alone(planted: Planted) -> float:
 def diagnosed(planted: Planted, budget_s: float) -> Line:
     """What `ss.diagnose` says of a loop."""
     began = time.perf_counter()
-    found = ss.diagnose(planted.loader, planted.step, budget_s=budget_s)
+    found = ss.diagnose(planted.loader, planted.step, budget_s=budget_s, prove=False)
     took_s = time.perf_counter() - began
     return {
         "found": [one.code for one in found.findings],

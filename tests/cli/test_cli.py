@@ -48,6 +48,7 @@ LOADERS = '''
 import later_imported_by_the_user
 import os
 import signal
+import time
 from torch.utils.data import DataLoader
 
 class Numbers:
@@ -60,7 +61,13 @@ class Numbers:
             raise self.error
         return float(index)
 
+class Slow(Numbers):
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return super().__getitem__(index)
+
 def good(): return DataLoader(Numbers(), batch_size=2)
+def slow_and_interrupted(): return DataLoader(Slow(KeyboardInterrupt()), batch_size=2)
 def bad(): return DataLoader(Numbers(ZeroDivisionError("of mine")), batch_size=2)
 def ended(): return DataLoader(Numbers(EOFError("truncated")), batch_size=2)
 def pipe(): return DataLoader(Numbers(BrokenPipeError(32, "my socket")), batch_size=2)
@@ -339,7 +346,7 @@ class TestLayouts:
         plain = CliRunner().invoke(cli.app, options).stdout
         found = json.loads(CliRunner().invoke(cli.app, [*options, "--json"]).stdout)
 
-        assert (99, Path("/data"), 120.0) == tuple(
+        assert (99, Path("/data"), 60.0) == tuple(
             asked[name] for name in ("samples", "folder", "budget_s")
         )
         assert found["answer"] in plain.replace("\n", " ")
@@ -457,10 +464,10 @@ class TestLines:
 
     def test_an_interrupt_keeps_what_was_timed(self, here):
         """The listing of the samples until then, and 130."""
-        done = stallscope_does("lines", "mine:interrupted", "--samples", "32")
+        done = stallscope_does("lines", "mine:slow_and_interrupted", "--samples", "32")
 
         assert 130 == done.returncode, done.stderr
-        assert "of `Numbers.__getitem__`" in done.stdout.splitlines()[0]
+        assert "of `Slow.__getitem__` takes" in done.stdout.splitlines()[0]
 
     def test_takes_the_functions_that_are_named(self, here):
         """A name that nothing has is one line on stderr, with exit code 2."""

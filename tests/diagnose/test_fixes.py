@@ -13,7 +13,9 @@ from support.planted_costs import waiting
 from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
+from stallscope.bench.comparison import FASTER
 from stallscope.diagnose import causes
+from stallscope.diagnose import diagnose as diagnose_module
 from stallscope.diagnose.facts import Facts, Setup
 from stallscope.diagnose.fixes import _fixes, _rows
 from stallscope.diagnose.result import FIXES, Finding
@@ -106,6 +108,9 @@ class TestPredicted:
         assert {} == fixes_of(causes.HEALTHY.code)
 
 
+NOT_TRIED = (None, None, None, None)
+
+
 class Slow(Dataset):
     """Samples that wait."""
 
@@ -125,6 +130,20 @@ def diagnosis():
     """Of a loop that waits for samples which wait, in one worker."""
     loader = DataLoader(Slow(), 4, num_workers=1)
     return ss.diagnose(loader, ss.simulated_step(0.002), budget_s=6)
+
+
+@pytest.mark.slow
+def test_a_verdict_brings_its_proof(monkeypatch, tmp_path):
+    """What is left of the budget measures the best change; the page opens with it, saved too."""
+    monkeypatch.setattr(diagnose_module, "_PROOF_LEAST_S", 1.0)
+    found = ss.diagnose(DataLoader(Slow(), 4, num_workers=1), ss.simulated_step(0.002), budget_s=30)
+
+    tried = found.fixes.drop_nulls("gain").to_dicts()
+    assert [FASTER] == [row["says"] for row in tried]
+    assert diagnose_module.PROOF in found.spent["phase"].to_list()
+    assert str(found).split("next: ")[1].startswith(tried[0]["fix"])
+    assert "measured\n" in str(found)
+    assert found.fixes.equals(ss.load(found.save(tmp_path / "found")).fixes)
 
 
 @pytest.mark.slow
@@ -148,7 +167,7 @@ class TestMeasured:
 
         (row,) = (one for one in found.settings().to_dicts() if one["trial"])
         assert row["setting"] == "samples in memory"
-        assert "layouts.write(folder, 'head')" in found.notes[0]  # how to have some of that
+        assert "made once, beforehand" in found.notes[0]  # how to have some of that
         assert row["predicted_gain"] > 1.2
         assert row["starts"] > 0
 
@@ -184,7 +203,7 @@ def test_nothing_known_is_a_sheet_that_says_so():
 
 def test_an_epoch_is_counted():
     """What it takes as it is, and what it would take; for no epoch without a length."""
-    row = ("num_workers=4", "", 1.5, 1.4, 1.6, True, "")
+    row = ("num_workers=4", "", 1.5, 1.4, 1.6, True, "", *NOT_TRIED)
     found = replace(a_diagnosis(DECODE), fixes=pl.DataFrame([row], FIXES, orient="row"))
     counted = replace(found, circumstances=replace(found.circumstances, epoch_s=5400.0))
 
@@ -195,8 +214,8 @@ def test_an_epoch_is_counted():
 def test_a_gain_that_may_be_none_is_no_line():
     """What its interval does not tell from nothing is in the table, and is not promised."""
     rows = [
-        ("decode 2× as fast", "decode", 1.4, 1.2, 1.6, False, ""),
-        ("num_workers=3", "", 1.1, 0.7, 1.4, True, ""),
+        ("decode 2× as fast", "decode", 1.4, 1.2, 1.6, False, "", *NOT_TRIED),
+        ("num_workers=3", "", 1.1, 0.7, 1.4, True, "", *NOT_TRIED),
     ]
     found = replace(a_diagnosis(DECODE), fixes=pl.DataFrame(rows, FIXES, orient="row"))
 
@@ -207,9 +226,9 @@ def test_a_gain_that_may_be_none_is_no_line():
 def test_what_promises_most_for_sure_is_tried_first():
     """Not what may gain nothing, nor what only the user can write."""
     rows = [
-        ("decode 2× as fast", "decode", 1.4, 1.2, 1.6, False, ""),
-        ("num_workers=3", "", 1.3, 1.1, 1.4, True, ""),
-        ("num_workers=1", "", 1.0, 0.9, 1.1, True, ""),
+        ("decode 2× as fast", "decode", 1.4, 1.2, 1.6, False, "", *NOT_TRIED),
+        ("num_workers=3", "", 1.3, 1.1, 1.4, True, "", *NOT_TRIED),
+        ("num_workers=1", "", 1.0, 0.9, 1.1, True, "", *NOT_TRIED),
     ]
     found = a_diagnosis(DECODE)
 

@@ -222,6 +222,24 @@ class TestWaiting:
 
 
 class TestLoop:
+    def test_own_code_among_transforms_is_named_whatever_is_longest(self):
+        """No sum of transforms holds it silently, and its remedy comes first."""
+        facts = known(
+            work={
+                ("ToTensor", "transform"): 0.4,
+                ("getitem", GETITEM_): 0.35,
+                ("Resize", "transform"): 0.25,
+            }
+        )
+        assert "transforms" == judge(facts)[0].code
+        assert STACKS == next_question(facts, judge(facts), ()).phase
+        stack = "__getitem__ (mine.py:50);remap (mine.py:39)"
+
+        found = judge(with_stacks(facts, a_flame(("getitem", stack, 90))))[0]
+
+        assert "ToTensor (40%), remap (mine.py:39) (35%)" in found.title
+        assert found.next_step.startswith("in remap (mine.py:39): ")
+
     def test_what_the_loop_computes_beside_its_model_is_named(self):
         """The deepest function of it, with its share of all that is computed."""
         step = ("step", "train (mine.py:7);count (mine.py:31)", 60)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-BUDGET_S: Final = 60.0
-"""Of every verb that is given none, seconds."""
 _PERCENT: Final = 100
 
 

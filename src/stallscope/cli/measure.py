@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from stallscope.bench import BUDGET_S
 from stallscope.cli.output import (
     FORMS,
     REDACT,
@@ -76,7 +77,7 @@ def record(
     warmup: Annotated[
         int, typer.Option(metavar="N", min=0, help="Batches to skip before it, as warm-up.")
     ] = 4,
-    budget: Budget = 60.0,
+    budget: Budget = BUDGET_S,
 ) -> None:
     """Record a loader, and print where the time goes.
 
@@ -113,7 +114,7 @@ def lines(
     samples: Annotated[
         int, typer.Option(metavar="N", min=1, help="Different samples that are made.")
     ] = 32,
-    budget: Budget = 60.0,
+    budget: Budget = BUDGET_S,
 ) -> None:
     """Time the lines of a dataset, its transforms and its collate function.
 
@@ -216,7 +217,7 @@ def diagnose(  # noqa: PLR0913 - the command's options
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="Move each batch there, such as cuda:0.")
     ] = None,
-    budget: Budget = 60.0,
+    budget: Budget = BUDGET_S,
     html: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write a report: one file that needs no network."),
@@ -283,7 +284,7 @@ def tune(
     target: Target,
     *,
     step: Step = None,
-    budget: Budget = 60.0,
+    budget: Budget = BUDGET_S,
     apply_code: Annotated[
         bool,
         typer.Option("--apply-code", help="Print the line with the best setting, and only that."),
@@ -322,7 +323,7 @@ def storage(
     target: Target,
     *,
     step: Step = None,
-    budget: Budget = 60.0,
+    budget: Budget = BUDGET_S,
     as_json: AsJson = False,
     redact: Annotated[bool, typer.Option("--redact", help=REDACT)] = False,
 ) -> None:
@@ -359,7 +360,7 @@ def layouts(  # noqa: PLR0913 - the command's options
         Path | None,
         typer.Option(metavar="DIR", help="Where the temporary folder is made: the data's disk."),
     ] = None,
-    budget: Budget = 120.0,
+    budget: Budget = BUDGET_S,
     as_json: AsJson = False,
     redact: Annotated[bool, typer.Option("--redact", help=REDACT)] = False,
 ) -> None:
@@ -399,7 +400,7 @@ def orders(
     samples: Annotated[
         int, typer.Option(metavar="N", min=1, help="Samples on which orders are compared.")
     ] = 16,
-    budget: Budget = 60.0,
+    budget: Budget = BUDGET_S,
     code: Annotated[
         bool, typer.Option("--code", help="Print the code of the best pipeline, and only that.")
     ] = False,

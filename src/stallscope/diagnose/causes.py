@@ -102,10 +102,16 @@ GARBAGE: Final = ONE_TRANSFORM._replace(
 TRANSFORMS: Final = Cause(
     "transforms",
     "The transforms together take too long: {what}",
-    "crop or resize first, so that the rest works on less, and make floats of uint8 last; apply "
-    "the longest to fewer samples, or to whole batches on the device; 06_transform_orders",
+    "{where}apply the longest to fewer samples, or to whole batches on the device; "
+    "06_transform_orders",
     kind="transform",
 )
+WORK_AND_OWN_CODE: Final = TRANSFORMS._replace(
+    title="The work on each sample takes too long: {what}",
+    advice="in {where}; for the rest, 06_transform_orders finds what can come later or work on "
+    "less; 04_worker_flamegraphs shows the lines",
+)
+"""The same where some of it is the user's own code, which stacks have named."""
 LARGE_IMAGES: Final = DECODE._replace(
     title="Images are stored larger than they are used: {what}",
     advice="resize them once, beforehand, and store them so, or decode at a smaller size (PIL's "

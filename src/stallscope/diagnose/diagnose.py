@@ -21,11 +21,12 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stallscope.apart import apart
+from stallscope.bench import BUDGET_S
 from stallscope.bench.loops import AS_IT_IS, InTurns, rates
-from stallscope.bench.measurement import BUDGET_S, Measurement
+from stallscope.bench.measurement import Measurement
 from stallscope.diagnose import verdict
 from stallscope.diagnose.accounting import accounting
-from stallscope.diagnose.causes import INCONCLUSIVE
+from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE
 from stallscope.diagnose.exposure import computed_s, waiting_s
 from stallscope.diagnose.facts import (
     Setup,
@@ -39,7 +40,7 @@ from stallscope.diagnose.facts import (
 from stallscope.diagnose.fixes import what_helps
 from stallscope.diagnose.machine_use import use
 from stallscope.diagnose.recorded import diagnose_run, recorded_run
-from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
+from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions, first_to_try
 from stallscope.diagnose.verdict import fewest_steps, judge, side_notes
 from stallscope.diagnose.worker_caches import cache_of
 from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
@@ -84,6 +85,11 @@ _LOOP_SHARE: Final = 0.5
 _MOST_SHARE: Final = 0.9
 """... and so long to have those."""
 _MOST_BATCHES: Final = 1_000_000
+PROOF: Final = "proof"
+_PROOF_S: Final = 20.0
+"""For the change that promises most, at most; it ends where its gain is settled."""
+_PROOF_LEAST_S: Final = 4.0
+"""Nothing is settled in less."""
 _OWN_THREADS: Final = AS_IT_IS
 _ONE_THREAD: Final = 1
 _THREAD_BLOCKS: Final = 4
@@ -106,13 +112,14 @@ _RESERVE: Final = 0.05
 """Share of the budget that is kept for putting things back and for judging."""
 
 
-def diagnose(
+def diagnose(  # noqa: PLR0913 - the public signature
     target: Any,
     step: Callable[[Any], object] | None = None,
     *,
     device: Any = None,
     budget_s: float = BUDGET_S,
     storage: Storage | None = None,
+    prove: bool = True,
 ) -> Diagnosis:
     """Say why a training loop waits for data, or that it does not, with the numbers behind it.
 
@@ -129,6 +136,8 @@ def diagnose(
         device: where batches are moved before `step`; the target's by default.
         budget_s: it is over after this time, seconds, and the batch that is under way then. It
             stops earlier where the answer is clear.
+        prove: whether to measure the best change beside the loop as it is, where that needs no
+            code of yours, with what is left of the budget.
         storage: what `ss.storage` measured of the same loader, as evidence: whether reading waits
             for requests or for bytes, and what a first epoch can have.
 
@@ -149,7 +158,7 @@ def diagnose(
     require_single_rank()
     found = targets.target(target, step=step, device=device)
     check_step_s(found.simulated_step_s, measurement.budget_s)
-    examination = Examination(found, measurement, storage)
+    examination = Examination(found, measurement, storage, proves=prove)
     with measurement:
         measurement.result = examination.known
         examination.run()
@@ -163,12 +172,18 @@ class Examination:
         target: what the user points at.
         measurement: whose budget it is.
         storage: what was measured of the storage.
+        proves: whether the best change is measured, too.
     """
 
     def __init__(
-        self, target: Target, measurement: Measurement, storage: Storage | None = None
+        self,
+        target: Target,
+        measurement: Measurement,
+        storage: Storage | None = None,
+        *,
+        proves: bool = True,
     ) -> None:
-        self._target = target
+        self._target, self._proves = target, proves
         self._measurement = measurement
         self._setup = replace(setup_of(target), storage=storage)
         self._facts: Facts | None = None
@@ -179,6 +194,7 @@ class Examination:
         self._waiting: Flame | None = None
         self._notes: list[str] = []
         self._hung = False
+        self._helps: tuple[pl.DataFrame, FixBench] | None = None
         self._left_out: dict[str, list[str]] = {}
         self._spent: list[tuple[str, float, str]] = [
             ("target", measurement.used_s, "the loader, and what it imports")
@@ -203,6 +219,28 @@ class Examination:
             else:
                 self._timed(question.phase, question.why, lambda: self._answer(question))
         self._spent.append(("stop", 0.0, self._why_stop()))
+        self._helps = self._what_helps()
+        if self._proves:
+            self._prove()
+
+    def _prove(self) -> None:
+        """Measure the change that promises most, where the kit can make it, beside the loop."""
+        code = self._findings[0].code
+        if self._helps is None or code in (HEALTHY.code, INCONCLUSIVE.code):
+            return
+        fixes, bench = self._helps
+        name, left_s = first_to_try(fixes), self._measurement.left_s
+        if name is None or left_s < _PROOF_LEAST_S:
+            return
+
+        def measure() -> None:
+            try:
+                bench.try_fix(name, min(left_s, _PROOF_S))
+            except StallscopeError as error:
+                self._notes.append(f"'{name}' was not tried: {error}")
+
+        self._timed(PROOF, f"does '{name}' give what it promises?", measure)
+        self._helps = bench.with_tried(fixes), bench
 
     def next_question(self, asked: Collection[str]) -> Question | None:
         """Choose the measurement that decides most; None where nothing is open."""
@@ -383,7 +421,7 @@ class Examination:
     def result(self) -> Diagnosis:
         """Return the verdict, and what it is made of."""
         target = self._target
-        helps = self._what_helps()
+        helps = self._helps or self._what_helps()
         measured = (self._run, self._ladder, self._flame, self._waiting)
         notes = [note for part in measured if part is not None for note in part.notes]
         found = Diagnosis(

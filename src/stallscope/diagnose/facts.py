@@ -503,6 +503,8 @@ class Facts:
     """Median time of each stage, a sample or a batch; seconds."""
     calls: dict[str, float] = field(default_factory=dict)
     """How often a sample that reads, or decodes, does so; mean of each stage."""
+    first_transform: str | None = None
+    """The transform that most samples begin with; None without one."""
     whole_batches: frozenset[str] = _OF_BATCHES
     """Stages that work on a whole batch at once: their times are a batch's."""
     threads_compute: bool = False
@@ -767,6 +769,7 @@ def facts(run: Run, setup: Setup) -> Facts:
         model_share=sum(own.get(name, 0.0) for name in model),
         stage_s=dict(run.stages().reverse().select("stage", "p50_s").iter_rows()),
         calls=_calls(run),
+        first_transform=_first_transform(run),
         whole_batches=_whole_batches(run),
         stalled_by_worker=_by_worker(stalls),
         spikes=spikes(run),
@@ -896,6 +899,15 @@ def _calls(run: Run) -> dict[str, float]:
     begins = inside.filter("reads", ~pl.col("reads").shift(1, fill_value=False).over(sample))
     each = begins.group_by(*sample, pl.col("stage").cast(pl.String)).len()
     return dict(each.group_by("stage").agg(pl.col("len").mean()).iter_rows())
+
+
+def _first_transform(run: Run) -> str | None:
+    """The transform that most samples begin with."""
+    sample = ("rank", "pid", "epoch", "batch", "sample")
+    inside = run.work.drop_nulls("sample").filter(pl.col("kind").cast(pl.String) == "transform")
+    first = inside.sort("start_ns").group_by(*sample).agg(pl.col("stage").cast(pl.String).first())
+    counted = first["stage"].value_counts(sort=True)
+    return counted["stage"].first() if counted.height else None  # type: ignore[return-value]  # a column of strings
 
 
 def _by_worker(stalls: pl.DataFrame) -> dict[int, float]:

@@ -16,7 +16,7 @@ import polars as pl
 
 from stallscope.apart import apart
 from stallscope.diagnose import causes
-from stallscope.diagnose.result import FIXES
+from stallscope.diagnose.result import FIXES, MEASURED, measured_of
 from stallscope.diagnose.thresholds import WORTH_A_LINE
 from stallscope.errors import StallscopeError
 from stallscope.ladder.result import TRANSFORMED
@@ -48,8 +48,8 @@ _FASTER: Final = 2.0
 before it is written."""
 _IN_MEMORY: Final = "samples in memory"
 _HOW: Final = (
-    "what of a sample is the same each time can be kept: layouts.write(folder, 'head') in "
-    "08_where_the_data_lies"
+    "what of a sample is the same each time can be made once, beforehand, and stored: "
+    "08_where_the_data_lies prints how"
 )
 """How to have some of that for good."""
 _MEMORY_SHARE: Final = 0.25
@@ -62,6 +62,7 @@ _FASTER_KINDS: Final = {
     causes.COLLATE.code: "collate",
 }
 """Causes whose whole kind of stage is to be faster."""
+_NOT_TRIED: Final = (None, None, None, None)
 _READING: Final = (causes.STORAGE_LATENCY.code, causes.STORAGE_BANDWIDTH.code)
 
 
@@ -108,6 +109,15 @@ class FixBench(TuneBench):
             found = replace(found, notes=(_HOW, *found.notes))
         self.tried[trial.change] = found
         return found
+
+    def with_tried(self, fixes: pl.DataFrame) -> pl.DataFrame:
+        """A table of fixes, with what was measured of those that were tried."""
+        rows = []
+        for row in fixes.iter_rows(named=True):
+            found = self.tried.get(row["fix"])
+            known = {} if found is None else measured_of(found)
+            rows.append({**row, **{name: known.get(name, row[name]) for name in MEASURED}})
+        return pl.DataFrame(rows, FIXES)
 
     def _trial(self, change: Any, keep: Callable[[Any], Any]) -> Trial:
         now = setting_of(self.target.loader)
@@ -185,7 +195,9 @@ def _rows(
         found = predict(fix.costs, fix.setting)
         gain = with_gain(found.samples_per_s, own)
         if fix.code or gain.value >= WORTH_A_LINE:
-            rows.append((fix, (fix.name, fix.code, *gain, fix.measurable, found.outside)))
+            rows.append(
+                (fix, (fix.name, fix.code, *gain, fix.measurable, found.outside, *_NOT_TRIED))
+            )
     # A gain that may be none stands behind those that are sure
     rows.sort(key=lambda pair: (pair[1][3] <= 1, -pair[1][2]))
     return [fix for fix, _ in rows], [row for _, row in rows]

@@ -203,9 +203,10 @@ CALLS: Final = (
     ),
     Call(
         "array by array",
-        "a list of arrays is converted element by element",
-        "make one array first (np.stack, then torch.from_numpy), or torch.stack tensors: one copy "
-        "in place of a conversion for each number",
+        "a list becomes a tensor element by element",
+        "compute on whole arrays (a NumPy table that is indexed by one, np.stack) and convert the "
+        "result by torch.from_numpy, or torch.stack tensors: one copy in place of a conversion for "
+        "each number",
         source=r"\btorch\.(tensor|as_tensor|\w+Tensor)\(",
     ),
     Call(

@@ -9,7 +9,7 @@ from collections.abc import Mapping  # noqa: TC003 - a field's type, which is ch
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import polars as pl
 
@@ -54,10 +54,19 @@ FIXES: Schema = {
     "predicted_gain_high": pl.Float64,
     "measurable": pl.Boolean,
     "outside": pl.String,
+    "gain": pl.Float64,
+    "gain_low": pl.Float64,
+    "gain_high": pl.Float64,
+    "says": pl.String,
 }
 """One row a change that would help, what promises most first: the finding that advises it ("": none
 by itself), how many times as many samples a second the loop would get, replayed from the run, with
-its interval; whether `try_fix` can make or imitate it; why that is outside of what was recorded."""
+its interval; whether `try_fix` can make or imitate it; why that is outside of what was recorded;
+and where it was tried, what was measured, in `says` one of the four words of `bench.comparison`."""
+
+
+MEASURED: Final = ("gain", "gain_low", "gain_high", "says")
+"""Columns of what was tried, of `FIXES` as of `Tuning.settings`."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +129,7 @@ class Diagnosis(SavedResult):
         tables=(
             StoredTable("spent", SPENT, {"phase"}),
             StoredTable("accounts", ACCOUNTING, {"part"}),
-            StoredTable("fixes", FIXES, FIXES.keys()),
+            StoredTable("fixes", FIXES, FIXES.keys() - {*MEASURED}),
         ),
         values={
             "findings": tuple[Finding, ...],
@@ -182,8 +191,7 @@ class Diagnosis(SavedResult):
 
         None where no such change is known.
         """
-        sure = pl.col("measurable") & (pl.col("predicted_gain_low") > 1)
-        return next(iter(self.fixes.filter(sure)["fix"]), None)
+        return first_to_try(self.fixes)
 
     def try_fix(self, fix: Any, *, budget_s: float = 30.0) -> Tuning:
         """Measure a change beside the loader as it is, and say how well it was predicted.
@@ -231,6 +239,18 @@ class Diagnosis(SavedResult):
         """
         written: Path = import_module("stallscope.views.report").export(self, path, redact=redact)
         return written
+
+
+def first_to_try(fixes: pl.DataFrame) -> str | None:
+    """The change of a table of `FIXES` that promises most for sure, and needs no code of yours."""
+    sure = pl.col("measurable") & (pl.col("predicted_gain_low") > 1)
+    return next(iter(fixes.filter(sure)["fix"]), None)
+
+
+def measured_of(tuning: Tuning) -> dict[str, Any]:
+    """What was measured of the one change that was tried; a row of `Tuning.settings`."""
+    row: dict[str, Any] = next(row for row in tuning.settings().to_dicts() if row["trial"])
+    return row
 
 
 def evidence_text(evidence: Mapping[str, float]) -> str:

@@ -66,6 +66,8 @@ _SAMPLERS: Final = (
     "draw indices beforehand or with arrays, not one by one in each step, and leave what a sampler "
     "or a wrapper of the loader computes to the dataset or to collate_fn, which the workers run"
 )
+_MOST_NAMED: Final = 3
+"""Parts of the work in one title."""
 _AT_ONCE: Final = (
     "take all samples of a batch by one index: __getitems__(indices) in the dataset, or "
     "sampler=BatchSampler(...) with batch_size=None"
@@ -82,6 +84,7 @@ _LESS_TO_DECODE: Final = (
     "decode only what is used, or use a faster decoder"
 )
 _CONVERTS: Final = re.compile(r"(ToTensor|Normalize|ToDtype|ConvertImageDtype|ToFloat)\b")
+_MAKES_SMALLER: Final = re.compile(r"resiz|crop|max_?size|thumbnail|rescale", re.IGNORECASE)
 _RESIZES: Final = re.compile(r"resiz|max_?size|thumbnail", re.IGNORECASE)
 _SPACES: Final = {stages.MEMORY: causes.MEMORY_PRESSURE, stages.SHM: causes.SHM}
 _SLOW_WORKER: Final = "slow_worker"
@@ -449,17 +452,39 @@ def _of_transforms(facts: Facts) -> Finding:
             where=called.remedy if called else "",
             stage=most.stage,
         )
+    own = facts.own_code(stages.GETITEM.name) if GETITEM_ in groups else None
+    holds = "they hold" if own is None else "it holds"
+    named = own is not None and facts.exposure.of(GETITEM_) >= thresholds.NOTED
     return finding(
-        causes.TRANSFORMS,
+        causes.WORK_AND_OWN_CODE if own and named else causes.TRANSFORMS,
         facts,
-        f"they hold {share(part)} of the stalls, the longest ({most.stage}) {share(most.share)}",
+        f"{holds} {share(part)} of the stalls, most in {_longest_of(facts, groups)}",
         severity=facts.stall_share * part,
         clearly=_clearly(facts, part),
         evidence={
             "all_transforms_exposed_share": part,
             "longest_transform_exposed_share": most.share,
         },
+        where=f"{own.place}: {own.call.remedy}" if own and named else _less_first(facts),
     )
+
+
+def _less_first(facts: Facts) -> str:
+    """To make images small first, where that is not what is done first."""
+    if facts.megapixels is None or _MAKES_SMALLER.search(facts.first_transform or ""):
+        return ""
+    return "crop or resize first, so that the rest works on less, and make floats of uint8 last; "
+
+
+def _longest_of(facts: Facts, groups: tuple[str, ...]) -> str:
+    """The longest parts of the work with their shares; the user's own code by its function."""
+    said = []
+    for part in facts.exposure.parts:
+        if part.group in groups and part.share >= thresholds.NOTED_PART:
+            own = facts.own_code(part.stage) if part.group == GETITEM_ else None
+            does = f", {own.does}" if own and own.does != OTHER.does else ""
+            said.append(f"{own.place if own else part.stage} ({share(part.share)}{does})")
+    return ", ".join(said[:_MOST_NAMED])
 
 
 def conversions(facts: Facts) -> list[StagePart]:

@@ -6,15 +6,17 @@ Nothing here draws: a verdict in a terminal loads no matplotlib.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from stallscope.bench.comparison import FASTER
 from stallscope.diagnose.accounting import BEGIN
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
+from stallscope.diagnose.result import MEASURED, measured_of
 from stallscope.diagnose.thresholds import WORTH_A_LINE
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.stats import NOT_DISTINGUISHABLE
+from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
 from stallscope.units import count, duration, printable, seconds, share, size, times
 
 if TYPE_CHECKING:
@@ -181,8 +183,21 @@ def words(found: Finding, diagnosis: Diagnosis) -> FindingText:
 
 
 def all_words(diagnosis: Diagnosis) -> list[FindingText]:
-    """Every finding, the verdict first."""
-    return [words(found, diagnosis) for found in diagnosis.findings]
+    """Every finding, the verdict first; its first step is what was proved to help."""
+    found = [words(one, diagnosis) for one in diagnosis.findings]
+    if said := proof(diagnosis):
+        found[0] = replace(found[0], steps=(said, *found[0].steps))
+    return found
+
+
+def proof(diagnosis: Diagnosis) -> str:
+    """The change that gives most of those that were measured; empty where none gives anything."""
+    gains = [row for row in fix_rows(diagnosis) if row["says"] == FASTER]
+    best = max(gains, key=lambda row: float(row["gain"]), default=None)
+    if best is None:
+        return ""
+    ends = f"{INTERVAL} {best['gain_low']:.2f} to {best['gain_high']:.2f}"
+    return f"{best['fix']}: {times(best['gain'])} as many samples ({ends}), measured"
 
 
 def _steps(told: str) -> Iterator[str]:
@@ -263,11 +278,10 @@ def _promises(row: dict[str, Any]) -> bool:
 def fix_rows(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     """The changes that would help, with what was measured of them; also others that were tried."""
     tried = {} if diagnosis.bench is None else dict(diagnosis.bench.tried)
-    none = {"gain": None, "gain_low": None, "gain_high": None}
-    rows = [{**none, **row, **_measured(tried.pop(row["fix"], None))} for row in _known(diagnosis)]
+    rows = [{**row, **_measured(tried.pop(row["fix"], None))} for row in _known(diagnosis)]
     for name, tuning in tried.items():  # what is no fix of the table
         more = {"code": "", "measurable": True, "outside": "", **dict.fromkeys(_PREDICTED)}
-        rows.append({**none, **more, "fix": name, **_measured(tuning)})
+        rows.append({**more, "fix": name, **_measured(tuning)})
     return rows
 
 
@@ -283,9 +297,8 @@ def _measured(tuning: Tuning | None) -> dict[str, Any]:
     """What was measured of a fix, and what it was predicted to give then."""
     if tuning is None:
         return {}
-    row = next(row for row in tuning.settings().to_dicts() if row["trial"])
-    names = ("gain", "gain_low", "gain_high", *_PREDICTED)
-    return {name: row[name] for name in names if row[name] is not None}
+    row = measured_of(tuning)
+    return {name: row[name] for name in (*MEASURED, *_PREDICTED) if row[name] is not None}
 
 
 def measured(diagnosis: Diagnosis) -> str:

@@ -27,6 +27,8 @@ AHEAD: Final = 1.6
 """... and so many times as much as the next one."""
 NOTED: Final = 0.15
 """From this share of the stalls on, a part is a further finding."""
+NOTED_PART: Final = 0.05
+"""From this share of the stalls on, a part is named beside larger ones."""
 UNEXPLAINED: Final = 0.2
 """Above this share of stalls that nothing explains there is no verdict."""
 WAITS_ALONE: Final = 0.7

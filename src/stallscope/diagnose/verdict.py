@@ -88,6 +88,8 @@ _BY_ONE_WORKER: Final = {
 """What looks different when there is one worker: waiting for what is shared."""
 _NO_STALLS: Final = {causes.MAIN_PROCESS, causes.COPY}
 """What the loop does while it does not wait."""
+_OF_WORK: Final = {causes.CPU_SATURATED, causes.TOO_FEW_WORKERS, causes.OVERSUBSCRIPTION}
+"""What is so because of the work on samples, whichever that is."""
 _HAS_LINES: Final = {causes.ONE_TRANSFORM, causes.COLLATE}
 """What lies in the user's own code, so that a line can be named."""
 
@@ -463,6 +465,12 @@ def _is_for_the_loop(facts: Facts, verdict: Finding) -> bool:
     return computes >= least and not facts.setup.simulated
 
 
+def _is_about_own_code(facts: Facts, verdict: Finding) -> bool:
+    """Whether code that no hook can name holds much of what a verdict about work is about."""
+    about = bool(rules.groups_of(verdict.cause)) or verdict.cause in _OF_WORK
+    return about and facts.exposure.of(GETITEM_) >= thresholds.NOTED
+
+
 def _makes_batches_here(verdict: Finding) -> bool:
     """Whether it is about a process that makes its batches itself."""
     return verdict.cause == causes.MAIN_PROCESS and "num_workers_count" in verdict.evidence
@@ -515,6 +523,7 @@ def next_question(
         possible.append(Question(WAITING_STACKS, "what do the workers wait for, and where?"))
     no_image = verdict.cause == causes.DECODE and facts.megapixels is None
     has_lines = verdict.cause in _HAS_LINES or _makes_batches_here(verdict)
+    has_lines = has_lines or _is_about_own_code(facts, verdict)
     is_now_and_then = verdict.cause == causes.SLOW_SAMPLES and bool(rules.slow_stage(facts))
     if has_lines or no_image or is_now_and_then:  # sooner than a ladder is
         possible.append(Question(STACKS, "which line of the code is it?"))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 import torch
 
+from stallscope.bench import BUDGET_S
 from stallscope.bench.comparison import FASTER
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError, NoBatchError
@@ -412,7 +413,7 @@ def experiments(
     step: Callable[[Any], object] | None = None,
     *,
     device: Any = None,
-    budget_s: float = 60.0,
+    budget_s: float = BUDGET_S,
     compiles: bool = False,
 ) -> Experiments:
     """Try on a training step what makes steps faster, one line each, and put it back.

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from stallscope.bench import BUDGET_S
 from stallscope.bench.comparison import SAME
 from stallscope.bench.loops import AS_IT_IS as _BOTTOM
 from stallscope.bench.loops import InTurns, compared, rate
-from stallscope.bench.measurement import BUDGET_S, Measurement
+from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError
 from stallscope.isolation import isolated
 from stallscope.ladder.result import AS_IT_IS, FACTS, RUNGS, Ladder

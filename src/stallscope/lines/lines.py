@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
-from stallscope.bench.measurement import BUDGET_S, Measurement
+from stallscope.bench import BUDGET_S
+from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.hooks.find_ops import is_librarys, name_of
 from stallscope.isolation import isolated, one_thread
@@ -397,7 +398,7 @@ class LineMeasurement:
 
     def _notes(self, names: Mapping[CodeType, str], ran: set[CodeType]) -> Iterator[str]:
         silent = [f"`{name}`" for code, name in names.items() if code not in ran]
-        if silent and self._looked_at:
+        if silent and self._counted:
             yield f"never called for these samples: {', '.join(silent)}"
         yield from self._decoding(names)
         if self._ended:

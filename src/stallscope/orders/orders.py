@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from stallscope.bench import BUDGET_S
 from stallscope.bench.comparison import FASTER
 from stallscope.bench.loops import AS_IT_IS, BLOCKS, InTurns, compared
-from stallscope.bench.measurement import BUDGET_S, Measurement
+from stallscope.bench.measurement import Measurement
 from stallscope.bench.samples import NARROW, PAIRS, Contest, PairedSamples
 from stallscope.errors import ArgumentError
 from stallscope.isolation import one_thread

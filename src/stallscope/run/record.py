@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stallscope.bench import BUDGET_S
 from stallscope.errors import NoBatchError, StallscopeError, UnsupportedError
 from stallscope.files import log_capacity, workspace
 from stallscope.hooks.loop_log import COST_SHARE_DRIVEN, LogPlace, RecordingInfo
@@ -46,7 +47,7 @@ def record(  # noqa: PLR0913 - the public signature
     device: Any = None,
     batches: int = 50,
     warmup: int = 4,
-    budget_s: float = 60.0,
+    budget_s: float = BUDGET_S,
 ) -> Run:
     """Record what a loop over a loader waits for, and what the workers do with every sample.
 

@@ -26,6 +26,7 @@ import polars as pl
 from PIL import Image
 
 from stallscope.apart import apart
+from stallscope.bench import BUDGET_S
 from stallscope.bench.loops import BLOCK_S, InTurns, compared
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import StallscopeError, UnsupportedError
@@ -114,7 +115,7 @@ def layouts(  # noqa: PLR0913 - the public signature
     *,
     device: Any = None,
     samples: int = 512,
-    budget_s: float = 120.0,
+    budget_s: float = BUDGET_S,
     folder: str | os.PathLike[str] | None = None,
 ) -> Layouts:
     """Compare the data as files, as tar shards, LMDB and HDF5, and with images made smaller.

@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 
 from stallscope.apart import apart
+from stallscope.bench import BUDGET_S
 from stallscope.bench.measurement import Measurement
 from stallscope.isolation import isolated
 from stallscope.loops.cached_values import samples_in
@@ -118,7 +119,7 @@ def storage(
     step: Callable[[Any], object] | None = None,
     *,
     device: Any = None,
-    budget_s: float = 60.0,
+    budget_s: float = BUDGET_S,
 ) -> Storage:
     """Measure what the storage under a loader's files gives, beside what the loader asks for.
 

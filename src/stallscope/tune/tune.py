@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.apart import apart
+from stallscope.bench import BUDGET_S
 from stallscope.bench.loops import BLOCKS
-from stallscope.bench.measurement import BUDGET_S, Measurement
+from stallscope.bench.measurement import Measurement
 from stallscope.diagnose.machine_use import use
 from stallscope.errors import ArgumentError
 from stallscope.hooks.probe import start_method
@@ -81,6 +82,8 @@ _MOST: Final = 5
 """Settings that are measured beside the loader as it is."""
 _NEAR: Final = 0.9
 """A prediction that promises less than this of the best one is not measured ..."""
+_MOST_TIMES: Final = 2
+"""Times as many workers as are enough for that share, at most: predictions may be off."""
 _WORTH_A_LOOK: Final = 0.6
 """... but loading without workers is, from this share on."""
 
@@ -323,6 +326,7 @@ class SettingSearch:
         near = [place for place in same if self._per_s(place) >= AS_FAST * best]
         near.sort(key=lambda place: smallness(self._row(place)))
         wanted = near[:1]
+        same = self._of_few_workers(same, _NEAR * best)
         wanted += sorted(same, key=self._per_s, reverse=True)[:1]
         wanted += self._other_counts(same, best)
         own = self._row(0)
@@ -334,6 +338,13 @@ class SettingSearch:
             wanted += [first] * (self._per_s(first) > self._per_s(0) / _NEAR)
         wanted += [place for place in open_ if self.trials[place].setting.pin_memory][:1]
         return list(dict.fromkeys(wanted))[:_MOST]
+
+    def _of_few_workers(self, same: list[int], enough_per_s: float) -> list[int]:
+        """Those without many more workers than is enough: they would only fill memory."""
+        counts = {place: self.trials[place].setting.num_workers for place in same}
+        enough = [many for place, many in counts.items() if self._per_s(place) >= enough_per_s]
+        most = _MOST_TIMES * max(min(enough, default=0), 1)
+        return [place for place, many in counts.items() if many <= most]
 
     def _is_plain_change(self, place: int) -> bool:
         """Whether a setting gives the same batches in the same order, and is predicted as such."""
