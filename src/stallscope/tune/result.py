@@ -133,6 +133,8 @@ class TuneConditions(LoopConditions):
     """What was allowed, seconds."""
     took_s: float = 0.0
     """What was used."""
+    full_cores: bool = False
+    """Whether workers and loop keep all cores busy as it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,6 +392,9 @@ def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
         found = compared(blocks_of(tuning.blocks), nearest["trial"])
         more = duration(budget_for(found, tuning.circumstances.took_s))
         return f"Not settled whether another setting is faster: allow {more} (budget_s); {said}"
+    if nearest["says"] == FASTER:  # and is none of those that may be recommended
+        gives = f"{nearest['setting']} gives {nearest['gain']:.2f}×{ends}"
+        return f"Leave it as it is, unless samples may come in another order: {gives}"
     many = count(len(others), "setting")
     return f"Leave it as it is: of {many} measured, none gives more samples; {said}"
 
@@ -411,6 +416,11 @@ def _unmeasured(tuning: Tuning, over: str) -> str:
         return f"Nothing is known of other settings: {why}"
     if likely["predicted_gain_low"] > 1:  # else it promises nothing
         return f"{_may_give(likely)}, and {why}"
+    if tuning.circumstances.full_cores:
+        return (
+            f"Leave it as it is: workers and loop keep all {tuning.circumstances.cores:g} cores "
+            "busy, so only less work on each sample would give more (06_transform_orders)"
+        )
     if over:
         return f"Leave it as it is: no other setting should be faster; {why}"
     return "Leave it as it is: no other setting is predicted to be faster, none was measured"

@@ -16,10 +16,12 @@ import polars as pl
 
 from stallscope.apart import apart
 from stallscope.bench import BUDGET_S
+from stallscope.bench.comparison import ALIKE
 from stallscope.bench.loops import BLOCKS
 from stallscope.bench.measurement import Measurement
 from stallscope.diagnose.machine_use import use
 from stallscope.errors import ArgumentError
+from stallscope.hooks.device_time import Accelerator
 from stallscope.hooks.probe import start_method
 from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import check_plain, is_plain, is_stream
@@ -195,11 +197,12 @@ class SettingSearch:
         self._now = setting_of(target.loader)
         self._cores = float(cores_available())
         self._given = settings is not None
-        pins = device_of(target).counts_kernels
+        pins = isinstance(device_of(target).behind, Accelerator)  # else torch pins nothing
         stream = is_stream(target.loader)
         whole = grid(self._now, self._cores, pins=pins, is_stream=stream)
         wanted = given_settings(self._now, settings, whole)
         self.trials = [Trial(one, self._now.text(one)) for one in wanted]
+        self._is_full = False
         self._epoch_batches = epoch_length(target.loader)
         self._batch_bytes: int | None = None
         self._handover: Handover | None = None
@@ -265,9 +268,13 @@ class SettingSearch:
         run = self._run
         if run is not None and self._costs is None:
             self._costs = apart(lambda: self._costs_of(run))
-        full = run is not None and self._are_cores_full(run)
+        self._is_full = run is not None and self._are_cores_full(run)
         for trial in self.trials:
-            if full and not self._given and trial.setting.num_workers > self._now.num_workers:
+            if (
+                self._is_full
+                and not self._given
+                and trial.setting.num_workers > self._now.num_workers
+            ):
                 trial.failed = trial.failed or _FULL_CORES
             if (
                 self._costs is not None
@@ -322,6 +329,9 @@ class SettingSearch:
         if not known:
             return open_[:_MOST]
         same = [place for place in known if self._is_plain_change(place)]
+        if self._is_full:  # what is as fast as it is by all that is known is not looked at
+            least = (1 + ALIKE) * self._per_s(0)
+            same = [place for place in same if self._per_s(place) > least]
         best = max(map(self._per_s, [0, *same]))
         near = [place for place in same if self._per_s(place) >= AS_FAST * best]
         near.sort(key=lambda place: smallness(self._row(place)))
@@ -425,6 +435,7 @@ class SettingSearch:
             recorded_per_s=None if run is None else apart(lambda: recorded_per_s(run)),
             budget_s=self._measurement.budget_s,
             took_s=self._measurement.used_s,
+            full_cores=self._is_full,
         )
         bench = TuneBench(target, run, self._costs) if run and self._costs else None
         return Tuning(
