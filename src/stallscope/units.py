@@ -14,6 +14,9 @@ from typing import Any, Final
 LONGEST: Final = 30
 """Characters of a name, unless a place has room for more."""
 
+BUDGET_S: Final = 60.0
+"""Of every verb that is given none, seconds; here, as the command line shows it without torch."""
+
 _LONG_STEPS: Final = ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZE_STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from stallscope.bench import BUDGET_S
 from stallscope.cli.output import (
     FORMS,
     REDACT,
@@ -26,7 +25,7 @@ from stallscope.cli.output import (
     report_errors,
 )
 from stallscope.errors import StallscopeError
-from stallscope.units import count, said_by
+from stallscope.units import BUDGET_S, count, said_by
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help=f"{FORMS}.")]
 Step = Annotated[

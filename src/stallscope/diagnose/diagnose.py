@@ -21,7 +21,6 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stallscope.apart import apart
-from stallscope.bench import BUDGET_S
 from stallscope.bench.loops import AS_IT_IS, InTurns, rates
 from stallscope.bench.measurement import Measurement
 from stallscope.diagnose import verdict
@@ -58,7 +57,7 @@ from stallscope.run.worker_memory import SETTLES_S, memory_growth
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import copied, epoch_length
 from stallscope.targets.object_graph import place_of
-from stallscope.units import said_by, seconds
+from stallscope.units import BUDGET_S, said_by, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 import torch
 
-from stallscope.bench import BUDGET_S
 from stallscope.bench.comparison import FASTER
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError, NoBatchError
@@ -41,7 +40,7 @@ from stallscope.loops.devices import BatchMemory, device_of
 from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.machine import machine, require_single_rank
 from stallscope.targets import target as targets
-from stallscope.units import repr_of, times
+from stallscope.units import BUDGET_S, repr_of, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

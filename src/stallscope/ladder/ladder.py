@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope.bench import BUDGET_S
 from stallscope.bench.comparison import SAME
 from stallscope.bench.loops import AS_IT_IS as _BOTTOM
 from stallscope.bench.loops import InTurns, compared, rate
@@ -27,7 +26,7 @@ from stallscope.loops.training_loop import check_step_s
 from stallscope.machine import machine, memory_available_bytes, require_single_rank, resident_bytes
 from stallscope.result import LoopConditions
 from stallscope.targets import target as targets
-from stallscope.units import share, size
+from stallscope.units import BUDGET_S, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
-from stallscope.bench import BUDGET_S
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.hooks.find_ops import is_librarys, name_of
@@ -44,7 +43,7 @@ from stallscope.targets.object_graph import (
     qualified,
     why_no_lines,
 )
-from stallscope.units import count
+from stallscope.units import BUDGET_S, count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

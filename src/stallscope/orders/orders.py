@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from stallscope.bench import BUDGET_S
 from stallscope.bench.comparison import FASTER
 from stallscope.bench.loops import AS_IT_IS, BLOCKS, InTurns, compared
 from stallscope.bench.measurement import Measurement
@@ -47,7 +46,7 @@ from stallscope.orders.result import (
 from stallscope.stats import ENDS
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import private_copy
-from stallscope.units import count, seconds
+from stallscope.units import BUDGET_S, count, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stallscope.bench import BUDGET_S
 from stallscope.errors import NoBatchError, StallscopeError, UnsupportedError
 from stallscope.files import log_capacity, workspace
 from stallscope.hooks.loop_log import COST_SHARE_DRIVEN, LogPlace, RecordingInfo
@@ -27,7 +26,7 @@ from stallscope.run.read_logs import collect, explain, is_of_workers, readable, 
 from stallscope.run.resource_sampler import Sampler
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import find_loaders, kept_iterators
-from stallscope.units import count, seconds
+from stallscope.units import BUDGET_S, count, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -26,7 +26,6 @@ import polars as pl
 from PIL import Image
 
 from stallscope.apart import apart
-from stallscope.bench import BUDGET_S
 from stallscope.bench.loops import BLOCK_S, InTurns, compared
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import StallscopeError, UnsupportedError
@@ -70,7 +69,7 @@ from stallscope.storage.serving import (
 from stallscope.storage.storage import asked, record_briefly
 from stallscope.targets import target as targets
 from stallscope.targets.object_graph import children, walk
-from stallscope.units import count, said_by, size
+from stallscope.units import BUDGET_S, count, said_by, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,6 @@ import numpy as np
 import polars as pl
 
 from stallscope.apart import apart
-from stallscope.bench import BUDGET_S
 from stallscope.bench.measurement import Measurement
 from stallscope.isolation import isolated
 from stallscope.loops.cached_values import samples_in
@@ -69,7 +68,7 @@ from stallscope.storage.result import (
 from stallscope.targets import target as targets
 from stallscope.targets.remote import RemoteImages, read_remote
 from stallscope.tune.costs import recorded_per_s
-from stallscope.units import count, printable, share
+from stallscope.units import BUDGET_S, count, printable, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.apart import apart
-from stallscope.bench import BUDGET_S
 from stallscope.bench.comparison import ALIKE
 from stallscope.bench.loops import BLOCKS
 from stallscope.bench.measurement import Measurement
@@ -52,7 +51,7 @@ from stallscope.tune.race import RecordedLoop, SettingRace, Trial, loop_of
 from stallscope.tune.result import AS_FAST, TRIALS, TuneConditions, Tuning, smallness
 from stallscope.tune.settings import Setting, given_settings, grid, setting_of
 from stallscope.tune.simulator import predict
-from stallscope.units import size
+from stallscope.units import BUDGET_S, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
