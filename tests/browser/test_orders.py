@@ -99,7 +99,7 @@ def reordered_by_hand(lab):
 def measured_and_copied(lab, panel):
     """The workers run the order, and its code is on the clipboard."""
     panel.press("Measure for real")
-    panel.waits_for_picture("in workers")
+    panel.waits_for_picture("interval")
     panel.press("Copy the code")
     panel.waits_for("copied")
     copied = lab.page.evaluate("() => navigator.clipboard.readText()")

@@ -467,7 +467,7 @@ class TestBadInput:
     def test_a_budget_that_is_over_at_once(self):
         """What it did not come to is said."""
         ladder = ss.ladder(
-            DataLoader(SlowFetchDataset(64, 0.05), 4), ss.simulated_step(0.01), budget_s=0.5
+            DataLoader(SlowFetchDataset(64, 0.05), 4), ss.simulated_step(0.01), budget_s=1.0
         )
 
         assert AS_IT_IS.name in measured(ladder)

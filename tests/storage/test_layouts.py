@@ -162,7 +162,7 @@ class TestLayouts:
         """Every layout that is installed is there, what time allowed is read, nothing is left."""
         before = torch.get_rng_state()
 
-        found = compared(photos, 12.0, folder=tmp_path)
+        found = compared(photos, 30.0, folder=tmp_path)
 
         table = found.table()
         kinds = {kind.name for kind in KINDS if not missing(kind)}

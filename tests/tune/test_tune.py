@@ -220,7 +220,7 @@ class TestHeedsTheUser:
         with pytest.raises(KeyError, match="a later pass") as caught:
             ss.tune(mine, budget_s=20, settings=[{"num_workers": 1}])
 
-        assert any("ss.tune" in note for note in caught.value.__notes__)
+        assert any("stallscope: raised while" in note for note in caught.value.__notes__)
         assert "ended before its time, by KeyError" in str(caught.value.tuning)
 
 
