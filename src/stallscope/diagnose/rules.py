@@ -470,10 +470,13 @@ def _of_transforms(facts: Facts) -> Finding:
 
 
 def _less_first(facts: Facts) -> str:
-    """To make images small first, where that is not what is done first."""
-    if facts.megapixels is None or _MAKES_SMALLER.search(facts.first_transform or ""):
-        return ""
-    return "crop or resize first, so that the rest works on less, and make floats of uint8 last; "
+    """What makes the rest of the work on images cheaper; no crop where one comes first already."""
+    names = [part.stage for part in facts.exposure.parts]
+    of_images = facts.megapixels is not None or any(map(_MAKES_SMALLER.search, names))
+    last = "make floats of uint8 last; "
+    if not of_images or _MAKES_SMALLER.search(facts.first_transform or ""):
+        return last
+    return f"crop or resize first, so that the rest works on less, and {last}"
 
 
 def _longest_of(facts: Facts, groups: tuple[str, ...]) -> str:
