@@ -31,7 +31,7 @@ LAYERS = {
         "fsspec numpy torch torchvision PIL psutil pynvml tqdm IPython typing_extensions:types",
     ),
     "run": (
-        "run stalls load",
+        "run model load",
         "words hooks loops",
         "numpy polars psutil pynvml torch tqdm typing_extensions:types",
     ),

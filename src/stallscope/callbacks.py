@@ -29,9 +29,9 @@ from stallscope.apart import Later
 from stallscope.diagnose.recorded import diagnose_run
 from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.files import workspace
+from stallscope.model.loop_time import loop_breakdown
 from stallscope.run.read_logs import readable
 from stallscope.run.record import begin_window
-from stallscope.stalls.loop_time import loop_breakdown
 from stallscope.units import said_by
 
 if TYPE_CHECKING:

@@ -121,7 +121,7 @@ def stall_interval(steps: pl.DataFrame, stalls: pl.DataFrame, block: int) -> tup
 
     Args:
         steps: columns of `run.STEPS`.
-        stalls: columns of `stalls.attribution.STALLS`, of these steps.
+        stalls: columns of `model.attribution.STALLS`, of these steps.
         block: steps that depend on each other: a round of the workers.
     """
     known = steps.drop_nulls(["wait_s", "start_ns"]).join(

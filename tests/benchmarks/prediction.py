@@ -40,17 +40,17 @@ import stallscope as ss
 from stallscope.demo import case_b_loader
 from stallscope.errors import StallscopeError, UnsupportedError
 from stallscope.machine import CpuUse, cores_available
-from stallscope.stalls.thresholds import OTHERS
-from stallscope.tune.costs import Handover, costs_of
+from stallscope.model.costs import Handover, costs_of
+from stallscope.model.settings import Setting, grid, setting_of, with_setting
+from stallscope.model.simulator import ERRORS, MOST_ERROR, error_kind, predict
+from stallscope.model.thresholds import OTHERS
 from stallscope.tune.result import smallest, with_gain
-from stallscope.tune.settings import Setting, grid, setting_of, with_setting
-from stallscope.tune.simulator import ERRORS, MOST_ERROR, error_kind, predict
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator
 
-    from stallscope.tune.simulator import Estimate, LoaderCosts
+    from stallscope.model.simulator import Estimate, LoaderCosts
 
     Make = Callable[[], tuple[Any, Callable[[Any], object]]]
 

@@ -192,7 +192,7 @@ class TestExposed:
         run = a_loop(MAKING, using=QUICK)
 
         assert exposed.figure(run).title == (
-            "The training loop stalls 59% of the time; 91% of that is RandomMask, in the workers"
+            "The training loop stalls 59% of the time; 58% of that is RandomMask, in the workers"
         )
 
     def test_says_first_when_the_loop_hardly_waits(self):
@@ -208,13 +208,12 @@ class TestExposed:
         assert any(text.startswith(pattern[:30]) for text in words(waits.figure(run)))
 
     def test_shows_how_busy_each_stage_is_beside_it(self):
-        """Decoding takes a third of the workers' time, and nothing of the stalls."""
+        """Workers that cannot keep up: their stages hold the stalls as they hold their time."""
         run = a_loop(MAKING, using=QUICK)
 
         found = words(exposed.figure(run))
 
-        assert {"91%", "58%", "busy share"} <= set(found)
-        assert "decode" not in found
+        assert {"58%", "33%", "busy share"} <= set(found)
 
     def test_draws_what_is_unattributed_in_its_own_way(self):
         """Nothing is known of the deliveries: all of the stall is unattributed."""

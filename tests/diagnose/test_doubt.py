@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from support.build_facts import EVEN, IDLE, SPIKES, WAITS_IN_FETCH, known, parts_of, taking
 
-from stallscope.diagnose import thresholds
-from stallscope.diagnose.exposure import CROWDED, Exposure
 from stallscope.diagnose.facts import Gain
 from stallscope.diagnose.verdict import judge
+from stallscope.model import thresholds
+from stallscope.model.exposure import CROWDED, Exposure
 
 DECODE = known(work={("decode", "decode"): 0.7, ("Blur", "transform"): 0.3})
 HEALTHY = known(stalled=0.01, load=0.5)

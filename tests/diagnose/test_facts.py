@@ -10,18 +10,18 @@ import pytest
 from support.build_ladder import a_ladder
 from support.build_run import a_run, deliveries_of, resources_of, spans_of, steps_of
 
-from stallscope.diagnose.exposure import CROWDED, exposure, waiting_s
 from stallscope.diagnose.facts import (
     Setup,
     facts,
     gain_of,
-    making,
     reading,
     spikes,
-    starts,
 )
-from stallscope.diagnose.machine_use import MachineUse, use
 from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED
+from stallscope.model.batch_times import making
+from stallscope.model.exposure import CROWDED, exposure, waiting_s
+from stallscope.model.machine_use import MachineUse, use
+from stallscope.model.starts import starts
 from stallscope.stages import LOOP, QUEUED, THREADS, WORKER
 from stallscope.stats import stall_interval
 
@@ -77,7 +77,7 @@ class TestExposure:
 
         found = exposure(few, MachineUse()).groups()
 
-        assert "not recorded" in few.exposed()["part"].to_list()
+        assert "not recorded" in few.parts()["part"].to_list()
         assert found == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
 
     def test_workers_that_pause_share_the_stalls_with_what_lies_beside_them(self):
@@ -290,6 +290,11 @@ def test_a_validation_is_no_part_of_the_loops_own(every, validates):
     assert validates != ("another loader" in found.own_parts)
 
 
+def begins(run, workers, length=None):
+    """Of workers that end with their epoch."""
+    return starts(run, workers, persistent=False, epoch_batches=length)
+
+
 class TestStarts:
     @pytest.mark.parametrize("length", [10, None])
     def test_what_an_epoch_begins_with_is_told_apart(self, length):
@@ -307,7 +312,7 @@ class TestStarts:
             side_spans=spans_of({"stage": "end of epoch", "start_ns": 0, "end_ns": 0}),
         )
 
-        found = starts(run, Setup(num_workers=1, epoch_batches=length))
+        found = begins(run, 1, length)
 
         assert found.ended
         assert 2 == found.epochs
@@ -320,7 +325,7 @@ class TestStarts:
             steps=steps_of([0.3] * 10, step_s=0.1, epoch=list(range(10)), batch=[0] * 10),
         )
 
-        found = starts(run, Setup(num_workers=1, epoch_batches=1000))
+        found = begins(run, 1, 1000)
 
         assert 1 == found.batches
         assert found.share > 0.5
@@ -330,7 +335,7 @@ class TestStarts:
         """One step, for which workers took all of the budget to start."""
         run = a_run([SAMPLE] * 4, steps=steps_of([9.0], step_s=0.1))
 
-        found = starts(run, Setup(num_workers=2, epoch_batches=10))
+        found = begins(run, 2, 10)
 
         assert 9.0 == pytest.approx(found.extra_s, rel=0.02)
         assert found.share > 0.8
@@ -339,7 +344,7 @@ class TestStarts:
         """With persistent workers no epoch but the first begins so."""
         run = a_run([SAMPLE] * 4, steps=steps_of([1.0] + [0.0] * 9))
 
-        assert 0.0 == starts(run, Setup(1, persistent=True, epoch_batches=10)).share
+        assert 0.0 == starts(run, 1, persistent=True, epoch_batches=10).share
 
     @pytest.mark.parametrize(
         ("batch", "seen", "before"),
@@ -357,7 +362,7 @@ class TestStarts:
         steps = steps_of([9.0, *[0.0] * (len(batch) - 1)], step_s=0.1, batch=batch)
         delivered = deliveries_of(*({"batch": number} for number in seen))
 
-        found = starts(a_run([SAMPLE] * 4, steps=steps, deliveries=delivered), Setup(2))
+        found = begins(a_run([SAMPLE] * 4, steps=steps, deliveries=delivered), 2)
 
         assert (before, 9.0) == (found.before, found.before_s)
 
@@ -365,7 +370,7 @@ class TestStarts:
         """Loaders that keep one iterator over all epochs give more batches than their length."""
         run = a_run([SAMPLE] * 4, steps=steps_of([1.0] + [0.0] * 29))
 
-        assert 0.0 == starts(run, Setup(1, epoch_batches=10)).share
+        assert 0.0 == begins(run, 1, 10).share
 
 
 class TestSamples:

@@ -20,8 +20,8 @@ from stallscope.diagnose.facts import Facts, Setup
 from stallscope.diagnose.fixes import _fixes, _rows
 from stallscope.diagnose.result import FIXES, Finding
 from stallscope.errors import StallscopeError
-from stallscope.tune.settings import Setting
-from stallscope.tune.simulator import LoaderCosts
+from stallscope.model.settings import Setting
+from stallscope.model.simulator import LoaderCosts
 
 STAGES = (("fetch", "fetch"), ("decode", "decode"), ("Blur", "transform"), ("collate", "collate"))
 NOW = Setting(2, 2)

@@ -8,11 +8,11 @@ import polars as pl
 import pytest
 from support.build_facts import SPIKES, known
 
-from stallscope.diagnose.exposure import GETITEM_
 from stallscope.diagnose.facts import with_stacks
 from stallscope.diagnose.own_code import lock_share, loop_code, own_code
 from stallscope.diagnose.verdict import STACKS, judge, next_question
 from stallscope.flame.result import SAMPLES, Flame, FlameConditions
+from stallscope.model.exposure import GETITEM_
 
 
 def a_flame(*rows, idle=False):

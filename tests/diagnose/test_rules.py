@@ -11,8 +11,7 @@ from support.build_facts import COPIES, IDLE, WAITS_IN_FETCH, known
 from support.build_storage import a_storage
 
 from stallscope.diagnose.accounting import accounting
-from stallscope.diagnose.exposure import CROWDED, group_of
-from stallscope.diagnose.facts import Gain, Quartiles, Spikes, Starts, ThreadTimes
+from stallscope.diagnose.facts import Gain, Spikes, ThreadTimes
 from stallscope.diagnose.rules import (
     computes_in_python,
     copies,
@@ -23,8 +22,11 @@ from stallscope.diagnose.rules import (
 )
 from stallscope.diagnose.verdict import judge, side_notes
 from stallscope.loops.cached_values import BatchBytes
+from stallscope.model.batch_times import Quartiles
+from stallscope.model.exposure import CROWDED, group_of
+from stallscope.model.lifecycle import KIND_OF, MAIN_GARBAGE
+from stallscope.model.starts import Starts
 from stallscope.stages import GARBAGE
-from stallscope.stalls.lifecycle import KIND_OF, MAIN_GARBAGE
 
 CALM = {"stalled": 0.01, "load": 0.4}
 HERE = {"setup": {"num_workers": 0}}
@@ -628,6 +630,6 @@ def test_a_validation_is_told_beside_the_verdict():
 
 def test_cores_that_cannot_keep_up_are_behind():
     """Also where each worker would be quick enough with a core for itself."""
-    assert known(load=0.5).is_behind
-    assert not known(load=0.5, use={"worker_cpu": 0.1}).is_behind
-    assert known(load=2.0, use={"worker_cpu": 0.1}).is_behind
+    assert known(load=0.5).pace.is_behind
+    assert not known(load=0.5, use={"worker_cpu": 0.1}).pace.is_behind
+    assert known(load=2.0, use={"worker_cpu": 0.1}).pace.is_behind

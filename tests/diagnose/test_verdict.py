@@ -10,10 +10,12 @@ import pytest
 from support.build_facts import CASES, IDLE, SENDS, SPIKES, WAITS_IN_FETCH, known, parts_of
 
 from stallscope.diagnose.causes import CAUSES, KNOWN, handbook
-from stallscope.diagnose.exposure import Exposure, StagePart, longest_first
-from stallscope.diagnose.facts import Gain, HandoverTimes, Spikes, Starts
+from stallscope.diagnose.facts import Gain, Spikes
 from stallscope.diagnose.text import numbers_of
 from stallscope.diagnose.verdict import judge
+from stallscope.model.batch_times import HandoverTimes
+from stallscope.model.exposure import Exposure, StagePart, longest_first
+from stallscope.model.starts import Starts
 
 
 class TestVerdict:

@@ -9,7 +9,7 @@ from support.device_loops import Naps
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.stalls.loop_time import loop_breakdown
+from stallscope.model.loop_time import loop_breakdown
 
 STEP_S = 0.012
 

@@ -14,9 +14,9 @@ import stallscope as ss
 from stallscope.errors import UnsupportedError
 from stallscope.hooks import device_time
 from stallscope.hooks.device_time import SimulatedDevice
+from stallscope.model.loop_time import loop_breakdown
 from stallscope.run.result import DEVICE
 from stallscope.run.stall_text import title
-from stallscope.stalls.loop_time import loop_breakdown
 
 NEAR = 0.02
 """Found idleness is as near as this to the truth."""

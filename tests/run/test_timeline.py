@@ -7,8 +7,8 @@ import pytest
 from support.build_run import a_run, steps_of
 from support.virtual_loop import a_loop, together
 
+from stallscope.model.attribution import find_stalls
 from stallscope.run.timeline import MOST_STEPS, steps_from, steps_in, timeline, window
-from stallscope.stalls.attribution import find_stalls
 
 MAKING = {"fetch": 5.0, "decode": 40.0, "Mask": 70.0, "collate": 5.0}
 QUICK = {"forward": 5.0, "logging": 1.0}

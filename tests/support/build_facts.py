@@ -5,19 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stallscope.diagnose.exposure import Exposure, StagePart, longest_first
-from stallscope.diagnose.facts import (
-    BatchTimes,
-    Facts,
-    Quartiles,
-    Setup,
-    Spikes,
-    Starts,
-)
-from stallscope.diagnose.machine_use import MachineUse
+from stallscope.diagnose.facts import Facts, Setup, Spikes
+from stallscope.model.batch_times import BatchTimes, Quartiles
+from stallscope.model.exposure import Exposure, StagePart, longest_first
+from stallscope.model.loop_time import LoopBreakdown
+from stallscope.model.machine_use import MachineUse
+from stallscope.model.starts import Starts
 from stallscope.run.worker_memory import MemoryGrowth
 from stallscope.stages import FETCH, MEMORY, SHM
-from stallscope.stalls.loop_time import LoopBreakdown
 
 COPIES = MemoryGrowth(
     workers=2,

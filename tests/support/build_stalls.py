@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stallscope.model.attribution import PARTS, find_stalls
+from stallscope.model.step_series import Evidence
 from stallscope.run.decode import SPANS
 from stallscope.run.result import DELIVERIES, STEPS
-from stallscope.stalls.attribution import PARTS, find_stalls
-from stallscope.stalls.step_series import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

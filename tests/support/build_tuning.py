@@ -7,8 +7,8 @@ from dataclasses import astuple, replace
 import polars as pl
 
 from stallscope.bench.loops import BLOCKS
+from stallscope.model.settings import Setting
 from stallscope.tune.result import TRIALS, TuneConditions, Tuning
-from stallscope.tune.settings import Setting
 
 NOW = Setting(2, 2)
 FOUR = Setting(4, 2)

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset
 
 from stallscope.loops.devices import covered
-from stallscope.stalls.loop_time import loop_breakdown
+from stallscope.model.loop_time import loop_breakdown
 from stallscope.targets.target import SimulatedStep
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from torch.utils.data import (
 )
 
 import stallscope as ss
-from stallscope.stalls.loop_time import loop_breakdown
+from stallscope.model.loop_time import loop_breakdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,13 +83,13 @@ class Found:
     stalled_share: float
     """Share of its time in which it stalls."""
     parts: pl.DataFrame
-    """Columns of `stalls.attribution.EXPOSED`."""
+    """Columns of `model.attribution.EXPOSED`."""
     difference_s: float
     """By how much the parts of a stall miss it, at most."""
     use: str
     """The longest part of what it does with its batches."""
     patterns: pl.DataFrame
-    """Columns of `stalls.patterns.PATTERNS`."""
+    """Columns of `model.patterns.PATTERNS`."""
 
     @property
     def stands(self) -> bool:

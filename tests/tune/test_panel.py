@@ -9,7 +9,7 @@ import pytest
 from support.build_tuning import NOW, a_full_tuning, a_tuning
 from support.virtual_loop import a_loop
 
-from stallscope.tune.costs import costs_of
+from stallscope.model.costs import costs_of
 from stallscope.tune.tune import TuneBench
 from stallscope.views.tuning_panel import NO_BENCH, SettingBoard, WhatIf
 

@@ -20,8 +20,8 @@ from support.build_tuning import (
 from torch.utils.data import DataLoader
 
 import stallscope as ss
+from stallscope.model.settings import Setting
 from stallscope.tune.result import SETTINGS, NoSuchSettingError, sentence
-from stallscope.tune.settings import Setting
 
 SIX = Setting(6, 2)
 EIGHT = Setting(8, 2)

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSam
 import stallscope as ss
 from stallscope.errors import ArgumentError, UnsupportedError
 from stallscope.machine import cores_available
+from stallscope.model.settings import setting_of
 from stallscope.tune.result import FAILED, NOT_TRIED
-from stallscope.tune.settings import setting_of
 
 STEP = ss.simulated_step(0.004)
 

@@ -14,9 +14,9 @@ from support.virtual_loop import a_loop, together
 from stallscope.charts import sheet
 from stallscope.charts.exposed import parts_of, picture
 from stallscope.errors import StallscopeError
+from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.result import Settings
 from stallscope.stages import STALL_COLOUR
-from stallscope.stalls.loop_time import NO_LOOP
 from stallscope.units import seconds
 from stallscope.views.run_panels import ALL, EMPTY, LONGEST, Moments, Stalls, Tails
 

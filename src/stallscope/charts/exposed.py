@@ -29,20 +29,20 @@ from stallscope.charts.sheet import (
     styled,
     write_columns,
 )
+from stallscope.model.loop_time import NOTHING, OWN_WORDS, is_own, loop_breakdown
+from stallscope.model.thresholds import STALL_RULE
 from stallscope.run.stall_text import nothing, rows_of, small_print
 from stallscope.run.stall_text import title as stall_text_title
 from stallscope.run.timeline import around
 from stallscope.stages import COLOURS, FETCH, STALL_COLOUR, colour_of
-from stallscope.stalls.loop_time import NOTHING, OWN_WORDS, is_own, loop_breakdown
-from stallscope.stalls.thresholds import STALL_RULE
 from stallscope.units import count, printable, seconds, share, worker_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from stallscope.model.loop_time import LoopBreakdown
     from stallscope.run.result import Run
     from stallscope.run.stall_text import StallRow
-    from stallscope.stalls.loop_time import LoopBreakdown
 
 
 MOST_ROWS: Final = 10
@@ -164,7 +164,7 @@ def parts_of(run: Run, stall: dict[str, Any]) -> pl.DataFrame:
         stall: a row of `Run.stalls`.
 
     Returns:
-        Columns of `stalls.attribution.PARTS`, and `share` (0 to 1) of the stall.
+        Columns of `model.attribution.PARTS`, and `share` (0 to 1) of the stall.
     """
     its = (pl.col("rank") == stall["rank"]) & (pl.col("step") == stall["step"])
     found = run.parts().filter(its).sort("exposed_s", descending=True, maintain_order=True)

@@ -24,6 +24,7 @@ from stallscope.charts.sheet import (
     linear_time,
     styled,
 )
+from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.saturation import OWN, THRESHOLDS, sentence, usage
 from stallscope.run.stall_text import nothing, small_print
 from stallscope.run.worker_memory import named_growth
@@ -48,7 +49,6 @@ from stallscope.stages import (
     WORKER_MAPPED,
     WORKER_MEMORY,
 )
-from stallscope.stalls.loop_time import NO_LOOP
 from stallscope.units import count, printable, seconds, share, size
 
 if TYPE_CHECKING:

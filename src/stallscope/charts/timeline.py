@@ -28,6 +28,7 @@ from stallscope.charts.sheet import (
     styled,
     text_width,
 )
+from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.stall_text import nothing, pattern_or_title, small_print
 from stallscope.run.timeline import timeline
 from stallscope.stages import (
@@ -38,7 +39,6 @@ from stallscope.stages import (
     UNTIL_BACKWARD,
     colour_of,
 )
-from stallscope.stalls.loop_time import NO_LOOP
 from stallscope.units import count, printable, seconds, worker_name
 
 if TYPE_CHECKING:

@@ -24,6 +24,8 @@ from stallscope.charts.sheet import (
     time_axis,
     wrapped,
 )
+from stallscope.model.loop_time import NO_LOOP, leading
+from stallscope.model.thresholds import STALL_RULE
 from stallscope.run.stall_text import (
     answer,
     explained,
@@ -33,8 +35,6 @@ from stallscope.run.stall_text import (
     small_print,
 )
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.stalls.loop_time import NO_LOOP, leading
-from stallscope.stalls.thresholds import STALL_RULE
 from stallscope.units import count
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from stallscope.apart import apart
 from stallscope.diagnose.recorded import diagnose_run, recorded_run
 from stallscope.diagnose.result import Diagnosis
 from stallscope.errors import ArgumentError
+from stallscope.model.loop_time import loop_breakdown
+from stallscope.model.thresholds import OTHERS
 from stallscope.result import Result
 from stallscope.run.saturation import find_saturated
 from stallscope.stages import KINDS
-from stallscope.stalls.loop_time import loop_breakdown
-from stallscope.stalls.thresholds import OTHERS
 from stallscope.stats import t_quantile
 from stallscope.units import count, printable, share
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from stallscope.diagnose.exposure import COLLATE, GETITEM_, MAIN, SENDING, START
+from stallscope.model.exposure import COLLATE, GETITEM_, MAIN, SENDING, START
 from stallscope.stages import KINDS, OTHER, STEP
 
 if TYPE_CHECKING:
-    from stallscope.diagnose.exposure import StagePart
     from stallscope.diagnose.facts import Facts
-    from stallscope.stalls.loop_time import LoopBreakdown
+    from stallscope.model.exposure import StagePart
+    from stallscope.model.loop_time import LoopBreakdown
     from stallscope.store import Schema
 
 

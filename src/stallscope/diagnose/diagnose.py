@@ -26,18 +26,15 @@ from stallscope.bench.measurement import Measurement
 from stallscope.diagnose import verdict
 from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE
-from stallscope.diagnose.exposure import computed_s, waiting_s
 from stallscope.diagnose.facts import (
     Setup,
     ThreadTimes,
     facts,
     gain_of,
-    making,
     with_loop_stacks,
     with_stacks,
 )
 from stallscope.diagnose.fixes import what_helps
-from stallscope.diagnose.machine_use import use
 from stallscope.diagnose.recorded import diagnose_run, recorded_run
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions, first_to_try
 from stallscope.diagnose.verdict import fewest_steps, judge, side_notes
@@ -52,6 +49,9 @@ from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.loops.training_loop import Enough, Limits, check_step_s
 from stallscope.machine import cores_available, machine, require_single_rank
+from stallscope.model.batch_times import making
+from stallscope.model.exposure import computed_s, waiting_s
+from stallscope.model.machine_use import use
 from stallscope.run.record import record_target
 from stallscope.run.worker_memory import SETTLES_S, memory_growth
 from stallscope.targets import target as targets

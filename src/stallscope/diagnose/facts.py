@@ -1,9 +1,7 @@
 """The numbers that the rules ask for, taken once from a run, a ladder and stacks.
 
-Times of a worker are wall times; what of them it spent waiting for a core is known of the worker as
-a whole, and is shared out over what computes. So a machine that is busy with something else makes
-times longer, but not waiting out of computing. Over 500 lines, as each number stands beside how it
-is taken.
+How long batches take is told by `model.batch_times`, what the stalls consist of by
+`model.exposure`. Over 500 lines, as each number stands beside how it is taken.
 """
 
 from __future__ import annotations
@@ -14,13 +12,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from stallscope.diagnose import thresholds
-from stallscope.diagnose.exposure import GETITEM_, START, Exposure, computed_s, exposure, waiting_s
-from stallscope.diagnose.machine_use import MachineUse, queued_shares, use
 from stallscope.diagnose.own_code import OwnCode, lock_share, loop_code, own_code
-from stallscope.diagnose.thresholds import SLOWED
 from stallscope.errors import StallscopeError
 from stallscope.ladder.result import AS_IT_IS, WHOLE
+from stallscope.model import thresholds
+from stallscope.model.batch_times import BatchTimes, Pace, making
+from stallscope.model.causes import slow_sample_limit
+from stallscope.model.costs import costs_of
+from stallscope.model.exposure import GETITEM_, START, Exposure, computed_s, waiting_s
+from stallscope.model.lifecycle import covered_ns
+from stallscope.model.loop_time import LoopBreakdown, loop_breakdown
+from stallscope.model.machine_use import MachineUse, use
+from stallscope.model.settings import Setting
+from stallscope.model.simulator import enough_workers
+from stallscope.model.starts import Starts, starts
+from stallscope.model.thresholds import HARDLY, OTHERS, SLOW_SAMPLE, SLOWED
 from stallscope.run.saturation import find_saturated
 from stallscope.run.worker_memory import MemoryGrowth, memory_growth
 from stallscope.stages import (
@@ -37,14 +43,7 @@ from stallscope.stages import (
     UNTIL_BACKWARD,
     WORK_KINDS,
 )
-from stallscope.stalls.causes import slow_sample_limit
-from stallscope.stalls.lifecycle import covered_ns
-from stallscope.stalls.loop_time import LoopBreakdown, loop_breakdown
-from stallscope.stalls.thresholds import HARDLY, OTHERS, SLOW_SAMPLE
 from stallscope.stats import stall_interval
-from stallscope.tune.costs import costs_of
-from stallscope.tune.settings import Setting
-from stallscope.tune.simulator import enough_workers
 from stallscope.units import seconds
 
 if TYPE_CHECKING:
@@ -55,13 +54,8 @@ if TYPE_CHECKING:
     from stallscope.storage.result import Storage
 
 
-_LEAST_OWN: Final = 0.1
-"""Of a worker's time for a batch that is its own, whatever is said of its waiting for a core."""
-_FEWEST_BATCHES: Final = 4
-"""Batches of a worker below which nothing is said about it."""
 _FEWEST_SAMPLES: Final = 10
 """Samples below which no share of the differences is told."""
-_QUARTILES: Final = {"low_s": 0.25, "median_s": 0.5, "high_s": 0.75}
 _SEVERAL: Final = 3
 """Samples of a batch of which one can stand out."""
 _USUAL_THREADS: Final = 3
@@ -69,8 +63,6 @@ _USUAL_THREADS: Final = 3
 _MOSTLY: Final = 0.5
 _NOTED_THREADS: Final = 0.1
 """Cores that a worker's other threads keep busy, below which they explain no waiting."""
-_WAITED_S: Final = pl.sum_horizontal("wait_s", "restart_s") - pl.col("hidden_s").fill_null(0.0)
-"""What a step's wait costs at most."""
 _OF_BATCHES: Final = frozenset({COLLATE.name, SEND.name})
 _MODEL: Final = (FORWARD.name, UNTIL_BACKWARD.name, BACKWARD.name, OPTIMIZER.name)
 
@@ -122,249 +114,6 @@ class ThreadTimes(NamedTuple):
     def cost_s(self) -> float:
         """What the threads cost a batch, seconds; 0 where they do not slow it down for sure."""
         return max(self.own_s - self.one_s, 0.0) if self.own_s > SLOWED * self.one_s else 0.0
-
-
-class Quartiles(NamedTuple):
-    """Of the times that a worker takes for a batch, seconds."""
-
-    low_s: float
-    median_s: float
-    high_s: float
-
-
-class HandoverTimes(NamedTuple):
-    """Lower quartiles, seconds: what a batch takes while nothing else has the cores."""
-
-    made_s: float
-    """To be made."""
-    received_s: float
-    """While the loop waits for it though it is made: to be sent and received."""
-    period_s: float
-    """From one step to the next."""
-
-
-@dataclass(frozen=True)
-class BatchTimes:
-    """Batches of the steady state, from where a worker takes them up to where they are made."""
-
-    batch_s: float
-    """Mean time that a worker takes to make a batch, seconds."""
-    usual_s: float
-    """Median of the same."""
-    use_s: float
-    """Mean time in which the loop uses a batch, seconds, without any wait."""
-    period_s: float
-    """Mean time from one step to the next, seconds."""
-    workers: int
-    """That make batches; at least 1. Of those that were started, some may have nothing to do."""
-    handover: HandoverTimes | None = None
-    """None without workers."""
-    by_worker: dict[int, Quartiles] = field(default_factory=dict)
-    """Of each worker that made enough batches, without what it waited for a core: a neighbour that
-    has a core makes no worker slow."""
-
-    @property
-    def load(self) -> float:
-        """What the workers need over what the step leaves them; above 1 they cannot keep up."""
-        return self.batch_s / (self.workers * self.use_s) if self.use_s else float("inf")
-
-    @property
-    def busy_share(self) -> float:
-        """Share (0 to 1) of their time in which workers make batches."""
-        return min(self.batch_s / (self.workers * self.period_s), 1.0) if self.period_s else 0.0
-
-
-def making(run: Run, workers: int) -> BatchTimes | None:
-    """How long batches take to make; None where none was seen on its way.
-
-    Args:
-        run: the loop.
-        workers: worker processes; 0: the main process makes the batches.
-    """
-    batch, made_s = ["rank", "epoch", "batch"], (pl.col("made_ns") - pl.col("taken_ns")) / 1e9
-    steps = run.steps().drop_nulls("wait_s")
-    known = run.deliveries.join(steps.select(batch).unique(), on=batch, how="semi")
-    made = known.with_columns(made_s=made_s).drop_nulls("made_s")
-    if made.is_empty() or steps.is_empty():
-        return None
-    # While a device that works behind the host has work, the loop's wait is the batch's use
-    used_s = steps.select(pl.sum_horizontal("h2d_s", "step_s", "other_s", "hidden_s").mean()).item()
-    waited_s = steps.select(_WAITED_S.mean()).item()
-    length_s = steps.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
-    queued_s = length_s * pl.col("queued_share").fill_null(0.0) / pl.col("many")
-    taken = {name: pl.col("made_s").quantile(at) for name, at in _QUARTILES.items()}
-    # The last batch of an epoch may have fewer samples, and is the same worker's in every epoch
-    whole = made.filter(pl.col("batch") < pl.col("batch").max())
-    each = whole.group_by("worker").agg(
-        pl.col("pid").cast(pl.String).first(), many=pl.len(), **taken
-    )
-    own_s = [(pl.col(name) - queued_s).clip(_LEAST_OWN * pl.col(name)) for name in _QUARTILES]
-    enough = (
-        each.drop_nulls("worker")
-        .filter(pl.col("many") >= _FEWEST_BATCHES)
-        .join(queued_shares(run), left_on="pid", right_on="device", how="left")
-        .select("worker", *own_s)
-    )
-    return BatchTimes(
-        batch_s=float(made["made_s"].to_numpy().mean()),
-        usual_s=float(np.median(made["made_s"].to_numpy())),
-        use_s=float(used_s),
-        period_s=float(used_s + waited_s),
-        workers=_active(made, workers),
-        handover=_handover(steps, made) if workers else None,
-        by_worker={worker: Quartiles(*times) for worker, *times in enough.iter_rows()},
-    )
-
-
-def _handover(steps: pl.DataFrame, made: pl.DataFrame) -> HandoverTimes | None:
-    """What batches take from their workers to the loop; None where none was seen to arrive."""
-    known = steps.join(made.drop_nulls("arrived_ns"), on=["rank", "epoch", "batch"])
-    idle_ns = pl.col("start_ns") + (pl.col("hidden_s").fill_null(0.0) * 1e9).cast(pl.Int64)
-    begins_ns = pl.max_horizontal(idle_ns, "made_ns")
-    waited_ns = (pl.min_horizontal("arrived_ns", "end_ns") - begins_ns).clip(0)
-    period_s = pl.sum_horizontal("wait_s", "h2d_s", "step_s", "other_s")
-    low = known.select(pl.col("made_s"), waited_ns / 1e9, period_s).quantile(_QUARTILES["low_s"])
-    return None if known.is_empty() else HandoverTimes(*low.row(0))
-
-
-def _active(made: pl.DataFrame, workers: int) -> int:
-    """How many workers make batches: those of a stream end one by one."""
-    seen = made["worker"].drop_nulls().n_unique()
-    return max(seen if made.height >= 2 * workers else workers, 1)
-
-
-@dataclass(frozen=True)
-class Starts:
-    """The begin of epochs, beside the time that their batches take anyhow."""
-
-    extra_s: float = 0.0
-    """What an epoch's begin takes longer than its other steps (`iter(loader)` and the first batch
-    of each worker), and its end, where workers end; medians over `epochs`, seconds."""
-    epoch_s: float | None = None
-    """What a whole epoch takes otherwise, seconds; None where its length is not known."""
-    epochs: int = 0
-    """Begins that were seen; the first one of all counts only where there is no other."""
-    batches: int | None = None
-    """Of an epoch; None where that is not known."""
-    ended: bool = False
-    """Whether epochs were used up to where there are no more batches."""
-    again: bool = False
-    """Whether it happens at every epoch: no iteration goes on and on."""
-    first_s: float = 0.0
-    """What the first sample of a worker takes, seconds; median of the epochs."""
-    ready_s: float = 0.0
-    """What a worker takes to be started until it begins that one, seconds; median of the epochs."""
-    drawn_s: float = 0.0
-    """What of `extra_s` goes by in `iter(loader)` while all workers are there and have nothing to
-    do: indices are drawn for them, or the sampler is made ready; median of the epochs, seconds."""
-    before: int = 0
-    """Batches that are taken from the loader before the first step of all gets one."""
-    before_s: float = 0.0
-    """What the loop waits for that one, seconds."""
-
-    @property
-    def share(self) -> float:
-        """Share (0 to 1) of an epoch; 0 where it happens once, or nothing is known of it."""
-        if not self.again or self.epoch_s is None or self.extra_s <= 0:
-            return 0.0
-        return self.extra_s / (self.extra_s + self.epoch_s)
-
-    @property
-    def is_drawing(self) -> bool:
-        """Whether most of it is drawing indices (or, of a stream, making iterators)."""
-        return self.drawn_s > 0 and self.drawn_s >= thresholds.DOMINATES * self.extra_s
-
-    @property
-    def is_filling(self) -> bool:
-        """Whether most of it are the workers' first samples: more than any other part."""
-        least_s = max(self.ready_s, thresholds.LEADS * self.extra_s)
-        return self.first_s > 0 and self.first_s >= least_s
-
-    @property
-    def slow_share(self) -> float:
-        """`share` where it is enough to be a finding; 0 where it is not."""
-        return self.share if self.share >= thresholds.STARTS else 0.0
-
-
-def starts(run: Run, setup: Setup) -> Starts:
-    """What starting workers costs.
-
-    Args:
-        run: the loop as it is.
-        setup: what is known of the loader.
-    """
-    period_s = pl.sum_horizontal("wait_s", "restart_s", "h2d_s", "step_s", "other_s")
-    steps = (
-        run.steps(steady=False)
-        .drop_nulls("wait_s")
-        .with_columns(waited_s=_WAITED_S, period_s=period_s)
-        .with_columns(place=pl.int_range(pl.len()).over("rank", "epoch"))
-    )
-    if steps.is_empty():
-        return Starts()
-    begin = pl.col("place") < max(setup.num_workers, 1)
-    later = steps.filter(~begin)
-    usual_s, mean_s = later.select(pl.col("waited_s").mean(), pl.col("period_s").mean()).row(0)
-    if later.is_empty():  # of nothing but begins, no more than making a batch is usual
-        usual_s = (run.deliveries["made_ns"] - run.deliveries["taken_ns"]).mean() or 0.0
-        usual_s /= 1e9  # type: ignore[operator]  # a float
-        mean_s = usual_s + steps.select((pl.col("period_s") - pl.col("waited_s")).mean()).item()
-    first = run.startup.group_by("epoch").agg(
-        first_s=pl.col("first_sample_s").max(), ready_s=pl.col("ready_s").max()
-    )
-    ready_s = pl.col("ready_s").fill_null(0.0) if setup.persistent else pl.col("ready_s")
-    # A round of the workers at once: that they all finish together is no extra cost
-    each = (
-        steps.filter(begin)
-        .group_by("epoch", maintain_order=True)
-        .agg(
-            extra_s=(pl.col("waited_s").sum() - usual_s * pl.len()).clip(0),
-            iter_s=pl.col("restart_s").first(),
-        )
-        .join(first, "epoch", how="left", maintain_order="left")
-        .with_columns(drawn_s=(pl.col("iter_s") - ready_s).clip(0))
-    )
-    ends = run.side_spans.filter(pl.col("stage").cast(pl.String) == END_OF_EPOCH.name)
-    end_s = ends.select(((pl.col("end_ns") - pl.col("start_ns")) / 1e9).median()).item() or 0.0
-    seen = each.filter(pl.col("epoch") > pl.col("epoch").min()) if each.height > 1 else each
-    medians = seen.select(pl.col("extra_s", "drawn_s").median()).row(0)
-    extra_s, drawn_s = (float(median or 0.0) for median in medians)
-    # What goes around a loader may be longer than an epoch of it
-    length = _epoch_length(steps) or setup.epoch_batches
-    return Starts(
-        # They wait for no start where they live on: the loop waits while indices are drawn
-        extra_s=drawn_s if setup.persistent else extra_s + float(end_s),
-        first_s=float(first["first_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
-        ready_s=float(first["ready_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
-        epoch_s=None if length is None else length * mean_s,
-        epochs=seen.height,
-        batches=length,
-        ended=not ends.is_empty(),
-        again=bool(setup.num_workers) and not _goes_on(steps, length),
-        drawn_s=drawn_s,
-        before=_taken_before(run, steps),
-        before_s=steps["waited_s"][0],
-    )
-
-
-def _taken_before(run: Run, steps: pl.DataFrame) -> int:
-    """Batches that arrived before that of the first step, and for no step."""
-    epoch, first = steps.row(0, named=True)["epoch"], steps["batch"][0]
-    earlier = run.deliveries.filter(pl.col("epoch") == epoch, pl.col("batch") < first).height
-    # What makes one batch of several takes as many for each step
-    each = steps.filter(pl.col("epoch") == epoch)["batch"].diff().median() or 1.0
-    return max(int(earlier - each + 1), 0)  # type: ignore[operator]  # a float
-
-
-def _epoch_length(steps: pl.DataFrame) -> int | None:
-    """Steps of an epoch that was seen from its begin to its end; None where none was."""
-    each = steps.group_by("epoch", maintain_order=True).len()[:-1]
-    return int(each["len"].max()) if each.height else None  # type: ignore[arg-type]  # integers
-
-
-def _goes_on(steps: pl.DataFrame, length: int | None) -> bool:
-    """Whether one iteration is longer than an epoch: a loader that never ends its workers."""
-    return length is not None and bool((steps["place"] >= length).any())
 
 
 @dataclass(frozen=True)
@@ -571,43 +320,9 @@ class Facts:
         return self.time.steps if self.time else 0
 
     @property
-    def queue_free(self) -> float:
-        """Share of a worker's busy time that is left when it never has to wait for a core."""
-        queued, busy = self.use.queued_share, self.making.busy_share if self.making else 0.0
-        return 1 - min(queued / busy, 0.95) if queued and busy else 1.0
-
-    @property
-    def free_use_s(self) -> float:
-        """As `Making.use_s`, if the loop never had to wait for a core; 0 where it is not known.
-
-        It wakes up twice in a step, for its batch and for its device, and waits for a core then: at
-        least half of that lies in the step.
-        """
-        made, queued = self.making, self.use.loop_queued_share or 0.0
-        if made is None:
-            return 0.0
-        return max(made.use_s - queued * max(made.use_s, made.period_s / 2), 0.1 * made.use_s)
-
-    @property
-    def free_load(self) -> float:
-        """As `Making.load`, if each worker had a core for itself, and the loop another one."""
-        if self.making is None or not self.free_use_s:
-            return float("inf")
-        return self.making.load * self.queue_free * self.making.use_s / self.free_use_s
-
-    @property
-    def cpu_load(self) -> float:
-        """CPU time that workers and loop need for a batch over what the cores give in a step.
-
-        Above 1 no number of workers keeps up, whatever else the machine does; infinite without a
-        step, 0 where it was not read.
-        """
-        made, workers = self.making, self.setup.num_workers
-        own = self.use.own_cores(workers)
-        if made is None or own is None:
-            return 0.0
-        step_s = self.free_use_s
-        return own * made.period_s / (self.setup.cores * step_s) if step_s else float("inf")
+    def pace(self) -> Pace:
+        """Whether batches are made as quickly as the loop uses them."""
+        return Pace(self.making, self.use, self.setup.num_workers, self.setup.cores)
 
     @property
     def computes_too_much(self) -> bool:
@@ -616,15 +331,8 @@ class Facts:
         CPU time is what it is however long a worker waits for its core; a core that is shared by
         two threads makes it longer, too, but not by so much.
         """
-        step_s = self.free_use_s * max(self.setup.num_workers, 1)
+        step_s = self.pace.free_use_s * max(self.setup.num_workers, 1)
         return self.computed_s > thresholds.SLOWED * step_s > 0
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether workers do not keep up with the step, or the cores do not with both."""
-        if not self.setup.num_workers or self.making is None:
-            return False
-        return max(self.making.load, self.cpu_load) > thresholds.KEEPS_UP
 
     @property
     def is_shared(self) -> bool | None:
@@ -634,14 +342,6 @@ class Facts:
         more_s = self.waiting_s - self.alone_waiting_s
         noted = more_s >= thresholds.SHARED_NOTED * self.making.usual_s
         return noted and self.waiting_s >= thresholds.SHARED * self.alone_waiting_s
-
-    @property
-    def own_batch_s(self) -> float:
-        """What a batch would take a worker with a core for itself; 0 where it is not known."""
-        made = self.making
-        if made is None or made.handover is None:
-            return 0.0
-        return max(made.handover.made_s, made.batch_s * self.queue_free)
 
     @property
     def needless_share(self) -> float:
@@ -654,7 +354,7 @@ class Facts:
         costs_nothing = self.gain is not None and self.gain.factor < 1 + thresholds.PASSING
         if handover is None or not handover.period_s or costs_nothing:
             return 0.0
-        return (handover.received_s - self.own_batch_s) / handover.period_s
+        return (handover.received_s - self.pace.own_batch_s) / handover.period_s
 
     @property
     def holds_scaled_bytes(self) -> bool:
@@ -757,7 +457,12 @@ def facts(run: Run, setup: Setup) -> Facts:
         threads_compute=threads_compute,
         making=made,
         use=used,
-        starts=starts(run, setup),
+        starts=starts(
+            run,
+            setup.num_workers,
+            persistent=setup.persistent,
+            epoch_batches=setup.epoch_batches,
+        ),
         saturated=tuple(resources.saturated),
         others_share=others,
         patterns=dict(waits.group_by("pattern").agg(pl.col("share").sum()).iter_rows()),
@@ -779,19 +484,15 @@ def facts(run: Run, setup: Setup) -> Facts:
         extra_threads_share=extra,
         waiting_s=waited_s,
         computed_s=computed_s(run),
+        exposure=run.exposure.computing() if threads_compute else run.exposure,
     )
-    parts = exposure(run, used, made.busy_share if made and known.is_behind else None)
-    return replace(
-        known,
-        exposure=parts.computing() if threads_compute else parts,
-        enough_workers=_enough_workers(run, known),
-    )
+    return replace(known, enough_workers=_enough_workers(run, known))
 
 
 def _enough_workers(run: Run, known: Facts) -> int | None:
     """How many more workers would do, if any; whatever others have of the cores now."""
     setup = known.setup
-    if not 0 < setup.num_workers < int(setup.cores) or known.free_load <= thresholds.KEEPS_UP:
+    if not 0 < setup.num_workers < int(setup.cores) or known.pace.free_load <= thresholds.KEEPS_UP:
         return None
     now = Setting(setup.num_workers, setup.prefetch_factor, setup.persistent).normal()
     try:

@@ -17,19 +17,19 @@ import polars as pl
 from stallscope.apart import apart
 from stallscope.diagnose import causes
 from stallscope.diagnose.result import FIXES, MEASURED, measured_of
-from stallscope.diagnose.thresholds import WORTH_A_LINE
 from stallscope.errors import StallscopeError
 from stallscope.ladder.result import TRANSFORMED
 from stallscope.ladder.rungs import Rungs
 from stallscope.loops.cached_loaders import is_plain, is_stream
 from stallscope.machine import cores_available, memory_available_bytes
+from stallscope.model.costs import costs_of
+from stallscope.model.settings import HAS_IN_ORDER, Setting, grid, setting_of
+from stallscope.model.simulator import predict
+from stallscope.model.thresholds import WORTH_A_LINE
 from stallscope.orders.result import Orders
 from stallscope.stages import SAMPLE_KINDS
-from stallscope.tune.costs import costs_of
 from stallscope.tune.race import Trial
 from stallscope.tune.result import smallest, with_gain
-from stallscope.tune.settings import HAS_IN_ORDER, Setting, grid, setting_of
-from stallscope.tune.simulator import predict
 from stallscope.tune.tune import TuneBench
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
     from stallscope.diagnose.facts import Facts
     from stallscope.diagnose.result import Finding
+    from stallscope.model.simulator import LoaderCosts
     from stallscope.run.result import Run
     from stallscope.targets.target import Target
     from stallscope.tune.result import Tuning
-    from stallscope.tune.simulator import LoaderCosts
 
 
 _FASTER: Final = 2.0

@@ -21,10 +21,10 @@ from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
 from stallscope.diagnose.verdict import judge, next_question, side_notes
 from stallscope.errors import ArgumentError
 from stallscope.load import is_result, load
+from stallscope.model.loop_time import loop_breakdown
+from stallscope.model.thresholds import HARDLY
 from stallscope.run.result import Run
 from stallscope.stages import OTHER, STEP
-from stallscope.stalls.loop_time import loop_breakdown
-from stallscope.stalls.thresholds import HARDLY
 from stallscope.targets.factory import is_address
 from stallscope.units import count, printable, seconds, share
 

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from stallscope import stages
-from stallscope.diagnose import causes, thresholds
-from stallscope.diagnose.exposure import (
+from stallscope.diagnose import causes
+from stallscope.diagnose.own_code import COLLECTS, OTHER, READS
+from stallscope.diagnose.result import Finding
+from stallscope.model import thresholds
+from stallscope.model.exposure import (
     COLLATE,
     DECODE,
     DIGITS,
@@ -30,9 +33,7 @@ from stallscope.diagnose.exposure import (
     WORK,
     StagePart,
 )
-from stallscope.diagnose.own_code import COLLECTS, OTHER, READS
-from stallscope.diagnose.result import Finding
-from stallscope.stalls.thresholds import HARDLY, OTHERS, SATURATED, SLOW_WORKER
+from stallscope.model.thresholds import HARDLY, OTHERS, SATURATED, SLOW_WORKER
 from stallscope.units import count, duration, seconds, share, size
 
 if TYPE_CHECKING:
@@ -613,12 +614,12 @@ def needless_workers(facts: Facts) -> Finding | None:
         causes.NEEDLESS_WORKERS,
         facts,
         f"sending and receiving a batch takes the loop {seconds(handover.received_s)}, and making "
-        f"it takes {seconds(facts.own_batch_s)}",
+        f"it takes {seconds(facts.pace.own_batch_s)}",
         severity=max(saved, facts.stall_share * facts.exposure.of(SENDING)),
         clearly=_agreed(facts, clear(saved, thresholds.PASSING, 0.2)),
         evidence={
             "num_workers_count": facts.setup.num_workers,
-            "batch_make_s": facts.own_batch_s,
+            "batch_make_s": facts.pace.own_batch_s,
             "batch_receive_s": handover.received_s,
         },
         where=f", and {_AT_ONCE}" if _is_small(facts) else "",
@@ -840,7 +841,7 @@ def cpu_saturated(facts: Facts) -> Finding | None:
     """What workers and loop compute for a batch takes all cores longer than the step lasts."""
     setup, use = facts.setup, facts.use
     own = use.own_cores(setup.num_workers)
-    if own is None or facts.cpu_load < thresholds.KEEPS_UP:
+    if own is None or facts.pace.cpu_load < thresholds.KEEPS_UP:
         return None
     used = own / setup.cores
     if used + facts.others_share < thresholds.CORES_SHORT:
@@ -849,9 +850,9 @@ def cpu_saturated(facts: Facts) -> Finding | None:
         return None  # it is not this loop that saturates them
     others = f"; other processes had {share(facts.others_share)} of them"
     largest = _largest(facts)
-    is_known = setup.has_step and facts.cpu_load < float("inf")
+    is_known = setup.has_step and facts.pace.cpu_load < float("inf")
     needed = (
-        f"need {facts.cpu_load:.1f} times what {setup.cores:g} cores give in a step"
+        f"need {facts.pace.cpu_load:.1f} times what {setup.cores:g} cores give in a step"
         if is_known
         else f"use {own:.1f} of {setup.cores:g} cores"
     )
@@ -862,9 +863,9 @@ def cpu_saturated(facts: Facts) -> Finding | None:
         f"{f'; the largest part is {largest.stage}, {share(largest.share)}' if largest else ''}"
         f"{others if facts.others_share >= OTHERS else ''}",
         severity=facts.lost_share,
-        clearly=clear(facts.cpu_load, thresholds.KEEPS_UP, 1.2),
+        clearly=clear(facts.pace.cpu_load, thresholds.KEEPS_UP, 1.2),
         evidence={
-            "cpu_load_factor": facts.cpu_load if is_known else None,
+            "cpu_load_factor": facts.pace.cpu_load if is_known else None,
             "cores_used_share": used,
             "queued_share": use.queued_share,
         },
@@ -1030,7 +1031,7 @@ def slow_worker(facts: Facts) -> Finding | None:
         return None
     if own.low_s <= float(np.median([times.high_s for times in rest])):
         return None  # batches differ more than workers do: one that met the longer ones is not slow
-    if own.median_s * facts.queue_free <= thresholds.KEEPS_UP * making.workers * making.use_s:
+    if own.median_s * facts.pace.queue_free <= thresholds.KEEPS_UP * making.workers * making.use_s:
         return None  # it is slower than the others, and still quick enough
     return finding(
         causes.SLOW_WORKER,
@@ -1052,11 +1053,11 @@ def slow_samples(facts: Facts) -> Finding | None:
     spikes, followed = facts.spikes, facts.patterns.get(_SLOW_SAMPLES, 0.0)
     # Or, where the pattern is not sure: their part of the samples' part of the stalls
     part = max(followed, spikes.share * facts.exposure.of(FETCH, DECODE, TRANSFORM, GETITEM_))
-    without = facts.free_load * (1 - spikes.share)
+    without = facts.pace.free_load * (1 - spikes.share)
     if spikes.count < thresholds.FEWEST_SPIKES or part < thresholds.LEADS or without > 1.0:
         return None
-    if spikes.share <= 1 - facts.queue_free:  # samples in which a worker had to wait for a core
-        return None
+    if spikes.share <= 1 - facts.pace.queue_free:
+        return None  # samples in which a worker had to wait for a core
     told = facts.titles.get(_SLOW_SAMPLES, "").partition(":")[2]
     named = f":{told}" if told else ""
     own = facts.own_code(slow_stage(facts))
@@ -1091,7 +1092,7 @@ def too_little_prefetch(facts: Facts) -> Finding | None:
     making, setup = facts.making, facts.setup
     if making is None or not setup.num_workers:
         return None
-    if max(facts.free_load, facts.cpu_load) > thresholds.KEEPS_UP:
+    if max(facts.pace.free_load, facts.pace.cpu_load) > thresholds.KEEPS_UP:
         return None
     if facts.exposure.of(*WORK) < thresholds.LEADS:  # the batches were made in time
         return None
@@ -1104,9 +1105,9 @@ def too_little_prefetch(facts: Facts) -> Finding | None:
     return finding(
         causes.TOO_LITTLE_PREFETCH,
         facts,
-        f"they need {share(facts.free_load)} of the time that the step leaves them, {batches} "
+        f"they need {share(facts.pace.free_load)} of the time that the step leaves them, {batches} "
         "is not enough for the slow ones",
-        clearly=clear(facts.free_load, thresholds.KEEPS_UP, 0.7),
+        clearly=clear(facts.pace.free_load, thresholds.KEEPS_UP, 0.7),
         evidence={
             "load_factor": making.load,
             "batch_mean_s": making.batch_s,

@@ -14,7 +14,7 @@ from stallscope.bench.comparison import FASTER
 from stallscope.diagnose.accounting import BEGIN
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
 from stallscope.diagnose.result import MEASURED, measured_of
-from stallscope.diagnose.thresholds import WORTH_A_LINE
+from stallscope.model.thresholds import WORTH_A_LINE
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
 from stallscope.units import count, duration, printable, seconds, share, size, times

@@ -36,8 +36,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stallscope.diagnose import causes, rules, thresholds
-from stallscope.diagnose.exposure import (
+from stallscope.diagnose import causes, rules
+from stallscope.model import thresholds
+from stallscope.model.exposure import (
     COLLATE,
     CROWDED,
     DECODE,
@@ -51,8 +52,8 @@ from stallscope.diagnose.exposure import (
     TRANSFORM,
     UNATTRIBUTED,
 )
-from stallscope.stalls.loop_time import UNKNOWN
-from stallscope.stalls.thresholds import HARDLY, OTHERS
+from stallscope.model.loop_time import UNKNOWN
+from stallscope.model.thresholds import HARDLY, OTHERS
 from stallscope.units import count, share
 
 if TYPE_CHECKING:
@@ -373,7 +374,7 @@ def _of_parts(facts: Facts, found: Found) -> Finding | None:
 
 def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
     """Why workers that are fast enough, each with a core for itself, are late all the same."""
-    if facts.free_load > thresholds.KEEPS_UP:
+    if facts.pace.free_load > thresholds.KEEPS_UP:
         return None
     queued, crowded = facts.use.queued_share or 0.0, facts.exposure.of(CROWDED)
     if queued < thresholds.QUEUES and crowded < thresholds.LEADS and not _varies_with_cores(facts):
@@ -398,12 +399,12 @@ def _is_left(facts: Facts) -> float:
     Workers that could not keep up even then hold the loop up, and so does what the main process
     does between two steps: a shorter wait is a larger share of a shorter loop.
     """
-    left = facts.stall_share * facts.exposure.free
+    left, load = facts.stall_share * facts.exposure.free, facts.pace.free_load
     if facts.making is None:
         return left
     if not facts.setup.num_workers:
-        return min(left, facts.free_load / (1 + facts.free_load))  # it makes a batch, then uses it
-    behind = max(1 - 1 / facts.free_load, 0.0) if facts.free_load else 0.0
+        return min(left, load / (1 + load))  # it makes a batch, then uses it
+    behind = max(1 - 1 / load, 0.0) if load else 0.0
     here = left * facts.exposure.of(MAIN) / max(1 - facts.exposure.of(CROWDED), 1e-9)
     return max(left, behind, here / (1 - facts.stall_share + here) if here else 0.0)
 

@@ -24,12 +24,12 @@ from stallscope.hooks.loop_log import (
     read_marks,
 )
 from stallscope.hooks.stage_log import LogPages, read_lines, read_log
+from stallscope.model.causes import ordinal
 from stallscope.run import decode
 from stallscope.run import steps as loops
 from stallscope.run.loop_events import Events, LoaderChain, events, join_chained
 from stallscope.run.result import DEVICE, STARTUP, Run, Settings
 from stallscope.run.steps import Owners, loaders, mark_steady
-from stallscope.stalls.causes import ordinal
 from stallscope.units import count, seconds
 
 if TYPE_CHECKING:

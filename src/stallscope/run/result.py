@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import polars as pl
 
 from stallscope.apart import apart, computed_apart
+from stallscope.model import attribution
+from stallscope.model.attribution import StallBreakdown, break_down_stalls
+from stallscope.model.exposure import exposed, exposure_of
+from stallscope.model.patterns import patterns as find_patterns
+from stallscope.model.step_series import Evidence
 from stallscope.result import SavedResult
 from stallscope.run import summary
 from stallscope.run.decode import BATCHES, RESOURCES, SAMPLES, SPANS
 from stallscope.stages import KINDS
-from stallscope.stalls import attribution
-from stallscope.stalls.attribution import StallBreakdown, break_down_stalls
-from stallscope.stalls.patterns import patterns as find_patterns
-from stallscope.stalls.step_series import Evidence
 from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
+    from stallscope.model.exposure import Exposure
     from stallscope.store import Schema
 
 STEPS: Schema = {
@@ -238,9 +240,15 @@ class Run(SavedResult):
 
     @cached_property
     @computed_apart
+    def work_stages(self) -> pl.DataFrame:
+        """Where the workers' time goes, columns of `run.summary.STAGES`."""
+        return summary.stages(self.work)
+
+    @cached_property
+    @computed_apart
     def _stages(self) -> pl.DataFrame:
         stood = self.exposed() if self.all_steps.height else None
-        return summary.of_loop(summary.stages(self.work), summary.stages(self._beside), stood)
+        return summary.of_loop(self.work_stages, summary.stages(self._beside), stood)
 
     def stages(self) -> pl.DataFrame:
         """Where the time goes, the longest stage first; columns of `run.summary.STAGES`."""
@@ -347,25 +355,37 @@ class Run(SavedResult):
         return found
 
     def stalls(self) -> pl.DataFrame:
-        """One row per stall: a wait that matters, as `stalls.thresholds` has it.
+        """One row per stall: a wait that matters, as `model.thresholds` has it.
 
         Returns:
-            Columns of `stalls.attribution.STALLS`, of the steady state.
+            Columns of `model.attribution.STALLS`, of the steady state.
         """
         return self._stalls.stalls
 
     def parts(self) -> pl.DataFrame:
-        """What each stall consists of, columns of `stalls.attribution.PARTS`."""
+        """What each stall consists of, columns of `model.attribution.PARTS`."""
         return self._stalls.parts
 
+    @cached_property
     @computed_apart
+    def exposure(self) -> Exposure:
+        """The accounting of the stalls, as the verdict reads it."""
+        return exposure_of(self)
+
+    @cached_property
+    @computed_apart
+    def _exposed(self) -> pl.DataFrame:
+        return exposed(self.exposure, self._stalls.parts)
+
     def exposed(self) -> pl.DataFrame:
         """Return what stalls the training loop, the longest part first.
 
+        The accounting: what stages hold of the stalls, as if workers never waited for a core.
+
         Returns:
-            Columns of `stalls.attribution.EXPOSED`; the parts add up to all stalls.
+            Columns of `model.attribution.EXPOSED`; the parts add up to all stalls.
         """
-        return attribution.table(self._stalls.parts)
+        return self._exposed
 
     @cached_property
     @computed_apart
@@ -385,7 +405,7 @@ class Run(SavedResult):
         """Return when and why the training loop stalls, each pattern with its p-value.
 
         Returns:
-            Columns of `stalls.patterns.PATTERNS`, over all steps after the warm-up; what explains
+            Columns of `model.patterns.PATTERNS`, over all steps after the warm-up; what explains
             most comes first.
         """
         return self._patterns

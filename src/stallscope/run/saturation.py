@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
+from stallscope.model.lifecycle import covered_s
+from stallscope.model.loop_time import loop_breakdown
+from stallscope.model.thresholds import FULL, HARDLY, OTHERS, SATURATED
 from stallscope.stages import (
     CORE,
     DISK_BUSY,
@@ -28,9 +31,6 @@ from stallscope.stages import (
     SHM,
     WORKER,
 )
-from stallscope.stalls.lifecycle import covered_s
-from stallscope.stalls.loop_time import loop_breakdown
-from stallscope.stalls.thresholds import FULL, HARDLY, OTHERS, SATURATED
 from stallscope.units import count, share
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from stallscope.model.attribution import table
+from stallscope.model.loop_time import NOTHING, LoopBreakdown, leading, loop_breakdown, sentence
 from stallscope.run.summary import NOTHING as SUMMARY_NOTHING
-from stallscope.stalls.attribution import table
-from stallscope.stalls.loop_time import NOTHING, LoopBreakdown, leading, loop_breakdown, sentence
 from stallscope.units import count, printable, seconds, share
 
 if TYPE_CHECKING:

@@ -128,7 +128,7 @@ def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None
     Args:
         work: columns of `STAGES`, of the workers' own spans.
         side: the same columns, of the spans beside them; they are no share of the workers' time.
-        exposed: columns of `stalls.attribution.EXPOSED`; None where no waits were recorded.
+        exposed: columns of `model.attribution.EXPOSED`; None where no waits were recorded.
     """
     both = pl.concat([work, side.with_columns(busy_share=pl.lit(None, STAGES["busy_share"]))])
     if exposed is None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from stallscope.model.attribution import begin_ns
+from stallscope.model.loop_time import leading
 from stallscope.stages import WORK_KINDS
-from stallscope.stalls.attribution import begin_ns
-from stallscope.stalls.loop_time import leading
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -81,7 +81,7 @@ def window(
 
     Args:
         steps: columns of `run.result.STEPS`, of one rank, in order, with their times.
-        stalls: columns of `stalls.attribution.STALLS`, of these steps.
+        stalls: columns of `model.attribution.STALLS`, of these steps.
         many: steps in the window.
         favoured: numbers of the steps to choose among; any stall where it is empty.
     """

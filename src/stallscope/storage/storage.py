@@ -27,6 +27,7 @@ from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.loops.training_loop import Enough, Limits
 from stallscope.machine import machine, require_single_rank
+from stallscope.model.costs import recorded_per_s
 from stallscope.run.record import record_target
 from stallscope.storage.page_cache import REALLY_COLD, resident_share
 from stallscope.storage.places import (
@@ -67,7 +68,6 @@ from stallscope.storage.result import (
 )
 from stallscope.targets import target as targets
 from stallscope.targets.remote import RemoteImages, read_remote
-from stallscope.tune.costs import recorded_per_s
 from stallscope.units import BUDGET_S, count, printable, share
 
 if TYPE_CHECKING:

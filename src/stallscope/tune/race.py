@@ -12,18 +12,18 @@ from stallscope.bench.loops import AS_IT_IS, BLOCKS, FEWEST_SWEEPS, InTurns, com
 from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import going_on
 from stallscope.loops.timed_loop import TimedLoop
+from stallscope.model.settings import with_setting
 from stallscope.tune.result import AS_FAST
-from stallscope.tune.settings import with_setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from stallscope.bench.loops import LoopBlock
     from stallscope.bench.measurement import Measurement
+    from stallscope.model.settings import Setting
+    from stallscope.model.simulator import LoaderCosts, LoopPrediction
     from stallscope.run.result import Run
     from stallscope.targets.target import Target
-    from stallscope.tune.settings import Setting
-    from stallscope.tune.simulator import LoaderCosts, LoopPrediction
 
 
 _NARROW: Final = 0.06

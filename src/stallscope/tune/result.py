@@ -17,11 +17,11 @@ from stallscope.apart import computed_apart
 from stallscope.bench.comparison import FASTER, OPEN, SAME, budget_for
 from stallscope.bench.loops import BLOCKS, blocks_of, compared, rates
 from stallscope.errors import StallscopeError
+from stallscope.model.settings import Setting, code_of, setting_of, with_setting
+from stallscope.model.simulator import Estimate
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import Contents, StoredTable
-from stallscope.tune.settings import Setting, code_of, setting_of, with_setting
-from stallscope.tune.simulator import Estimate
 from stallscope.units import count, duration, printable, seconds, share, size, times
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from stallscope.apart import apart
 from stallscope.bench.comparison import ALIKE
 from stallscope.bench.loops import BLOCKS
 from stallscope.bench.measurement import Measurement
-from stallscope.diagnose.machine_use import use
 from stallscope.errors import ArgumentError
 from stallscope.hooks.device_time import Accelerator
 from stallscope.hooks.probe import start_method
@@ -35,11 +34,7 @@ from stallscope.machine import (
     require_single_rank,
     shared_memory_free,
 )
-from stallscope.run.record import record_target
-from stallscope.stalls.thresholds import OTHERS
-from stallscope.targets import target as targets
-from stallscope.targets.loaders import epoch_length
-from stallscope.tune.costs import (
+from stallscope.model.costs import (
     MANY_THREADS,
     Handover,
     costs_of,
@@ -47,18 +42,23 @@ from stallscope.tune.costs import (
     handing_over,
     recorded_per_s,
 )
+from stallscope.model.machine_use import use
+from stallscope.model.settings import Setting, given_settings, grid, setting_of
+from stallscope.model.simulator import predict
+from stallscope.model.thresholds import OTHERS
+from stallscope.run.record import record_target
+from stallscope.targets import target as targets
+from stallscope.targets.loaders import epoch_length
 from stallscope.tune.race import RecordedLoop, SettingRace, Trial, loop_of
 from stallscope.tune.result import AS_FAST, TRIALS, TuneConditions, Tuning, smallness
-from stallscope.tune.settings import Setting, given_settings, grid, setting_of
-from stallscope.tune.simulator import predict
 from stallscope.units import BUDGET_S, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from stallscope.model.simulator import LoaderCosts
     from stallscope.run.result import Run
     from stallscope.targets.target import Target
-    from stallscope.tune.simulator import LoaderCosts
 
 
 _WARMUP: Final = 4

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from stallscope.model.loop_time import loop_breakdown
 from stallscope.run import stall_text
 from stallscope.run.saturation import find_saturated, sentence
 from stallscope.run.summary import StageTimes, headline, profile, remarks, stage_name
 from stallscope.run.worker_memory import named_growth
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.stalls.loop_time import loop_breakdown
 from stallscope.units import count, plural, printable, seconds, share
 from stallscope.views.document import Block, Bullets, CellBar, Document, Heading, Notes, Table
 

@@ -20,11 +20,11 @@ import polars as pl
 from stallscope.charts.exposed import parts_of, picture
 from stallscope.charts.stages import Tail, tail_figure
 from stallscope.charts.timeline import picture as timeline_picture
+from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.stall_text import left_out, title, title_of_steps
 from stallscope.run.summary import profile, unit_times
 from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.stalls.loop_time import NO_LOOP
 from stallscope.units import count, file_name, printable, seconds, share, worker_name
 from stallscope.views.document import CellBar, Table, html, join
 from stallscope.views.panels import Panel, dropdown, image, pick, saying, slider

@@ -22,9 +22,9 @@ import polars as pl
 
 from stallscope.errors import TraceFileError
 from stallscope.files import whole_file, workspace
+from stallscope.model.attribution import begin_ns
 from stallscope.stages import CHROME_COLOURS as STAGE_COLOURS
 from stallscope.stages import NAMES, PIN, SAMPLER, SEND, STEP
-from stallscope.stalls.attribution import begin_ns
 from stallscope.units import printable, said_by, seconds
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import ipywidgets
 
 from stallscope.charts import tuning as charts
+from stallscope.model.settings import Setting
+from stallscope.model.simulator import predict, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.tune.result import interval_text, rate, sentence, times_text
-from stallscope.tune.settings import Setting
-from stallscope.tune.simulator import predict, timeline
 from stallscope.units import count, seconds, share, size
 from stallscope.views.document import html, join
 from stallscope.views.panels import WIDE, Panel, guarded, saying
@@ -22,8 +22,8 @@ from stallscope.views.panels import WIDE, Panel, guarded, saying
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+    from stallscope.model.simulator import LoaderCosts, LoopPrediction
     from stallscope.tune.result import Tuning
-    from stallscope.tune.simulator import LoaderCosts, LoopPrediction
 
 
 NO_BENCH: Final = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stallscope.stalls.step_series import rhythm
+from stallscope.model.step_series import rhythm
 
 
 def every(period, size, first=1):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from stallscope.stalls.thresholds import HARDLY, OTHERS, STALL_S, STALL_SHARE
+from stallscope.model.thresholds import HARDLY, OTHERS, STALL_S, STALL_SHARE
 from stallscope.stats import ENDS, t_quantile
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stallscope.tune.settings import Setting
+    from stallscope.model.settings import Setting
 
     Floats = NDArray[np.float64]
 

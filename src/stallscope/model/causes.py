@@ -14,6 +14,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from stallscope.model.lifecycle import covered_s
+from stallscope.model.step_series import rhythm
+from stallscope.model.thresholds import (
+    CAUSE_SHARE,
+    CHANCE,
+    LONG,
+    LONGER_S,
+    SLOW_SAMPLE,
+    SLOW_WORKER,
+    USUAL_SAMPLE,
+)
 from stallscope.stages import (
     ANOTHER_LOADER,
     BACKWARD,
@@ -25,24 +36,13 @@ from stallscope.stages import (
     STEP,
     UNTIL_BACKWARD,
 )
-from stallscope.stalls.lifecycle import covered_s
-from stallscope.stalls.step_series import rhythm
-from stallscope.stalls.thresholds import (
-    CAUSE_SHARE,
-    CHANCE,
-    LONG,
-    LONGER_S,
-    SLOW_SAMPLE,
-    SLOW_WORKER,
-    USUAL_SAMPLE,
-)
 from stallscope.stats import hypergeometric_tail, rank_sum_tail
 from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stallscope.stalls.step_series import Evidence, Residual, StepSeries
+    from stallscope.model.step_series import Evidence, Residual, StepSeries
 
 
 LIFT: Final = 2.0

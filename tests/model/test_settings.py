@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stallscope.errors import ArgumentError
-from stallscope.tune.settings import (
+from stallscope.model.settings import (
     HAS_IN_ORDER,
     Setting,
     WorkerThreads,

@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 from planted.recipe import Op, Recipe, SlowSamples, loop_s
 
-from stallscope.tune.settings import Setting
-from stallscope.tune.simulator import ERRORS, LoaderCosts, enough_workers, predict, replay, timeline
+from stallscope.model.settings import Setting
+from stallscope.model.simulator import (
+    ERRORS,
+    LoaderCosts,
+    enough_workers,
+    predict,
+    replay,
+    timeline,
+)
 
 BATCH = 8
 

@@ -1,4 +1,6 @@
-"""What the stalls consist of, by group of stages, and which of it computes and which waits.
+"""The accounting of the stalls: by stage and group, and which of it computes and which waits.
+
+`run.exposed()`, the pictures' numbers and the verdict are all this one division.
 
 A worker that wants to compute and has no core is not waiting for anything but a core. What a worker
 waited for a core is shared out over its stages as their CPU time is, so what is left as waiting is
@@ -13,21 +15,23 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from stallscope.model import attribution, lifecycle
+from stallscope.model.attribution import EXPOSED
+from stallscope.model.batch_times import pace
+from stallscope.model.loop_time import is_own
+from stallscope.model.thresholds import SELDOM
 from stallscope.stages import (
     BATCH,
     GARBAGE,
     GETITEM,
     WORK_KINDS,
 )
-from stallscope.stalls import lifecycle
-from stallscope.stalls.loop_time import is_own
-from stallscope.stalls.thresholds import SELDOM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from stallscope.diagnose.machine_use import MachineUse
-    from stallscope.run.result import Run
+    from stallscope.model.machine_use import MachineUse
+    from stallscope.model.tables import RunTables
 
 
 FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE, SENDING = (
@@ -37,7 +41,7 @@ FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE, SENDING = (
 WORK = (FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE)
 """Those that make a batch."""
 PIN, MAIN, START, UNATTRIBUTED = "pin", "main", "start", "unattributed"
-CROWDED = "waiting for a core"
+CROWDED = lifecycle.NO_CORE
 """Groups of what is no work on samples."""
 _QUICK: Final = 0.1
 """Quantile of what threads beside the workers' own take: most of them had to wait for a core."""
@@ -61,6 +65,8 @@ _WAY: Final = {
     for place, group in enumerate((*WORK, SENDING, PIN, MAIN, START, UNATTRIBUTED, CROWDED))
 }
 """Place of a group on a sample's way to the loop: the order of what is equally long."""
+_NOTHING: Final = 1e-6
+"""A share of the stalls that differences of clocks leave of nothing."""
 DIGITS: Final = 9
 """Shares that agree in so many digits are equal: the last ones of a sum of times depend on the
 order in which threads add them up."""
@@ -78,6 +84,8 @@ class StagePart:
     """Share (0 to 1) of the stalls, as if each worker had a core for itself."""
     waiting: float
     """Share (0 to 1) of its own time in which it neither computed nor wanted a core."""
+    kind: str | None = None
+    """Kind of the stage; None where nothing explains it."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +137,15 @@ def longest_first(parts: Iterable[StagePart]) -> tuple[StagePart, ...]:
     return tuple(sorted(parts, key=lambda part: (*_first(part.share, part.group), part.stage)))
 
 
-def exposure(run: Run, used: MachineUse, busy_share: float | None = None) -> Exposure:
-    """What the stalls of a run consist of.
+def exposure_of(run: RunTables) -> Exposure:
+    """What the stalls of a run consist of: the one accounting of them."""
+    found = pace(run)
+    busy = found.making.busy_share if found.making and found.is_behind else None
+    return exposure(run, found.use, busy)
+
+
+def exposure(run: RunTables, used: MachineUse, busy_share: float | None = None) -> Exposure:
+    """The same, of a run whose use of the machine is known.
 
     A worker that was still on an earlier batch, or on one that was not recorded, did what it does
     for every batch: that time is given to the stages in the proportion of all their work.
@@ -153,7 +168,7 @@ def exposure(run: Run, used: MachineUse, busy_share: float | None = None) -> Exp
         and (key[0] != GARBAGE.name or row["many"] >= SELDOM)
     }
     exposed_s: dict[tuple[str, str | None], float] = {}
-    for row in run.exposed().iter_rows(named=True):
+    for row in attribution.table(run.parts()).iter_rows(named=True):
         key = row["part"], row["kind"]
         is_any = is_own(*key) and key[0] in (lifecycle.EARLIER, lifecycle.NOT_RECORDED)
         _give(exposed_s, row["exposed_s"], works if is_any and works else {key: 1.0})
@@ -168,6 +183,33 @@ def exposure(run: Run, used: MachineUse, busy_share: float | None = None) -> Exp
         return Exposure()
     found = longest_first(replace(part, share=part.share / whole_s) for part in parts)
     return Exposure(found, free_s / stalled_s)
+
+
+def exposed(divided: Exposure, parts: pl.DataFrame) -> pl.DataFrame:
+    """The accounting as a table.
+
+    Args:
+        divided: the stalls of a run.
+        parts: what was seen of each stall, columns of `attribution.PARTS`.
+
+    Returns:
+        Columns of `EXPOSED`, the longest first; they add up to all stalls.
+    """
+    seen = parts.group_by("part", pl.col("kind").cast(pl.String)).agg(
+        stalls=pl.struct("rank", "step").n_unique()
+    )
+    rows = [(part.stage, part.kind, part.share) for part in divided.parts if part.share > _NOTHING]
+    table = pl.DataFrame(rows, ["part", "kind", "share"], orient="row")
+    return (
+        table.cast({"part": pl.String, "kind": pl.String, "share": pl.Float64})
+        .join(seen, on=["part", "kind"], how="left", maintain_order="left", nulls_equal=True)
+        .with_columns(
+            pl.col("share").round(DIGITS),
+            exposed_s=(pl.col("share") * parts["exposed_s"].sum()).round(DIGITS),
+            stalls=pl.col("stalls").fill_null(0),
+        )
+        .select(pl.col(name).cast(kind) for name, kind in EXPOSED.items())
+    )
 
 
 def _give(
@@ -200,11 +242,11 @@ def _of_busy_workers(
     return found
 
 
-def _stages(run: Run) -> dict[tuple[str, str | None], dict[str, Any]]:
+def _stages(run: RunTables) -> dict[tuple[str, str | None], dict[str, Any]]:
     """What is known of each stage; one that lies in samples and beside them, too, is one."""
     seen = pl.col("cpu_share").is_not_null()
     busy_s = pl.col("busy_s").filter(seen)
-    rows = run.stages().group_by("stage", "kind", maintain_order=True)
+    rows = run.work_stages.group_by("stage", "kind", maintain_order=True)
     summed = rows.agg(
         busy_share=pl.col("busy_share").sum(),
         many=pl.col("count").sum(),
@@ -221,11 +263,11 @@ def _part(
     group = group_of(*key)
     cpu = row["cpu_share"] if row else None
     if not isinstance(cpu, float) or group not in WORK:
-        return StagePart(key[0], group, part_s, 0.0)
+        return StagePart(key[0], group, part_s, 0.0, key[1])
     # Nothing of the user's runs between samples: what is not computing there had no core
     waits = 0.0 if key[0] == BATCH.name else waiting_share(cpu, used)
     own = min(cpu, 1.0) + waits
-    return StagePart(key[0], group, part_s * own, waits / own if own else 0.0)
+    return StagePart(key[0], group, part_s * own, waits / own if own else 0.0, key[1])
 
 
 def waiting_share(cpu_share: float, used: MachineUse) -> float:
@@ -233,19 +275,19 @@ def waiting_share(cpu_share: float, used: MachineUse) -> float:
     return 1 - min(min(cpu_share, 1.0) * _crowding(used), 1.0)
 
 
-def waiting_s(run: Run, used: MachineUse) -> float:
+def waiting_s(run: RunTables, used: MachineUse) -> float:
     """What a worker waits for something that is no core, for each batch; mean, seconds."""
     batches = run.batches.filter("steady").height
-    rows = run.stages().filter(pl.col("kind").is_in(WORK_KINDS), pl.col("cpu_share").is_not_null())
+    rows = run.work_stages.drop_nulls("cpu_share").filter(pl.col("kind").is_in(WORK_KINDS))
     pairs = rows.select("busy_s", "cpu_share").iter_rows()
     waited_s: float = sum(busy_s * waiting_share(cpu, used) for busy_s, cpu in pairs)
     return waited_s / max(batches, 1)
 
 
-def computed_s(run: Run) -> float:
+def computed_s(run: RunTables) -> float:
     """What a worker computes for each batch: CPU time, mean, seconds."""
     batches = run.batches.filter("steady").height
-    rows = run.stages().filter(pl.col("kind").is_in(WORK_KINDS), pl.col("cpu_share").is_not_null())
+    rows = run.work_stages.drop_nulls("cpu_share").filter(pl.col("kind").is_in(WORK_KINDS))
     return float((rows["busy_s"] * rows["cpu_share"]).sum()) / max(batches, 1)
 
 
@@ -269,7 +311,7 @@ def group_of(stage: str, kind: str | None) -> str:
     return TRANSFORM if kind in WORK_KINDS and group not in WORK else group
 
 
-def _quickness(run: Run) -> dict[str, float]:
+def _quickness(run: RunTables) -> dict[str, float]:
     """How much of what sending and receiving take they would take with a core for each thread."""
     sends = run.side_spans.filter(pl.col("kind") == "send")
     took_s = ((sends["end_ns"] - sends["start_ns"]) / 1e9).to_numpy()
@@ -307,4 +349,4 @@ def _uncrowded(
         crowded_s += part.share * (1 - kept)
         yield replace(part, share=part.share * kept)
     if crowded_s:
-        yield StagePart(CROWDED, CROWDED, crowded_s, 0.0)
+        yield StagePart(CROWDED, CROWDED, crowded_s, 0.0, lifecycle.KIND_OF[CROWDED])

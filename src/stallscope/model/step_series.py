@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from stallscope.stalls.attribution import find_stalls, hidden_known
-from stallscope.stalls.thresholds import LONG, LONGER_S
+from stallscope.model.attribution import find_stalls, hidden_known
+from stallscope.model.thresholds import LONG, LONGER_S
 from stallscope.stats import LEAST, log_binomial_bound
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Evidence:
     steps: pl.DataFrame
     """Columns of `run.STEPS`, after the warm-up, in order."""
     parts: pl.DataFrame
-    """Columns of `stalls.attribution.PARTS`."""
+    """Columns of `model.attribution.PARTS`."""
     samples: pl.DataFrame
     """What `Run.samples` gives."""
     deliveries: pl.DataFrame
@@ -271,7 +271,7 @@ def rhythm(
     The comparison is with the neighbouring distances and not with shuffled events, because stalls
     come in bursts: of bursts, every short distance is more frequent than in any shuffled order, and
     each of them would be called a period. For the same reason a run of steps counts as one event,
-    at its first step. `tests/stalls/test_periodicity.py` counts the false alarms.
+    at its first step. `tests/model/test_periodicity.py` counts the false alarms.
 
     Args:
         flags: of every step, whether it is an event.

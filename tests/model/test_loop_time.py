@@ -7,8 +7,8 @@ import pytest
 from support.build_run import steps_of
 from support.virtual_loop import a_loop
 
-from stallscope.stalls.attribution import EXPOSED, find_stalls
-from stallscope.stalls.loop_time import NO_LOOP, loop_breakdown, sentence
+from stallscope.model.attribution import EXPOSED, find_stalls
+from stallscope.model.loop_time import NO_LOOP, loop_breakdown, sentence
 
 
 def time_of(steps):

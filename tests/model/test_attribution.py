@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallscope.run.decode import SPANS
-from stallscope.run.result import DELIVERIES, STEPS
-from stallscope.stages import KINDS
-from stallscope.stalls.attribution import (
+from stallscope.model.attribution import (
     EXPOSED,
     PARTS,
     STALLS,
@@ -19,7 +16,10 @@ from stallscope.stalls.attribution import (
     stall_parts,
     table,
 )
-from stallscope.stalls.lifecycle import MAIN_GARBAGE, lifecycle_of
+from stallscope.model.lifecycle import MAIN_GARBAGE, lifecycle_of
+from stallscope.run.decode import SPANS
+from stallscope.run.result import DELIVERIES, STEPS
+from stallscope.stages import KINDS
 
 MAIN, WORKER = 1, 100
 """Process ids."""

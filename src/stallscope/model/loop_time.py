@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope.stages import (
-    BACKWARD,
-    FORWARD,
-    OPTIMIZER,
-    OTHER,
-    READING_WORDS,
-    STEP,
-    UNTIL_BACKWARD,
-)
-from stallscope.stalls.attribution import hidden_known
-from stallscope.stalls.lifecycle import (
+from stallscope.model.attribution import hidden_known
+from stallscope.model.lifecycle import (
     EARLIER,
     KIND_OF,
     MAIN,
@@ -32,7 +23,16 @@ from stallscope.stalls.lifecycle import (
     START,
     UNPICKLE,
 )
-from stallscope.stalls.thresholds import HARDLY, LEADING_SHARE
+from stallscope.model.thresholds import HARDLY, LEADING_SHARE
+from stallscope.stages import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    READING_WORDS,
+    STEP,
+    UNTIL_BACKWARD,
+)
 from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:

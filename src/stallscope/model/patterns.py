@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from stallscope.stalls.causes import (
+from stallscope.model.causes import (
     ExplainedStalls,
     Stops,
     explain,
@@ -26,16 +26,16 @@ from stallscope.stalls.causes import (
     times_longer,
     wait_causes,
 )
-from stallscope.stalls.step_series import FEWEST, SPIKE, Evidence, Residual, loop_of, rhythm
-from stallscope.stalls.thresholds import CAUSE_SHARE, CHANCE
+from stallscope.model.step_series import FEWEST, SPIKE, Evidence, Residual, loop_of, rhythm
+from stallscope.model.thresholds import CAUSE_SHARE, CHANCE
 from stallscope.stats import LEAST, log_binomial_bound
 from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from stallscope.stalls.causes import PatternCause
-    from stallscope.stalls.step_series import Rhythm, StepSeries
+    from stallscope.model.causes import PatternCause
+    from stallscope.model.step_series import Rhythm, StepSeries
     from stallscope.store import Schema
 
     Recurring = Callable[[Residual, int], list[ExplainedStalls]]

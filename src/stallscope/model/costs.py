@@ -1,7 +1,7 @@
 """What the batches of a recorded loop cost, taken out of a run for the simulator.
 
 What a worker waited for a core is no cost of a batch: it depends on who else computes, which
-another setting changes. It is told from waiting as the verdict tells it (`diagnose.exposure`).
+another setting changes. It is told from waiting as the verdict tells it (`model.exposure`).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import polars as pl
 import torch
 from torch.utils.data import DataLoader
 
-from stallscope.diagnose.exposure import waiting_share
-from stallscope.diagnose.machine_use import use
 from stallscope.errors import StallscopeError
+from stallscope.model.exposure import waiting_share
+from stallscope.model.machine_use import use
+from stallscope.model.simulator import LoaderCosts, predict
+from stallscope.model.thresholds import HARDLY, SLOW_WORKER
 from stallscope.run.saturation import find_saturated
 from stallscope.stages import BATCH, END_OF_EPOCH, WORK_KINDS
-from stallscope.stalls.thresholds import HARDLY, SLOW_WORKER
-from stallscope.tune.simulator import LoaderCosts, predict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stallscope.diagnose.machine_use import MachineUse
+    from stallscope.model.machine_use import MachineUse
+    from stallscope.model.settings import Setting
     from stallscope.run.result import Run
-    from stallscope.tune.settings import Setting
 
 
 _BATCH: Final = ["rank", "epoch", "batch"]

@@ -51,10 +51,12 @@ MAIN_GARBAGE: Final = "garbage in the main process"
 collects while it makes one is a stage like any other."""
 NOT_RECORDED: Final = "not recorded"
 """It was being made, but the recorder had left it out."""
+NO_CORE: Final = "waiting for a core"
+"""It was to be sent or received, by a thread that had no core to run on."""
 UNATTRIBUTED: Final = "unattributed"
 """Nothing that was recorded explains it."""
 KIND_OF: Final = {
-    **dict.fromkeys((EARLIER, START, MAIN, MAIN_GARBAGE, NOT_RECORDED), "other"),
+    **dict.fromkeys((EARLIER, START, MAIN, MAIN_GARBAGE, NOT_RECORDED, NO_CORE), "other"),
     **dict.fromkeys((QUEUED, SEND, UNPICKLE), "send"),
     PIN: "pin",
     UNATTRIBUTED: None,

@@ -9,10 +9,10 @@ import pytest
 from support.build_run import resources_of
 from support.virtual_loop import a_loop
 
+from stallscope.model.costs import Handover, costs_of
+from stallscope.model.settings import Setting
+from stallscope.model.simulator import predict
 from stallscope.stages import LOOP, QUEUED, THREADS, WORKER, WORKER_CORES
-from stallscope.tune.costs import Handover, costs_of
-from stallscope.tune.settings import Setting
-from stallscope.tune.simulator import predict
 
 EIGHT = Setting(8, 2)
 

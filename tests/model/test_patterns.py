@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from support.build_stalls import looped, stopped, together
 
-from stallscope.stalls.patterns import PATTERNS, patterns
+from stallscope.model.patterns import PATTERNS, patterns
 
 STEPS = 200
 

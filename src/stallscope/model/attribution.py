@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from stallscope.stages import KINDS, WORK_KINDS
-from stallscope.stalls.lifecycle import (
+from stallscope.model.lifecycle import (
     KIND_OF,
     MAIN,
     NOT_RECORDED,
@@ -26,7 +25,8 @@ from stallscope.stalls.lifecycle import (
     covered_ns,
     lifecycle_of,
 )
-from stallscope.stalls.thresholds import STALL_S, STALL_SHARE
+from stallscope.model.thresholds import STALL_S, STALL_SHARE
+from stallscope.stages import KINDS, WORK_KINDS
 
 if TYPE_CHECKING:
     from stallscope.store import Schema

@@ -22,7 +22,7 @@ from stallscope.stages import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stallscope.run.result import Run
+    from stallscope.model.tables import RunTables
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class MachineUse:
         return self.loop_cpu + workers * (self.worker_cpu or 0.0)
 
 
-def use(run: Run, workers: int) -> MachineUse:
+def use(run: RunTables, workers: int) -> MachineUse:
     """What a run used.
 
     Args:
@@ -96,19 +96,19 @@ def _of_loop(each: pl.DataFrame) -> float | None:
     return float(found.to_numpy().mean()) if found.len() else None
 
 
-def queued_shares(run: Run) -> pl.DataFrame:
+def queued_shares(run: RunTables) -> pl.DataFrame:
     """Share of its time in which each process had no core: columns `device, queued_share`."""
     queued = _means(run).filter(pl.col("resource") == QUEUED)
     return queued.select("device", queued_share="value")
 
 
-def _samples(run: Run) -> pl.DataFrame:
+def _samples(run: RunTables) -> pl.DataFrame:
     """What was read of the steady state, with names as text."""
     named = pl.col("resource", "device").cast(pl.String)
     return run.resources().drop_nulls("value").with_columns(named)
 
 
-def _means(run: Run) -> pl.DataFrame:
+def _means(run: RunTables) -> pl.DataFrame:
     """The mean of each resource and device, by the length of each sample."""
     length = (pl.col("end_ns") - pl.col("start_ns")).clip(1)
     mean = (pl.col("value") * length).sum() / length.sum()

@@ -1,0 +1,151 @@
+"""What the begin of an epoch costs: starting workers, drawing indices, first samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stallscope.model import thresholds
+from stallscope.model.batch_times import WAITED_S
+from stallscope.stages import END_OF_EPOCH
+
+if TYPE_CHECKING:
+    from stallscope.run.result import Run
+
+
+@dataclass(frozen=True)
+class Starts:
+    """The begin of epochs, beside the time that their batches take anyhow."""
+
+    extra_s: float = 0.0
+    """What an epoch's begin takes longer than its other steps (`iter(loader)` and the first batch
+    of each worker), and its end, where workers end; medians over `epochs`, seconds."""
+    epoch_s: float | None = None
+    """What a whole epoch takes otherwise, seconds; None where its length is not known."""
+    epochs: int = 0
+    """Begins that were seen; the first one of all counts only where there is no other."""
+    batches: int | None = None
+    """Of an epoch; None where that is not known."""
+    ended: bool = False
+    """Whether epochs were used up to where there are no more batches."""
+    again: bool = False
+    """Whether it happens at every epoch: no iteration goes on and on."""
+    first_s: float = 0.0
+    """What the first sample of a worker takes, seconds; median of the epochs."""
+    ready_s: float = 0.0
+    """What a worker takes to be started until it begins that one, seconds; median of the epochs."""
+    drawn_s: float = 0.0
+    """What of `extra_s` goes by in `iter(loader)` while all workers are there and have nothing to
+    do: indices are drawn for them, or the sampler is made ready; median of the epochs, seconds."""
+    before: int = 0
+    """Batches that are taken from the loader before the first step of all gets one."""
+    before_s: float = 0.0
+    """What the loop waits for that one, seconds."""
+
+    @property
+    def share(self) -> float:
+        """Share (0 to 1) of an epoch; 0 where it happens once, or nothing is known of it."""
+        if not self.again or self.epoch_s is None or self.extra_s <= 0:
+            return 0.0
+        return self.extra_s / (self.extra_s + self.epoch_s)
+
+    @property
+    def is_drawing(self) -> bool:
+        """Whether most of it is drawing indices (or, of a stream, making iterators)."""
+        return self.drawn_s > 0 and self.drawn_s >= thresholds.DOMINATES * self.extra_s
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether most of it are the workers' first samples: more than any other part."""
+        least_s = max(self.ready_s, thresholds.LEADS * self.extra_s)
+        return self.first_s > 0 and self.first_s >= least_s
+
+    @property
+    def slow_share(self) -> float:
+        """`share` where it is enough to be a finding; 0 where it is not."""
+        return self.share if self.share >= thresholds.STARTS else 0.0
+
+
+def starts(run: Run, workers: int, *, persistent: bool, epoch_batches: int | None) -> Starts:
+    """What starting workers costs.
+
+    Args:
+        run: the loop as it is.
+        workers: worker processes of the loader.
+        persistent: whether they live on from epoch to epoch.
+        epoch_batches: batches of an epoch; None where the loader has no length.
+    """
+    period_s = pl.sum_horizontal("wait_s", "restart_s", "h2d_s", "step_s", "other_s")
+    steps = (
+        run.steps(steady=False)
+        .drop_nulls("wait_s")
+        .with_columns(waited_s=WAITED_S, period_s=period_s)
+        .with_columns(place=pl.int_range(pl.len()).over("rank", "epoch"))
+    )
+    if steps.is_empty():
+        return Starts()
+    begin = pl.col("place") < max(workers, 1)
+    later = steps.filter(~begin)
+    usual_s, mean_s = later.select(pl.col("waited_s").mean(), pl.col("period_s").mean()).row(0)
+    if later.is_empty():  # of nothing but begins, no more than making a batch is usual
+        usual_s = (run.deliveries["made_ns"] - run.deliveries["taken_ns"]).mean() or 0.0
+        usual_s /= 1e9  # type: ignore[operator]  # a float
+        mean_s = usual_s + steps.select((pl.col("period_s") - pl.col("waited_s")).mean()).item()
+    first = run.startup.group_by("epoch").agg(
+        first_s=pl.col("first_sample_s").max(), ready_s=pl.col("ready_s").max()
+    )
+    ready_s = pl.col("ready_s").fill_null(0.0) if persistent else pl.col("ready_s")
+    # A round of the workers at once: that they all finish together is no extra cost
+    each = (
+        steps.filter(begin)
+        .group_by("epoch", maintain_order=True)
+        .agg(
+            extra_s=(pl.col("waited_s").sum() - usual_s * pl.len()).clip(0),
+            iter_s=pl.col("restart_s").first(),
+        )
+        .join(first, "epoch", how="left", maintain_order="left")
+        .with_columns(drawn_s=(pl.col("iter_s") - ready_s).clip(0))
+    )
+    ends = run.side_spans.filter(pl.col("stage").cast(pl.String) == END_OF_EPOCH.name)
+    end_s = ends.select(((pl.col("end_ns") - pl.col("start_ns")) / 1e9).median()).item() or 0.0
+    seen = each.filter(pl.col("epoch") > pl.col("epoch").min()) if each.height > 1 else each
+    medians = seen.select(pl.col("extra_s", "drawn_s").median()).row(0)
+    extra_s, drawn_s = (float(median or 0.0) for median in medians)
+    # What goes around a loader may be longer than an epoch of it
+    length = _epoch_length(steps) or epoch_batches
+    return Starts(
+        # They wait for no start where they live on: the loop waits while indices are drawn
+        extra_s=drawn_s if persistent else extra_s + float(end_s),
+        first_s=float(first["first_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
+        ready_s=float(first["ready_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
+        epoch_s=None if length is None else length * mean_s,
+        epochs=seen.height,
+        batches=length,
+        ended=not ends.is_empty(),
+        again=bool(workers) and not _goes_on(steps, length),
+        drawn_s=drawn_s,
+        before=_taken_before(run, steps),
+        before_s=steps["waited_s"][0],
+    )
+
+
+def _taken_before(run: Run, steps: pl.DataFrame) -> int:
+    """Batches that arrived before that of the first step, and for no step."""
+    epoch, first = steps.row(0, named=True)["epoch"], steps["batch"][0]
+    earlier = run.deliveries.filter(pl.col("epoch") == epoch, pl.col("batch") < first).height
+    # What makes one batch of several takes as many for each step
+    each = steps.filter(pl.col("epoch") == epoch)["batch"].diff().median() or 1.0
+    return max(int(earlier - each + 1), 0)  # type: ignore[operator]  # a float
+
+
+def _epoch_length(steps: pl.DataFrame) -> int | None:
+    """Steps of an epoch that was seen from its begin to its end; None where none was."""
+    each = steps.group_by("epoch", maintain_order=True).len()[:-1]
+    return int(each["len"].max()) if each.height else None  # type: ignore[arg-type]  # integers
+
+
+def _goes_on(steps: pl.DataFrame, length: int | None) -> bool:
+    """Whether one iteration is longer than an epoch: a loader that never ends its workers."""
+    return length is not None and bool((steps["place"] >= length).any())

@@ -1,1 +1,0 @@
-"""Why the training loop waits, and when: attribution, causes, patterns."""
