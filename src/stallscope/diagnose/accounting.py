@@ -1,8 +1,9 @@
 """One accounting of the loop's time: what the step takes, and whose work the rest waits for.
 
 The parts add up to the loop's time in its steady state; where epochs begin slowly, to that of an
-epoch. Stalls are divided as the rules divide them (see `exposure`); a finding may take several of
-these parts together. Own code of the user's stands with the function that holds most of it.
+epoch. Stalls are divided as `run.exposed()` divides them (see `model.exposure`); a finding may take
+several of these parts together. Own code of the user's stands with the function that holds most of
+it.
 """
 
 from __future__ import annotations

@@ -121,8 +121,8 @@ HOW_SURE: Final = (
     "the stalls is explained at all, how steady the measurement was; it is no probability"
 )
 SHARES: Final = (
-    "shares of the stalls are those that would be left if no worker waited for a core; pictures of "
-    "the stalls show what was, with that in it"
+    "shares of the stalls are those that would be left if no worker waited for a core; the panel "
+    "of a single stall and the trace show what was, with that in it"
 )
 _OF_STALLS: Final = "_exposed_share"
 """How evidence ends that is such a share."""

@@ -3,7 +3,7 @@
 Workers that are busy are no problem; a loop that waits for them is. So the work that made a batch
 is laid over the stall that waited for it, and only what overlaps counts (see `lifecycle`). What
 lies in a stall beside the DataLoader's own `next` is the main process's work. The parts of a stall
-add up to it.
+add up to it. This is what was seen of each stall; `exposure` divides all of them together.
 
 Here and in `lifecycle`, a table has the name of its columns: `steps`, `waits` and `deliveries`
 those in `run.result`, `spans` (the workers') and `side_spans` those of `run.decode.SPANS`. Steps
