@@ -242,11 +242,11 @@ class TestRecording:
 
         run = ss.record(loader, ss.simulated_step(0.02), batches=60, warmup=2)
 
-        used = run.resources()
-        workers = used.filter(used["resource"] == stages.WORKER)["device"].unique().to_list()
+        every, steady = run.all_resources, run.resources()  # a busy machine samples seldom
+        workers = every.filter(every["resource"] == stages.WORKER)["device"].unique().to_list()
         assert {str(pid) for pid in run.deliveries["pid"].drop_nulls()} >= set(workers) > set()
-        assert {stages.CORE, stages.MEMORY, stages.LOOP} <= set(used["resource"])
-        assert (used["end_ns"] <= run.all_steps["end_ns"].max() + 1e9).all()
+        assert {stages.CORE, stages.MEMORY, stages.LOOP} <= set(every["resource"])
+        assert (steady["end_ns"] <= run.all_steps["end_ns"].max() + 1e9).all()
 
     def test_keeps_its_resources_when_it_is_saved(self, tmp_path):
         """All rows, with their types."""

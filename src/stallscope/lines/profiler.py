@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from types import CodeType, FrameType, FunctionType
 
+    from numpy.typing import NDArray
+
     from stallscope.stages import Stage
 
     Line = tuple[CodeType, int]
@@ -206,6 +208,16 @@ class LineSampler:
                 found[stack] += took_s / whole_s
         return found
 
+    def line_shares(self) -> NDArray[np.float64]:
+        """Of each line seen by now, whoever's, the share of the time with all that it calls."""
+        spent: defaultdict[Line, float] = defaultdict(float)
+        for window in self.windows:
+            for stack, took_s in list(window.items()):  # the other thread goes on
+                for line in set(stack):
+                    spent[line] += took_s
+        whole_s = sum(sum(list(window.values())) for window in self.windows)
+        return np.minimum(np.array(list(spent.values())) / whole_s, 1.0)
+
     def shares(self) -> dict[CodeType, float]:
         """Of each function, the share of all time that it and what it calls take."""
         spent: defaultdict[CodeType, float] = defaultdict(float)
@@ -254,6 +266,7 @@ class LineSampler:
 
 PIECES: Final = 8
 """Into so many the samples are cut, where there are enough of them."""
+_MOST_TIMES: Final = 1_000
 
 
 class Pieces:
@@ -309,10 +322,14 @@ class Pieces:
         """Begin a stream anew with the next piece: generators keep the code they began with."""
         self._going = None
 
-    def prepare(self, piece: Any) -> Iterator[Any]:
-        """An iterator whose next batch is this piece; a stream's is always the same one."""
+    def times(self, wanted: float) -> int:
+        """How often a piece may be made in a row, where so often is wanted; once in a stream."""
+        return 1 if self.stream else max(1, min(round(wanted), _MOST_TIMES))
+
+    def prepare(self, piece: Any, many: int = 1) -> Iterator[Any]:
+        """An iterator whose next batches are this piece; a stream's is always the same one."""
         if not self.stream:
-            return iter(self._copy([piece]))
+            return iter(self._copy([piece] * many))
         if self._going is None:
             self._going = iter(self._copy(OverAndOver([piece])))
         return self._going
