@@ -32,8 +32,8 @@ from stallscope.run.resource_process import main
 main(*sys.argv[1:4])
 """
 """Imports what this process would, whatever lies in the current folder."""
-_PATIENCE_S: Final = 2.0
-"""Seconds that the last sample may take."""
+_PATIENCE_S: Final = 5.0
+"""Seconds that the last sample may take; one that has just started on busy cores must import."""
 _RESOURCES: Final = "the resources"
 
 
