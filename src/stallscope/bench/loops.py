@@ -37,6 +37,7 @@ from stallscope.bench.comparison import (
     of_starts,
     rate_of,
 )
+from stallscope.hooks.probe import ask_to_end
 from stallscope.loops.batch_timeout import waits_at_most
 from stallscope.loops.cached_loaders import is_plain
 from stallscope.loops.cached_values import samples_in
@@ -71,11 +72,12 @@ meanwhile. Blocks of one start and sweep are neighbours in time."""
 
 AS_IT_IS: Final = 0
 """The variant that all others are compared with."""
-ROUNDS: Final = 1
-"""Of the workers in a block: each makes so many batches."""
+ROUNDS: Final = 2
+"""Of the workers in a block: each makes so many batches. With one, where in a batch the workers
+were stopped moves a block by a third."""
 BLOCK_S: Final = 0.2
 """A block lasts no less, seconds: shorter ones are all of the scheduler's making."""
-FEWEST_SWEEPS: Final = 3
+FEWEST_SWEEPS: Final = 2
 """Before all are started anew; more where that is worth it."""
 _MOST_SWEEPS: Final = 12
 _ROOM_SHARE: Final = 0.5
@@ -364,6 +366,8 @@ def _end_all(running: dict[int, _Running]) -> None:
     with ExitStack() as ends:
         for one in running.values():
             ends.callback(one.end)
+        for one in running.values():  # else those whose turn comes later go on making batches
+            ask_to_end(one.lap.source)
         for one in running.values():
             one.go_on()
         running.clear()

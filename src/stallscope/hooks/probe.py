@@ -342,6 +342,13 @@ def start_method(loader: Any) -> str:
     return chosen or multiprocessing.get_all_start_methods()[0]
 
 
+def ask_to_end(iterator: Any) -> None:
+    """Let the workers of an iterator make no other batch; `shut_down` has to follow."""
+    event = getattr(iterator, "_workers_done_event", None)
+    if event is not None:
+        event.set()
+
+
 def shut_down(iterator: Any) -> None:
     """End the workers of an iterator now, whoever still holds a reference to it.
 

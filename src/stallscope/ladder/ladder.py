@@ -9,12 +9,10 @@ meanwhile does so for all rungs.
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope.bench.comparison import SAME
 from stallscope.bench.loops import AS_IT_IS as _BOTTOM
 from stallscope.bench.loops import InTurns, compared, rate
 from stallscope.bench.measurement import Measurement
@@ -38,7 +36,9 @@ if TYPE_CHECKING:
 _CAPTURE_SHARE: Final = 0.2
 """Of the budget, at most, for keeping samples."""
 _NARROW: Final = 0.08
-"""A rung whose interval reaches no farther is known well enough for a picture."""
+"""A rung whose interval reaches no farther is known well enough for a picture, ..."""
+_PICTURE: Final = 1.5
+"""... for which it is measured until this many times what the answer took."""
 _MEMORY_SHARE: Final = 0.25
 """Of the memory that is left."""
 
@@ -96,6 +96,8 @@ class _Climb:
         self._room = int(memory_available_bytes() * _MEMORY_SHARE)
         self._held_bytes_before = 0
         self._memory: MemoryUse | None = None
+        self._answered_s = 0.0
+        """Until the headroom was known."""
         self._why_not: dict[Rung, str] = {}
         self._turns = InTurns(
             measurement,
@@ -135,12 +137,13 @@ class _Climb:
         if not headroom.is_settled and not turns.has_time_for(open_):
             return [top]
         wanted = [] if headroom.is_settled and headroom.half_width <= _NARROW else [top]
-        wanted += [n for n in open_ if rate(turns.blocks, n) is None]
-        for lower, upper in pairwise([_BOTTOM, *open_]):
-            gain = compared(turns.blocks, upper, lower)
-            if gain.half_width > _NARROW and gain.says != SAME:
-                wanted += [upper, lower]
-        return list(dict.fromkeys(wanted))
+        if wanted:
+            self._answered_s = self._measurement.used_s
+        elif self._measurement.used_s > _PICTURE * self._answered_s:
+            return []
+        known = {number: rate(turns.blocks, number) for number in [_BOTTOM, *open_]}
+        wide = [n for n, one in known.items() if one is None or one.half_width > _NARROW]
+        return list(dict.fromkeys([*wanted, *wide]))
 
     def _held_bytes(self) -> int:
         return resident_bytes() + self._rungs.device.held_bytes()

@@ -93,6 +93,8 @@ class TimedPass:
     """What the device's driver calls its utilisation."""
     in_loader: bool = False
     """Whether the loop waits for a batch."""
+    source: Any = None
+    """The iterator of the loader's own."""
 
 
 @contextmanager
@@ -113,7 +115,7 @@ def _batches_of(loop: TimedLoop, lap: TimedPass) -> Iterator[Iterator[Any]]:
     """The batches of one start, which is closed afterwards."""
     began_s = time.perf_counter()
     with held_back(), starting(loop.batches):  # an interrupt would leave a worker behind
-        source = iter(loop.batches)
+        source = lap.source = iter(loop.batches)
     made = limited(source)
     made = in_one_thread(made) if loop.in_one_thread else made
     batches = _each(made, lap, began_s)

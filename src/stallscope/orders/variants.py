@@ -46,8 +46,6 @@ _MOST_COMPARED: Final = 50
 """Orders of one digest that are looked at until enough are found to be the same."""
 _WORTH: Final = 0.01
 """Of a sample's time: changes that should save less are left out where all come together."""
-_WORTH_A_LOOK: Final = 0.97
-"""What is predicted to be slower than this is not measured."""
 _MOST_FINALISTS: Final = 7
 """Pipelines beside the original that are measured for real."""
 _FIRST_KINDS: Final = ("order", "alternative", "batch", "decode", "cache")
@@ -187,7 +185,8 @@ def choose_finalists(evaluator: OrderEvaluator) -> list[int]:
         for number, variant in enumerate(variants)
         if number and variant.ops_s is not None
         if variant.comparison.equivalence not in (FAILS, DIFFERENT)
-        if variant.kind == "alternative" or _may_gain(evaluator, variant.ops_s)
+        # What the user asks for is always worth a look, else what is predicted to gain
+        if variant.kind == "alternative" or variant.ops_s < evaluator.base_s
     ]
     can.sort(key=lambda number: (not variants[number].is_same, variants[number].ops_s or 0.0))
     first: dict[str, int] = {}
@@ -197,12 +196,6 @@ def choose_finalists(evaluator: OrderEvaluator) -> list[int]:
     firsts.sort(key=lambda number: (not _is_gain(evaluator, variants[number]), can.index(number)))
     rest = [n for n in can if n not in firsts and _is_gain(evaluator, variants[n])]
     return [*firsts, *rest][:_MOST_FINALISTS]
-
-
-def _may_gain(evaluator: OrderEvaluator, ops_s: float) -> bool:
-    """Whether it is worth a look, as predictions go; what the user asks for always is."""
-    other_s = evaluator.fixed.total_s
-    return evaluator.base_s + other_s > _WORTH_A_LOOK * (ops_s + other_s)
 
 
 def _is_gain(evaluator: OrderEvaluator, variant: Variant) -> bool:

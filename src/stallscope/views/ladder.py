@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER
+from stallscope.bench.comparison import FASTER, SAME, SLOWER
 from stallscope.ladder.result import notes_of, sentence
 from stallscope.stats import INTERVAL
 from stallscope.units import share, size, times
@@ -90,6 +90,6 @@ def gain_text(gain: dict[str, Any] | None) -> str:
     """How a rung compares with the one before it; a row of `Ladder.gains`."""
     if gain is None:
         return "—"
-    if gain["says"] in (SAME, OPEN):
+    if gain["says"] == SAME or gain["factor_low"] is None:
         return str(gain["says"])
     return f"{times(gain['factor'])} ({interval(gain['factor_low'], gain['factor_high'], '.2f')})"
