@@ -80,6 +80,8 @@ BLOCK_S: Final = 0.2
 FEWEST_SWEEPS: Final = 2
 """Before all are started anew; more where that is worth it."""
 _MOST_SWEEPS: Final = 12
+_FINER: Final = 1.5
+"""Numbers are made finer until this many times what the answer took."""
 _ROOM_SHARE: Final = 0.5
 """Of the memory that is left, for workers that exist at the same time."""
 _USUAL_END_S: Final = 0.3
@@ -152,6 +154,7 @@ class InTurns:
         self._together = True
         self._took_s: dict[int, float] = {}
         self._start = 0
+        self._answered_s = 0.0
         self._end_s = _USUAL_END_S
         self.blocks: list[LoopBlock] = []
         self.failed: dict[int, str] = {}
@@ -185,18 +188,34 @@ class InTurns:
             one.end()
         self.starts_s.setdefault(variant, []).append(one.lap.start_s)
 
-    def run(self, wanted: Callable[[], Sequence[int]]) -> None:
+    def run(
+        self,
+        wanted: Callable[[], Sequence[int]],
+        finer: Callable[[], Sequence[int]] = lambda: (),
+    ) -> None:
         """Measure until nothing is wanted, or the budget is over.
 
         Args:
-            wanted: the variants that have to be measured further, those that the question needs
-                first; asked after each sweep. That as it is is measured beside any.
+            wanted: the variants that have to be measured further for the answer, those that the
+                question needs first; asked after each sweep. That as it is is measured beside any.
+            finer: those whose numbers could be finer; measured for as long again as a part of what
+                the answer took.
         """
-        while (variants := self._open(wanted())) and self._measurement.left_s > 0:
+
+        def asked() -> list[int]:
+            open_ = self._open(wanted())
+            used_s = self._measurement.used_s
+            if open_:
+                self._answered_s = used_s
+            elif used_s < _FINER * self._answered_s:
+                open_ = self._open(finer())
+            return open_
+
+        while (variants := asked()) and self._measurement.left_s > 0:
             before = len(self.blocks)
             running: dict[int, _Running] = {}
             try:
-                self._sweep_over(variants, wanted, running)
+                self._sweep_over(variants, asked, running)
             finally:
                 began_s, many = time.perf_counter(), len(running)
                 _end_all(running)
@@ -214,7 +233,7 @@ class InTurns:
     def _sweep_over(
         self,
         variants: list[int],
-        wanted: Callable[[], Sequence[int]],
+        asked: Callable[[], list[int]],
         running: dict[int, _Running],
     ) -> None:
         """Sweep after sweep over one start of all variants, which are filled into `running`."""
@@ -226,7 +245,7 @@ class InTurns:
                     return
                 self._measure(variant, sweep, running)
             enough = sweep + 1 >= self._sweeps_wanted(variants)
-            variants = self._open(wanted())
+            variants = asked()
             if not self._together or not variants or enough:
                 return
 

@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 _CAPTURE_SHARE: Final = 0.2
 """Of the budget, at most, for keeping samples."""
 _NARROW: Final = 0.08
-"""A rung whose interval reaches no farther is known well enough for a picture, ..."""
-_PICTURE: Final = 1.5
-"""... for which it is measured until this many times what the answer took."""
+"""A rung whose interval reaches no farther is known well enough for a picture."""
 _MEMORY_SHARE: Final = 0.25
 """Of the memory that is left."""
 
@@ -96,8 +94,6 @@ class _Climb:
         self._room = int(memory_available_bytes() * _MEMORY_SHARE)
         self._held_bytes_before = 0
         self._memory: MemoryUse | None = None
-        self._answered_s = 0.0
-        """Until the headroom was known."""
         self._why_not: dict[Rung, str] = {}
         self._turns = InTurns(
             measurement,
@@ -120,7 +116,7 @@ class _Climb:
         for rung in rungs.cached:
             turns.add(RUNGS.index(rung), rungs.loop(rung))
         self._held_bytes_before = self._held_bytes()
-        turns.run(self._wanted)
+        turns.run(self._wanted, self._wide)
 
     def _wanted(self) -> list[int]:
         """The rungs that have to be measured further, the top first: it gives the answer."""
@@ -136,14 +132,16 @@ class _Climb:
         headroom = compared(turns.blocks, top)
         if not headroom.is_settled and not turns.has_time_for(open_):
             return [top]
-        wanted = [] if headroom.is_settled and headroom.half_width <= _NARROW else [top]
-        if wanted:
-            self._answered_s = self._measurement.used_s
-        elif self._measurement.used_s > _PICTURE * self._answered_s:
-            return []
-        known = {number: rate(turns.blocks, number) for number in [_BOTTOM, *open_]}
-        wide = [n for n, one in known.items() if one is None or one.half_width > _NARROW]
-        return list(dict.fromkeys([*wanted, *wide]))
+        return [
+            n
+            for n in open_
+            if rate(turns.blocks, n) is None or (n == top and not headroom.is_settled)
+        ]
+
+    def _wide(self) -> list[int]:
+        """The rungs that are not known well enough for a picture."""
+        known = {one.variant: rate(self._turns.blocks, one.variant) for one in self._turns.blocks}
+        return [n for n, one in known.items() if one and one.half_width > _NARROW]
 
     def _held_bytes(self) -> int:
         return resident_bytes() + self._rungs.device.held_bytes()

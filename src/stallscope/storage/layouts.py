@@ -26,6 +26,7 @@ import polars as pl
 from PIL import Image
 
 from stallscope.apart import apart
+from stallscope.bench.comparison import UNKNOWN
 from stallscope.bench.loops import BLOCK_S, InTurns, compared
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import StallscopeError, UnsupportedError
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
+    from stallscope.bench.comparison import Factor
     from stallscope.targets.target import Target
 
 
@@ -332,7 +334,10 @@ class LayoutSearch:
                 turns.add(number, TimedLoop.of(replace(self._target, loader=made, step=None)))
             is_first = not self._turns
             self._turns[order, state] = turns
-            turns.run(partial(self._open, turns) if is_first else partial(self._unknown, turns))
+            if is_first:
+                turns.run(partial(self._open, turns), partial(self._wide, turns))
+            else:
+                turns.run(partial(self._unknown, turns))
             self._why_not += [(names[number], why) for number, why in turns.failed.items()]
 
     def _unknown(self, turns: InTurns) -> list[int]:
@@ -344,19 +349,25 @@ class LayoutSearch:
         """Layouts that may still be the answer, and are not known well enough."""
         if unknown := self._unknown(turns):
             return unknown
-        others = {*range(1, len(self._layouts))} - {*turns.failed}
-        if not others:
-            return []
-        found = {at: compared(turns.blocks, at) for at in others}
-        best = max(found, key=lambda at: found[at].factor)
-        least = max(found[best].low or 0.0, _BEHIND * found[best].factor, 1.0)
-        wanted = [
+        found = self._gains(turns)
+        best = next(iter(found.values()), UNKNOWN)
+        least = max(best.low or 0.0, _BEHIND * best.factor, 1.0)
+        return [
             at
             for at, one in found.items()
-            if (not one.is_settled or (at == best and one.half_width > _NARROW))
-            and (one.high or one.factor) >= least
+            if not one.is_settled and (one.high or one.factor) >= least
         ]
-        return sorted(wanted, key=lambda at: -found[at].factor)
+
+    def _wide(self, turns: InTurns) -> list[int]:
+        """The best layout, where its gain could be known better."""
+        best = list(self._gains(turns).items())[:1]
+        return [at for at, one in best if one.half_width > _NARROW]
+
+    def _gains(self, turns: InTurns) -> dict[int, Factor]:
+        """What each layout gives beside the files, the best one first."""
+        others = {*range(1, len(self._layouts))} - {*turns.failed}
+        found = {at: compared(turns.blocks, at) for at in others}
+        return dict(sorted(found.items(), key=lambda one: -one[1].factor))
 
     def _reading(
         self, loader: Any, container: Container, order: str, state: str

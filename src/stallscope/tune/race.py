@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from stallscope.targets.target import Target
 
 
+_CLEAR: Final = 0.12
+"""Gains whose intervals reach no farther can be told from each other ..."""
 _NARROW: Final = 0.06
-"""A gain whose interval reaches no farther is measured well enough."""
+"""... and these are measured well enough."""
 _TOO_MANY: Final = "This DataLoader will create"
 """What torch's warning of more workers than cores begins with."""
 _STARTS: Final = 2
@@ -86,7 +88,9 @@ class SettingRace:
             warnings.filterwarnings("ignore", message=_TOO_MANY)  # it is we who ask for them
             for place in (AS_IT_IS, *finalists):
                 self._add(place, target)
-            self._turns.run(lambda: self._open(finalists))
+            self._turns.run(
+                lambda: self._open(finalists, _CLEAR), lambda: self._open(finalists, _NARROW)
+            )
         for place, why in self._turns.failed.items():
             self._trials[place].failed = why
 
@@ -108,8 +112,8 @@ class SettingRace:
         rounds = now.num_workers + 2 + FEWEST_SWEEPS * max(now.num_workers, 1)
         return (self._run.first_batch_s or 0.0) + rounds * period_s
 
-    def _open(self, finalists: list[int]) -> list[int]:
-        """The trials that may still be the answer, and are not known well enough."""
+    def _open(self, finalists: list[int], reach: float) -> list[int]:
+        """The trials that may still be the answer, and whose intervals reach farther than this."""
         blocks = self.blocks()
         found = {place: compared(blocks, place) for place in finalists}
         best = max([1.0, *(one.low or 0.0 for one in found.values())])
@@ -119,7 +123,7 @@ class SettingRace:
             for place, one in found.items()
             if one.high is None
             or (
-                (one.half_width > _NARROW or not one.is_settled)
+                (one.half_width > reach or not one.is_settled)
                 and one.high >= AS_FAST * best
                 # Slower than the loader as it is, and no smaller: that cannot be the answer
                 and (one.high >= AS_FAST or self._trials[place].setting.num_workers < now)

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 _WARMUP: Final = 4
 _STEADY_S: Final = 3.0
 """Of the recording, where the budget allows it ..."""
-_BATCHES: Final = 24
+_BATCHES: Final = 12
 """... and so many batches ..."""
 _ROUNDS: Final = 4
 """... and so many rounds of the workers."""
