@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,12 @@ from torch.utils.data import DataLoader, Dataset
 import stallscope as ss
 from stallscope.loops.cached_values import same
 from stallscope.storage import layouts as layouts_module
+from stallscope.storage import serving
 from stallscope.storage.containers import KINDS, missing, shuffle_share
 from stallscope.storage.layout_result import sentence
 from stallscope.storage.reads import COLD
 from stallscope.storage.recipes import RECIPES
-from stallscope.storage.serving import KeptFiles, Served, ServedStream
+from stallscope.storage.serving import KeptFiles, MakeTimes, RawSample, ReadTimes
 
 PIXELS = 96
 BLOBS = [[bytes([number]) * (number * 700 + 1), b"two"] for number in range(20)]
@@ -65,6 +67,20 @@ def photos():
             Image.fromarray(pixels).save(Path(name, f"{number:02}.jpg"))
             Path(name, f"{number:02}.txt").write_text(f"label {number}", encoding="utf-8")
         yield Photos(name)
+
+
+class FromBytes(Dataset):
+    """Samples that are made of bytes in memory."""
+
+    def __init__(self, dataset, raws) -> None:
+        self.dataset, self.raws = dataset, raws
+
+    def __len__(self) -> int:
+        return len(self.raws)
+
+    def __getitem__(self, number):
+        serving._desk.stand()
+        return serving.made_of(self.dataset, self.raws[number])
 
 
 def raws_of(dataset, indices):
@@ -112,41 +128,45 @@ class TestServing:
             assert [Path(one).read_bytes() for one in raw.paths] == list(raw.blobs)
             assert raw.is_same is True
 
-    def test_other_bytes_come_out_of_the_users_own_code(self, photos, tmp_path):
-        """Its decode and its transforms work on what the container holds."""
-        raws = raws_of(photos, [1, 2])
-        swapped = [list(raws[1].blobs), list(raws[0].blobs)]
-        container = KINDS[0](str(tmp_path))
-        container.write(swapped)
-        keys = [(raw.index, raw.paths) for raw in raws]
+    def test_other_bytes_come_out_of_the_users_own_code(self, photos):
+        """Its decode and its transforms work on what it is given."""
+        first, second = raws_of(photos, [1, 2])
+        swapped = [replace(first, blobs=second.blobs), replace(second, blobs=first.blobs)]
 
-        loader = DataLoader(Served(photos, container, keys), batch_size=None, num_workers=1)
+        loader = DataLoader(FromBytes(photos, swapped), batch_size=None, num_workers=1)
 
         assert ["label 2", "label 1"] == [text for _, text in loader]
 
-    def test_streams_give_each_sample_once(self, photos, tmp_path):
-        """Whoever of several workers has its shard."""
-        pytest.importorskip("webdataset")
-        raws = raws_of(photos, list(range(20)))
-        container = next(kind for kind in KINDS if not kind.is_random)(
-            str(tmp_path), (".jpg", ".txt")
-        )
-        container.write([list(raw.blobs) for raw in raws])
-        stream = ServedStream(photos, container, [(raw.index, raw.paths) for raw in raws], 4)
+    @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+    def test_each_sample_is_read_once(self, kind, tmp_path):
+        """In whichever order the container gives them."""
+        if why := missing(kind):
+            pytest.skip(why)
+        container = kind(str(tmp_path), (".bin", ".txt"))
+        container.write(BLOBS)
+        order = list(reversed(range(20)))
+        reading = ReadTimes(container, [2] * 20, order, shuffled=True)
 
-        found = [text for _, text in DataLoader(stream, batch_size=None, num_workers=2)]
+        found = list(DataLoader(reading, batch_size=None, num_workers=1))
 
-        assert sorted(f"label {number}" for number in range(20)) == sorted(found)
+        assert set(order) == {number for number, _ in found} and 20 == len(found)
+        assert all(took_s > 0 for _, took_s in found)
 
-    def test_nothing_is_replaced_in_this_process(self, photos, tmp_path):
+    def test_samples_are_made_of_their_own_files_and_of_smaller_ones(self, photos):
+        """Where there are some."""
+        first, second = raws_of(photos, [4, 5])
+        samples = [(4, first, None), (5, second, list(second.blobs))]
+
+        found = list(DataLoader(MakeTimes(photos, samples), batch_size=None, num_workers=1))
+
+        assert [4, 5] == [number for number, _, _ in found]
+        assert found[0][2] is None and min(found[0][1], *found[1][1:]) > 0
+
+    def test_nothing_is_replaced_in_this_process(self, photos):
         """The user's own `open` is theirs."""
         before = open
-        container = KINDS[0](str(tmp_path))
-        container.write([[b"other"]])
 
-        served = Served(photos, container, [(0, ("x",))])
-
-        assert "label 0" == served[0][1]
+        assert "label 0" == FromBytes(photos, [RawSample(0, ("x",), (b"other",))])[0][1]
         assert open is before
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -179,7 +179,7 @@ class TestRuns:
         assert_frame_equal(there, found, abs_tol=1e-12)
 
     def test_of_many_the_slow_one_is_read(self, ranks, monkeypatch):
-        monkeypatch.setattr(sys.modules["stallscope.load"], "_MOST_RANKS", 4)
+        monkeypatch.setattr(import_module("stallscope.load"), "_MOST_RANKS", 4)
 
         run = ss.load(ranks)
 

@@ -6,7 +6,8 @@ import polars as pl
 
 from stallscope.storage.layout_result import (
     IN_ORDER,
-    PASSES,
+    MAKES,
+    READS,
     SHUFFLED,
     WRITTEN,
     LayoutConditions,
@@ -93,22 +94,24 @@ def some_layouts(rates=None, *, rounds=4, **told) -> Layouts:
 
     Args:
         rates: shuffled and cold, by layout and whether images are smaller; the files first.
-        rounds: that were read.
+        rounds: samples that were read.
         told: of `Layouts`, or of its conditions.
     """
     if rates is None:
         rates = {("files", False): 400.0, ("tar shards", False): 700.0, ("HDF5", False): 410.0}
         rates |= {("files", True): 900.0, ("tar shards", True): 1_600.0}
-    passes = [
-        (order, state, number, at // 2, at % 2, took_s, None, 240, 0.1, 0.0)
+    make_s, scatter = {False: 0.0002, True: 0.00002}, SCATTER_OF_BLOCKS
+    makes = [(small, at, took_s) for at in range(rounds) for small, took_s in make_s.items()]
+    reads = [
+        (order, state, number, at, took_s)
         for at in range(rounds)
-        for number, rate in enumerate(rates.values())
+        for number, ((_, small), rate) in enumerate(rates.items())
         for order, state, scale in (
             (SHUFFLED, COLD, 1.0),
             (IN_ORDER, COLD, 1.2),
             (SHUFFLED, WARM, 3.0),
         )
-        for took_s in [240 / (rate * scale) * SCATTER_OF_BLOCKS[(at + number) % 4]]
+        for took_s in [2 / (rate * scale) * scatter[(at + number) % 4] - make_s[small]]
     ]
     written = [
         (number, kind, smaller, 50_000_000 // (1 + 3 * smaller), 300.0, *_access(kind), "")
@@ -118,10 +121,11 @@ def some_layouts(rates=None, *, rounds=4, **told) -> Layouts:
     about = {"name": "train:loader", "machine": MACHINE, "num_workers": 2, "samples": 512}
     about |= {"dataset_samples": 50_000, "sample_bytes": float(FILE_BYTES), "wanted_per_s": 1_000.0}
     about |= {"image_pixels": 256, "image_quality": 90, "pixel_difference": 0.04}
-    about |= {"simulated_step_s": 0.05, "budget_s": 120.0, "took_s": 96.0}
+    about |= {"makers": 2, "simulated_step_s": 0.05, "budget_s": 120.0, "took_s": 96.0}
     kept = {name: told.pop(name) for name in ("notes",) if name in told}
     return Layouts(
-        pl.DataFrame(passes, PASSES, orient="row"),
+        pl.DataFrame(reads, READS, orient="row"),
+        pl.DataFrame(makes, MAKES, orient="row"),
         pl.DataFrame(written, WRITTEN, orient="row"),
         LayoutConditions(**about | told),
         **kept,

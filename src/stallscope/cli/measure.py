@@ -354,7 +354,7 @@ def layouts(  # noqa: PLR0913 - the command's options
     step: Step = None,
     samples: Annotated[
         int, typer.Option(metavar="N", min=16, help="Samples that are written, at most.")
-    ] = 512,
+    ] = 256,
     folder: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where the temporary folder is made: the data's disk."),

@@ -1,8 +1,8 @@
 """The same samples in other layouts, as a value: what each gives, and which one to use, if any.
 
-A gain is that over the files as they are, measured in turns with them, in the same order and state.
-What the loop gets of it is bounded by its step: a loader that keeps up is not improved
-by a faster one.
+A sample takes what reading it takes in a layout, and what the dataset then makes of it. A gain is
+that over the files as they are, of the same samples, in the same order and state. What the loop
+gets of it is bounded by its step: a loader that keeps up is not improved by a faster one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import polars as pl
 
-from stallscope.bench.comparison import FASTER, OPEN, Factor, budget_for
-from stallscope.bench.loops import BLOCKS, blocks_of, compared, rates
+from stallscope.bench.comparison import (
+    FASTER,
+    OPEN,
+    Factor,
+    Rate,
+    budget_for,
+    mean_of,
+    of_samples,
+)
 from stallscope.errors import ArgumentError
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
@@ -25,13 +32,21 @@ from stallscope.store import Contents, StoredTable
 from stallscope.units import count, duration, seconds, size, times
 
 if TYPE_CHECKING:
-    from stallscope.bench.loops import LoopBlock
     from stallscope.store import Schema
 
 
-PASSES: Schema = {"order": pl.String, "state": pl.String, **BLOCKS}
-"""One row a block of `bench.loops.BLOCKS`, read in order or shuffled, cold or warm; a variant is a
-layout."""
+READS: Schema = {
+    "order": pl.String,
+    "state": pl.String,
+    "layout": pl.Int32,
+    "sample": pl.Int32,
+    "read_s": pl.Float64,
+}
+"""One row a sample and layout, read in order or shuffled, cold or warm: what that took."""
+
+MAKES: Schema = {"resized": pl.Boolean, "sample": pl.Int32, "make_s": pl.Float64}
+"""One row a sample: what the dataset takes to make it of bytes in memory, of its own files and of
+smaller images."""
 
 WRITTEN: Schema = {
     "layout": pl.Int32,
@@ -69,9 +84,10 @@ LAYOUTS: Schema = {
     "why_not": pl.String,
     "layout": pl.Int32,
 }
-"""One row a layout, order and state: samples a second through the loader's own workers, how many
-times as many as from the files as they are, in `says` one of the four words of `bench.comparison`,
-and how many times as many the loop would get of that, which has its step to do (predicted)."""
+"""One row a layout, order and state: samples a second of all workers, where each has a core, how
+many times as many as from the files as they are, in `says` one of the four words of
+`bench.comparison`, and how many times as many the loop would get of that, which has its step to do
+(predicted); `rounds`: samples of which both are known."""
 
 _PIXELS: Final = 256
 """Short side of smaller images where no transform says which size is used."""
@@ -90,6 +106,8 @@ class LayoutConditions(LoopConditions):
     """That the dataset has."""
     sample_bytes: float | None = None
     """Of a sample's files."""
+    makers: int = 1
+    """Processes that make samples at a time: the loader's workers, as far as there are cores."""
     wanted_per_s: float | None = None
     """Samples a second that the step would use if it never waited; None without a step."""
     image_pixels: int | None = None
@@ -114,14 +132,17 @@ class Layouts(SavedResult):
         kind="layouts",
         noun="comparison of layouts",
         tables=(
-            StoredTable("passes", PASSES, PASSES.keys() - {"step_s"}),
+            StoredTable("reads", READS, READS.keys()),
+            StoredTable("makes", MAKES, MAKES.keys()),
             StoredTable("written", WRITTEN, {"layout", "kind", "resized", "why_not"}),
         ),
         values={"circumstances": LayoutConditions, "notes": tuple[str, ...]},
     )
 
-    passes: pl.DataFrame
-    """Columns of `PASSES`."""
+    reads: pl.DataFrame
+    """Columns of `READS`."""
+    makes: pl.DataFrame
+    """Columns of `MAKES`."""
     written: pl.DataFrame
     """Columns of `WRITTEN`."""
     circumstances: LayoutConditions = field(default_factory=LayoutConditions)
@@ -158,29 +179,46 @@ class Layouts(SavedResult):
     def _rows(self) -> list[dict[str, Any]]:
         written = {row["layout"]: row for row in self.written.to_dicts()}
         rows, known = [], set()
-        ways = self.passes.group_by("order", "state", maintain_order=True)
-        for (order, state), table in ways:
-            blocks = blocks_of(table.drop("order", "state"))
-            for layout, rate in rates(blocks).items():
+        for (order, state), reads in self._totals.items():
+            for layout, own_s in reads.items():
                 known.add(layout)
-                row = {**written[layout], "order": order, "state": state}
-                row |= {"samples_per_s": rate.value, "samples_low_per_s": rate.low}
-                row |= {"samples_high_per_s": rate.high}
-                row["rounds"] = sum(one.variant == layout for one in blocks)
-                rows.append(row | self._gain(blocks, layout))
+                row = {**written[layout], "order": order, "state": state, "rounds": len(own_s)}
+                rows.append(row | self._rates(reads.get(0, {}), own_s, is_files=not layout))
         nothing = {"order": None, "state": None, "rounds": 0}
         return rows + [row | nothing for layout, row in written.items() if layout not in known]
 
-    def _gain(self, blocks: list[LoopBlock], layout: int) -> dict[str, Any]:
-        """How many times as many samples as from the files a layout gives; nothing of these."""
-        found = compared(blocks, layout) if layout else None
-        if found is None or not any(one.variant == 0 for one in blocks):
-            return {}
-        now = rates(blocks)[0].value
-        wanted = self.circumstances.wanted_per_s or inf
-        in_loop = min(found.factor * now, wanted) / min(now, wanted)
-        names = ("gain", "gain_low", "gain_high", "says")
-        return {**dict(zip(names, found, strict=True)), "loop_gain": in_loop}
+    @cached_property
+    def _totals(self) -> dict[tuple[str, str], dict[int, dict[int, float]]]:
+        """By order and state, then by layout and sample: seconds to read and make it."""
+        resized = dict(self.written.select("layout", "resized").iter_rows())
+        make_s = {(small, sample): took_s for small, sample, took_s in self.makes.iter_rows()}
+        found: dict[tuple[str, str], dict[int, dict[int, float]]] = {}
+        for order, state, layout, sample, read_s in self.reads.iter_rows():
+            if (resized[layout], sample) in make_s:
+                whole_s = read_s + make_s[resized[layout], sample]
+                found.setdefault((order, state), {}).setdefault(layout, {})[sample] = whole_s
+        return found
+
+    def _rates(
+        self, files_s: dict[int, float], own_s: dict[int, float], *, is_files: bool
+    ) -> dict[str, Any]:
+        """Samples a second, and how many times as many as from the files; nothing of these."""
+        told = self.circumstances
+        mine = mean_of([*own_s.values()])
+        rate = Rate(told.makers / mine.value)
+        if mine.low and mine.high:
+            rate = Rate(rate.value, told.makers / mine.high, told.makers / mine.low)
+        pairs = [(files_s[sample], took_s) for sample, took_s in own_s.items() if sample in files_s]
+        gain: dict[str, Any] = {}
+        if pairs and not is_files:
+            found = of_samples(*zip(*pairs, strict=True))
+            now = told.makers / mean_of([*files_s.values()]).value
+            rate = rate.moved_to(found.factor * now)  # a factor is the ratio of the rates shown
+            wanted = told.wanted_per_s or inf
+            gain = dict(zip(("gain", "gain_low", "gain_high", "says"), found, strict=True))
+            gain["loop_gain"] = min(rate.value, wanted) / min(now, wanted)
+        names = ("samples_per_s", "samples_low_per_s", "samples_high_per_s")
+        return {**dict(zip(names, (rate.value, rate.low, rate.high), strict=True)), **gain}
 
     @cached_property
     def _table(self) -> pl.DataFrame:
@@ -196,7 +234,7 @@ class Layouts(SavedResult):
     @property
     def state(self) -> str:
         """What a first epoch meets: cold, or warm where nothing could be read cold."""
-        return COLD if COLD in set(self.passes["state"]) else WARM
+        return COLD if COLD in set(self.reads["state"]) else WARM
 
     @property
     def files(self) -> dict[str, Any] | None:
@@ -269,7 +307,7 @@ def sentence(layouts: Layouts) -> str:
 
 def _ends(row: dict[str, Any]) -> str:
     if row["gain_low"] is None:
-        return ", from a single block"
+        return ", from a single sample"
     return f", {INTERVAL} {row['gain_low']:.2f} to {row['gain_high']:.2f}"
 
 
@@ -280,7 +318,8 @@ def notes_of(layouts: Layouts) -> list[str]:
         each = size(told.sample_bytes)
         said.append(
             f"{count(told.samples, 'sample')} of {told.dataset_samples:,}, {each} each, read by "
-            "their own library through the loader's workers, its decode and transforms behind"
+            "their own library in a worker, with the time of the dataset's decode and transforms; "
+            f"samples/s are those of {count(told.makers, 'worker')} with a core each"
         )
     if told.image_pixels:
         much = "" if told.pixel_difference is None else f" by {told.pixel_difference:.1%}"

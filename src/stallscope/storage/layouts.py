@@ -1,8 +1,9 @@
 """`ss.layouts`: the user's own samples in other layouts, read in turn, their decode behind them.
 
 The files of some samples are kept as the dataset opens them, written into a temporary folder in
-each layout, and read by its library in the loader's own workers; see `storage.serving` for how the
-dataset's own code comes behind. All are measured in turns with the files as they are.
+each layout, and read back by its library, one sample after the other in a worker process. What the
+dataset makes of them is timed apart, from bytes in memory (see `storage.serving`): that takes as
+long whichever container they came from, so layouts are told from each other by what differs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import shutil
 import tempfile
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -26,18 +26,22 @@ import polars as pl
 from PIL import Image
 
 from stallscope.apart import apart
-from stallscope.bench.comparison import UNKNOWN
-from stallscope.bench.loops import BLOCK_S, InTurns, compared
+from stallscope.bench.comparison import of_samples
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import StallscopeError, UnsupportedError
 from stallscope.files import workspace
 from stallscope.hooks.find_ops import own_attributes
 from stallscope.isolation import isolated
-from stallscope.loops.cached_loaders import OverAndOver, check_plain, collates, is_stream
+from stallscope.loops.cached_loaders import check_plain, is_stream
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.loops.training_loop import check_whole
-from stallscope.machine import machine, memory_available_bytes, require_single_rank
+from stallscope.machine import (
+    machine,
+    memory_available_bytes,
+    require_single_rank,
+    usable_cores,
+)
 from stallscope.storage.containers import (
     KINDS,
     Container,
@@ -48,7 +52,8 @@ from stallscope.storage.containers import (
 )
 from stallscope.storage.layout_result import (
     IN_ORDER,
-    PASSES,
+    MAKES,
+    READS,
     SHUFFLED,
     WRITTEN,
     LayoutConditions,
@@ -60,9 +65,9 @@ from stallscope.storage.serving import (
     QUALITY,
     SHUFFLE_BUFFER,
     KeptFiles,
+    MakeTimes,
     RawSample,
-    Served,
-    ServedStream,
+    ReadTimes,
     as_pickle,
     loader_over,
     smaller,
@@ -73,11 +78,8 @@ from stallscope.targets.object_graph import children, walk
 from stallscope.units import BUDGET_S, count, said_by, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from torch.utils.data import DataLoader
-
-    from stallscope.bench.comparison import Factor
     from stallscope.targets.target import Target
 
 
@@ -90,17 +92,18 @@ _CAPTURE_SHARE: Final = 0.05
 there are enough for ..."""
 _FEWEST_ROUNDS: Final = 3
 """... so many rounds of the workers."""
-_NARROW: Final = 0.06
-"""A gain whose interval reaches no farther is measured well enough."""
-_BEHIND: Final = 0.75
-"""A layout that gives less than this share of what the best one gives is not looked at again."""
+_MAKE_SHARE: Final = 0.3
+"""Of the time left, at most, for making samples ..."""
+_READ_SHARE: Final = 0.6
+"""... and for reading all layouts in one order and state."""
+_NARROW: Final = 0.03
+"""A gain of smaller images whose interval reaches no farther is measured well enough, ..."""
+_ENOUGH: Final = 64
+"""... from so many samples on."""
+_SENT: Final = 8
+"""Times of samples that a worker sends at once."""
 _WAYS: Final = ((SHUFFLED, COLD), (SHUFFLED, WARM), (IN_ORDER, COLD), (IN_ORDER, WARM))
 """The answer is made of the first one that can be read; of the others something is known."""
-_REPEATED: Final = 2
-"""Samples that are read again and again are read cold where there are so many times as many as a
-block needs, as all are taken out of the page cache before each."""
-_SHUFFLES: Final = 8
-"""Orders that follow each other."""
 _FEWEST: Final = 16
 """Samples below which nothing is compared."""
 _COMPARED: Final = 16
@@ -115,15 +118,15 @@ def layouts(  # noqa: PLR0913 - the public signature
     step: Callable[[Any], object] | None = None,
     *,
     device: Any = None,
-    samples: int = 512,
+    samples: int = 256,
     budget_s: float = BUDGET_S,
     folder: str | os.PathLike[str] | None = None,
 ) -> Layouts:
     """Compare the data as files, as tar shards, LMDB and HDF5, and with images made smaller.
 
     Keeps the files of some samples as the dataset opens them, writes them in every layout whose
-    library is installed into a temporary folder, and reads them through the loader's own workers,
-    in order and shuffled, cold and warm, with the dataset's own decode and transforms behind. The
+    library is installed into a temporary folder, and times reading each sample in a worker process,
+    in order and shuffled, cold and warm, and the dataset's own decode and transforms of it. The
     folder is gone afterwards; the user's files are only read. The attribute `layouts` of what ends
     it before its time, Ctrl-C too, holds what was measured before.
 
@@ -196,27 +199,25 @@ class LayoutSearch:
         self._raws: list[RawSample] = []
         self._wanted_per_s: float | None = None
         self._notes: list[str] = []
-        self._per_s = 0.0
-        self._turns: dict[tuple[str, str], InTurns] = {}
+        self._makes: list[tuple[int, float, float | None]] = []
+        self._reads: list[tuple[str, str, int, int, float]] = []
+        self._shrunk: list[list[bytes]] | None = None
         self._layouts: list[_Layout] = []
         self._why_not: list[tuple[str, str]] = []
         self._pixels: int | None = None
         self._difference: float | None = None
         self._stayed = 0.0
-        self._warm: set[int] = set()
 
     def run(self, place: Path) -> None:
         """Keep the files, write them, read them."""
         run = record_briefly(self._target, self._measurement.left_s / 2)
         told = apart(lambda: asked(run))
-        self._wanted_per_s, self._per_s = told["wanted_per_s"], told["loop_per_s"] or 0.0
-        if not self._target.num_workers:
-            self._notes.append("your loader has no workers; here it has one")
+        self._wanted_per_s = told["wanted_per_s"]
         with isolated(replace(self._target, step=None)) as target:
             loader = target.loader
             self._raws = self._captured(loader)
             self._write_all(loader, place, self._raws)
-            self._read_all(loader)
+            self._measure_all(loader)
         if self._stayed:
             self._notes.append(
                 "what was written could not be taken out of the page cache (a temporary folder in "
@@ -274,7 +275,7 @@ class LayoutSearch:
         began_s = time.perf_counter()
         shrunk = pixels and [[smaller(blob, pixels) for blob in parts] for parts in blobs]
         if shrunk and any(one != other for one, other in zip(shrunk, blobs, strict=True)):
-            self._pixels = pixels
+            self._pixels, self._shrunk = pixels, shrunk
             took_s = time.perf_counter() - began_s
             self._write((PlainFiles, WebTar), place, shrunk, suffixes, took_s)
             pairs = list(zip(chain(*blobs), chain(*shrunk), strict=True))[:_COMPARED]
@@ -320,87 +321,55 @@ class LayoutSearch:
             resized = before_s is not None
             self._layouts.append(_Layout(container, resized, much, took_s * scale))
 
-    # ---- reading ----------------------------------------------------------------------------
+    # ---- measuring --------------------------------------------------------------------------
 
-    def _read_all(self, loader: Any) -> None:
-        """Measure all layouts in turns, first as a training would meet them."""
-        names = {number: _name(one) for number, one in enumerate(self._layouts)}
-        for order, state in _WAYS:
-            if not all(self._prepared(state, number) for number in names):
-                continue
-            turns = InTurns(self._measurement, names, prepare=partial(self._prepared, state))
-            for number, one in enumerate(self._layouts):
-                made = self._reading(loader, one.container, order, state)
-                turns.add(number, TimedLoop.of(replace(self._target, loader=made, step=None)))
-            is_first = not self._turns
-            self._turns[order, state] = turns
-            if is_first:
-                turns.run(partial(self._open, turns), partial(self._wide, turns))
-            else:
-                turns.run(partial(self._unknown, turns))
-            self._why_not += [(names[number], why) for number, why in turns.failed.items()]
-
-    def _unknown(self, turns: InTurns) -> list[int]:
-        """Layouts of which nothing is known."""
-        known = {one.variant for one in turns.blocks}
-        return [at for at in range(1, len(self._layouts)) if at not in known | {*turns.failed}]
-
-    def _open(self, turns: InTurns) -> list[int]:
-        """Layouts that may still be the answer, and are not known well enough."""
-        if unknown := self._unknown(turns):
-            return unknown
-        found = self._gains(turns)
-        best = next(iter(found.values()), UNKNOWN)
-        least = max(best.low or 0.0, _BEHIND * best.factor, 1.0)
-        return [
-            at
-            for at, one in found.items()
-            if not one.is_settled and (one.high or one.factor) >= least
+    def _measure_all(self, loader: Any) -> None:
+        """Make samples of bytes in memory; then read each layout, first as a training would."""
+        many = len(self._raws)
+        shuffled = random.Random(0).sample(range(many), many)  # noqa: S311 - no secret
+        self._measurement.now("making samples")
+        samples = [
+            (at, self._raws[at], self._shrunk[at] if self._shrunk else None) for at in shuffled
         ]
+        for row in self._rows(loader, MakeTimes(loader.dataset, samples), _MAKE_SHARE):
+            self._makes.append(row)
+            if len(self._makes) % _FEWEST == 0 and self._is_clear():
+                break
+        parts = [len(raw.paths) for raw in self._raws]
+        for way in _WAYS:
+            order, state = way
+            numbers = shuffled if order == SHUFFLED else range(many)
+            for at, one in enumerate(self._layouts):
+                self._measurement.now(f"{_name(one)}, {order}, {state}")
+                if not self._prepared(state, one.container):
+                    break
+                reading = ReadTimes(one.container, parts, numbers, shuffled=order == SHUFFLED)
+                share = _READ_SHARE / (len(self._layouts) - at)
+                for number, took_s in self._rows(loader, reading, share):
+                    self._reads.append((*way, at, number, took_s))
 
-    def _wide(self, turns: InTurns) -> list[int]:
-        """The best layout, where its gain could be known better."""
-        best = list(self._gains(turns).items())[:1]
-        return [at for at, one in best if one.half_width > _NARROW]
+    def _rows(self, loader: Any, timing: Any, share: float) -> Iterator[Any]:
+        """What a worker of its own times, for a share of the time that is left."""
+        until_s = self._measurement.used_s + share * self._measurement.left_s
+        made = loader_over(loader, timing, batch_size=_SENT, collate_fn=list, num_workers=1)
+        with started(TimedLoop.of(replace(self._target, loader=made, step=None))) as batches:
+            for rows in batches:
+                yield from rows
+                if self._measurement.used_s > until_s:
+                    return
 
-    def _gains(self, turns: InTurns) -> dict[int, Factor]:
-        """What each layout gives beside the files, the best one first."""
-        others = {*range(1, len(self._layouts))} - {*turns.failed}
-        found = {at: compared(turns.blocks, at) for at in others}
-        return dict(sorted(found.items(), key=lambda one: -one[1].factor))
+    def _is_clear(self) -> bool:
+        """Whether it is known well enough what smaller images give."""
+        whole = [full_s for _, full_s, _ in self._makes]
+        less = [small_s for _, _, small_s in self._makes if small_s is not None]
+        if len(whole) < _ENOUGH:
+            return False
+        return not less or of_samples(whole, less).half_width <= _NARROW
 
-    def _reading(
-        self, loader: Any, container: Container, order: str, state: str
-    ) -> DataLoader[Any]:
-        """The loader over a layout."""
-        keys = [(raw.index, raw.paths) for raw in self._raws]
-        size = self._batch_size if collates(loader) else None
-        round_s = max(BLOCK_S, self._workers * self._batch_size / max(self._per_s, 1e-9))
-        repeats = state == WARM or len(keys) > _REPEATED * round_s * self._per_s
-        if not container.is_random:
-            buffer = max(len(keys) // 4, 2) if order == SHUFFLED else 0
-            stream = ServedStream(loader.dataset, container, keys, buffer, repeats=repeats)
-            return loader_over(loader, stream, batch_size=size)
-        rng = random.Random(0)  # noqa: S311 - no secret
-        shuffle = order == SHUFFLED
-        orders = [
-            rng.sample(range(len(keys)), len(keys)) if shuffle else list(range(len(keys)))
-            for _ in range(_SHUFFLES)
-        ]
-        served = Served(loader.dataset, container, keys)
-        sampler = OverAndOver([*chain(*orders)]) if repeats else orders[0]
-        return loader_over(loader, served, batch_size=size, sampler=sampler)
-
-    def _prepared(self, state: str, number: int) -> bool:
-        """Put a layout into the page cache, or out of it; whether it lies there as it is meant to.
-
-        What living workers have mapped stays there.
-        """
-        if state == WARM and number in self._warm:
-            return True
-        self._warm = self._warm - {number} if state == COLD else self._warm | {number}
+    def _prepared(self, state: str, container: Container) -> bool:
+        """Put a layout into the page cache, or out of it; whether it lies there as is meant."""
         left = []
-        for path in self._layouts[number].container.files():
+        for path in container.files():
             with opened(str(path)) as descriptor:
                 if state == COLD:
                     drop(descriptor)
@@ -417,16 +386,16 @@ class LayoutSearch:
 
     def known(self) -> Layouts | None:
         """What is known when it ends before its time; None: nothing."""
-        return self.result() if self._turns else None
+        return self.result() if self._reads else None
 
     def result(self) -> Layouts:
         """What is known by now."""
-        several = len(self._raws) if self._raws else 0
-        passes = [
-            (order, state, *one)
-            for (order, state), turns in self._turns.items()
-            for one in turns.blocks
-            if state == WARM or one.samples <= several  # else some were read a second time
+        several = len(self._raws)
+        makes = [
+            (resized, number, took_s)
+            for number, *both in self._makes
+            for resized, took_s in zip((False, True), both, strict=True)
+            if took_s is not None
         ]
         rows: list[tuple[Any, ...]] = [
             (
@@ -442,11 +411,13 @@ class LayoutSearch:
             rows.append((known + at, name, False, None, None, None, None, why))
         much = sum(len(blob) for raw in self._raws for blob in raw.blobs)
         return Layouts(
-            pl.DataFrame(passes, PASSES, orient="row"),
+            pl.DataFrame(self._reads, READS, orient="row"),
+            pl.DataFrame(makes, MAKES, orient="row"),
             pl.DataFrame(rows, WRITTEN, orient="row"),
             LayoutConditions(
                 name=self._target.name,
                 num_workers=self._target.num_workers,
+                makers=min(max(self._target.num_workers, 1), usable_cores()),
                 machine=machine(),
                 device=device_of(self._target).name,
                 simulated_step_s=self._target.simulated_step_s,

@@ -14,6 +14,8 @@ import pickle
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, Final
@@ -23,8 +25,9 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from stallscope.bench.samples import OwnClock
 from stallscope.hooks.patches import Patches
-from stallscope.isolation import restore_generators
+from stallscope.isolation import restore_generators, seed_everywhere
 from stallscope.loops.cached_loaders import InPlaceOf
 from stallscope.loops.cached_values import same
 
@@ -188,71 +191,72 @@ def made_of(dataset: Any, raw: RawSample) -> Any:
         _desk.served = {}
 
 
-class Served(InPlaceOf):
-    """The dataset's samples by their number, from a container that can be asked for any.
+class MakeTimes(InPlaceOf, IterableDataset[Any]):
+    """How long the dataset takes to make each sample of bytes that are in memory.
+
+    Gives the number of each sample, the seconds from its own files, and those from smaller images,
+    in random order and from the same random numbers; None where there are none.
 
     Args:
         dataset: the user's.
-        container: the same data in another layout.
-        keys: of each sample its index and its paths.
+        samples: number, files, and the same files with smaller images.
     """
 
     def __init__(
-        self, dataset: Any, container: Container, keys: Sequence[tuple[Any, tuple[str, ...]]]
+        self, dataset: Any, samples: Sequence[tuple[int, RawSample, list[bytes] | None]]
     ) -> None:
         super().__init__(dataset)
-        self._container, self._keys = container, keys
+        self._samples = samples
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __getitem__(self, number: int) -> Any:
+    def __iter__(self) -> Iterator[tuple[int, float, float | None]]:
         _desk.stand()
-        index, paths = self._keys[number]
-        blobs = self._container.get(number, len(paths))
-        return made_of(self._dataset, RawSample(index, paths, tuple(blobs)))
+        clock = OwnClock()
+        for number, raw, shrunk in self._samples:
+            kinds = [raw] if shrunk is None else [raw, replace(raw, blobs=tuple(shrunk))]
+            took_s: dict[int, float] = {}
+            made_of(self._dataset, raw)  # the first time pages are mapped
+            for at in torch.randperm(len(kinds)).tolist():
+                seed_everywhere(number)
+                took_s[at] = clock.took_s(partial(made_of, self._dataset, kinds[at]))
+            yield number, took_s[0], took_s.get(1)
 
 
-class ServedStream(Served, IterableDataset[Any]):
-    """The same from a container that is read from its begin to its end.
+class ReadTimes(IterableDataset[Any]):
+    """How long the files of each sample take to be read from a container, one after the other.
 
     Args:
-        dataset: the user's.
-        container: the same data in another layout.
-        keys: of each sample its index and its paths.
-        buffer: samples of a shuffle buffer; 0: in order.
-        repeats: whether it begins anew where it ends.
+        container: closed.
+        parts: how many files each sample has.
+        numbers: the samples in the order in which they are asked for.
+        shuffled: whether a container that is read from its begin to its end shuffles them.
     """
 
     def __init__(
-        self,
-        dataset: Any,
-        container: Container,
-        keys: Sequence[tuple[Any, tuple[str, ...]]],
-        buffer: int,
-        *,
-        repeats: bool = False,
+        self, container: Container, parts: Sequence[int], numbers: Sequence[int], *, shuffled: bool
     ) -> None:
-        super().__init__(dataset, container, keys)
-        self._buffer, self._repeats = buffer, repeats
+        self._container, self._parts = container, parts
+        self._numbers, self._shuffled = numbers, shuffled
 
-    def __iter__(self) -> Iterator[Any]:
-        _desk.stand()
-        some = True
-        while some:
-            some = False
-            for number, blobs in self._container.stream(self._buffer):
-                some = self._repeats
-                index, paths = self._keys[number]
-                yield made_of(self._dataset, RawSample(index, paths, tuple(blobs)))
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        clock, container = OwnClock(), self._container
+        if container.is_random:
+            for number in self._numbers:
+                yield number, clock.took_s(partial(container.get, number, self._parts[number]))
+            return
+        stream = container.stream(max(len(self._parts) // 4, 2) if self._shuffled else 0)
+        came: list[tuple[int, list[bytes]]] = []
+        while True:
+            seconds = clock.took_s(lambda: came.extend(islice(stream, 1)))
+            if not came:
+                return
+            yield came.pop()[0], seconds
 
 
 def loader_over(base: Any, dataset: Any, **named: Any) -> DataLoader[Any]:
     """A loader with the settings of the user's and at least one worker, over another dataset."""
     kept = ("worker_init_fn", "prefetch_factor", "multiprocessing_context")
     settings = {name: getattr(base, name) for name in kept if base.num_workers}
-    settings |= {"collate_fn": base.collate_fn, "num_workers": max(base.num_workers, 1), **named}
-    return DataLoader(dataset, **settings)
+    return DataLoader(dataset, **{**settings, "num_workers": max(base.num_workers, 1), **named})
 
 
 def smaller(blob: bytes, pixels: int) -> bytes:
