@@ -15,6 +15,12 @@ warm it up. The clock is the process's CPU time. The ratio is a round's time wit
 the tool: 1.000 is free, 0.990 costs 1%.
 
 Rounds are added until the recorder's 95% interval is narrower than +-0.5%, or the time is up.
+
+Then what one span costs in a hot loop, in ns, where nothing else pushes it out of the caches. Each
+way of recording runs in a loop of its own; they take turns in a random order. A "record" is the two
+words of a span as the recorder writes them, with their clock reads. A "hooked op" is a call of an
+object whose class the recorder has hooked, minus the bare call: the wrapper, the check of the
+thread and the `finally` included. With a second instance of the class the stage is looked up.
 """
 
 from __future__ import annotations
@@ -27,15 +33,18 @@ import tempfile
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from benchkit import peers
 from benchkit.command import Option, arguments, met, table
-from benchkit.pairing import Estimate, ratio
+from benchkit.pairing import Estimate, centre, in_turns, ratio
 from PIL import Image
+from torch.profiler import record_function
 from torch.utils.data import default_collate
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torchvision import transforms
@@ -46,12 +55,18 @@ from stallscope.files import log_capacity, workspace
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.loop_log import MAIN, LogPlace
+from stallscope.hooks.ops import Ops
+from stallscope.hooks.patches import Patches
+from stallscope.hooks.stage_log import LogWriter
+from stallscope.stages import Stage
 from stallscope.targets.images import sample_folder
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
+
+    Loop = Callable[[int], int]
 
 PLAIN, CONTROL, OURS = "nothing", "nothing, again", "stallscope's recorder"
 TARGET = 0.99
@@ -85,6 +100,8 @@ def main() -> None:
         batches=Option(4, 1, "of a round"),
         rounds=Option(24, 8, "the fewest; with fewer than six for each peer, no interval"),
         half_width=Option(0.005, 10.0, "aim"),
+        turns=Option(200, 3, "of each loop over spans"),
+        length=Option(2000, 200, "spans in a turn"),
         minutes=Option(5.0, 0.1, "stop after this time"),
         seed=Option(random.randrange(1 << 30), 0, "of the draws; new each time"),
     )
@@ -96,6 +113,9 @@ def main() -> None:
         always = [Condition(PLAIN, fetcher), Condition(CONTROL, fetcher), ours]
         found = _measure(always, _peers(dataset, fetcher, folder / "lines.txt"), given)
         print(_report(found, given))
+    with tempfile.TemporaryDirectory(prefix="benchmark-spans-") as name:
+        loops = _loops(Path(name, "spans.events"))
+        print(_span_report(_span_turns(loops, given.turns, given.length)))
 
 
 @contextmanager
@@ -301,6 +321,134 @@ def _sentences(pairs: Pairs, estimates: dict[str, Estimate], given: Namespace) -
         yield f"the time was up at +-{ours.half_width:.4f}; the aim was +-{given.half_width}"
     yield f"target: from {TARGET} at the lower end -> {met(ours.low >= TARGET)} ({ours.low:.4f})"
     yield f"target: above every peer -> {met(ours.low > best)} (the best peer: {best:.4f})"
+
+
+# ---- one span in a hot loop ----------------------------------------------------------------------
+
+TARGETS_NS = {"record alone": 150, "hooked op": 400}
+CAPACITY = 1 << 20
+EMPTY, BARE = "empty loop", "bare call"
+
+
+class Op:
+    """A transform that does nothing."""
+
+    def __call__(self, x: Any) -> Any:
+        return x
+
+
+def _loops(path: Path) -> dict[str, Loop]:
+    """Every way of recording a span: a loop of so many, which returns ns."""
+    log = LogWriter(path, worker=-1, born_ns=perf_counter_ns(), capacity=CAPACITY)
+    recorder = Recorder(log)
+    recorder.enter_batch(0)  # hooks record while a batch is at work
+    return {
+        EMPTY: _empty,
+        "clock pair": _clock_pair,
+        "record alone": _record(recorder),
+        BARE: _calls(Op()),
+        "hooked op": _calls(_hooked(recorder, count=1)),
+        "hooked op, two instances": _calls(_hooked(recorder, count=2)),
+        "record_function": _labels,
+    }
+
+
+def _hooked(recorder: Recorder, count: int) -> Any:
+    """The last of so many objects of a class of their own, hooked as the probe hooks a list."""
+    cls = type("Hooked", (Op,), {"__call__": Op.__call__})
+    ops = [cls() for _ in range(count)]
+    hooks = Ops(recorder, Patches())
+    for op in ops:
+        hooks._hook_op(op, Stage("Hooked", "transform"))
+    return ops[-1]
+
+
+def _empty(length: int) -> int:
+    began = perf_counter_ns()
+    for _ in range(length):
+        pass
+    return perf_counter_ns() - began
+
+
+def _clock_pair(length: int) -> int:
+    now = perf_counter_ns
+    began = perf_counter_ns()
+    for _ in range(length):
+        now()
+        now()
+    return perf_counter_ns() - began
+
+
+def _record(recorder: Recorder) -> Loop:
+    def loop(length: int) -> int:
+        words, place, now = recorder.log.words, recorder.log.place, perf_counter_ns
+        key = recorder.key(Stage("alone", "transform"))
+        began = perf_counter_ns()
+        for _ in range(length):
+            words[place()] = now() + key
+            words[place()] = now()
+        return perf_counter_ns() - began
+
+    return loop
+
+
+def _calls(op: Callable[[Any], Any]) -> Loop:
+    def loop(length: int) -> int:
+        began = perf_counter_ns()
+        for _ in range(length):
+            op(None)
+        return perf_counter_ns() - began
+
+    return loop
+
+
+def _labels(length: int) -> int:
+    began = perf_counter_ns()
+    for _ in range(length):
+        with record_function("op"):
+            pass
+    return perf_counter_ns() - began
+
+
+def _span_turns(loops: dict[str, Loop], turns: int, length: int) -> dict[str, np.ndarray]:
+    """Each loop's ns a round, one number a turn."""
+    gc.collect()
+    gc.disable()
+    taken = in_turns({name: partial(_turn, loop, length) for name, loop in loops.items()}, turns)
+    gc.enable()
+    return {name: np.array(values) for name, values in taken.items()}
+
+
+def _turn(loop: Loop, length: int) -> float:
+    """The loop's ns a round, warmed up."""
+    loop(length // 10)
+    return loop(length) / length
+
+
+def _span_report(turns: dict[str, np.ndarray]) -> str:
+    """Each way minus what its loop costs without recording, turn by turn."""
+    rows = []
+    for name, values in turns.items():
+        base = None if name in (EMPTY, BARE) else BARE if name.startswith("hooked") else EMPTY
+        estimate = centre(values if base is None else values - turns[base])
+        rows.append(
+            (
+                name,
+                base or "",
+                f"{estimate.centre:,.0f}",
+                estimate.interval(",.0f"),
+                _span_target(name, estimate),
+            )
+        )
+    head = ("one round", "minus", "ns", "95% interval", "target, ns")
+    return table(head, rows)
+
+
+def _span_target(name: str, estimate: Estimate) -> str:
+    target = next((ns for start, ns in TARGETS_NS.items() if name.startswith(start)), None)
+    if target is None:
+        return ""
+    return f"{target} {met(estimate.high <= target)}"
 
 
 if __name__ == "__main__":

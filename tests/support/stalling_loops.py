@@ -5,7 +5,7 @@ machine with other things to do change little. What is not planted costs next to
 are lists of numbers, which are sent and received at once. Samples take some milliseconds each, for
 of quicker ones the recorder leaves batches out.
 
-    python tests/benchmarks/planted_loops.py
+    pytest -m thorough tests/model/test_real_loops.py
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _OLDEST: Final = 2
 """Collections of younger generations are too many and too short to be told."""
 _WORD_NS: Final = (200, 2000)
 """Least and highest cost of a word with the hook around it: in a row
-(`tests/benchmarks/span_cost.py`), and between ops that use the caches."""
+(`tests/benchmarks/overhead.py`), and between ops that use the caches."""
 _SELDOM: Final = 8
 """From one recorded batch in so many on, the hooks come off in between. Where they go on and off at
 every other batch, that costs more than a hook that only calls its original: Python forgets what it

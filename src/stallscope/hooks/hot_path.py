@@ -2,7 +2,7 @@
 
 All hooks of a process are closures over one set of local variables, because a local variable is
 the cheapest thing in Python: no attribute, no global, no lookup. A hook writes one word when its
-stage begins and one, in a `finally`, when it ends (`tests/benchmarks/span_cost.py` prints what that
+stage begins and one, in a `finally`, when it ends (`tests/benchmarks/overhead.py` prints what that
 costs). CPU time is read by swapping the clock, so that stages which do not read it pay nothing.
 
 The original is called once, whatever goes wrong in writing: what is ours stands in a `try` of its

@@ -369,7 +369,7 @@ class LogWriter(MappedLog):
         self._view = memoryview(self._mapping).cast("q")
         self.header = self._view[:HEADER_WORDS]
         self.words = self._view[HEADER_WORDS:]
-        # In C and without memory: 20 ns less than a counter and a mask (tests/benchmarks/span_cost)
+        # In C and without memory: 20 ns less than a counter and a mask (tests/benchmarks/overhead)
         room = range(len(self.words))
         self.place: Callable[[], int] = chain.from_iterable(repeat(room)).__next__
         for at, number in head.items():
