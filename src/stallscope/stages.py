@@ -109,6 +109,8 @@ PIN: Final = Stage("pin", "pin")
 H2D: Final = Stage("h2d", "h2d")
 """Copying a batch to the device."""
 
+DEVICE_AT_WORK: Final = Stage("waiting for the device", "step")
+"""A copy that waits until the device has done its earlier work: that is the step's time."""
 FORWARD: Final = Stage("forward", "step")
 UNTIL_BACKWARD: Final = Stage("forward (until backward)", "step")
 """What the loop does before a backward pass, in a script whose model is not known."""

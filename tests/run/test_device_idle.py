@@ -89,6 +89,19 @@ class TestPlantedLoops:
         assert idleness(run, step).error < NEAR
         assert run.steps()["h2d_s"].median() > 0.003
 
+    def test_a_copy_that_waits_for_the_device_is_no_copy(self):
+        """Out of pageable memory it begins when the device has done its earlier work."""
+        run, _ = recorded(0.0, 0.03, values=25_000, pageable_bytes_per_s=1e8, batches=12)
+        copy_s, step_s = 4 * 25_000 * 4 / 1e8, 0.03
+
+        steps = run.steps()
+        time = loop_breakdown(steps, run.stalls(), run.side_spans)
+        parts = {name: took_s for name, _, took_s in time.parts}
+
+        assert steps["h2d_s"].median() == pytest.approx(copy_s, rel=0.3)
+        assert steps["step_s"].median() > 0.5 * step_s
+        assert parts["waiting for the device"] > 0.5 * step_s * steps.height
+
     @pytest.mark.slow
     def test_the_users_own_loop_is_watched_too(self):
         """`ss.instrumented` finds the device that the loop gives work to, and changes nothing."""

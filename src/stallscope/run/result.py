@@ -47,7 +47,8 @@ STEPS: Schema = {
 }
 """One row a step of the training loop; null is what was not measured. The loop waits from
 `start_ns` to `end_ns`, counted from the start of the run; then it uses the batch: `h2d_s`, `step_s`
-and `other_s` add up to the time until the next wait. `restart_s` is what `iter(loader)` took just
+and `other_s` add up to the time until the next wait. What a copy waits for earlier work of the
+device is part of `step_s`. `restart_s` is what `iter(loader)` took just
 before, on the first step of an epoch."""
 
 DELIVERIES: Schema = {

@@ -20,9 +20,11 @@ from stallscope.run.result import DELIVERIES, STEPS, WAITS
 from stallscope.stages import (
     ANOTHER_LOADER,
     BACKWARD,
+    DEVICE_AT_WORK,
     END_OF_EPOCH,
     FORWARD,
     GARBAGE,
+    H2D,
     OPTIMIZER,
     OTHER,
     PIN,
@@ -319,6 +321,7 @@ class LoopTables:
 def loop(found: Events, loader: int, who: Who) -> LoopTables:
     """The tables of the loop over one loader, by its number."""
     steps = list(Steps(found, loader).steps())
+    _split_copies(steps, found)
     ways = {batch: way for batch, way in found.deliveries.items() if batch.loader == loader}
     pins = {batch: pin for batch, pin in found.pins.items() if batch.loader == loader}
     rows = [
@@ -338,6 +341,35 @@ def loop(found: Events, loader: int, who: Who) -> LoopTables:
         deliveries=_table(deliveries, DELIVERIES, who).sort("epoch", "batch"),
         side_spans=_table(list(_side_spans(steps, pins, ways, who)), SPANS, who),
     )
+
+
+def _split_copies(steps: list[PendingStep], found: Events) -> None:
+    """Tell what a copy waits for the device's earlier work from the copy itself.
+
+    Out of pageable memory the host waits for both.
+    """
+    busy = sorted((start, end) for kind, start, end in found.device_work() if kind == STEP.kind)
+    if not busy:
+        return
+    starts = [start for start, _ in busy]
+    for step in steps:
+        step.spans = [
+            part
+            for span in step.spans
+            for part in (_waited(span, busy, starts) if span.stage == H2D else [span])
+        ]
+
+
+def _waited(
+    copy: Interval, busy: list[tuple[int, int]], starts: list[int]
+) -> Iterator[Interval]:
+    """A copy as what it waits, up to the end of the work that it began in, and the rest."""
+    at = bisect_left(starts, copy.start_ns + 1) - 1
+    until = min(max(busy[at][1] if at >= 0 else 0, copy.start_ns), copy.end_ns)
+    if until > copy.start_ns:
+        yield Interval(copy.start_ns, until, DEVICE_AT_WORK)
+    if copy.end_ns > until:
+        yield Interval(until, copy.end_ns, H2D)
 
 
 def _table(rows: list[tuple[Any, ...]], schema: dict[str, Any], who: Who) -> pl.DataFrame:
