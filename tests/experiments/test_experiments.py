@@ -252,7 +252,7 @@ class TestVerb:
                     raise TypeError("no bfloat16 here")
                 super().step(batch)
 
-        found = ss.experiments(images(), Strict().step, budget_s=20)
+        found = ss.experiments(images(), Strict().step, budget_s=6)
 
         assert "no bfloat16 here" in rows(found)["bfloat16 autocast"]["why_not"]
         assert rows(found)["fused optimizer"]["pairs"]
@@ -273,7 +273,7 @@ class TestVerb:
 
     def test_a_gain_of_next_to_nothing_is_none(self):
         """Steps of a timer vary so little that every 2000th could be told."""
-        found = ss.experiments(images(), Trainer().step, budget_s=5)
+        found = ss.experiments(images(), Trainer().step, budget_s=2)
         pairs = [("fused optimizer", 1.0005, 1.0)] * 8
         known = replace(found, pairs=pl.DataFrame(pairs, PAIRS, orient="row"))
 

@@ -26,7 +26,7 @@ from stallscope.errors import NoBatchError
 from stallscope.hooks.probe import shut_down
 from stallscope.loops import batch_timeout
 
-WAIT_S = 1.5
+WAIT_S = 0.8
 """Long enough for a sound batch of these datasets on a busy machine."""
 
 
@@ -156,6 +156,11 @@ class TestWorkersThatStandStill:
 
 
 class TestOtherLoops:
+    @pytest.fixture(autouse=True)
+    def torch_is_impatient(self, monkeypatch):
+        """It waits five seconds for a worker that hangs before it terminates it."""
+        monkeypatch.setattr(torch_utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
+
     def test_a_loop_that_is_only_watched_has_no_limit(self, monkeypatch):
         """It is the user's, and so is its own timeout."""
         monkeypatch.setattr(batch_timeout._TimeLimit, "wait_s", lambda _: 0.1)
