@@ -102,7 +102,7 @@ class TestRoundTrip:
         """They can be looked at; applying one says in a sentence why that does not go."""
         orders = ss.load(built("orders").save(tmp_path / "result"))
 
-        assert orders.best
+        assert orders.best()
         with pytest.raises(ss.StallscopeError, match=r"not the pipeline: call ss\.orders"):
             orders.apply(None)
 

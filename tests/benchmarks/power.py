@@ -132,8 +132,7 @@ def _orders(budget_s: float) -> dict[str, Any] | None:
     loader = case_b_loader(num_workers=usable_cores())
     faster = {"RandomMask": FasterRandomMask()}
     found = ss.orders(loader, alternatives=faster, budget_s=budget_s)
-    rows = found.table().filter("recommended").to_dicts()
-    return rows[0] if rows else None
+    return found.best()
 
 
 def _ladder(budget_s: float) -> Factor:

@@ -7,7 +7,8 @@ import pytest
 
 from stallscope.orders.equivalence import Leaf, compare_samples
 
-IMAGE = np.linspace(0, 1, 300, dtype=np.float32).reshape(3, 10, 10)
+IMAGE = np.linspace(0, 1, 1200, dtype=np.float32).reshape(3, 20, 20)
+RAMP = np.tile(np.arange(255, dtype=np.uint8), (64, 1))
 
 
 def leaf(values: np.ndarray, kind: str = "float32") -> list[Leaf]:
@@ -22,12 +23,20 @@ def test_equal_values_are_identical():
     assert ("identical", None, None) == found[:3]
 
 
-def test_a_small_difference_is_close():
+def test_another_order_of_operations_is_rounding():
+    """Normalising in two ways: by hand, some 1e-7 of the range."""
+    found = compare_samples([leaf((IMAGE - 0.45) / 0.22)], [leaf(IMAGE / 0.22 - 0.45 / 0.22)])
+
+    assert "rounding" == found.equivalence
+    assert 1e-9 < found.max_difference < 1e-6
+
+
+def test_a_small_difference_is_rounding_to_8_bits():
     """Its largest difference and its PSNR are told, by hand: 20 log10(1 / 0.001) is 60 dB."""
     found = compare_samples([leaf(IMAGE)], [leaf(IMAGE + np.float32(0.001))])
 
-    assert "close" == found.equivalence
-    assert 0.001 == pytest.approx(found.largest_difference, rel=1e-3)
+    assert "8-bit rounding" == found.equivalence
+    assert 0.001 == pytest.approx(found.max_difference, rel=1e-3)
     assert 60 == pytest.approx(found.psnr_db, abs=0.05)
 
 
@@ -45,7 +54,43 @@ def test_a_large_difference_is_different():
     assert "different" == found.equivalence
 
 
-def test_a_single_far_value_is_not_close():
+@pytest.mark.parametrize(
+    ("values", "kind", "grade"),
+    [
+        (RAMP, "uint8 (64, 256)", "8-bit rounding"),
+        (np.dstack([RAMP // 200] * 3), "PIL RGB 256×64", "8-bit rounding"),
+        (RAMP // 200, "uint8 (64, 256)", "different"),
+        (RAMP, "PIL P 256×64", "different"),
+        (RAMP, "Mask uint8 (64, 256)", "different"),
+        (RAMP.astype(np.int64), "int64 (64, 256)", "different"),
+        (np.arange(16, dtype=np.float32).reshape(4, 4) * 100, "float32 (4, 4)", "different"),
+    ],
+    ids=["grey", "colours", "classes", "palette", "mask", "integers", "boxes"],
+)
+def test_what_is_no_picture_has_no_rounding_to_8_bits(values, kind, grade):
+    """One step more is rounding of a picture, and another class of a mask."""
+    assert grade == compare_samples([leaf(values, kind)], [leaf(values + 1, kind)]).equivalence
+
+
+def test_halves_round_as_they_can():
+    """Of a type with 11 bits two neighbours are 0.1% apart."""
+    half = IMAGE.astype(np.float16)
+
+    found = compare_samples([leaf(half)], [leaf(np.nextafter(half, np.float16(2)))])
+
+    assert "rounding" == found.equivalence
+
+
+def test_the_range_is_that_of_all_samples():
+    """One that is nearly flat is judged beside the others."""
+    flat = np.full_like(IMAGE, 0.5)
+
+    found = compare_samples([leaf(IMAGE), leaf(flat)], [leaf(IMAGE), leaf(flat + 0.002)])
+
+    assert "8-bit rounding" == found.equivalence
+
+
+def test_a_single_far_value_is_not_near():
     """A value that is wrong by half of the range is seen behind a good mean."""
     image = np.zeros((1000, 1000), np.float32)
     image[0, 0] = 1
@@ -95,4 +140,4 @@ def test_each_value_is_compared_on_its_own_range():
 
     found = compare_samples([[*leaf(IMAGE), label]], [[*leaf(near), label]])
 
-    assert "close" == found.equivalence
+    assert "8-bit rounding" == found.equivalence

@@ -502,7 +502,7 @@ def test_an_op_with_a_state_is_told():
     orders = quick(loader_of(EverySecond(), middle), budget_s=3)
 
     assert any("EverySecond gives other data for the same sample" in note for note in orders.notes)
-    assert not orders.trials["recommended"].any()
+    assert not orders.table()["recommended"].any()
 
 
 @pytest.mark.slow
@@ -564,7 +564,7 @@ def test_a_budget_that_is_over_at_once_still_gives_an_answer():
     assert orders.pairs.is_empty()
     assert orders.counts.unexplored > 0
     assert any("were not enough for all orders" in note for note in orders.notes)
-    assert orders.best is None
+    assert orders.best() is None
 
 
 @pytest.mark.slow
@@ -585,7 +585,7 @@ def test_a_dataset_that_reads_its_files_can_decode_otherwise(tmp_path):
         next(iter(one)) for one in (loader, orders.apply(loader, draft["trial"]))
     )
     assert 3 == decode.height
-    assert draft["equivalence"] in ("close", "different")
+    assert draft["equivalence"] in ("8-bit rounding", "different")
     assert torch.equal(labels, same_labels)
     assert 0 < (images.float() - new.float()).abs().mean() < 10
     assert "default_loader" == folder.loader.__name__

@@ -7,6 +7,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+import stallscope as ss
 from stallscope.bench.loops import BLOCKS
 from stallscope.bench.samples import PAIRS
 from stallscope.orders.result import (
@@ -19,14 +20,13 @@ from stallscope.orders.result import (
 )
 
 FIRST = ["order", "change", "predicted_s", "measured_s", "measured_low_s", "measured_high_s"]
-FIRST += ["speedup", "equivalence"]
+FIRST += ["speedup", "equivalence", "max_difference"]
 
 
 def trial(number: int, equivalence: str = "identical", predicted: float | None = 0.010) -> list:
-    """A row of `TRIALS`; all but the original would be recommended."""
-    same = equivalence == "identical"
+    """A row of `TRIALS`; all but the original should gain."""
     row = [number, "order", [0, 1], f"order {number}", "", "", predicted, equivalence]
-    return [*row, None, None, 16, "", bool(number) and same, ""]
+    return [*row, None, None, 16, "", bool(number), ""]
 
 
 def orders(trials: list, seconds: dict[int, list[float]] | None = None) -> Orders:
@@ -71,7 +71,7 @@ def test_a_gain_does_not_rest_on_a_few_bad_samples():
     unlucky = [0.008] * 18 + [0.020] * 2
     found = orders([trial(0), trial(1)], {0: unlucky, 1: [0.008] * 20})
 
-    assert found.best is None
+    assert found.best() is None
     assert "not settled" == found.table().row(1, named=True)["says"]
 
 
@@ -90,14 +90,14 @@ def test_what_the_loader_gives_is_told_beside_it(factor, says):
 
     assert says == row["loader_says"]
     assert pytest.approx(factor) == row["loader_gain"]
-    assert (says == "faster") == (found.best is not None)
+    assert (says == "faster") == (found.best() is not None)
 
 
 def test_a_gain_of_next_to_nothing_is_not_claimed():
     """One per cent, however sure, is not worth a change of somebody's pipeline."""
     found = orders([trial(0), trial(1)], {0: [0.00808] * 20, 1: [0.008] * 20})
 
-    assert found.best is None
+    assert found.best() is None
 
 
 def test_what_was_not_measured_is_null():
@@ -108,25 +108,41 @@ def test_what_was_not_measured_is_null():
     assert [None] * len(missing) == [row[name] for name in missing]
 
 
-@pytest.mark.parametrize("equivalence", ["close", "not-distinguished", "different", "fails"])
-def test_nothing_but_the_same_bits_is_recommended(equivalence):
-    """Whatever it would save."""
+@pytest.mark.parametrize("equivalence", ["8-bit rounding", "different", "fails"])
+def test_nothing_but_the_same_data_is_recommended(equivalence):
+    """Whatever it would save; rounding to 8 bits is one's own choice."""
     found = orders([trial(0), trial(1, equivalence, 0.001)], {0: [0.008] * 20, 1: [0.001] * 20})
 
-    assert found.best is None
+    assert found.best() is None
     assert not found.table()["recommended"].any()
+    assert (equivalence == "8-bit rounding") == (found.best("8-bit rounding") is not None)
+
+
+def test_of_two_that_are_as_fast_the_nearer_one_is_the_best():
+    """Identical before rounding; and a tolerance may forbid that."""
+    trials = [trial(0), trial(1, "rounding"), trial(2)]
+    seconds = {0: [0.008] * 20, 1: [0.004] * 20, 2: [0.00402] * 20}
+
+    assert 2 == orders(trials, seconds).best()["trial"]
+    assert 1 == orders(trials, {**seconds, 2: [0.006] * 20}).best()["trial"]
+    assert 2 == orders(trials, {**seconds, 2: [0.006] * 20}).best("identical")["trial"]
+
+
+def test_a_tolerance_that_is_none_names_those_that_there_are():
+    with pytest.raises(ss.StallscopeError, match=r"tolerance='close': give one of 'identical', "):
+        orders([trial(0)]).best("close")
 
 
 def test_what_was_measured_to_be_slower_is_not_recommended():
     """The prediction does not count where there is a measurement."""
     found = orders([trial(0), trial(1, predicted=0.005)], {0: [0.008] * 20, 1: [0.009] * 20})
 
-    assert found.best is None
+    assert found.best() is None
 
 
 def test_what_is_predicted_to_gain_next_to_nothing_is_not_recommended():
     """A prediction has noise: 2% are not enough."""
-    assert orders([trial(0), trial(1, predicted=0.0098)]).best is None
+    assert orders([trial(0), trial(1, predicted=0.0098)]).best() is None
 
 
 def test_recommended_then_original_then_the_rest():

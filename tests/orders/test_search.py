@@ -25,6 +25,7 @@ class Numbers:
         self.ops = ops
         self.cost = cost or (lambda position, value: 1.0)
         self.tried: list[tuple[int, tuple[int, ...]]] = []
+        self.first: list[tuple[int, ...]] = []
 
     def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
         """Apply an op."""
@@ -38,7 +39,10 @@ class Numbers:
     def found(self, value: int = 7, is_over: Any = None) -> Any:
         """Search from a number on."""
         return search(
-            len(self.ops), (State(str(value)), value), self.attempt, is_over or (lambda: False)
+            [tuple(range(len(self.ops))), *self.first],
+            (State(str(value)), value),
+            self.attempt,
+            is_over or (lambda: False),
         )
 
     def cost_of(self, positions: Sequence[int], value: int = 7) -> tuple[float, int]:
@@ -122,6 +126,20 @@ def test_the_order_as_it_is_comes_first():
 
     assert [(0, ()), (1, (0,)), (2, (0, 1))] == bench.tried
     assert 3 == found.unexplored  # ops 1 and 2 in the beginning, op 2 after op 0
+
+
+def test_usual_orders_are_tried_whatever_time_is_left():
+    """No op twice, where orders share their beginning."""
+    numbers = Numbers(adding(1, 10, 100))
+    numbers.first = [(0, 2, 1), (2, 1, 0)]
+
+    found = numbers.found(is_over=lambda: True)
+
+    assert [(0, 1, 2), (0, 2, 1), (2, 1, 0)] == [
+        tuple(p for p, tried in found.after(order) if tried)
+        for order in [(0, 1, 2), *numbers.first]
+    ]
+    assert len(numbers.tried) == len(set(numbers.tried))
 
 
 def test_an_order_can_be_followed():

@@ -14,13 +14,15 @@ import polars as pl
 from stallscope.bench import comparison
 from stallscope.bench.samples import PAIRS
 from stallscope.orders.result import (
-    CLOSE,
     COSTS,
     DIFFERENT,
     FAILS,
     IDENTICAL,
+    NEAR,
     OPS,
     PARTS,
+    ROUNDING,
+    TOLERANCES,
     TRIALS,
     CostPart,
     Counts,
@@ -66,7 +68,7 @@ def equivalence(positions) -> str:
     place = {op: number for number, op in enumerate(positions)}
     if place[COLOUR] < place[MASK] or place[SCALE] < place[COLOUR] < place[MASK]:
         return DIFFERENT
-    return CLOSE if place[SCALE] < place[COLOUR] else IDENTICAL
+    return ROUNDING if place[SCALE] < place[COLOUR] else IDENTICAL
 
 
 def parts(positions) -> tuple[CostPart, ...]:
@@ -114,8 +116,8 @@ class PlannedBench:
         failed = failure(positions)
         if same == FAILS:
             return Equivalence(same, compared=0, why=failed[1])
-        pair = some_pictures(0 if same == IDENTICAL else 3 if same == CLOSE else 60)
-        far = {CLOSE: (1.0, 52.0), DIFFERENT: (201.0, 8.0)}.get(same, (None, None))
+        pair = some_pictures(0 if same == IDENTICAL else 3 if same == ROUNDING else 60)
+        far = {ROUNDING: (4e-7, 130.0), DIFFERENT: (0.8, 8.0)}.get(same, (None, None))
         return Equivalence(same, *far, compared=16, pictures=(pair, pair))
 
     def measure(self, positions, on_progress=None) -> OrderTiming:
@@ -187,7 +189,8 @@ OTHERS = (
         "decoding at half the size",
         WHOLE_MS - 1.8,
         changes="less sharp",
-        equivalence=CLOSE,
+        equivalence=NEAR,
+        recommended=True,
     ),
     Other("cache", "the decoded images in memory", WHOLE_MS - 2.4),
     Other(
@@ -209,7 +212,7 @@ def planned(positions) -> tuple[Any, ...]:
     takes = predicted_s(positions)
     original = predicted_s(range(len(NAMES)))
     first = positions == tuple(range(len(NAMES)))
-    far = (0.004, 52.0) if same == CLOSE else (0.9, 8.0) if same == DIFFERENT else (None, None)
+    far = (4e-7, 130.0) if same == ROUNDING else (0.9, 8.0) if same == DIFFERENT else (None, None)
     return (
         "order",
         list(positions),
@@ -221,13 +224,13 @@ def planned(positions) -> tuple[Any, ...]:
         *far,
         0 if failed else 16,
         failed[1] if failed else "",
-        same == IDENTICAL and not first and takes < original,
+        same in TOLERANCES and not first and takes < original,
         f"# code of {positions}",
     )
 
 
 def other(one: Other):
-    far = (12.0, 31.0) if one.equivalence == CLOSE else (None, None)
+    far = (0.0039, 58.0) if one.equivalence == NEAR else (None, None)
     order = " → ".join(one.names.get(op, NAMES[op]) for op in one.positions)
     head = (one.kind, one.positions, order, one.change, one.changes, one.predicted_ms / 1000)
     return (*head, one.equivalence, *far, 16, "", one.recommended, f"# code of {one.change}")

@@ -22,7 +22,7 @@ from stallscope.orders import run_ops
 from stallscope.orders.capture import capture
 from stallscope.orders.evaluator import OrderEvaluator
 from stallscope.orders.recipe import Recipe
-from stallscope.orders.result import CLOSE, DIFFERENT, FAILS, IDENTICAL, NOT_DISTINGUISHED
+from stallscope.orders.result import DIFFERENT, FAILS, IDENTICAL, NEAR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -317,7 +317,7 @@ KNOWN = (
         Tensors,
         lambda: [v2.RandomHorizontalFlip(), v2.RandomCrop(24)],
         (1, 0),
-        NOT_DISTINGUISHED,
+        DIFFERENT,
     ),
     Known(
         "noise before and after tripling",
@@ -337,11 +337,11 @@ KNOWN = (
         IDENTICAL,
     ),
     Known(
-        "in place, rounding",
+        "in place, nearly the same",
         Tensors,
         lambda: [floats, TwiceInPlace(), OneMoreInPlace()],
         (0, 2, 1),
-        CLOSE,
+        NEAR,
     ),
     Known(
         "in place unseen by torch",

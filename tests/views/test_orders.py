@@ -18,8 +18,8 @@ from support.build_orders import (
 from support.chart_texts import check_texts, texts
 
 from stallscope.charts.orders import PipelineRow, amplification, bars_figure, comparison_figure
-from stallscope.orders.result import CLOSE, Counts
-from stallscope.orders.text import costliest, fit, floor, on_top, sentence, verdict
+from stallscope.orders.result import NEAR, Counts
+from stallscope.orders.text import beyond, costliest, fit, floor, sentence, verdict
 from stallscope.views.orders import KINDS
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -186,14 +186,16 @@ class TestSentences:
 
     def test_what_is_only_close_is_said_apart(self):
         """It is no part of the answer; its difference and what it means for the model are told."""
-        others = (Other("decode", "half", WHOLE_MS * 0.3, changes="less", equivalence=CLOSE),)
+        near = {"changes": "less", "equivalence": NEAR, "recommended": True}
+        others = (Other("decode", "half", WHOLE_MS * 0.3, **near),)
 
-        orders = some_orders(others=others, measured=(0, 1))
-        said = on_top(orders)
+        orders = some_orders(others=others, measured=(0, 1, 5))
+        said = beyond(orders)
 
-        assert said.startswith("not the same, but close: half, 3.3× as fast")
-        assert said.endswith("PSNR 31 dB or more (less)")
+        assert said.startswith("half: 3.3")
+        assert said.endswith("near-identical: it differs by at most 0.99/255 (PSNR 58 dB)")
         assert "half" not in sentence(orders)
+        assert said in str(orders)
 
     @pytest.mark.parametrize(("took", "error"), [(1.0, "<1%"), (2.0, "100%"), (0.5, "50%")])
     def test_predictions_are_held_against_measurements(self, took, error):
@@ -208,7 +210,8 @@ class TestSentences:
         said = [verdict(row) for row in rows.values()]
 
         assert "identical: the same bits on 16 samples" in said
-        assert any(one.startswith("close: values differ by at most 0.004, PSNR 52") for one in said)
+        rounded = "rounding: differs by at most 4e-07 of the values' range (PSNR 130 dB)"
+        assert any(one.startswith(rounded) for one in said)
         assert "fails (RuntimeError: the mask is 256 by 256, the image 533 by 800)" in said
 
 

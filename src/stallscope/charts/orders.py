@@ -34,12 +34,11 @@ from stallscope.charts.sheet import (
     text_width,
 )
 from stallscope.orders.result import (
-    CLOSE,
     DECODE,
-    IDENTICAL,
-    NOT_DISTINGUISHED,
+    TOLERANCES,
     op_names,
     parts_of,
+    speed_of,
 )
 from stallscope.orders.text import (
     PIPELINE,
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
 
 KEY: Final = f"bar: predicted, part by part · line under it: measured, with its {INTERVAL}"
 MOST: Final = 6
-_USABLE: Final = (IDENTICAL, CLOSE, NOT_DISTINGUISHED)
 _UNSPLIT: Final = "#C9CED2"
 _LABELS: Final = {
     "fetch": "dataset (reading, and all else that it does itself)",
@@ -147,7 +145,7 @@ def bars_figure(title: str, notes: Sequence[str], rows: Sequence[PipelineRow]) -
     kinds = {part.kind for row in rows for part in row.parts}
     looks = {label: COLOURS[kind] for kind, label in _LABELS.items() if kind in kinds}
     if any(row.predicted_s and not row.parts for row in rows):
-        looks["not distinguished"] = _UNSPLIT
+        looks["as a whole"] = _UNSPLIT
     draw_key(ax, looks)
     return made
 
@@ -197,17 +195,12 @@ def _draw_part(ax: Axes, part: CostPart, start: float, top: float) -> None:
 
 def _chosen(orders: Orders) -> list[dict[str, Any]]:
     """Rows of the table whose data can be used, the best first; the original among them."""
-    rows = [row for row in orders.table().to_dicts() if row["equivalence"] in _USABLE]
+    rows = [row for row in orders.table().to_dicts() if row["equivalence"] in TOLERANCES]
     others = [row for row in rows if row["trial"] != 0]
     # what is worth a look: what is faster, or was measured at all, before what is merely the same
-    others.sort(key=lambda row: (not row["recommended"], row["speedup"] is None, -_factor(row)))
+    others.sort(key=lambda row: (not row["recommended"], row["speedup"] is None, -speed_of(row)))
     kept = {row["trial"] for row in others[: MOST - 1]} | {0}
     return [row for row in rows if row["trial"] in kept]
-
-
-def _factor(row: Mapping[str, Any]) -> float:
-    factor = row["speedup"] if row["speedup"] is not None else row["predicted_speedup"]
-    return float(factor or 0.0)
 
 
 def _row_of(orders: Orders, row: dict[str, Any]) -> PipelineRow:

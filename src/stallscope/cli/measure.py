@@ -385,7 +385,7 @@ def layouts(  # noqa: PLR0913 - the command's options
         keep(found)
 
 
-def orders(
+def orders(  # noqa: PLR0913 - the command's options
     target: Target,
     *,
     alternative: Annotated[
@@ -399,6 +399,14 @@ def orders(
     samples: Annotated[
         int, typer.Option(metavar="N", min=1, help="Samples on which orders are compared.")
     ] = 16,
+    tolerance: Annotated[
+        str,
+        typer.Option(
+            metavar="GRADE",
+            help="How far data may be from the original's: 'identical', 'rounding' or "
+            "'8-bit rounding'.",
+        ),
+    ] = "rounding",
     budget: Budget = BUDGET_S,
     code: Annotated[
         bool, typer.Option("--code", help="Print the code of the best pipeline, and only that.")
@@ -421,17 +429,21 @@ def orders(
         _let_import(target, *(one.partition("=")[2] for one in alternative or ()))
         given = _alternatives(alternative or []) or None
         with kept_until_then("orders", print_note if code else print_result):
-            found = compare(target, alternatives=given, samples=samples, budget_s=budget)
+            found = compare(
+                target, alternatives=given, samples=samples, tolerance=tolerance, budget_s=budget
+            )
         codes = dict(found.trials.select("trial", "code").iter_rows())
+        best = found.best()
         if not code:
             print_result(found)
-        elif found.best is None:
+        elif best is None:
             print_note(str(found).splitlines()[0])
-        elif codes[found.best["trial"]]:
-            print_result(codes[found.best["trial"]])
+        elif codes[best["trial"]]:
+            print_result(codes[best["trial"]])
         else:
-            change = found.best["change"]
-            print_note(f"no code for: {change}. In Python, .apply(loader) makes this loader")
+            print_note(
+                f"no code for: {best['change']}. In Python, .apply(loader) makes this loader"
+            )
 
 
 def _alternatives(given: list[str]) -> dict[str, list[Any]]:

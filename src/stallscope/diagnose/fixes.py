@@ -137,7 +137,7 @@ class FixBench(TuneBench):
 
     def _of_orders(self, found: Orders, now: Setting) -> Trial:
         """The best pipeline that `ss.orders` found: samples take as much less as it predicts."""
-        best = found.best
+        best = found.best()
         if best is None:
             raise StallscopeError("these orders recommend nothing: there is no change to measure")
         own_s = found.trials.filter(pl.col("trial") == 0)["predicted_s"].item()

@@ -1,18 +1,17 @@
-"""Whether two pipelines give the same data: on the same draws, value by value, then by statistics.
+"""How far a pipeline's data is from the original's: on the same draws, value by value, graded.
 
-The order of the questions (`OrderEvaluator.judge`) matters. Equal digests are identical. Else the
-values are compared: other types, dtypes or shapes are different, whatever the values. Nearly equal
-values are close.
+Equal digests are *identical*. Else the values are compared; other types, dtypes or shapes are
+*different*, whatever the values. Differences are shares of the values' range, which is 255 for
+bytes, and else what all samples together span.
 
-Where values are far apart but the pipelines draw random numbers, a test over samples asks whether
-simple statistics can tell them apart: a flip and a random crop give other data in the other order
-on the same draws, and yet the same distribution. For each sample both pipelines are drawn several
-times; statistics of each draw are averaged, and the two averages of one sample make a pair. If the
-pipelines draw from the same distribution, the sign of each pair's difference is a toss of a coin:
-the test turns the signs of all statistics of a sample together, and compares the largest of the
-statistics' t values with what it is then (Westfall and Young, "Resampling-Based Multiple Testing",
-1993, chapter 2). Passing is no proof of equality, so the smallest shift that the test would
-probably have seen is given with it.
+*Rounding* is what another order of floating-point operations does: an operation on 32-bit numbers
+is off by at most 6e-8 of their size, a resize of some hundred of them by a hundred times that.
+*8-bit rounding* is what rounding to 8 bits in another place does: each moves a value by at most
+0.5/255, and interpolation, which is linear, by no more than what it interpolates; one before it,
+one behind it and one that falls away make 1.5/255. It is spread over a picture, so its mean counts.
+
+Labels have no rounding: integers that are no picture, masks, text. Small tables, such as boxes,
+have none to 8 bits.
 """
 
 from __future__ import annotations
@@ -27,7 +26,14 @@ import torch
 
 from stallscope.hooks.find_ops import own_attributes
 from stallscope.loops.cached_values import is_image, leaves
-from stallscope.orders.result import CLOSE, DIFFERENT, IDENTICAL, Equivalence
+from stallscope.orders.result import (
+    DIFFERENT,
+    EQUIVALENCES,
+    IDENTICAL,
+    NEAR,
+    ROUNDING,
+    Equivalence,
+)
 from stallscope.units import repr_of
 
 if TYPE_CHECKING:
@@ -36,7 +42,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.generic]
-    Floats = NDArray[np.float64]
     from collections.abc import Container, Iterator
 
 
@@ -46,6 +51,7 @@ _HISTORIES: Final = {"applied_transforms", "_applied_operations"}
 """Attributes in which torchio's subjects and MONAI's tensors write down each op."""
 _SPATIAL: Final = 2
 _CHANNELS: Final = (1, 3)
+_COLOURS: Final = 3
 
 
 class Leaf(NamedTuple):
@@ -210,6 +216,29 @@ def largest_array(value: Any) -> NDArray[np.generic] | None:
     return max(arrays, key=lambda array: array.size, default=None)
 
 
+GEOMETRY, CONVERSION, POINTWISE = "geometry", "conversion", "pointwise"
+"""What an op does to a sample: it moves values to other places, changes their type, or neither."""
+
+
+def work_of(given: Any, result: Any) -> str:
+    """What an op has done to a sample: one of the three words; `POINTWISE` where nobody knows."""
+    before, after = largest_array(given), largest_array(result)
+    if before is None or after is None:
+        return POINTWISE
+    if _plane_of(before) != _plane_of(after):
+        return GEOMETRY
+    if type(given) is not type(result) or before.dtype != after.dtype:
+        return CONVERSION
+    same = before.shape == after.shape and not np.array_equal(before, after)
+    first, then = ((one.astype(float).sum(), one.min(), one.max()) for one in (before, after))
+    return GEOMETRY if same and np.allclose(first, then, rtol=1e-9, atol=0.0) else POINTWISE
+
+
+def _plane_of(array: Array) -> tuple[int, ...]:
+    """The sides of an image, wherever its channels are."""
+    return tuple(sorted(array.shape, reverse=True)[:_SPATIAL])
+
+
 def pictures(one: Any, other: Any) -> tuple[NDArray[np.uint8], NDArray[np.uint8]] | None:
     """Show two samples on the same scale of brightness; None where they are no images."""
     first, second = (_as_image(largest_array(value)) for value in (one, other))
@@ -243,31 +272,16 @@ def _in_colour(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return wide
 
 
-CLOSE_PSNR_DB: Final = 40.0
-"""What differs less is hard to see; lossy image codecs are called transparent from about here on
-(Salomon, "Data Compression", 2007, section 4.2)."""
-CLOSE_SHARE: Final = 0.1
-"""Of the values' range: where a single value differs by more, samples are not close."""
+ROUNDING_SHARE: Final = 1e-5
+"""Of the values' range; of coarser floating-point types twice the distance of two neighbours."""
+NEAR_SHARE: Final = 1.5 / 255
+NEAR_PSNR_DB: Final = 48.0
+"""Errors that are spread evenly up to 1.5/255 have a PSNR of 49 dB."""
 _BYTE: Final = 255.0
-STATISTICS: Final = (
-    "mean",
-    "spread",
-    "lowest",
-    "highest",
-    "detail",
-    "left minus right",
-    "top minus bottom",
-    "middle minus edge",
-)
-"""Of one draw; detail is the mean difference between neighbours, which resizing changes."""
-LEVEL: Final = 0.002
-"""So often equal distributions are told apart by mistake: a verdict is given for many orders."""
-FEWEST_PAIRS: Final = 11
-"""Of fewer the signs can be turned in so few ways that no result is below the level."""
-_TURNS: Final = 8_000
-_SEED: Final = 20_240_229
-_POWER: Final = 0.84
-"""Normal quantile of a power of 80%."""
+_FEWEST_OF_PICTURE: Final = 1_024
+"""Values; what is smaller, or has one axis, is a table."""
+_FEWEST_SHADES: Final = 64
+"""Of a grey picture in bytes; a mask has fewer classes."""
 
 
 def compare_outputs(original: Sequence[Any], other: Sequence[Any]) -> Equivalence:
@@ -292,25 +306,60 @@ def compare_samples(
         why = _unlike(mine, theirs)
         if why:
             return Equivalence(DIFFERENT, why=why)
-    largest, lowest_db, largest_share = 0.0, math.inf, 0.0
-    for one, new in (pair for mine, theirs in samples for pair in zip(mine, theirs, strict=True)):
-        if one.values is None or new.values is None:
+    grade, largest, lowest_db = IDENTICAL, 0.0, math.inf
+    for column in zip(*(zip(mine, theirs, strict=True) for mine, theirs in samples), strict=False):
+        pairs = [
+            (one.values, new.values)
+            for one, new in column
+            if one.values is not None and new.values is not None
+        ]
+        if not pairs:
             continue
-        gap, peak = _gap(one.values, new.values), _range(one.values)
-        here = float(gap.max(initial=0.0))
-        if not math.isfinite(here):
+        found = _graded(column[0][0].kind, pairs)
+        if not math.isfinite(found.max_difference or 0.0):
             return Equivalence(DIFFERENT, why="a value is not a number in one of them only")
-        if here:
-            largest = max(largest, here)
-            largest_share = max(largest_share, here / peak if peak else math.inf)
-            usual = here * math.sqrt(np.mean((gap / here) ** 2))  # the square of `here` may be 0
-            psnr_db = 20 * math.log10(peak / usual) if peak else -math.inf
-            lowest_db = min(lowest_db, psnr_db)
-    if not largest:
+        grade = max(grade, found.equivalence, key=EQUIVALENCES.index)
+        largest = max(largest, found.max_difference or 0.0)
+        lowest_db = min(lowest_db, math.inf if found.psnr_db is None else found.psnr_db)
+    if grade == IDENTICAL:
         return Equivalence(IDENTICAL)
-    is_close = lowest_db >= CLOSE_PSNR_DB and largest_share <= CLOSE_SHARE
-    psnr = lowest_db if math.isfinite(lowest_db) else None
-    return Equivalence(CLOSE if is_close else DIFFERENT, largest, psnr)
+    return Equivalence(grade, largest, lowest_db if math.isfinite(lowest_db) else None)
+
+
+def _graded(kind: str, pairs: Sequence[tuple[Array, Array]]) -> Equivalence:
+    """Grade one leaf over all samples."""
+    gaps = [_gap(one, new) for one, new in pairs]
+    here = max(float(gap.max(initial=0.0)) for gap in gaps)
+    if not here or not math.isfinite(here):
+        return Equivalence(DIFFERENT if here else IDENTICAL, here)
+    first = pairs[0][0]
+    peak = _range([one for one, _ in pairs])
+    share = here / peak if peak else math.inf
+    means = [math.sqrt(np.mean((gap / here) ** 2)) for gap in gaps if gap.size]
+    psnr_db = -20 * math.log10(share * max(means)) if math.isfinite(share) else -math.inf
+    grade = DIFFERENT
+    if first.dtype.kind == "f" and share <= max(ROUNDING_SHARE, _steps(first)):
+        grade = ROUNDING
+    elif _is_picture(kind, first) and share <= NEAR_SHARE and psnr_db >= NEAR_PSNR_DB:
+        grade = NEAR
+    return Equivalence(grade, share, psnr_db)
+
+
+def _steps(values: Array) -> float:
+    """Two steps between neighbouring numbers near 1, of types that are coarser than 32 bits."""
+    kind: Any = values.dtype
+    return 2 * float(np.finfo(kind).eps) if kind.itemsize < 4 else 0.0  # noqa: PLR2004
+
+
+def _is_picture(kind: str, values: Array) -> bool:
+    """Whether values that are rounded to 8 bits are still the same picture."""
+    if kind.startswith(("Mask ", "PIL P ", "PIL 1 ")) or values.size < _FEWEST_OF_PICTURE:
+        return False
+    if values.dtype.kind == "f":
+        return values.squeeze().ndim >= _SPATIAL
+    has_colours = values.ndim > _SPATIAL and _COLOURS in (values.shape[0], values.shape[-1])
+    is_bytes = values.dtype == np.uint8
+    return is_bytes and (has_colours or len(np.unique(values)) >= _FEWEST_SHADES)
 
 
 def _unlike(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> str:
@@ -327,95 +376,20 @@ def _unlike(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> str:
 
 def _gap(a: Array, b: Array) -> NDArray[np.float64]:
     """Differences at each place; infinite where one is no number and the other is."""
-    one, other = a.astype(np.float64), b.astype(np.float64)
+    one, other = (np.atleast_1d(values).astype(np.float64) for values in (a, b))
     with np.errstate(invalid="ignore"):
         gap: NDArray[np.float64] = np.abs(one - other)
     gap[(one == other) | (np.isnan(one) & np.isnan(other))] = 0.0
     return np.nan_to_num(gap, nan=np.inf)
 
 
-def _range(a: Array) -> float:
-    """What the largest possible difference is: 255 for bytes, else what the values span."""
-    if a.dtype == np.uint8:
+def _range(values: Sequence[Array]) -> float:
+    """What the largest possible difference is: 255 for bytes, else what all samples span."""
+    if values[0].dtype == np.uint8:
         return _BYTE
-    finite = a.astype(np.float64)
-    finite = finite[np.isfinite(finite)]
-    return float(finite.max() - finite.min()) if finite.size else 0.0
-
-
-class DrawTest(NamedTuple):
-    """What the test has shown."""
-
-    distinguished: bool
-    statistic: str
-    """The one with the largest t value."""
-    pairs: int
-    """Samples that were compared."""
-    smallest_share: float
-    """The smallest shift of the mean that it would have seen four times of five, as a share (0 to
-    1) of the values' spread."""
-
-
-def statistics(values: NDArray[np.generic]) -> Floats:
-    """Take the statistics of one draw, shape (len(STATISTICS),).
-
-    Args:
-        values: an image with its two spatial axes last or first, or an array of any shape.
-    """
-    x = values.astype(np.float64)
-    plane = _plane(x)
-    height, width = plane.shape
-    detail = np.abs(np.diff(plane, axis=0)).mean() if height > 1 else 0.0
-    detail += np.abs(np.diff(plane, axis=1)).mean() if width > 1 else 0.0
-    half_w, half_h = width // 2, height // 2
-    sides = plane[:, :half_w].mean() - plane[:, -half_w:].mean() if half_w else 0.0
-    ends = plane[:half_h].mean() - plane[-half_h:].mean() if half_h else 0.0
-    inner = plane[height // 4 : -(height // 4) or None, width // 4 : -(width // 4) or None]
-    found = (x.mean(), x.std(), x.min(), x.max(), detail, sides, ends, inner.mean() - plane.mean())
-    return np.asarray(found, dtype=np.float64)
-
-
-def compare_draws(original: Floats, other: Floats) -> DrawTest:
-    """Test whether the statistics of two pipelines differ.
-
-    Args:
-        original: of the pipeline as it is, shape (samples, draws, statistics).
-        other: of the new one, likewise, drawn independently.
-    """
-    gaps = other.mean(axis=1) - original.mean(axis=1)
-    pairs = len(gaps)
-    moving = np.abs(gaps).max(axis=0) > 1e-12 * (1 + np.abs(original).max(axis=(0, 1)))
-    spread = float(original[..., 1].mean()) or 1.0
-    error = float(gaps[:, 0].std(ddof=1)) / math.sqrt(pairs) if pairs > 1 else math.inf
-    if not moving.any():
-        return DrawTest(False, STATISTICS[0], pairs, 0.0)  # noqa: FBT003 - a value
-    seen = _t_values(gaps[None][..., moving])[0]
-    rng = np.random.default_rng(_SEED)
-    signs = rng.choice([-1.0, 1.0], size=(_TURNS, pairs))
-    turned = _t_values((signs[:, :, None] * gaps[None])[..., moving]).max(axis=1)
-    limit = float(np.quantile(turned, 1 - LEVEL))
-    which = np.flatnonzero(moving)[int(seen.argmax())]
-    smallest = (limit + _POWER) * error / spread
-    return DrawTest(bool(seen.max() > limit), STATISTICS[int(which)], pairs, smallest)
-
-
-def _t_values(gaps: Floats) -> Floats:
-    """Absolute t values, shape (turns, statistics), of gaps of shape (turns, pairs, statistics)."""
-    mean, spread = gaps.mean(axis=1), gaps.std(axis=1, ddof=1)
-    floor = 1e-12 + 1e-9 * np.abs(gaps).max(axis=1)
-    result: Floats = np.abs(mean) / np.maximum(spread, floor) * math.sqrt(gaps.shape[1])
-    return result
-
-
-def _plane(x: Floats) -> Floats:
-    """The values as one plane: channels averaged, anything else as a single row."""
-    most_channels = 4
-    if x.ndim == 3 and x.shape[0] <= most_channels:  # noqa: PLR2004 - channels first
-        plane: Floats = x.mean(axis=0)
-    elif x.ndim == 3 and x.shape[-1] <= most_channels:  # noqa: PLR2004 - channels last
-        plane = x.mean(axis=-1)
-    elif x.ndim == 2:  # noqa: PLR2004 - a plane
-        plane = x
-    else:
-        plane = x.reshape(1, -1)
-    return plane
+    ends = [
+        (float(finite.min()), float(finite.max()))
+        for one in values
+        if (finite := one[np.isfinite(one)]).size
+    ]
+    return max(high for _, high in ends) - min(low for low, _ in ends) if ends else 0.0

@@ -7,13 +7,12 @@ what a panel asks later guards itself. Nothing here changes an object of the use
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from itertools import cycle, islice
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
 
 from stallscope.bench.measurement import Measurement
@@ -22,13 +21,13 @@ from stallscope.isolation import as_before, one_thread
 from stallscope.loops.cached_values import fresh
 from stallscope.orders.capture import first_indices
 from stallscope.orders.equivalence import (
-    FEWEST_PAIRS,
-    compare_draws,
+    CONVERSION,
+    GEOMETRY,
+    POINTWISE,
     compare_outputs,
     described,
-    largest_array,
     pictures,
-    statistics,
+    work_of,
 )
 from stallscope.orders.loader_parts import BatchOps
 from stallscope.orders.pipeline import Chain
@@ -40,7 +39,8 @@ from stallscope.orders.result import (
     FAILS,
     FETCH,
     IDENTICAL,
-    NOT_DISTINGUISHED,
+    ROUNDING,
+    TOLERANCES,
     CostPart,
     Equivalence,
     FixedCosts,
@@ -64,12 +64,10 @@ from stallscope.orders.run_ops import (
 from stallscope.orders.search import SearchNode, SearchResult, State, TriedOp, search
 from stallscope.targets.loaders import private_copy
 from stallscope.targets.object_graph import LoaderCallables, bindings_kept
-from stallscope.units import count, said_by, share
+from stallscope.units import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
 
     from stallscope.orders.recipe import Site, Variant
     from stallscope.orders.watch import CapturedSample
@@ -77,8 +75,6 @@ if TYPE_CHECKING:
 _LONGEST: Final = 160
 """Characters of an error's text."""
 _PICTURES: Final = 4
-_DRAWS: Final = 4
-"""Of each sample, for statistics."""
 _MEASURED_S: Final = 8.0
 """How long measuring one order beside the original takes at most; one pair always is."""
 
@@ -110,6 +106,7 @@ class OrderEvaluator:
         loader: the user's.
         site: where the pipeline works.
         samples: those that were captured.
+        tolerance: how far data of what is recommended may be from the original's.
 
     Attributes:
         searched: on how many samples orders are searched; what is found is compared on all.
@@ -117,12 +114,20 @@ class OrderEvaluator:
         original: what the pipeline gives as it is.
         digest: of that.
         found: what was tried; grows with what is asked.
+        grades: how the data of each digest that came out compares, on the samples searched.
         fixed: what a sample costs outside of its ops.
         variants: every pipeline that was looked at; the first is as it is.
     """
 
-    def __init__(self, loader: Any, site: Site, samples: Sequence[CapturedSample]) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        site: Site,
+        samples: Sequence[CapturedSample],
+        tolerance: str = ROUNDING,
+    ) -> None:
         self.loader, self.site, self.samples = loader, site, samples
+        self.tolerance = tolerance
         self.ops = site.chain.ops
         self.as_it_is = tuple(range(len(self.ops)))
         self.inputs = [sample.given for sample in samples]
@@ -131,10 +136,10 @@ class OrderEvaluator:
         self.original: list[OpInput] = []
         self.digest = ""
         self.found = SearchResult(len(self.ops), SearchNode(frozenset(), State("")))
+        self.grades: dict[str, str] = {}
         self.fixed = FixedCosts()
         self.variants: list[Variant] = []
         self._idle: list[str] = []
-        self._original_draws: list[NDArray[np.float64]] = []
         self._streams: dict[tuple[int, int], Stream] = {}
         self._replaced: list[Any] = []  # an id is only good while its object lives
         for position in self.as_it_is:
@@ -177,6 +182,11 @@ class OrderEvaluator:
             self._streams[key] = stream
         return self._streams[key]
 
+    def tolerates(self, variant: Variant) -> bool:
+        """Whether a variant's data is near enough to the original's."""
+        near = TOLERANCES[: TOLERANCES.index(self.tolerance) + 1]
+        return variant.comparison.equivalence in near
+
     def inputs_of(self, position: int) -> Sequence[OpInput]:
         """What an op gets in the pipeline as it is."""
         return self.outcomes[position - 1].results if position else self.inputs
@@ -201,7 +211,26 @@ class OrderEvaluator:
     def search(self, is_over: Callable[[], bool]) -> None:
         """Try the ops in all orders that differ, until the time is over."""
         inputs = self.inputs[: self.searched]
-        self.found = search(len(self.ops), (state_of(inputs), inputs), self._attempt, is_over)
+        start = state_of(inputs), inputs
+        self.found = search(self.usual_orders(), start, self._attempt, is_over)
+
+    def usual_orders(self) -> list[tuple[int, ...]]:
+        """The order as it is; then what people write: geometry, conversions, all else.
+
+        What an op is follows from what it does to its first samples.
+        """
+        kinds = {op.position: self._kind_of(op.position) for op in self.ops}
+        usual = (GEOMETRY, CONVERSION, POINTWISE), (GEOMETRY, POINTWISE, CONVERSION)
+        orders = [
+            tuple(op for kind in ranking for op in self.as_it_is if kinds[op] == kind)
+            for ranking in usual
+        ]
+        return list(dict.fromkeys([self.as_it_is, *orders]))
+
+    def _kind_of(self, position: int) -> str:
+        pairs = zip(self.inputs_of(position), self.outcomes[position].results, strict=True)
+        found = [work_of(given.value, result.value) for given, result in pairs]
+        return GEOMETRY if GEOMETRY in found else found[0]
 
     def _attempt(
         self, position: int, applied: Sequence[int], value: list[OpInput], state: State
@@ -214,12 +243,23 @@ class OrderEvaluator:
         if outcome.unsteady and state.digest != digest_of(before):
             return TriedOp(None, None, why_not=f"not comparable: {outcome.unsteady}")
         try:
-            return _tried(measure_op(op, self.stream(position), value))
+            tried = _tried(measure_op(op, self.stream(position), value))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
             text = said_by(error) or "no text"
             got = described(value[0].value) if value else "nothing"
             why = f"{op.name} raises {type(error).__name__} on {got}: {text[:_LONGEST]}"
             return TriedOp(None, None, why_not=why)
+        if len(applied) == len(self.ops) - 1:
+            self._grade(tried)
+        return tried
+
+    def _grade(self, tried: TriedOp) -> None:
+        """Compare what comes out of an order with what comes out as it is."""
+        if tried.state is not None and tried.state.digest not in self.grades:
+            pairs = (self.original[: self.searched], tried.value)
+            with suppress(Exception):  # values of the user's own kind; they count as different
+                found = compare_outputs(*([one.value for one in row] for row in pairs))
+                self.grades[tried.state.digest] = found.equivalence
 
     def op_seconds(self, positions: Sequence[int]) -> Iterator[tuple[int, TriedOp | None, float]]:
         """Follow an order: each op, what it did, and what it costs on all samples.
@@ -336,39 +376,12 @@ class OrderEvaluator:
                 why = f"not comparable: {unsteady}"
                 return Equivalence(DIFFERENT, compared=n, why=why, pictures=shown)
             found = compare_outputs(*([one.value for one in row] for row in (original, outputs)))
-            if found.equivalence == DIFFERENT and not found.why and is_random:
-                found = self._distinguished(recipe, found)
             return found._replace(compared=n, pictures=shown)
         except NotComparableError as error:
             return Equivalence(DIFFERENT, compared=n, why=str(error))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
             text = said_by(error)[:_LONGEST]
             return Equivalence(FAILS, why=f"raises {type(error).__name__}: {text}")
-
-    def _distinguished(self, recipe: Recipe, found: Equivalence) -> Equivalence:
-        """Whether samples that are drawn anew can be told from the original's, and why so."""
-        n = len(self.inputs)
-        if n < FEWEST_PAIRS:
-            why = f"{count(n, 'sample')} are too few to test whether both draw alike"
-            return found._replace(why=why)
-        turns = range(1, 1 + _DRAWS)
-        if not self._original_draws:
-            self._original_draws = [self._statistics(self._as_it_is, turn) for turn in turns]
-        other = [self._statistics(recipe, _DRAWS + turn) for turn in turns]
-        verdict = compare_draws(np.stack(self._original_draws, axis=1), np.stack(other, axis=1))
-        draws = f"{verdict.pairs} samples with {_DRAWS} draws each"
-        if verdict.distinguished:
-            return found._replace(why=f"{verdict.statistic} differs over {draws}")
-        why = (
-            f"other values, but no statistic tells them apart over {draws}; a shift of the mean by "
-            f"{share(verdict.smallest_share)} of the spread would probably have been seen"
-        )
-        return found._replace(equivalence=NOT_DISTINGUISHED, why=why)
-
-    def _statistics(self, recipe: Recipe, turn: int) -> NDArray[np.float64]:
-        arrays = [largest_array(output.value) for output in self.outputs(recipe, turn)]
-        empty = np.zeros((1, 1))
-        return np.stack([statistics(empty if array is None else array) for array in arrays])
 
     @cached_property
     def _original_again(self) -> list[OpInput]:

@@ -38,10 +38,12 @@ from stallscope.orders.result import (
     DECODE,
     FAILS,
     OPS,
+    ROUNDING,
     Counts,
     Equivalence,
     Orders,
     OrdersConditions,
+    check_tolerance,
 )
 from stallscope.stats import ENDS
 from stallscope.targets import target as targets
@@ -89,6 +91,7 @@ def orders(
     *,
     alternatives: Mapping[Any, Any] | None = None,
     samples: int = 16,
+    tolerance: str = ROUNDING,
     budget_s: float = BUDGET_S,
 ) -> Orders:
     """Look for a faster pipeline that gives the same data.
@@ -104,12 +107,14 @@ def orders(
             (`{"RandomMask": MyFasterMask()}`), one or several for each; compared on the same draws.
         samples: on how many samples pipelines are compared and ops timed; fewer where they are
             large.
+        tolerance: how far the data of what is recommended may be from the original's: "identical",
+            "rounding" (of floating-point numbers) or "8-bit rounding".
         budget_s: it is over after this time, seconds, and the sample that is under way then. It
             stops earlier where nothing is open any more.
 
     Raises:
-        ArgumentError: a number that cannot be used, a budget in which hardly one sample can be
-            made, or a rewrite of an op that is not there.
+        ArgumentError: a number or tolerance that cannot be used, a budget in which hardly one
+            sample can be made, or a rewrite of an op that is not there.
         NoPipelineError: the dataset calls no transforms that could be put in another order.
         TargetError: the target is nothing that can be iterated.
         UnsupportedError: there is not one DataLoader in it that torch's own code iterates, its
@@ -119,6 +124,7 @@ def orders(
     """
     measurement = Measurement("orders", budget_s)
     _check(samples, alternatives)
+    check_tolerance(tolerance)
     require_single_rank()
     target = targets.target(target)
     check_plain(target, "its pipeline cannot be run by itself")
@@ -130,7 +136,7 @@ def orders(
         preserving_state(original),
         one_thread(),
     ):
-        order_search = OrderSearch(loader, target, measurement)
+        order_search = OrderSearch(loader, target, measurement, tolerance)
         measurement.result = order_search.known
         order_search.analyze(int(samples), alternatives)
         order_search.measure()
@@ -152,10 +158,13 @@ class OrderSearch:
         loader: a shallow copy of the user's.
         target: what the user points at.
         measurement: whose budget it is.
+        tolerance: one of `result.TOLERANCES`.
     """
 
-    def __init__(self, loader: Any, target: targets.Target, measurement: Measurement) -> None:
-        self._loader, self._target = loader, target
+    def __init__(
+        self, loader: Any, target: targets.Target, measurement: Measurement, tolerance: str
+    ) -> None:
+        self._loader, self._target, self._tolerance = loader, target, tolerance
         self._measurement = measurement
         self._notes: list[str] = []
         self._evaluator: OrderEvaluator
@@ -169,7 +178,9 @@ class OrderSearch:
         site, captured, notes = capture(self._loader, many, _room_bytes())
         self._notes += notes
         began_ns = time.perf_counter_ns()
-        self._evaluator = evaluator = OrderEvaluator(self._target.loaders[0], site, captured)
+        self._evaluator = evaluator = OrderEvaluator(
+            self._target.loaders[0], site, captured, self._tolerance
+        )
         is_searched = partial(self._measurement.has_used, _SEARCH_UNTIL)
         is_compared = partial(self._measurement.has_used, _COMPARE_UNTIL)
         with evaluator.guarded():
@@ -282,7 +293,7 @@ class OrderSearch:
 
     def _best(self) -> int | None:
         """The best trial, where it is measured to be faster."""
-        best = self.result().best
+        best = self.result().best()
         return int(best["trial"]) if best and best["says"] == FASTER else None
 
     def _mark_failed(self, failed: Mapping[int, str]) -> None:
@@ -323,6 +334,7 @@ class OrderSearch:
                 samples=len(evaluator.inputs),
                 num_workers=loader.num_workers,
                 batch_size=loader.batch_size,
+                tolerance=self._tolerance,
                 budget_s=self._measurement.budget_s,
                 took_s=self._measurement.used_s,
                 machine=machine(),

@@ -210,9 +210,23 @@ def _transforms(holder: Any, name: str, value: Any, here: Path) -> Iterator[tupl
     if type(value) is dict and len(value) <= _MOST_ITEMS and not name.startswith("_"):
         for key, inner in value.items():
             if isinstance(key, str) and _may_transform(holder, name, inner):
-                yield (*here, Key(key)), inner
+                yield _opened((*here, Key(key)), inner)
     elif _may_transform(holder, name, value):
-        yield here, value
+        yield _opened(here, value)
+
+
+def _opened(here: Path, value: Any) -> tuple[Path, Any]:
+    """A transform, or the compose inside of an object that only holds it, as presets do.
+
+    What else the object's own code does stays where it is: it is called as ever, around the ops.
+    """
+    while len(here) < _DEEPEST and not _holder(value) and not find_ops.is_function(value):
+        held = own_attributes(value) if _is_users(value) else {}
+        inner = [(name, one) for name, one in held.items() if _is_op(one) and _holder(one)]
+        if len(inner) != 1:
+            break
+        here, value = (*here, inner[0][0]), inner[0][1]
+    return here, value
 
 
 def _may_transform(holder: Any, name: str, value: Any) -> bool:

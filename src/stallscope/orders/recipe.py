@@ -7,7 +7,7 @@ pipeline are copied shallowly.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.orders.loader_parts import BatchOps, CachedPrefix
@@ -197,13 +197,13 @@ def _comment(op: Op) -> str:
 
 def change_of(positions: Sequence[int], ops: Sequence[Op]) -> str:
     """Say what an order changes, in as few words as possible: "RandomCrop before PILToTensor"."""
-    changes = [
-        f"{ops[position].name} before {ops[after].name}"
-        if after is not None
-        else f"{ops[position].name} last"
-        for position, after in zip(positions, [*positions[1:], None], strict=True)
-        if position in _moved(positions)
-    ]
+    moved, changes = _moved(positions), []
+    for is_moved, places in groupby(range(len(positions)), lambda at: positions[at] in moved):
+        here = [*places]
+        names = " and ".join(ops[positions[at]].name for at in here)
+        after = positions[here[-1] + 1 :]
+        where = f"before {ops[after[0]].name}" if after else "last"
+        changes += [f"{names} {where}"] * is_moved
     return ", ".join(changes) or "as it is"
 
 

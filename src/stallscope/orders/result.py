@@ -19,7 +19,7 @@ from stallscope.bench import loops, samples
 from stallscope.bench.comparison import FASTER, SLOWER, mean_of
 from stallscope.bench.loops import BLOCKS
 from stallscope.bench.samples import PAIRS
-from stallscope.errors import StallscopeError
+from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.result import Conditions, SavedResult
 from stallscope.store import Contents, StoredTable
 
@@ -34,14 +34,16 @@ if TYPE_CHECKING:
     Picture = NDArray[np.uint8]
 
 IDENTICAL: Final = "identical"
-CLOSE: Final = "close"
-NOT_DISTINGUISHED: Final = "not-distinguished"
+ROUNDING: Final = "rounding"
+NEAR: Final = "8-bit rounding"
 DIFFERENT: Final = "different"
 FAILS: Final = "fails"
-EQUIVALENCES: Final = (IDENTICAL, CLOSE, NOT_DISTINGUISHED, DIFFERENT, FAILS)
+EQUIVALENCES: Final = (IDENTICAL, ROUNDING, NEAR, DIFFERENT, FAILS)
 """How a pipeline's data compares with the original's on the same draws, the best first: the same
-bits; nearly the same values; other values that simple statistics cannot tell apart; other values;
-no values, because it raises."""
+bits; values that floating-point rounding moves; values that rounding to 8 bits in another place
+moves; other values; no values, because it raises."""
+TOLERANCES: Final = (IDENTICAL, ROUNDING, NEAR)
+"""How far the data of what is recommended may be from the original's."""
 
 FETCH: Final = "fetch"
 DECODE: Final = "decode"
@@ -82,19 +84,20 @@ TRIALS: Schema = {
     "changes": pl.String,
     "predicted_s": pl.Float64,
     "equivalence": pl.String,
-    "largest_difference": pl.Float64,
+    "max_difference": pl.Float64,
     "psnr_db": pl.Float64,
     "compared": pl.Int32,
     "why": pl.String,
-    "recommended": pl.Boolean,
+    "gains": pl.Boolean,
     "code": pl.String,
 }
 """One row a pipeline that was looked at; trial 0 is the pipeline as it is. `positions`: the ops in
 its order, by their position as it is; `change`: what it changes, in words; `changes`: what that
-means for the model, "" for nothing; `predicted_s`: per sample, null where it fails; the largest
-difference in the values' own unit and the lowest PSNR of a sample (null: identical, or not
-comparable); `compared`: how many samples; `why`: the reason, where there is one; `code`: Python
-source that makes the new pipeline from a `loader`, "" where there is none."""
+means for the model, "" for nothing; `predicted_s`: per sample, null where it fails;
+`max_difference`: the largest of a value as a share (0 to 1) of the values' range, and the lowest
+PSNR of a sample (null: identical, or not comparable); `compared`: how many samples; `why`: the
+reason, where there is one; `gains`: it should be faster and costs no memory; `code`: Python source
+that makes the new pipeline from a `loader`, "" where there is none."""
 
 COSTS: Schema = {
     "op": pl.Int32,
@@ -118,7 +121,7 @@ cannot be told apart."""
 
 _NEVER_NULL: Final = {
     *("trial", "kind", "positions", "order", "change", "changes"),
-    *("equivalence", "compared", "recommended", "code"),
+    *("equivalence", "compared", "gains", "code"),
 }
 """Of the columns of `TRIALS`."""
 
@@ -156,7 +159,7 @@ class Equivalence(NamedTuple):
     """
 
     equivalence: str
-    largest_difference: float | None = None
+    max_difference: float | None = None
     psnr_db: float | None = None
     compared: int = 0
     why: str = ""
@@ -219,6 +222,8 @@ class OrdersConditions(Conditions):
     """Samples on which orders were compared and ops timed."""
     batch_size: int | None = None
     """The loader's own; None where it has none."""
+    tolerance: str = ROUNDING
+    """One of `TOLERANCES`: how far the data of what is recommended may be from the original's."""
     budget_s: float = 0.0
     """What was allowed, seconds."""
     took_s: float = 0.0
@@ -235,7 +240,7 @@ class Orders(SavedResult):
         noun="set of orders",
         tables=(
             StoredTable("ops", OPS, {"position", "name", "settings", "takes", "gives"}),
-            StoredTable("trials", TRIALS, _NEVER_NULL, unbounded={"largest_difference", "psnr_db"}),
+            StoredTable("trials", TRIALS, _NEVER_NULL, unbounded={"max_difference", "psnr_db"}),
             StoredTable("pairs", PAIRS, PAIRS.keys()),
             StoredTable("blocks", BLOCKS, BLOCKS.keys() - {"step_s"}),
             StoredTable("costs", COSTS, {"op", "before", "state"}),
@@ -286,21 +291,35 @@ class Orders(SavedResult):
         """
         return self._table
 
-    @cached_property
     @computed_apart
-    def best(self) -> dict[str, Any] | None:
-        """The fastest recommended trial, a row of `table`; None where nothing is recommended."""
-        rows = self.table().filter(pl.col("recommended"))
-        return rows.row(0, named=True) if rows.height else None
+    def best(self, tolerance: str | None = None) -> dict[str, Any] | None:
+        """The fastest trial that can be recommended, a row of `table`; None: there is none.
 
-    def apply(self, loader: Any, trial: int | Sequence[int] | None = None) -> Any:
+        Args:
+            tolerance: one of `TOLERANCES`; that of the measurement by default.
+
+        Raises:
+            ArgumentError: it is none of them.
+        """
+        asked = check_tolerance(tolerance or self.circumstances.tolerance)
+        rows = [row for row in self.table().to_dicts() if is_recommended(row, asked)]
+        rows = [row for row in rows if row["says"] is not None] or rows
+        most = max(map(speed_of, rows), default=0.0)
+        fast = [row for row in rows if speed_of(row) >= _AS_FAST * most]
+        return min(fast, key=lambda row: EQUIVALENCES.index(row["equivalence"]), default=None)
+
+    def apply(
+        self, loader: Any, trial: int | Sequence[int] | None = None, tolerance: str | None = None
+    ) -> Any:
         """A new loader with a chosen pipeline; the given one stays as it is.
 
         Args:
             loader: the one that was measured, or one with the same pipeline at the same place.
             trial: the number of a trial, or the positions of an order; the best by default.
+            tolerance: of the best one, as for `best`.
 
         Raises:
+            ArgumentError: there is no such tolerance.
             NoSuchOrderError: there is no such trial, nothing to recommend, or no pipeline at hand.
         """
         if self.bench is None:
@@ -309,13 +328,26 @@ class Orders(SavedResult):
                 "this process, and apply what it returns"
             )
         if trial is None:
-            if self.best is None:
+            best = self.best(tolerance)
+            if best is None:
                 raise NoSuchOrderError(
                     "no other pipeline was found that gives the same data faster: keep the loader "
                     "as it is, or name a trial of .table()"
                 )
-            trial = int(self.best["trial"])
+            trial = int(best["trial"])
         return self.bench.apply(loader, trial)
+
+
+def check_tolerance(tolerance: object) -> str:
+    """The tolerance, where it is one.
+
+    Raises:
+        ArgumentError: it is none.
+    """
+    if tolerance not in TOLERANCES:
+        known = ", ".join(map(repr, TOLERANCES))
+        raise ArgumentError(f"tolerance={tolerance!r}: give one of {known}")
+    return str(tolerance)
 
 
 def op_names(orders: Orders) -> dict[int, str]:
@@ -339,6 +371,7 @@ TABLE: Schema = {
     "measured_high_s": pl.Float64,
     "speedup": pl.Float64,
     "equivalence": pl.String,
+    "max_difference": pl.Float64,
     "speedup_low": pl.Float64,
     "speedup_high": pl.Float64,
     "predicted_speedup": pl.Float64,
@@ -351,7 +384,7 @@ TABLE: Schema = {
     "loader_gain_low": pl.Float64,
     "loader_gain_high": pl.Float64,
     "loader_says": pl.String,
-    "largest_difference": pl.Float64,
+    "gains": pl.Boolean,
     "psnr_db": pl.Float64,
     "compared": pl.Int32,
     "why": pl.String,
@@ -362,6 +395,8 @@ null where the trial was not measured, and then `predicted_speedup` is all there
 how many times as many samples the loader gives with it, nobody using them; null where that was not
 measured."""
 
+_AS_FAST: Final = 0.97
+"""What is nearer to the original's data is preferred, if it is so many times as fast."""
 PROMISING: Final = 1.05
 """What is only predicted to be faster by less than this is not recommended."""
 
@@ -381,7 +416,8 @@ def orders_table(orders: Orders) -> pl.DataFrame:
             gain = loops.compared(blocks, trial["trial"])
         in_loader = dict(zip(_IN_LOADER, gain, strict=True))
         row = {**trial, **measured, **in_loader, "predicted_speedup": promised}
-        rows.append(row | {"recommended": _is_recommended(row)})
+        tolerance = orders.circumstances.tolerance
+        rows.append(row | {"recommended": is_recommended(row, tolerance)})
     rows.sort(key=_rank)
     return pl.DataFrame([[row[name] for name in TABLE] for row in rows], TABLE, orient="row")
 
@@ -389,12 +425,13 @@ def orders_table(orders: Orders) -> pl.DataFrame:
 _IN_LOADER: Final = ("loader_gain", "loader_gain_low", "loader_gain_high", "loader_says")
 
 
-def _is_recommended(row: dict[str, Any]) -> bool:
-    """Whether a trial gives the same bits, and is faster.
+def is_recommended(row: dict[str, Any], tolerance: str) -> bool:
+    """Whether a trial's data is as near as that, and it is faster; a row of `TABLE`.
 
     Where it was not measured, the prediction has to promise more than its own noise.
     """
-    if not row["recommended"] or row["equivalence"] != IDENTICAL or row["loader_says"] == SLOWER:
+    near = TOLERANCES[: TOLERANCES.index(tolerance) + 1]
+    if not row["gains"] or row["equivalence"] not in near or row["loader_says"] == SLOWER:
         return False
     if row["says"] is not None:
         return bool(row["says"] == FASTER)
@@ -429,10 +466,14 @@ def _rank(row: dict[str, Any]) -> tuple[Any, ...]:
     """Recommended first (measured before predicted), the original next; fast before slow."""
     group = 0 if row["recommended"] else 1 if row["trial"] == 0 else 2
     is_measured = row["says"] is not None
-    speed = row["speedup"] or row["predicted_speedup"]
     return (
         group,
-        EQUIVALENCES.index(row["equivalence"]) if group else not is_measured,
-        -(speed or 0.0),
+        EQUIVALENCES.index(row["equivalence"]) if group == 2 else not is_measured,  # noqa: PLR2004
+        -speed_of(row),
         row["trial"],
     )
+
+
+def speed_of(row: dict[str, Any]) -> float:
+    """How many times as fast a trial is, measured or else predicted; 0 where nothing is known."""
+    return float(row["speedup"] or row["predicted_speedup"] or 0.0)

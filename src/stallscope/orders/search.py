@@ -97,62 +97,90 @@ class SearchResult:
 
 
 def search(
-    n: int, start: tuple[State, Any], attempt: Attempt, is_over: Callable[[], bool]
+    first: Sequence[tuple[int, ...]],
+    start: tuple[State, Any],
+    attempt: Attempt,
+    is_over: Callable[[], bool],
 ) -> SearchResult:
     """Try the ops in all orders that differ, until the time is over.
 
     Args:
-        n: how many ops there are, known by 0 to n - 1.
+        first: orders of all ops, known by 0 to n - 1, that are tried whatever time is left; that
+            as it is first.
         start: the samples before any op, and what they are.
         attempt: tries an op.
-        is_over: asked before each op is tried, but not in the order as it is.
+        is_over: asked before each other op is tried.
     """
     state, samples = start
-    found = SearchResult(n, SearchNode(frozenset(), state))
-    visited: set[SearchNode] = set()
-    ahead: dict[tuple[SearchNode, int], Any] = {}
-    """Samples along the order as it is, so that none of its ops is tried a second time."""
+    found = SearchResult(len(first[0]), SearchNode(frozenset(), state))
+    walker = _Walker(found, samples, attempt, is_over)
+    for order in first:
+        walker.walk(order)
+    walker.visit(found.start, (), samples)
+    return found
 
-    def try_op(node: SearchNode, applied: tuple[int, ...], position: int, value: Any) -> TriedOp:
-        tried = attempt(position, applied, value, node.state)
-        found.keep(node, position, tried)
-        return tried
 
-    def sort(node: SearchNode) -> list[int]:
-        """The ops that are left; behind the one that comes next as it is, the cheapest first.
+@dataclass
+class _Walker:
+    """Tries ops, and has the samples at hand that they made."""
 
-        An op that makes samples small is found early this way: it makes all behind it cheap.
-        """
-        left = [position for position in range(n) if position not in node.applied]
-        cost = {p: t.seconds or 0.0 for e in found.edges.values() for p, t in e.items()}
-        return sorted(left, key=lambda position: (position != left[0], cost.get(position, 0.0)))
+    found: SearchResult
+    samples: Any
+    attempt: Attempt
+    is_over: Callable[[], bool]
+    visited: set[SearchNode] = field(default_factory=set)
+    ahead: dict[tuple[SearchNode, int], Any] = field(default_factory=dict)
+    """Samples along the first orders, so that none of their ops is tried a second time."""
 
-    def visit(node: SearchNode, applied: tuple[int, ...], value: Any) -> None:
+    def walk(self, order: tuple[int, ...]) -> None:
+        """Try the ops in this order, up to one that raises."""
+        found, node, value = self.found, self.found.start, self.samples
+        for place, position in enumerate(order):
+            found.reached_by.setdefault(node, order[:place])
+            if position not in found.edges.get(node, {}):
+                tried = self._try(node, order[:place], position, value)
+                self.ahead[node, position] = tried.value
+            state = found.edges[node][position].state
+            if state is None:
+                return
+            value = self.ahead[node, position]
+            node = node.after(position, state)
+        found.reached_by.setdefault(node, order)
+
+    def visit(self, node: SearchNode, applied: tuple[int, ...], value: Any) -> None:
         """Try every op that is not yet applied, and go on from what it makes."""
-        visited.add(node)
+        found = self.found
+        self.visited.add(node)
         found.reached_by.setdefault(node, applied)
-        for position in sort(node):
+        for position in _left_in(found, node):
             known = found.edges.get(node, {}).get(position)
-            if known is None and is_over():
+            if known is None and self.is_over():
                 found.unexplored += 1
                 continue
-            tried = known or try_op(node, applied, position, value)
+            tried = known or self._try(node, applied, position, value)
             if tried.state is None:
                 continue
             after = node.after(position, tried.state)
-            result = ahead.pop((node, position), None) if known else tried.value
-            if after not in visited and result is not None:
-                visit(after, (*applied, position), result)
+            result = self.ahead.pop((node, position), None) if known else tried.value
+            if after not in self.visited and result is not None:
+                self.visit(after, (*applied, position), result)
 
-    node, value = found.start, samples
-    for position in range(n):
-        tried = try_op(node, tuple(range(position)), position, value)
-        if tried.state is None:
-            break
-        ahead[node, position] = value = tried.value
-        node = node.after(position, tried.state)
-    visit(found.start, (), samples)
-    return found
+    def _try(
+        self, node: SearchNode, applied: tuple[int, ...], position: int, value: Any
+    ) -> TriedOp:
+        tried = self.attempt(position, applied, value, node.state)
+        self.found.keep(node, position, tried)
+        return tried
+
+
+def _left_in(found: SearchResult, node: SearchNode) -> list[int]:
+    """The ops that are left; behind the one that comes next as it is, the cheapest first.
+
+    An op that makes samples small is found early this way: it makes all behind it cheap.
+    """
+    left = [position for position in range(found.n) if position not in node.applied]
+    cost = {p: t.seconds or 0.0 for e in found.edges.values() for p, t in e.items()}
+    return sorted(left, key=lambda position: (position != left[0], cost.get(position, 0.0)))
 
 
 def cheapest(found: SearchResult, most: int) -> Ways:

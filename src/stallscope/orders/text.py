@@ -14,14 +14,16 @@ from stallscope.bench import samples
 from stallscope.bench.comparison import FASTER, OPEN, SAME, budget_for
 from stallscope.orders.result import (
     CACHE,
-    CLOSE,
     DIFFERENT,
     EQUIVALENCES,
     FAILS,
     IDENTICAL,
-    NOT_DISTINGUISHED,
+    NEAR,
+    ROUNDING,
+    TOLERANCES,
     op_names,
     parts_of,
+    speed_of,
 )
 from stallscope.stats import INTERVAL
 from stallscope.units import count, duration, printable, seconds, share, times
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 TITLE: Final = 200
 PIPELINE: Final = 80
 
+_BYTE: Final = 255
+_SHADE: Final = 0.01
+"""Of 255: what differs by less is told as a share of the range."""
 _FINE: Final = 1.1
 """Below this, a factor with one decimal would say too little."""
 
@@ -43,17 +48,40 @@ def factor_text(factor: float) -> str:
 
 
 def sentence(orders: Orders) -> str:
-    """What is faster and gives the same data, measured where it was measured."""
-    best = orders.best
+    """What is faster and gives the same data, or nearly so, measured where it was measured."""
+    best, near = orders.best(), beyond(orders)
+    if best is None and near:
+        return f"{near}; with the same data nothing is faster"
     if best is None:
         return _nothing(orders)
-    data = "the same samples"  # the best one is always identical
+    data = _DATA[best["equivalence"]]
     if best["speedup"] is None:
         should = f"should be made {factor_text(best['predicted_speedup'] or 1.0)} as fast"
         return f"With {best['change']}, {data} {should}: predicted, not measured"
     ends = _ends(best["speedup_low"], best["speedup_high"])
     made = f"{best['speedup']:.2f}× as fast{ends}"
     return f"With {best['change']}, {data} are made {made}{_in_loader(best)}"
+
+
+_DATA: Final = {
+    IDENTICAL: "the same samples",
+    ROUNDING: "the same samples up to rounding",
+    NEAR: "nearly the same samples",
+}
+_MUCH_FASTER: Final = 1.05
+"""What differs by rounding to 8 bits is named where it is so many times as fast as the best."""
+
+
+def beyond(orders: Orders) -> str:
+    """What else there is where data may differ by rounding to 8 bits; "" where it is no faster."""
+    best, near = orders.best(), orders.best(NEAR)
+    if near is None or near["equivalence"] != NEAR or near["speedup"] is None:
+        return ""
+    if best is not None and speed_of(near) < _MUCH_FASTER * speed_of(best):
+        return ""
+    ends = _ends(near["speedup_low"], near["speedup_high"])
+    fast = f"{near['speedup']:.2f}× as fast{ends}"
+    return f"{near['change']}: {fast}, near-identical: it {difference(near)}"
 
 
 def _in_loader(best: dict[str, Any]) -> str:
@@ -91,7 +119,7 @@ def _nothing(orders: Orders) -> str:
 
 def _unsure(orders: Orders) -> str:
     """What should be faster, where the budget was over before that was settled."""
-    same = (pl.col("equivalence") == IDENTICAL) & (pl.col("trial") > 0) & (pl.col("kind") != CACHE)
+    same = _safe(orders) & (pl.col("trial") > 0) & (pl.col("kind") != CACHE)
     rows = orders.table().filter(same, pl.col("says") == OPEN).sort("speedup")
     if rows.is_empty() or rows["speedup"][-1] <= 1:
         return ""
@@ -106,7 +134,7 @@ def _unsure(orders: Orders) -> str:
 
 def _nearest(orders: Orders) -> str:
     """Which other one comes nearest to a gain."""
-    same = (pl.col("equivalence") == IDENTICAL) & (pl.col("trial") > 0) & (pl.col("speedup") > 1)
+    same = _safe(orders) & (pl.col("trial") > 0) & (pl.col("speedup") > 1)
     rows = orders.table().filter(same, pl.col("kind") != CACHE)  # what room is spent on
     rows = rows.sort("speedup", descending=True)
     if rows.is_empty():
@@ -116,6 +144,12 @@ def _nearest(orders: Orders) -> str:
         f"; nearest: {first['change']}, {first['speedup']:.2f}×"
         f"{_ends(first['speedup_low'], first['speedup_high'])}"
     )
+
+
+def _safe(orders: Orders) -> pl.Expr:
+    """Whether a trial's data is within the tolerance."""
+    near = TOLERANCES[: TOLERANCES.index(orders.circumstances.tolerance) + 1]
+    return pl.col("equivalence").is_in(near)
 
 
 def _for_memory(orders: Orders) -> str:
@@ -143,9 +177,10 @@ def costliest(orders: Orders) -> str:
 
 def floor(orders: Orders) -> str:
     """What of the best pipeline no order takes away; "" where that is not known."""
-    if orders.best is None:
+    best = orders.best()
+    if best is None:
         return ""
-    parts = parts_of(orders, orders.best["trial"])
+    parts = parts_of(orders, best["trial"])
     decode = sum(part.seconds for part in parts if part.kind == "decode")
     if not decode:
         return ""
@@ -174,35 +209,15 @@ def search(orders: Orders) -> str:
     return said
 
 
-def on_top(orders: Orders) -> str:
-    """What the fastest pipeline with nearly the same data would add; "" where none would."""
-    rows = orders.table().filter(pl.col("equivalence") == CLOSE).to_dicts()
-    reached = (orders.best and _factor(orders.best)) or 1.0
-    faster = [row for row in rows if (_factor(row) or 0.0) > reached]
-    if not faster:
-        return ""
-    first = max(faster, key=lambda row: _factor(row) or 0.0)
-    how = "measured" if first["speedup"] is not None else "predicted"
-    means = f" ({first['changes']})" if first["changes"] else ""
-    return (
-        f"not the same, but close: {first['change']}, {factor_text(_factor(first) or 1.0)} as fast "
-        f"({how}), {difference(first)}{means}"
-    )
-
-
-def _factor(row: dict[str, Any]) -> float | None:
-    factor = row["speedup"] if row["speedup"] is not None else row["predicted_speedup"]
-    return None if factor is None else float(factor)
-
-
 def difference(row: dict[str, Any]) -> str:
     """How far the data lies from the original's, in words; a row with the columns of `TRIALS`."""
-    parts = []
-    if row["largest_difference"] is not None:
-        parts.append(f"values differ by at most {row['largest_difference']:.3g}")
-    if row["psnr_db"] is not None:
-        parts.append(f"PSNR {row['psnr_db']:.0f} dB or more")
-    return ", ".join(parts)
+    most = row["max_difference"]
+    if most is None:
+        return "differs"
+    shades = _BYTE * most
+    said = f"{shades:.2f}/255" if shades >= _SHADE else f"{most:.1g} of the values' range"
+    psnr = "" if row["psnr_db"] is None else f" (PSNR {row['psnr_db']:.0f} dB)"
+    return f"differs by at most {said}{psnr}"
 
 
 def verdict(row: dict[str, Any]) -> str:
@@ -210,9 +225,8 @@ def verdict(row: dict[str, Any]) -> str:
     on = f"on {count(row['compared'], 'sample')}" if row["compared"] else ""
     said = {
         IDENTICAL: "identical: the same bits",
-        CLOSE: f"close: {difference(row) or 'nearly the same values'}",
-        NOT_DISTINGUISHED: "not distinguished: other values, which simple statistics do not "
-        "distinguish",
+        ROUNDING: f"rounding: {difference(row)}",
+        NEAR: f"8-bit rounding: {difference(row)}",
         DIFFERENT: "different data",
         FAILS: "fails",
     }[row["equivalence"]]
@@ -265,5 +279,6 @@ def notes_of(orders: Orders) -> list[str]:
     ]
     top = " · ".join(part for part in (costliest(orders), whole(orders)) if part)
     tried = " · ".join(part for part in (summary(orders), search(orders)) if part)
-    said = [top, floor(orders), of, tried, on_top(orders), *changes, *orders.notes]
+    further = beyond(orders) if orders.best() else ""
+    said = [further, top, floor(orders), of, tried, *changes, *orders.notes]
     return [printable(note, 600) for note in said if note]

@@ -18,13 +18,14 @@ from stallscope.orders.recipe import Recipe, Variant, change_of, code_of
 from stallscope.orders.result import (
     BATCH,
     CACHE,
-    CLOSE,
     DECODE,
     DIFFERENT,
+    EQUIVALENCES,
     FAILS,
     FETCH,
     IDENTICAL,
     PARTS,
+    TOLERANCES,
     TRIALS,
     Equivalence,
 )
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
 _MOST_SAME: Final = 5
 """Orders that give the original's data."""
-_MOST_OTHERS: Final = 6
-"""Of other data, and of those that raise."""
+_MOST_OTHERS: Final = 3
+"""Orders of each other grade, and twice as many of those that raise."""
 _MOST_COMPARED: Final = 50
 """Orders of one digest that are looked at until enough are found to be the same."""
 _WORTH: Final = 0.01
@@ -129,10 +130,13 @@ def add_orders(evaluator: OrderEvaluator, is_over: Callable[[], bool]) -> None:
         if order != evaluator.as_it_is:
             evaluator.variants.append(_order(evaluator, order))
             same += evaluator.variants[-1].is_same
-    for _, order in sorted(orders[0] for orders in classes.values())[:_MOST_OTHERS]:
-        if not is_over():
+    left = dict.fromkeys(EQUIVALENCES, _MOST_OTHERS)
+    for (_, order), digest in sorted((orders[0], digest) for digest, orders in classes.items()):
+        grade = evaluator.grades.get(digest, DIFFERENT)
+        left[grade] -= 1
+        if left[grade] >= 0 and not is_over():
             evaluator.variants.append(_order(evaluator, order))
-    for beginning, why in failures(evaluator.found)[:_MOST_OTHERS]:
+    for beginning, why in failures(evaluator.found)[: 2 * _MOST_OTHERS]:
         order = (*beginning, *(p for p in evaluator.as_it_is if p not in beginning))
         change, fails = change_of(order, evaluator.ops), Equivalence(FAILS, why=why)
         evaluator.variants.append(Variant("order", Recipe(order), change, comparison=fails))
@@ -188,25 +192,28 @@ def choose_finalists(evaluator: OrderEvaluator) -> list[int]:
         # What the user asks for is always worth a look, else what is predicted to gain
         if variant.kind == "alternative" or variant.ops_s < evaluator.base_s
     ]
-    can.sort(key=lambda number: (not variants[number].is_same, variants[number].ops_s or 0.0))
-    first: dict[str, int] = {}
+    can.sort(key=lambda n: (not evaluator.tolerates(variants[n]), variants[n].ops_s or 0.0))
+    first: dict[tuple[str, str], int] = {}
     for number in can:
-        first.setdefault(variants[number].kind, number)
-    firsts = [first[kind] for kind in _FIRST_KINDS if kind in first]
-    firsts.sort(key=lambda number: (not _is_gain(evaluator, variants[number]), can.index(number)))
+        kind, grade = variants[number].kind, variants[number].comparison.equivalence
+        if kind in _FIRST_KINDS:  # of orders the fastest of each grade
+            first.setdefault((kind, grade if kind == "order" else ""), number)
+    firsts = sorted(
+        first.values(), key=lambda n: (not _is_gain(evaluator, variants[n]), can.index(n))
+    )
     rest = [n for n in can if n not in firsts and _is_gain(evaluator, variants[n])]
     return [*firsts, *rest][:_MOST_FINALISTS]
 
 
 def _is_gain(evaluator: OrderEvaluator, variant: Variant) -> bool:
-    """Whether a variant gives the same data and should be faster."""
+    """Whether a variant should be faster, gives nearly the same data, and takes no memory."""
     faster = variant.ops_s is not None and variant.ops_s < evaluator.base_s
-    is_free = variant.kind != CACHE
-    return faster and variant.is_same and not variant.comparison.why and is_free
+    is_near = variant.comparison.equivalence in TOLERANCES and not variant.comparison.why
+    return faster and is_near and variant.kind != CACHE
 
 
 def add_together(evaluator: OrderEvaluator, measured: Mapping[int, float]) -> list[int]:
-    """Add all changes that give the same data and gain; and with the close ones on top.
+    """Add all changes that gain within the tolerance; and with those beyond it on top.
 
     Args:
         evaluator: the pipeline.
@@ -218,7 +225,8 @@ def add_together(evaluator: OrderEvaluator, measured: Mapping[int, float]) -> li
     """
     before = len(evaluator.variants)
     saved_s = dict(_saved_s(evaluator, measured))
-    same = _together(evaluator, {one: s for one, s in saved_s.items() if one.is_same})
+    safe = {one: s for one, s in saved_s.items() if evaluator.tolerates(one)}
+    same = _together(evaluator, safe)
     more = _together(evaluator, saved_s)
     if same is not None:
         evaluator.variants.append(same)
@@ -233,7 +241,7 @@ def _saved_s(
     """Changes that are worth it, and what each saves at least: as predicted, and measured."""
     whole_s = evaluator.base_s + evaluator.fixed.total_s
     for number, variant in enumerate(evaluator.variants):
-        if variant.ops_s is None or variant.comparison.equivalence not in (IDENTICAL, CLOSE):
+        if variant.ops_s is None or variant.comparison.equivalence not in TOLERANCES:
             continue
         saved_s = evaluator.base_s - variant.ops_s
         if number in measured:

@@ -360,9 +360,7 @@ def _split_copies(steps: list[PendingStep], found: Events) -> None:
         ]
 
 
-def _waited(
-    copy: Interval, busy: list[tuple[int, int]], starts: list[int]
-) -> Iterator[Interval]:
+def _waited(copy: Interval, busy: list[tuple[int, int]], starts: list[int]) -> Iterator[Interval]:
     """A copy as what it waits, up to the end of the work that it began in, and the rest."""
     at = bisect_left(starts, copy.start_ns + 1) - 1
     until = min(max(busy[at][1] if at >= 0 else 0, copy.start_ns), copy.end_ns)

@@ -15,11 +15,11 @@ import ipywidgets
 from stallscope.bench.comparison import OPEN, SAME
 from stallscope.charts import orders as charts
 from stallscope.orders.result import (
-    CLOSE,
     DIFFERENT,
     FAILS,
     IDENTICAL,
-    NOT_DISTINGUISHED,
+    NEAR,
+    ROUNDING,
     NoSuchOrderError,
     OrderTiming,
     op_names,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Positions = tuple[int, ...]
 
 _HEADS = ("order", "predicted", "speed-up", "measured", "speed-up", INTERVAL, "data")
-_MARKS = {IDENTICAL: "✓", CLOSE: "≈", NOT_DISTINGUISHED: "?", DIFFERENT: "✗", FAILS: "✗"}
+_MARKS = {IDENTICAL: "✓", ROUNDING: "≈", NEAR: "≈", DIFFERENT: "✗", FAILS: "✗"}
 _BETWEEN = " → "
 
 
