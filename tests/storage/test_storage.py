@@ -13,15 +13,19 @@ import numpy as np
 import pytest
 import torch
 from support.build_storage import a_storage, no_storage, warm_storage
+from support.device_loops import Naps
 from support.loaders import Noise
 from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
+from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.storage import places, reads
 from stallscope.storage import storage as storage_module
 from stallscope.storage.page_cache import drop, opened, resident_bytes, resident_share
 from stallscope.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM, Medium, ReadRequest
 from stallscope.storage.result import sentence, way_of
+from stallscope.storage.storage import asked
+from stallscope.targets.target import SimulatedStep
 
 PAGE = 4096
 
@@ -108,6 +112,14 @@ class TestPageCache:
         monkeypatch.setattr(os, "access", lambda *_, **__: False)
 
         assert resident_share(path) is None
+
+
+def test_a_step_asks_for_no_more_than_its_device_can_use():
+    """What the loop waits while the device works is no time to spare."""
+    step = SimulatedStep(0.02, SimulatedDevice(depth=1))
+    run = ss.record(DataLoader(Naps(0.002), 4, num_workers=1), step, batches=30)
+
+    assert asked(run)["wanted_per_s"] == pytest.approx(4 / 0.02, rel=0.25)
 
 
 class TestReading:

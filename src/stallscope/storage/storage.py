@@ -474,12 +474,15 @@ def asked(run: Run) -> dict[str, float | None]:
     samples = run.samples(steady=run.samples().height > 0)
     read = samples.drop_nulls("bytes")
     steps = run.steps().drop_nulls("wait_s")
-    use_s = steps.select(pl.sum_horizontal("h2d_s", "step_s", "other_s").mean()).item()
-    rate = recorded_per_s(run)
-    wait_s = steps["wait_s"].mean()
-    wanted = None
+    used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
+    # While a device that works behind the host has work, the loop's wait is the batch's use
+    hidden_s = pl.col("hidden_s").fill_null(0.0)
+    use_s, period_s = steps.select(
+        use=(used_s + hidden_s).mean(), period=(used_s + pl.col("wait_s")).mean()
+    ).row(0)
+    rate, wanted = recorded_per_s(run), None
     if rate and use_s and run.settings.has_step:
-        wanted = rate * (use_s + float(wait_s or 0.0)) / use_s  # type: ignore[arg-type]  # a float
+        wanted = rate * period_s / use_s
     return {
         "sample_bytes": _median_of(read, "bytes", mean=True),
         "sample_s": _median_of(samples, "total_s"),
