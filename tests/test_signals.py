@@ -90,6 +90,7 @@ COMMANDS = {
     "diagnose": ["mine:loader", "--html", "report.html", "--budget", "4", "--step", "0.005"],
     "orders": ["mine:loader", "--samples", "4", "--budget", "4"],
     "lines": ["mine:loader", "--samples", "64"],
+    "tune": ["mine:loader", "--budget", "6", "--step", "0.005"],
     "flame": ["PID", "--out", "flame.html", "--seconds", "2"],
     "run": ["--out", "out", "train.py"],
     "lab": ["--dir", "books", "--no-browser"],
@@ -97,7 +98,7 @@ COMMANDS = {
     "show": ["../saved"],
     "trace": ["../saved", "trace.json"],
 }
-OFTEN = ["record", "diagnose", "orders", "lines", "flame", "run"]
+OFTEN = ["record", "diagnose", "orders", "lines", "tune", "flame", "run"]
 ENDS = {"diagnose": {0, 3, 4}, "lab": {143}}
 """Statuses of a command that nothing disturbs; of the others, 0."""
 SIGNALS = ["INT", "TERM", "HUP", "PIPE", "KILL"]

@@ -1,6 +1,6 @@
 """Run `stallscope` as `python -m stallscope`."""
 
 if __name__ == "__main__":
-    from stallscope.cli import main
+    from stallscope.cli.main import main
 
     main()

@@ -55,7 +55,7 @@ while done < steps:
 """
 LAUNCHER = """
 import functools, sys
-from stallscope.cli import main
+from stallscope.cli.main import main
 from stallscope.hooks import loop_log
 
 most_bytes, stretch_ns = int(sys.argv.pop(1)), int(sys.argv.pop(1))

@@ -205,7 +205,7 @@ class TestHelp:
         code = (
             "import atexit, sys; atexit.register(lambda: print(sorted({'torch', 'polars', "
             "'nbformat', 'matplotlib'} & set(sys.modules)))); "
-            "from stallscope.cli import app; app(['--help'])"
+            "from stallscope.cli.main import app; app(['--help'])"
         )
         out = subprocess.run(
             [sys.executable, "-c", code],
@@ -745,7 +745,7 @@ def test_an_interrupt_of_the_very_end_changes_nothing():
         "import atexit, sys, time\n"
         "def ending(): print('ending', flush=True); sys.stdin.readline(); time.sleep(0.2)\n"
         "atexit.register(ending)\n"
-        "from stallscope.cli import main\n"
+        "from stallscope.cli.main import main\n"
         "sys.argv = ['stallscope', '--version']\n"
         "main()\n"
     )

@@ -12,7 +12,7 @@ import pytest
 import stallscope
 
 SOURCE = Path(stallscope.__file__).parents[1]
-AS_COMMAND = "import sys; sys.path[0] = '/nowhere'; from stallscope.cli import main; main()"
+AS_COMMAND = "import sys; sys.path[0] = '/nowhere'; from stallscope.cli.main import main; main()"
 """What the installed command does: its own folder is where Python looks first."""
 STARTS_ANEW = AS_COMMAND.replace(
     "from", "import multiprocessing as m; m.set_start_method('spawn'); from"

@@ -52,6 +52,6 @@ if __name__ == "__main__":
     for name in COSTLY:
         importlib.import_module(name)
     if serve():
-        from stallscope.cli import main
+        from stallscope.cli.main import main
 
         main()
