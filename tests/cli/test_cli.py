@@ -20,8 +20,9 @@ from support.virtual_loop import a_loop
 from typer.testing import CliRunner
 
 import stallscope
-from stallscope import cli, files
+from stallscope import files
 from stallscope.cli import measure, output
+from stallscope.cli.main import app
 from stallscope.diagnose import diagnose as diagnose_module
 from stallscope.storage import layouts as layouts_module
 from stallscope.storage import storage as storage_module
@@ -158,7 +159,7 @@ def here(tmp_path, monkeypatch):
 
 def stallscope_does(*arguments):
     """Run a command in this process."""
-    result = CliRunner().invoke(cli.app, arguments)
+    result = CliRunner().invoke(app, arguments)
     return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
 
@@ -181,7 +182,7 @@ class TestHelp:
     )
     def test_shows_examples(self, command):
         """Each help text ends its description with commands to copy."""
-        shown = CliRunner().invoke(cli.app, [*command, "--help"]).stdout
+        shown = CliRunner().invoke(app, [*command, "--help"]).stdout
 
         assert f"  stallscope {' '.join(command)}" in shown.partition("Examples:\n")[2]
 
@@ -190,13 +191,13 @@ class TestHelp:
     )
     def test_says_that_a_target_may_be_code(self, command):
         """Whoever reads it knows that a factory is imported and called, and from where."""
-        shown = " ".join(CliRunner().invoke(cli.app, [command, "--help"]).stdout.split())
+        shown = " ".join(CliRunner().invoke(app, [command, "--help"]).stdout.split())
 
         assert "which is imported, from the current folder too, and called" in shown
 
     def test_is_shown_without_a_command(self):
         """Without a command the help is shown, which names every command."""
-        shown = CliRunner().invoke(cli.app, []).output
+        shown = CliRunner().invoke(app, []).output
 
         assert all(f"\n  {name} " in shown for name in COMMANDS)
 
@@ -218,13 +219,13 @@ class TestHelp:
 
     def test_tells_the_version(self):
         """`--version` prints the name and the version."""
-        shown = CliRunner().invoke(cli.app, ["--version"]).stdout
+        shown = CliRunner().invoke(app, ["--version"]).stdout
 
         assert shown == f"stallscope {stallscope.__version__}\n"
 
     def test_names_a_wrong_option(self):
         """A wrong option is named, with exit code 2."""
-        result = CliRunner().invoke(cli.app, ["record", "sample", "--batch", "3"])
+        result = CliRunner().invoke(app, ["record", "sample", "--batch", "3"])
 
         assert (result.exit_code, "--batch" in result.output) == (2, True)
 
@@ -236,14 +237,14 @@ class TestNotebooks:
 
     def test_prints_what_it_made(self, here):
         """The paths of the copies are printed, one on a line."""
-        result = CliRunner().invoke(cli.app, ["notebooks", "x", "--target", "mine:good"])
+        result = CliRunner().invoke(app, ["notebooks", "x", "--target", "mine:good"])
 
         assert result.stdout == f"{here / 'x' / NAME}\n"
         assert "mine:good" in (here / "x" / "my_target.py").read_text()
 
     def test_says_what_is_wrong_in_one_line(self):
         """A target that is not there is one line on stderr, with exit code 2."""
-        result = CliRunner().invoke(cli.app, ["notebooks", "x", "--target", "no/where"])
+        result = CliRunner().invoke(app, ["notebooks", "x", "--target", "no/where"])
 
         assert result.exit_code == 2
         assert result.stderr.startswith("stallscope: there is no 'no/where'")
@@ -256,7 +257,7 @@ class TestNotebooks:
             "stallscope.lab.server.open_lab", lambda *args, **named: asked.update(named, args=args)
         )
 
-        CliRunner().invoke(cli.app, ["lab", "--dir", "y", "--no-browser", "--port", "8890"])
+        CliRunner().invoke(app, ["lab", "--dir", "y", "--no-browser", "--port", "8890"])
 
         assert asked["args"] == (here / "y", here / "y" / NAME)
         assert (asked["browser"], asked["port"]) == (False, 8890)
@@ -277,22 +278,20 @@ class TestTune:
 
     def test_prints_the_answer_and_the_settings(self, here, asked):
         """With the step that is simulated."""
-        result = CliRunner().invoke(
-            cli.app, ["tune", "mine:good", "--step", "0.1", "--budget", "9"]
-        )
+        result = CliRunner().invoke(app, ["tune", "mine:good", "--step", "0.1", "--budget", "9"])
 
         assert "num_workers=4 gives 1.9× as many samples" in result.stdout
         assert (9, 0.1) == (asked["budget_s"], asked["target"].simulated_step_s)
 
     def test_prints_the_line_alone(self, here, asked):
         """To be piped into an editor."""
-        result = CliRunner().invoke(cli.app, ["tune", "mine:good", "--apply-code"])
+        result = CliRunner().invoke(app, ["tune", "mine:good", "--apply-code"])
 
         assert "DataLoader(..., num_workers=4)\n" == result.stdout
 
     def test_prints_json(self, here, asked):
         """The answer, the best setting and all others."""
-        found = json.loads(CliRunner().invoke(cli.app, ["tune", "mine:good", "--json"]).stdout)
+        found = json.loads(CliRunner().invoke(app, ["tune", "mine:good", "--json"]).stdout)
 
         assert (4, "recommended") == (found["best"]["num_workers"], found["best"]["status"])
         assert len(found["settings"]) == a_full_tuning().trials.height
@@ -315,7 +314,7 @@ class TestStorage:
     def test_prints_the_answer(self, here, asked):
         """With the step that is simulated."""
         options = ["--step", "0.1", "--budget", "9"]
-        result = CliRunner().invoke(cli.app, ["storage", "mine:good", *options])
+        result = CliRunner().invoke(app, ["storage", "mine:good", *options])
 
         assert "what the step asks for" in result.stdout
         assert (9, 0.1) == (asked["budget_s"], asked["target"].simulated_step_s)
@@ -323,7 +322,7 @@ class TestStorage:
     def test_prints_json(self, here):
         """The answer, and every way of reading; names left out where that is asked for."""
         plain, redacted = (
-            CliRunner().invoke(cli.app, ["storage", "mine:good", "--json", *more]).stdout
+            CliRunner().invoke(app, ["storage", "mine:good", "--json", *more]).stdout
             for more in ([], ["--redact"])
         )
 
@@ -343,8 +342,8 @@ class TestLayouts:
 
         monkeypatch.setattr(layouts_module, "layouts", compare)
         options = ["layouts", "mine:good", "--samples", "99", "--folder", "/data"]
-        plain = CliRunner().invoke(cli.app, options).stdout
-        found = json.loads(CliRunner().invoke(cli.app, [*options, "--json"]).stdout)
+        plain = CliRunner().invoke(app, options).stdout
+        found = json.loads(CliRunner().invoke(app, [*options, "--json"]).stdout)
 
         assert (99, Path("/data"), 60.0) == tuple(
             asked[name] for name in ("samples", "folder", "budget_s")
@@ -374,7 +373,7 @@ class TestDiagnose:
         """0: nothing is wrong; 3: a cause; 4: none can be told."""
         found(verdict)
 
-        result = CliRunner().invoke(cli.app, ["diagnose", "mine:good"])
+        result = CliRunner().invoke(app, ["diagnose", "mine:good"])
 
         assert (code, verdict.title) == (result.exit_code, result.stdout.splitlines()[0])
 
@@ -393,7 +392,7 @@ class TestDiagnose:
         asked = found(HEALTHY)
         options = ["--budget", "7", "--device", "cpu", "--step", "0.2"]
 
-        CliRunner().invoke(cli.app, ["diagnose", "mine:good", *options])
+        CliRunner().invoke(app, ["diagnose", "mine:good", *options])
 
         assert (7.0, "cpu") == (asked["budget_s"], asked["device"])
         assert 0.2 == asked["target"].step.seconds
@@ -403,7 +402,7 @@ class TestDiagnose:
         """`--html` writes one file, and still says the verdict."""
         found(DECODE)
 
-        result = CliRunner().invoke(cli.app, ["diagnose", "mine:good", "--html", "r.html"])
+        result = CliRunner().invoke(app, ["diagnose", "mine:good", "--html", "r.html"])
 
         assert "stallscope: written to r.html" in result.stderr
         assert DECODE.title in (here / "r.html").read_text()
@@ -414,8 +413,8 @@ class TestDiagnose:
         found(DECODE)
         arguments = ["diagnose", "mine:good", "--html", "r.html", *form]
 
-        shown = CliRunner().invoke(cli.app, arguments).stdout
-        hidden = CliRunner().invoke(cli.app, [*arguments, "--redact"]).stdout
+        shown = CliRunner().invoke(app, arguments).stdout
+        hidden = CliRunner().invoke(app, [*arguments, "--redact"]).stdout
 
         assert str(here) in shown
         assert DECODE.title in hidden
@@ -447,7 +446,7 @@ class TestDiagnose:
     )
     def test_says_what_is_wrong_in_one_line(self, here, arguments, words):
         """A mistake is one line on stderr, with exit code 2, before anything is measured."""
-        result = CliRunner().invoke(cli.app, ["diagnose", *arguments])
+        result = CliRunner().invoke(app, ["diagnose", *arguments])
 
         assert (2, True) == (result.exit_code, words in result.stderr), result.stderr
         assert 1 == result.stderr.count("\n")
@@ -511,7 +510,7 @@ class TestOrders:
 
     def test_says_how_a_rewrite_is_given(self, here):
         """One line on stderr, with exit code 2."""
-        done = CliRunner().invoke(cli.app, ["orders", "mine:good", "--alternative", "Slow"])
+        done = CliRunner().invoke(app, ["orders", "mine:good", "--alternative", "Slow"])
 
         assert 2 == done.exit_code
         assert "give NAME=package.module:factory" in done.stderr
@@ -667,7 +666,7 @@ class TestTrace:
 
     def test_writes_the_file_and_prints_its_name(self, here, saved):
         """The name goes to stdout, where to open it to stderr."""
-        result = CliRunner().invoke(cli.app, ["trace", "run", "new/t.json.gz"])
+        result = CliRunner().invoke(app, ["trace", "run", "new/t.json.gz"])
 
         assert (result.exit_code, result.stdout) == (0, "new/t.json.gz\n")
         assert "ui.perfetto.dev" in result.stderr
@@ -679,8 +678,8 @@ class TestTrace:
         replace(run, notes=("left out: /home/me/Secret.heic",)).save(here / "run")
 
         def shown(*more):
-            result = CliRunner().invoke(cli.app, ["show", "run", *more])
-            CliRunner().invoke(cli.app, ["trace", "run", "t.json", *more])
+            result = CliRunner().invoke(app, ["show", "run", *more])
+            CliRunner().invoke(app, ["trace", "run", "t.json", *more])
             return result.stdout + (here / "t.json").read_text()
 
         assert 2 == shown().count("Secret.heic")
@@ -698,7 +697,7 @@ class TestTrace:
         """A mistake is one line on stderr, with exit code 2, and writes nothing."""
         (here / "mine.json").write_text("{}")
 
-        result = CliRunner().invoke(cli.app, ["trace", *arguments])
+        result = CliRunner().invoke(app, ["trace", *arguments])
 
         assert (result.exit_code, words in result.stderr) == (2, True)
         assert result.stderr.count("\n") == 1
