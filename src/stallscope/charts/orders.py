@@ -15,13 +15,14 @@ import numpy as np
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter
 
-from stallscope.charts.bars import FitRow, LabelledBar, bars_height, draw_bars, fit_figure
+from stallscope.charts.bars import LabelledBar, bars_height, draw_bars
 from stallscope.charts.sheet import (
     AXIS,
     FAINT,
     INK,
     PAPER,
     ROOM,
+    RULE,
     TEXT_SIZE,
     Sheet,
     draw_interval,
@@ -34,7 +35,14 @@ from stallscope.charts.sheet import (
     text_width,
 )
 from stallscope.orders.result import (
+    CACHE,
     DECODE,
+    DIFFERENT,
+    IDENTICAL,
+    NEAR,
+    NEAR_SHARE,
+    ROUNDING,
+    ROUNDING_SHARE,
     TOLERANCES,
     op_names,
     parts_of,
@@ -45,7 +53,6 @@ from stallscope.orders.text import (
     TITLE,
     costliest,
     factor_text,
-    fit,
     notes_of,
     sentence,
     verdict,
@@ -277,32 +284,90 @@ def _about(row: dict[str, Any]) -> str:
     return " · ".join(part for part in (goes, settings) if part)
 
 
-MOST_MEASURED: Final = 15
+_ZONES: Final = {
+    IDENTICAL: (0.0, 0.0),
+    ROUNDING: (1e-9, ROUNDING_SHARE),
+    NEAR: (ROUNDING_SHARE, NEAR_SHARE),
+    DIFFERENT: (NEAR_SHARE, 1.0),
+}
+"""The grades, and between which differences each lies; on a logarithmic scale of its own."""
+_EDGES: Final = {0.5: "0", 2: "0.00001", 3: "1.5/255", 4: "1"}
+_BESIDE: Final = 0.06
+"""Of a zone, between a dot and its name."""
+_FRONT, _LABEL = 3.0, 0.24
+"""Heights of the picture and of a name in it, inches."""
+_FRONT_KEY: Final = (
+    f"each dot is a pipeline, full where it was measured (line: {INTERVAL}) · line through dots: "
+    "the fastest whose data is as near"
+)
 
 
-def predicted_figure(orders: Orders) -> Sheet:
-    """Predicted against measured: for each measured pipeline, how many times as fast it is."""
-    rows = [row for row in orders.table().drop_nulls("speedup").to_dicts() if row["trial"] != 0]
-    about = orders.circumstances
-    note = (
-        "measured on the same samples by both pipelines · predicted from ops timed one by one, "
-        f"on {count(about.samples, 'sample')}"
-    )
-    if not rows:
-        return Sheet(fit(orders), [note])
-    hidden = len(rows) - MOST_MEASURED
-    note += f" · not shown: {hidden:,} more" if hidden > 0 else ""
-    rows = rows[:MOST_MEASURED]
-    fits = [
-        FitRow(
-            printable(row["change"], 150),
-            row["predicted_speedup"],
-            row["speedup"],
-            (row["speedup_low"], row["speedup_high"]),
-        )
-        for row in rows
-    ]
-    return fit_figure(fit(orders), note, fits, "times as fast as the pipeline as it is")
+@styled
+def front_figure(orders: Orders) -> Sheet:
+    """How fast pipelines are against how far their data is from the original's."""
+    graded = [row for row in orders.table().to_dicts() if row["equivalence"] in _ZONES]
+    free = [row for row in graded if row["kind"] != CACHE]  # what takes memory is another choice
+    rows = [row for row in free if speed_of(row) or not row["trial"]]
+    title = printable(sentence(orders), TITLE)
+    made = Sheet(title, [_FRONT_KEY], [_FRONT + AXIS])
+    (ax,) = made.parts
+    fast = [_speed_or_one(row) for row in rows]
+    low, high = min([0.9, *fast]), max([1.2, *fast])
+    ax.set_ylim(low - 0.08 * (high - low), high + 0.25 * (high - low))
+    ax.set_xlim(0, len(_ZONES))
+    for number, grade in enumerate(_ZONES):
+        ax.axvspan(number, number + 1, color=RULE, alpha=0.5 * (number % 2), linewidth=0)
+        ax.text(number + 0.5, ax.get_ylim()[1], grade, ha="center", va="bottom", color=FAINT)
+    ax.set_xticks([*_EDGES], [*_EDGES.values()])
+    ax.set_xlabel("largest difference of a value, as a share of the values' range")
+    ax.yaxis.set_major_formatter("{x:g}×")
+    best = _front_of(rows)
+    ax.plot([_place(row) for row in best], [_speed_or_one(row) for row in best], color=INK, lw=1.0)
+    for row in rows:
+        is_measured = row["says"] is not None or not row["trial"]
+        look: dict[str, Any] = {"mfc": COLOURS["transform"] if is_measured else PAPER}
+        place, factor = _place(row), _speed_or_one(row)
+        draw_interval(ax, place, factor, (row["speedup_low"], row["speedup_high"]), vertical=True)
+        ax.plot([place], [factor], "o", ms=7, mec=INK, mew=0.8, zorder=4, **look)
+    _name_dots(ax, best)
+    return made
+
+
+def _front_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """From the original on, what is faster than everything nearer to its data."""
+    front: list[dict[str, Any]] = []
+    for row in sorted(rows, key=lambda row: (row["trial"] != 0, _place(row), -speed_of(row))):
+        if not front or _speed_or_one(row) > _speed_or_one(front[-1]):
+            front.append(row)
+    return front
+
+
+def _name_dots(ax: Axes, rows: Sequence[dict[str, Any]]) -> None:
+    """Write what each changes beside its dot, from the top, none over another."""
+    unit = _FRONT / (ax.get_ylim()[1] - ax.get_ylim()[0])
+    above = float("inf")
+    for row in sorted(rows, key=_speed_or_one, reverse=True):
+        name = f"{row['change']}, {factor_text(_speed_or_one(row))}" if row["trial"] else "as it is"
+        inches = min(_speed_or_one(row) * unit, above - _LABEL)
+        is_left = _place(row) < len(_ZONES) / 2
+        at = _place(row) + (_BESIDE if is_left else -_BESIDE)
+        look: dict[str, Any] = {"ha": "left" if is_left else "right", "va": "center"}
+        ax.text(at, inches / unit, fitting(printable(name, 150), 4.2, TEXT_SIZE), **look)
+        above = inches
+
+
+def _speed_or_one(row: Mapping[str, Any]) -> float:
+    return speed_of(dict(row)) if row["trial"] else 1.0
+
+
+def _place(row: Mapping[str, Any]) -> float:
+    """Where a pipeline stands: in the zone of its grade, by the logarithm of its difference."""
+    number, (low, high) = [*_ZONES].index(row["equivalence"]), _ZONES[row["equivalence"]]
+    far = row["max_difference"]
+    if not low or not far:
+        return number + 0.5
+    inside = np.log(far / low) / np.log(high / low)
+    return number + float(np.clip(inside, 0.06, 0.94))
 
 
 NO_IMAGES: Final = "The samples are no images: there is no picture of a difference"

@@ -31,7 +31,9 @@ from stallscope.orders.result import (
     EQUIVALENCES,
     IDENTICAL,
     NEAR,
+    NEAR_SHARE,
     ROUNDING,
+    ROUNDING_SHARE,
     Equivalence,
 )
 from stallscope.units import repr_of
@@ -272,9 +274,6 @@ def _in_colour(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return wide
 
 
-ROUNDING_SHARE: Final = 1e-5
-"""Of the values' range; of coarser floating-point types twice the distance of two neighbours."""
-NEAR_SHARE: Final = 1.5 / 255
 NEAR_PSNR_DB: Final = 48.0
 """Errors that are spread evenly up to 1.5/255 have a PSNR of 49 dB."""
 _BYTE: Final = 255.0

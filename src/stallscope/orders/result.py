@@ -42,6 +42,10 @@ EQUIVALENCES: Final = (IDENTICAL, ROUNDING, NEAR, DIFFERENT, FAILS)
 """How a pipeline's data compares with the original's on the same draws, the best first: the same
 bits; values that floating-point rounding moves; values that rounding to 8 bits in another place
 moves; other values; no values, because it raises."""
+ROUNDING_SHARE: Final = 1e-5
+"""Of the values' range that rounding moves a value by at most, ..."""
+NEAR_SHARE: Final = 1.5 / 255
+"""... and rounding to 8 bits; see `orders.equivalence`."""
 TOLERANCES: Final = (IDENTICAL, ROUNDING, NEAR)
 """How far the data of what is recommended may be from the original's."""
 

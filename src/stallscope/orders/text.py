@@ -5,7 +5,6 @@ They stand over the table, the pictures and the panel, so they are written in on
 
 from __future__ import annotations
 
-from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -232,31 +231,6 @@ def verdict(row: dict[str, Any]) -> str:
     }[row["equivalence"]]
     told = said if row["equivalence"] == FAILS else f"{said} {on}".rstrip()
     return f"{told} ({row['why']})" if row["why"] else told
-
-
-def fit(orders: Orders) -> str:
-    """How well the speed-ups of the measured pipelines were predicted."""
-    errors = prediction_errors(orders)
-    if not errors:
-        return "No other pipeline was measured often enough to put the prediction to the test"
-    if len(errors) == 1:
-        return f"The predicted speed-up of the one measured pipeline is {share(errors[0])} off"
-    return (
-        f"Predicted speed-ups are {share(median(errors))} off in the median, {share(errors[-1])} "
-        f"at most, over {count(len(errors), 'measured pipeline')}"
-    )
-
-
-def prediction_errors(orders: Orders) -> list[float]:
-    """How far each predicted speed-up lies from the measured one, as a share of it; ascending.
-
-    Of those that were measured often enough for an interval.
-    """
-    rows = orders.table().filter(pl.col("trial") > 0)
-    rows = rows.drop_nulls(["speedup_low", "predicted_speedup"])
-    return sorted(
-        abs(row["predicted_speedup"] / row["speedup"] - 1) for row in rows.iter_rows(named=True)
-    )
 
 
 def whole(orders: Orders) -> str:

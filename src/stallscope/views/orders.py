@@ -21,9 +21,9 @@ WHOSE: Final = "orders"
 KINDS: Final = {
     "orders": "the best pipelines, part by part, beside the one as it is (the default)",
     "ops": "what each op of the pipeline as it is costs, takes and gives",
-    "predicted": "predicted against measured, for every pipeline that was measured",
+    "front": "how fast pipelines are against how far their data is from the original's",
 }
-CHARTS: Final = {name: ("orders", f"{name}_figure") for name in ("ops", "predicted")}
+CHARTS: Final = {name: ("orders", f"{name}_figure") for name in ("ops", "front")}
 PANELS: Final = {"try": "the ops in any order, with cost, data, measurement and code (the default)"}
 HEADS: Final = (
     "pipeline",
