@@ -224,7 +224,7 @@ def test_a_gain_that_may_be_none_is_no_line():
 
 
 def test_what_promises_most_for_sure_is_tried_first():
-    """Not what may gain nothing, nor what only the user can write."""
+    """Then what is likely to gain much; not what only the user can write."""
     rows = [
         ("decode 2× as fast", "decode", 1.4, 1.2, 1.6, False, "", *NOT_TRIED),
         ("num_workers=3", "", 1.3, 1.1, 1.4, True, "", *NOT_TRIED),
@@ -237,6 +237,10 @@ def test_what_promises_most_for_sure_is_tried_first():
 
     assert "num_workers=3" == known.fix_to_try
     assert unsure.fix_to_try is None
+    likely = ("num_workers=8", "", 6.5, 0.0, 9.0, True, "", *NOT_TRIED)
+    wide = pl.DataFrame([likely, rows[1]], FIXES, orient="row")
+    assert "num_workers=3" == replace(found, fixes=wide).fix_to_try
+    assert "num_workers=8" == replace(found, fixes=wide[:1]).fix_to_try
     assert found.fix_to_try is None
 
 

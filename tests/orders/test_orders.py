@@ -334,7 +334,7 @@ def test_a_rewrite_that_does_something_else_is_not_recommended():
     orders = quick(loader_of(triple, middle), alternatives={"triple": halve}, budget_s=3)
 
     row = orders.trials.row(by_predicate=pl.col("kind") == "alternative", named=True)
-    assert ("different", False) == (row["equivalence"], row["recommended"])
+    assert ("different", False) == (row["equivalence"], row["gains"])
 
 
 @pytest.mark.slow
@@ -378,7 +378,7 @@ def test_the_part_that_is_always_the_same_can_be_kept():
     other = orders.apply(loader, trial["trial"])
 
     assert "everything up to middle kept in memory" == trial["change"]
-    assert not trial["recommended"]
+    assert not trial["gains"]
     for _ in range(2):
         assert same(batches(loader), batches(other))
 

@@ -187,7 +187,7 @@ class Diagnosis(SavedResult):
 
     @property
     def fix_to_try(self) -> str | None:
-        """The change to try first: it promises most for sure, and needs no code of yours.
+        """The change to try first: it promises most, and needs no code of yours.
 
         None where no such change is known.
         """
@@ -241,10 +241,20 @@ class Diagnosis(SavedResult):
         return written
 
 
+_LIKELY: Final = 1.2
+"""A gain whose interval holds none is tried from this on."""
+
+
 def first_to_try(fixes: pl.DataFrame) -> str | None:
-    """The change of a table of `FIXES` that promises most for sure, and needs no code of yours."""
-    sure = pl.col("measurable") & (pl.col("predicted_gain_low") > 1)
-    return next(iter(fixes.filter(sure)["fix"]), None)
+    """The change of a table of `FIXES` that promises most, and needs no code of yours.
+
+    For sure, if one does: beside other processes predictions are wide, and measuring it tells.
+    """
+    sure = pl.col("predicted_gain_low") > 1
+    likely = pl.col("predicted_gain") > _LIKELY
+    able = fixes.filter("measurable", sure | likely)
+    able = able.sort(sure, descending=True, maintain_order=True)
+    return next(iter(able["fix"]), None)
 
 
 def measured_of(tuning: Tuning) -> dict[str, Any]:
