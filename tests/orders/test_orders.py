@@ -152,7 +152,7 @@ def orders(loader):
     """What was found."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(variants, "_MOST_FINALISTS", 2)
-        return quick(loader, budget_s=60)
+        return quick(loader, budget_s=25)
 
 
 @pytest.mark.slow

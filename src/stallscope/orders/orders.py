@@ -53,6 +53,7 @@ from stallscope.units import BUDGET_S, count, seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from stallscope.bench.comparison import Factor
     from stallscope.orders.run_ops import OpInput
     from stallscope.orders.search import SearchResult
 
@@ -284,11 +285,13 @@ class OrderSearch:
         turns.add(AS_IT_IS, TimedLoop.of(targets.Target(again)))
         turns.add(trial, TimedLoop.of(targets.Target(changed)))
 
-        def is_open() -> list[int]:
-            found = compared(turns.blocks, trial)
-            return [trial] if not found.is_settled or found.half_width > _CLEAR else []
+        def found() -> Factor:
+            return compared(turns.blocks, trial)
 
-        turns.run(is_open)
+        turns.run(
+            lambda: [] if found().is_settled else [trial],
+            lambda: [trial] if found().half_width > _CLEAR else [],
+        )
         self._mark_failed(turns.failed)
 
     def _best(self) -> int | None:
