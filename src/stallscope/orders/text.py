@@ -253,6 +253,5 @@ def notes_of(orders: Orders) -> list[str]:
     ]
     top = " · ".join(part for part in (costliest(orders), whole(orders)) if part)
     tried = " · ".join(part for part in (summary(orders), search(orders)) if part)
-    further = beyond(orders) if orders.best() else ""
-    said = [further, top, floor(orders), of, tried, *changes, *orders.notes]
+    said = [top, floor(orders), of, tried, *changes, *orders.notes]
     return [printable(note, 600) for note in said if note]

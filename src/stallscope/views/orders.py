@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.orders.result import DIFFERENT, FAILS
-from stallscope.orders.text import TITLE, factor_text, notes_of, sentence, verdict
+from stallscope.orders.text import TITLE, beyond, factor_text, notes_of, sentence, verdict
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.units import count, printable, seconds
@@ -59,10 +59,11 @@ def document(orders: Orders) -> Document:
     more = [f"not shown: {count(hidden, 'more pipeline')}, all of them in .table()"]
     brackets = any(text[HEADS.index("speed-up")].startswith("(") for text in texts)
     reasons = [printable(f"{row['order']}: {verdict(row)}", 400) for row in unusable[:MOST_REASONS]]
+    further = [printable(beyond(orders), TITLE)] if orders.best() and beyond(orders) else []
     return Document(
         "orders",
         [
-            Heading(printable(sentence(orders), TITLE)),
+            Heading(printable(sentence(orders), TITLE), further),
             Table(HEADS, texts, bars),
             Notes([*[BRACKETS] * brackets, *more * (hidden > 0), *notes_of(orders)]),
             Fold(f"{count(len(unusable), 'pipeline')} that cannot be used, and why", reasons),
