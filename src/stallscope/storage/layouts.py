@@ -345,8 +345,10 @@ class LayoutSearch:
                     break
                 reading = ReadTimes(one.container, parts, numbers, shuffled=order == SHUFFLED)
                 share = _READ_SHARE / (len(self._layouts) - at)
-                for number, took_s in self._rows(loader, reading, share):
-                    self._reads.append((*way, at, number, took_s))
+                rows = [(*way, at, *row) for row in self._rows(loader, reading, share)]
+                # The first samples of a stream pay for those in its shuffle buffer
+                if len(rows) >= (min(_FEWEST, many) if one.container.is_random else many // 2):
+                    self._reads += rows
 
     def _rows(self, loader: Any, timing: Any, share: float) -> Iterator[Any]:
         """What a worker of its own times, for a share of the time that is left."""
