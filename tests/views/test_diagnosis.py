@@ -8,7 +8,9 @@ from dataclasses import replace
 import polars as pl
 import pytest
 from support.build_diagnosis import COPY, DECODE, HEALTHY, LOCK, UNKNOWN, a_diagnosis
+from support.build_run import resources_of
 from support.chart_texts import check_texts
+from support.virtual_loop import a_loop
 
 from stallscope.diagnose.accounting import ACCOUNTING, BEGIN
 from stallscope.diagnose.causes import CAUSES
@@ -16,6 +18,7 @@ from stallscope.diagnose.result import Finding
 from stallscope.diagnose.text import HOW_SURE, NOT_TESTED, SHARES, all_words
 from stallscope.views import diagnosis as face
 
+LOOP = {"fetch": 5.0, "decode": 40.0, "Mask": 70.0, "collate": 5.0}
 HOSTILE = "<img src=x onerror=window.broken=1>"
 LONG = Finding("one-transform", "VeryLongName" * 30, 1.0, {"x_share": 1.0}, 1.0, "do " * 60)
 DIAGNOSES = {
@@ -138,6 +141,21 @@ def test_says_of_which_stalls_a_share_is():
 
     assert SHARES[:40] in str(a_diagnosis(HEALTHY, shared))
     assert SHARES[:40] not in str(a_diagnosis(HEALTHY))
+
+
+def test_a_busy_machine_is_told_beside_how_sure_it_is():
+    """Milliseconds are then the neighbours', too."""
+    run = a_loop(LOOP, workers=2)
+    pids = run.batches["pid"].unique().sort().to_list()
+    use = {("core_busy_share", "0"): 1.0, ("core_busy_share", "1"): 1.0}
+    use |= {("worker_cpu_share", str(pid)): 0.3 for pid in pids} | {("loop_cpu_share", "1"): 0.2}
+    busy = replace(run, all_resources=resources_of(use, int(run.all_steps["end_ns"].max() / 1e9)))
+
+    said = [all_words(replace(a_diagnosis(DECODE), run=one))[0].sure for one in (run, busy)]
+
+    assert "other processes" not in said[0]
+    beside = "; other processes had 60% of the cores: read shares, not milliseconds"
+    assert said[1] == f"{said[0]}{beside}"
 
 
 def test_what_is_missing_is_no_number():

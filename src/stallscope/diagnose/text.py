@@ -14,7 +14,8 @@ from stallscope.bench.comparison import FASTER
 from stallscope.diagnose.accounting import BEGIN
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
 from stallscope.diagnose.result import MEASURED, measured_of
-from stallscope.model.thresholds import WORTH_A_LINE
+from stallscope.model.thresholds import OTHERS, WORTH_A_LINE
+from stallscope.run.saturation import find_saturated
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
 from stallscope.units import count, duration, printable, seconds, share, size, times
@@ -185,9 +186,19 @@ def words(found: Finding, diagnosis: Diagnosis) -> FindingText:
 def all_words(diagnosis: Diagnosis) -> list[FindingText]:
     """Every finding, the verdict first; its first step is what was proved to help."""
     found = [words(one, diagnosis) for one in diagnosis.findings]
+    if found[0].sure and (others := _others_share(diagnosis)) >= OTHERS:
+        beside = f"other processes had {share(others)} of the cores: read shares, not milliseconds"
+        found[0] = replace(found[0], sure=f"{found[0].sure}; {beside}")
     if said := proof(diagnosis):
         found[0] = replace(found[0], steps=(said, *found[0].steps))
     return found
+
+
+def _others_share(diagnosis: Diagnosis) -> float:
+    """Share (0 to 1) of the cores that other processes had while the loop was recorded."""
+    run = diagnosis.run
+    known = None if run is None or run.all_steps.is_empty() else find_saturated(run).others_share
+    return known or 0.0
 
 
 def proof(diagnosis: Diagnosis) -> str:
