@@ -375,17 +375,15 @@ def test_a_subset_and_a_dataset_without_anything_to_say():
 
 
 def test_a_call_that_holds_pythons_lock_counts_as_long_as_it_takes():
-    """No other thread can look meanwhile: half of the time is one call of Python's."""
+    """No other thread can look meanwhile: about half of the time is one call of Python's.
+
+    Where each look counted alike it would have a tenth of what the sleep beside it has, or less.
+    """
     lines = ss.lines(DataLoader(Items(Locks()), 2), samples=4)
 
     shares = {row["source"].strip(): row["own_share"] for row in lines.table().to_dicts()}
-    found = shares["sorted(NUMBERS)  # holds the lock"]
-    other = shares["time.sleep(LOCKED_S)"]
-    began_s = time.perf_counter()
-    for _ in range(8):
-        sorted(slow_lines.NUMBERS)
-    each_s = (time.perf_counter() - began_s) / 8
-    assert found / other == pytest.approx(each_s / slow_lines.LOCKED_S, rel=0.5)
+    sleeps = shares["time.sleep(LOCKED_S)"]
+    assert shares["sorted(NUMBERS)  # holds the lock"] > 0.3 * sleeps > 0
 
 
 @pytest.mark.parametrize("samples", [4, 400])
