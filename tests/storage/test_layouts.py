@@ -189,7 +189,8 @@ class TestLayouts:
         assert kinds <= set(table.filter(~table["resized"])["kind"])
         assert "files" in set(table.filter(table["rounds"] > 0)["kind"])
         assert {"files", "tar shards"} >= set(table.filter(table["resized"])["kind"])
-        assert (40, 32) == (found.circumstances.samples, found.circumstances.image_pixels)
+        assert 16 <= found.circumstances.samples <= 40  # what a busy machine keeps in its time
+        assert 32 == found.circumstances.image_pixels
         assert 0 < found.circumstances.pixel_difference < 1
         assert all(row["convert_s"] > 0 for row in table.to_dicts() if row["rounds"])
         assert not list(tmp_path.iterdir())
