@@ -67,6 +67,8 @@ class _Layer:
 _layers: dict[tuple[int, Any], list[_Layer]] = {}
 """All layers that are on, by place, the lowest first; over all recordings of this process."""
 _lock = threading.RLock()
+_TRIES: Final = 6
+"""To take everything off at the end: a hook that stays on is worse than a look at all of them."""
 
 
 def unlock_in_child() -> None:
@@ -153,8 +155,9 @@ class Patches:
         """Take everything off for good, also where it was imported from in the meantime."""
         with _lock:
             self._undone = True
-            self.suspend()
-            self.suspend()  # what could not be taken off the first time
+            for _ in range(_TRIES):  # again for what could not be taken off
+                with contextlib.suppress(Exception):  # which is noted, if that can be
+                    self.suspend()
             # Nearly always all of them are gone by now, and no module has to be looked into
             alive = [(new(), old) for new, old in self._forgotten()]
             shared = {id(new): (new, old) for new, old in alive if new is not None}
