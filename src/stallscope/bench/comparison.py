@@ -42,7 +42,8 @@ five tries on two cores gave 0.97, 0.96, 1.07, 1.01 and 1.01. What is seen of st
 ..."""
 START_DOF: Final = 4
 """... counts as much as this many starts that were seen: on a virtual machine whose cores are other
-people's, too, starts differed by 9 to 12%, and with a weight of 8 three of them claimed a gain."""
+people's, too, starts differed by 9 to 12%, and with a weight of 8 three of the claims were that a
+loader differs from itself; `tests/benchmarks/power.py` looks for such."""
 SAMPLES_SPREAD: Final = 0.01
 """Standard deviation of the logarithm of a factor of samples beyond what its pairs show, from where
 memory lies and from when it was looked at; set by hand: ten runs on each of three pairs of

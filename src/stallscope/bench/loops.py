@@ -198,8 +198,8 @@ class InTurns:
         Args:
             wanted: the variants that have to be measured further for the answer, those that the
                 question needs first; asked after each sweep. That as it is is measured beside any.
-            finer: those whose numbers could be finer; measured for as long again as a part of what
-                the answer took.
+            finer: those whose numbers could be finer, asked once the answer is known and until
+                `_FINER` times what it took.
         """
 
         def asked() -> list[int]:

@@ -94,7 +94,6 @@ class _Climb:
         self._room = int(memory_available_bytes() * _MEMORY_SHARE)
         self._held_bytes_before = 0
         self._memory: MemoryUse | None = None
-        self._why_not: dict[Rung, str] = {}
         self._turns = InTurns(
             measurement,
             {number: rung.name for number, rung in enumerate(RUNGS)},
@@ -120,7 +119,12 @@ class _Climb:
 
     def _wanted(self) -> list[int]:
         """The rungs that have to be measured further, the top first: it gives the answer."""
-        if self._grew():
+        if self._keeps_too_much():
+            self._measurement.note(
+                f"stopped early: this process grew by {size(self._grown_bytes())}, as if the step "
+                "kept something of each batch (a loss with its graph, say; `.item()` or "
+                "`.detach()` keeps less)"
+            )
             return []
         turns = self._turns
         open_ = [n for n in map(RUNGS.index, self._rungs.cached) if n not in turns.failed]
@@ -140,22 +144,20 @@ class _Climb:
 
     def _wide(self) -> list[int]:
         """The rungs that are not known well enough for a picture."""
+        if self._keeps_too_much():
+            return []
         known = {one.variant: rate(self._turns.blocks, one.variant) for one in self._turns.blocks}
         return [n for n, one in known.items() if one and one.half_width > _NARROW]
 
     def _held_bytes(self) -> int:
         return resident_bytes() + self._rungs.device.held_bytes()
 
-    def _grew(self) -> bool:
+    def _grown_bytes(self) -> int:
+        return self._held_bytes() - self._held_bytes_before
+
+    def _keeps_too_much(self) -> bool:
         """Whether the step keeps so much that the rest of the ladder might take all memory."""
-        more = self._held_bytes() - self._held_bytes_before
-        if more <= self._room:
-            return False
-        self._measurement.note(
-            f"stopped early: this process grew by {size(more)}, as if the step kept something of "
-            "each batch (a loss with its graph, say; `.item()` or `.detach()` keeps less)"
-        )
-        return True
+        return self._grown_bytes() > self._room
 
     def result(self) -> Ladder:
         """What is known by now."""

@@ -318,7 +318,7 @@ class LineMeasurement:
             self._sampler.turn_over()
             self._looked_at += many * self._pieces.count(piece)
             self._wall_s += took_s
-            many = self._pieces.times(_LEAST_S * many / took_s)
+            many = self._pieces.times(_LEAST_S * many / max(took_s, 1e-9))
 
     def _is_enough(self) -> bool:
         looks = self._sampler.count

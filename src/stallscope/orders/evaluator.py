@@ -40,13 +40,13 @@ from stallscope.orders.result import (
     FETCH,
     IDENTICAL,
     ROUNDING,
-    TOLERANCES,
     CostPart,
     Equivalence,
     FixedCosts,
     NoSuchOrderError,
     OrderTiming,
     Prediction,
+    near_enough,
     timings_of,
 )
 from stallscope.orders.run_ops import (
@@ -184,8 +184,7 @@ class OrderEvaluator:
 
     def tolerates(self, variant: Variant) -> bool:
         """Whether a variant's data is near enough to the original's."""
-        near = TOLERANCES[: TOLERANCES.index(self.tolerance) + 1]
-        return variant.comparison.equivalence in near
+        return variant.comparison.equivalence in near_enough(self.tolerance)
 
     def inputs_of(self, position: int) -> Sequence[OpInput]:
         """What an op gets in the pipeline as it is."""

@@ -354,6 +354,11 @@ def check_tolerance(tolerance: object) -> str:
     return str(tolerance)
 
 
+def near_enough(tolerance: str) -> tuple[str, ...]:
+    """Those of `EQUIVALENCES` that a tolerance allows."""
+    return TOLERANCES[: TOLERANCES.index(tolerance) + 1]
+
+
 def op_names(orders: Orders) -> dict[int, str]:
     """Name each op, by its position, in the order of the pipeline as it is."""
     rows = orders.ops.filter(pl.col("position") >= 0).sort("position")
@@ -434,8 +439,8 @@ def is_recommended(row: dict[str, Any], tolerance: str) -> bool:
 
     Where it was not measured, the prediction has to promise more than its own noise.
     """
-    near = TOLERANCES[: TOLERANCES.index(tolerance) + 1]
-    if not row["gains"] or row["equivalence"] not in near or row["loader_says"] == SLOWER:
+    near = row["equivalence"] in near_enough(tolerance)
+    if not near or not row["gains"] or row["loader_says"] == SLOWER:
         return False
     if row["says"] is not None:
         return bool(row["says"] == FASTER)

@@ -19,7 +19,7 @@ from stallscope.orders.result import (
     IDENTICAL,
     NEAR,
     ROUNDING,
-    TOLERANCES,
+    near_enough,
     op_names,
     parts_of,
     speed_of,
@@ -147,8 +147,7 @@ def _nearest(orders: Orders) -> str:
 
 def _safe(orders: Orders) -> pl.Expr:
     """Whether a trial's data is within the tolerance."""
-    near = TOLERANCES[: TOLERANCES.index(orders.circumstances.tolerance) + 1]
-    return pl.col("equivalence").is_in(near)
+    return pl.col("equivalence").is_in(near_enough(orders.circumstances.tolerance))
 
 
 def _for_memory(orders: Orders) -> str:

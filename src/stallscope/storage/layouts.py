@@ -339,10 +339,10 @@ class LayoutSearch:
         for way in _WAYS:
             order, state = way
             numbers = shuffled if order == SHUFFLED else range(many)
+            if not all(self._prepared(state, one.container) for one in self._layouts):
+                continue  # some read cold and others not would not be alike
             for at, one in enumerate(self._layouts):
                 self._measurement.now(f"{_name(one)}, {order}, {state}")
-                if not self._prepared(state, one.container):
-                    break
                 reading = ReadTimes(one.container, parts, numbers, shuffled=order == SHUFFLED)
                 share = _READ_SHARE / (len(self._layouts) - at)
                 rows = [(*way, at, *row) for row in self._rows(loader, reading, share)]
