@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Floats(Dataset):
+    """Images of uint8 that become floats in each `__getitem__`."""
+
+    def __init__(self) -> None:
+        self.images = torch.randint(0, 256, (32, 3, 192, 192), dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, index):
+        return self.images[index % 32].float().div_(255), index % 10
+
+
+def float_images(_folder: Path) -> DataLoader:
+    """Collate and send four times the bytes that there are."""
+    return DataLoader(_Floats(), batch_size=128, num_workers=2)
+
+
+QUESTION = Question(
+    name="float-images",
+    source="modern-yolonas #42, sleap-nn #434",
+    report="float32 leaves the workers where uint8 would do",
+    make=float_images,
+    step_s=0.01,
+    causes=("collate", "sending"),
+    place=r"uint8 would hold",
+    lever=r"uint8.*on the device",
+)

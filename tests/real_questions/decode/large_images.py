@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Photographs(Dataset):
+    """Photographs of twelve megapixels, used at 224 pixels."""
+
+    def __init__(self, folder: Path) -> None:
+        noise = np.random.default_rng(0).integers(0, 255, (30, 40, 3), dtype=np.uint8)
+        self.path = folder / "large.jpg"
+        Image.fromarray(noise).resize((4000, 3000)).save(self.path)
+        self.transform = transforms.Compose(
+            [transforms.Resize((224, 224)), transforms.ToTensor(), transforms.Normalize(0.5, 0.2)]
+        )
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, index):
+        return self.transform(Image.open(self.path).convert("RGB"))
+
+
+def large_images(folder: Path) -> DataLoader:
+    """Decode and resize photographs that are stored far larger than they are used."""
+    return DataLoader(_Photographs(folder), batch_size=4, num_workers=2)
+
+
+QUESTION = Question(
+    name="large-images",
+    source="several",
+    report="resizing and decoding share the cost",
+    make=large_images,
+    step_s=0.05,
+    causes=("decode",),
+    place=r"larger than",
+    lever=r"store|smaller",
+)

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.utils.data import DataLoader
+
+from real_questions.parts import PlainSamples
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def bound_by_the_model(_folder: Path) -> DataLoader:
+    """Load faster than the model can use it."""
+    return DataLoader(PlainSamples(0.0005, 0.0005), batch_size=8, num_workers=2)
+
+
+QUESTION = Question(
+    name="model-bound",
+    source="DALI #892",
+    report="loading is 10 times as fast, training is not",
+    make=bound_by_the_model,
+    step_s=0.05,
+    causes=("healthy",),
+    place=r"hardly",
+    lever=r"model",
+)

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Satellites(Dataset):
+    """Small stacks of images, one a month."""
+
+    def __init__(self) -> None:
+        self.stacks = torch.randn(100, 12, 6, 32, 32)
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, index):
+        return self.stacks[index % 100]
+
+
+class RandomMaskingStrategy:
+    """Hides patches of an image from the encoder."""
+
+    def apply_mask(self, batch):
+        """Choose for each month and each band of each sample."""
+        masks = torch.zeros(len(batch), 12, 6, 4, 4, dtype=torch.int64)
+        for sample in range(len(batch)):
+            for month in range(12):
+                for band in range(6):
+                    order = torch.randperm(16)
+                    masks[sample, month, band].view(-1)[order[:8]] = 1
+                    masks[sample, month, band].view(-1)[order[8:12]] = 2
+        return masks
+
+
+class TrainModule:
+    """Masks a batch and trains on it."""
+
+    def __init__(self) -> None:
+        self.masking_strategy = RandomMaskingStrategy()
+
+    def train_batch(self, batch) -> None:
+        """Train on a batch."""
+        self.masking_strategy.apply_mask(batch)
+        time.sleep(0.02)  # the model, on a device
+
+
+def train_batch(batch) -> None:
+    """Train on a batch."""
+    TrainModule().train_batch(batch)
+
+
+def stacks_of_images(_folder: Path) -> DataLoader:
+    """Load stacks, which takes next to no time."""
+    return DataLoader(_Satellites(), batch_size=4, shuffle=True, num_workers=2)
+
+
+QUESTION = Question(
+    name="masking",
+    source="olmoearth_pretrain #467",
+    report="masks are drawn in the step; in workers: 1.5 to 2 times",
+    make=stacks_of_images,
+    step_s=0.02,
+    causes=("main-process",),
+    place=r"apply_mask",
+    lever=r"collate_fn|dataset|worker",
+    step=lambda: train_batch,
+)

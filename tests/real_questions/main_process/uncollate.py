@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Vectors(Dataset):
+    """Samples that are dictionaries of ten vectors."""
+
+    def __init__(self) -> None:
+        self.values = {f"feature{number}": torch.randn(4000, 16) for number in range(10)}
+
+    def __len__(self) -> int:
+        return 50_000
+
+    def __getitem__(self, index):
+        return {name: values[index % 4000] for name, values in self.values.items()}
+
+
+class Uncollated:
+    """A loader whose batches are taken apart again, as they were collated."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self):
+        for batch in self.loader:
+            yield self.uncollate(batch)
+
+    @staticmethod
+    def uncollate(batch):
+        """Make a list of samples of a batch."""
+        count = len(next(iter(batch.values())))
+        return [{name: values[n] for name, values in batch.items()} for n in range(count)]
+
+
+def uncollated(_folder: Path) -> Uncollated:
+    """Take each batch apart in the main process."""
+    return Uncollated(DataLoader(_Vectors(), batch_size=256, shuffle=True, num_workers=2))
+
+
+QUESTION = Question(
+    name="uncollate",
+    source="fuse-med-ml #267",
+    report="each batch is taken apart in a loop, in the main process",
+    make=uncollated,
+    step_s=0.004,
+    causes=("main-process",),
+    place=r"[Uu]ncollate",
+    lever=r"collate_fn|worker|vector|whole batch|once",
+)

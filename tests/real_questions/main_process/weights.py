@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Nodes(Dataset):
+    def __init__(self, count: int) -> None:
+        self.features = torch.randn(1000, 32)
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index):
+        return self.features[index % 1000]
+
+
+class DegreeSampler:
+    """Draws nodes, those with more neighbours more often."""
+
+    def __init__(self, degrees) -> None:
+        self.degrees = degrees
+
+    def __len__(self) -> int:
+        return 2000
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            chances = self.degrees / self.degrees.sum()
+            yield np.random.choice(len(chances), 64, p=chances).tolist()
+
+
+def weights_for_each_draw(_folder: Path) -> DataLoader:
+    """Compute the chances of a million nodes for each batch."""
+    nodes = _Nodes(1_000_000)
+    degrees = np.random.default_rng(0).integers(1, 100, len(nodes)).astype(np.float64)
+    return DataLoader(nodes, batch_sampler=DegreeSampler(degrees), num_workers=2)
+
+
+QUESTION = Question(
+    name="weights",
+    source="dgl #3879",
+    report="keep the probabilities in place of computing them for each draw",
+    make=weights_for_each_draw,
+    step_s=0.005,
+    causes=("main-process",),
+    place=r"DegreeSampler\.__iter__",
+    lever=r"beforehand|once",
+)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class memoize:  # noqa: N801 - its author's name
+    """Keeps what a function returned, for when it is called with the same again."""
+
+    def __init__(self, function) -> None:
+        self.function = function
+        self.cache: dict[tuple[object, ...], object] = {}
+
+    def __get__(self, instance, _owner=None):
+        return partial(self, instance)
+
+    def __call__(self, *args):
+        """Call the function, where it was not called so before."""
+        key = (id(args[0]), *args[1:])
+        if key not in self.cache:
+            self.cache[key] = self.function(*args)
+        return self.cache[key]
+
+
+class SafeDataset(Dataset):
+    """Leaves the samples out that cannot be read."""
+
+    def __init__(self, dataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def _safe_get_item(self, index):
+        try:
+            return self.dataset[index]
+        except OSError:
+            return None
+
+    @memoize
+    def __getitem__(self, index):
+        while (sample := self._safe_get_item(index)) is None:
+            index += 1
+        return sample
+
+
+class DummyDataset(Dataset):
+    """Images."""
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index):
+        return torch.randn(3, 64, 64), index % 10
+
+
+def samples_that_are_safe(_folder: Path) -> DataLoader:
+    """Keep each sample, though none is asked for twice."""
+    return DataLoader(SafeDataset(DummyDataset()), batch_size=16, num_workers=2)
+
+
+QUESTION = Question(
+    name="memoized",
+    source="nonechucks #13",
+    report="memory grows forever; samples are memoized: 'remove the @memoize line'",
+    make=samples_that_are_safe,
+    step_s=0.02,
+    causes=("memory-growth",),
+    place=r"[Mm]emor|SafeDataset|memoize|grow",
+    lever=r"\bcache|memo\w*\b|[Kk]eep|kept|stor(e|es|ed|ing)\b|bound|maxsize|limit",
+)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.parts import noise
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Cases(Dataset):
+    """Patches of compressed cases: all of a case is read and unpacked for one patch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = [folder / f"{number}.npz" for number in range(4)]
+        for path in self.paths:
+            np.savez_compressed(path, data=noise(2, 48, 128, 128).astype(np.float32))
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, index):
+        data = np.load(self.paths[index % 4])["data"]
+        z, y, x = (random.randrange(size - 32) for size in data.shape[1:])
+        return torch.from_numpy(data[:, z : z + 32, y : y + 32, x : x + 32].copy())
+
+
+def patches_of_cases(folder: Path) -> DataLoader:
+    """Use a fiftieth of what is read."""
+    return DataLoader(_Cases(folder), batch_size=2, shuffle=True, num_workers=2)
+
+
+QUESTION = Question(
+    name="cases",
+    source="nnUNet #1332, #2380, #566",
+    report="compressed cases are a lot slower",
+    make=patches_of_cases,
+    step_s=0.005,
+    causes=("one-transform",),
+    place=r"__getitem__",
+    lever=r"of \.npy, not \.npz",
+)

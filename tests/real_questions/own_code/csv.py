@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Tiles(Dataset):
+    """Paths and labels in a table that is read for each sample."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "tiles.csv"
+        np.save(folder / "tile.npy", np.ones((3, 64, 64), np.float32))
+        rows = (f"{folder / 'tile.npy'};{number % 4}\n" for number in range(5000))
+        self.path.write_text("".join(rows))
+
+    def __len__(self) -> int:
+        return 5000
+
+    def __getitem__(self, index):
+        import pandas as pd
+
+        tiles = pd.read_csv(self.path, sep=";", header=None)
+        path, label = tiles.loc[index, 0], tiles.loc[index, 1]
+        return torch.from_numpy(np.load(path)), int(label)
+
+
+def table_of_tiles(folder: Path) -> DataLoader:
+    """Parse five thousand rows for one."""
+    return DataLoader(_Tiles(folder), batch_size=8, shuffle=True, num_workers=2)
+
+
+QUESTION = Question(
+    name="csv",
+    source="geo-deep-learning #418",
+    report="the table is read whenever a sample is asked for",
+    make=table_of_tiles,
+    step_s=0.005,
+    causes=("one-transform",),
+    place=r"__getitem__",
+    lever=r"load it once",
+)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import gzip
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.parts import noise
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Slices(Dataset):
+    """Slices of a compressed volume, which is unpacked from its begin on for each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "volume.gz"
+        with gzip.open(self.path, "wb") as file:
+            file.write(noise(80, 256, 256).tobytes())
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, index):
+        size = 256 * 256
+        with gzip.open(self.path, "rb") as file:
+            file.seek(index % 80 * size)
+            values = np.frombuffer(file.read(size), np.uint8)
+        return torch.from_numpy(values.reshape(256, 256).astype(np.float32))
+
+
+def slices_of_volumes(folder: Path) -> DataLoader:
+    """Seek in a file that cannot be sought in."""
+    return DataLoader(_Slices(folder), batch_size=4, shuffle=True, num_workers=2)
+
+
+QUESTION = Question(
+    name="gz",
+    source="eva #705",
+    report="the deeper a slice of .nii.gz, the slower",
+    make=slices_of_volumes,
+    step_s=0.005,
+    causes=("one-transform", "decode"),
+    place=r"__getitem__",
+    lever=r"store it unpacked",
+)

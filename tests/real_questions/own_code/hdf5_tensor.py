@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Matrices(Dataset):
+    """Matrices of an HDF5 file, each made into a tensor as it is."""
+
+    def __init__(self, folder: Path) -> None:
+        import h5py
+
+        self.path, self.file = folder / "matrices.h5", None
+        with h5py.File(self.path, "w") as file:
+            for number in range(40):
+                file[str(number)] = np.ones((500, 100), np.float32)
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, index):
+        import h5py
+
+        if self.file is None:
+            self.file = h5py.File(self.path, "r")
+        return torch.tensor(self.file[str(index % 40)])
+
+
+def tensors_of_hdf5(folder: Path) -> DataLoader:
+    """Let torch take a dataset of HDF5 apart, number by number."""
+    return DataLoader(_Matrices(folder), batch_size=8, shuffle=True, num_workers=2)
+
+
+QUESTION = Question(
+    name="hdf5-tensor",
+    source="pytorch #28761",
+    report="np.array first, 421 ms to 3 ms",
+    make=tensors_of_hdf5,
+    step_s=0.005,
+    causes=("one-transform",),
+    place=r"__getitem__",
+    lever=r"np\.(array|stack)|NumPy|array first",
+)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Poses(Dataset):
+    """Pictures of a person, whose joints become heat maps pixel by pixel."""
+
+    def __init__(self) -> None:
+        self.joints = np.random.default_rng(0).uniform(5, 40, (500, 17, 2))
+        self.image = torch.zeros(3, 184, 184)
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, index):
+        heatmap = np.zeros((17, 46, 46), np.float32)
+        for number, joint in enumerate(self.joints[index % 500]):
+            self.put_heatmap(heatmap[number], joint)
+        return self.image, heatmap
+
+    @staticmethod
+    def put_heatmap(plane, joint, sigma=2.0):
+        """Draw one joint."""
+        reach = sigma * math.sqrt(2 * 4.6)
+        x0, y0 = (int(max(0, one - reach)) for one in joint)
+        x1, y1 = (int(min(46, one + reach)) for one in joint)
+        for y in range(y0, y1):
+            for x in range(x0, x1):
+                exponent = ((x - joint[0]) ** 2 + (y - joint[1]) ** 2) / 2 / sigma / sigma
+                if exponent <= 4.6:
+                    plane[y][x] = max(plane[y][x], math.exp(-exponent))
+
+
+def heat_maps(_folder: Path) -> DataLoader:
+    """Draw pixel by pixel, in Python."""
+    return DataLoader(_Poses(), batch_size=16, num_workers=2)
+
+
+QUESTION = Question(
+    name="heat-maps",
+    source="tf-pose-estimation #272",
+    report="heat maps take the time, ten times as fast without loops",
+    make=heat_maps,
+    step_s=0.006,
+    causes=("one-transform",),
+    place=r"put_heatmap",
+    lever=r"whole arrays",
+)

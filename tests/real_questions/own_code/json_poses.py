@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+)
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class JTADataset(Dataset):
+    """Poses of people in sequences of frames: a file of JSON for each sequence."""
+
+    def __init__(self, folder: Path, sequences: int = 8, frames: int = 60, people: int = 4) -> None:
+        self.frames = frames
+        self.paths = [folder / f"seq_{number}.json" for number in range(sequences)]
+        draw = np.random.default_rng(0)
+        for path in self.paths:
+            who = [(f, p, j) for f in range(frames) for p in range(people) for j in range(22)]
+            where = draw.uniform(0, 1000, (len(who), 7)).round(4).tolist()
+            rows = [[*key, *place] for key, place in zip(who, where, strict=True)]
+            path.write_text(json.dumps(rows))
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, index):
+        with self.paths[index % len(self.paths)].open() as json_file:
+            matrix = json.load(json_file)
+        matrix = np.array(matrix)
+        frame = matrix[matrix[:, 0] == index % self.frames]
+        return torch.from_numpy(frame[:, 3:].astype(np.float32))
+
+
+def poses_of_frames(folder: Path) -> DataLoader:
+    """Read all of a sequence as JSON, for one of its frames."""
+    return DataLoader(JTADataset(folder), batch_size=8, shuffle=True, num_workers=2)
+
+
+QUESTION = Question(
+    name="json-poses",
+    source="JTA-Dataset #1",
+    report="JSON is very slow, 7 s a matrix; np.load takes 0.3 s: 'the best solution'",
+    make=poses_of_frames,
+    step_s=0.01,
+    causes=("one-transform", "decode"),
+    place=r"JTADataset|__getitem__|[Jj][Ss][Oo][Nn]",
+    lever=r"\.npy|np\.save|np\.load|NumPy|binary|\bonce\b|memory|\bcache|[Kk]eep|beforehand|mmap",
+)

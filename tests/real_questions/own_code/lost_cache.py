@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Cached(Dataset):
+    """Frames that come from a server when they are first asked for, and are kept then."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths, self.cache = [folder / f"{number}.npy" for number in range(240)], {}
+        for path in self.paths:
+            np.save(path, np.ones((128, 128), np.float32))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        if index not in self.cache:
+            self.cache[index] = self.read(self.paths[index])
+        return self.cache[index]
+
+    @staticmethod
+    def read(path):
+        """Read one frame from the server."""
+        time.sleep(0.02)  # the network
+        return torch.from_numpy(np.load(path))
+
+
+def cache_of_workers(folder: Path) -> DataLoader:
+    """Keep what is read in workers that end with the epoch."""
+    return DataLoader(_Cached(folder), batch_size=4, shuffle=True, num_workers=2)
+
+
+QUESTION = Question(
+    name="lost-cache",
+    source="mmhuman3d #233, torchdatasets #26",
+    report="7 min to 35 s an epoch",
+    make=cache_of_workers,
+    step_s=0.01,
+    causes=("one-transform", "start-up", "storage-latency", "storage-bandwidth"),
+    place=r"__getitem__|read|every epoch",
+    lever=r"persistent_workers",
+)

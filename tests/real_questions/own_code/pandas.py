@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Windows(Dataset):
+    """Windows of a recording in memory; their starts and labels in a table of pandas."""
+
+    def __init__(self, count: int = 20_000) -> None:
+        import pandas as pd
+
+        self.signal = np.random.default_rng(0).normal(size=(32, count + 200)).astype(np.float32)
+        columns = {"start": np.arange(count), "stop": np.arange(count) + 200}
+        self.metadata = pd.DataFrame(columns | {"target": np.arange(count) % 4})
+
+    def __len__(self) -> int:
+        return len(self.metadata)
+
+    def __getitem__(self, index):
+        start = self.metadata.iloc[index]["start"]
+        stop = self.metadata.iloc[index]["stop"]
+        target = self.metadata.iloc[index]["target"]
+        return self.signal[:, start:stop], int(target)
+
+
+def windows_of_pandas(_folder: Path) -> DataLoader:
+    """Look three values of each sample up by `iloc`."""
+    return DataLoader(_Windows(), batch_size=256, shuffle=True, num_workers=2)
+
+
+QUESTION = Question(
+    name="pandas",
+    source="braindecode #89",
+    report="slow though all is in memory",
+    make=windows_of_pandas,
+    step_s=0.004,
+    causes=("one-transform",),
+    place=r"__getitem__",
+    lever=r"NumPy|to_numpy",
+)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Utterances(Dataset):
+    """Seconds of recordings, each of which is read whole."""
+
+    def __init__(self, folder: Path) -> None:
+        from scipy.io import wavfile
+
+        self.paths = [folder / f"{number}.wav" for number in range(8)]
+        sound = np.random.default_rng(0).integers(-3000, 3000, (120 * 44_100, 2), dtype=np.int16)
+        for path in self.paths:
+            wavfile.write(path, 44_100, sound)
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def load_audio_with_duration(self, path, start, duration):
+        """Load a recording, and take a part of it."""
+        from scipy.io import wavfile
+
+        rate, sound = wavfile.read(path)
+        wave = torch.from_numpy(sound.T.astype(np.float32) / 32768)
+        return wave[0, int(start * rate) : int((start + duration) * rate)]
+
+    def __getitem__(self, index):
+        return self.load_audio_with_duration(self.paths[index % 8], random.random() * 110, 2.0)
+
+
+def parts_of_recordings(folder: Path) -> DataLoader:
+    """Read two minutes for two seconds."""
+    return DataLoader(_Utterances(folder), batch_size=8, shuffle=True, num_workers=2)
+
+
+QUESTION = Question(
+    name="recordings",
+    source="audio #1607",
+    report="whole recordings are loaded, then sliced; read the frames asked for",
+    make=parts_of_recordings,
+    step_s=0.01,
+    causes=("one-transform", "storage-bandwidth"),
+    place=r"load_audio_with_duration|read",
+    lever=r"only|part|mmap",
+)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Triplets(Dataset):
+    """An anchor, another patch of its class, and one of a different one."""
+
+    def __init__(self) -> None:
+        self.labels = torch.arange(1_500_000) % 3000
+        self.patches = torch.zeros(500, 1, 32, 32)
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, index):
+        same = self.positions_of(index % 3000)
+        other = self.positions_of((index + 1) % 3000)
+        return tuple(self.patches[one % 500] for one in (index, int(same[0]), int(other[0])))
+
+    def positions_of(self, label: int):
+        """Look for a label among all of them."""
+        return torch.nonzero(self.labels == label)[:, 0]
+
+
+def search_in_labels(_folder: Path) -> DataLoader:
+    """Search a million labels for each sample."""
+    return DataLoader(_Triplets(), batch_size=32, shuffle=True, num_workers=2)
+
+
+QUESTION = Question(
+    name="search",
+    source="tfeat #17",
+    report="a linear search for each sample; 4.5 to 27 batches/s",
+    make=search_in_labels,
+    step_s=0.01,
+    causes=("one-transform",),
+    place=r"positions_of",
+    lever=r"once|beforehand",
+)

@@ -1,0 +1,51 @@
+"""Question of a user, rebuilt as a small loader, and how an answer to it is judged."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+ONCE = r"\bonce\b|beforehand|[Kk]eep|cache"
+"""Words of an advice to do the work once: several authors did."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What was asked, and what an answer has to say.
+
+    A maintainer named the cause there, or a change worked. The dataset is written as its author
+    wrote it, as far as can be told, and small enough for two cores.
+    """
+
+    name: str
+    source: str
+    """Where the question was asked: project and number of the issue."""
+    report: str
+    """What was reported, or what helped."""
+    make: Callable[[Path], Iterable[object]]
+    """Make the loader; its files go into the folder."""
+    step_s: float
+    """Length of the step, seconds."""
+    causes: tuple[str, ...]
+    """Codes of findings that are right, the usual one first."""
+    place: str
+    """Expression that the verdict's title has to match: what its author would have to look at."""
+    lever: str
+    """Expression that its next step has to match: what helped."""
+    step: Callable[[], Callable[[object], object]] | None = None
+    """Make what the loop does with a batch, where that is more than a timer of `step_s`."""
+
+    def missed_by(self, code: str, title: str, next_step: str) -> str:
+        """Return what an answer misses; '' for nothing."""
+        if code not in self.causes:
+            return f"{code} is not {' or '.join(self.causes)}"
+        if not re.search(self.place, title):
+            return f"the title does not name {self.place}"
+        if not re.search(self.lever, next_step):
+            return f"the next step does not name {self.lever}"
+        return ""

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.parts import compute
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _FewSlow(Dataset):
+    """One sample in forty takes forty times as long."""
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, index):
+        compute(0.2 if index % 40 == 7 else 0.002)
+        return torch.zeros(100)
+
+
+def few_slow_samples(_folder: Path) -> DataLoader:
+    """Return batches in order, whatever one of them takes."""
+    return DataLoader(_FewSlow(), batch_size=2, num_workers=2)
+
+
+QUESTION = Question(
+    name="in-order",
+    source="pytorch #141833",
+    report="waits for one worker, others are ready",
+    make=few_slow_samples,
+    step_s=0.01,
+    causes=("slow-samples",),
+    place=r"one in",
+    lever=r"in_order=False",
+)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class PVNetDataset(Dataset):
+    """The weather around some moments, from a store that each worker opens."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self.size = path, size
+        self.satellite: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return self.size
+
+    def open_satellite(self) -> np.ndarray:
+        """Read the store."""
+        with np.load(self.path) as store:
+            return store["satellite"]
+
+    def __getitem__(self, index):
+        if self.satellite is None:
+            self.satellite = self.open_satellite()
+        start = index % (len(self.satellite) - 12)
+        return torch.from_numpy(self.satellite[start : start + 12].astype(np.float32))
+
+
+class StreamedDataModule:
+    """Makes the loaders."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "satellite.npz"
+        moving = np.random.default_rng(0).integers(0, 1024, (240, 11, 48, 48), dtype=np.int16)
+        np.savez_compressed(self.path, satellite=moving)
+        self._common = {"batch_size": 8, "num_workers": 2, "persistent_workers": False}
+
+    def train_dataloader(self) -> DataLoader:
+        """Make the one for training."""
+        return DataLoader(PVNetDataset(self.path, 160), shuffle=True, **self._common)
+
+    def val_dataloader(self) -> DataLoader:
+        """Make the one for validation."""
+        return DataLoader(PVNetDataset(self.path, 80), **self._common)
+
+
+class Trainer:
+    """The batches of the epochs, each with its validation."""
+
+    def __init__(self, datamodule: StreamedDataModule, max_epochs: int) -> None:
+        self.max_epochs = max_epochs
+        self.train_dataloader = datamodule.train_dataloader()
+        self.val_dataloader = datamodule.val_dataloader()
+
+    def __len__(self) -> int:
+        return self.max_epochs * (len(self.train_dataloader) + len(self.val_dataloader))
+
+    def __iter__(self):
+        for _ in range(self.max_epochs):
+            yield from self.train_dataloader
+            yield from self.val_dataloader
+
+
+def epochs_of_weather(folder: Path) -> Trainer:
+    """Start the workers anew for each epoch, and for each validation."""
+    return Trainer(StreamedDataModule(folder), 500)
+
+
+QUESTION = Question(
+    name="validation",
+    source="pvnet #436",
+    report="workers start for each training and validation loop; keep them",
+    make=epochs_of_weather,
+    step_s=0.006,
+    causes=("start-up",),
+    place=r"epoch|start|iterator",
+    lever=r"persistent_workers",
+)

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from real_questions.parts import compute
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Shards(IterableDataset):
+    """Two shards, whatever the number of workers."""
+
+    def __iter__(self):
+        if get_worker_info().id < 2:
+            for _ in range(20_000):
+                compute(0.002)
+                yield torch.zeros(100)
+
+
+def few_shards(_folder: Path) -> DataLoader:
+    """Start more workers than there are shards."""
+    return DataLoader(_Shards(), batch_size=8, num_workers=4)
+
+
+QUESTION = Question(
+    name="few-shards",
+    source="several",
+    report="fewer shards than workers",
+    make=few_shards,
+    step_s=0.006,
+    causes=("idle-workers",),
+    place=r"nothing to do",
+    lever=r"shards",
+)

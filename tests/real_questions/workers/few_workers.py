@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.utils.data import DataLoader
+
+from real_questions.parts import PlainSamples
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def one_worker(_folder: Path) -> DataLoader:
+    """Let one worker do what several could."""
+    return DataLoader(PlainSamples(0.001, 0.0015), batch_size=8, num_workers=1)
+
+
+QUESTION = Question(
+    name="few-workers",
+    source="geti #5958",
+    report="the GPU is idle 70 to 92% of the time",
+    make=one_worker,
+    step_s=0.012,
+    causes=("too-few-workers",),
+    place=r"worker",
+    lever=r"num_workers",
+)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from real_questions.question import Question
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Augmented(Dataset):
+    """Photographs in memory, resized and blurred by OpenCV."""
+
+    def __init__(self) -> None:
+        shape = (8, 800, 1000, 3)
+        self.images = np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8)
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, index):
+        import cv2
+
+        image = cv2.resize(self.images[index % 8], (1333, 800))
+        image = cv2.cvtColor(cv2.GaussianBlur(image, (5, 5), 0), cv2.COLOR_BGR2RGB)
+        return cv2.resize(image.astype(np.float32) / 255, (256, 256))
+
+
+def many_threads(_worker: int) -> None:
+    """Do what OpenCV does on a host of 64 cores."""
+    import cv2
+
+    cv2.setNumThreads(64)
+
+
+def threads_of_opencv(_folder: Path) -> DataLoader:
+    """Start 64 threads in each worker."""
+    return DataLoader(_Augmented(), batch_size=8, num_workers=2, worker_init_fn=many_threads)
+
+
+QUESTION = Question(
+    name="opencv-threads",
+    source="mmdetection #6867",
+    report="half of the CPU in the kernel",
+    make=threads_of_opencv,
+    step_s=0.05,
+    causes=("oversubscription",),
+    place=r"thread",
+    lever=r"setNumThreads",
+)
