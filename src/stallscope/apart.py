@@ -1,14 +1,14 @@
-"""Computing apart: no thread of ours that a fork would lose runs in the user's process.
+"""Computing with polars in a child process, so that no thread of polars runs in the user's.
 
 polars starts threads with its first computation. A process that is forked afterwards believes that
 it has them, and has none, so a dataset that uses polars in its workers waits there for ever, in
-a later measurement and in the user's own training. So tables are computed in a short-lived child
+a later measurement and in the user's own training. So tables are computed in a short-lived fork
 of this process, which has all data at hand, and whose result comes back pickled. A frame that is
 unpickled, read or printed starts no thread.
 
 Where such threads run already, because the user's own code has used polars, or where nobody forks,
-there is nothing to keep, and what is asked for is computed here. So it is where the child fails in
-any way: an error then comes as it would have come.
+there is nothing to protect, and the result is computed here. So it is where the child fails in any
+way: an error then comes as it would have come.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from stallscope.interrupts import held_back
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_Given = ParamSpec("_Given")
+_Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 _LOOK_EVERY_S: Final = 1.0
 _MOST_IDLE: Final = 5
-"""So many looks without any CPU time used: the child waits for a lock that a thread held when it
-was forked, and that nobody will open."""
-_OF_POLARS: Final = re.compile(r"polars-\d|tokio-rt-worker|async-executor-")
-"""Names of threads that its first computation starts, whichever it is. Those that it starts when it
-is imported (polars-ooc-, jemalloc_bg_) hinder nobody."""
+"""Looks without any CPU time used: the child waits for a lock that a thread held when it was
+forked, and that nobody will open."""
+_POLARS_THREADS: Final = re.compile(r"polars-\d|tokio-rt-worker|async-executor-")
+"""Names of threads that its first computation starts; its runtime for files has the names of tokio.
+Threads that it starts when it is imported (polars-ooc-, jemalloc_bg_) hinder nobody."""
 _is_child = False
 
 
-def computed_apart(compute: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+def computed_apart(compute: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """Decorate a function that uses polars, and whose result can be pickled."""
 
     @functools.wraps(compute)
-    def computed(*args: _Given.args, **named: _Given.kwargs) -> _Result:
+    def computed(*args: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
         return apart(lambda: compute(*args, **named))
 
     return computed
@@ -63,28 +63,20 @@ def apart(compute: Callable[[], _Result]) -> _Result:
     Args:
         compute: changes nothing in this process; called again, here, where the child fails.
     """
-    if _is_child or not _forks_workers() or polars_runs():
-        return compute()
-    answer: list[_Result] = []
-    with suppress(Exception):
-        answer.append(_from_child(compute))
-    return answer[0] if answer else compute()
+    return Later(compute).result()
 
 
 def polars_runs() -> bool:
-    """Whether threads of polars' run in this process; false where that cannot be seen.
-
-    Those of its runtime for files have the name that all have which are tokio's.
-    """
+    """Return whether threads of polars run in this process; False where that cannot be seen."""
     for name in Path("/proc/self/task").glob("*/comm"):
         with suppress(OSError):  # the thread has just ended
-            if _OF_POLARS.match(name.read_text()):
+            if _POLARS_THREADS.match(name.read_text()):
                 return True
     return False
 
 
 def _forks_workers() -> bool:
-    """Whether workers are forked here, unless a loader asks for something else."""
+    """Return whether workers are forked here, unless a loader asks for something else."""
     if not sys.platform.startswith("linux"):
         return False
     chosen = multiprocessing.get_start_method(allow_none=True)  # asking fixes no choice
@@ -92,7 +84,7 @@ def _forks_workers() -> bool:
 
 
 class Later(Generic[_Result]):
-    """What a function computes apart while this process goes on; at once where that cannot be.
+    """Result of a function that a fork of this process computes while this process goes on.
 
     Args:
         compute: as for `apart`.
@@ -100,46 +92,14 @@ class Later(Generic[_Result]):
 
     def __init__(self, compute: Callable[[], _Result]) -> None:
         self._compute = compute
-        self._child: _Child[_Result] | None = None
-        if not (_is_child or not _forks_workers() or polars_runs()):
-            with suppress(OSError):
-                self._child = _Child(compute)
-
-    def is_ready(self) -> bool:
-        """Whether `result` would not wait."""
-        return self._child is None or self._child.is_ready()
-
-    def result(self) -> _Result:
-        """Wait for it, and return it; computed here where the child fails."""
-        answer: list[_Result] = []
-        if self._child is not None:
-            with suppress(Exception):
-                answer.append(self._child.answer())
-            self.end()
-        return answer[0] if answer else self._compute()
-
-    def end(self) -> None:
-        """Wait for it no more."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.end()
-
-
-def _from_child(compute: Callable[[], _Result]) -> _Result:
-    child = _Child(compute)
-    try:
-        return child.answer()
-    finally:
-        child.end()
-
-
-class _Child(Generic[_Result]):
-    """A fork of this process that computes something."""
-
-    def __init__(self, compute: Callable[[], _Result]) -> None:
-        self._receiver, sender = os.pipe()
-        self._parts: list[bytes] = []
         self._pid = 0
+        self._parts: list[bytes] = []
+        if not _is_child and _forks_workers() and not polars_runs():
+            with suppress(OSError):
+                self._fork()
+
+    def _fork(self) -> None:
+        self._receiver, sender = os.pipe()
         self._asks = select.poll()  # `select.select` knows no descriptor above 1,023
         self._asks.register(self._receiver)
         try:
@@ -148,24 +108,37 @@ class _Child(Generic[_Result]):
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._pid = os.fork()
                 if self._pid == 0:
-                    _answer(compute, sender)
-        except BaseException:
+                    _answer(self._compute, sender)
+        except BaseException:  # no process left, or an interrupt that was held back
+            if not self._pid:
+                os.close(self._receiver)
             self.end()
             raise
         finally:
             os.close(sender)
 
     def is_ready(self) -> bool:
-        """Take what it has sent by now; whether that was all."""
-        while self._asks.poll(0):
+        """Take what the child has sent by now, and return whether `result` would not wait."""
+        while self._pid and self._asks.poll(0):
             part = os.read(self._receiver, 1 << 20)
             if not part:
                 return True
             self._parts.append(part)
-        return False
+        return not self._pid
 
-    def answer(self) -> _Result:
-        """Wait for all that it sends.
+    def result(self) -> _Result:
+        """Wait for the result, and return it; compute it here where the child fails."""
+        answer: list[_Result] = []
+        try:
+            if self._pid:
+                with suppress(Exception):
+                    answer.append(self._received())
+        finally:
+            self.end()
+        return answer[0] if answer else self._compute()
+
+    def _received(self) -> _Result:
+        """Wait for all that the child sends.
 
         Raises:
             EOFError: it uses no CPU, and will never send anything.
@@ -174,7 +147,7 @@ class _Child(Generic[_Result]):
         while not self.is_ready():
             if self._asks.poll(_LOOK_EVERY_S * 1000):
                 continue
-            before_s, used_s = used_s, _cpu_s(self._pid)
+            before_s, used_s = used_s, sum(psutil.Process(self._pid).cpu_times()[:2])
             idle = idle + 1 if used_s == before_s else 0
             if idle >= _MOST_IDLE:
                 raise EOFError
@@ -182,13 +155,14 @@ class _Child(Generic[_Result]):
         return answer
 
     def end(self) -> None:
-        """End it, and let nothing of it remain."""
+        """End the child, if there is one."""
         with held_back():
-            os.close(self._receiver)
-            if self._pid:
+            pid, self._pid = self._pid, 0
+            if pid:
+                os.close(self._receiver)
                 with suppress(OSError):
-                    os.kill(self._pid, signal.SIGKILL)
-                    os.waitpid(self._pid, 0)
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
 
 
 def _answer(compute: Callable[[], object], sender: int) -> None:
@@ -204,9 +178,3 @@ def _answer(compute: Callable[[], object], sender: int) -> None:
         status = 0
     finally:
         os._exit(status)
-
-
-def _cpu_s(pid: int) -> float:
-    with suppress(psutil.Error):
-        return float(sum(psutil.Process(pid).cpu_times()[:2]))
-    return 0.0

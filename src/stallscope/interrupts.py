@@ -1,8 +1,8 @@
-"""What comes at any moment, signals and garbage collection: held back where that does harm.
+"""Signals and garbage collection, delayed where they would do harm.
 
 Ctrl-C raises `KeyboardInterrupt`, as ever. SIGTERM and SIGHUP end a process at once, so that
 nothing is saved and nothing is cleared away; the command line lets them raise, too. Torch's handler
-of SIGCHLD raises `RuntimeError` in the main thread, at whatever it does, when a worker has died.
+of SIGCHLD raises `RuntimeError` in the main thread, at any line, when a worker has died.
 
 The collector ends what is garbage, at any allocation. In a forked worker that may be the parent's:
 CUDA kills a process that destroys another's events. And `sys._current_frames` of CPython 3.11 lets
@@ -15,119 +15,98 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import threading
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-_POLITE: Final = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""A polite kill, and a terminal that was closed; Windows has no SIGHUP."""
-_OF_SIGNAL: Final = 128
+
+def _existing(*names: str) -> list[int]:
+    """Return the signals that this system has; Windows has few."""
+    return [getattr(signal, name) for name in names if hasattr(signal, name)]
+
+
+_POLITE: Final = _existing("SIGTERM", "SIGHUP")
+"""A polite kill, and a terminal that was closed."""
+_CHILD_ENDS: Final = _existing("SIGCHLD")
+_DELAYED: Final = [signal.SIGINT, *_POLITE, *_CHILD_ENDS]
+_STATUS_OF_SIGNAL: Final = 128
 """A shell's status of a command that a signal has ended: this and the signal's number."""
-_SOON_S: Final = 0.02
 
 
-_CHILD_ENDS: Final = [getattr(signal, name) for name in ("SIGCHLD",) if hasattr(signal, name)]
-_HELD: Final = [signal.SIGINT, *_POLITE, *_CHILD_ENDS]
-
-
-class _Held:
-    """Stands in for the handler of a signal and remembers that there was one."""
+class _Delayed:
+    """Handler of a signal that remembers the signal until its block ends."""
 
     def __init__(self, handler: Callable[..., object] | int) -> None:
         self.handler = handler
         self.came = False
-        self.holds = True
+        self.delays = True
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        meant = self.came and number not in _CHILD_ENDS  # the second time; children end in crowds
+        insists = self.came and number not in _CHILD_ENDS  # pressed twice; children end in crowds
         self.came = True
-        if (meant or not self.holds) and callable(self.handler):
+        if (insists or not self.delays) and callable(self.handler):
             self.handler(number, frame)
-
-
-class _Ending:
-    """Ends the program as Ctrl-C does: its first call raises, others change nothing."""
-
-    def __call__(self, number: int, _: FrameType | None) -> None:
-        for one in _POLITE:  # a shell sends SIGHUP after the terminal has: saving goes on
-            if isinstance(signal.getsignal(one), _Ending):
-                signal.signal(one, signal.SIG_IGN)
-        raise SystemExit(_OF_SIGNAL + number)
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Let what interrupts this block be felt at its end; only in the main thread.
+    """Delay what interrupts this block to its end; only in the main thread.
 
-    Who sets a handler in the block keeps it, and may call the one that it found.
-
-    A process that ignores interrupts, as one that a shell has started with `&`, goes on so: what is
+    A handler that is set in the block stays, and may call the one that it found. A process that
+    ignores interrupts, as one that a shell has started with `&`, goes on ignoring them: what is
     spawned in the block inherits that.
     """
     with ExitStack() as ends:
         if threading.current_thread() is threading.main_thread():
-            for number in _HELD:
+            for number in _DELAYED:
                 before = signal.getsignal(number)
-                ends_at_once = before is signal.SIG_DFL and number != signal.SIGINT
-                if before in (None, signal.SIG_IGN) or isinstance(before, _Held) or ends_at_once:
+                # None: set by C code; one that ends the process leaves no block half done
+                is_default = before is signal.SIG_DFL and number != signal.SIGINT
+                if before in (None, signal.SIG_IGN) or is_default or isinstance(before, _Delayed):
                     continue
-                held = _Held(before)
-                ends.callback(_let_go, number, held)
-                signal.signal(number, held)
+                delayed = _Delayed(before)
+                ends.callback(_resume, number, delayed)
+                signal.signal(number, delayed)
         yield
 
 
-def _let_go(number: int, held: _Held) -> None:
-    held.holds, handler = False, held.handler
-    if signal.getsignal(number) is held:
+def _resume(number: int, delayed: _Delayed) -> None:
+    delayed.delays, handler = False, delayed.handler
+    if signal.getsignal(number) is delayed:
         signal.signal(number, handler)
-    if held.came:
+    if delayed.came:
         signal.raise_signal(number)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    """End the program as Ctrl-C does: the first signal raises, others change nothing."""
+    for one in _POLITE:  # a shell sends SIGHUP after the terminal has: saving goes on
+        if signal.getsignal(one) is _end:
+            signal.signal(one, signal.SIG_IGN)
+    raise SystemExit(_STATUS_OF_SIGNAL + number)
 
 
 @contextmanager
 def ended_politely() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the block by `SystemExit`, with the status a shell expects.
 
-    Where they are ignored, as under `nohup`, or have a handler of somebody's, they stay that. What
-    interrupts the block is not lost where Python would only print it.
+    Where they are ignored, as under `nohup`, or have a handler of somebody's, they stay that.
     """
     with ExitStack() as ends:
         for number in _POLITE:
-            before = signal.getsignal(number)
-            if before is signal.SIG_DFL:
-                ends.callback(partial(signal.signal, number, before))
-                signal.signal(number, _Ending())
-        ends.callback(setattr, sys, "unraisablehook", sys.unraisablehook)
-        sys.unraisablehook = partial(_not_lost, sys.unraisablehook, os.getpid())
+            if signal.getsignal(number) is signal.SIG_DFL:
+                ends.callback(signal.signal, number, signal.SIG_DFL)
+                signal.signal(number, _end)
         yield
-
-
-def _not_lost(say: Callable[[Any], object], pid: int, lost: Any) -> None:
-    """Let come again what Python loses inside of a finalizer, a collection of garbage, a fork."""
-    code: Any = getattr(lost.exc_value, "code", None)
-    number: int = signal.SIGINT
-    if lost.exc_type is SystemExit and code in {_OF_SIGNAL + one for one in _POLITE}:
-        number = code - _OF_SIGNAL
-        signal.signal(number, _Ending())
-    elif lost.exc_type is not KeyboardInterrupt:
-        say(lost)
-        return
-    if os.getpid() == pid:
-        again = threading.Timer(_SOON_S, os.kill, (pid, number))
-        again.daemon = True
-        again.start()
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """No garbage is looked for in the block."""
+    """Look for no garbage in the block."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -139,9 +118,9 @@ def no_collection() -> Iterator[None]:
 
 @contextmanager
 def kept_from_children() -> Iterator[None]:
-    """Let processes that start in this block never see Ctrl-C, which a terminal sends to them, too.
+    """Let processes that start in this block never see Ctrl-C, which a terminal sends to all.
 
-    Who started them ends them. Else each that is still starting would end in a traceback.
+    Their parent ends them. Otherwise each that is still starting would end in a traceback.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -153,17 +132,17 @@ def kept_from_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _release_in_child() -> None:
+def _restore_in_child() -> None:
     """Give a process that was forked inside such a block the handlers of its parent back."""
-    for number in _HELD:
-        before = signal.getsignal(number)
-        if isinstance(before, _Held):
-            before.holds = False
-            before = before.handler
-            signal.signal(number, before)
-        if isinstance(before, _Ending):
+    for number in _DELAYED:
+        handler: Any = signal.getsignal(number)
+        if isinstance(handler, _Delayed):
+            handler.delays = False
+            handler = handler.handler
+            signal.signal(number, handler)
+        if handler is _end:
             signal.signal(number, signal.SIG_DFL)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release_in_child)
+    os.register_at_fork(after_in_child=_restore_in_child)

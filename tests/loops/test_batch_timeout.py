@@ -23,7 +23,7 @@ from torch.utils.data import _utils as torch_utils
 import stallscope as ss
 from stallscope import pyspy_calls
 from stallscope.errors import NoBatchError
-from stallscope.hooks.probe import shut_down
+from stallscope.hooks.loader_access import shut_down
 from stallscope.loops import batch_timeout
 
 WAIT_S = 0.8
@@ -151,7 +151,7 @@ class TestWorkersThatStandStill:
         error = hanging(monkeypatch, OneIsStopped())
 
         assert "owes batch 0 and" in str(error)
-        assert "; worker 1 (pid " in str(error)
+        assert "; worker process " in str(error)
         assert "is stopped, as by SIGSTOP" in str(error)
 
 

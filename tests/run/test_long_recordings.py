@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope.hooks import loop_log, stretches
+from stallscope.hooks.loader_access import shut_down
 from stallscope.hooks.loop_log import LogPlace, Mark, read_marks
-from stallscope.hooks.probe import shut_down
 from stallscope.hooks.stage_log import Header
 from stallscope.hooks.stretches import Stretches
 from stallscope.run import record

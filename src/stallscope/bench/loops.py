@@ -37,7 +37,7 @@ from stallscope.bench.comparison import (
     of_starts,
     rate_of,
 )
-from stallscope.hooks.probe import ask_to_end
+from stallscope.hooks.loader_access import ask_to_end
 from stallscope.loops.batch_timeout import waits_at_most
 from stallscope.loops.cached_loaders import is_plain
 from stallscope.loops.cached_values import samples_in

@@ -32,8 +32,9 @@ from stallscope.flame.sampling import (
     circumstances_of,
     passing,
 )
+from stallscope.hooks.loader_access import end
 from stallscope.hooks.loop_log import LogPlace
-from stallscope.hooks.probe import Probe, end
+from stallscope.hooks.probe import Probe
 from stallscope.interrupts import held_back
 from stallscope.isolation import isolated
 from stallscope.loops import cached_loaders

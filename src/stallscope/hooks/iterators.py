@@ -12,7 +12,6 @@ outermost wait. Nothing else of the user's object changes.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 import threading
@@ -26,12 +25,12 @@ from weakref import ref
 
 from torch.utils.data.dataloader import (
     _BaseDataLoaderIter,
-    _DatasetKind,
     _MultiProcessingDataLoaderIter,
     _SingleProcessDataLoaderIter,
 )
 
 from stallscope.hooks.device_time import Edge
+from stallscope.hooks.loader_access import described, value_of
 from stallscope.hooks.loop_log import AROUND, Mark, epoch_key
 from stallscope.hooks.patches import ByIdentity, around, once_imported, unseen
 from stallscope.interrupts import held_back
@@ -103,7 +102,11 @@ class Loaders:
         way, and the one before is no more.
         """
         about = described(loader)
-        alike = (type(held(loader, "dataset")), type(held(loader, "sampler")), *about.values())
+        alike = (
+            type(value_of(loader, "dataset")),
+            type(value_of(loader, "sampler")),
+            *about.values(),
+        )
         for key, (there, number) in list(self._loaders.items()):
             if there() is loader:
                 return number
@@ -114,31 +117,6 @@ class Loaders:
         self._loaders[(*alike, number)] = (ref(loader), number)
         self._marks.say(loader=number, **about)
         return number
-
-
-def described(loader: Any) -> dict[str, Any]:
-    """What a reader of the run has to know of a loader, as JSON takes it."""
-    batch_size = held(loader, "batch_size")
-    return {
-        "kind": type(loader).__name__,
-        "dataset": type(held(loader, "dataset")).__name__,
-        "num_workers": held(loader, "num_workers") or 0,
-        "batch_size": batch_size if isinstance(batch_size, int) else None,
-        "prefetch_factor": held(loader, "prefetch_factor"),
-        "persistent_workers": bool(held(loader, "persistent_workers")),
-        "streams": held(loader, "dataset_kind") == _DatasetKind.Iterable,
-        # fastai's loader makes batches inside of what torch takes for its dataset
-        "whole": not held(loader, "_auto_collation") and type(loader).__name__ != "_FakeLoader",
-        "lived": isinstance(loader, _BaseDataLoaderIter),  # before the recording began
-    }
-
-
-def held(loader: Any, name: str) -> Any:
-    """What a loader holds; where it is gone, its iterator has the same under another name."""
-    for known in (name, f"_{name}"):
-        with contextlib.suppress(Exception):  # a property of the user's, or their `__getattr__`
-            return getattr(loader, known)
-    return None
 
 
 @dataclass(eq=False)
@@ -250,7 +228,7 @@ class Iterations:
         self._starting(iterator, iteration)  # else its workers would be those of the one before
 
     def _begun(self, iterator: Any, loader: Any) -> Iteration:
-        workers = held(loader, "num_workers") or 0
+        workers = value_of(loader, "num_workers") or 0
         with self._lock:
             self._meet(type(iterator))
         iteration = Iteration(*self._loaders.begin(loader), workers)

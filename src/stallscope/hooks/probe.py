@@ -7,22 +7,16 @@ off again at the end of the `with` block.
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
 import os
 import sys
 import threading
-from contextlib import suppress
 from functools import partial
 from itertools import count
-from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Final
-from weakref import ref
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import pin_memory as torch_pin
 from torch.utils.data._utils import worker as torch_worker
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stallscope.errors import UnsupportedError, WorkspaceError
 from stallscope.hooks.device_time import DeviceMarks
@@ -30,6 +24,7 @@ from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.iterators import Iteration, Iterations, Wrappers
 from stallscope.hooks.library_calls import look_ahead
+from stallscope.hooks.loader_access import shut_down, value_of
 from stallscope.hooks.loop_log import MAIN, OUTER, Mark, epoch_key
 from stallscope.hooks.patches import ByIdentity, Patches, around, in_this_process
 from stallscope.hooks.training_step import StepParts
@@ -239,7 +234,7 @@ class Probe:
         return [
             (number, process.pid)
             for iterator in iterators
-            for number, process in enumerate(getattr(iterator, "_workers", None) or ())
+            for number, process in enumerate(value_of(iterator, "_workers") or ())
             if process.pid is not None and process.is_alive()
         ]
 
@@ -329,141 +324,3 @@ class Probe:
 
 def _is_among(loader: Any, loaders: list[Any]) -> bool:
     return any(loader is other for other in loaders)
-
-
-def start_method(loader: Any) -> str:
-    """How the loader starts its workers: fork, spawn or forkserver.
-
-    Asking leaves Python's own default unset, so that it can still be chosen afterwards.
-    """
-    if getattr(loader, "multiprocessing_context", None) is not None:
-        return str(loader.multiprocessing_context.get_start_method())
-    chosen = multiprocessing.get_start_method(allow_none=True)
-    return chosen or multiprocessing.get_all_start_methods()[0]
-
-
-def ask_to_end(iterator: Any) -> None:
-    """Let the workers of an iterator make no other batch; `shut_down` has to follow."""
-    event = getattr(iterator, "_workers_done_event", None)
-    if event is not None:
-        event.set()
-
-
-def shut_down(iterator: Any) -> None:
-    """End the workers of an iterator now, whoever still holds a reference to it.
-
-    What torch says meanwhile of one that it had to end would hide why the iterator is ended.
-    """
-    if not hasattr(iterator, "_shutdown_workers"):
-        return
-    with held_back():
-        if "_shutdown" not in vars(iterator):  # its making has failed before it had any
-            iterator._shutdown = True
-        with suppress(RuntimeError):
-            iterator._shutdown_workers()
-        for worker in getattr(iterator, "_workers", ()):
-            if worker.is_alive():  # stopped, say, and deaf to being terminated
-                worker.kill()
-                worker.join()
-
-
-_NOT_KEPT: Final = {"generator": None, "pin_memory_device": "", "in_order": True}
-"""What torch's iterators ask of a loader and do not keep, not in every version at least."""
-
-
-class FreshIterator:
-    """Iterator of a loader that starts with its first batch, and anew after it was ended.
-
-    Args:
-        start: makes an iterator of torch's.
-        num_workers: of its loader.
-    """
-
-    def __init__(self, start: Callable[[], Any], num_workers: int) -> None:
-        self._start = start
-        self._num_workers = num_workers
-        self._started: Any = None
-
-    def __iter__(self) -> FreshIterator:
-        return self
-
-    def __next__(self) -> Any:
-        if self._started is None:
-            self._started = self._start()
-        return next(self._started)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or self._started is None:
-            raise AttributeError(name)
-        return getattr(self._started, name)
-
-    def _shutdown_workers(self) -> None:
-        started, self._started = self._started, None
-        shut_down(started)
-
-
-class _LoaderOf:
-    """Stands for the loader of an iterator, which holds the same under other names."""
-
-    def __init__(self, iterator: Any) -> None:
-        self._iterator = iterator
-        workers = getattr(iterator, "_workers", None)
-        method = getattr(type(workers[0]), "_start_method", None) if workers else None
-        self.multiprocessing_context = multiprocessing.get_context(method) if method else None
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        known = name if name.startswith("_") else f"_{name}"
-        if name in _NOT_KEPT:
-            return getattr(self._iterator, known, None) or _NOT_KEPT[name]
-        return getattr(self._iterator, known)
-
-
-def fresh(iterator: Any, owner: Any) -> FreshIterator:
-    """An iterator like one that its owner keeps, before its first batch."""
-    if isinstance(owner, DataLoader):
-        here = ref(owner)  # a class may end its workers when nobody holds it any more
-        return FreshIterator(lambda: here()._get_iterator(), owner.num_workers)  # type: ignore[union-attr]
-    if isinstance(iterator, FreshIterator):
-        return iterator
-    loader = _LoaderOf(iterator)
-    return FreshIterator(lambda: type(iterator)(loader), iterator._num_workers)
-
-
-def is_iterator(value: Any) -> bool:
-    """Whether this is in the middle of a loader's epoch, as far as one can see."""
-    if isinstance(value, GeneratorType):  # what it goes through lies on its stack
-        held = gc.get_referents(value)
-        return any(isinstance(one, DataLoader) or is_iterator(one) for one in held)
-    return isinstance(value, (_BaseDataLoaderIter, FreshIterator)) or is_running_node(value)
-
-
-def is_node(value: Any) -> bool:
-    """Whether this is a node of torchdata's, whose graph takes the place of a loader."""
-    return type(value).__module__.startswith("torchdata.nodes.")
-
-
-def is_running_node(value: Any) -> bool:
-    """Whether this is what a node works with meanwhile: threads or processes of its own."""
-    return is_node(value) and hasattr(type(value), "_shutdown")
-
-
-def num_workers(iterator: Any) -> int:
-    """How many workers the loader of an iterator has; of a generator nobody knows."""
-    return getattr(iterator, "_num_workers", 0)
-
-
-def has_workers(iterator: Any) -> bool:
-    """Whether an iterator has workers that have not ended."""
-    return not getattr(iterator, "_shutdown", True)
-
-
-def end(iterator: Any) -> None:
-    """End an iterator and its workers."""
-    if isinstance(iterator, GeneratorType):
-        iterator.close()
-    elif is_running_node(iterator):
-        iterator._shutdown()
-    else:
-        shut_down(iterator)

@@ -1,10 +1,10 @@
-"""A time limit for each wait for a batch: a measurement never hangs because a worker does.
+"""Time limit for each wait for a batch: a measurement never hangs because a worker does.
 
 Torch waits for a batch as long as its worker lives, unless its loader has a `timeout`. Loaders of
-ours get one, which is over a grace after the budget. Where torch gives up, py-spy tells where the
-worker stands, the workers are killed, and a `NoBatchError` says all that.
+ours get one, which ends a grace after the budget. Where torch gives up, py-spy reads the stack of
+the worker, the workers are killed, and a `NoBatchError` reports which one hung, and where.
 
-Only loops of ours have a limit, never those of a user who is watched passively. What hangs in this
+Only loops of ours have a limit, never those of a user who is watched passively. A hang in this
 process (a sampler, a dataset without workers) is the user's to interrupt.
 """
 
@@ -18,9 +18,9 @@ import os
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -29,10 +29,9 @@ from stallscope import pyspy_calls
 from stallscope.apart import polars_runs
 from stallscope.errors import STACK, NoBatchError
 from stallscope.files import workspace
-from stallscope.hooks.probe import start_method
+from stallscope.hooks.loader_access import start_method, value_of
 from stallscope.interrupts import kept_from_children
 from stallscope.targets.loaders import find_loaders
-from stallscope.targets.object_graph import thawed
 from stallscope.units import seconds
 
 if TYPE_CHECKING:
@@ -42,17 +41,15 @@ if TYPE_CHECKING:
 GRACE_S: Final = 10.0
 """Seconds that a batch may take after the budget, ..."""
 START_GRACE_S: Final = 30.0
-"""... the first one, for which workers start and import, ..."""
+"""... the first batch, for which workers start and import, ..."""
+_TIMES_LONGEST: Final = 4
+"""... and this many times the longest wait until then, if that is more."""
 _LOOK_EVERY_S: Final = 5.0
 """Torch looks for dead workers when a timeout is over; the signal of a death may be lost."""
-_TIMES_LONGEST: Final = 4
-"""... and where batches take longer, this many times the longest wait until then."""
 _ROUNDING_S: Final = 0.1
 _TORCH_SAYS: Final = "DataLoader timed out after"
 _WORKER_LOOP: Final = "_worker_loop"
-_PACKAGE: Final = str(Path(__file__).parents[1])
-_POLARS: Final = "(polars/"
-"""How the file of a frame of polars' begins."""
+_OWN_HOOKS: Final = str(Path(__file__).parents[1] / "hooks")
 _INSTALLED: Final = ("site-packages", "dist-packages")
 _STATES: Final = {
     psutil.STATUS_STOPPED: "it is stopped, as by SIGSTOP",
@@ -73,9 +70,7 @@ class _TimeLimit:
     """When the budget is over (`time.monotonic`)."""
     longest_s: float | None = None
     """The longest wait until now; None before the first batch."""
-    others: set[int | None] = field(
-        default_factory=lambda: {process.pid for process in multiprocessing.active_children()}
-    )
+    others: set[Any] = field(default_factory=lambda: set(multiprocessing.active_children()))
     """Processes that were there before: workers of the user's own loops among them."""
     most_s: float = math.inf
     """No wait is longer than this, whatever the budget is."""
@@ -124,9 +119,9 @@ def waits_at_most(most_s: float) -> Iterator[None]:
 
 @contextmanager
 def starting(loader: Any) -> Iterator[None]:
-    """Let workers that start in this block end their waits, and not see a terminal's Ctrl-C."""
+    """Give workers that start in this block a time limit, and hide Ctrl-C from them."""
     limit = _limit.get()
-    loaders = [one for one in find_loaders(loader) if getattr(one, "num_workers", 0)]
+    loaders = [one for one in find_loaders(loader) if value_of(one, "num_workers")]
     if limit is not None:
         for one in loaders:  # a private copy, or put back by `private_copy`
             usual_s = vars(one).get("timeout") or limit.wait_s()
@@ -140,8 +135,8 @@ def starting(loader: Any) -> Iterator[None]:
 def limited(iterator: Any) -> Generator[Any, None, None]:
     """Yield the batches of a loader's own iterator; a wait for one that takes too long ends.
 
-    It is asked again each time torch gives up, so nothing may lie between: a generator that an
-    exception has passed through is at its end.
+    The iterator is asked again each time torch gives up, so nothing may lie between: a generator
+    that an exception has passed through is at its end.
 
     Raises:
         NoBatchError: a batch did not come.
@@ -150,7 +145,7 @@ def limited(iterator: Any) -> Generator[Any, None, None]:
     if limit is None:
         yield from iterator
         return
-    usual_s = getattr(iterator, "_timeout", 0.0)
+    usual_s = value_of(iterator, "_timeout") or 0.0
     began_s, allowed_s, waited_s = time.monotonic(), limit.wait_s(), 0.0
     while True:
         if usual_s >= allowed_s:
@@ -165,8 +160,8 @@ def limited(iterator: Any) -> Generator[Any, None, None]:
             if not str(error).startswith(_TORCH_SAYS):
                 raise
             if waited_s > allowed_s - _ROUNDING_S:
-                raise _ended(limit, waited_s) from None
-            if usual_s < allowed_s:  # a shorter one of the user's
+                raise _no_batch(limit, iterator, waited_s) from None
+            if usual_s < allowed_s:  # a shorter timeout of the user's
                 raise
             continue
         limit.longest_s = max(limit.longest_s or 0.0, time.monotonic() - began_s)
@@ -174,47 +169,40 @@ def limited(iterator: Any) -> Generator[Any, None, None]:
         began_s, allowed_s, waited_s = time.monotonic(), limit.wait_s(), 0.0
 
 
-def _ended(limit: _TimeLimit, waited_s: float) -> NoBatchError:
-    """Kill the workers that were waited for; return what to say of them."""
-    iterators = [one for one in _iterators() if not limit.others & _pids(one)]
-    error = _error(iterators, waited_s, limit)
-    for iterator in iterators:
-        for process in iterator._workers:  # noqa: SLF001
-            with suppress(OSError, ValueError, AttributeError):
-                process.kill()
-    return error
-
-
-def _iterators() -> list[Any]:
-    """The iterators of loaders in this process that have workers, whoever holds them."""
-    with thawed():
-        found = [one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)]
-    return [
-        one
-        for one in found
-        if getattr(one, "_workers", None) and not getattr(one, "_shutdown", False)
+def _no_batch(limit: _TimeLimit, iterator: Any, waited_s: float) -> NoBatchError:
+    """Kill the workers that were waited for, and return the error that describes them."""
+    workers = [
+        one for one in multiprocessing.active_children() if one.daemon and one not in limit.others
     ]
+    try:
+        return _described(limit, iterator, workers, waited_s)
+    finally:
+        for worker in workers:
+            worker.kill()
 
 
-def _pids(iterator: Any) -> set[int | None]:
-    return {process.pid for process in iterator._workers}  # noqa: SLF001
-
-
-def _error(iterators: list[Any], waited_s: float, limit: _TimeLimit) -> NoBatchError:
-    only_slow = f"If it is only slow, {limit.remedy}"
+def _described(
+    limit: _TimeLimit, iterator: Any, workers: list[Any], waited_s: float
+) -> NoBatchError:
     took = f"no batch came for {seconds(waited_s)}, past the budget of {seconds(limit.budget_s)}"
-    owing = next(filter(None, map(_owing, iterators)), None)
+    advice = f"If it is only slow, {limit.remedy}"
+    owing = next(filter(None, map(_owing, _iterators(iterator, workers))), None)
     if owing is None:
-        return NoBatchError(f"{took}; no worker is known that would have to send one. {only_slow}")
-    number, pid, asked = owing
-    place = _where(pid)
-    stopped = next((one for one in _stopped(iterators) if one != (number, pid)), None)
-    beside = ""
-    if stopped:  # with a lock of them all, maybe: that of the queue to the loop
-        beside = f"; worker {stopped[0]} (pid {stopped[1]}) is stopped, as by SIGSTOP"
+        return NoBatchError(f"{took}; no worker is known that would have to send one. {advice}")
+    number, pid, batch = owing
+    place = _place_of(pid)
+    # A stopped worker may hold a lock of them all: that of the queue to the loop
+    stopped = [one for one in workers if one.pid != pid and _is_stopped(one.pid)]
+    beside = "".join(f"; worker process {one.pid} is stopped, as by SIGSTOP" for one in stopped)
+    if polars_runs() and any("(polars/" in frame for frame in place.stack):
+        advice = (
+            "polars had been used in this process before the worker was forked, which has none of "
+            "its threads and waits for them: give the loader "
+            'multiprocessing_context="forkserver", or use polars in the workers alone'
+        )
     error = NoBatchError(
-        f"{took}: worker {number} (pid {pid}) owes {asked} and {place.text}{beside}. All workers "
-        f"of this loader were ended. {_remedy(place) or only_slow}"
+        f"{took}: worker {number} (pid {pid}) owes {batch} and {place.text}{beside}. All workers "
+        f"of this loader were ended. {advice}"
     )
     if place.stack:
         stack = "\n".join(f"    {frame}" for frame in place.stack)
@@ -222,16 +210,19 @@ def _error(iterators: list[Any], waited_s: float, limit: _TimeLimit) -> NoBatchE
     return error
 
 
-def _stopped(iterators: list[Any]) -> Iterator[tuple[int, int]]:
-    """Number and process of each worker that is stopped."""
-    for iterator in iterators:
-        for number, process in enumerate(iterator._workers):  # noqa: SLF001
-            if _state(process.pid) == _STATES[psutil.STATUS_STOPPED]:
-                yield number, process.pid
+def _iterators(iterator: Any, workers: list[Any]) -> Iterator[Any]:
+    """Yield the iterators of these workers; something of a library's may hold the one of torch."""
+    if value_of(iterator, "_workers"):
+        yield iterator
+        return
+    found = [one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)]
+    for one in found:
+        if any(worker in workers for worker in value_of(one, "_workers") or ()):
+            yield one
 
 
 def _owing(iterator: Any) -> tuple[int, int, str] | None:
-    """The worker that is waited for: its number, its process, and what it owes."""
+    """Return the worker that is waited for: its number, its process, and what it owes."""
     with suppress(AttributeError, KeyError, IndexError, TypeError):
         asked = iterator._rcvd_idx  # noqa: SLF001
         task = iterator._task_info.get(asked)  # noqa: SLF001 - with a batch where it has come
@@ -241,58 +232,34 @@ def _owing(iterator: Any) -> tuple[int, int, str] | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Whereabouts:
+class _Place(NamedTuple):
     """Where a process stands."""
 
     text: str
-    """In words."""
     stack: tuple[str, ...] = ()
     """Its frames, the outermost first; empty where they cannot be read."""
-    in_own_code: bool = False
-    """Whether code of the user's is among them."""
 
 
-def _where(pid: int) -> _Whereabouts:
-    """Read where a worker stands, by py-spy; else what the system knows of it."""
+def _place_of(pid: int) -> _Place:
+    """Read where a worker stands, by py-spy; else what the system knows of the process."""
     frames, why_not = _dumped(pid)
     state = _state(pid)
     if not frames:
-        return _Whereabouts(f"its stack cannot be read ({why_not}){state and f'; {state}'}")
-    place = _place_of(frames, state)
-    if frames[0][0].rpartition(".")[2] == "get" and not place.in_own_code:
-        return replace(
-            place,
-            text="waits for its next task: that batch could not be sent. See what it has written "
-            "above; what a worker sends is pickled",
-        )
-    return place
-
-
-def _place_of(frames: list[tuple[str, str, int]], state: str) -> _Whereabouts:
-    """Put into words where somebody stands whose frames these are, the outermost first."""
-    if not frames:
-        return _Whereabouts(state)
-    names = [f"{name} ({_short(file)}:{line})" for name, file, line in frames]
+        return _Place(f"its stack cannot be read ({why_not}); {state}")
+    names = tuple(f"{name} ({_short(file)}:{line})" for name, file, line in frames)
     own = [name for name, (_, file, _) in zip(names, frames, strict=True) if _is_own(file)]
-    called = f", called by {own[-1]}" if own and own[-1] != names[-1] else ""
-    text = f"stands in {names[-1]}{called}{state and f' ({state})'}"
-    return _Whereabouts(text, tuple(names), bool(own))
-
-
-def _remedy(place: _Whereabouts) -> str:
-    """What to do, as a sentence; "" where only its slowness can be the reason."""
-    if any(_POLARS in frame for frame in place.stack) and polars_runs():
-        return (
-            "polars had been used in this process before the worker was forked, which has none of "
-            "its threads and waits for them: give the loader "
-            'multiprocessing_context="forkserver", or use polars in the workers alone'
+    if not own and frames[0][0].rpartition(".")[2] == "get":
+        text = (
+            "waits for its next task: that batch could not be sent. See what it has written "
+            "above; what a worker sends is pickled"
         )
-    return ""
+        return _Place(text, names)
+    called = f", called by {own[-1]}" if own and own[-1] != names[-1] else ""
+    return _Place(f"stands in {names[-1]}{called} ({state})", names)
 
 
 def _dumped(pid: int) -> tuple[list[tuple[str, str, int]], str]:
-    """Function, file and line of each frame of the worker's loop; else why there is none."""
+    """Return function, file and line of each frame of the worker's loop; else why there is none."""
     program = pyspy_calls.executable()
     if program is None:
         return [], "py-spy is not installed beside this Python"
@@ -309,32 +276,27 @@ def _dumped(pid: int) -> tuple[list[tuple[str, str, int]], str]:
             ]
             loops = [place for place, frame in enumerate(frames) if frame[0] == _WORKER_LOOP]
             if loops:
-                return [one for one in frames[loops[-1] + 1 :] if not _is_ours(one[1])], ""
+                inner = frames[loops[-1] + 1 :]
+                return [one for one in inner if not one[1].startswith(_OWN_HOOKS)], ""
         return [], "no thread of it is in torch's worker loop"
     return [], "py-spy could not be run"
 
 
 def _state(pid: int) -> str:
-    """What the system says of a process, as a sentence; empty where it says nothing."""
-    with suppress(psutil.Error):
-        said = _STATES.get(psutil.Process(pid).status(), "")
-        if said == _STATES[psutil.STATUS_SLEEPING]:
-            return f"{said}{_waits_for(pid)}"
-        return said
-    return "it has ended"
+    """Describe the state of a process."""
+    try:
+        status = psutil.Process(pid).status()
+    except psutil.Error:
+        return "it has ended"
+    return _STATES.get(status, f"its state is {status}")
 
 
-def _waits_for(pid: int) -> str:
-    """Which call of the kernel's a process sleeps in, where that can be read."""
-    with suppress(OSError):
-        called = Path(f"/proc/{pid}/wchan").read_text(encoding="utf-8")
-        if called.strip("0"):
-            return f" in the kernel's {called}"
-    return ""
+def _is_stopped(pid: int) -> bool:
+    return _state(pid) == _STATES[psutil.STATUS_STOPPED]
 
 
 def _short(file: str) -> str:
-    """A file of a library from its package on, another by its name."""
+    """Shorten a library's file to its path from the package on, another to its name."""
     parts = Path(file).parts
     for place, part in enumerate(parts):
         if part in _INSTALLED:
@@ -342,14 +304,7 @@ def _short(file: str) -> str:
     return os.path.basename(file)  # noqa: PTH119 - may be any name, such as <frozen runpy>
 
 
-def _is_ours(file: str) -> bool:
-    """Whether it is code of the recorder's."""
-    return file.startswith(os.path.join(_PACKAGE, "hooks"))  # noqa: PTH118
-
-
 def _is_own(file: str) -> bool:
-    """Whether it is code of the user's: none of Python's, none that was installed."""
-    return not (
-        any(part in file for part in _INSTALLED)
-        or file.startswith((str(Path(os.__file__).parent), "<"))
-    )
+    """Return whether this is the user's code: none of Python's, none that was installed."""
+    python = str(Path(os.__file__).parent)
+    return not any(part in file for part in _INSTALLED) and not file.startswith((python, "<"))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from stallscope.hooks.probe import shut_down
+from stallscope.hooks.loader_access import shut_down
 from stallscope.interrupts import held_back
 from stallscope.isolation import in_one_thread
 from stallscope.loops.batch_timeout import limited, starting

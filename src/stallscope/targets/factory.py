@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.errors import TargetError
 from stallscope.hooks import find_ops
-from stallscope.hooks.probe import start_method
+from stallscope.hooks.loader_access import start_method
 from stallscope.units import said_by
 
 if TYPE_CHECKING:

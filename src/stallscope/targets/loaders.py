@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from stallscope.errors import UnsupportedError
 from stallscope.hooks.find_ops import own_attributes
-from stallscope.hooks.probe import (
+from stallscope.hooks.loader_access import (
     FreshIterator,
     end,
     fresh,

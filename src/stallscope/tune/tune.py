@@ -20,7 +20,7 @@ from stallscope.bench.loops import BLOCKS
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError
 from stallscope.hooks.device_time import Accelerator
-from stallscope.hooks.probe import start_method
+from stallscope.hooks.loader_access import start_method
 from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import check_plain, is_plain, is_stream
 from stallscope.loops.cached_values import bytes_of, leaves
