@@ -30,7 +30,7 @@ from stallscope.apart import polars_runs
 from stallscope.errors import STACK, NoBatchError
 from stallscope.files import workspace
 from stallscope.hooks.loader_access import start_method, value_of
-from stallscope.interrupts import kept_from_children
+from stallscope.interrupts import held_back, kept_from_children
 from stallscope.targets.loaders import find_loaders
 from stallscope.units import seconds
 
@@ -177,8 +177,10 @@ def _no_batch(limit: _TimeLimit, iterator: Any, waited_s: float) -> NoBatchError
     try:
         return _described(limit, iterator, workers, waited_s)
     finally:
-        for worker in workers:
-            worker.kill()
+        with suppress(RuntimeError), held_back():  # torch raises when a worker is killed
+            for worker in workers:
+                worker.kill()
+                worker.join()
 
 
 def _described(
