@@ -104,7 +104,7 @@ def test_finds_its_notebooks_and_photographs(site, tmp_path):
     run(site, tmp_path, "-m", "stallscope", "notebooks", "x", "--target", "sample")
 
     where = run(
-        site, tmp_path, "-c", "from stallscope.targets.images import sample_folder as f; print(f())"
+        site, tmp_path, "-c", "from stallscope.targets.sample import sample_folder as f; print(f())"
     )
     assert list((tmp_path / "x").glob("*.ipynb"))
     assert Path(where.strip()) == (site / "stallscope" / "_share" / "sample_data").resolve()

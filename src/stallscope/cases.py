@@ -26,7 +26,8 @@ from stallscope.errors import TargetError
 from stallscope.files import workspace
 from stallscope.isolation import in_one_thread
 from stallscope.machine import usable_cores
-from stallscope.targets.images import evaluation_pipeline, photographs, worker_settings
+from stallscope.targets.images import evaluation_pipeline, worker_settings
+from stallscope.targets.sample import photographs
 from stallscope.targets.target import Target, simulated_step
 
 if TYPE_CHECKING:

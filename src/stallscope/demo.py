@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 from stallscope.errors import TargetError
 from stallscope.loops.cached_values import leaves
 from stallscope.machine import usable_cores
-from stallscope.targets.images import photographs, torchvision_v2, worker_settings
+from stallscope.targets.images import torchvision_v2, worker_settings
+from stallscope.targets.sample import photographs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

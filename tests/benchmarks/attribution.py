@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 import stallscope as ss
 from stallscope.demo import FasterRandomMask, OneImageManyTimes, case_b_pipeline
-from stallscope.targets.images import sample_folder
+from stallscope.targets.sample import sample_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

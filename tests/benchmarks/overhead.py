@@ -59,7 +59,7 @@ from stallscope.hooks.ops import Ops
 from stallscope.hooks.patches import Patches
 from stallscope.hooks.stage_log import LogWriter
 from stallscope.stages import Stage
-from stallscope.targets.images import sample_folder
+from stallscope.targets.sample import sample_folder
 
 if TYPE_CHECKING:
     from argparse import Namespace

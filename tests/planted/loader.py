@@ -32,7 +32,8 @@ from torch.utils.data import (
 from stallscope.hooks.training_step import stage
 from stallscope.loops.devices import Cpu
 from stallscope.loops.timed_loop import TimedLoop, started
-from stallscope.targets.images import photographs, torchvision_v2, worker_settings
+from stallscope.targets.images import torchvision_v2, worker_settings
+from stallscope.targets.sample import photographs
 from stallscope.targets.target import SimulatedStep, simulated_step
 
 if TYPE_CHECKING:

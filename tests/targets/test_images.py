@@ -8,7 +8,7 @@ import torch
 
 from stallscope import files
 from stallscope.errors import StallscopeError, TargetError
-from stallscope.targets import images as sample
+from stallscope.targets import sample
 
 
 class TestSample:
@@ -58,7 +58,7 @@ class TestSample:
         """A sample folder without photographs is a sentence, not an empty loader."""
         monkeypatch.setattr(sample, "sample_folder", lambda: tmp_path)
 
-        with pytest.raises(TargetError, match="no photographs"):
+        with pytest.raises(TargetError, match="no images"):
             sample.sample_loader()
 
     def test_says_that_torchvision_is_missing(self, monkeypatch):

@@ -11,7 +11,8 @@ import pytest
 
 import stallscope as ss
 from stallscope.errors import TargetError
-from stallscope.targets.images import find_images, sample_folder
+from stallscope.targets.images import find_images
+from stallscope.targets.sample import sample_folder
 
 PHOTOGRAPHS = sorted(sample_folder().rglob("*.jpg"))
 

@@ -162,8 +162,8 @@ _PROJECT: Final = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _COMPILED: Final = (".pyx", ".pxd", ".pxi", ".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs")
 """Ends of the names of what Cython and other compilers made code of."""
 _PYTHON: Final = re.compile(r"lib\d*/python3(\.\d+)?t?|\w+/Lib", re.ASCII)
-_DEMO: Final = ("stallscope", "demo.py")
-"""Stands for a user's code: the notebooks and tests look for its slow function."""
+_DEMO: Final = (("stallscope", "demo.py"), ("targets", "sample.py"))
+"""Stand for a user's code: the notebooks and tests look for its slow function."""
 _FEEDS: Final = {"_bootstrap_inner", "_worker_loop", "thread_main"}
 _RULES: Final = (
     ("idle", r"(selectors|queue)\.py", r"select|get|_get"),
@@ -217,7 +217,7 @@ def _starts_work(one: StackFunction) -> bool:
 def is_library(one: StackFunction) -> bool:
     """Whether it is in an installed package, in Python's own library, or in no file of Python."""
     parts = _parts(one.file)
-    if tuple(parts[-2:]) == _DEMO:
+    if tuple(parts[-2:]) in _DEMO:
         return False
     if not one.file or one.file.startswith("<frozen") or ".so" in parts[-1]:
         return True

@@ -46,7 +46,11 @@ _OURS: Final = (
     *("stallscope/run/", "stallscope/ladder/", "stallscope/flame/", "stallscope/orders/"),
     *("stallscope/lines/", "stallscope/diagnose/"),
 )
-_PIPELINES: Final = ("stallscope/targets/images.py", "stallscope/targets/target.py")
+_PIPELINES: Final = (
+    "stallscope/targets/images.py",
+    "stallscope/targets/sample.py",
+    "stallscope/targets/target.py",
+)
 """Datasets and steps of ours stand for the user's."""
 _WATCHING: Final = tuple(
     f"stallscope/{file}"

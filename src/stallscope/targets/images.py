@@ -1,4 +1,4 @@
-"""The user's pictures as a loader, where there is none at hand; and the target "sample".
+"""The user's pictures as a loader, where there is none at hand.
 
 A folder of images, or tar shards of `key.jpg`, `key.json`, `key.txt` in webdataset's layout (a
 sample is neighbouring members with one key, which ends at the first dot of the file's name), read
@@ -15,6 +15,7 @@ import sys
 import tarfile
 from collections import Counter
 from contextlib import suppress
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -24,7 +25,6 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from stallscope.errors import TargetError, UnreadableError
-from stallscope.files import packaged_folder
 from stallscope.machine import usable_cores
 from stallscope.units import count, printable
 
@@ -130,9 +130,6 @@ MEAN: Final = [0.485, 0.456, 0.406]
 STD: Final = [0.229, 0.224, 0.225]
 """Standard deviation of ImageNet's channels (same source)."""
 
-
-COPIES: Final = 40
-"""How often each photograph is in the sample dataset: 48 files make 1,920 entries."""
 _RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
@@ -231,20 +228,24 @@ def evaluation_pipeline() -> Callable[[Any], Any]:
 
 
 def torchvision_v2() -> Any:
-    """The module `torchvision.transforms.v2`, imported only when a pipeline of ours is built.
+    """Import `torchvision.transforms.v2`; see `torchvision_transforms`."""
+    return torchvision_transforms("torchvision.transforms.v2")
+
+
+def torchvision_transforms(module: str = "torchvision.transforms") -> Any:
+    """Import torchvision's transforms only when a pipeline of ours is built.
 
     Raises:
         TargetError: torchvision is missing or does not fit the installed torch.
     """
     try:
-        from torchvision.transforms import v2
+        return import_module(module)
     except (ImportError, RuntimeError) as error:  # RuntimeError: made for another torch
         raise TargetError(
             f"stallscope's own pipelines need the torchvision that belongs to your torch "
             f"{torch.__version__}, which could not be imported ({error}): install it beside torch, "
             "or give your own loader"
         ) from error
-    return v2
 
 
 def worker_settings(num_workers: int) -> dict[str, Any]:
@@ -291,39 +292,6 @@ def _is_met(folder: str, met: set[tuple[int, int]]) -> bool:
     known = (there.st_dev, there.st_ino) in met
     met.add((there.st_dev, there.st_ino))
     return known
-
-
-def sample_folder() -> Path:
-    """The folder of the sample photographs: two class folders of JPEGs, 533 by 800 pixels.
-
-    Raises:
-        StallscopeError: it is neither in the installed package nor in the source checkout.
-    """
-    return packaged_folder("sample_data")
-
-
-def sample_loader() -> DataLoader[Any]:
-    """The target "sample".
-
-    Batches of float32 images, shape (32, 3, 224, 224), and int64 labels, shape (32,); shuffled;
-    two workers where there are two cores.
-
-    Raises:
-        StallscopeError: torchvision or the sample data is missing.
-    """
-    dataset = ImageFiles(photographs() * COPIES, training_pipeline())
-    settings = worker_settings(min(2, usable_cores()))
-    return DataLoader(dataset, batch_size=32, shuffle=True, **settings)
-
-
-def photographs() -> list[ImageFile]:
-    """The sample's files, in the order of their names."""
-    found = find_images(sample_folder())
-    if not found:
-        raise TargetError(
-            f"no photographs in the sample data, {sample_folder()}: install stallscope again"
-        )
-    return found
 
 
 class TarShards(IterableDataset[Any]):

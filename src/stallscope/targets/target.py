@@ -27,9 +27,10 @@ from stallscope.hooks.find_ops import own_attributes
 from stallscope.targets import factory
 from stallscope.targets import images as folder
 from stallscope.targets.factory import check_spawnable, is_address
-from stallscope.targets.images import Unreadable, sample_loader
+from stallscope.targets.images import Unreadable
 from stallscope.targets.loaders import count_workers, find_loaders
 from stallscope.targets.remote import remote_loader
+from stallscope.targets.sample import sample_loader
 from stallscope.units import count, printable
 
 Step = Callable[[Any], object]

@@ -1,0 +1,133 @@
+"""The target "sample": photographs that come with the kit, loaded with the mistakes people make.
+
+The pipeline is the one of a hundred tutorials, and each of its mistakes is real: the photographs
+are stored far larger than the model sees them, floats are made before the image gets smaller, and
+the annotations of an image are searched for in a list of all. The notebooks find each, and measure
+what its fix gives; the arguments of `sample_loader` are these fixes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from torch.utils.data import DataLoader
+
+from stallscope.files import packaged_folder
+from stallscope.machine import usable_cores
+from stallscope.targets.images import (
+    ImageFile,
+    ImageFiles,
+    find_images,
+    no_images,
+    torchvision_transforms,
+    worker_settings,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+COPIES: Final = 40
+"""Entries for each photograph: 48 files make 1,920."""
+BOXES: Final = 10
+"""Annotations of each image."""
+HALF: Final = (0.5, 0.5, 0.5)
+"""Mean and standard deviation of each channel in most tutorials."""
+
+
+class Photographs(ImageFiles):
+    """Photographs with annotated boxes: (image, label of the first box).
+
+    Args:
+        files: one for each entry.
+        transform: from PIL image to tensor.
+        indexed: group the annotations by image once, and not search all of them for each sample.
+    """
+
+    def __init__(
+        self, files: Sequence[ImageFile], transform: Callable[[Any], Any], *, indexed: bool
+    ) -> None:
+        super().__init__(files, transform)
+        self.annotations = [
+            {"image_id": number, "category_id": file.label}
+            for number, file in enumerate(files)
+            for _ in range(BOXES)
+        ]
+        self.by_image = self._grouped() if indexed else None
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        image = self.loader(self.files[index].path)
+        boxes = self.find_boxes(index)
+        return self.transform(image), boxes[0]["category_id"]
+
+    def find_boxes(self, index: int) -> list[dict[str, int]]:
+        """Return the annotations of an image."""
+        if self.by_image is not None:
+            return self.by_image[index]
+        return [box for box in self.annotations if box["image_id"] == index]
+
+    def _grouped(self) -> dict[int, list[dict[str, int]]]:
+        groups: dict[int, list[dict[str, int]]] = {}
+        for box in self.annotations:
+            groups.setdefault(box["image_id"], []).append(box)
+        return groups
+
+
+def sample_folder() -> Path:
+    """Return the folder of the photographs: two class folders of JPEGs, 533 by 800 pixels.
+
+    Raises:
+        StallscopeError: it is neither in the installed package nor in the source checkout.
+    """
+    return packaged_folder("sample_data")
+
+
+def photographs(folder: Path | None = None) -> list[ImageFile]:
+    """Return the sample's files in the order of their names, or those of a converted copy.
+
+    Raises:
+        TargetError: there are none.
+    """
+    folder = folder or sample_folder()
+    files = find_images(folder)
+    if not files:
+        raise no_images(folder)
+    return files
+
+
+def tutorial_pipeline() -> Callable[[Any], Any]:
+    """Make the transforms of a hundred tutorials: PIL image to float32 of shape (3, 224, 224)."""
+    ops = torchvision_transforms()
+    return ops.Compose(  # type: ignore[no-any-return]
+        [
+            ops.ToTensor(),
+            ops.Normalize(HALF, HALF),
+            ops.Resize(256),
+            ops.RandomCrop(224),
+            ops.RandomHorizontalFlip(),
+        ]
+    )
+
+
+def sample_loader(
+    *,
+    indexed: bool = False,
+    transform: Callable[[Any], Any] | None = None,
+    folder: Path | None = None,
+) -> DataLoader[Any]:
+    """Make the loader of the target "sample"; each argument takes one of its mistakes away.
+
+    Batches of float32 images, shape (32, 3, 224, 224), and int64 labels, shape (32,); shuffled;
+    two workers where there are two cores.
+
+    Args:
+        indexed: as for `Photographs`.
+        transform: None takes `tutorial_pipeline`.
+        folder: of the photographs; None takes those that come with the kit.
+
+    Raises:
+        StallscopeError: torchvision or the sample data is missing.
+    """
+    files = photographs(folder) * COPIES
+    dataset = Photographs(files, transform or tutorial_pipeline(), indexed=indexed)
+    return DataLoader(dataset, 32, shuffle=True, **worker_settings(min(2, usable_cores())))
