@@ -18,8 +18,8 @@ LAYERS = {
     # layer: (its folders and modules, layers below that it may use, packages that it may use)
     "words": (
         (
-            "apart errors files interrupts machine arrow_files pyspy_calls result stages stats "
-            "store units"
+            "apart columns errors files interrupts machine arrow_files pyspy_calls result stages "
+            "stats store units"
         ),
         "",
         "numpy polars psutil scipy torch matplotlib:types typing_extensions:types",

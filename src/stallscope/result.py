@@ -53,10 +53,7 @@ class Result:
     """Base of the results; frozen values, whose views are found by name."""
 
     _view: ClassVar[str]
-    """Module that shows this result. `WHOSE` it shows; `KINDS` and `PANELS`: each picture and panel
-    and what it shows, the default first; `panel` and `document` give them. A picture is what
-    `figure` gives of the module in `charts` that is called like it, or what `CHARTS` says; a view
-    with a `plot` of its own draws itself. The panel of a view without one shows its pictures."""
+    """Module and name of the `views.document.View` that shows this result: "ladder.VIEW"."""
 
     def table(self) -> pl.DataFrame:
         """The result as one table; columns carry their unit in their name."""
@@ -68,10 +65,11 @@ class Result:
         Args:
             kind: which picture; an unknown name lists the ones that there are.
         """
-        face = self._face()
-        chosen = _choose("picture", kind, face.KINDS, face.WHOSE)
+        view = self._face()
+        chosen = _choose("picture", kind, view.pictures, view.whose)
         import_module("matplotlib.backends.backend_agg")  # a child's own import is lost with it
-        return apart(lambda: _drawn(self, face, chosen))
+        figure: Figure = apart(lambda: view.plot(self, chosen))
+        return figure
 
     def panel(self, kind: str | None = None) -> Any:
         """The result as widgets, for a notebook.
@@ -79,11 +77,8 @@ class Result:
         Args:
             kind: which panel; an unknown name lists the ones that there are.
         """
-        face = self._face()
-        if not hasattr(face, "panel"):
-            first = _choose("panel", kind, face.KINDS, face.WHOSE)
-            return import_module("stallscope.views.panels").pictures(self, face.KINDS, first)
-        return face.panel(self, _choose("panel", kind, face.PANELS, face.WHOSE))
+        view = self._face()
+        return view.panel(self, _choose("panel", kind, view.panels or view.pictures, view.whose))
 
     def __str__(self) -> str:
         return without_controls(self._document().text())
@@ -94,11 +89,12 @@ class Result:
         return {"text/plain": plain, "text/html": page}
 
     def _document(self) -> Any:
-        face = self._face()
-        return apart(lambda: face.document(self))
+        view = self._face()
+        return apart(lambda: view.document(self))
 
     def _face(self) -> Any:
-        return import_module(self._view)
+        module, _, name = self._view.rpartition(".")
+        return getattr(import_module(f"stallscope.views.{module}"), name)
 
 
 class SavedResult(Result):
@@ -145,23 +141,14 @@ class SavedResult(Result):
         return apart(lambda: store.read(cls, cls._contents, Path(folder)))
 
 
-def _drawn(result: Result, face: Any, kind: str) -> Figure:
-    if hasattr(face, "plot"):
-        figure: Figure = face.plot(result, kind)
-    else:
-        module, function = getattr(face, "CHARTS", {}).get(kind, (kind, "figure"))
-        figure = getattr(import_module(f"stallscope.charts.{module}"), function)(result)
-    return figure
-
-
 class NoSuchKindError(StallscopeError, ValueError):
     """There is no picture or panel of that name; the text lists the ones that there are."""
 
 
-def _choose(what: str, kind: str | None, kinds: Mapping[str, str], whose: str) -> str:
+def _choose(what: str, kind: str | None, kinds: Mapping[str, tuple[str, Any]], whose: str) -> str:
     """The name that is asked for; None asks for the first one."""
     if kind is not None and kind not in kinds:
-        known = "; ".join(f"{name!r}: {shows}" for name, shows in kinds.items())
+        known = "; ".join(f"{name!r}: {shows}" for name, (shows, _) in kinds.items())
         are = "is" if len(kinds) == 1 else "are"
         raise NoSuchKindError(f"there is no {what} {kind!r} of {whose}. There {are} {known}")
     return kind or next(iter(kinds))

@@ -100,6 +100,18 @@ def times(factor: float) -> str:
     return f"{factor:.0f}×" if factor >= 9.95 else f"{factor:.1f}×"  # noqa: PLR2004 - two digits
 
 
+def speedup(factor: float) -> str:
+    """Return a factor with a digit more where it is near 1: '1.8×', '1.04×'."""
+    return times(factor) if factor >= 1.1 else f"{factor:.2f}×"  # noqa: PLR2004 - near 1
+
+
+def rate(per_s: float | None) -> str:
+    """Return a number per second with three digits at least: '1,234', '12.3'."""
+    if per_s is None:
+        return "—"
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"  # noqa: PLR2004 - three digits
+
+
 def without_controls(text: str) -> str:
     """A text of anybody's that a terminal only shows."""
     return _CONTROL.sub(NO_LETTER, text)

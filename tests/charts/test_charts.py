@@ -17,7 +17,7 @@ from stallscope.charts.sheet import DOTS, WIDTH
 from stallscope.charts.stages import MOST_DOTS, thinned
 from stallscope.result import NoSuchKindError
 from stallscope.run.result import Run
-from stallscope.views.run import KINDS
+from stallscope.views.run import VIEW
 
 USUAL = {"fetch": 0.4, "decode": 4.0, "Crop": 1.0, "Flip": 0.1, "ToTensor": 0.3, "Mask": 6.0}
 HOSTILE = {
@@ -50,7 +50,7 @@ ODD_RUNS = {
 
 
 class TestEveryPicture:
-    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("kind", VIEW.pictures)
     @pytest.mark.parametrize("name", ODD_RUNS)
     def test_draws_odd_runs_within_its_sheet(self, name, kind):
         """There is a picture with a title; no text leaves it, and none lies on another."""
@@ -62,7 +62,7 @@ class TestEveryPicture:
     def test_is_as_wide_as_a_notebook(self):
         """Pictures have one width, so they line up beneath each other."""
         run = ODD_RUNS["main process"]
-        assert {WIDTH} == {run.plot(kind).get_figwidth() for kind in KINDS}
+        assert {WIDTH} == {run.plot(kind).get_figwidth() for kind in VIEW.pictures}
 
     def test_shows_itself_with_its_answer_as_text(self):
         """A notebook gets a sharp picture; a reader without pictures gets the sentences."""

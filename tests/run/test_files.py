@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import stallscope as ss
 from stallscope.errors import RunFormatError
 from stallscope.run.result import Run
-from stallscope.views.run import KINDS
+from stallscope.views.run import VIEW
 
 FILES = [table.name.removesuffix(".arrow") for table in Run._contents.tables]
 
@@ -186,5 +186,5 @@ def test_an_empty_table_does_not_break_the_faces(saved, name):
     run = ss.load(saved)
 
     assert str(run)
-    for kind in KINDS:
+    for kind in VIEW.pictures:
         run.plot(kind)

@@ -20,7 +20,7 @@ from support.chart_texts import check_texts, texts
 from stallscope.charts.orders import PipelineRow, amplification, bars_figure, comparison_figure
 from stallscope.orders.result import NEAR, Counts
 from stallscope.orders.text import beyond, costliest, floor, sentence, verdict
-from stallscope.views.orders import KINDS
+from stallscope.views.orders import VIEW
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 LONG = tuple(f"AnOpWhoseNameIsLongerThanAnyPicture{number}" for number in range(5))
@@ -33,7 +33,7 @@ ORDERS = {
     "far off": some_orders(measured_share=3.0),
     "long names": some_orders(names=LONG, pipeline="a.b.c." * 30),
 }
-DRAWN = [(name, kind) for name in ("full", "long names") for kind in KINDS]
+DRAWN = [(name, kind) for name in ("full", "long names") for kind in VIEW.pictures]
 DRAWN += [("not measured", None), ("no others", "ops")]
 
 

@@ -126,7 +126,7 @@ def everything(result, folder):
     }
     heads = {str(path): path.read_text() for path in saved.rglob("*.json")}
     shown = {"text": str(result), **result._repr_mimebundle_()}
-    pictures = {kind: _texts(result.plot(kind)) for kind in result._face().KINDS}
+    pictures = {kind: _texts(result.plot(kind)) for kind in result._face().pictures}
     written = {}
     if isinstance(result, ss.Run):
         written["trace"] = result.trace(folder / "trace.json").read_text()

@@ -75,7 +75,7 @@ _LIMIT: Final = re.compile(r"\s*([\w/ .:-]+?)\s*([<>])\s*([+-]?)\s*(\d+(?:\.\d*)
 class Comparison(Result):
     """What changed between runs of one training."""
 
-    _view: ClassVar[str] = "stallscope.views.comparison"
+    _view: ClassVar[str] = "comparison.VIEW"
 
     names: tuple[str, ...]
     """Of the runs, the first one first."""

@@ -122,7 +122,7 @@ class DiagnosisConditions(LoopConditions):
 class Diagnosis(SavedResult):
     """Why the loop starves for data, or that it does not; and what was measured to tell."""
 
-    _view: ClassVar[str] = "stallscope.views.diagnosis"
+    _view: ClassVar[str] = "diagnosis.VIEW"
     _contents: ClassVar = Contents(
         kind="diagnosis",
         noun="diagnosis",

@@ -21,52 +21,52 @@ from stallscope.bench.comparison import (
     of_samples,
     of_starts,
 )
+from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema
 from stallscope.result import LoopConditions, SavedResult
+from stallscope.stats import INTERVAL
 from stallscope.store import Contents, StoredTable
 from stallscope.units import count, duration, seconds, share, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stallscope.store import Schema
-
 
 AS_IT_IS: Final = "as it is"
 
-TRIALS: Schema = {
-    "experiment": pl.String,
-    "code": pl.String,
-    "loss_difference": pl.Float64,
-    "why_not": pl.String,
-}
-"""One row an experiment; the first is the step as it is, made twice. `loss_difference` is the
-largest between the losses of the same steps as it is and changed, null where there are none."""
+TRIALS: Final = Schema(
+    "One row an experiment; the first is the step as it is, made twice.",
+    Column("experiment", pl.String, secret=NAME),
+    Column("code", pl.String),
+    Column("loss_difference", pl.Float64, "largest of the same steps as it is and changed"),
+    Column("why_not", pl.String, "why it was not tried"),
+)
 
-PAIRS: Schema = {"experiment": pl.String, "before_s": pl.Float64, "after_s": pl.Float64}
-"""One row for each pair of laps: the median step as it is, and changed."""
+PAIRS: Final = Schema(
+    "One row a pair of laps: the median step as it is, and changed.",
+    Column("experiment", pl.String, secret=NAME),
+    Column("before_s", pl.Float64),
+    Column("after_s", pl.Float64),
+)
 
-WAITS: Schema = {
-    "what": pl.String,
-    "function": pl.String,
-    "file": pl.String,
-    "line": pl.Int32,
-    "source": pl.String,
-    "calls_per_step": pl.Float64,
-    "wait_s": pl.Float64,
-}
-"""One row for each line that makes the host wait for the device, the longest wait first: `wait_s`
-is what it takes the host in a step. Without a device that works behind the host it waits for
-nothing, and would on a GPU, for what lies there."""
+WAITS: Final = Schema(
+    "One row a line that makes the host wait for the device (on a CPU: would on a GPU).",
+    Column("what", pl.String, "kind of wait", "waits for the device"),
+    Column("function", pl.String, secret=NAME),
+    Column("file", pl.String, secret=CODE_FILE),
+    Column("line", pl.Int32),
+    Column("source", pl.String, secret=CODE),
+    Column("calls_per_step", pl.Float64, "", "calls per step", "{:.3g}".format),
+    Column("wait_s", pl.Float64, "time that it takes the host in a step", "time per step"),
+)
 
-COPY_TIMES: Schema = {
-    "way": pl.String,
-    "bytes": pl.Int64,
-    "copy_s": pl.Float64,
-    "host_s": pl.Float64,
-    "difference": pl.Float64,
-}
-"""One row for each copy of a batch to the device: how long until it was there, how long it held the
-host, and how far what is there is from the batch at most (null: it is the same)."""
+COPY_TIMES: Final = Schema(
+    "One row a copy of a batch to the device.",
+    Column("way", pl.String, secret=NAME),
+    Column("bytes", pl.Int64),
+    Column("copy_s", pl.Float64, "until it was there"),
+    Column("host_s", pl.Float64, "that it held the host"),
+    Column("difference", pl.Float64, "largest from the batch; null: the same"),
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class ExperimentsConditions(LoopConditions):
 class Experiments(SavedResult):
     """What would make a training step faster."""
 
-    _view: ClassVar[str] = "stallscope.views.experiments"
+    _view: ClassVar[str] = "results.EXPERIMENTS"
     _contents: ClassVar = Contents(
         kind="experiments",
         noun="set of experiments",
@@ -175,36 +175,33 @@ def of_laps(pairs: Iterable[tuple[float, float]]) -> Factor:
     return of_starts([math.log(before_s / after_s)] for before_s, after_s in pairs)
 
 
-TABLE: Schema = {
-    "experiment": pl.String,
-    "code": pl.String,
-    "before_s": pl.Float64,
-    "after_s": pl.Float64,
-    "factor": pl.Float64,
-    "factor_low": pl.Float64,
-    "factor_high": pl.Float64,
-    "says": pl.String,
-    "loss_difference": pl.Float64,
-    "pairs": pl.Int32,
-    "why_not": pl.String,
-}
-"""One row an experiment, the step as it is first: how long the median step is as it is and changed,
-how many times as fast it is changed, with its interval, in `says` one of the four words of
-`bench.comparison`; null where it was not tried."""
+TABLE: Final = Schema(
+    "One row an experiment, the step as it is first; null: not tried.",
+    Column("experiment", pl.String, "name of the change", "experiment"),
+    Column("code", pl.String),
+    Column("before_s", pl.Float64, "median step as it is", "as it is"),
+    Column("after_s", pl.Float64, "median step with the change", "changed"),
+    Column("factor", pl.Float64, "speedup of the step", "speedup", "{:.2f}×".format),
+    Column("factor_low", pl.Float64, "its 95% CI", INTERVAL, "{:.2f}".format),
+    Column("factor_high", pl.Float64),
+    Column("says", pl.String, "word of `bench.comparison`"),
+    Column("loss_difference", pl.Float64, "largest", "loss difference", "{:.2g}".format),
+    Column("pairs", pl.Int32, "pairs of laps"),
+    Column("why_not", pl.String, "why it was not tried"),
+)
 
-COPIES: Schema = {
-    "way": pl.String,
-    "bytes": pl.Int64,
-    "copy_s": pl.Float64,
-    "host_s": pl.Float64,
-    "factor": pl.Float64,
-    "factor_low": pl.Float64,
-    "factor_high": pl.Float64,
-    "step_share": pl.Float64,
-    "difference": pl.Float64,
-}
-"""One row for each way: medians, how many times as fast as the first one with its interval, and
-which share of the step a copy would take that nothing runs beside."""
+COPIES: Final = Schema(
+    "One row a way to copy a batch to the device; times are medians.",
+    Column("way", pl.String, "", "copy of a batch"),
+    Column("bytes", pl.Int64, "size of the batch", "bytes"),
+    Column("copy_s", pl.Float64, "until it is there", "copy"),
+    Column("host_s", pl.Float64, "that it holds the host", "host blocked"),
+    Column("factor", pl.Float64, "speedup over the first way"),
+    Column("factor_low", pl.Float64, "its 95% CI"),
+    Column("factor_high", pl.Float64),
+    Column("step_share", pl.Float64, "of a step, if nothing runs beside it", "of a step"),
+    Column("difference", pl.Float64, "largest; null: none", "difference", "{:.2g}".format),
+)
 
 _NO_TIME: Final = "the budget of"
 """How the reason of a `Measurement` begins for what was not tried."""

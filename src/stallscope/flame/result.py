@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from math import hypot
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -74,7 +75,7 @@ class FlameConditions(Conditions):
 class _Flamegraph(Result):
     """What can be drawn as a flamegraph."""
 
-    _view: ClassVar[str] = "stallscope.views.flame"
+    _view: ClassVar[str] = "flame.VIEW"
 
     @computed_apart
     def export(self, path: str | Path) -> Path:
@@ -90,7 +91,8 @@ class _Flamegraph(Result):
         Raises:
             StallscopeError: another ending, or it cannot be written there.
         """
-        written: Path = self._face().export(self, path)
+        export = import_module("stallscope.views.flame").export
+        written: Path = export(self, path)
         return written
 
 

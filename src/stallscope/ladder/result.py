@@ -17,14 +17,15 @@ from stallscope.apart import computed_apart
 from stallscope.bench.comparison import FASTER, OPEN, SAME, Rate, budget_for
 from stallscope.bench.loops import BLOCKS, blocks_of, rates
 from stallscope.bench.loops import compared as compared_blocks
+from stallscope.columns import NAME, Column, Schema
 from stallscope.result import LoopConditions, SavedResult
+from stallscope.stats import INTERVAL
 from stallscope.store import Contents, StoredTable
 from stallscope.units import duration, seconds, share, times
 
 if TYPE_CHECKING:
     from stallscope.bench.comparison import Factor
     from stallscope.bench.loops import LoopBlock
-    from stallscope.store import Schema
 
 
 class Rung(NamedTuple):
@@ -46,22 +47,21 @@ ON_DEVICE: Final = Rung("batches on the device", "copy to the device")
 RUNGS: Final = (AS_IT_IS, WARM, FETCHED, TRANSFORMED, BATCHES, PINNED, ON_DEVICE)
 """From the bottom to the top."""
 
-FACTS: Schema = {
-    "rung": pl.String,
-    "cached_bytes": pl.Int64,
-    "device_busy_share": pl.Float64,
-    "nvml_busy_share": pl.Float64,
-    "why_not": pl.String,
-}
-"""One row a rung: what it kept in memory, how busy the device was (read from the device, null where
-there is none), and why it was not measured, if it was not."""
+FACTS: Final = Schema(
+    "One row a rung.",
+    Column("rung", pl.String, secret=NAME),
+    Column("cached_bytes", pl.Int64, "memory that it kept", "in memory"),
+    Column("device_busy_share", pl.Float64, "read from the device; null: there is none", "busy"),
+    Column("nvml_busy_share", pl.Float64, "the same by NVML"),
+    Column("why_not", pl.String, "why it was not measured"),
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Ladder(SavedResult):
     """How fast the loop is, and would be without each of the loader's costs."""
 
-    _view: ClassVar[str] = "stallscope.views.ladder"
+    _view: ClassVar[str] = "results.LADDER"
     _contents: ClassVar = Contents(
         kind="ladder",
         noun="ladder",
@@ -156,35 +156,31 @@ class Ladder(SavedResult):
         }
 
 
-TABLE: Schema = {
-    "rung": pl.String,
-    "removes": pl.String,
-    "samples_per_s": pl.Float64,
-    "samples_per_s_low": pl.Float64,
-    "samples_per_s_high": pl.Float64,
-    "step_share": pl.Float64,
-    "device_busy_share": pl.Float64,
-    "cached_bytes": pl.Int64,
-    "nvml_busy_share": pl.Float64,
-    "starts": pl.Int32,
-    "blocks": pl.Int32,
-    "why_not": pl.String,
-}
-"""One row a rung. `step_share` is the share of the loop's wall that lies in the step, null without
-one; `device_busy_share` is null without a GPU or a simulated device; `why_not` says why a rung was
-not measured."""
+TABLE: Final = Schema(
+    "One row a rung, from the bottom to the top.",
+    Column("rung", pl.String, "name of the loop", "rung"),
+    Column("removes", pl.String, "cost that the rung before still had"),
+    Column("samples_per_s", pl.Float64, "throughput of the loop", "samples/s", "{:,.0f}".format),
+    Column("samples_per_s_low", pl.Float64, "its 95% CI", INTERVAL, "{:,.0f}".format),
+    Column("samples_per_s_high", pl.Float64),
+    Column("step_share", pl.Float64, "share of the loop's wall time in the step", "in the step"),
+    Column("device_busy_share", pl.Float64, "null without a GPU or a simulated device", "busy"),
+    Column("cached_bytes", pl.Int64, "memory that it kept", "in memory"),
+    Column("nvml_busy_share", pl.Float64, "the same as `device_busy_share`, by NVML"),
+    Column("starts", pl.Int32, "starts of the workers"),
+    Column("blocks", pl.Int32, "blocks of steps that were timed"),
+    Column("why_not", pl.String, "why it was not measured"),
+)
 
-GAINS: Schema = {
-    "rung": pl.String,
-    "removes": pl.String,
-    "factor": pl.Float64,
-    "factor_low": pl.Float64,
-    "factor_high": pl.Float64,
-    "says": pl.String,
-}
-"""How many times as fast a rung is as the one below it that was measured, with its interval;
-`removes` are all the costs between the two, `says` is one of the four words of
-`bench.comparison`."""
+GAINS: Final = Schema(
+    "One row a measured rung but the lowest: its speedup over the measured one below.",
+    Column("rung", pl.String),
+    Column("removes", pl.String, "all costs between the two"),
+    Column("factor", pl.Float64, "speedup"),
+    Column("factor_low", pl.Float64, "its 95% CI"),
+    Column("factor_high", pl.Float64),
+    Column("says", pl.String, "word of `bench.comparison`"),
+)
 
 WELL_USED: Final = 0.8
 """A device that is busy for less of the time than this, with everything cached, waits for its own

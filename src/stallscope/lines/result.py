@@ -68,7 +68,7 @@ class LinesConditions(Conditions):
 class Lines(SavedResult):
     """How long each line of a dataset, its transforms and its collate function takes."""
 
-    _view: ClassVar[str] = "stallscope.views.lines"
+    _view: ClassVar[str] = "lines.VIEW"
     _contents: ClassVar = Contents(
         kind="lines",
         noun="listing of lines",

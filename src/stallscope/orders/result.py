@@ -238,7 +238,7 @@ class OrdersConditions(Conditions):
 class Orders(SavedResult):
     """The orders of a pipeline, and other changes to it: the same data or not, and how fast."""
 
-    _view: ClassVar[str] = "stallscope.views.orders"
+    _view: ClassVar[str] = "orders.VIEW"
     _contents: ClassVar = Contents(
         kind="orders",
         noun="set of orders",

@@ -148,7 +148,7 @@ class Run(SavedResult):
 
     _folder: ClassVar[Path | None] = None
     """Where `ss.load` has read it from; an attribute of that run alone."""
-    _view: ClassVar[str] = "stallscope.views.run"
+    _view: ClassVar[str] = "run.VIEW"
     _contents: ClassVar = Contents(
         kind="run",
         noun="run",

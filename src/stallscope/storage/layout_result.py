@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import polars as pl
 
@@ -23,6 +23,7 @@ from stallscope.bench.comparison import (
     mean_of,
     of_samples,
 )
+from stallscope.columns import NAME, Column, Schema
 from stallscope.errors import ArgumentError
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
@@ -31,63 +32,58 @@ from stallscope.storage.recipes import RECIPES, SMALLER
 from stallscope.store import Contents, StoredTable
 from stallscope.units import count, duration, seconds, size, times
 
-if TYPE_CHECKING:
-    from stallscope.store import Schema
+_WHOLE: Final = "{:,.0f}".format
 
+READS: Final = Schema(
+    "One row a sample and layout.",
+    Column("order", pl.String, "`in order` or `shuffled`", secret=NAME),
+    Column("state", pl.String, "`cold` or `warm`", secret=NAME),
+    Column("layout", pl.Int32),
+    Column("sample", pl.Int32),
+    Column("read_s", pl.Float64, "time to read it"),
+)
 
-READS: Schema = {
-    "order": pl.String,
-    "state": pl.String,
-    "layout": pl.Int32,
-    "sample": pl.Int32,
-    "read_s": pl.Float64,
-}
-"""One row a sample and layout, read in order or shuffled, cold or warm: what that took."""
+MAKES: Final = Schema(
+    "One row a sample, of its own files and of smaller images.",
+    Column("resized", pl.Boolean),
+    Column("sample", pl.Int32),
+    Column("make_s", pl.Float64, "time of the dataset, from bytes in memory to the sample"),
+)
 
-MAKES: Schema = {"resized": pl.Boolean, "sample": pl.Int32, "make_s": pl.Float64}
-"""One row a sample: what the dataset takes to make it of bytes in memory, of its own files and of
-smaller images."""
+WRITTEN: Final = Schema(
+    "One row a layout; 0 is the files as they are.",
+    Column("layout", pl.Int32),
+    Column("kind", pl.String, secret=NAME),
+    Column("resized", pl.Boolean),
+    Column("bytes", pl.Int64, "of the samples that were written"),
+    Column("convert_s", pl.Float64, "for the whole dataset, extrapolated, by one process"),
+    Column("random_access", pl.Boolean, "whether any sample can be asked for"),
+    Column("shuffle_share", pl.Float64, "1: a shuffle of the whole dataset is uniform"),
+    Column("why_not", pl.String, "why it was not measured"),
+)
 
-WRITTEN: Schema = {
-    "layout": pl.Int32,
-    "kind": pl.String,
-    "resized": pl.Boolean,
-    "bytes": pl.Int64,
-    "convert_s": pl.Float64,
-    "random_access": pl.Boolean,
-    "shuffle_share": pl.Float64,
-    "why_not": pl.String,
-}
-"""One row a layout; 0 is the files as they are. Bytes of the sample; seconds to convert the whole
-dataset (extrapolated from the sample, on this disk, by one process); whether any sample can be
-asked for; how far a shuffle of the whole dataset is from its order (1: uniform); and why it was not
-measured."""
-
-LAYOUTS: Schema = {
-    "kind": pl.String,
-    "resized": pl.Boolean,
-    "order": pl.String,
-    "state": pl.String,
-    "samples_per_s": pl.Float64,
-    "samples_low_per_s": pl.Float64,
-    "samples_high_per_s": pl.Float64,
-    "gain": pl.Float64,
-    "gain_low": pl.Float64,
-    "gain_high": pl.Float64,
-    "says": pl.String,
-    "loop_gain": pl.Float64,
-    "bytes": pl.Int64,
-    "convert_s": pl.Float64,
-    "random_access": pl.Boolean,
-    "shuffle_share": pl.Float64,
-    "rounds": pl.Int32,
-    "why_not": pl.String,
-    "layout": pl.Int32,
-}
-"""One row a layout, order and state: samples a second of all workers, where each has a core, how
-many times as many as from the files as they are, in `says` one of the four words of
-`bench.comparison`, and how many times as many the loop would get of that, which has its step to do
-(predicted); `rounds`: samples of which both are known."""
+LAYOUTS: Final = Schema(
+    "One row a layout, order and state.",
+    Column("kind", pl.String, secret=NAME),
+    Column("resized", pl.Boolean),
+    Column("order", pl.String, "`in order` or `shuffled`", "read"),
+    Column("state", pl.String, "`cold` or `warm`", "state"),
+    Column("samples_per_s", pl.Float64, "of all workers, a core each", "samples/s", _WHOLE),
+    Column("samples_low_per_s", pl.Float64, "its 95% CI", INTERVAL, _WHOLE),
+    Column("samples_high_per_s", pl.Float64),
+    Column("gain", pl.Float64, "speedup over the files as they are", "vs. files", "{:.2f}×".format),
+    Column("gain_low", pl.Float64, "its 95% CI", INTERVAL, "{:.2f}".format),
+    Column("gain_high", pl.Float64),
+    Column("says", pl.String, "word of `bench.comparison`"),
+    Column("loop_gain", pl.Float64, "the same of the loop", "loop speedup", "{:.2f}×".format),
+    Column("bytes", pl.Int64, "of the samples that were written", "bytes"),
+    Column("convert_s", pl.Float64, "for the whole dataset, extrapolated", "to convert", duration),
+    Column("random_access", pl.Boolean, "whether any sample can be asked for", "random access"),
+    Column("shuffle_share", pl.Float64, "1: as uniform as with files", "shuffle"),
+    Column("rounds", pl.Int32, "samples of which reading and making are known"),
+    Column("why_not", pl.String, "why it was not measured"),
+    Column("layout", pl.Int32),
+)
 
 _PIXELS: Final = 256
 """Short side of smaller images where no transform says which size is used."""
@@ -127,7 +123,7 @@ class LayoutConditions(LoopConditions):
 class Layouts(SavedResult):
     """The same data as files, in containers and at the size that is used, read in turn."""
 
-    _view: ClassVar[str] = "stallscope.views.layouts"
+    _view: ClassVar[str] = "results.LAYOUTS"
     _contents: ClassVar = Contents(
         kind="layouts",
         noun="comparison of layouts",

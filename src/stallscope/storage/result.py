@@ -16,7 +16,9 @@ import numpy as np
 import polars as pl
 
 from stallscope.bench.comparison import Rate, rate_of
+from stallscope.columns import NAME, PATH, Column, Schema
 from stallscope.result import LoopConditions, SavedResult
+from stallscope.stats import INTERVAL
 from stallscope.storage.places import MEMORY, NETWORK
 from stallscope.storage.reads import COLD, SAMPLE, SEQUENTIAL, WARM
 from stallscope.store import Contents, StoredTable
@@ -25,56 +27,49 @@ from stallscope.units import count, seconds, share, size, times
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stallscope.store import Schema
 
+_WAY: Final = (
+    Column("access", pl.String, "`sample`, `random` or `sequential`", secret=NAME),
+    Column("request_bytes", pl.Int64, "size of a request; 0: whole files, opened and closed"),
+    Column("readers", pl.Int32, "requests at once", "readers"),
+    Column("state", pl.String, "cold, warm, or dropped (perhaps cold)", "state", secret=NAME),
+)
 
-READINGS: Schema = {
-    "access": pl.String,
-    "request_bytes": pl.Int64,
-    "readers": pl.Int32,
-    "state": pl.String,
-    "round": pl.Int32,
-    "requests": pl.Int64,
-    "bytes": pl.Int64,
-    "took_s": pl.Float64,
-    "latency_s": pl.Float64,
-    "latency_p95_s": pl.Float64,
-    "cached_share": pl.Float64,
-}
-"""One row a go: what was read (`sample`, `random`, `sequential`), in requests of how many bytes
-(0: whole files, each opened and closed), by how many readers at once; cold, warm or dropped (the
-kernel was asked to let it go, and nobody says whether it did). How many requests came in which
-time, what one took (median and 95th percentile), and the share (0 to 1) of what was asked for that
-lay in the page cache just before; null where nobody says."""
+READINGS: Final = Schema(
+    "One row a round of a way of reading.",
+    *_WAY,
+    Column("round", pl.Int32),
+    Column("requests", pl.Int64),
+    Column("bytes", pl.Int64),
+    Column("took_s", pl.Float64),
+    Column("latency_s", pl.Float64, "median time of a request"),
+    Column("latency_p95_s", pl.Float64),
+    Column("cached_share", pl.Float64, "share that lay in the page cache before; null: unknown"),
+)
 
-READS: Schema = {
-    "access": pl.String,
-    "request_bytes": pl.Int64,
-    "readers": pl.Int32,
-    "state": pl.String,
-    "latency_s": pl.Float64,
-    "latency_p95_s": pl.Float64,
-    "bytes_per_s": pl.Float64,
-    "requests_per_s": pl.Float64,
-    "requests_low_per_s": pl.Float64,
-    "requests_high_per_s": pl.Float64,
-    "cached_share": pl.Float64,
-    "rounds": pl.Int32,
-}
-"""One row a way of reading, over all its rounds. A request of the access `sample` is a sample."""
+READS: Final = Schema(
+    "One row a way of reading, over all its rounds. A request of the access `sample` is a sample.",
+    *_WAY,
+    Column("latency_s", pl.Float64, "median time of a request", "latency"),
+    Column("latency_p95_s", pl.Float64, "95th percentile", "p95"),
+    Column("bytes_per_s", pl.Float64, "throughput", "bytes/s"),
+    Column("requests_per_s", pl.Float64, "requests per second", "reads/s", "{:,.0f}".format),
+    Column("requests_low_per_s", pl.Float64, "its 95% CI", INTERVAL, "{:,.0f}".format),
+    Column("requests_high_per_s", pl.Float64),
+    Column("cached_share", pl.Float64, "share that lay in the page cache before", "in cache"),
+    Column("rounds", pl.Int32),
+)
 
-PLACES: Schema = {
-    "path": pl.String,
-    "device": pl.String,
-    "system": pl.String,
-    "medium": pl.String,
-    "files": pl.Int64,
-    "bytes": pl.Int64,
-    "resident_share": pl.Float64,
-}
-"""One row a mount: where it is, its device, kind of file system and of medium; how many files of
-the data were looked at there, with how many bytes, and the share (0 to 1) of them that lay in the
-page cache before anything was read; null where nobody says."""
+PLACES: Final = Schema(
+    "One row a mount.",
+    Column("path", pl.String, "where it is", secret=PATH),
+    Column("device", pl.String),
+    Column("system", pl.String, "kind of file system", "system"),
+    Column("medium", pl.String, "kind of medium", "medium"),
+    Column("files", pl.Int64, "files of the data that were looked at", "files"),
+    Column("bytes", pl.Int64, "their size", "bytes"),
+    Column("resident_share", pl.Float64, "share in the page cache before", "in cache"),
+)
 
 UNPROVEN: Final = "dropped"
 RESIDENT: Final = 0.95
@@ -123,7 +118,7 @@ class StorageConditions(LoopConditions):
 class Storage(SavedResult):
     """What the storage under a loader's files gives, cold and warm, and what the loader asks."""
 
-    _view: ClassVar[str] = "stallscope.views.storage"
+    _view: ClassVar[str] = "results.STORAGE"
     _contents: ClassVar = Contents(
         kind="storage",
         noun="measurement of storage",

@@ -16,84 +16,77 @@ import polars as pl
 from stallscope.apart import computed_apart
 from stallscope.bench.comparison import FASTER, OPEN, SAME, budget_for
 from stallscope.bench.loops import BLOCKS, blocks_of, compared, rates
+from stallscope.columns import NAME, Column, Schema
 from stallscope.errors import StallscopeError
 from stallscope.model.settings import Setting, code_of, setting_of, with_setting
 from stallscope.model.simulator import Estimate
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import Contents, StoredTable
-from stallscope.units import count, duration, printable, seconds, share, size, times
+from stallscope.units import count, duration, printable, rate, seconds, share, size, speedup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stallscope.bench.comparison import Factor, Rate
     from stallscope.run.result import Run
-    from stallscope.store import Schema
 
 
-_ARGUMENTS: Final[Schema] = {
-    "num_workers": pl.Int32,
-    "prefetch_factor": pl.Int32,
-    "persistent_workers": pl.Boolean,
-    "in_order": pl.Boolean,
-    "pin_memory": pl.Boolean,
-    "threads": pl.Int32,
-    "multiprocessing_context": pl.String,
-}
-"""What a setting consists of."""
+_ARGUMENTS: Final = (
+    Column("num_workers", pl.Int32),
+    Column("prefetch_factor", pl.Int32),
+    Column("persistent_workers", pl.Boolean),
+    Column("in_order", pl.Boolean),
+    Column("pin_memory", pl.Boolean),
+    Column("threads", pl.Int32),
+    Column("multiprocessing_context", pl.String, secret=NAME),
+)
+"""Arguments of a DataLoader that a setting consists of."""
 
-TRIALS: Schema = {
-    "trial": pl.Int32,
-    **_ARGUMENTS,
-    "change": pl.String,
-    "predicted_per_s": pl.Float64,
-    "predicted_low_per_s": pl.Float64,
-    "predicted_high_per_s": pl.Float64,
-    "stall_share": pl.Float64,
-    "stall_low_share": pl.Float64,
-    "stall_high_share": pl.Float64,
-    "first_batch_s": pl.Float64,
-    "memory_bytes": pl.Int64,
-    "outside": pl.String,
-    "failed": pl.String,
-}
-"""One row a setting; trial 0 is the loader as it is. `change`: its name, from a fix, or what it
-changes of the arguments; predicted samples a second (null: nothing is known of such a setting), the
-share of the loop's time in stalls, the time to the first batch, and the memory of workers and of
-batches on their way; `outside`: why the prediction goes beyond what was recorded; `failed`: why it
-was not or cannot be measured."""
+TRIALS: Final = Schema(
+    "One row a setting; trial 0 is the loader as it is.",
+    Column("trial", pl.Int32),
+    *_ARGUMENTS,
+    Column("change", pl.String, "its name, from a fix, or the arguments that it changes"),
+    Column("predicted_per_s", pl.Float64, "samples per second; null: nothing is known"),
+    Column("predicted_low_per_s", pl.Float64),
+    Column("predicted_high_per_s", pl.Float64),
+    Column("stall_share", pl.Float64, "share of the loop's time in stalls, predicted"),
+    Column("stall_low_share", pl.Float64),
+    Column("stall_high_share", pl.Float64),
+    Column("first_batch_s", pl.Float64, "time to the first batch, predicted"),
+    Column("memory_bytes", pl.Int64, "memory of workers and of batches on their way"),
+    Column("outside", pl.String, "why the prediction goes beyond what was recorded"),
+    Column("failed", pl.String, "why it was not or cannot be measured"),
+)
 
 _FILLED: Final = {"trial", "num_workers", "change", "outside", "failed"}
 
-SETTINGS: Schema = {
-    "setting": pl.String,
-    "predicted_per_s": pl.Float64,
-    "predicted_low_per_s": pl.Float64,
-    "predicted_high_per_s": pl.Float64,
-    "predicted_gain": pl.Float64,
-    "predicted_gain_low": pl.Float64,
-    "predicted_gain_high": pl.Float64,
-    "measured_per_s": pl.Float64,
-    "measured_low_per_s": pl.Float64,
-    "measured_high_per_s": pl.Float64,
-    "gain": pl.Float64,
-    "gain_low": pl.Float64,
-    "gain_high": pl.Float64,
-    "says": pl.String,
-    "starts": pl.Int32,
-    "status": pl.String,
-    "reason": pl.String,
-    "stall_share": pl.Float64,
-    "first_batch_s": pl.Float64,
-    "memory_bytes": pl.Int64,
-    "trial": pl.Int32,
-    **_ARGUMENTS,
-}
-"""One row a setting, the recommended one first: samples a second in the long run (what starting
-workers at every epoch takes is counted), as predicted and as measured, and how many times as many
-as with the loader as it is, each with its interval; `says`: one of the four words of
-`bench.comparison` (null: not measured); `status`: one of `STATUSES`."""
+SETTINGS: Final = Schema(
+    "One row a setting, the recommended one first. Rates hold the start of workers in each epoch.",
+    Column("setting", pl.String, "arguments that differ from the loader as it is", "setting"),
+    Column("predicted_per_s", pl.Float64, "samples per second", "predicted/s", rate),
+    Column("predicted_low_per_s", pl.Float64),
+    Column("predicted_high_per_s", pl.Float64),
+    Column("predicted_gain", pl.Float64, "speedup over the loader as it is", "speedup", speedup),
+    Column("predicted_gain_low", pl.Float64),
+    Column("predicted_gain_high", pl.Float64),
+    Column("measured_per_s", pl.Float64, "samples per second", "measured/s", rate),
+    Column("measured_low_per_s", pl.Float64, "its 95% CI", INTERVAL, rate),
+    Column("measured_high_per_s", pl.Float64),
+    Column("gain", pl.Float64, "speedup over the loader as it is", "speedup", speedup),
+    Column("gain_low", pl.Float64, "its 95% CI"),
+    Column("gain_high", pl.Float64),
+    Column("says", pl.String, "word of `bench.comparison`; null: not measured"),
+    Column("starts", pl.Int32, "starts of the workers"),
+    Column("status", pl.String, "one of `STATUSES`", "status"),
+    Column("reason", pl.String, "why it was not measured, or not predicted for sure"),
+    Column("stall_share", pl.Float64, "share of the loop's time, predicted", "stalls"),
+    Column("first_batch_s", pl.Float64, "time to the first batch, predicted"),
+    Column("memory_bytes", pl.Int64, "memory of workers and batches, predicted", "memory"),
+    Column("trial", pl.Int32),
+    *_ARGUMENTS,
+)
 
 RECOMMENDED, AS_IT_IS, MEASURED = "recommended", "as it is", "measured"
 PREDICTED, FAILED, NOT_TRIED = "predicted", "fails", "not tried"
@@ -141,7 +134,7 @@ class TuneConditions(LoopConditions):
 class Tuning(SavedResult):
     """Settings of a loader: what each should give, what some gave, and which one to use."""
 
-    _view: ClassVar[str] = "stallscope.views.tuning"
+    _view: ClassVar[str] = "results.TUNING"
     _contents: ClassVar = Contents(
         kind="tuning",
         noun="tuning",
@@ -300,11 +293,11 @@ def smallest(rated: Iterable[tuple[float, Setting]]) -> Setting:
         rated: samples a second, and the setting; the one as it is first.
     """
     known = list(rated)
-    most = max(rate for rate, _ in known)
+    most = max(per_s for per_s, _ in known)
     near = [
         {**asdict(setting), "trial": place}
-        for place, (rate, setting) in enumerate(known)
-        if rate >= AS_FAST * most
+        for place, (per_s, setting) in enumerate(known)
+        if per_s >= AS_FAST * most
     ]
     place: int = min(near, key=smallness)["trial"]
     return known[place][1]
@@ -368,7 +361,7 @@ def sentence(tuning: Tuning) -> str:
     told = tuning.setting(best["trial"])
     if best["gain"] is None:
         return (
-            f"{best['setting']} should give {times_text(best['predicted_gain'])} as many samples: "
+            f"{best['setting']} should give {speedup(best['predicted_gain'])} as many samples: "
             "predicted, not measured"
         )
     ends = interval_text(best["gain_low"], best["gain_high"])
@@ -377,7 +370,7 @@ def sentence(tuning: Tuning) -> str:
         return f"{best['setting']} is as fast ({best['gain']:.2f}×{ends}) with {fewer} fewer"
     if best["gain"] < 1 / AS_FAST:
         return f"{best['setting']} is as fast ({best['gain']:.2f}×{ends}) and takes less memory"
-    return f"{best['setting']} gives {times_text(best['gain'])} as many samples{ends}"
+    return f"{best['setting']} gives {speedup(best['gain'])} as many samples{ends}"
 
 
 def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
@@ -429,20 +422,8 @@ def _unmeasured(tuning: Tuning, over: str) -> str:
 def _may_give(row: dict[str, Any]) -> str:
     """What a prediction promises."""
     ends = f"{row['predicted_gain_low']:.2f} to {row['predicted_gain_high']:.2f}"
-    gain = times_text(row["predicted_gain"])
+    gain = speedup(row["predicted_gain"])
     return f"{row['setting']} may give {gain} as many samples (predicted {ends})"
-
-
-def times_text(factor: float) -> str:
-    """How many times as many: '1.8×', '1.04×'."""
-    return times(factor) if factor >= 1.1 else f"{factor:.2f}×"  # noqa: PLR2004 - one decimal says too little
-
-
-def rate(per_s: float | None) -> str:
-    """Samples a second."""
-    if per_s is None:
-        return "—"
-    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"  # noqa: PLR2004 - three digits
 
 
 def interval_text(low: float | None, high: float | None) -> str:

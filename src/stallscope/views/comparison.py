@@ -9,7 +9,7 @@ import polars as pl
 from stallscope.compare.compare import LOOP, SPEED, STALLS
 from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
 from stallscope.units import printable, seconds, share, times
-from stallscope.views.document import Document, Heading, Notes, Table
+from stallscope.views.document import Document, Heading, Notes, Table, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,17 +18,8 @@ if TYPE_CHECKING:
     from stallscope.compare.compare import Comparison
 
 
-WHOSE: Final = "a comparison"
-KINDS: Final = {"changes": "what a sample takes in each run, and what changed (the default)"}
 WITHIN_DRIFT: Final = "may be the machine's"
 """A change that is no chance, and yet no larger than what the machine itself may have moved."""
-
-
-def plot(comparison: Comparison, _kind: str = "changes") -> Sheet:
-    """Draw the picture."""
-    from stallscope.charts import comparison as chart
-
-    return chart.figure(comparison, headline(comparison))
 
 
 def document(comparison: Comparison) -> Document:
@@ -111,3 +102,28 @@ def _rows(comparison: Comparison, run: int) -> Iterator[tuple[str, ...]]:
             _change(row),
             "—" if row["change_low"] is None else ends,
         )
+
+
+def _figure(comparison: Comparison) -> Sheet:
+    from stallscope.charts import comparison as chart
+
+    return chart.figure(comparison, headline(comparison))
+
+
+VIEW: Final = View(
+    "a comparison",
+    document,
+    {
+        "changes": (
+            "what a sample takes in each run, and what changed (the default)",
+            _figure,
+        )
+    },
+    values=lambda comparison: {
+        "answer": headline(comparison),
+        "names": comparison.names,
+        "changes": comparison.changes.to_dicts(),
+        "verdicts": [finding.code for finding in comparison.verdicts],
+        "differs": comparison.differs,
+    },
+)

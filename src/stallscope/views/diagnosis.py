@@ -32,20 +32,17 @@ from stallscope.diagnose.text import (
 from stallscope.errors import StallscopeError
 from stallscope.files import packaged_folder
 from stallscope.units import unbroken
-from stallscope.views.document import Block, Document, Notes, fill
+from stallscope.views.document import Block, Document, Notes, View, fill
+from stallscope.views.report import values
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from stallscope.charts.sheet import Sheet
     from stallscope.diagnose.result import Diagnosis
     from stallscope.diagnose.text import FindingText
 
 
-WHOSE: Final = "a diagnosis"
-KINDS: Final = PICTURES
-PANELS: Final = {"evidence": "the pictures behind the verdict (the default)"}
 WIDTH: Final = 100
 """Columns of a line in a terminal."""
 _BRIEF: Final = 9
@@ -54,28 +51,13 @@ _TONES: Final = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#999999
 """Of the phases, in turn; they stand for no stage."""
 
 
-def plot(diagnosis: Diagnosis, kind: str) -> Sheet:
-    """Draw one of the pictures; what was not measured is a sheet that says so."""
-    from stallscope.charts import findings
-
-    if kind == "fixes":
-        return findings.fixes_figure(diagnosis)
-    if kind not in PICTURE_SOURCES:
-        return findings.figure(diagnosis)
-    part: Any = getattr(diagnosis, PICTURE_SOURCES[kind])
-    if part is None:
-        return findings.missing(diagnosis, PICTURE_SOURCES[kind])
-    sheet: Sheet = part.plot(kind)
-    return sheet
-
-
-def panel(diagnosis: Diagnosis, _kind: str) -> Any:
+def panel(diagnosis: Diagnosis) -> Any:
     """Give widgets to choose a picture of what was measured."""
     from stallscope.views.panels import pictures
 
     offered = {
         name: shows
-        for name, shows in KINDS.items()
+        for name, shows in PICTURES.items()
         if name not in PICTURE_SOURCES or getattr(diagnosis, PICTURE_SOURCES[name]) is not None
         if name != "fixes" or diagnosis.fixes.height
     }
@@ -191,3 +173,28 @@ def _guided() -> frozenset[str]:
         return frozenset(path.name for path in packaged_folder("notebooks").glob("[0-9]*.ipynb"))
     except StallscopeError:  # a package without them still has its verdict
         return frozenset()
+
+
+def _draws(kind: str) -> Callable[[Diagnosis], Any]:
+    def draw(diagnosis: Diagnosis) -> Any:
+        from stallscope.charts import findings
+
+        if kind == "fixes":
+            return findings.fixes_figure(diagnosis)
+        if kind not in PICTURE_SOURCES:
+            return findings.figure(diagnosis)
+        part: Any = getattr(diagnosis, PICTURE_SOURCES[kind])
+        if part is None:
+            return findings.missing(diagnosis, PICTURE_SOURCES[kind])
+        return part.plot(kind)
+
+    return draw
+
+
+VIEW: Final = View(
+    "a diagnosis",
+    document,
+    {kind: (shows, _draws(kind)) for kind, shows in PICTURES.items()},
+    {"evidence": ("the pictures behind the verdict (the default)", "diagnosis.panel")},
+    values,
+)

@@ -8,8 +8,9 @@ and on a dark ground. Files that others can open are written here as well: whole
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,15 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from stallscope.columns import Column
+
 LONGEST: Final = 1000
 """Characters of a sentence; no sentence of ours is as long, but names in it may be."""
 _LONGEST_BAR_PX: Final = 100
-
-
-def as_json(**values: Any) -> str:
-    """An answer and what it is made of, for programs."""
-    told = json_without_controls({"stallscope": __version__, **values})
-    return json.dumps(told, indent=2, default=str)
 
 
 def html(template: str, *parts: Any, **named: Any) -> Markup:
@@ -113,6 +110,13 @@ class CellBar(NamedTuple):
     colour: str
 
 
+class RowText(NamedTuple):
+    """A column of a table that is made of whole rows."""
+
+    head: str
+    cell: Callable[[Any], str]
+
+
 @dataclass(frozen=True)
 class Table(Block):
     """Names and numbers; nothing at all where it has no rows."""
@@ -124,6 +128,26 @@ class Table(Block):
     """One for each row, or none."""
     key: str = ""
     """What the heads mean."""
+
+    @classmethod
+    def of(
+        cls,
+        columns: Sequence[Column | RowText],
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        bars: Sequence[CellBar] = (),
+        key: str = "",
+    ) -> Table:
+        """Return a table of rows of a result's table.
+
+        Args:
+            columns: those that are shown, see `Schema.shown`.
+            rows: values by the names of the columns.
+            bars: one for each row, or none.
+            key: what the heads mean.
+        """
+        texts = [[column.cell(row) for column in columns] for row in rows]
+        return cls([column.head for column in columns], texts, bars, key)
 
     def __str__(self) -> str:
         if not self.rows:
@@ -234,6 +258,62 @@ class Fold(Block):
             self.summary,
             items,
         )
+
+
+def _answer_of(result: Any) -> dict[str, Any]:
+    table = result.table()
+    return {"table": table.to_dicts()}
+
+
+@dataclass(frozen=True)
+class View:
+    """How one kind of result is shown: its document, its pictures, its panels, its JSON."""
+
+    whose: str
+    """In an error: "a run"."""
+    document: Callable[[Any], Document]
+    pictures: Mapping[str, tuple[str, str | Callable[[Any], Any]]]
+    """By name, the default first: what it shows, and what draws it, a function or the name of one
+    in `charts`, such as "tuning.predicted_figure"."""
+    panels: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """By name, the default first: what it shows, and the function in `views` that makes it; where
+    there are none, the panel shows the pictures."""
+    values: Callable[[Any], Mapping[str, Any]] = _answer_of
+    """For programs: what the JSON holds, beside circumstances and notes."""
+
+    def plot(self, result: Any, kind: str) -> Any:
+        """Draw a picture."""
+        draw = self.pictures[kind][1]
+        return _function("charts", draw)(result) if isinstance(draw, str) else draw(result)
+
+    def panel(self, result: Any, kind: str) -> Any:
+        """Return the widgets of a panel."""
+        if self.panels:
+            return _function("views", self.panels[kind][1])(result)
+        offered = {name: shows for name, (shows, _) in self.pictures.items()}
+        return _function("views", "panels.pictures")(result, offered, kind)
+
+    def as_json(self, result: Any) -> str:
+        """Return the answer and what it is made of, for programs."""
+        values = {"stallscope": __version__, **self.values(result)}
+        if hasattr(result, "circumstances"):
+            values["circumstances"] = vars(result.circumstances)
+        values["notes"] = result.notes
+        # JSON has no infinity and no nan
+        plain = json.loads(json.dumps(values, default=_plain), parse_constant=lambda _: None)
+        return json.dumps(json_without_controls(plain), indent=2)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):
+        return value.item()
+    return dict(value) if hasattr(value, "keys") else str(value)
+
+
+def _function(folder: str, name: str) -> Callable[..., Any]:
+    module, _, function = name.rpartition(".")
+    found: Callable[..., Any] = getattr(import_module(f"stallscope.{folder}.{module}"), function)
+    return found
 
 
 class ExportError(StallscopeError, ValueError):

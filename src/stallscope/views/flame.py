@@ -18,7 +18,7 @@ from stallscope.flame.result import Flame, difference_sentence, sentence
 from stallscope.flame.tree import COLOURS, difference_notes, notes_of, of_difference, of_flame
 from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
 from stallscope.units import printable, share, worker_name
-from stallscope.views.document import CellBar, Document, Heading, Notes, Table, write
+from stallscope.views.document import CellBar, Document, Heading, Notes, Table, View, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from stallscope.flame.result import FlameDifference
 
 
-WHOSE: Final = "a flamegraph"
-KINDS: Final = {"flame": "the merged stacks of all workers (the default)"}
-PANELS: Final = KINDS
 HEADS: Final = ("your function", "share", INTERVAL, "with all it calls", "file")
 CHANGE_HEADS: Final = ("your function", "before", "after", "change", INTERVAL, "file")
 MOST_ROWS: Final = 20
@@ -38,14 +35,14 @@ SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"
 """The name of the format, which its files carry; nothing is fetched from there."""
 
 
-def plot(flame: Flame | FlameDifference, _kind: str = "flame") -> Sheet:
+def plot(flame: Flame | FlameDifference) -> Sheet:
     """Draw the picture; in a difference, what grew is orange and what shrank is blue."""
     from stallscope.charts import flame as chart
 
     return chart.figure(flame) if isinstance(flame, Flame) else chart.difference_figure(flame)
 
 
-def panel(flame: Flame | FlameDifference, _kind: str) -> Any:
+def panel(flame: Flame | FlameDifference) -> Any:
     """Give the viewer: zoom, search, details, switches; see `views.flame_viewer`."""
     from stallscope.views.flame_viewer import FlamePanel
 
@@ -59,13 +56,17 @@ def _tree(flame: Flame | FlameDifference) -> dict[str, Any]:
 def document(flame: Flame | FlameDifference) -> Document:
     """The user's functions as a table."""
     if not isinstance(flame, Flame):
-        title = printable(difference_sentence(flame), LONGEST_TITLE)
         table = Table(CHANGE_HEADS, _changes(flame))
-        return Document("flames", [Heading(title), table, Notes(difference_notes(flame))])
+        heading = Heading(_title(flame))
+        return Document("flames", [heading, table, Notes(difference_notes(flame))])
     shares = flame.table()["self_share"].head(MOST_ROWS)
     table = Table(HEADS, _rows(flame), [CellBar(own, COLOURS["yours"]) for own in shares])
-    title = printable(sentence(flame), LONGEST_TITLE)
-    return Document("flames", [Heading(title), table, Notes(_notes(flame))])
+    return Document("flames", [Heading(_title(flame)), table, Notes(_notes(flame))])
+
+
+def _title(flame: Flame | FlameDifference) -> str:
+    text = sentence(flame) if isinstance(flame, Flame) else difference_sentence(flame)
+    return printable(text, LONGEST_TITLE)
 
 
 def _rows(flame: Flame) -> list[tuple[str, ...]]:
@@ -194,3 +195,13 @@ def _svg(flame: Flame | FlameDifference) -> str:
     stream, fixed = io.StringIO(), {"Date": None, "Creator": "stallscope"}
     plot(flame).savefig(stream, format="svg", metadata=fixed)
     return stream.getvalue()
+
+
+_SHOWS: Final = "the merged stacks of all workers (the default)"
+VIEW: Final = View(
+    "a flamegraph",
+    document,
+    {"flame": (_SHOWS, plot)},
+    {"flame": (_SHOWS, "flame.panel")},
+    lambda flame: {"answer": _title(flame), "functions": flame.table().to_dicts()},
+)

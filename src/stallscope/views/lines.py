@@ -16,7 +16,7 @@ import polars as pl
 from stallscope.lines.result import in_order, notes_of, title
 from stallscope.stages import COLOURS
 from stallscope.units import count, file_name, printable, seconds, share
-from stallscope.views.document import Block, Document, Heading, Notes, fill, html
+from stallscope.views.document import Block, Document, Heading, Notes, View, fill, html
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from stallscope.lines.result import Lines
 
 
-WHOSE: Final = "lines"
-KINDS: Final = {"lines": "the lines that take most time of their own (the default)"}
-CHARTS: Final = {"lines": ("code_bars", "lines_figure")}
-PANELS: Final = {"listing": "one function with the heat of its lines (the default)"}
 HEADS: Final = ("line", "hits", "time", "share", "own", "source")
 MOST_FUNCTIONS: Final = 6
 """Listings in a terminal; a notebook has all, and opens the first."""
@@ -52,7 +48,7 @@ def document(lines: Lines) -> Document:
     return Document("lines", blocks)
 
 
-def panel(lines: Lines, _kind: str) -> Any:
+def panel(lines: Lines) -> Any:
     """Give widgets to choose a function; the one with the hottest lines is the first."""
     from stallscope.charts.code_bars import lines_figure
     from stallscope.views.panels import dropdown, pick, saying
@@ -169,3 +165,21 @@ class Listings(Block):
         if function["why_not"]:
             parts.append(f"its source is not shown: {function['why_not']}")
         return printable(" · ".join(parts), 300)
+
+
+VIEW: Final = View(
+    "lines",
+    document,
+    {
+        "lines": (
+            "the lines that take most time of their own (the default)",
+            "code_bars.lines_figure",
+        )
+    },
+    {"listing": ("one function with the heat of its lines (the default)", "lines.panel")},
+    lambda lines: {
+        "answer": title(lines),
+        "functions": in_order(lines),
+        "lines": lines.table().to_dicts(),
+    },
+)

@@ -9,7 +9,7 @@ from stallscope.orders.text import TITLE, beyond, factor_text, notes_of, sentenc
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.units import count, printable, seconds
-from stallscope.views.document import CellBar, Document, Fold, Heading, Notes, Table
+from stallscope.views.document import CellBar, Document, Fold, Heading, Notes, Table, View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from stallscope.orders.result import Orders
 
 
-WHOSE: Final = "orders"
-KINDS: Final = {
-    "orders": "the best pipelines, part by part, beside the one as it is (the default)",
-    "ops": "what each op of the pipeline as it is costs, takes and gives",
-    "front": "how fast pipelines are against how far their data is from the original's",
-}
-CHARTS: Final = {name: ("orders", f"{name}_figure") for name in ("ops", "front")}
-PANELS: Final = {"try": "the ops in any order, with cost, data, measurement and code (the default)"}
 HEADS: Final = (
     "pipeline",
     "predicted",
@@ -39,13 +31,6 @@ MOST: Final = 12
 BRACKETS: Final = "speed-up in brackets: predicted, not measured"
 MOST_REASONS: Final = 30
 _NAME: Final = 70
-
-
-def panel(orders: Orders, _kind: str) -> Any:
-    """Give widgets that put the ops into any order; see `views.orders_panel`."""
-    from stallscope.views import orders_panel
-
-    return orders_panel.panel(orders)
 
 
 def document(orders: Orders) -> Document:
@@ -93,3 +78,34 @@ def interval(low: float, high: float) -> str:
     first, last = seconds(low), seconds(high)
     number, _, unit = first.partition(" ")
     return f"{number if last.endswith(f' {unit}') else first} to {last}"
+
+
+VIEW: Final = View(
+    "orders",
+    document,
+    {
+        "orders": (
+            "the best pipelines, part by part, beside the one as it is (the default)",
+            "orders.figure",
+        ),
+        "ops": (
+            "what each op of the pipeline as it is costs, takes and gives",
+            "orders.ops_figure",
+        ),
+        "front": (
+            "how fast pipelines are against how far their data is from the original's",
+            "orders.front_figure",
+        ),
+    },
+    {
+        "try": (
+            "the ops in any order, with cost, data, measurement and code (the default)",
+            "orders_panel.panel",
+        )
+    },
+    lambda orders: {
+        "answer": sentence(orders),
+        "orders": orders.table().to_dicts(),
+        "best": orders.best(),
+    },
+)

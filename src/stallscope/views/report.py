@@ -4,14 +4,13 @@ Every text goes through the template's escaping. The page also forbids itself ev
 every script but its own, which it names by its digest, so that a name that got through would still
 not run. With `redact`, there are no pictures, no flamegraph and no names of the user's files.
 
-A diagnosis as JSON, for programs; it loads nothing that draws.
+And the same for programs, as JSON.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -42,33 +41,22 @@ SCHEMA_VERSION: Final = 1
 """A number or a name that changes its meaning gets another one."""
 
 
-def as_json(diagnosis: Diagnosis, *, redact: bool = False) -> str:
-    """The findings and what they stand on, for programs.
-
-    Args:
-        diagnosis: what was found.
-        redact: leave out names, see `views.redact`.
-    """
-    diagnosis = redacted(diagnosis) if redact else diagnosis
+def values(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return the findings and what they stand on, for programs."""
     names = ("code", "title", "severity", "evidence", "confidence", "next_step", "tested")
-    values = {
+    return {
         "schema_version": SCHEMA_VERSION,
-        "stallscope": __version__,
         "verdict": diagnosis.verdict.code,
         "findings": [{name: getattr(one, name) for name in names} for one in diagnosis.findings],
         "spent": diagnosis.spent.to_dicts(),
-        "circumstances": vars(diagnosis.circumstances),
-        "notes": diagnosis.notes,
     }
-    # JSON has no infinity and no nan
-    plain = json.loads(json.dumps(values, default=_plain), parse_constant=lambda _: None)
-    return json.dumps(plain, indent=2)
 
 
-def _plain(value: Any) -> Any:
-    if hasattr(value, "item"):
-        return value.item()
-    return dict(value) if hasattr(value, "keys") else str(value)
+def as_json(diagnosis: Diagnosis, *, redact: bool = False) -> str:
+    """Return a diagnosis for programs, with or without names, see `views.redact`."""
+    diagnosis = redacted(diagnosis) if redact else diagnosis
+    text: str = diagnosis._face().as_json(diagnosis)  # noqa: SLF001
+    return text
 
 
 TITLES: Final = {

@@ -5,7 +5,7 @@ What the loop waits for comes first, then what the workers do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.run import stall_text
@@ -14,7 +14,7 @@ from stallscope.run.summary import StageTimes, headline, profile, remarks, stage
 from stallscope.run.worker_memory import named_growth
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, plural, printable, seconds, share
-from stallscope.views.document import Block, Bullets, CellBar, Document, Heading, Notes, Table
+from stallscope.views.document import Block, Bullets, CellBar, Document, Heading, Notes, Table, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,30 +22,6 @@ if TYPE_CHECKING:
     from stallscope.run.result import Run
     from stallscope.run.summary import Profile
 
-
-WHOSE: Final = "a run"
-KINDS: Final = {
-    "stages": "where a sample's time goes, and how it is spread (the default)",
-    "sample": "one sample as a bar of stages",
-    "naive": "what a stopwatch around each transform would have said",
-    "exposed": "what stalls the training loop",
-    "timeline": "workers and loop over a few seconds: who was waited for",
-    "resources": "what was saturated while the loop stalled: cores, memory, disk, network",
-    "waits": "every step's wait, and the patterns in them",
-    "slowest": "the slowest samples, and what made them slow",
-}
-PANELS: Final = {
-    "tail": "one stage's distribution, and what lies in its slow end (the default)",
-    "stalls": "the stalls one by one: what happened around each, and its parts",
-    "timeline": "workers and loop from any step on, as many steps as you like",
-    "live": "a training that still runs: what it waits for, until it ends",
-}
-CHARTS: Final = {
-    "sample": ("stages", "sample_figure"),
-    "naive": ("stopwatch", "figure"),
-    "slowest": ("samples", "figure"),
-}
-"""Module in `charts` and function, where they are not called after the picture."""
 
 MOST_ROWS: Final = 20
 MOST_PARTS: Final = 6
@@ -55,19 +31,6 @@ PART_HEADS: Final = ("stalled by", "share", "per step", "busy")
 PART_KEY: Final = (
     "share: of all time in stalls · busy: the stage's share of the time in which batches are made"
 )
-
-
-def panel(run: Run, kind: str) -> Any:
-    """Give the widgets of one panel."""
-    from stallscope.views import run_panels as panels
-
-    made = {
-        "tail": panels.tail_panel,
-        "stalls": panels.stall_panel,
-        "timeline": panels.timeline_panel,
-        "live": panels.live_panel,
-    }
-    return made[kind](run)
 
 
 def document(run: Run) -> Document:
@@ -144,3 +107,54 @@ def _notes(run: Run, found: Profile) -> list[str]:
     growth = named_growth(run)
     grows = [growth] if growth else []
     return [*notes, *remarks(found), *grows, *run.notes, *of_loop]
+
+
+VIEW: Final = View(
+    "a run",
+    document,
+    {
+        "stages": (
+            "where a sample's time goes, and how it is spread (the default)",
+            "stages.figure",
+        ),
+        "sample": ("one sample as a bar of stages", "stages.sample_figure"),
+        "naive": ("what a stopwatch around each transform would have said", "stopwatch.figure"),
+        "exposed": ("what stalls the training loop", "exposed.figure"),
+        "timeline": (
+            "workers and loop over a few seconds: who was waited for",
+            "timeline.figure",
+        ),
+        "resources": (
+            "what was saturated while the loop stalled: cores, memory, disk, network",
+            "resources.figure",
+        ),
+        "waits": ("every step's wait, and the patterns in them", "waits.figure"),
+        "slowest": ("the slowest samples, and what made them slow", "samples.figure"),
+    },
+    {
+        "tail": (
+            "one stage's distribution, and what lies in its slow end (the default)",
+            "run_panels.tail_panel",
+        ),
+        "stalls": (
+            "the stalls one by one: what happened around each, and its parts",
+            "run_panels.stall_panel",
+        ),
+        "timeline": (
+            "workers and loop from any step on, as many steps as you like",
+            "run_panels.timeline_panel",
+        ),
+        "live": (
+            "a training that still runs: what it waits for, until it ends",
+            "run_panels.live_panel",
+        ),
+    },
+    lambda run: {
+        "answer": str(stall_text.title(run)),
+        "stages": run.stages().to_dicts(),
+        "exposed": run.exposed().to_dicts(),
+        "patterns": run.patterns().to_dicts(),
+        "settings": vars(run.settings),
+        "machine": run.machine,
+    },
+)

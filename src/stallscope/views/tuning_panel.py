@@ -14,8 +14,8 @@ from stallscope.charts import tuning as charts
 from stallscope.model.settings import Setting
 from stallscope.model.simulator import predict, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.tune.result import interval_text, rate, sentence, times_text
-from stallscope.units import count, seconds, share, size
+from stallscope.tune.result import interval_text, sentence
+from stallscope.units import count, rate, seconds, share, size, speedup
 from stallscope.views.document import html, join
 from stallscope.views.panels import WIDE, Panel, guarded, saying
 
@@ -95,7 +95,7 @@ class WhatIf:
             rate(per_s.value),
             rate(per_s.low),
             rate(per_s.high),
-            times_text(gain),
+            speedup(gain),
             share(stalls.value),
             " · ".join(parts),
         )

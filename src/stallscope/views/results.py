@@ -1,0 +1,362 @@
+"""Results that are a sentence, tables and notes, in a notebook and a terminal.
+
+The tables come from the columns that the results declare; here stands what is more than that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER
+from stallscope.columns import NO_VALUE
+from stallscope.experiments import result as experiments_result
+from stallscope.ladder import result as ladder_result
+from stallscope.stages import COLOURS
+from stallscope.stats import INTERVAL
+from stallscope.storage import layout_result
+from stallscope.storage import result as storage_result
+from stallscope.storage.reads import COLD
+from stallscope.tune import result as tune_result
+from stallscope.units import count, file_name, printable, times
+from stallscope.views.document import (
+    CellBar,
+    Code,
+    Document,
+    Fold,
+    Heading,
+    Notes,
+    RowText,
+    Table,
+    View,
+    html,
+)
+
+if TYPE_CHECKING:
+    from stallscope.experiments.result import Experiments
+    from stallscope.ladder.result import Ladder
+    from stallscope.storage.layout_result import Layouts
+    from stallscope.storage.result import Storage
+    from stallscope.tune.result import Tuning
+
+_LONGEST_TITLE, _LONGEST_NOTE = 400, 600
+
+
+def _title(sentence: str) -> Heading:
+    return Heading(printable(sentence, _LONGEST_TITLE))
+
+
+def _notes(*notes: str) -> Notes:
+    return Notes([printable(note, _LONGEST_NOTE) for note in notes])
+
+
+# The ladder
+
+
+def _ladder(ladder: Ladder) -> Document:
+    gains = {row["rung"]: row for row in ladder.gains().iter_rows(named=True)}
+    rows = [row for row in ladder.table().to_dicts() if row["samples_per_s"] is not None]
+    last = RowText("vs. previous rung", lambda row: _gain_text(gains.get(row["rung"])))
+    table = Table.of([*ladder_result.TABLE.shown(), last], rows)
+    heading = Heading(ladder_result.sentence(ladder))
+    return Document("ladder", [heading, table, Notes(ladder_result.notes_of(ladder))])
+
+
+def _gain_text(gain: dict[str, Any] | None) -> str:
+    """Return how a rung compares with the one before it; a row of `Ladder.gains`."""
+    if gain is None:
+        return NO_VALUE
+    if gain["says"] == SAME or gain["factor_low"] is None:
+        return str(gain["says"])
+    return f"{times(gain['factor'])} ({gain['factor_low']:.2f} to {gain['factor_high']:.2f})"
+
+
+def rungs_panel(ladder: Ladder) -> Any:
+    """Return widgets to choose two rungs, and their speedup."""
+    from stallscope.charts import ladder as chart
+    from stallscope.views.panels import dropdown, pick, saying
+
+    names = list(ladder.rates)
+    if len(names) < 2:  # noqa: PLR2004 - two to compare
+        return saying(ladder_result.sentence(ladder))
+    picture = chart.figure(ladder)
+    return pick(
+        lambda upper, lower: (picture, html("<p><b>{}</b></p>", compared(ladder, lower, upper))),
+        dropdown("This rung", names, names[-1]),
+        dropdown("against", names, names[0]),
+    )
+
+
+def compared(ladder: Ladder, lower: str, upper: str) -> str:
+    """Return the speedup of one rung over another, in a sentence."""
+    if lower == upper:
+        return "Choose two different rungs"
+    found = ladder.compared(upper, lower)
+    if found.low is None:
+        return f"'{upper}' against '{lower}': {found.says}"
+    ends = f"{INTERVAL} {found.low:.2f} to {found.high:.2f}"
+    sentence = f"'{upper}' is {times(found.factor)} as fast as '{lower}' ({ends})"
+    return sentence if found.says in (FASTER, SLOWER) else f"{sentence}: {found.says}"
+
+
+LADDER: Final = View(
+    "a ladder",
+    _ladder,
+    {
+        "ladder": (
+            "how fast the loop is without each of the loader's costs (the default)",
+            "ladder.figure",
+        )
+    },
+    {"compare": ("any two rungs against each other (the default)", "results.rungs_panel")},
+    lambda ladder: {
+        "answer": ladder_result.sentence(ladder),
+        "rungs": ladder.table().to_dicts(),
+        "gains": ladder.gains().to_dicts(),
+    },
+)
+
+
+# Settings
+
+_MOST_PREDICTED: Final = 5
+"""Rows of settings that were only predicted: they are alike, and what matters was measured."""
+_MOST_SETTINGS: Final = 14
+"""Rows of a table that is looked at; `Tuning.settings` has all."""
+
+
+def _tuning(tuning: Tuning) -> Document:
+    rows = tuning.settings().to_dicts()
+    tried = [row for row in rows if row["status"] != tune_result.NOT_TRIED]
+    guesses = [row for row in tried if row["status"] == tune_result.PREDICTED][:_MOST_PREDICTED]
+    shown = [row for row in tried if row["status"] != tune_result.PREDICTED or row in guesses]
+    shown = shown[:_MOST_SETTINGS]
+    rates = [row["measured_per_s"] or row["predicted_per_s"] or 0.0 for row in shown]
+    bars = [CellBar(rate, COLOURS["transform"]) for rate in rates]
+    hidden = len(rows) - len(shown)
+    more = [f"not shown: {count(hidden, 'more setting')}, all of them in .settings()"]
+    reasons = [
+        printable(f"{row['setting']}: {row['reason']}", _LONGEST_TITLE)
+        for row in rows
+        if row["reason"] and row["status"] != tune_result.AS_IT_IS
+    ]
+    return Document(
+        "tuning",
+        [
+            _title(tune_result.sentence(tuning)),
+            Table.of(tune_result.SETTINGS.shown(), shown, bars=bars),
+            Notes([*tune_result.notes_of(tuning), *more * (hidden > 0)]),
+            Fold(f"{count(len(reasons), 'setting')} with a reservation", reasons),
+        ],
+    )
+
+
+TUNING: Final = View(
+    "a tuning",
+    _tuning,
+    {
+        "predicted": (
+            "predicted against measured, for every setting that was measured (the default)",
+            "tuning.predicted_figure",
+        )
+    },
+    {
+        "try": (
+            "any setting, step and faster stage: what the loop would do (the default)",
+            "tuning_panel.panel",
+        )
+    },
+    lambda tuning: {
+        "answer": tune_result.sentence(tuning),
+        "best": tuning.best,
+        "code": tuning.code,
+        "settings": tuning.settings().to_dicts(),
+    },
+)
+
+
+# Storage
+
+_STORAGE_KEY: Final = (
+    "in cache: share of the requested bytes that was in the page cache just before; cold reads "
+    "that were not cold are left out"
+)
+
+
+def _storage(storage: Storage) -> Document:
+    rows, places = storage.table().to_dicts(), storage.places.to_dicts()
+    kinds = ["fetch" if row["state"] == COLD else "other" for row in rows]
+    bars = [CellBar(row["bytes_per_s"], COLOURS[k]) for row, k in zip(rows, kinds, strict=True)]
+    shown = storage_result.READS.shown(
+        "readers state latency_s latency_p95_s requests_per_s requests_low_per_s bytes_per_s "
+        "cached_share"
+    )
+    read = RowText("read", storage_result.way_of)
+    where = RowText("where", lambda row: printable(f"{row['path']} ({row['device']})", 60))
+    return Document(
+        "storage",
+        [
+            _title(storage_result.sentence(storage)),
+            Table.of([read, *shown], rows, bars=bars, key=_STORAGE_KEY),
+            Table.of([where, *storage_result.PLACES.shown()], places),
+            _notes(*storage_result.notes_of(storage)),
+        ],
+    )
+
+
+STORAGE: Final = View(
+    "a measurement of storage",
+    _storage,
+    {
+        "samples": (
+            "samples a second by readers, cold and warm, and what the step asks (the default)",
+            "storage.samples_figure",
+        ),
+        "pieces": (
+            "bytes a second of small and large pieces, anywhere and in order",
+            "storage.pieces_figure",
+        ),
+    },
+    values=lambda storage: {
+        "answer": storage_result.sentence(storage),
+        "reads": storage.table().to_dicts(),
+        "places": storage.places.to_dicts(),
+    },
+)
+
+
+# Layouts
+
+_LAYOUTS_KEY: Final = (
+    "shuffle: 100% is uniform; sizes are those of the samples that were written, the time is for "
+    "the whole dataset"
+)
+
+
+def _layouts(layouts: Layouts) -> Document:
+    rows = layouts.table().to_dicts()
+    shown = [row for row in rows if row["samples_per_s"] is not None]
+    bars = [CellBar(row["samples_per_s"], COLOURS["fetch"]) for row in shown]
+    pixels = layouts.circumstances.image_pixels
+    columns = layout_result.LAYOUTS.shown()
+    name = RowText("layout", lambda row: layout_result.name_of(row, pixels))
+    left_out = [f"not measured: {row['kind']}: {row['why_not']}" for row in rows if row["why_not"]]
+    best = layouts.best or layouts.nearest
+    recipe = []
+    if best is not None:
+        title = f"To convert all files to {layout_result.name_of(best, pixels)}"
+        recipe = [Code(f"{title} (replace DATA and OUT)", layouts.recipe())]
+    return Document(
+        "layouts",
+        [
+            _title(layout_result.sentence(layouts)),
+            Table.of([name, *columns], shown, bars=bars, key=_LAYOUTS_KEY),
+            *recipe,
+            _notes(*left_out, *layout_result.notes_of(layouts)),
+        ],
+    )
+
+
+LAYOUTS: Final = View(
+    "a comparison of layouts",
+    _layouts,
+    {
+        "samples": (
+            "samples a second of each layout, by order and state (the default)",
+            "storage.layouts_figure",
+        )
+    },
+    values=lambda layouts: {
+        "answer": layout_result.sentence(layouts),
+        "best": layouts.best,
+        "layouts": layouts.table().to_dicts(),
+    },
+)
+
+
+# Experiments
+
+_EXPERIMENTS_KEY: Final = (
+    "as it is, changed: the median step · loss difference: the largest between the same steps; "
+    "'as it is' is run twice"
+)
+
+
+def _experiments(found: Experiments) -> Document:
+    table = found.table().to_dicts()
+    as_it_is, step_s = experiments_result.AS_IT_IS, found.circumstances.step_s
+    tried = [
+        {**row, "before_s": step_s if row["factor"] is None else row["before_s"]}
+        for row in table
+        if (row["factor"] is not None or row["experiment"] == as_it_is) and step_s is not None
+    ]
+    behind = found.circumstances.kernels_per_step is not None
+    waits = found.waits.to_dicts()
+    waited = experiments_result.WAITS.shown(f"what calls_per_step{' wait_s' * behind}")
+    not_tried = [outcome(row) for row in table if row["why_not"]]
+    return Document(
+        "experiments",
+        [
+            Heading(experiments_result.sentence(found), experiments_result.findings_of(found)),
+            Table.of(experiments_result.TABLE.shown(), tried, key=_EXPERIMENTS_KEY),
+            Table.of([*waited, RowText("where", _where)], waits),
+            Table.of(experiments_result.COPIES.shown(), found.copies().to_dicts()),
+            Notes([*not_tried, *experiments_result.notes_of(found)]),
+        ],
+    )
+
+
+def _where(row: dict[str, Any]) -> str:
+    """Return the line that waits; a row of `Experiments.waits`."""
+    line = f"{file_name(row['file'], 40)}:{row['line']} {row['source']}"
+    return line if row["line"] else row["function"]
+
+
+def outcome(row: dict[str, Any]) -> str:
+    """Return what an experiment showed, in a sentence; a row of `Experiments.table`."""
+    name, factor = row["experiment"], row["factor"]
+    if factor is None:
+        return f"{name}: not tried ({row['why_not'] or 'no time was left'})"
+    low, high = row["factor_low"], row["factor_high"]
+    ends = "—" if low is None else f"{low:.2f} to {high:.2f}"
+    what = row["says"] if row["says"] in (SAME, OPEN) else f"the step is {times(factor)} as fast"
+    return f"{name}: {what} ({INTERVAL} {ends})"
+
+
+def experiments_panel(found: Experiments) -> Any:
+    """Return a list to choose a change from: its code, and what it showed."""
+    from stallscope.charts.code_bars import gains_figure
+    from stallscope.views.panels import dropdown, pick
+
+    rows = found.table().to_dicts()[1:]
+    picture = gains_figure(found)
+    return pick(
+        lambda place: (
+            picture,
+            html("<pre>{}</pre><p>{}</p>", rows[place]["code"], outcome(rows[place])),
+        ),
+        dropdown("Change", [(row["experiment"], place) for place, row in enumerate(rows)], 0),
+    )
+
+
+EXPERIMENTS: Final = View(
+    "experiments",
+    _experiments,
+    {
+        "gains": (
+            "how many times as fast the step is with each change (the default)",
+            "code_bars.gains_figure",
+        )
+    },
+    {
+        "experiment": (
+            "one change, its code and what it does (the default)",
+            "results.experiments_panel",
+        )
+    },
+    lambda found: {
+        "answer": experiments_result.sentence(found),
+        "experiments": found.table().to_dicts(),
+        "waits": found.waits.to_dicts(),
+        "copies": found.copies().to_dicts(),
+    },
+)
