@@ -232,9 +232,13 @@ class TestPrediction:
             (costs(wait_s=0.1), Setting(3, 2), "3 workers wait at once"),
             (costs(compute_s=0.1, workers=0), Setting(1, 2), "no worker was recorded"),
             (costs(compute_s=0.1), Setting(2, 2, threads=1), "threads"),
-            (costs(compute_s=0.1, others_cores=1.0), Setting(1, 2), "other processes had 1.0 of 2"),
+            (
+                costs(compute_s=0.1, others_cores=1.0),
+                Setting(1, 2),
+                "other processes used 1.0 of 2",
+            ),
             (costs(compute_s=0.1, others_cores=1.0), Setting(2, 2), ""),
-            (costs(compute_s=0.1, threads=2.0), Setting(4, 2), "libraries compute in threads"),
+            (costs(compute_s=0.1, threads=2.0), Setting(4, 2), "libraries use threads"),
         ],
     )
     def test_it_says_when_it_extrapolates(self, made, setting, why):

@@ -30,8 +30,7 @@ from stallscope.stages import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from stallscope.model.machine_use import MachineUse
-    from stallscope.model.tables import RunTables
+    from stallscope.model.machine_use import MachineUse, RunTables
 
 
 FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE, SENDING = (

@@ -1,11 +1,10 @@
-"""What the loop used of the machine in its steady state, as means."""
+"""Use of the machine by a loop in its steady state, as means."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import polars as pl
 
 from stallscope.stages import (
@@ -20,96 +19,108 @@ from stallscope.stages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from polars._typing import IntoExprColumn
 
-    from stallscope.model.tables import RunTables
+
+class RunTables(Protocol):
+    """Tables of a run that the model reads; `run.result.Run` has them and says what they hold."""
+
+    @property
+    def settings(self) -> Any:
+        """Settings of the run."""
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """Machine of the run."""
+
+    @property
+    def batches(self) -> pl.DataFrame:
+        """Recorded batches."""
+
+    @property
+    def deliveries(self) -> pl.DataFrame:
+        """Way of each batch."""
+
+    @property
+    def side_spans(self) -> pl.DataFrame:
+        """Spans beside the workers' own work."""
+
+    @property
+    def work_stages(self) -> pl.DataFrame:
+        """Time of the workers by stage."""
+
+    def steps(self, *, steady: bool = True) -> pl.DataFrame:
+        """Return the steps of the loop."""
+
+    def parts(self) -> pl.DataFrame:
+        """Return the parts of each stall."""
+
+    def resources(self, *, steady: bool = True) -> pl.DataFrame:
+        """Return the use of the machine."""
 
 
 @dataclass(frozen=True)
 class MachineUse:
-    """Means over the steady state; None where it was not read."""
+    """Means over the steady state; None where unknown."""
 
     worker_cpu: float | None = None
     """Cores that one worker keeps busy, all its threads together."""
     loop_cpu: float | None = None
     """The same of the process that trains."""
     loop_queued_share: float | None = None
-    """Share (0 to 1) of its time in which the process that trains could run and had no core."""
+    """Share (0 to 1) of its time in which the process that trains waited for a core."""
     queued_share: float | None = None
-    """Share (0 to 1) of its time in which a worker could run and had no core."""
+    """Share (0 to 1) of its time in which a worker waited for a core."""
     threads: float | None = None
     """Threads of one worker."""
     disk_busy_share: float | None = None
     """Of the busiest disk."""
     worker_cores: float | None = None
-    """That one worker may run on; the smallest number."""
+    """Cores available to one worker; the smallest number."""
     file_lock_share: float | None = None
     """Share (0 to 1) of the samples in which a worker waits for a lock of a file."""
     gpu_busy_share: float | None = None
     """Of the busiest GPU, as its driver has it."""
 
     def own_cores(self, workers: int) -> float | None:
-        """Cores that workers and loop keep busy together."""
+        """Return the cores that workers and loop keep busy together."""
         if self.loop_cpu is None or (workers and self.worker_cpu is None):
             return None
         return self.loop_cpu + workers * (self.worker_cpu or 0.0)
 
 
 def use(run: RunTables, workers: int) -> MachineUse:
-    """What a run used.
-
-    Args:
-        run: the loop as it is.
-        workers: worker processes of the loader; 0: the main process loads.
-    """
+    """Return the use of the machine by a loop with so many workers."""
     each = _means(run)
-    makers = each.filter(pl.col("resource") == (WORKER if workers else LOOP))["device"]
+    loop = each.filter(resource=LOOP)["device"].implode()
+    makers = each.filter(resource=WORKER if workers else LOOP)["device"].implode()
 
-    def values(name: str) -> np.ndarray | None:
-        rows = each.filter(pl.col("resource") == name)
-        if name == QUEUED:  # the loop's own queueing is another matter
-            rows = rows.filter(pl.col("device").is_in(makers.implode()))
-        return rows["value"].to_numpy() if rows.height else None
-
-    def of(name: str, how: Callable[[np.ndarray], float]) -> float | None:
-        found = values(name)
-        return None if found is None else float(how(found))
+    def value(how: str, resource: str, *of: IntoExprColumn) -> float | None:
+        found: float | None = getattr(each.filter(*of, resource=resource)["value"], how)()
+        return found
 
     return MachineUse(
-        worker_cpu=of(WORKER, np.mean),
-        loop_cpu=of(LOOP, np.mean),
-        loop_queued_share=_of_loop(each),
-        queued_share=of(QUEUED, np.mean),
-        threads=of(THREADS, np.mean),
-        disk_busy_share=of(DISK_BUSY, np.max),
-        worker_cores=of(WORKER_CORES, np.min),
-        file_lock_share=of(FILE_LOCK, np.mean),
-        gpu_busy_share=of(GPU, np.max),
+        worker_cpu=value("mean", WORKER),
+        loop_cpu=value("mean", LOOP),
+        loop_queued_share=value("mean", QUEUED, pl.col("device").is_in(loop)),
+        queued_share=value("mean", QUEUED, pl.col("device").is_in(makers)),
+        threads=value("mean", THREADS),
+        disk_busy_share=value("max", DISK_BUSY),
+        worker_cores=value("min", WORKER_CORES),
+        file_lock_share=value("mean", FILE_LOCK),
+        gpu_busy_share=value("max", GPU),
     )
 
 
-def _of_loop(each: pl.DataFrame) -> float | None:
-    """What the process that trains waited for a core."""
-    loops = each.filter(pl.col("resource") == LOOP)["device"]
-    mine = pl.col("device").is_in(loops.implode())
-    found = each.filter(pl.col("resource") == QUEUED, mine)["value"]
-    return float(found.to_numpy().mean()) if found.len() else None
-
-
 def queued_shares(run: RunTables) -> pl.DataFrame:
-    """Share of its time in which each process had no core: columns `device, queued_share`."""
-    queued = _means(run).filter(pl.col("resource") == QUEUED)
+    """Return each process's share of time without a core: columns `device, queued_share`."""
+    queued = _means(run).filter(resource=QUEUED)
     return queued.select("device", queued_share="value")
 
 
-def _samples(run: RunTables) -> pl.DataFrame:
-    """What was read of the steady state, with names as text."""
-    named = pl.col("resource", "device").cast(pl.String)
-    return run.resources().drop_nulls("value").with_columns(named)
-
-
 def _means(run: RunTables) -> pl.DataFrame:
-    """The mean of each resource and device, by the length of each sample."""
+    """Return the mean of each resource and device, weighted by the length of each sample."""
     length = (pl.col("end_ns") - pl.col("start_ns")).clip(1)
     mean = (pl.col("value") * length).sum() / length.sum()
-    return _samples(run).group_by("resource", "device").agg(value=mean)
+    read = run.resources().drop_nulls("value")
+    return read.group_by(pl.col("resource", "device").cast(pl.String)).agg(value=mean)

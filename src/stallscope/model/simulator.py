@@ -1,14 +1,14 @@
-"""What a loop would do with another setting: its recorded batches, replayed through other workers.
+"""Prediction of a loop with another setting: its recorded batches, replayed by other workers.
 
-A pure function of what batches cost and of a setting. Batch by batch, on a clock of its own: each
-worker makes its batches one after the other, so many are asked for ahead, a batch is sent beside
-the next one's making, and the loop takes them in order (or not), receives and uses them.
+A pure function of what batches cost and of a setting, batch by batch on a virtual clock. Each
+worker makes its batches one after the other. A batch is sent while its worker makes the next one.
+The loop receives batches in order (or as they arrive) and uses them.
 
 Waiting overlaps, computing shares the cores. Workers that compute and wait in turn meet on the
-cores by chance; how much longer a batch then takes, with so many at work, is the machine-repairman
-model with processor sharing (a closed queueing network of a delay and a shared station), which
-depends on nothing but the means: Baskett, Chandy, Muntz and Palacios, "Open, closed, and mixed
-networks of queues", Journal of the ACM 22, 1975. Intervals are of resampled batches.
+cores by chance. How much longer a batch then takes is the machine-repairman model with processor
+sharing (a closed queueing network of a delay and a shared station), which depends only on the
+means: Baskett, Chandy, Muntz and Palacios, "Open, closed, and mixed networks of queues", Journal of
+the ACM 22, 1975. Intervals come from resampled batches.
 """
 
 from __future__ import annotations
@@ -37,84 +37,82 @@ if TYPE_CHECKING:
 
 
 _EVENTS: Final = 600
-"""Batches of all draws together: what a prediction may take (10 ms) allows so many."""
-_FEWEST_STEPS: Final = 50
-"""Of a draw: it has to be longer than what is prefetched."""
-_MOST_STEPS: Final = 120
-"""Epochs that are no longer than this are replayed from begin to end: they fill up anew."""
-_FEWEST_DRAWS: Final = 5
-_MOST_DRAWS: Final = 12
+"""Batches of all draws together: a prediction has 10 ms, in which so many are replayed."""
+_FEWEST_STEPS, _MOST_STEPS = 50, 120
+"""Steps of a draw: more than are prefetched. Epochs below the upper limit are replayed whole, as
+the queues fill up again in each."""
+_FEWEST_DRAWS, _MOST_DRAWS = 5, 12
 _MOST_TIMES: Final = 8
-"""So many times as many workers are looked at, for a loop that has too few."""
+"""`enough_workers` looks at up to this many times the workers of now."""
 _SEED: Final = 20_240_229
 ERRORS: Final = {"same": 0.22, "inside": 0.15, "outside": 0.25, "unseen": 0.73}
-"""How far off what a batch takes may be: with as many workers as were recorded, with another number
-of them within what was recorded, and beyond; and with workers where none was recorded.
+"""Relative error of a batch's time: with the recorded number of workers, with another number within
+what was recorded, beyond that, and with workers where none was recorded.
 
 Of five loaders on two cores, 0.22, 0.13, 0.06 and 0.73 had 93% of the pairs of a recording and a
 setting in their interval (`benchmarks/prediction.py --report`, which holds each loader out)."""
 _LOOP_ERROR: Final = 0.5
-"""So much of that is what the loop itself takes may be off."""
+"""Part of that error which the loop's own work may have: it is recorded with every setting."""
 MOST_ERROR: Final = 0.9
 _LEAST_CORES: Final = 0.5
-"""That are left to the loop, whatever others have."""
+"""Cores left to the loop, whatever other processes take."""
 _THREADED: Final = 1.25
-"""Cores that one worker wants from which on its libraries' threads are said."""
+"""Cores per worker from which on the libraries' threads are mentioned."""
 _NOTICED: Final = 0.1
-"""Share of a batch's time that is waiting, from which on more workers may have to wait longer."""
+"""Share of a batch's time in waiting, from which on more workers may wait longer."""
 
 
 @dataclass(frozen=True, eq=False)
 class LoaderCosts:
-    """What the batches of a loop cost, and what it had for them; all without waiting for a core."""
+    """Costs of the batches of a loop, without any waiting for a core, and its cores."""
 
     stages: tuple[tuple[str, str], ...]
     """Name and kind of each stage that makes a batch."""
     computing_s: Floats
     """CPU time of each batch in each stage, shape (batches, stages)."""
     waiting_s: Floats
-    """What it waited there for anything but a core, same shape."""
+    """Time in which the batch waited there for anything but a core, same shape."""
     samples: Floats
-    """In each batch, shape (batches,)."""
+    """Samples of each batch, shape (batches,)."""
     use_s: Floats
-    """What the loop does with each batch: copy, step and the rest, shape (steps,)."""
+    """Seconds in which the loop uses each batch (copy, step, rest), shape (steps,)."""
     use_cores: float = 0.0
     """Cores that the loop's process wants meanwhile."""
     send_s: float = 0.0
-    """From where a batch is made to where it is sent."""
+    """Seconds from a finished batch to a sent one."""
     receive_s: float = 0.0
-    """What receiving it takes the loop, which does nothing else meanwhile."""
+    """Seconds to receive a batch, in which the loop does nothing else."""
     draw_s: float = 0.0
-    """What the loop computes between two batches to know the samples of another: its sampler."""
+    """Seconds in which the loop's sampler draws the indices of a batch."""
     start_s: float = 0.0
-    """Until a worker that is started is ready for its first batch."""
+    """Seconds until a started worker is ready for its first batch."""
     first_s: float = 0.0
-    """What the first batch of a worker takes longer than the others."""
+    """Extra seconds of a worker's first batch."""
     end_s: float = 0.0
-    """Until the workers that were recorded have ended, after an epoch that they do not outlive."""
+    """Seconds to shut down the recorded workers after an epoch."""
     cores: float = 1.0
-    """That the processes of the loop may use."""
+    """Cores available to the processes of the loop."""
     others_cores: float = 0.0
-    """That other processes had of them meanwhile; nobody knows what they will have."""
+    """Cores that other processes used during the recording."""
     worker_cores: float = math.inf
-    """That all workers together may use, where they are confined to some."""
+    """Cores available to all workers together, where they are confined."""
     threads: float = 1.0
-    """Cores that one of those that make batches wants while it computes: libraries have threads."""
+    """Cores that one maker of batches wants while it computes: libraries have threads."""
     workers: int = 0
-    """With which it was recorded; 0: the main process made the batches."""
+    """Recorded workers; 0: the main process made the batches."""
     slower_workers: Mapping[int, float] = field(default_factory=dict)
-    """Workers, by their number, that take so many times as long as the others for a batch; what
-    batches cost is what they cost the others."""
+    """How many times as long a worker takes as the others, by its number; the costs above are those
+    of the others."""
     epoch_batches: int | None = None
     """None where the loader has no length."""
     batch_bytes: int | None = None
-    """Of one batch; None where it is not known."""
+    """Bytes of a batch; None where unknown."""
     worker_bytes: int | None = None
-    """That each worker has for itself; None where it is not known."""
+    """Private memory of a worker; None where unknown."""
 
     @cached_property
     def batch_s(self) -> Floats:
-        """What each batch takes a worker that has a core for itself."""
+        """Seconds of each batch in a worker that has a core for itself."""
         whole: Floats = (self.computing_s + self.waiting_s).sum(axis=1)
         return whole
 
@@ -125,29 +123,23 @@ class LoaderCosts:
 
     @cached_property
     def wait_s(self) -> float:
-        """Mean time that a batch waits for anything but a core."""
+        """Mean time in which a batch waits for anything but a core."""
         return float(self.waiting_s.sum(axis=1).mean())
 
     def faster(self, factor: float, kinds: Collection[str] = (), stage: str = "") -> LoaderCosts:
-        """The same with some stages so many times as fast; `inf`: they take no time.
-
-        Args:
-            factor: how many times.
-            kinds: of the stages.
-            stage: or the name of one.
-        """
+        """Return the costs with stages of these kinds, or of this name, so many times as fast."""
         chosen = np.array([kind in kinds or name == stage for name, kind in self.stages], bool)
-        scale = np.where(chosen, 1 / factor, 1.0)
-        return replace(self, computing_s=self.computing_s * scale, waiting_s=self.waiting_s * scale)
+        return self._scaled(np.where(chosen, 1 / factor, 1.0))
 
     def slower(self, factor: float) -> LoaderCosts:
-        """The same where making a batch takes so many times as long."""
-        return replace(
-            self, computing_s=self.computing_s * factor, waiting_s=self.waiting_s * factor
-        )
+        """Return the costs with every batch taking so many times as long."""
+        return self._scaled(factor)
+
+    def _scaled(self, scale: Any) -> LoaderCosts:
+        return replace(self, computing_s=self.computing_s * scale, waiting_s=self.waiting_s * scale)
 
     def with_step(self, step_s: float) -> LoaderCosts:
-        """The same with a step that takes so long, seconds, and leaves the cores alone."""
+        """Return the costs with a step of so many seconds that leaves the cores alone."""
         return replace(self, use_s=np.full(1, step_s), use_cores=0.0)
 
 
@@ -159,7 +151,7 @@ class Estimate(NamedTuple):
     high: float
 
     def wider(self, down: float, up: float) -> Estimate:
-        """The same with what else may be off: shares of the value, the first one below zero."""
+        """Add independent relative errors to the interval; `down` is negative or zero."""
         low = self.value * math.hypot(1 - self.low / self.value, down)
         high = self.value * math.hypot(self.high / self.value - 1, up)
         return Estimate(self.value, max(self.value - low, 0.0), self.value + high)
@@ -167,72 +159,97 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class LoopPrediction:
-    """What a loop would do with a setting."""
+    """Prediction of a loop with a setting."""
 
     samples_per_s: Estimate
-    """In the long run: start-up counts where workers are started at every epoch."""
+    """Long-run rate: start-up counts where workers are started at every epoch."""
     stall_share: Estimate
     """Share (0 to 1) of the loop's time, in the steady state, in stalls."""
     first_batch_s: float
-    """From starting the loader to its first batch."""
+    """Seconds from starting the loader to its first batch."""
     memory_bytes: int | None
-    """Of the workers, and of the batches on their way; None where a batch's size is not known."""
+    """Memory of workers and prefetched batches; None where a batch's size is unknown."""
     outside: str = ""
-    """Why this is outside of what was recorded; empty where it is not."""
+    """Reason why the prediction goes beyond the recording; empty where it does not."""
 
 
 @dataclass
 class Replayed:
-    """One replay, batch by batch; times in seconds from where the loop begins."""
+    """One replay, batch by batch; seconds from the start of the loop."""
 
     worker: list[int] = field(default_factory=list)
-    """That made each batch."""
+    """Worker that made each batch."""
     taken: list[float] = field(default_factory=list)
-    """When its worker began with it."""
+    """Moment at which the worker began with it."""
     made: list[float] = field(default_factory=list)
-    """When it was made."""
+    """Moment at which it was finished."""
     order: list[int] = field(default_factory=list)
     """Batches in the order in which the loop used them."""
     asked: list[float] = field(default_factory=list)
-    """When the loop began to wait, for each step."""
+    """Moment at which the loop began to wait, of each step."""
     used_from: list[float] = field(default_factory=list)
-    """When it began to use the batch."""
+    """Moment at which the loop began to use the batch."""
     used_to: list[float] = field(default_factory=list)
-    """When it had used it."""
+    """Moment at which the loop was done with it."""
+
+    @property
+    def waits(self) -> Floats:
+        """Seconds that the loop waited, of each step."""
+        waits: Floats = np.array(self.used_from) - np.array(self.asked)
+        return waits
+
+
+class _Draw(NamedTuple):
+    """Resampled batches; more than steps, as the last ones are prefetched and not used."""
+
+    batch_s: list[float]
+    use_s: list[float]
+
+
+class _Steady(NamedTuple):
+    """Steady state of one replay."""
+
+    period_s: float
+    stall_share: float
+    first_s: float
+    """Seconds to the first batch."""
 
 
 def predict(costs: LoaderCosts, setting: Setting, error: float | None = None) -> LoopPrediction:
-    """Predict what a loop would do with a setting.
+    """Predict a loop with a setting.
 
     Args:
-        costs: what its batches cost.
-        setting: how they are loaded.
-        error: share (0 to 1) by which the model may be off; None: what `ERRORS` says.
+        costs: of its batches.
+        setting: of the loader.
+        error: relative error (0 to 1) of a batch's time; by default that of `ERRORS`.
     """
-    paces, drawn = _Paces.of(costs, setting), _draws(costs, setting)
-    draws = [_steady(costs, setting, one, paces) for one in drawn]
-    periods, stalls, firsts = (np.array(values) for values in zip(*draws, strict=True))
-    starts_s = _between_s(costs, setting, float(firsts.mean()), float(periods.mean()))
-    samples = float(costs.samples.mean())
+    loop = _LoopReplay(costs, setting)
+    drawn = loop.draws()
+    states = [loop.steady(draw) for draw in drawn]
+    periods, stalls, firsts = (np.array(values) for values in zip(*states, strict=True))
+    between_s = loop.between_epochs_s(float(firsts.mean()), float(periods.mean()))
     # A replay may be longer than the recording, and knows no more than that
-    widen = math.sqrt(max(_length(costs, setting) / max(len(costs.samples), 1), 1.0))
-    outside = _outside(costs, setting)
+    recorded = max(len(costs.samples), 1)
+    widen = math.sqrt(max(loop.steps / recorded, 1.0))
     error = ERRORS[error_kind(costs, setting)] if error is None else error
     # Resampling one batch tells nothing, two of them little
-    error = min(math.hypot(error, 1 / max(len(costs.samples), 1)), MOST_ERROR)
-    off = [_steady(*_off(costs, setting, drawn[0], by)) for by in (1 + error, 1 - error)]
-    slow, fast = (float((periods[0] + starts_s) / (one[0] + starts_s)) - 1 for one in off)
+    error = min(math.hypot(error, 1 / recorded), MOST_ERROR)
+    slow, fast = (
+        float((periods[0] + between_s) / (loop.period_if_off(drawn[0], by) + between_s)) - 1
+        for by in (1 + error, 1 - error)
+    )
+    rates = float(costs.samples.mean()) / (periods + between_s)
     return LoopPrediction(
-        samples_per_s=_estimate(samples / (periods + starts_s), widen).wider(slow, fast),
+        samples_per_s=_estimate(rates, widen).wider(slow, fast),
         stall_share=_estimate(stalls, widen, most=1.0),
         first_batch_s=float(firsts.mean()),
         memory_bytes=_memory_bytes(costs, setting),
-        outside=outside,
+        outside=_outside(costs, setting),
     )
 
 
 def error_kind(costs: LoaderCosts, setting: Setting) -> str:
-    """Which of the `ERRORS` a prediction has."""
+    """Return the key of `ERRORS` for a prediction."""
     if setting.num_workers == costs.workers:
         return "same"
     if not costs.workers:
@@ -240,244 +257,203 @@ def error_kind(costs: LoaderCosts, setting: Setting) -> str:
     return "outside" if _outside(costs, setting) else "inside"
 
 
-def _off(
-    costs: LoaderCosts, setting: Setting, draw: tuple[list[float], list[float]], by: float
-) -> tuple[LoaderCosts, Setting, tuple[list[float], list[float]], _Paces]:
-    """What to replay if making a batch takes so many times as long as it is said to.
-
-    The loop's own part is off by less: it is recorded with every setting. Others may leave all
-    cores, or take as much as they had, however much the loop wants. What batches wait for may be
-    one thing that all workers share: then each waits as much longer as there are more of them.
-    """
-    batch_s, use_s = draw
-    here = 1 + _LOOP_ERROR * (by - 1)
-    left = max(costs.cores - costs.others_cores, _LEAST_CORES) if by > 1 else costs.cores
-    shared = max(setting.num_workers, 1) / max(costs.workers, 1)
-    if (shared > 1) != (by > 1):
-        shared = 1.0
-    whole_s = max(costs.compute_s + costs.wait_s, 1e-12)
-    making = by * (costs.compute_s + shared * costs.wait_s) / whole_s
-    found = replace(
-        costs,
-        waiting_s=shared * costs.waiting_s,
-        receive_s=here * costs.receive_s,
-        draw_s=here * costs.draw_s,
-        cores=left,
-        others_cores=0.0,
-    )
-    scaled = [making * one for one in batch_s], [here * one for one in use_s]
-    return found, setting, scaled, _Paces.of(found, setting)
-
-
 def enough_workers(costs: LoaderCosts, now: Setting) -> int | None:
-    """The smallest number of more workers with which a loop hardly stalls; None: no number does.
+    """Return the smallest larger number of workers that removes the stalls; None: none does."""
 
-    Args:
-        costs: what its batches cost.
-        now: the setting as it is.
-    """
-
-    def is_enough(many: int) -> bool:
-        found = predict(costs, replace(now, num_workers=many).normal())
-        return found.stall_share.value < HARDLY
+    def is_enough(workers: int) -> bool:
+        prediction = predict(costs, replace(now, num_workers=workers).normal())
+        return prediction.stall_share.value < HARDLY
 
     numbers = range(now.num_workers + 1, _MOST_TIMES * now.num_workers + 1)
     place = bisect_left(numbers, True, key=is_enough)  # noqa: FBT003 - more workers stall no longer
     return numbers[place] if place < len(numbers) else None
 
 
-def _length(costs: LoaderCosts, setting: Setting) -> int:
-    """Steps of a replay; of short epochs, of some that are whole."""
-    known = min(max(len(costs.samples), _FEWEST_STEPS, 3 * _ahead(setting)), _MOST_STEPS)
-    epoch = _whole_epoch(costs, setting)
-    return epoch * max(known // epoch, 1) if epoch else known
-
-
-def _whole_epoch(costs: LoaderCosts, setting: Setting) -> int | None:
-    """Batches of an epoch, where those are replayed from begin to end; None where they are not."""
-    short = costs.epoch_batches and setting.num_workers and costs.epoch_batches <= _MOST_STEPS
-    return costs.epoch_batches if short else None
-
-
-def _ahead(setting: Setting) -> int:
-    return setting.num_workers * (setting.prefetch_factor or 0)
-
-
-def _draws(costs: LoaderCosts, setting: Setting) -> list[tuple[list[float], list[float]]]:
-    """Resampled batches and uses, in stretches as long as there are workers: those are alike."""
-    steps = _length(costs, setting)
-    number = min(max(_EVENTS // steps, _FEWEST_DRAWS), _MOST_DRAWS)
-    stretch = max(setting.num_workers, 2)
-    rng = np.random.default_rng(_SEED)
-    places = np.arange(stretch)
-
-    def drawn(values: Floats, length: int) -> list[list[float]]:
-        size = number, -(-length // stretch)
-        if setting.num_workers == costs.workers and len(values) >= 2 * stretch:
-            # What one worker made is made by one again: it may be slower than the others
-            starts = stretch * rng.integers(len(values) // stretch, size=size)
-        else:
-            starts = rng.integers(len(values), size=size)
-        chosen = (starts[:, :, None] + places) % len(values)
-        found: list[list[float]] = values[chosen.reshape(number, -1)[:, :length]].tolist()
-        return found
-
-    batch_s = drawn(costs.batch_s, steps + _ahead(setting))  # the last ones are not used any more
-    return list(zip(batch_s, drawn(costs.use_s, steps), strict=True))
-
-
-def _steady(
-    costs: LoaderCosts, setting: Setting, draw: tuple[list[float], list[float]], paces: _Paces
-) -> tuple[float, float, float]:
-    """Seconds a step, share of stalls, and seconds to the first batch."""
-    if epoch := _whole_epoch(costs, setting):
-        return _epochs(costs, setting, draw, paces, epoch)
-    made = replay(costs, setting, *draw, paces)
-    begins, uses, ends = (np.array(one) for one in (made.asked, made.used_from, made.used_to))
-    skip = min(max(_ahead(setting) + setting.num_workers, 1), len(ends) // 2)
-    # Whole rounds: workers that began together send together
-    rounds = (len(ends) - skip) // max(setting.num_workers, 1)
-    skip = len(ends) - rounds * max(setting.num_workers, 1) if rounds else skip
-    length_s = float(ends[-1] - ends[skip - 1])
-    waits = (uses - begins)[skip:]
-    stalled_s = _stalled_s(waits, length_s)
-    if not setting.num_workers:  # making a batch here is a wait, as the kit has it
-        return length_s / len(waits), stalled_s / length_s, float(uses[0])
-    first_s = _first_s(costs, setting) + float(uses[0])
-    return length_s / len(waits), stalled_s / length_s, first_s
-
-
-def _epochs(
-    costs: LoaderCosts,
-    setting: Setting,
-    draw: tuple[list[float], list[float]],
-    paces: _Paces,
-    epoch: int,
-) -> tuple[float, float, float]:
-    """As `_steady`, of whole epochs without what lies between them."""
-    (batch_s, use_s), steps = draw, len(draw[1])
-    waits, lengths_s, firsts_s = [], [], []
-    drawn_s = min(_ahead(setting), epoch) * costs.draw_s
-    for begin in range(0, steps, epoch):
-        part = slice(begin, begin + epoch)
-        made = replay(costs, setting, batch_s[part], use_s[part], paces)
-        waits += [used - asked for used, asked in zip(made.used_from, made.asked, strict=True)]
-        waits[-epoch] += drawn_s
-        lengths_s.append(drawn_s + made.used_to[-1])
-        firsts_s.append(made.used_from[0])
-    length_s = sum(lengths_s)
-    stalled_s = _stalled_s(np.array(waits), length_s)
-    first_s = _first_s(costs, setting) + float(np.mean(firsts_s))
-    return length_s / steps, stalled_s / length_s, first_s
-
-
-def _stalled_s(waits: Floats, length_s: float) -> float:
-    limit_s = max(STALL_S, STALL_SHARE * length_s / len(waits))
-    return float(waits[waits > limit_s].sum())
-
-
-def _first_s(costs: LoaderCosts, setting: Setting) -> float:
-    """What the first batch after a start takes longer than one whose workers are there."""
-    return _started_s(costs, setting) + _ahead(setting) * costs.draw_s
-
-
-def _started_s(costs: LoaderCosts, setting: Setting) -> float:
-    return costs.start_s * setting.num_workers / max(costs.workers, 1) + costs.first_s
-
-
 def replay(
-    costs: LoaderCosts,
-    setting: Setting,
-    batch_s: list[float],
-    use_s: list[float],
-    paces: _Paces | None = None,
+    costs: LoaderCosts, setting: Setting, batch_s: list[float], use_s: list[float]
 ) -> Replayed:
     """Replay batches with a setting, in virtual time.
 
     Args:
-        costs: what the loop has for them.
-        setting: how they are loaded.
-        batch_s: what each takes a worker that has a core for itself, seconds; of as many more as
-            are on their way when the last one is used.
-        use_s: what the loop does with each, seconds.
-        paces: of this setting, where they are known already.
+        costs: of the loop.
+        setting: of the loader.
+        batch_s: seconds of each batch in a worker that has a core for itself; of as many more as
+            are prefetched when the last one is used.
+        use_s: seconds in which the loop uses each.
     """
-    if not setting.num_workers:
-        return _replay_here(costs, batch_s, use_s)
-    return _Clock(costs, setting, paces or _Paces.of(costs, setting)).run(batch_s, use_s)
+    return _LoopReplay(costs, setting).replay(_Draw(batch_s, use_s))
 
 
-def _replay_here(costs: LoaderCosts, batch_s: list[float], use_s: list[float]) -> Replayed:
-    """Without workers, the loop makes each batch when it needs it."""
-    cores = _Cores(costs.cores, costs.others_cores)
-    _, slow = _stretches(1, costs.compute_s, costs.wait_s, cores)
-    made_s = np.array(batch_s) * slow + costs.draw_s * _loop_stretch(0, costs, 1.0)
-    used_s = np.array(use_s) * _loop_stretch(0, costs, costs.use_cores)
-    both = np.column_stack([made_s, used_s])
-    ends = np.cumsum(both.ravel()).reshape(-1, 2)
-    begins = (ends[:, 0] - both[:, 0]).tolist()
-    made, used = ends[:, 0].tolist(), ends[:, 1].tolist()
-    numbers = list(range(len(made)))
-    return Replayed([0] * len(made), begins, made, numbers, begins, made, used)
+def timeline(costs: LoaderCosts, setting: Setting, steps: int) -> dict[str, Any]:
+    """Replay the recorded batches in their order, and return some steps for a picture.
+
+    Returns:
+        `made`: worker, begin and end of each batch; `used`: begin and end of each step; seconds.
+    """
+    loop = _LoopReplay(costs, setting)
+    length = min(max(loop.steps, 3 * steps), _MOST_STEPS)
+    batch_s = np.resize(costs.batch_s, length).tolist()
+    batch_s += batch_s[: loop.ahead]
+    found = loop.replay(_Draw(batch_s, np.resize(costs.use_s, length).tolist()))
+    first = max(length - steps, 0) // 2
+    begin_s, end_s = found.asked[first], found.used_to[min(first + steps, length) - 1]
+    made = zip(found.worker, found.taken, found.made, strict=True)
+    used = zip(found.used_from, found.used_to, strict=True)
+    return {
+        "made": [
+            (worker, begin - begin_s, end - begin_s)
+            for worker, begin, end in made
+            if end > begin_s and begin < end_s
+        ],
+        "used": [
+            (begin - begin_s, end - begin_s)
+            for begin, end in used
+            if begin >= begin_s and end <= end_s
+        ],
+    }
 
 
-class _Cores(NamedTuple):
-    """What those that make batches compute on."""
+class _LoopReplay:
+    """A loop with a setting.
 
-    cores: float
-    beside: float = 0.0
-    """Of them, what something else wants at the same time, and gets its fair share of."""
-    most: float = math.inf
-    """That all makers together may use."""
-    threads: float = 1.0
-    """Cores that one of them wants."""
+    Attributes:
+        ahead: batches that are prefetched.
+        epoch: batches of an epoch that is replayed whole; None where epochs are long.
+        steps: of a replay.
+    """
 
+    def __init__(self, costs: LoaderCosts, setting: Setting) -> None:
+        self._costs, self._setting = costs, setting
+        self.ahead = setting.num_workers * (setting.prefetch_factor or 0)
+        short = costs.epoch_batches and costs.epoch_batches <= _MOST_STEPS and setting.num_workers
+        self.epoch = costs.epoch_batches if short else None
+        known = min(max(len(costs.samples), _FEWEST_STEPS, 3 * self.ahead), _MOST_STEPS)
+        self.steps = self.epoch * max(known // self.epoch, 1) if self.epoch else known
+        # Starting takes as long as there are workers to start
+        started = setting.num_workers / max(costs.workers, 1)
+        self._start_s = costs.start_s * started + costs.first_s
+        self._end_s = 0.0 if setting.persistent_workers else costs.end_s * started
 
-class _Paces(NamedTuple):
-    """How many times as long things take, by the number of workers that are at work."""
+    @cached_property
+    def _paces(self) -> _Paces:
+        return _Paces.of(self._costs, self._setting)
 
-    idle: list[float]
-    """A batch, while the loop waits."""
-    using: list[float]
-    """A batch, while the loop receives one, draws the samples of another, or uses one."""
-    use: list[float]
-    """What the loop does with a batch."""
-    draw: list[float]
-    """Drawing the samples of another."""
+    def draws(self) -> list[_Draw]:
+        """Resample batches and uses, in stretches of one per worker, which are alike."""
+        workers = self._setting.num_workers
+        number = min(max(_EVENTS // self.steps, _FEWEST_DRAWS), _MOST_DRAWS)
+        stretch = max(workers, 2)
+        rng = np.random.default_rng(_SEED)
+        places = np.arange(stretch)
 
-    @classmethod
-    def of(cls, costs: LoaderCosts, setting: Setting) -> _Paces:
-        """Those of a setting."""
-        many = range(setting.num_workers + 1)
-        compute_s = costs.compute_s + costs.send_s  # which computes beside the next one
-        cores = _Cores(costs.cores, costs.others_cores, costs.worker_cores, costs.threads)
-        use_s = float(costs.use_s.mean())
-        busy_s = costs.receive_s + costs.draw_s + use_s
-        loop = (costs.draw_s + costs.use_cores * use_s) / busy_s if busy_s else 0.0
-        using = cores._replace(beside=cores.beside + loop)
-        return cls(
-            _stretches(setting.num_workers, compute_s, costs.wait_s, cores),
-            _stretches(setting.num_workers, compute_s, costs.wait_s, using),
-            [_loop_stretch(k, costs, costs.use_cores) for k in many],
-            [_loop_stretch(k, costs, 1.0) for k in many],
+        def drawn(values: Floats, length: int) -> list[list[float]]:
+            size = number, -(-length // stretch)
+            if workers == self._costs.workers and len(values) >= 2 * stretch:
+                # A worker's batches stay together: it may be slower than the others
+                starts = stretch * rng.integers(len(values) // stretch, size=size)
+            else:
+                starts = rng.integers(len(values), size=size)
+            chosen = (starts[:, :, None] + places) % len(values)
+            found: list[list[float]] = values[chosen.reshape(number, -1)[:, :length]].tolist()
+            return found
+
+        batches = drawn(self._costs.batch_s, self.steps + self.ahead)
+        uses = drawn(self._costs.use_s, self.steps)
+        return [_Draw(*pair) for pair in zip(batches, uses, strict=True)]
+
+    def steady(self, draw: _Draw) -> _Steady:
+        """Replay a draw; of short epochs, without the time between them."""
+        if self.epoch:
+            return self._whole_epochs(draw, self.epoch)
+        workers = max(self._setting.num_workers, 1)
+        found = self.replay(draw)
+        skip = min(self.ahead + workers, len(found.order) // 2)
+        # Whole rounds: workers that began together send together
+        rounds = (len(found.order) - skip) // workers
+        skip = len(found.order) - rounds * workers if rounds else skip
+        length_s = found.used_to[-1] - found.used_to[skip - 1]
+        waits, first_s = found.waits[skip:], found.used_from[0]
+        if self._setting.num_workers:
+            first_s += self._start_s + self.ahead * self._costs.draw_s
+        return _Steady(length_s / len(waits), _stalled_s(waits, length_s) / length_s, first_s)
+
+    def _whole_epochs(self, draw: _Draw, epoch: int) -> _Steady:
+        drawn_s = min(self.ahead, epoch) * self._costs.draw_s
+        waits, length_s, firsts_s = [], 0.0, []
+        for begin in range(0, self.steps, epoch):
+            part = slice(begin, begin + epoch)
+            found = self.replay(_Draw(draw.batch_s[part], draw.use_s[part]))
+            waits.append(found.waits)
+            waits[-1][0] += drawn_s
+            length_s += drawn_s + found.used_to[-1]
+            firsts_s.append(found.used_from[0])
+        stalled_s = _stalled_s(np.concatenate(waits), length_s)
+        first_s = self._start_s + self.ahead * self._costs.draw_s + float(np.mean(firsts_s))
+        return _Steady(length_s / self.steps, stalled_s / length_s, first_s)
+
+    def between_epochs_s(self, first_s: float, period_s: float) -> float:
+        """Return the seconds between two epochs, for each step of an epoch."""
+        costs, lives_on = self._costs, self._setting.persistent_workers
+        if not costs.epoch_batches or not self._setting.num_workers:
+            return 0.0
+        if self.epoch:  # they fill up again as they are replayed
+            begun_s = 0.0 if lives_on else self._start_s
+        elif lives_on:  # they are there, and begin with nothing prefetched
+            begun_s = float(costs.batch_s.mean()) + costs.send_s - period_s
+        else:
+            begun_s = first_s - period_s
+        return (max(begun_s, 0.0) + self._end_s) / costs.epoch_batches
+
+    def period_if_off(self, draw: _Draw, by: float) -> float:
+        """Return the seconds of a step if making a batch takes so many times as long as recorded.
+
+        The loop's own part is off by less. Others may leave all cores, or take as much as they had.
+        Batches may wait for one thing that all workers share: then the wait grows with the workers.
+        """
+        costs = self._costs
+        here = 1 + _LOOP_ERROR * (by - 1)
+        left = max(costs.cores - costs.others_cores, _LEAST_CORES) if by > 1 else costs.cores
+        shared = max(self._setting.num_workers, 1) / max(costs.workers, 1)
+        if (shared > 1) != (by > 1):
+            shared = 1.0
+        whole_s = max(costs.compute_s + costs.wait_s, 1e-12)
+        making = by * (costs.compute_s + shared * costs.wait_s) / whole_s
+        other = replace(
+            costs,
+            waiting_s=shared * costs.waiting_s,
+            receive_s=here * costs.receive_s,
+            draw_s=here * costs.draw_s,
+            cores=left,
+            others_cores=0.0,
         )
+        scaled = _Draw([making * s for s in draw.batch_s], [here * s for s in draw.use_s])
+        return _LoopReplay(other, self._setting).steady(scaled).period_s
 
+    def replay(self, draw: _Draw) -> Replayed:
+        """Use all batches that have a use; without workers the loop makes each when needed."""
+        return self._with_workers(draw) if self._setting.num_workers else self._here(draw)
 
-class _Clock:
-    """One replay with workers.
+    def _here(self, draw: _Draw) -> Replayed:
+        costs = self._costs
+        cores = _Cores(costs.cores, costs.others_cores)
+        _, slow = _stretches(1, costs.compute_s, costs.wait_s, cores)
+        made_s = np.array(draw.batch_s) * slow + costs.draw_s * _loop_stretch(0, costs, 1.0)
+        used_s = np.array(draw.use_s) * _loop_stretch(0, costs, costs.use_cores)
+        both = np.column_stack([made_s, used_s])
+        ends = np.cumsum(both.ravel()).reshape(-1, 2)
+        begins = (ends[:, 0] - both[:, 0]).tolist()
+        made, used = ends.T.tolist()
+        return Replayed([0] * len(made), begins, made, [*range(len(made))], begins, made, used)
 
-    All workers that are at work progress at the same pace, so each batch has its end on a common
-    clock that goes as fast as that pace: a queue of ends is all there is to keep.
-    """
+    def _with_workers(self, draw: _Draw) -> Replayed:  # noqa: C901, PLR0915 - an event loop: every call costs
+        """Replay an event at a time.
 
-    def __init__(self, costs: LoaderCosts, setting: Setting, paces: _Paces) -> None:
-        self._costs, self._setting, self._paces = costs, setting, paces
-
-    def run(self, batch_s: list[float], use_s: list[float]) -> Replayed:  # noqa: C901, PLR0915 - an event loop: every call costs
-        """Use all batches that have a use; see `replay`."""
-        costs, setting, (idle, using, slows, draws) = self._costs, self._setting, self._paces
-        many, steps, whole = setting.num_workers, len(use_s), len(batch_s)
-        ahead = _ahead(setting)
+        All workers at work progress at the same pace, so each batch has its end on a common clock
+        that goes as fast as that pace: a queue of ends is all there is to keep.
+        """
+        costs, (batch_s, use_s), (idle, using, slows, draws) = self._costs, draw, self._paces
+        many, steps, whole = self._setting.num_workers, len(use_s), len(batch_s)
+        in_order, ahead = self._setting.in_order, self.ahead
         found = Replayed([0] * whole, [0.0] * whole, [0.0] * whole)
         waiting: list[deque[int]] = [deque() for _ in range(many)]
         tasks = [0] * many  # on their way, of each worker
@@ -488,7 +464,6 @@ class _Clock:
         ends: list[tuple[float, int, int]] = []  # on the common clock
         now, clock, active, asked, turn = 0.0, 0.0, 0, 0, 0
         place, busy_until = 0, -1.0  # of the step; below zero: the loop waits
-        in_order = setting.in_order
         slower = [costs.slower_workers.get(number, 1.0) for number in range(many)]
 
         def ask() -> None:
@@ -543,7 +518,7 @@ class _Clock:
                 continue
             clock += (loop_at - now) / pace
             now = loop_at
-            if busy_until >= 0:  # the loop has used one
+            if busy_until >= 0:  # the loop has used a batch
                 busy_until = -1.0
                 found.used_to.append(now)
                 place += 1
@@ -559,13 +534,60 @@ class _Clock:
             busy_until = found.used_from[-1] + use_s[place] * slows[active]
 
 
+def _stalled_s(waits: Floats, length_s: float) -> float:
+    limit_s = max(STALL_S, STALL_SHARE * length_s / len(waits))
+    return float(waits[waits > limit_s].sum())
+
+
+class _Cores(NamedTuple):
+    """Cores of those that make batches."""
+
+    cores: float
+    beside: float = 0.0
+    """Cores that something else wants, and gets its fair share of."""
+    most: float = math.inf
+    """Cores available to all makers together."""
+    threads: float = 1.0
+    """Cores that one maker wants."""
+
+
+class _Paces(NamedTuple):
+    """How many times as long things take, by the number of workers at work."""
+
+    idle: list[float]
+    """A batch, while the loop waits."""
+    using: list[float]
+    """A batch, while the loop receives, draws or uses one."""
+    use: list[float]
+    """The loop's use of a batch."""
+    draw: list[float]
+    """The sampler."""
+
+    @classmethod
+    def of(cls, costs: LoaderCosts, setting: Setting) -> _Paces:
+        """Return the paces of a setting."""
+        most, workers = setting.num_workers, range(setting.num_workers + 1)
+        compute_s = costs.compute_s + costs.send_s  # which computes beside the next one
+        cores = _Cores(costs.cores, costs.others_cores, costs.worker_cores, costs.threads)
+        use_s = float(costs.use_s.mean())
+        busy_s = costs.receive_s + costs.draw_s + use_s
+        loop = (costs.draw_s + costs.use_cores * use_s) / busy_s if busy_s else 0.0
+        beside = cores._replace(beside=cores.beside + loop)
+        return cls(
+            _stretches(most, compute_s, costs.wait_s, cores),
+            _stretches(most, compute_s, costs.wait_s, beside),
+            [_loop_stretch(active, costs, costs.use_cores) for active in workers],
+            [_loop_stretch(active, costs, 1.0) for active in workers],
+        )
+
+
 def _stretches(most: int, compute_s: float, wait_s: float, cores: _Cores) -> list[float]:
-    """How many times as long a batch takes with so many workers as with cores for all.
+    """Return how many times as long a batch takes with 0, 1, ... `most` workers at work.
 
     Args:
-        most: workers that make batches; the answer is that for 0, 1, ... of them.
-        compute_s: what each batch computes, on average ...
-        wait_s: ... and what it waits for anything but a core.
+        most: workers that make batches.
+        compute_s: mean CPU time of a batch.
+        wait_s: mean time in which a batch waits for anything but a core.
         cores: that they compute on.
     """
     whole_s = compute_s + wait_s
@@ -588,12 +610,12 @@ def _stretches(most: int, compute_s: float, wait_s: float, cores: _Cores) -> lis
 
 
 def _loop_stretch(active: int, costs: LoaderCosts, wants: float) -> float:
-    """How many times as long something takes the loop while so many workers are at work.
+    """Return how many times as long the loop takes for work that wants so many cores.
 
     Args:
-        active: workers.
-        costs: what they compute.
-        wants: cores that it wants meanwhile.
+        active: workers at work.
+        costs: of their batches.
+        wants: cores that the loop wants.
     """
     whole_s = costs.compute_s + costs.wait_s
     if wants <= 0 or whole_s <= 0:
@@ -602,22 +624,6 @@ def _loop_stretch(active: int, costs: LoaderCosts, wants: float) -> float:
     crowded = max((makers + wants + costs.others_cores) / costs.cores, 1.0)
     computing = min(wants, 1.0)  # of its time: the rest it waits anyhow
     return 1 + computing * (crowded - 1)
-
-
-def _between_s(costs: LoaderCosts, setting: Setting, first_s: float, period_s: float) -> float:
-    """What goes by from one epoch to the next, for each step of one, seconds."""
-    if not costs.epoch_batches or not setting.num_workers:
-        return 0.0
-    ended_s = 0.0
-    if not setting.persistent_workers:
-        ended_s = costs.end_s * setting.num_workers / max(costs.workers, 1)
-    if _whole_epoch(costs, setting):  # they fill up again as they are replayed
-        begun_s = 0.0 if setting.persistent_workers else _started_s(costs, setting)
-    elif setting.persistent_workers:  # they are there, and begin with nothing made ahead
-        begun_s = float(costs.batch_s.mean()) + costs.send_s - period_s
-    else:
-        begun_s = first_s - period_s
-    return (max(begun_s, 0.0) + ended_s) / costs.epoch_batches
 
 
 def _estimate(values: Floats, widen: float, most: float = math.inf) -> Estimate:
@@ -629,26 +635,25 @@ def _estimate(values: Floats, widen: float, most: float = math.inf) -> Estimate:
 
 
 def _memory_bytes(costs: LoaderCosts, setting: Setting) -> int | None:
-    """What workers have for themselves, and the batches that are on their way."""
     if costs.batch_bytes is None:
         return None
-    own = setting.num_workers * (costs.worker_bytes or 0)
-    return own + (_ahead(setting) + 1) * costs.batch_bytes
+    batches = setting.num_workers * (setting.prefetch_factor or 0) + 1
+    return setting.num_workers * (costs.worker_bytes or 0) + batches * costs.batch_bytes
 
 
 def _outside(costs: LoaderCosts, setting: Setting) -> str:
-    """Why a prediction goes beyond what was recorded."""
+    """Return the reason why a prediction goes beyond the recording."""
     many, had = setting.num_workers, max(costs.workers, 1)
     waits = costs.wait_s / max(costs.wait_s + costs.compute_s, 1e-12)
     reasons = (
         (many and not costs.workers, "no worker was recorded"),
         (
             many != costs.workers and costs.others_cores >= OTHERS * costs.cores,
-            f"other processes had {costs.others_cores:.1f} of {costs.cores:g} cores meanwhile",
+            f"other processes used {costs.others_cores:.1f} of {costs.cores:g} cores meanwhile",
         ),
         (
             many > had and costs.threads >= _THREADED,
-            "a worker's libraries compute in threads: more of them at once were not recorded",
+            "the workers' libraries use threads: more of them at once were not recorded",
         ),
         (
             many > costs.cores and had <= costs.cores and waits < 1 - _NOTICED,
@@ -656,34 +661,9 @@ def _outside(costs: LoaderCosts, setting: Setting) -> str:
         ),
         (
             many > had and waits > _NOTICED,
-            f"{many} workers wait at once: with {had} it was recorded that nobody waits longer",
+            f"{many} workers wait at once, {had} were recorded: each may have to wait longer",
         ),
         (setting.threads is not None, "other threads in the workers were not recorded"),
         (setting.pin_memory, "pinning was not recorded"),
     )
-    return next((why for is_so, why in reasons if is_so), "")
-
-
-def timeline(costs: LoaderCosts, setting: Setting, steps: int) -> dict[str, Any]:
-    """The first steps of a replay of the recorded batches in their order, for a picture.
-
-    Returns:
-        `made`: worker, begin and end of each batch; `used`: begin and end of each step; seconds.
-    """
-    length = min(max(_length(costs, setting), 3 * steps), _MOST_STEPS)
-    batch_s = np.resize(costs.batch_s, length).tolist()
-    batch_s += batch_s[: _ahead(setting)]
-    found = replay(costs, setting, batch_s, np.resize(costs.use_s, length).tolist())
-    first = max(length - steps, 0) // 2
-    begin_s, end_s = found.asked[first], found.used_to[min(first + steps, length) - 1]
-    made = [
-        (worker, begin - begin_s, end - begin_s)
-        for worker, begin, end in zip(found.worker, found.taken, found.made, strict=True)
-        if end > begin_s and begin < end_s
-    ]
-    pairs = zip(found.used_from, found.used_to, strict=True)
-    used = [(begin - begin_s, end - begin_s) for begin, end in pairs]
-    return {
-        "made": made,
-        "used": [one for one in used if one[0] >= 0 and one[1] <= end_s - begin_s],
-    }
+    return next((why for applies, why in reasons if applies), "")

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import time
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import polars as pl
+import torch
+from torch.utils.data import DataLoader
 
 from stallscope.bench.loops import AS_IT_IS, BLOCKS, FEWEST_SWEEPS, InTurns, compared, why_raised
 from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import going_on
-from stallscope.loops.timed_loop import TimedLoop
+from stallscope.loops.devices import device_of
+from stallscope.loops.timed_loop import TimedLoop, started
+from stallscope.model.costs import Handover
 from stallscope.model.settings import with_setting
 from stallscope.tune.result import AS_FAST
 
@@ -34,6 +42,12 @@ _TOO_MANY: Final = "This DataLoader will create"
 """What torch's warning of more workers than cores begins with."""
 _STARTS: Final = 2
 """Of each setting that should fit into the time."""
+_HANDED: Final = 12
+"""Batches that are handed over."""
+_HANDED_WITHIN_S: Final = 5.0
+"""Seconds that each may take."""
+_REST_S: Final = 0.002
+"""Least rest, in which the worker hands a batch over unasked."""
 
 
 @dataclass
@@ -157,3 +171,60 @@ class SettingRace:
         if setting.persistent_workers:  # they would be there: their first batches are all there is
             start_s = min(start_s, float(costs.batch_s.mean()) + costs.send_s)
         return max(start_s - samples * each_s, 0.0) / costs.epoch_batches / samples
+
+
+class _OneBatch:
+    """Dataset that holds one batch; each read copies the batch, as a worker makes a new one."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return _HANDED
+
+    def __getitem__(self, _: int) -> Any:
+        return copy.deepcopy(self._batch)
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
+
+
+def measure_handover(target: Target, batch: Any) -> Handover | None:
+    """Start a worker that only hands a batch over, and time that; None where it gives too few.
+
+    The worker is asked for the next batch when the loop receives one. Asked for at once, a batch
+    takes the whole round; after a rest, it lies there.
+    """
+    loader = DataLoader(
+        cast("Any", _OneBatch(batch)),
+        batch_size=None,
+        collate_fn=_unchanged,
+        num_workers=1,
+        prefetch_factor=1,
+        timeout=_HANDED_WITHIN_S,
+        generator=torch.Generator(),  # the user's would give a seed to the worker
+    )
+    began_s = time.perf_counter()
+    copied_s = _took_s(lambda: copy.deepcopy(batch))
+    with suppress(Exception), started(TimedLoop(loader, device_of(target), workers=1)) as batches:
+        next(batches)  # a batch may be whatever there is
+        ready_s, last_s = time.perf_counter() - began_s, 0.0
+        rounds: list[float] = []
+        received: list[float] = []
+        for number in range(_HANDED - 1):
+            if number % 2:
+                time.sleep(2 * last_s + _REST_S)
+            last_s = _took_s(lambda: next(batches, None))
+            (received if number % 2 else rounds).append(last_s)
+        round_s, receive_s = median(rounds), median(received)
+        return Handover(
+            max(ready_s - round_s, 0.0), max(round_s - receive_s - copied_s, 0.0), receive_s
+        )
+    return None
+
+
+def _took_s(call: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    call()
+    return time.perf_counter() - began_s

@@ -7,8 +7,6 @@ matter are then measured, each in turn with the loader as it is, until the best 
 from __future__ import annotations
 
 import math
-import time
-from contextlib import suppress
 from dataclasses import astuple, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +23,7 @@ from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import check_plain, is_plain, is_stream
 from stallscope.loops.cached_values import bytes_of, leaves
 from stallscope.loops.devices import device_of
-from stallscope.loops.timed_loop import TimedLoop, started
+from stallscope.loops.timed_loop import started
 from stallscope.loops.training_loop import Enough, Limits, check_step_s
 from stallscope.machine import (
     cores_available,
@@ -38,8 +36,6 @@ from stallscope.model.costs import (
     MANY_THREADS,
     Handover,
     costs_of,
-    handed_over,
-    handing_over,
     recorded_per_s,
 )
 from stallscope.model.machine_use import use
@@ -49,7 +45,7 @@ from stallscope.model.thresholds import OTHERS
 from stallscope.run.record import record_target
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import epoch_length
-from stallscope.tune.race import RecordedLoop, SettingRace, Trial, loop_of
+from stallscope.tune.race import RecordedLoop, SettingRace, Trial, loop_of, measure_handover
 from stallscope.tune.result import AS_FAST, TRIALS, TuneConditions, Tuning, smallness
 from stallscope.units import BUDGET_S, size
 
@@ -251,11 +247,7 @@ class SettingSearch:
         needs = _HANDED_AT_ONCE * (self._batch_bytes or 0)
         if not others or on_device or started_slowly or needs > room:
             return None
-        began_s, loader = time.perf_counter(), handing_over(batch)
-        loop = TimedLoop(loader, device_of(self._target), workers=1)
-        with suppress(Exception), started(loop) as batches:  # a batch may be whatever there is
-            return handed_over(batches, batch, began_s)
-        return None
+        return measure_handover(self._target, batch)
 
     def know(self, run: Run, costs: LoaderCosts) -> None:
         """Take over what was recorded before."""
