@@ -140,6 +140,47 @@ class TestTexts:
         assert "\x1b" not in str(caught.value)
 
 
+FORGED = [  # of which result, in which table, in which column, which value; what is said
+    ("flame", "stacks", "hits", 1 << 62, "impossible numbers"),
+    ("flame", "stacks", "hits", 0, "impossible numbers"),
+    ("run_with_resources", "resources", "resource", "luck", r"an unknown word \(luck\)"),
+    ("run_with_resources", "resources", "value", 1e300, "impossible numbers"),
+    ("run", "steps", "wait_s", -1.0, "impossible numbers"),
+    ("ladder", "facts", "rung", "luck", r"an unknown word \(luck\)"),
+    ("ladder", "blocks", "variant", 99, r"an unknown word \(99\)"),
+    ("ladder", "blocks", "seconds", 0.0, "impossible numbers"),
+    ("orders", "trials", "equivalence", "luck", r"an unknown word \(luck\)"),
+    ("tuning", "trials", "trial", 7, "trial has no 0"),
+    ("tuning", "blocks", "variant", 99, "there is no variant 99"),
+    ("layouts", "reads", "layout", 99, "there is no layout 99"),
+    ("lines", "lines", "function", "luck", "there is no function luck"),
+]
+HEADS = [  # of which result, which value of which part; what is said
+    ("tuning", {"budget_s": 10**400}, "a number of 401 digits"),
+    ("tuning", {"budget_s": -1}, "no number"),
+    ("tuning", {"num_workers": -1}, "num_workers in .* has -1"),
+    ("tuning", {"machine": {"cores": "many"}}, "cores in .* has a str"),
+    ("orders", {"tolerance": "luck"}, r"an unknown word \(luck\)"),
+]
+
+
+class TestHeads:
+    @pytest.mark.parametrize(("kind", "values", "words"), HEADS)
+    def test_of_values_that_cannot_be(self, tmp_path, kind, values, words):
+        folder = built(kind).save(tmp_path / "result")
+        head = json.loads((folder / f"{kind}.json").read_text())
+        head["circumstances"] |= values
+        (folder / f"{kind}.json").write_text(json.dumps(head))
+
+        refusal(folder, words)
+
+    def test_long_notes_are_cut(self, saved):
+        head = json.loads((saved / "run.json").read_text())
+        (saved / "run.json").write_text(json.dumps({**head, "notes": ["x" * 1_000_000]}))
+
+        assert len(str(ss.load(saved))) < 100_000
+
+
 class TestLinks:
     def test_ranks_that_are_links(self, saved, tmp_path):
         """What lies outside of the folder is not read for it."""
@@ -147,6 +188,13 @@ class TestLinks:
         (tmp_path / "all" / "rank0").symlink_to(saved)
 
         refusal(tmp_path / "all", "rank0 is no folder, or only a link")
+
+    def test_folder_with_a_name_like_a_ranks_is_left_alone(self, tmp_path):
+        for number in range(2):
+            built("run").save(tmp_path / f"rank{number}")
+        (tmp_path / "rankings").mkdir()
+
+        assert ss.load(tmp_path).notes[0].startswith("2 ranks")
 
     def test_logs_that_are_a_link(self, tmp_path):
         """Logs of another run are not this one's."""
@@ -181,13 +229,15 @@ class TestLinks:
 
 
 class TestColumns:
-    def test_of_counts_that_cannot_be(self, tmp_path):
-        """Their sum would be no number of the table's."""
-        folder = built("flame").save(tmp_path / "flame")
-        table = pl.read_ipc(folder / "stacks.arrow")
-        table.with_columns(hits=pl.lit(1 << 62)).write_ipc(folder / "stacks.arrow")
+    @pytest.mark.parametrize("forged", FORGED, ids=lambda one: f"{one[0]}-{one[2]}-{one[3]}")
+    def test_of_values_that_cannot_be(self, tmp_path, forged):
+        """Else a view would end in a KeyError, a division by zero, or with a wrong sum."""
+        kind, table, column, value, words = forged
+        file = built(kind).save(tmp_path / "result") / f"{table}.arrow"
+        frame = pl.read_ipc(file)
+        frame.with_columns(pl.lit(value).cast(frame.schema[column]).alias(column)).write_ipc(file)
 
-        refusal(folder, "hits holds impossible numbers")
+        refusal(tmp_path / "result", words)
 
     def test_of_structs(self, saved):
         """A value of several parts is no number and no name."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from contextlib import contextmanager
 from dataclasses import fields
 
 import polars as pl
@@ -57,6 +60,20 @@ def refusal(folder, words):
         ss.load(folder)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@contextmanager
+def another_process_has(folder):
+    """Another process holds the lock of a folder."""
+    code = (
+        "import sys, stallscope.files as f\nwith f.locked(sys.argv[1]): print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        yield
+        process.communicate(b"\n")
 
 
 def everything(folder):
@@ -276,3 +293,10 @@ class TestSaving:
 
         with pytest.raises(RunFormatError, match="holds other files"):
             built(other).save(saved)
+
+    def test_not_while_another_process_saves_there(self, saved, kind):
+        """Else the result of one of both would be lost without a word."""
+        with another_process_has(saved), pytest.raises(RunFormatError, match="another process"):
+            built(kind).save(saved)
+
+        built(kind).save(saved)

@@ -23,6 +23,9 @@ from stallscope.interrupts import held_back
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+with suppress(ImportError):  # Windows has no such locks
+    import fcntl
+
 
 __version__ = "0.1.0.dev0"
 
@@ -105,6 +108,39 @@ def file_of_anybody(path: str | Path, most_bytes: int) -> Iterator[IO[bytes]]:
         if about.st_size > most_bytes:
             raise ValueError(f"{name} has {about.st_size:,} bytes, more than {most_bytes:,}")
         yield file
+
+
+_locked_here: Final[set[str]] = set()
+"""Folders that this process has locked; a child of it inherits them."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Keep other processes from locking a folder meanwhile; gives whether it is ours.
+
+    This process may lock it once more inside of the block. The kernel ends the lock with the
+    process, however that ends. Where a system has no locks of folders, it is always ours.
+    """
+    name = os.path.realpath(folder)
+    if name in _locked_here or "fcntl" not in globals():
+        yield True
+        return
+    descriptor, pid = os.open(folder, os.O_RDONLY), os.getpid()
+    try:
+        is_ours = True
+        with suppress(OSError):  # a network disk may have none, either
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                is_ours = False
+        _locked_here.update([name] * is_ours)
+        yield is_ours
+    finally:
+        if os.getpid() == pid:  # and not in a forked child, which has the same lock
+            _locked_here.discard(name)
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 def part_of(path: Path) -> Path:

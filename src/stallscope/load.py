@@ -76,8 +76,14 @@ def load(path: str | Path) -> Any:
 def _load(folder: Path) -> Any:
     ranks: list[Path] = []
     if store.kind_in(folder) is None:
-        ranks = sorted(folder.glob("rank*"), key=lambda rank: (len(rank.name), rank.name))
+        ranks = _ranks_in(folder)
     return _all_ranks(ranks) if ranks else _read(folder)
+
+
+def _ranks_in(folder: Path) -> list[Path]:
+    """Return the folders of ranks, `rank0` first; others may have names like theirs."""
+    ranks = [path for path in folder.glob("rank*") if _RANK.fullmatch(path.name)]
+    return sorted(ranks, key=lambda rank: (len(rank.name), rank.name))
 
 
 def _copy(address: str, folder: Path) -> None:
@@ -152,7 +158,7 @@ def _is_new(folder: Path) -> bool:
 
 def is_going_on(folder: Path) -> bool:
     """Whether a process of this machine still records into a folder, or into that of a rank."""
-    places = (folder, *folder.glob("rank*"))
+    places = (folder, *_ranks_in(folder))
     return any(store.kind_in(place) is None and _has_writer(place / LOGS) for place in places)
 
 
@@ -172,7 +178,7 @@ def is_result(path: str | Path) -> bool:
     if is_address(str(path)):
         return _hold_result(names_at(str(path)))
     folder = Path(path)
-    places = (folder, *folder.glob("rank*"))
+    places = (folder, *_ranks_in(folder))
     return any(store.kind_in(place) or any((place / LOGS).glob("*.marks")) for place in places)
 
 

@@ -1,29 +1,29 @@
 """Results on disk: a folder of JSON and Arrow files, never pickle, so that anybody's can be opened.
 
 A result states what it consists of (`Contents`); how it is written, read and checked stands here
-once. What would break a table or a picture later is refused on reading, in one sentence.
+once. Reading refuses in one sentence what would break a table or a picture later: a wrong type, a
+number out of range, an unknown word.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, is_dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, get_args, get_origin
 from typing import get_type_hints as hints_of
 
 import polars as pl
 
 from stallscope import arrow_files
 from stallscope.errors import RunFormatError
-from stallscope.files import file_of_anybody, part_of, read_file
-from stallscope.units import CONTROLS, NO_LETTER, json_without_controls, without_controls
+from stallscope.files import file_of_anybody, locked, part_of, read_file
+from stallscope.units import CONTROLS, NO_LETTER, json_without_controls, printable, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,9 +43,20 @@ KINDS: Final = (
 VERSION: Final = 5
 """Schema version of all kinds of results; only this one is read."""
 _LARGEST: Final = 1 << 53
-"""No count and no time in ns is larger (104 days), so that sums are exact."""
+"""Largest count and time in ns of a table (104 days), so that sums are exact."""
+_LARGEST_WHOLE: Final = 1 << 63
+"""Largest whole number of a head; a float would overflow at 10**309."""
+_LARGEST_FLOAT: Final = 1e30
+"""Largest number with decimals: no measurement gives one, and its square still is a number."""
+_NEVER_NEGATIVE: Final = ("_share", "bytes", "_s", "seconds", "hits")
+"""Ends of the names of numbers that are not below 0. (When a worker was ready counts from the start
+of its epoch, and may be before it.)"""
+_MACHINE: Final = {"cores": int, "node": int | None}
+"""What is counted of the facts about a machine, whose names and values are anything else."""
+_LONGEST_TEXT: Final = 10_000
+"""Characters of a text of a head; the rest is cut."""
 _POLARS: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
-"""What polars raises over a damaged file; a panic is no `Exception`."""
+"""Exceptions of polars over a damaged file; a panic is no `Exception`."""
 _MOST_HEAD_BYTES: Final = 4 << 20
 """Python's objects take twenty times what they take in JSON."""
 _SPARE_BYTES: Final = 64 << 20
@@ -54,7 +65,7 @@ _MOST_TIMES: Final = 4
 repeats once."""
 _DEEPEST: Final = 3
 """A diagnosis holds a run, which holds those of other loaders."""
-_MEND: Final = "copy the folder once more, or record again"
+_REMEDY: Final = "copy the folder once more, or record again"
 
 R = TypeVar("R")
 
@@ -71,6 +82,14 @@ class StoredTable(NamedTuple):
     """Its name on disk; by default the field's."""
     unbounded: AbstractSet[str] = frozenset()
     """Columns that may hold an infinity."""
+    words: Mapping[str, Collection[str]] = {}
+    """Columns of names that the views look up, with all that there are."""
+    positive: AbstractSet[str] = frozenset()
+    """Columns that are divided by."""
+    refers: Mapping[str, str] = {}
+    """Columns whose values are those of a column of another table, with its `field.column`."""
+    holds: Mapping[str, object] = {}
+    """Columns with a value that some row has, such as the loader as it is."""
 
     @property
     def name(self) -> str:
@@ -79,7 +98,7 @@ class StoredTable(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a kind of result consists of on disk."""
+    """Files and folders of a kind of result."""
 
     kind: str
     """One of `KINDS`."""
@@ -92,6 +111,10 @@ class Contents(NamedTuple):
     """Fields that are results or tuples of results, each in a folder of that name, by kind."""
     beside: tuple[str, ...] = ()
     """What else may lie in the folder, and stays."""
+    words: Mapping[str, Collection[str]] = {}
+    """Names of values in the head that are looked up, with all that there are."""
+    positive: AbstractSet[str] = frozenset()
+    """Names of values in the head that are divided by."""
 
     @property
     def head(self) -> str:
@@ -108,13 +131,20 @@ def save(result: Any, contents: Contents, folder: Path) -> Path:
     """Write a result; an older one is replaced only when the new one is whole.
 
     Raises:
-        RunFormatError: the folder holds something else, or cannot be written.
+        RunFormatError: the folder holds something else, cannot be written, or another process
+            saves there at the moment.
     """
     try:
         _check_place(contents, folder)
         folder.mkdir(parents=True, exist_ok=True)
-        with _replaced(folder, contents.names) as new:
-            _write(result, contents, new)
+        with locked(folder) as is_ours:
+            if not is_ours:
+                raise RunFormatError(
+                    f"another process saves into {folder} now: give the {contents.noun} a folder "
+                    "of its own"
+                )
+            with _replaced(folder, contents.names) as new:
+                _write(result, contents, new)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise RunFormatError(
             f"the {contents.noun} cannot be written into {folder}: {error}"
@@ -138,11 +168,12 @@ def read(result: type[R], contents: Contents, folder: Path, depth: int = 1) -> R
         head = head_of(contents, folder)
         _check_version(contents, folder, head)
         tables = {table.field: _table(folder, table) for table in contents.tables}
+        _check_references(tables, contents)
         values = {
-            field: _checked(kind, head[field], f"{field} in {contents.head}")
+            field: _checked(kind, head[field], field, contents)
             for field, kind in contents.values.items()
         }
-        counts = _checked(dict[str, int], head["parts"], f"parts in {contents.head}")
+        counts = _checked(dict[str, int], head["parts"], "parts", contents)
         parts = {
             field: part
             for field, kind in contents.parts.items()
@@ -152,10 +183,12 @@ def read(result: type[R], contents: Contents, folder: Path, depth: int = 1) -> R
     except RunFormatError:
         raise
     except KeyError as error:
-        raise RunFormatError(f"{folder}/{contents.head} has no {error}: {_MEND}") from error
+        raise RunFormatError(f"{folder}/{contents.head} has no {error}: {_REMEDY}") from error
     except (OSError, TypeError, ValueError, RecursionError, *_POLARS) as error:
         why = without_controls(str(error).partition("\n")[0])
-        raise RunFormatError(f"{folder} is not a whole {contents.noun} ({why}): {_MEND}") from error
+        raise RunFormatError(
+            f"{folder} is not a whole {contents.noun} ({why}): {_REMEDY}"
+        ) from error
 
 
 def load(folder: Path) -> Any:
@@ -201,41 +234,35 @@ def _check_place(contents: Contents, folder: Path) -> None:
 
 @contextmanager
 def _replaced(folder: Path, names: list[str]) -> Iterator[Path]:
-    """A new folder; at the end what it holds takes the places of the files in `folder`.
+    """Give a new folder, whose files take the places of those in `folder` at the end.
 
-    What was there is put back when that goes wrong. The folder itself stays, so it may be a mount
-    point or the current one.
+    All of them or none: the older files are put back when that goes wrong. The folder itself stays,
+    so it may be a mount point or the current one.
 
     Args:
-        folder: there is one.
+        folder: an existing one.
         names: what may be replaced; the last one goes first and comes last.
     """
     work = part_of(folder / "new")
     new, old = work / "new", work / "old"
     work.mkdir(0o700)
+    moved: list[tuple[Path, Path]] = []
     try:
         new.mkdir()
         old.mkdir()
         yield new
         moves = [(folder / name, old / name) for name in reversed(names)]
         moves += [(new / name, folder / name) for name in names]
-        _move_all(moves)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _move_all(moves: Iterable[tuple[Path, Path]]) -> None:
-    """Rename what there is, in order; all of it or nothing."""
-    done: list[tuple[Path, Path]] = []
-    try:
         for source, target in moves:
             if os.path.lexists(source):
                 source.rename(target)
-                done.append((source, target))
+                moved.append((source, target))
     except BaseException:
-        for source, target in reversed(done):
+        for source, target in reversed(moved):
             target.rename(source)
         raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _write(result: Any, contents: Contents, folder: Path) -> None:
@@ -281,12 +308,20 @@ def head_of(contents: Contents, folder: Path) -> dict[str, Any]:
             f"`.save(...)` of a {contents.noun} wrote"
         )
     try:
-        head = json_without_controls(json.loads(read_file(path, _MOST_HEAD_BYTES)))
+        text = read_file(path, _MOST_HEAD_BYTES)
+        head = json_without_controls(json.loads(text, parse_int=_whole), _LONGEST_TEXT)
     except (OSError, ValueError, RecursionError) as error:
-        raise RunFormatError(f"{path} cannot be read ({error}): {_MEND}") from error
+        raise RunFormatError(f"{path} cannot be read ({error}): {_REMEDY}") from error
     if not isinstance(head, dict):
-        raise RunFormatError(f"{path} is damaged (no JSON object): {_MEND}")
+        raise RunFormatError(f"{path} is damaged (no JSON object): {_REMEDY}")
     return head
+
+
+def _whole(digits: str) -> int:
+    number = int(digits)
+    if abs(number) >= _LARGEST_WHOLE:
+        raise ValueError(f"it holds a number of {len(digits)} digits")
+    return number
 
 
 def _check_version(contents: Contents, folder: Path, head: dict[str, Any]) -> None:
@@ -376,51 +411,91 @@ def scan(folders: Iterable[Path], table: StoredTable) -> pl.DataFrame:
 
 
 def checked(frame: pl.DataFrame, table: StoredTable) -> pl.DataFrame:
-    """A table whose values can be worked with.
+    """Return a table whose values can be worked with.
 
     Raises:
         ValueError: they cannot.
     """
-    for name, column in zip(table.schema, frame, strict=True):
-        if name in table.filled and column.null_count():
-            raise ValueError(f"{table.name}: {name} has empty places")
-        if column.dtype == pl.Float64:
-            is_bad = column.is_nan() if name in table.unbounded else ~column.is_finite()
-            if is_bad.any():
-                raise ValueError(f"{table.name}: {name} holds what is no number")
-        is_added_up = column.dtype == pl.Int64 and name != "index"
-        if is_added_up and not column.is_between(-_LARGEST, _LARGEST).all():
-            raise ValueError(f"{table.name}: {name} holds impossible numbers")
+    for column in frame:
+        if why := _why_not(column, table):
+            raise ValueError(f"{table.name}: {column.name} {why}")
     if "start_ns" in table.schema and not (frame["end_ns"] >= frame["start_ns"]).all():
         raise ValueError(f"{table.name}: spans end before they start")
     return frame
 
 
-def _checked(kind: Any, given: Any, name: str) -> Any:
-    """A value of the head, of the type that it has to have."""
+def _why_not(column: pl.Series, table: StoredTable) -> str:
+    """Say what is wrong with the values of a column; nothing where they can be worked with."""
+    name, known = column.name, column.drop_nulls()
+    if name in table.filled and column.null_count():
+        return "has empty places"
+    if name in table.words:
+        unknown = set(known.unique().cast(pl.String)) - {*table.words[name]}
+        return f"has an unknown word ({printable(min(unknown))})" if unknown else ""
+    if column.dtype == pl.Float64 and known.is_nan().any():
+        return "holds what is no number"
+    if column.dtype.is_numeric() and known.len() and name not in {"index", *table.unbounded}:
+        ends = cast("float", known.min()), cast("float", known.max())
+        largest = _LARGEST_FLOAT if column.dtype == pl.Float64 else _LARGEST
+        if not _are_possible(name, *ends, largest) or (name in table.positive and ends[0] <= 0):
+            return "holds impossible numbers"
+    return ""
+
+
+def _are_possible(name: str, least: float, most: float, largest: float = _LARGEST_FLOAT) -> bool:
+    """Return whether numbers of that name can have been measured, by the unit in it."""
+    smallest = 0 if name.endswith(_NEVER_NEGATIVE) and name != "ready_s" else -largest
+    return smallest <= least and most <= largest
+
+
+def _check_references(tables: Mapping[str, pl.DataFrame], contents: Contents) -> None:
+    for table in contents.tables:
+        for name, place in table.refers.items():
+            field, _, column = place.partition(".")
+            if unknown := {*tables[table.field][name]} - {*tables[field][column]}:
+                raise ValueError(f"{table.name}: there is no {name} {printable(str(min(unknown)))}")
+        for name, value in table.holds.items():
+            if value not in tables[table.field][name]:
+                raise ValueError(f"{table.name}: {name} has no {value!r}")
+
+
+def _checked(kind: Any, given: Any, name: str, contents: Contents) -> Any:
+    """Return a value of the head, of the type that it has to have."""
     origin, parts = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and is_dataclass(kind):
         if not isinstance(given, dict):
-            raise TypeError(f"{name} is no JSON object")
+            raise TypeError(f"{name} in {contents.head} is no JSON object")
         hints = hints_of(kind)
-        return kind(**{f.name: _checked(hints[f.name], given[f.name], name) for f in fields(kind)})
+        names = [field.name for field in fields(kind)]
+        return kind(**{one: _checked(hints[one], given[one], one, contents) for one in names})
     if origin is tuple:
         if not isinstance(given, list):
-            raise TypeError(f"{name} is no list")
-        return tuple(_checked(parts[0], one, name) for one in given)
+            raise TypeError(f"{name} in {contents.head} is no list")
+        return tuple(_checked(parts[0], item, name, contents) for item in given)
     if origin in (dict, Mapping):
         if not isinstance(given, dict):
-            raise TypeError(f"{name} is no JSON object")
+            raise TypeError(f"{name} in {contents.head} is no JSON object")
         # Numbers by name may be what JSON calls NaN: not measured
         return {
-            key: one if type(one) is parts[1] else _checked(parts[1], one, name)
-            for key, one in given.items()
+            key: item
+            if type(item) is parts[1]
+            else _checked(_MACHINE.get(key, parts[1]), item, key, contents)
+            for key, item in given.items()
         }
     allowed = parts or (kind,)
-    if Any in allowed:
-        return given
-    if type(given) not in (*allowed, *((int,) if float in allowed else ())):
-        raise TypeError(f"{name} has a {type(given).__name__}")
-    if isinstance(given, float) and not math.isfinite(given):
-        raise ValueError(f"{name} has what is no number")
+    return given if Any in allowed else _checked_value(allowed, given, name, contents)
+
+
+def _checked_value(allowed: tuple[Any, ...], given: Any, name: str, contents: Contents) -> Any:
+    where = f"{name} in {contents.head}"
+    if type(given) is int and float in allowed:
+        given = float(given)
+    if type(given) not in allowed:
+        raise TypeError(f"{where} has a {type(given).__name__}")
+    if name in contents.words and given not in contents.words[name]:
+        raise ValueError(f"{where} has an unknown word ({printable(str(given))})")
+    if isinstance(given, float) and not _are_possible(name, given, given):
+        raise ValueError(f"{where} has what is no number")
+    if isinstance(given, int) and (given < 0 or (name in contents.positive and not given)):
+        raise ValueError(f"{where} has {given}")
     return given

@@ -47,10 +47,10 @@ def seconds(value: float | None) -> str:
     return "0 s" if value == 0 else f"{_digits(value * 1e9)} ns"
 
 
-def duration(value: float) -> str:
+def duration(value: float | None) -> str:
     """A time that may be long, given in seconds: `duration(9000)` is '2.5 hours'."""
     for step, unit in _LONG_STEPS:
-        if value >= 2 * step:
+        if value is not None and value >= 2 * step:
             return f"{_digits(value / step)} {unit}"
     return seconds(value)
 
@@ -117,14 +117,23 @@ def without_controls(text: str) -> str:
     return _CONTROL.sub(NO_LETTER, text)
 
 
-def json_without_controls(value: Any) -> Any:
-    """A value of anybody's JSON with no control characters in its texts and keys."""
+def json_without_controls(value: Any, longest: int | None = None) -> Any:
+    """Return a value of anybody's JSON with no control characters in its texts and keys.
+
+    Args:
+        value: of JSON.
+        longest: characters of a text at most; the rest is cut.
+    """
     if isinstance(value, str):
-        return without_controls(value)
+        text = without_controls(value)
+        return text if longest is None or len(text) <= longest else f"{text[:longest]}…"
     if isinstance(value, list):
-        return [json_without_controls(one) for one in value]
+        return [json_without_controls(item, longest) for item in value]
     if isinstance(value, dict):
-        return {without_controls(key): json_without_controls(one) for key, one in value.items()}
+        return {
+            without_controls(key): json_without_controls(item, longest)
+            for key, item in value.items()
+        }
     return value
 
 

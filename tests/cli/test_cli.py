@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -228,6 +229,20 @@ class TestHelp:
         result = CliRunner().invoke(app, ["record", "sample", "--batch", "3"])
 
         assert (result.exit_code, "--batch" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize("command", [["show", "nowhere"], ["run", "nowhere.py"]])
+def test_notes_never_go_to_standard_output(here, command):
+    """With standard error closed they go nowhere: standard output may be JSON for a program."""
+    line = shlex.join([sys.executable, "-m", "stallscope", *command])
+    done = subprocess.run(
+        ["sh", "-c", f"{line} 2>&-"],
+        stdout=subprocess.PIPE,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONSAFEPATH": "1"},
+    )
+
+    assert (2, b"") == (done.returncode, done.stdout)
 
 
 class TestNotebooks:
@@ -637,6 +652,21 @@ class TestRecord:
 
         assert done.returncode == 2
         assert done.stderr == "stallscope: --out run holds something already: give a new folder\n"
+
+    @pytest.mark.parametrize("command", [["record", "mine:good"], ["run", "mine.py"]])
+    def test_refuses_a_folder_that_another_command_saves_to(self, here, command):
+        """The second is refused at once: it would take the place of what the first one saves."""
+        (here / "run").mkdir()
+        code = "import fcntl, os; fcntl.flock(os.open('run', 0), 2); print(flush=True); input()"
+        with subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as first:
+            first.stdout.readline()
+            done = a_process_of_stallscope(command[0], "--out", "run", command[1])
+            first.communicate(b"\n")
+
+        assert done.returncode == 2
+        assert "another process saves" in done.stderr
 
     @pytest.mark.parametrize("out", ["mine.py", "mine.py/run", "/proc/run"])
     def test_refuses_a_place_that_cannot_be_written(self, here, out):

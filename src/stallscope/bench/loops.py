@@ -43,6 +43,7 @@ from stallscope.loops.cached_loaders import is_plain
 from stallscope.loops.cached_values import samples_in
 from stallscope.loops.timed_loop import TimedPass, device_busy, started
 from stallscope.machine import CpuUse, memory_available_bytes, shared_memory_free
+from stallscope.store import StoredTable
 from stallscope.targets.loaders import copied
 from stallscope.units import said_by
 
@@ -69,6 +70,9 @@ BLOCKS: Schema = {
 them, how long it took, the part of it in the step (null without one), how many samples, CPU seconds
 of this process and the variant's workers, and the share of the cores that other processes had
 meanwhile. Blocks of one start and sweep are neighbours in time."""
+STORED_BLOCKS: Final = StoredTable(
+    "blocks", BLOCKS, BLOCKS.keys() - {"step_s"}, positive={"seconds", "samples"}
+)
 
 AS_IT_IS: Final = 0
 """The variant that all others are compared with."""

@@ -5,12 +5,13 @@ import select
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Final, NoReturn, TextIO
 
 from stallscope.errors import STACK, NoBatchError, StallscopeError
+from stallscope.files import locked
 from stallscope.interrupts import ended_politely
 from stallscope.units import without_controls
 
@@ -44,6 +45,9 @@ def report_errors(*, script: bool = False) -> Iterator[None]:
     with ExitStack() as ends:
         if not script:
             ends.enter_context(ended_politely())
+            if sys.stderr is None:  # it was closed: `print`, and libraries, would take stdout
+                nowhere = ends.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+                ends.enter_context(redirect_stderr(nowhere))
         with _shown():
             yield
 
@@ -90,8 +94,8 @@ def print_result(*lines: object) -> None:
 
 
 def print_note(*lines: str) -> None:
-    """What else there is to know, on stderr."""
-    for line in lines:
+    """What else there is to know, on stderr; nowhere where that is closed."""
+    for line in lines if sys.stderr is not None else ():
         said = _encodable(f"stallscope: {line.removeprefix('stallscope: ')}", sys.stderr)
         with suppress(OSError):  # nobody reads it
             print(said, file=sys.stderr, flush=True)  # noqa: T201
@@ -197,10 +201,18 @@ def check_folder(out: Path | None) -> list[Path]:
 
 @contextmanager
 def new_folder(out: Path | None) -> Iterator[None]:
-    """As `check_folder`; where nothing was saved in folders that were made, they are gone after."""
+    """Check a folder as `check_folder` does, and keep other commands out of it meanwhile.
+
+    Where nothing was saved in the folders that were made, they are gone afterwards.
+    """
     made = check_folder(out)
     try:
-        yield
+        with nullcontext(enter_result=True) if out is None else locked(out) as is_ours:
+            if not is_ours:
+                raise StallscopeError(
+                    f"--out {out}: another process saves there; give a new folder"
+                )
+            yield
     finally:
         with suppress(OSError):  # it holds the run
             for folder in made:

@@ -103,7 +103,7 @@ class Experiments(SavedResult):
         noun="set of experiments",
         tables=(
             StoredTable("trials", TRIALS, {"experiment", "code"}),
-            StoredTable("pairs", PAIRS, PAIRS.keys()),
+            StoredTable("pairs", PAIRS, PAIRS.keys(), positive={"before_s", "after_s"}),
             StoredTable("waits", WAITS, WAITS.keys()),
             StoredTable("copy_times", COPY_TIMES, COPY_TIMES.keys() - {"difference"}),
         ),

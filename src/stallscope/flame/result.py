@@ -104,7 +104,13 @@ class Flame(_Flamegraph, SavedResult):
         kind="flame",
         noun="flame",
         tables=(
-            StoredTable("samples", SAMPLES, {"pid", "window", "stack", "hits"}, file="stacks"),
+            StoredTable(
+                "samples",
+                SAMPLES,
+                {"pid", "window", "stack", "hits"},
+                file="stacks",
+                positive={"hits"},
+            ),
         ),
         values={"circumstances": FlameConditions, "notes": tuple[str, ...]},
     )

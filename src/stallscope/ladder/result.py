@@ -15,7 +15,7 @@ import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.bench.comparison import FASTER, OPEN, SAME, Rate, budget_for
-from stallscope.bench.loops import BLOCKS, blocks_of, rates
+from stallscope.bench.loops import STORED_BLOCKS, blocks_of, rates
 from stallscope.bench.loops import compared as compared_blocks
 from stallscope.columns import NAME, Column, Schema
 from stallscope.result import LoopConditions, SavedResult
@@ -66,8 +66,8 @@ class Ladder(SavedResult):
         kind="ladder",
         noun="ladder",
         tables=(
-            StoredTable("blocks", BLOCKS, BLOCKS.keys() - {"step_s"}),
-            StoredTable("facts", FACTS, {"rung"}),
+            STORED_BLOCKS._replace(words={"variant": [str(n) for n in range(len(RUNGS))]}),
+            StoredTable("facts", FACTS, {"rung"}, words={"rung": [rung.name for rung in RUNGS]}),
         ),
         values={"circumstances": LoopConditions, "notes": tuple[str, ...], "took_s": float},
     )
@@ -118,7 +118,8 @@ class Ladder(SavedResult):
             "starts": len({one.start for one in blocks}),
             "blocks": len(blocks),
         }
-        row |= next(self.facts.filter(pl.col("rung") == rung.name).iter_rows(named=True), {})
+        unknown = dict.fromkeys(FACTS) | {"rung": rung.name, "why_not": ""}
+        row |= next(self.facts.filter(rung=rung.name).iter_rows(named=True), unknown)
         if self.circumstances.simulated_step_s is not None and row["device_busy_share"] is None:
             row["device_busy_share"] = step_share
         return row

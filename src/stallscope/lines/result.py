@@ -74,7 +74,12 @@ class Lines(SavedResult):
         noun="listing of lines",
         tables=(
             StoredTable("functions", FUNCTIONS, {"function", "file", "line"}),
-            StoredTable("lines", LINES, LINES.keys() - {"hits"}),
+            StoredTable(
+                "lines",
+                LINES,
+                LINES.keys() - {"hits"},
+                refers={"function": "functions.function"},
+            ),
             StoredTable("sources", SOURCES, SOURCES.keys()),
         ),
         values={"circumstances": LinesConditions, "notes": tuple[str, ...]},

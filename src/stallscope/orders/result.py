@@ -17,7 +17,7 @@ import polars as pl
 from stallscope.apart import computed_apart
 from stallscope.bench import loops, samples
 from stallscope.bench.comparison import FASTER, SLOWER, mean_of
-from stallscope.bench.loops import BLOCKS
+from stallscope.bench.loops import BLOCKS, STORED_BLOCKS
 from stallscope.bench.samples import PAIRS
 from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.result import Conditions, SavedResult
@@ -244,9 +244,15 @@ class Orders(SavedResult):
         noun="set of orders",
         tables=(
             StoredTable("ops", OPS, {"position", "name", "settings", "takes", "gives"}),
-            StoredTable("trials", TRIALS, _NEVER_NULL, unbounded={"max_difference", "psnr_db"}),
-            StoredTable("pairs", PAIRS, PAIRS.keys()),
-            StoredTable("blocks", BLOCKS, BLOCKS.keys() - {"step_s"}),
+            StoredTable(
+                "trials",
+                TRIALS,
+                _NEVER_NULL,
+                unbounded={"max_difference", "psnr_db"},
+                words={"equivalence": EQUIVALENCES, "kind": KINDS},
+            ),
+            StoredTable("pairs", PAIRS, PAIRS.keys(), positive={"as_it_is_s", "seconds"}),
+            STORED_BLOCKS,
             StoredTable("costs", COSTS, {"op", "before", "state"}),
             StoredTable("parts", PARTS, PARTS.keys()),
         ),
@@ -256,6 +262,7 @@ class Orders(SavedResult):
             "circumstances": OrdersConditions,
             "notes": tuple[str, ...],
         },
+        words={"tolerance": TOLERANCES},
     )
 
     ops: pl.DataFrame

@@ -22,7 +22,7 @@ from stallscope.model.step_series import Evidence
 from stallscope.result import SavedResult
 from stallscope.run import summary
 from stallscope.run.decode import BATCHES, RESOURCES, SAMPLES, SPANS
-from stallscope.stages import KINDS
+from stallscope.stages import KINDS, NAMES
 from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
@@ -162,7 +162,13 @@ class Run(SavedResult):
             StoredTable("deliveries", DELIVERIES, _NEVER_NULL - {"pid"}),
             StoredTable("side_spans", SPANS, _NEVER_NULL),
             StoredTable("startup", STARTUP, _NEVER_NULL),
-            StoredTable("all_resources", RESOURCES, _NEVER_NULL, file="resources"),
+            StoredTable(
+                "all_resources",
+                RESOURCES,
+                _NEVER_NULL,
+                file="resources",
+                words={"resource": NAMES},
+            ),
             StoredTable("device_work", DEVICE, _NEVER_NULL - {"kind"}, file="device"),
         ),
         values={

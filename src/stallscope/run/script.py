@@ -34,6 +34,7 @@ from stallscope.errors import (
     TargetError,
     WorkspaceError,
 )
+from stallscope.files import locked
 from stallscope.hooks.patches import once_imported
 from stallscope.interrupts import held_back
 
@@ -178,6 +179,8 @@ def _leave(watch: AbstractContextManager[object]) -> None:
 
 def _tell(error: BaseException, means: str = "the run may not be saved whole") -> None:
     """Say on stderr, if there still is one, what went wrong, and what that means."""
+    if sys.stderr is None:  # `print` would take stdout
+        return
     said = str(error) if isinstance(error, StallscopeError) else means
     with suppress(Exception):
         if not isinstance(error, StallscopeError | KeyboardInterrupt):  # a mistake of ours
@@ -209,14 +212,17 @@ def watching(
     except OSError as error:
         raise WorkspaceError(f"no run can be written into {folder} ({error.strerror})") from error
     begun: list[Any] = []
-    try:
-        with once_imported("torch", lambda: _begin(begun, logs, name, warmup)):
-            yield
-    finally:
-        if os.getpid() == pid:  # a forked child that gets here must not end its parent's
-            for one in reversed(begun):
-                one.__exit__(None, None, None)
-            done(_saved(folder, logs))
+    with locked(folder) as is_ours:
+        if not is_ours:
+            raise WorkspaceError(f"another process saves into {folder}: give a new folder")
+        try:
+            with once_imported("torch", lambda: _begin(begun, logs, name, warmup)):
+                yield
+        finally:
+            if os.getpid() == pid:  # a forked child that gets here must not end its parent's
+                for recorder in reversed(begun):
+                    recorder.__exit__(None, None, None)
+                done(_saved(folder, logs))
 
 
 def _begin(begun: list[Any], logs: Path, name: str, warmup: int) -> None:

@@ -128,11 +128,12 @@ class Layouts(SavedResult):
         kind="layouts",
         noun="comparison of layouts",
         tables=(
-            StoredTable("reads", READS, READS.keys()),
+            StoredTable("reads", READS, READS.keys(), refers={"layout": "written.layout"}),
             StoredTable("makes", MAKES, MAKES.keys()),
             StoredTable("written", WRITTEN, {"layout", "kind", "resized", "why_not"}),
         ),
         values={"circumstances": LayoutConditions, "notes": tuple[str, ...]},
+        positive={"makers"},
     )
 
     reads: pl.DataFrame

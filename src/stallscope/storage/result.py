@@ -123,7 +123,12 @@ class Storage(SavedResult):
         kind="storage",
         noun="measurement of storage",
         tables=(
-            StoredTable("readings", READINGS, READINGS.keys() - {"cached_share"}),
+            StoredTable(
+                "readings",
+                READINGS,
+                READINGS.keys() - {"cached_share"},
+                positive={"requests", "took_s"},
+            ),
             StoredTable("places", PLACES, PLACES.keys() - {"resident_share"}),
         ),
         values={"circumstances": StorageConditions, "notes": tuple[str, ...]},

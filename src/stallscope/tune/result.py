@@ -15,7 +15,7 @@ import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.bench.comparison import FASTER, OPEN, SAME, budget_for
-from stallscope.bench.loops import BLOCKS, blocks_of, compared, rates
+from stallscope.bench.loops import STORED_BLOCKS, blocks_of, compared, rates
 from stallscope.columns import NAME, Column, Schema
 from stallscope.errors import StallscopeError
 from stallscope.model.settings import Setting, code_of, setting_of, with_setting
@@ -139,8 +139,8 @@ class Tuning(SavedResult):
         kind="tuning",
         noun="tuning",
         tables=(
-            StoredTable("trials", TRIALS, _FILLED),
-            StoredTable("blocks", BLOCKS, BLOCKS.keys() - {"step_s"}),
+            StoredTable("trials", TRIALS, _FILLED, holds={"trial": 0}),
+            STORED_BLOCKS._replace(refers={"variant": "trials.trial"}),
         ),
         values={"circumstances": TuneConditions, "notes": tuple[str, ...]},
         parts={"run": "run"},
