@@ -48,7 +48,7 @@ from stallscope.storage.reads import (
     SAMPLE,
     SEQUENTIAL,
     WARM,
-    Medium,
+    Backend,
     make_cold,
     requests,
     timed,
@@ -111,9 +111,9 @@ class Planted:
                 return os.pread(file, length, offset)
 
     @property
-    def medium(self) -> Medium:
+    def backend(self) -> Backend:
         """Read as from a disk on which everything is cold."""
-        return Medium(self.read, lambda *_: True, lambda *_: 0)
+        return Backend(self.read, lambda *_: True, lambda *_: 0)
 
     def expected(self, readers: int) -> tuple[float, float]:
         """What a sample takes with one reader, seconds, and samples a second with so many."""
@@ -167,7 +167,7 @@ def planted(folder: Path, budget_s: float) -> None:
     rows, wrong = [], 0
     for name, device in DEVICES.items():
         found = Planted(*device)
-        probe = StorageProbe(target, Measurement("storage", budget_s), found.medium)
+        probe = StorageProbe(target, Measurement("storage", budget_s), found.backend)
         probe.run()
         result = probe.result()
         cold = result.of(SAMPLE, COLD)
@@ -203,7 +203,7 @@ def beside_fio(path: Path, rounds: int) -> None:
                 if (number + number // 2) % 2 == 0:  # ours, fio, fio, ours
                     found = _ours(files, access, length, state, number)
                     really_warm += state == COLD and (found.cached_share or 0.0) > 0.1
-                    ours.append((found.bytes / found.seconds, median(found.each_s)))
+                    ours.append((found.bytes / found.seconds, median(found.latencies_s)))
                 elif fio:
                     theirs.append(_fio(fio, path, mode, length, state))
             mine = [median(column) for column in zip(*ours, strict=True)]
@@ -319,13 +319,13 @@ def tiny(folder: Path, many: int, budget_s: float) -> None:
 
 
 def _ours(files: Any, access: str, length: int, state: str, number: int) -> Any:
-    medium = Medium()
+    backend = Backend()
     wanted = requests(files, access, length, number)
     if state == COLD:
-        make_cold(wanted, medium)
+        make_cold(wanted, backend)
     else:
-        timed(wanted, 1, 20.0, medium)
-    return timed(wanted, 1, 20.0, medium, ahead=access != RANDOM)
+        timed(wanted, 1, 20.0, backend)
+    return timed(wanted, 1, 20.0, backend, readahead=access != RANDOM)
 
 
 def _fio(fio: str, path: Path, mode: str, length: int, state: str) -> tuple[float, float]:

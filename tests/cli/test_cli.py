@@ -331,7 +331,7 @@ class TestStorage:
         options = ["--step", "0.1", "--budget", "9"]
         result = CliRunner().invoke(app, ["storage", "mine:good", *options])
 
-        assert "what the step asks for" in result.stdout
+        assert "what the step needs" in result.stdout
         assert (9, 0.1) == (asked["budget_s"], asked["target"].simulated_step_s)
 
     def test_prints_json(self, here):

@@ -25,7 +25,7 @@ from stallscope.storage.containers import KINDS, missing, shuffle_share
 from stallscope.storage.layout_result import sentence
 from stallscope.storage.reads import COLD
 from stallscope.storage.recipes import RECIPES
-from stallscope.storage.serving import KeptFiles, MakeTimes, RawSample, ReadTimes
+from stallscope.storage.serving import MakeTimes, RawSample, RawSamples, ReadTimes
 
 PIXELS = 96
 BLOBS = [[bytes([number]) * (number * 700 + 1), b"two"] for number in range(20)]
@@ -79,13 +79,14 @@ class FromBytes(Dataset):
         return len(self.raws)
 
     def __getitem__(self, number):
-        serving._desk.stand()
         return serving.made_of(self.dataset, self.raws[number])
 
 
 def raws_of(dataset, indices):
     """The files of samples, as a worker keeps them."""
-    loader = DataLoader(KeptFiles(dataset), batch_sampler=[indices], num_workers=1, collate_fn=list)
+    loader = DataLoader(
+        RawSamples(dataset), batch_sampler=[indices], num_workers=1, collate_fn=list
+    )
     return next(iter(loader))
 
 
@@ -95,7 +96,7 @@ class TestContainers:
         """In any order where it can be asked, and each once where it is read through."""
         if why := missing(kind):
             pytest.skip(why)
-        container = kind(str(tmp_path), (".bin", ".txt"))
+        container = kind(tmp_path, (".bin", ".txt"))
         container.write(BLOBS)
 
         if kind.is_random:
@@ -142,7 +143,7 @@ class TestServing:
         """In whichever order the container gives them."""
         if why := missing(kind):
             pytest.skip(why)
-        container = kind(str(tmp_path), (".bin", ".txt"))
+        container = kind(tmp_path, (".bin", ".txt"))
         container.write(BLOBS)
         order = list(reversed(range(20)))
         reading = ReadTimes(container, [2] * 20, order, shuffled=True)
@@ -314,52 +315,50 @@ class TestRecipes:
         subprocess.run([sys.executable, "-c", source], env=environment, check=True)
 
 
-class TestAnswer:
-    def test_a_layout_that_helps(self):
-        """What the loop gets is bounded by its step."""
-        found = some_layouts(image_pixels=None)
+class TestSentence:
+    @pytest.mark.parametrize(
+        ("rates", "conditions", "words"),
+        [
+            (None, {"image_pixels": None}, "Tar shards, smaller would speed up the loop by 2.51×"),
+            (
+                {("files", False): 400.0, ("LMDB", False): 800.0, ("files", True): 810.0},
+                {},
+                "LMDB would speed up the loop by 2.00×",
+            ),
+            (
+                None,
+                {"wanted_per_s": 200.0},
+                (
+                    "Keep the files as they are: cold and shuffled they give 398 samples/s, "
+                    "2.0× what the step needs"
+                ),
+            ),
+            (
+                {("files", False): 400.0, ("HDF5", False): 404.0},
+                {"rounds": 16},
+                "Keep the files as they are: no layout speeds up the loop. Best: HDF5, 1.01×",
+            ),
+            (
+                {("files", False): 400.0, ("HDF5", False): 404.0},
+                {},
+                "Not settled whether another layout is faster: allow ",
+            ),
+            ({("files", False): 400.0}, {}, "Only the files as they are were measured: raise"),
+            (None, {"rounds": 0}, "No layout was compared before the budget ran out: raise"),
+        ],
+        ids=["faster", "same data", "slow step", "no gain", "open", "files alone", "nothing"],
+    )
+    def test_names_the_layout_to_use(self, rates, conditions, words):
+        assert sentence(some_layouts(rates, **conditions)).startswith(words)
 
-        assert (found.best["kind"], found.best["resized"]) == ("tar shards", True)
-        assert sentence(found).startswith("As tar shards, smaller, the loop gets 2.51×")
-
-    def test_the_same_data_where_it_is_as_good(self):
+    def test_the_same_data_is_preferred_to_smaller_images(self):
         """Smaller images are other data."""
+        best = some_layouts({("files", False): 400.0, ("tar shards", True): 1_600.0}).best
+        assert ("tar shards", True) == (best["kind"], best["resized"])
+
         rates = {("files", False): 400.0, ("LMDB", False): 800.0, ("files", True): 810.0}
+        assert not some_layouts(rates).best["resized"]
 
-        assert "As LMDB, the loop gets 2.00×" in sentence(some_layouts(rates))
-
-    def test_a_step_that_is_slower_than_the_files(self):
-        """Storage is then not what the loop waits for."""
-        said = sentence(some_layouts(wanted_per_s=200.0))
-
-        assert said == (
-            "Leave the files as they are: cold and shuffled they give 398 samples/s, 2.0× what "
-            "the step asks for"
-        )
-
-    def test_no_clear_gain(self):
-        """The nearest is named, and not recommended."""
-        found = some_layouts({("files", False): 400.0, ("HDF5", False): 404.0}, rounds=16)
-
-        assert found.best is None
-        assert "no layout gives the loop more; nearest: HDF5" in sentence(found)
-
-    def test_a_gain_that_is_not_settled(self):
-        """It says how long it takes to know, and nothing of what is better."""
-        said = sentence(some_layouts({("files", False): 400.0, ("HDF5", False): 404.0}))
-
-        assert said.startswith("Not settled whether another layout gives more: allow ")
-
-    def test_no_other_layout_was_read(self):
-        """Then nothing is known of them, and nothing advised."""
-        said = sentence(some_layouts({("files", False): 400.0}))
-
-        assert "Only the files as they are were measured: allow more time (budget_s)" == said
-
-    def test_nothing_was_read(self):
-        """It says so."""
+    def test_nothing_is_best_of_nothing(self):
         assert no_layouts().best is no_layouts().files is None
-        for notes in ((), ("a note",)):
-            said = sentence(some_layouts(rounds=0, notes=notes))
-            assert "No layout was compared: the time was over" in said
         assert COLD not in str(no_layouts()).partition("\n")[0]

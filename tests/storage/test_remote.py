@@ -98,7 +98,7 @@ class TestWeb:
         needed, row = found.in_flight
         assert needed >= found.circumstances.wanted_per_s * 0.04
         assert row is None or row["readers"] >= needed
-        assert any("in flight for the step's" in note for note in notes_of(found))
+        assert any("in flight (" in note for note in notes_of(found))
         assert ["network"] == found.places["medium"].to_list()
         assert found.circumstances.fetch_s >= 0.04  # the recorder has seen it, as reading
 

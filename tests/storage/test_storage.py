@@ -1,4 +1,4 @@
-"""`ss.storage`: what of a file lies in the page cache, what reading it takes, what is asked for."""
+"""`ss.storage`: the page cache, timed reads, the loop's demand, and the answer."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.storage import places, reads
 from stallscope.storage import storage as storage_module
 from stallscope.storage.page_cache import drop, opened, resident_bytes, resident_share
-from stallscope.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM, Medium, ReadRequest
-from stallscope.storage.result import sentence, way_of
-from stallscope.storage.storage import asked
+from stallscope.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM, Backend
+from stallscope.storage.result import describe, sentence
+from stallscope.storage.storage import demand_of
 from stallscope.targets.target import SimulatedStep
 
 PAGE = 4096
+DELIVERS = "Your storage delivers 3,176 samples/s with 8 readers"
 
 
 class Files(Dataset):
@@ -59,7 +60,7 @@ class Rows(Dataset):
 
 
 def written(path, size=200_000):
-    """A file of noise that has reached the disk."""
+    """Write noise to the disk."""
     with path.open("wb") as file:
         file.write(np.random.default_rng(0).bytes(size))
         file.flush()
@@ -69,21 +70,34 @@ def written(path, size=200_000):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Forty files of which nothing waits to be written."""
+    """Forty files that are on the disk."""
     for number in range(40):
         written(tmp_path / f"{number:02}.bin", 20_000 + 100 * number)
     return tmp_path
 
 
-def in_memory():
-    """A folder of a file system that is memory; None where there is none."""
+@pytest.fixture
+def files(folder):
+    return places.data_files(map(str, folder.iterdir()))
+
+
+@pytest.fixture
+def tmpfs():
+    """A folder of ten files in memory."""
     shm = Path("/dev/shm")
-    return shm if shm.is_dir() and os.access(shm, os.W_OK) else None
+    if not (shm.is_dir() and os.access(shm, os.W_OK)):
+        pytest.skip("no tmpfs that can be written")
+    folder = shm / f"test-storage-{os.getpid()}"
+    folder.mkdir()
+    paths = [Path(written(folder / f"{number}.bin", 30_000)) for number in range(10)]
+    yield folder
+    for path in paths:
+        path.unlink()
+    folder.rmdir()
 
 
 class TestPageCache:
-    def test_what_was_read_is_there_and_what_was_dropped_is_not(self, tmp_path):
-        """All of a file, and a part of it."""
+    def test_read_files_are_cached_and_dropped_ones_are_not(self, tmp_path):
         path = written(tmp_path / "a", 8 << 20)
         Path(path).read_bytes()
         assert 1.0 == resident_share(path)
@@ -95,8 +109,8 @@ class TestPageCache:
             drop(file)
         assert 0.0 == resident_share(path)
 
-    def test_what_is_not_written_yet_is_written_and_dropped(self, tmp_path):
-        """A data set that was just made has most of its pages in this state."""
+    def test_unwritten_pages_are_written_and_dropped(self, tmp_path):
+        """A dataset that was just made has most of its pages in this state."""
         path = tmp_path / "a"
         path.write_bytes(bytes(64 * PAGE))
 
@@ -105,8 +119,8 @@ class TestPageCache:
         assert 0.0 == resident_share(str(path))
         assert bytes(64 * PAGE) == path.read_bytes()
 
-    def test_of_files_of_others_nothing_is_known(self, tmp_path, monkeypatch):
-        """The kernel would call them all cached; that is not passed on."""
+    def test_files_of_others_are_unknown(self, tmp_path, monkeypatch):
+        """The kernel would call them all cached."""
         path = written(tmp_path / "a")
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
         monkeypatch.setattr(os, "access", lambda *_, **__: False)
@@ -114,100 +128,91 @@ class TestPageCache:
         assert resident_share(path) is None
 
 
-def test_a_step_asks_for_no_more_than_its_device_can_use():
-    """What the loop waits while the device works is no time to spare."""
+def test_demand_is_bounded_by_the_device():
+    """A wait while the device works is not time to spare."""
     step = SimulatedStep(0.02, SimulatedDevice(depth=1))
     run = ss.record(DataLoader(Naps(0.002), 4, num_workers=1), step, batches=30)
 
-    assert asked(run)["wanted_per_s"] == pytest.approx(4 / 0.02, rel=0.25)
+    assert demand_of(run)["wanted_per_s"] == pytest.approx(4 / 0.02, rel=0.25)
 
 
-class TestReading:
-    def test_no_byte_is_asked_for_twice(self, folder):
-        """Else the second time would be answered by the page cache."""
-        files = places.data_files(map(str, folder.iterdir()))
-        for access, length in ((RANDOM, PAGE), (SEQUENTIAL, 8192), (SAMPLE, None), (SAMPLE, 9000)):
-            asked = reads.requests(files, access, length, 3)
-            pieces = sorted((one.path, max(one.offset, 0), one.length) for one in asked)
+class TestReads:
+    @pytest.mark.parametrize(
+        ("access", "length"), [(RANDOM, PAGE), (SEQUENTIAL, 8192), (SAMPLE, None), (SAMPLE, 9000)]
+    )
+    def test_no_byte_is_requested_twice(self, files, access, length):
+        """The page cache would answer the second request."""
+        wanted = reads.requests(files, access, length, 3)
+        pieces = sorted((one.path, max(one.offset, 0), one.length) for one in wanted)
 
-            assert len({path for path, *_ in pieces}) == 40
-            for (path, at, many), (other, next_at, _) in pairwise(pieces):
-                assert path != other or at + many <= next_at
+        assert len({path for path, *_ in pieces}) == 40
+        for (path, begin, size), (other, next_begin, _) in pairwise(pieces):
+            assert path != other or begin + size <= next_begin
 
-    def test_reads_what_is_there(self, folder):
-        """Every byte once, whoever reads; files that go meanwhile are counted."""
-        files = places.data_files(map(str, folder.iterdir()))
-        asked = reads.requests(files, SAMPLE, None, 0)
-        Path(asked[0].path).unlink()
+    def test_several_readers_read_every_byte_once(self, files):
+        """Files that are deleted meanwhile are counted."""
+        wanted = reads.requests(files, SAMPLE, None, 0)
+        Path(wanted[0].path).unlink()
 
-        found = reads.timed(asked, 4, 30.0, Medium())
+        reading = reads.timed(wanted, 4, 30.0, Backend())
 
-        assert sum(one.length for one in asked[1:]) == found.bytes
-        assert (39, 1, False) == (len(found.each_s), found.gone, found.hangs)
-        assert 0 < max(found.each_s) <= found.seconds
+        assert sum(one.length for one in wanted[1:]) == reading.bytes
+        assert (39, 1, False) == (len(reading.latencies_s), reading.failed, reading.hangs)
+        assert 0 < max(reading.latencies_s) <= reading.seconds
 
-    def test_counts_what_is_cached_before_it_reads(self, folder):
-        """Cold is cold, and warm is warm."""
-        files = places.data_files(map(str, folder.iterdir()))
-        asked = reads.requests(files, SAMPLE, None, 0)
-        medium = Medium()
+    def test_the_cached_share_is_that_before_reading(self, files):
+        wanted = reads.requests(files, SAMPLE, None, 0)
 
-        reads.make_cold(asked, medium)
-        cold = reads.timed(asked, 2, 30.0, medium)
-        warm = reads.timed(asked, 2, 30.0, medium)
+        reads.make_cold(wanted, Backend())
+        cold, warm = (reads.timed(wanted, 2, 30.0, Backend()) for _ in range(2))
 
-        assert 0.0 == cold.cached_share
-        assert 1.0 == warm.cached_share
+        assert (0.0, 1.0) == (cold.cached_share, warm.cached_share)
 
-    def test_so_many_readers_read_at_once(self, folder):
-        """Each request meets those of the other readers."""
-        at_once, most, lock = [0], [0], threading.Lock()
+    @pytest.mark.parametrize("readers", [1, 3])
+    def test_readers_read_at_once(self, files, readers):
+        now, most, lock = [0], [0], threading.Lock()
 
         def read(file, length, offset):
             with lock:
-                at_once[0] += 1
-                most[0] = max(most[0], at_once[0])
+                now[0] += 1
+                most[0] = max(most[0], now[0])
             time.sleep(0.01)
             with lock:
-                at_once[0] -= 1
+                now[0] -= 1
             return os.pread(file, length, offset)
 
-        files = places.data_files(map(str, folder.iterdir()))
-        for readers in (1, 3):
-            most[0] = 0
-            reads.timed(reads.requests(files, SAMPLE, None, 0), readers, 30.0, Medium(read))
-            assert readers == most[0]
+        reads.timed(reads.requests(files, SAMPLE, None, 0), readers, 30.0, Backend(read))
 
-    def test_a_read_that_hangs_is_left_alone(self, folder, monkeypatch):
-        """It says so instead of waiting for ever."""
-        monkeypatch.setattr(reads, "_GRACE_S", 0.1)
+        assert readers == most[0]
+
+    def test_a_read_that_hangs_is_abandoned(self, files):
         release = threading.Event()
-        files = places.data_files(map(str, folder.iterdir()))
+        before = threading.active_count()
 
         def read(file, length, offset):
             release.wait()
             return os.pread(file, length, offset)
 
-        found = reads.timed(reads.requests(files, SAMPLE, None, 0), 1, 0.1, Medium(read))
+        backend = Backend(read, grace_s=0.1)
+        reading = reads.timed(reads.requests(files, SAMPLE, None, 0), 1, 0.1, backend)
 
         release.set()
-        assert found.hangs
-        while any("(read)" in one.name for one in threading.enumerate()):
+        assert reading.hangs
+        while threading.active_count() > before:
             time.sleep(0.01)
 
 
 class TestPlaces:
-    def test_others_stand_for_the_data_however_many_were_read(self, folder, monkeypatch):
-        """Else what lay in the page cache before would not be known of large data."""
+    def test_unread_files_stand_for_the_data(self, folder, monkeypatch):
+        """However many were read: the page cache of large data would be unknown."""
         monkeypatch.setattr(places, "_MOST_FILES", 3)
         read = [str(folder / f"{number:02}.bin") for number in range(10)]
 
-        found = [file.was_read for file in places.data_files(read)]
+        was_read = [file.was_read for file in places.data_files(read)]
 
-        assert (10, 3) == (found.count(True), found.count(False))
+        assert (10, 3) == (was_read.count(True), was_read.count(False))
 
-    def test_others_beside_stand_for_the_data(self, folder):
-        """Of the same ending; links and folders are no files of their own."""
+    def test_only_files_with_the_same_suffix_are_data(self, folder):
         (folder / "readme.txt").write_text("no data")
         (folder / "more.bin").mkdir()
 
@@ -216,155 +221,135 @@ class TestPlaces:
         assert 40 == len(found)
         assert ["03.bin"] == [Path(one.path).name for one in found if one.was_read]
 
-    def test_where_they_lie(self, folder):
-        """The device number of a file is that of its mount."""
-        mount = places.mount_of(str(folder / "00.bin"), places.mounts())
+    def test_mounts_have_the_device_of_their_files(self, files, folder, tmpfs):
+        mounts = places.mounts_of([*files, *places.data_files(map(str, tmpfs.iterdir()))])
+        on_disk, in_memory = (mounts[str(one)] for one in (folder / "00.bin", tmpfs / "0.bin"))
 
-        assert folder.stat().st_dev == Path(mount.path).stat().st_dev
-        assert mount.system
-        if shm := in_memory():
-            assert places.MEMORY == places.mount_of(str(shm / "x"), places.mounts()).medium
+        assert folder.stat().st_dev == Path(on_disk.path).stat().st_dev
+        assert on_disk.system
+        assert places.MEMORY == in_memory.medium
 
 
-def measured(loader, budget_s=60.0, **named):
-    """What `ss.storage` says with a step that is a timer."""
-    return ss.storage(loader, ss.simulated_step(0.005), budget_s=budget_s, **named)
+def measured(loader, budget_s=60.0):
+    """Measure with a step that is a timer."""
+    return ss.storage(loader, ss.simulated_step(0.005), budget_s=budget_s)
 
 
 class TestStorage:
     @pytest.fixture(autouse=True)
     def briefly(self, monkeypatch):
-        """Little is recorded and read, however long that takes on a busy machine."""
+        """Record and read little, however long that takes on a busy machine."""
         for name, value in {"_STEADY_S": 0.1, "_BATCHES": 6, "_ROUNDS": 1}.items():
             monkeypatch.setattr(storage_module, name, value)
 
     def test_of_files(self, folder):
-        """Which files there are, that cold was cold, and what the loader asks for."""
-        loader = DataLoader(Files(folder), 4, num_workers=2, shuffle=True)
+        before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
 
-        found = measured(loader)
+        found = measured(DataLoader(Files(folder), 4, num_workers=2, shuffle=True))
 
-        told = found.circumstances
-        assert 40 == told.files
-        assert sum(path.stat().st_size for path in folder.iterdir()) == told.data_bytes
-        assert 20_000 < told.sample_bytes < 24_000
-        assert 0 < told.loop_per_s <= told.wanted_per_s * 1.001
+        conditions = found.circumstances
+        assert 40 == conditions.files
+        assert sum(path.stat().st_size for path in before) == conditions.data_bytes
+        assert 20_000 < conditions.sample_bytes < 24_000
+        assert 0 < conditions.loop_per_s <= conditions.wanted_per_s * 1.001
         rows = found.of(SAMPLE, COLD)
         assert {1, 2, 8} <= {row["readers"] for row in rows}
         assert all(row["cached_share"] <= 0.1 for row in rows)
         assert found.of(SAMPLE, WARM)
-        assert "what the step asks for" in sentence(found)
-        assert {"files of 22 kB, in order", "4.1 kB, anywhere"} <= set(
-            map(way_of, found.table().to_dicts())
+        assert "the step needs" in sentence(found)
+        assert {"files of 22 kB, in order", "4.1 kB, random"} <= set(
+            map(describe, found.table().to_dicts())
         )
         assert [40] == found.places["files"].to_list()
+        assert before == {
+            path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()
+        }
 
     def test_of_a_container(self, tmp_path):
-        """Its file is found among those that the workers hold open, and read in pieces."""
+        """The file is found among those that the workers hold open, and read in pieces."""
         with h5py.File(tmp_path / "rows.h5", "w") as file:
             file["x"] = np.random.default_rng(0).random((512, 2048), np.float32)
-        loader = DataLoader(Rows(tmp_path / "rows.h5"), 8, num_workers=1)
 
-        found = measured(loader)
+        found = measured(DataLoader(Rows(tmp_path / "rows.h5"), 8, num_workers=1))
 
         assert not found.circumstances.is_whole
         assert 1 == found.circumstances.files
         assert 8192 <= found.circumstances.sample_bytes < 90_000  # HDF5 reads more than a row
         assert found.of(SAMPLE, COLD)
 
-    def test_of_memory(self):
-        """Files on tmpfs are not read cold, and it says why."""
-        shm = in_memory()
-        if shm is None:
-            pytest.skip("no tmpfs that can be written")
-        folder = shm / f"test-storage-{os.getpid()}"
-        folder.mkdir()
-        try:
-            for number in range(10):
-                written(folder / f"{number}.bin", 30_000)
-            found = measured(DataLoader(Files(folder), 2))
-        finally:
-            for path in folder.iterdir():
-                path.unlink()
-            folder.rmdir()
+    def test_of_memory(self, tmpfs):
+        """Files on tmpfs are never called cold."""
+        found = measured(DataLoader(Files(tmpfs), 2))
 
         assert {WARM} == set(found.table()["state"])
-        assert "lie in memory" in sentence(found)
+        assert "are in memory" in sentence(found)
 
-    def test_of_nothing(self):
-        """A dataset that makes its samples reads no file."""
+    def test_of_a_dataset_that_reads_nothing(self):
         found = measured(DataLoader(Noise(), 4))
 
         assert found.table().is_empty()
-        assert "No file was seen" in str(found)
+        assert "opens no data file" in str(found)
 
-    def test_files_are_only_read(self, folder):
-        """Nothing of them is changed, not even the time of the last change."""
-        before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
-
-        measured(DataLoader(Files(folder), 4))
-
-        assert before == {
-            path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()
-        }
-
-    def test_refuses_what_is_no_time(self, folder):
-        """As all verbs do."""
+    def test_a_budget_of_zero_is_refused(self, folder):
         with pytest.raises(ss.StallscopeError, match="budget_s=0"):
             measured(DataLoader(Files(folder), 4), 0)
 
 
-class TestAnswer:
-    def test_what_a_first_epoch_reads(self):
-        """Its part of a sample, the readers that give most, and what the step asks for."""
-        assert sentence(a_storage()) == (
-            "Reading cold takes 34% of a sample (2.0 ms), and your storage gives 3,176 samples/s "
-            "with 8 readers, 5.0× what the step asks for"
-        )
+class TestSentence:
+    @pytest.mark.parametrize(
+        ("conditions", "words"),
+        [
+            (
+                {},
+                (
+                    f"{DELIVERS}, 5.0× what the step needs. A "
+                    "cold read takes 34% of a sample's time (2.0 ms)"
+                ),
+            ),
+            (
+                {"latency_s": {1: 0.004, 8: 0.032}, "loop_per_s": 240.0},
+                (
+                    "Storage is the bottleneck of a first epoch: it delivers 248 samples/s with 1 "
+                    "reader, 0.4× what the step needs. A cold read takes 50% of a sample's time "
+                    "(4.0 ms)"
+                ),
+            ),
+            (
+                {"loop_per_s": 200.0, "wanted_per_s": 9_000.0, "sample_s": None},
+                (
+                    f"{DELIVERS}: less than the step needs, "
+                    "but more than this loader's 200/s. Speed up the loader first"
+                ),
+            ),
+            (
+                {"resident_share": 1.0, "sample_s": None},
+                (
+                    f"{DELIVERS}, 5.0× what the step needs. "
+                    "All files are in the page cache now, so your loop is faster than that"
+                ),
+            ),
+            (
+                {"wanted_per_s": None, "has_step": False, "sample_s": None},
+                f"{DELIVERS} in a first epoch",
+            ),
+            ({"latency_s": {}}, "The speed of a first epoch is unknown: the files stayed in the"),
+        ],
+        ids=["fast", "slow", "loader slower", "cached", "no step", "no cold read"],
+    )
+    def test_names_the_rate_and_the_demand(self, conditions, words):
+        assert sentence(a_storage(**conditions)).startswith(words)
 
-    def test_storage_that_is_too_slow(self):
-        """It bounds the training, however many read."""
-        slow = a_storage({1: 0.004, 8: 0.032}, loop_per_s=240.0)
+    def test_without_storage(self):
+        assert "are in memory" in sentence(warm_storage())
+        assert "opens no data file" in sentence(no_storage())
 
-        assert 1 == slow.best["readers"]
-        assert "gives no more than" in sentence(slow)
-        assert "it is the limit of a first epoch" in sentence(slow)
-
-    def test_storage_that_gives_more_than_the_loader_makes(self):
-        """It is then no limit, however fast the step is."""
-        said = sentence(a_storage(loop_per_s=200.0, wanted_per_s=9_000.0))
-
-        assert "more than the 200/s that this loader makes of them" in said
-        assert "limit" not in said
-
-    def test_everything_in_the_page_cache(self):
-        """What is measured is then not the first epoch."""
-        said = sentence(a_storage(resident_share=1.0))
-
-        assert said.startswith("Everything lies in the page cache, so what you measure is not your")
-
-    def test_of_memory_and_of_nothing(self):
-        """They have no cold figure, and nobody makes one up."""
-        assert "lie in memory" in sentence(warm_storage())
-        assert "No file was seen" in sentence(no_storage())
+    def test_unmeasured_values_are_none(self):
         nowhere = a_storage({})
+
         assert nowhere.best is nowhere.spare is nowhere.cold_share is None
-        assert "nothing could be taken out of the page cache" in sentence(nowhere)
+        assert a_storage(wanted_per_s=None).spare is None
+        assert 1 == a_storage({1: 0.004, 8: 0.032}).best["readers"]
 
-    def test_the_same_without_a_step(self):
-        """What is needed is not known then."""
-        alone = a_storage(wanted_per_s=None, has_step=False, simulated_step_s=None)
-
-        assert alone.spare is None
-        assert sentence(alone).endswith("your storage gives 3,176 samples/s with 8 readers")
-
-    def test_a_request_that_is_a_file(self):
-        """It opens the file as well."""
-        assert ReadRequest("a", -1, 5).is_whole
-        assert not ReadRequest("a", 0, 5).is_whole
-
-
-@pytest.mark.parametrize("kind", ["samples", "pieces"])
-def test_pictures_of_nothing(kind):
-    """There is one, and its title says why it is empty."""
-    assert "No file was seen" in no_storage().plot(kind).title
+    @pytest.mark.parametrize("kind", ["samples", "pieces"])
+    def test_is_the_title_of_an_empty_picture(self, kind):
+        assert "opens no data file" in no_storage().plot(kind).title

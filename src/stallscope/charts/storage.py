@@ -11,7 +11,7 @@ from stallscope.stats import INTERVAL
 from stallscope.storage.layout_result import name_of
 from stallscope.storage.layout_result import sentence as layouts_sentence
 from stallscope.storage.reads import COLD, SAMPLE, WARM
-from stallscope.storage.result import sentence, way_of
+from stallscope.storage.result import describe, sentence
 from stallscope.units import count, printable, seconds, size
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def samples_figure(storage: Storage) -> Sheet:
     if wanted:
         ax.axhline(wanted, color=COLOURS["step"], lw=1.4, ls="--")
         look: dict[str, Any] = {"textcoords": "offset points", "xytext": (0, 3), "ha": "left"}
-        told = f"the step asks for {wanted:,.0f}"
+        told = f"the step needs {wanted:,.0f}"
         ax.annotate(told, (0.01, wanted), xycoords=("axes fraction", "data"), **look)
     readers = sorted({row["readers"] for _, rows in lines for row in rows})
     ax.set_xticks(readers, [str(many) for many in readers])
@@ -64,7 +64,7 @@ def _draw(ax: Axes, state: str, rows: list[dict[str, Any]]) -> None:
         if None not in ends:
             ax.plot([row["readers"]] * 2, ends, color=INK, lw=0.9)
     last = rows[-1]
-    told = f" {state}: {seconds(rows[0]['latency_s'])} for one with one reader"
+    told = f" {state}: latency {seconds(rows[0]['latency_s'])} with one reader"
     side = "right" if len(rows) > 1 else "left"
     look: dict[str, Any] = {"textcoords": "offset points", "xytext": (0, -14), "ha": side}
     ax.annotate(told, (last["readers"], last["requests_per_s"]), size=TEXT_SIZE, **look)
@@ -79,7 +79,7 @@ def pieces_figure(storage: Storage) -> Sheet:
         return Sheet(title, [_NONE])
     bars = [
         LabelledBar(
-            way_of(row),
+            describe(row),
             f"{row['state']}, {count(row['readers'], 'reader')}",
             f"{seconds(row['latency_s'])} each",
             row["bytes_per_s"],
@@ -88,7 +88,7 @@ def pieces_figure(storage: Storage) -> Sheet:
         )
         for row in rows
     ]
-    made = Sheet(title, ["bytes a second, by what is read at once and where"], [bars_height(bars)])
+    made = Sheet(title, ["bytes a second, by size and order of the requests"], [bars_height(bars)])
     draw_bars(made.parts[0], bars, lambda value: f"{size(value)}/s")
     return made
 
@@ -104,7 +104,7 @@ def layouts_figure(layouts: Layouts) -> Sheet:
         LabelledBar(
             name_of(row, layouts.circumstances.image_pixels),
             f"{row['order']}, {row['state']}",
-            "" if row["gain"] is None else f"{row['gain']:.2f}× the files'",
+            "" if row["gain"] is None else f"{row['gain']:.2f}× the files",
             row["samples_per_s"],
             f"{row['samples_per_s']:,.0f}/s",
             _COLOURS.get(row["state"], FAINT),
@@ -112,7 +112,7 @@ def layouts_figure(layouts: Layouts) -> Sheet:
         )
         for row in rows
     ]
-    note = f"samples a second, decode and transforms behind; lines: {INTERVAL}"
+    note = f"samples a second, with decode and transforms; lines: {INTERVAL}"
     made = Sheet(title, [note], [bars_height(bars)])
     draw_bars(made.parts[0], bars, lambda value: f"{value:,.0f}")
     return made

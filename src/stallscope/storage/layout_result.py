@@ -1,14 +1,15 @@
-"""The same samples in other layouts, as a value: what each gives, and which one to use, if any.
+"""The result of `ss.layouts`: how fast each layout of the same samples is, and which one to use.
 
-A sample takes what reading it takes in a layout, and what the dataset then makes of it. A gain is
-that over the files as they are, of the same samples, in the same order and state. What the loop
-gets of it is bounded by its step: a loader that keeps up is not improved by a faster one.
+A sample takes the time to read it in a layout, plus the time that the dataset takes to make it. A
+speedup is over the files as they are, for the same samples, in the same order and state. The loop
+gets at most what its step can use: a loader that keeps up is not improved by a faster one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from math import inf
 from typing import Any, ClassVar, Final
 
@@ -25,17 +26,18 @@ from stallscope.bench.comparison import (
 )
 from stallscope.columns import NAME, Column, Schema
 from stallscope.errors import ArgumentError
-from stallscope.result import LoopConditions, SavedResult
+from stallscope.result import SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.storage.reads import COLD, WARM
 from stallscope.storage.recipes import RECIPES, SMALLER
+from stallscope.storage.result import LoopDemand
 from stallscope.store import Contents, StoredTable
-from stallscope.units import count, duration, seconds, size, times
+from stallscope.units import count, duration, size, times
 
 _WHOLE: Final = "{:,.0f}".format
 
 READS: Final = Schema(
-    "One row a sample and layout.",
+    "One row per sample and layout.",
     Column("order", pl.String, "`in order` or `shuffled`", secret=NAME),
     Column("state", pl.String, "`cold` or `warm`", secret=NAME),
     Column("layout", pl.Int32),
@@ -44,26 +46,26 @@ READS: Final = Schema(
 )
 
 MAKES: Final = Schema(
-    "One row a sample, of its own files and of smaller images.",
+    "One row per sample, of its own files and of smaller images.",
     Column("resized", pl.Boolean),
     Column("sample", pl.Int32),
     Column("make_s", pl.Float64, "time of the dataset, from bytes in memory to the sample"),
 )
 
 WRITTEN: Final = Schema(
-    "One row a layout; 0 is the files as they are.",
+    "One row per layout; 0 is the files as they are.",
     Column("layout", pl.Int32),
     Column("kind", pl.String, secret=NAME),
     Column("resized", pl.Boolean),
     Column("bytes", pl.Int64, "of the samples that were written"),
     Column("convert_s", pl.Float64, "for the whole dataset, extrapolated, by one process"),
-    Column("random_access", pl.Boolean, "whether any sample can be asked for"),
+    Column("random_access", pl.Boolean, "whether any sample can be read alone"),
     Column("shuffle_share", pl.Float64, "1: a shuffle of the whole dataset is uniform"),
     Column("why_not", pl.String, "why it was not measured"),
 )
 
 LAYOUTS: Final = Schema(
-    "One row a layout, order and state.",
+    "One row per layout, order and state.",
     Column("kind", pl.String, secret=NAME),
     Column("resized", pl.Boolean),
     Column("order", pl.String, "`in order` or `shuffled`", "read"),
@@ -78,7 +80,7 @@ LAYOUTS: Final = Schema(
     Column("loop_gain", pl.Float64, "the same of the loop", "loop speedup", "{:.2f}×".format),
     Column("bytes", pl.Int64, "of the samples that were written", "bytes"),
     Column("convert_s", pl.Float64, "for the whole dataset, extrapolated", "to convert", duration),
-    Column("random_access", pl.Boolean, "whether any sample can be asked for", "random access"),
+    Column("random_access", pl.Boolean, "whether any sample can be read alone", "random access"),
     Column("shuffle_share", pl.Float64, "1: as uniform as with files", "shuffle"),
     Column("rounds", pl.Int32, "samples of which reading and making are known"),
     Column("why_not", pl.String, "why it was not measured"),
@@ -86,42 +88,36 @@ LAYOUTS: Final = Schema(
 )
 
 _PIXELS: Final = 256
-"""Short side of smaller images where no transform says which size is used."""
+"""Short side of smaller images in a recipe, where no transform tells the size that is used."""
 IN_ORDER, SHUFFLED = "in order", "shuffled"
 WORTH: Final = 1.05
-"""A layout that gives the loop less is not recommended."""
+"""Smallest speedup of the loop for which a layout is recommended."""
 
 
 @dataclass(frozen=True)
-class LayoutConditions(LoopConditions):
-    """What was measured, and on what."""
+class LayoutConditions(LoopDemand):
+    """The loop that was measured, and its samples."""
 
     samples: int = 0
-    """Of the dataset that were written."""
+    """Number of samples that were written."""
     dataset_samples: int = 0
-    """That the dataset has."""
+    """Number of samples in the dataset."""
     sample_bytes: float | None = None
-    """Of a sample's files."""
+    """Mean bytes of a sample's files."""
     makers: int = 1
     """Processes that make samples at a time: the loader's workers, as far as there are cores."""
-    wanted_per_s: float | None = None
-    """Samples a second that the step would use if it never waited; None without a step."""
     image_pixels: int | None = None
-    """Short side of images that were stored smaller; None: there are none."""
+    """Short side of the images that were stored smaller; None: there are none."""
     image_quality: int = 0
-    """Of their JPEG."""
+    """JPEG quality of these images."""
     pixel_difference: float | None = None
-    """What that costs beside images that were made as small and not compressed again: mean
-    difference of pixels, as a share (0 to 1) of white."""
-    budget_s: float = 0.0
-    """What was allowed, seconds."""
-    took_s: float = 0.0
-    """What was used."""
+    """Mean difference of their pixels, as a share (0 to 1) of white, to images that were scaled
+    alike and not compressed again."""
 
 
 @dataclass(frozen=True, eq=False)
 class Layouts(SavedResult):
-    """The same data as files, in containers and at the size that is used, read in turn."""
+    """The same samples as files, in containers, and with smaller images."""
 
     _view: ClassVar[str] = "results.LAYOUTS"
     _contents: ClassVar = Contents(
@@ -143,16 +139,16 @@ class Layouts(SavedResult):
     written: pl.DataFrame
     """Columns of `WRITTEN`."""
     circumstances: LayoutConditions = field(default_factory=LayoutConditions)
-    """What was measured, and on what."""
+    """The loop that was measured, and its samples."""
     notes: tuple[str, ...] = ()
-    """What was left out or has to be known, in sentences."""
+    """Caveats, in sentences."""
 
     def recipe(self, kind: str | None = None) -> str:
         """Return Python source that converts a whole folder of images to a layout.
 
         Args:
-            kind: one of `storage.recipes.RECIPES`; by default what the recommended layout needs,
-                or the nearest to it: smaller images, a container, or one after the other.
+            kind: one of `storage.recipes.RECIPES`; by default what the best layout needs: smaller
+                images, a container, or one after the other.
 
         Raises:
             ArgumentError: there is no such recipe, or nothing was compared and no kind is given.
@@ -166,170 +162,156 @@ class Layouts(SavedResult):
         pixels = str(self.circumstances.image_pixels or _PIXELS)
         return "\n".join(RECIPES[kind].replace("PIXELS", pixels) for kind in kinds)
 
-    @property
-    def nearest(self) -> dict[str, Any] | None:
-        """The layout other than the files with the largest gain; None: none was measured."""
-        others = [row for row in self._of() if row["layout"] and row.get("gain")]
-        return max(others, key=lambda row: row["gain"], default=None)
-
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
+        """Rows of the table, sorted; a layout that was not measured has no rates."""
         written = {row["layout"]: row for row in self.written.to_dicts()}
-        rows, known = [], set()
-        for (order, state), reads in self._totals.items():
-            for layout, own_s in reads.items():
-                known.add(layout)
+        rows = []
+        for (order, state), times_s in self._sample_times.items():
+            for layout, own_s in times_s.items():
                 row = {**written[layout], "order": order, "state": state, "rounds": len(own_s)}
-                rows.append(row | self._rates(reads.get(0, {}), own_s, is_files=not layout))
-        nothing = {"order": None, "state": None, "rounds": 0}
-        return rows + [row | nothing for layout, row in written.items() if layout not in known]
+                rows.append(row | self._rates(times_s.get(0, {}), own_s, is_files=not layout))
+        measured = {row["layout"] for row in rows}
+        rows += [row | {"rounds": 0} for layout, row in written.items() if layout not in measured]
+        return sorted(
+            ({name: row.get(name) for name in LAYOUTS} for row in rows),
+            key=lambda row: (
+                row["state"] != COLD,
+                row["order"] != SHUFFLED,
+                -(row["samples_per_s"] or 0.0),
+            ),
+        )
 
-    @cached_property
-    def _totals(self) -> dict[tuple[str, str], dict[int, dict[int, float]]]:
-        """By order and state, then by layout and sample: seconds to read and make it."""
+    @property
+    def _sample_times(self) -> dict[tuple[str, str], dict[int, dict[int, float]]]:
+        """Seconds to read and make each sample, by order and state, layout, and sample."""
         resized = dict(self.written.select("layout", "resized").iter_rows())
         make_s = {(small, sample): took_s for small, sample, took_s in self.makes.iter_rows()}
         found: dict[tuple[str, str], dict[int, dict[int, float]]] = {}
         for order, state, layout, sample, read_s in self.reads.iter_rows():
             if (resized[layout], sample) in make_s:
-                whole_s = read_s + make_s[resized[layout], sample]
-                found.setdefault((order, state), {}).setdefault(layout, {})[sample] = whole_s
+                total_s = read_s + make_s[resized[layout], sample]
+                found.setdefault((order, state), {}).setdefault(layout, {})[sample] = total_s
         return found
 
     def _rates(
         self, files_s: dict[int, float], own_s: dict[int, float], *, is_files: bool
     ) -> dict[str, Any]:
-        """Samples a second, and how many times as many as from the files; nothing of these."""
-        told = self.circumstances
-        mine = mean_of([*own_s.values()])
-        rate = Rate(told.makers / mine.value)
-        if mine.low and mine.high:
-            rate = Rate(rate.value, told.makers / mine.high, told.makers / mine.low)
+        """Return samples a second of a layout, and its speedup over the files."""
+        conditions, mean_s = self.circumstances, mean_of([*own_s.values()])
+        rate = Rate(conditions.makers / mean_s.value)
+        if mean_s.low and mean_s.high:
+            low, high = conditions.makers / mean_s.high, conditions.makers / mean_s.low
+            rate = Rate(rate.value, low, high)
         pairs = [(files_s[sample], took_s) for sample, took_s in own_s.items() if sample in files_s]
         gain: dict[str, Any] = {}
         if pairs and not is_files:
-            found = of_samples(*zip(*pairs, strict=True))
-            now = told.makers / mean_of([*files_s.values()]).value
-            rate = rate.moved_to(found.factor * now)  # a factor is the ratio of the rates shown
-            wanted = told.wanted_per_s or inf
-            gain = dict(zip(("gain", "gain_low", "gain_high", "says"), found, strict=True))
-            gain["loop_gain"] = min(rate.value, wanted) / min(now, wanted)
+            factor = of_samples(*zip(*pairs, strict=True))
+            files_per_s = conditions.makers / mean_of([*files_s.values()]).value
+            rate = rate.moved_to(factor.factor * files_per_s)  # a factor is the ratio of the rates
+            wanted = conditions.wanted_per_s or inf
+            gain = dict(zip(("gain", "gain_low", "gain_high", "says"), factor, strict=True))
+            gain["loop_gain"] = min(rate.value, wanted) / min(files_per_s, wanted)
         names = ("samples_per_s", "samples_low_per_s", "samples_high_per_s")
         return {**dict(zip(names, (rate.value, rate.low, rate.high), strict=True)), **gain}
 
-    @cached_property
-    def _table(self) -> pl.DataFrame:
-        rows = sorted(self._rows, key=_order)
-        return pl.DataFrame(
-            [[row.get(name) for name in LAYOUTS] for row in rows], LAYOUTS, orient="row"
-        )
-
     def table(self) -> pl.DataFrame:
-        """One row a layout, order and state; columns of `LAYOUTS`."""
-        return self._table
+        """Return one row per layout, order and state; columns of `LAYOUTS`."""
+        return pl.DataFrame(self._rows, LAYOUTS)
 
     @property
     def state(self) -> str:
-        """What a first epoch meets: cold, or warm where nothing could be read cold."""
+        """State that a first epoch meets: cold, or warm where nothing could be read cold."""
         return COLD if COLD in set(self.reads["state"]) else WARM
+
+    def _as_in_training(self) -> list[dict[str, Any]]:
+        return [row for row in self._rows if (row["order"], row["state"]) == (SHUFFLED, self.state)]
 
     @property
     def files(self) -> dict[str, Any] | None:
-        """The files as they are, shuffled: a row; None: not measured."""
-        return next(iter(self._of(0)), None)
+        """Row of the files as they are, shuffled; None: not measured."""
+        return next((row for row in self._as_in_training() if not row["layout"]), None)
+
+    @property
+    def nearest(self) -> dict[str, Any] | None:
+        """Row with the largest speedup, significant or not; None: no other layout was measured."""
+        others = [row for row in self._as_in_training() if row["layout"] and row["gain"]]
+        return max(others, key=lambda row: row["gain"], default=None)
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The layout that gives the loop most for sure, a row of the table; None: none does."""
-        rows = [row for row in self._of() if row["layout"] and row.get("says") == FASTER]
-        sure = [row for row in rows if row["loop_gain"] >= WORTH]
-        same = [row for row in sure if not row["resized"]]
-        most, of_same = (
-            max(those, key=lambda row: row["loop_gain"], default=None) for those in (sure, same)
+        """Row of the layout with the largest significant speedup of the loop; None: none."""
+        rows = [row for row in self._as_in_training() if row["says"] == FASTER]
+        rows = sorted(
+            (row for row in rows if row["loop_gain"] >= WORTH), key=lambda row: -row["loop_gain"]
         )
+        same = next((row for row in rows if not row["resized"]), None)
         # Other data is worth it only where the same data is clearly not as good
-        is_near = of_same and most and of_same["loop_gain"] * WORTH >= most["loop_gain"]
-        return of_same if is_near else most
-
-    def _of(self, layout: int | None = None) -> list[dict[str, Any]]:
-        """The rows that a training would meet: shuffled, in the state of a first epoch."""
-        return [
-            row
-            for row in self._rows
-            if row["order"] == SHUFFLED
-            and row["state"] == self.state
-            and layout in (None, row["layout"])
-        ]
-
-
-def _order(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["state"] != COLD, row["order"] != SHUFFLED, -(row.get("samples_per_s") or 0.0)
+        is_near = same and same["loop_gain"] * WORTH >= rows[0]["loop_gain"]
+        return same if is_near else next(iter(rows), None)
 
 
 def name_of(row: dict[str, Any], pixels: int | None = None) -> str:
-    """A layout in words."""
+    """Return a layout in words."""
     smaller = f" at {pixels} pixels" if pixels else ", smaller"
     return f"{row['kind']}{smaller if row['resized'] else ''}"
 
 
 def sentence(layouts: Layouts) -> str:
-    """Which layout to use, and what the loop would get; or to leave it."""
-    files, best, told = layouts.files, layouts.best, layouts.circumstances
+    """Return the answer: which layout to use and its speedup, or to keep the files."""
+    files, best, conditions = layouts.files, layouts.best, layouts.circumstances
     if files is None:
-        return "No layout was compared: the time was over: allow more of it (budget_s)"
-    rate, wanted = files["samples_per_s"], told.wanted_per_s
+        return "No layout was compared before the budget ran out: raise budget_s"
+    rate, wanted = files["samples_per_s"], conditions.wanted_per_s
     if wanted and rate >= wanted:
         return (
-            f"Leave the files as they are: {layouts.state} and shuffled they give {rate:,.0f} "
-            f"samples/s, {times(rate / wanted)} what the step asks for"
+            f"Keep the files as they are: {layouts.state} and shuffled they give {rate:,.0f} "
+            f"samples/s, {times(rate / wanted)} what the step needs"
         )
-    if best is None:
-        near = layouts.nearest
-        if near is None:
-            return "Only the files as they are were measured: allow more time (budget_s)"
-        said = f"{name_of(near, told.image_pixels)}, {near['gain']:.2f}×{_ends(near)}"
-        if near["says"] == OPEN:
-            found = Factor(near["gain"], near["gain_low"], near["gain_high"], OPEN)
-            more = duration(budget_for(found, told.took_s))
-            return f"Not settled whether another layout gives more: allow {more}; nearest: {said}"
-        return f"Leave the files as they are: no layout gives the loop more; nearest: {said}"
-    what = name_of(best, told.image_pixels)
-    loop = "the loop" if wanted else "the loader"
-    return (
-        f"As {what}, {loop} gets {best['loop_gain']:.2f}× as many samples {layouts.state} and "
-        f"shuffled (the reading with its transforms: {best['gain']:.2f}×{_ends(best)}); converting "
-        f"takes about {duration(best['convert_s'])}"
-    )
-
-
-def _ends(row: dict[str, Any]) -> str:
-    if row["gain_low"] is None:
-        return ", from a single sample"
-    return f", {INTERVAL} {row['gain_low']:.2f} to {row['gain_high']:.2f}"
+    row = best or layouts.nearest
+    if row is None:
+        return "Only the files as they are were measured: raise budget_s"
+    name, interval = name_of(row, conditions.image_pixels), "measured once"
+    if row["gain_low"] is not None:
+        interval = f"{INTERVAL} {row['gain_low']:.2f} to {row['gain_high']:.2f}"
+    if best is not None:
+        return (
+            f"{name[0].upper()}{name[1:]} would speed up {'the loop' if wanted else 'the loader'} "
+            f"by {best['loop_gain']:.2f}×, {layouts.state} and shuffled (reading and transforms "
+            f"alone {best['gain']:.2f}×, {interval}); converting takes about "
+            f"{duration(best['convert_s'])}"
+        )
+    tried = f"{name}, {row['gain']:.2f}× ({interval})"
+    if row["says"] == OPEN:
+        factor = Factor(row["gain"], row["gain_low"], row["gain_high"], OPEN)
+        more = duration(budget_for(factor, conditions.took_s))
+        return f"Not settled whether another layout is faster: allow {more}. Best so far: {tried}"
+    return f"Keep the files as they are: no layout speeds up the loop. Best: {tried}"
 
 
 def notes_of(layouts: Layouts) -> list[str]:
-    """What a reader has to know, a sentence each."""
-    told, said = layouts.circumstances, []
-    if told.samples:
-        each = size(told.sample_bytes)
-        said.append(
-            f"{count(told.samples, 'sample')} of {told.dataset_samples:,}, {each} each, read by "
-            "their own library in a worker, with the time of the dataset's decode and transforms; "
-            f"samples/s are those of {count(told.makers, 'worker')} with a core each"
+    """Return the caveats, a sentence each."""
+    conditions, notes = layouts.circumstances, []
+    if conditions.samples:
+        notes.append(
+            f"{count(conditions.samples, 'sample')} of {conditions.dataset_samples:,}, "
+            f"{size(conditions.sample_bytes)} each; each layout's own library reads them in a "
+            f"worker, and the dataset's decode and transforms are added. Rates are those of "
+            f"{count(conditions.makers, 'worker')} with a core each"
         )
-    if told.image_pixels:
-        much = "" if told.pixel_difference is None else f" by {told.pixel_difference:.1%}"
-        said.append(
-            f"smaller images: short side {told.image_pixels} pixels, JPEG of quality "
-            f"{told.image_quality}; not the same data: random crops fall elsewhere, and pixels "
-            f"differ{much} of white (mean) beside images made as small without loss"
+    if conditions.image_pixels:
+        difference = conditions.pixel_difference
+        lossy = (
+            ""
+            if difference is None
+            else f", and compression changes pixels by {difference:.1%} of white (mean)"
         )
-    said.append("times to convert are extrapolated from the sample; gains of the loop predicted")
-    if told.simulated_step_s is not None:
-        said.append(
-            f"the step is simulated: a timer of {seconds(told.simulated_step_s)}, no device"
+        notes.append(
+            f"smaller images have a short side of {conditions.image_pixels} pixels, as JPEG of "
+            f"quality {conditions.image_quality}. They are other data: random crops fall elsewhere"
+            f"{lossy}"
         )
-    elif not told.has_step:
-        said.append("no step was given: this is the loader alone, a training may not need more")
-    return [*said, *layouts.notes, f"{seconds(told.took_s)} of at most {seconds(told.budget_s)}"]
+    notes.append("times to convert are extrapolated; speedups of the loop are predicted")
+    without_step = "no step was given: these are rates of the loader, more than a training may need"
+    notes = [*chain(notes, conditions.step_notes(without_step), layouts.notes)]
+    return [*notes, conditions.budget_note()]

@@ -1,8 +1,8 @@
-"""The page cache: how much of a file lies in it, and asking the kernel to let some of that go.
+"""The page cache: how much of a file is in it, and asking the kernel to drop parts of a file.
 
-Nothing here needs a privilege. Since Linux 5.2 `mincore` tells the truth only of files that the
-caller owns or may write (man 2 mincore); of others nothing is known, which is None and never 0.
-What a hypervisor, a file server or the disk itself keeps in memory cannot be seen from here.
+Nothing here needs a privilege. Since Linux 5.2 `mincore` tells the truth only about files that the
+caller owns or may write (man 2 mincore); for others the answer is None, never 0. Caches of a
+hypervisor, a file server or the disk itself cannot be seen from here.
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 REALLY_COLD: Final = 0.1
-"""A reading of which the page cache held more than this is not called cold."""
-_READ = _SHARED = 1
-"""PROT_READ and MAP_SHARED of mmap(2)."""
-_FAILED: Final = ctypes.c_void_p(-1).value
+"""Largest share (0 to 1) in the page cache of a reading that is called cold."""
+_PROT_READ = _MAP_SHARED = 1
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _FOLIO_BYTES: Final = 2 << 20
-"""The kernel keeps pages in pieces of up to this size, and keeps a piece that is given in part."""
+"""Largest piece in which the kernel caches pages; a piece that is dropped in part stays."""
 _WHOLE_BYTES: Final = 256 << 20
 _PIECES, _PIECE_BYTES = 64, 1 << 20
-"""Of a file that is larger than the number before, so many pieces are looked at."""
+"""Number and size of the pieces that stand for a file larger than `_WHOLE_BYTES`."""
 
 
 @contextmanager
 def opened(path: str) -> Iterator[int]:
-    """A file for reading, which is closed after the block; a pipe is not waited for.
+    """Open a file for reading, without waiting for a pipe; yields the descriptor.
 
     Raises:
-        OSError: it is gone, or may not be read.
+        OSError: the file is gone, or may not be read.
     """
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags)
@@ -48,7 +47,7 @@ def opened(path: str) -> Iterator[int]:
 
 
 def resident_share(path: str) -> float | None:
-    """Share (0 to 1) of a file that lies in the page cache; None where nobody says.
+    """Return the share (0 to 1) of a file that is in the page cache; None: unknown.
 
     Raises:
         OSError: the file is gone, or may not be read.
@@ -58,41 +57,40 @@ def resident_share(path: str) -> float | None:
         pieces = [(0, size)]
         if size > _WHOLE_BYTES:
             step = size // _PIECES
-            pieces = [(at * step, _PIECE_BYTES) for at in range(_PIECES)]
-        found = [resident_bytes(descriptor, at, length) for at, length in pieces]
-    known = [one for one in found if one is not None]
-    asked = sum(length for _, length in pieces)
-    return sum(known) / asked if asked and len(known) == len(found) else None
+            pieces = [(number * step, _PIECE_BYTES) for number in range(_PIECES)]
+        resident = [resident_bytes(descriptor, *piece) for piece in pieces]
+    known = [number for number in resident if number is not None]
+    total = sum(length for _, length in pieces)
+    return sum(known) / total if total and len(known) == len(resident) else None
 
 
 def resident_bytes(descriptor: int, offset: int, length: int) -> int | None:
-    """How many bytes of a part of an open file lie in the page cache; None where nobody says."""
+    """Return how many bytes of a part of an open file are in the page cache; None: unknown."""
     libc = _libc()
-    if libc is None or not _is_told_of(descriptor):
+    if libc is None or not _mincore_is_true(descriptor):
         return None
     begin = offset - offset % _PAGE
     length = min(offset + length, os.fstat(descriptor).st_size) - begin
     if length <= 0:
         return 0
-    pages = -(-length // _PAGE)
-    at = libc.mmap(None, length, _READ, _SHARED, descriptor, begin)
-    if at == _FAILED:
+    address = libc.mmap(None, length, _PROT_READ, _MAP_SHARED, descriptor, begin)
+    if address == _MAP_FAILED:
         return None
     try:
-        seen = (ctypes.c_ubyte * pages)()
-        if libc.mincore(at, length, seen):
+        pages = (ctypes.c_ubyte * -(-length // _PAGE))()
+        if libc.mincore(address, length, pages):
             return None
     finally:
-        libc.munmap(at, length)
-    inside = np.frombuffer(bytes(seen), np.uint8) & 1
-    return min(int(inside.sum()) * _PAGE, length)
+        libc.munmap(address, length)
+    resident = int((np.frombuffer(bytes(pages), np.uint8) & 1).sum())
+    return min(resident * _PAGE, length)
 
 
 def drop(descriptor: int, offset: int = 0, length: int = 0) -> bool:
-    """Ask the kernel to let a part of a file go; whether it can be asked at all.
+    """Ask the kernel to drop a part of a file from the page cache; False where it takes no advice.
 
-    Pages that were not written to the disk yet stay: they are written first, which changes nothing
-    of the file. What others have mapped stays, too. A length of 0 is up to the end of the file.
+    Pages that wait to be written are written first, which changes nothing in the file. Pages that
+    other processes have mapped stay. A length of 0 means up to the end of the file.
     """
     if not hasattr(os, "posix_fadvise"):
         return False
@@ -106,22 +104,20 @@ def drop(descriptor: int, offset: int = 0, length: int = 0) -> bool:
             with suppress(OSError):
                 os.fdatasync(descriptor)
             os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
-    except OSError:  # a kind of file system that knows no advice
+    except OSError:  # a file system that takes no advice
         return False
     return True
 
 
-def read_exactly_what_is_asked(descriptor: int) -> None:
-    """Let the kernel read nothing ahead of what is asked for."""
+def disable_readahead(descriptor: int) -> None:
+    """Ask the kernel to read nothing beyond what is requested of an open file."""
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
 
-def _is_told_of(descriptor: int) -> bool:
-    """Whether `mincore` says of this file what is so."""
-    about = os.fstat(descriptor)
-    if about.st_uid == os.geteuid():
+def _mincore_is_true(descriptor: int) -> bool:
+    if os.fstat(descriptor).st_uid == os.geteuid():
         return True
     with suppress(OSError):
         effective = os.access in os.supports_effective_ids
@@ -131,13 +127,13 @@ def _is_told_of(descriptor: int) -> bool:
 
 @cache
 def _libc() -> Any:
-    """The C library, with the types of what is called; None off Linux."""
+    """Load the C library and declare the three functions; None off Linux."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)
-    place, number = ctypes.c_void_p, ctypes.c_int
-    libc.mmap.restype = place
-    libc.mmap.argtypes = (place, ctypes.c_size_t, number, number, number, ctypes.c_ssize_t)
-    libc.munmap.argtypes = (place, ctypes.c_size_t)
-    libc.mincore.argtypes = (place, ctypes.c_size_t, place)
+    address, number = ctypes.c_void_p, ctypes.c_int
+    libc.mmap.restype = address
+    libc.mmap.argtypes = (address, ctypes.c_size_t, number, number, number, ctypes.c_ssize_t)
+    libc.munmap.argtypes = (address, ctypes.c_size_t)
+    libc.mincore.argtypes = (address, ctypes.c_size_t, address)
     return libc

@@ -1,9 +1,9 @@
-"""Which files a loader reads, and where they lie: mount, device, kind of file system.
+"""The files that a loader reads, and the mounts, devices and file systems that they are on.
 
-Files are those that the recorder saw being opened for a sample; others of the same folders and
-endings stand for the rest of the data, which is not searched. A container (HDF5, LMDB, an array
-that is mapped) is opened once and by what has no hook: it is found among the files that the
-processes hold open or have mapped, see proc_pid_fd(5) and proc_pid_maps(5).
+The recorder sees files that are opened for a sample. Others in the same folders, with the same
+suffix, stand for the rest of the data, which is not searched. A container (HDF5, LMDB, a mapped
+array) is opened once, by code that has no hook: it is among the files that the processes hold open
+or have mapped.
 """
 
 from __future__ import annotations
@@ -16,34 +16,33 @@ import sysconfig
 import tempfile
 import time
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _MOST_FOLDERS, _MOST_ENTRIES, _LOOK_S = 32, 20_000, 2.0
-"""That are looked at, of each folder so many, and for so long."""
+"""Folders that are listed, entries in each, and seconds for all of them."""
 _MOST_FILES: Final = 4_000
-"""That stand for the data, beside those that were read."""
+"""Files that stand for the data, beside those that were read."""
 _CONTAINER_BYTES: Final = 64 << 10
-"""What is held open and smaller than this is no data."""
+"""Smallest open file that can be a container of samples."""
 _CODE: Final = re.compile(
     r"\.(so(\.\d+)*|pyc?|pyd|mo|cache|log|ipynb|whl|zip\.py)$|locale-archive$"
 )
-_NETWORK: Final = frozenset(
-    (
-        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "ceph", "lustre", "gpfs"),
-        *("beegfs", "afs", "davfs", "ocfs2", "gfs2", "orangefs", "wekafs"),
-    )
+_NETWORK_SYSTEMS: Final = re.compile(
+    r"nfs4?|cifs|smb3|smbfs|9p|virtiofs|ceph|lustre|gpfs|beegfs|afs|davfs|ocfs2|gfs2|orangefs|"
+    r"wekafs|fuse.*"
 )
-_MEMORY: Final = frozenset(("tmpfs", "ramfs", "hugetlbfs"))
-MEMORY, NETWORK, SPINS, SOLID, VIRTUAL, UNKNOWN = (
-    *("memory", "network", "spinning disk", "solid state"),
-    *("virtual disk", "unknown"),
-)
+_MEMORY_SYSTEMS: Final = frozenset(("tmpfs", "ramfs", "hugetlbfs"))
+MEMORY, NETWORK, VIRTUAL, UNKNOWN = "memory", "network", "virtual disk", "unknown"
+SPINS, SOLID = "spinning disk", "solid state"
 
 
 class DataFile(NamedTuple):
@@ -53,49 +52,48 @@ class DataFile(NamedTuple):
     size: int
     """Bytes."""
     was_read: bool = False
-    """Whether the recording has just read it, so that it lies in the page cache for that."""
+    """True if the recording has just read the file, which is why it is in the page cache."""
 
 
 class Mount(NamedTuple):
-    """Where a file system is mounted, and on what it lies."""
+    """A mounted file system."""
 
     path: str
     device: str
-    """As the system calls it: `vda1`, `server:/export`."""
+    """Device in the system's words: `vda1`, `server:/export`."""
     system: str
     """Kind of file system: ext4, nfs4, tmpfs ..."""
     medium: str
-    """One of the words above: memory, network, and so on."""
+    """Kind of medium: one of the constants above."""
 
 
 def data_files(read: Iterable[str]) -> list[DataFile]:
-    """The files that were read, and others beside them which were not, in the order of names."""
-    known = {path: one for path in dict.fromkeys(read) if (one := _file(path, was_read=True))}
+    """Return the files that were read and others beside them that were not, sorted by path."""
+    files = {path: file for path in dict.fromkeys(read) if (file := _file(path, was_read=True))}
     folders: dict[str, set[str]] = {}
-    for path in known:
+    for path in files:
         folders.setdefault(str(Path(path).parent), set()).add(Path(path).suffix)
-    until_s, most = time.monotonic() + _LOOK_S, len(known) + _MOST_FILES
-    for folder, endings in islice(folders.items(), _MOST_FOLDERS):
-        for path in _beside(folder, endings, until_s):
-            if len(known) >= most:
+    until_s, most = time.monotonic() + _LOOK_S, len(files) + _MOST_FILES
+    for folder, suffixes in islice(folders.items(), _MOST_FOLDERS):
+        for path in _paths_in(folder, suffixes, until_s):
+            if len(files) >= most:
                 break
-            if path not in known and (one := _file(path)):
-                known[path] = one
-    return [known[path] for path in sorted(known)]
+            if path not in files and (file := _file(path)):
+                files[path] = file
+    return [files[path] for path in sorted(files)]
 
 
-def _beside(folder: str, endings: set[str], until_s: float) -> Iterator[str]:
-    """Files of a folder that end as those that were read do."""
+def _paths_in(folder: str, suffixes: set[str], until_s: float) -> Iterator[str]:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in islice(entries, _MOST_ENTRIES):
             if time.monotonic() > until_s:
                 return
-            if Path(entry.name).suffix in endings:
+            if Path(entry.name).suffix in suffixes:
                 yield entry.path
 
 
 def _file(path: str, *, was_read: bool = False) -> DataFile | None:
-    """A file that is there and has something in it; None for anything else."""
+    """Return a regular, readable file that is not empty; None for anything else."""
     try:
         about = Path(path).stat()
     except (OSError, ValueError):  # ValueError: a zero byte in the path
@@ -105,97 +103,86 @@ def _file(path: str, *, was_read: bool = False) -> DataFile | None:
     return DataFile(str(Path(path).absolute()), about.st_size, was_read)
 
 
-def held_open() -> list[DataFile]:
-    """Files that the workers hold open for reading, or have mapped; this process without any."""
-    paths = {path for pid in _pids() for path in (*_open_files(pid), *_mapped_files(pid))}
-    found = (_file(path, was_read=True) for path in sorted(paths) if not _is_code(path))
-    return [one for one in found if one and one.size >= _CONTAINER_BYTES]
+def open_containers() -> list[DataFile]:
+    """Return the data files that the workers hold open for reading, or have mapped.
+
+    Without workers, those of this process.
+    """
+    paths: set[str] = set()
+    for process in _loading_processes():
+        with suppress(psutil.Error, OSError):
+            paths |= {file.path for file in process.open_files() if file.mode == "r"}
+            maps: Any = process.memory_maps(grouped=False)
+            paths |= {one.path for one in maps if one.path.startswith("/") and "x" not in one.perms}
+    files = (_file(path, was_read=True) for path in sorted(paths) if not _is_code(path))
+    return [file for file in files if file and file.size >= _CONTAINER_BYTES]
 
 
 def bytes_read() -> int | None:
-    """Bytes that this process's workers have asked the system for; None where that is not known.
+    """Return the bytes that the workers have requested of the system; None: unknown.
 
-    Those of the process itself where it has no workers. See `rchar` in proc_pid_io(5).
+    Without workers, those of this process. See `rchar` in proc_pid_io(5).
     """
-    known = 0
-    for pid in _pids():
-        try:
-            told = Path(f"/proc/{pid}/io").read_text(encoding="ascii")
-        except OSError:
-            return None
-        known += int(told.partition("rchar:")[2].split()[0])
-    return known
+    try:
+        counters: Any = [process.io_counters() for process in _loading_processes()]
+        return sum(int(counter.read_chars) for counter in counters)
+    except (
+        psutil.Error,
+        OSError,
+        AttributeError,
+        RuntimeError,
+        ValueError,
+    ):  # off Linux, old kernels
+        return None
 
 
-def _pids() -> list[int]:
-    return [one.pid for one in multiprocessing.active_children() if one.pid] or [os.getpid()]
-
-
-def _open_files(pid: int) -> Iterator[str]:
-    folder = Path(f"/proc/{pid}/fd")
-    with suppress(OSError):
-        for entry in list(folder.iterdir()):
-            with suppress(OSError, ValueError, IndexError):
-                path = str(entry.readlink())
-                about = Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text(encoding="ascii")
-                flags = int(about.partition("flags:")[2].split()[0], 8)
-                if path.startswith("/") and flags & os.O_ACCMODE == os.O_RDONLY:
-                    yield path
-
-
-def _mapped_files(pid: int) -> Iterator[str]:
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
-            _, rights, *_, path = [*line.split(maxsplit=5), ""]
-            if path.startswith("/") and "x" not in rights:
-                yield path.strip()
+def _loading_processes() -> list[psutil.Process]:
+    pids = [child.pid for child in multiprocessing.active_children() if child.pid]
+    processes = []
+    for pid in pids or [os.getpid()]:
+        with suppress(psutil.Error):
+            processes.append(psutil.Process(pid))
+    return processes
 
 
 def _is_code(path: str) -> bool:
-    """Whether a file is part of a program, or of what is written while it runs."""
+    """Tell files of programs, and files that programs write, from data."""
     ours = (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values())
-    other = ("/dev/", "/proc/", "/sys/", "/lib", "/usr/lib", "/usr/share", "/usr/local/lib", "/etc")
-    inside = (*ours, *other, str(Path(tempfile.gettempdir(), "stallscope-")))
-    return path.startswith(inside) or bool(_CODE.search(path)) or path.endswith(" (deleted)")
+    system = ("/dev/", "/proc/", "/sys/", "/lib", "/usr/lib", "/usr/share", "/usr/local/lib")
+    outside = (*ours, *system, "/etc", str(Path(tempfile.gettempdir(), "stallscope-")))
+    return path.startswith(outside) or bool(_CODE.search(path)) or path.endswith(" (deleted)")
 
 
-def mounts() -> list[Mount]:
-    """What is mounted, the innermost folders first; nothing off Linux (proc_pid_mountinfo(5))."""
-    found = []
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        system, source, *_ = [*after.split(" "), ""]
-        path = before.split(" ")[4].encode().decode("unicode_escape")
-        found.append(Mount(path, source.removeprefix("/dev/"), system, _medium(system, before)))
-    found.reverse()  # of several at one place the last one is what is seen
-    return sorted(found, key=lambda one: -len(one.path))
+def mounts_of(files: Iterable[DataFile]) -> dict[str, Mount]:
+    """Return the mount of each file, by the file's path."""
+    # Of several mounts in one place only the last is visible: it comes first here
+    partitions = psutil.disk_partitions(all=True)[::-1]
+    partitions.sort(key=lambda partition: -len(partition.mountpoint))
+    found = {}
+    for file in files:
+        real = os.path.realpath(file.path)
+        found[file.path] = Mount("/", "", "", UNKNOWN)
+        for device, folder, system in (partition[:3] for partition in partitions):
+            if f"{real}/".startswith(f"{folder.rstrip('/')}/"):
+                medium = _medium(system, folder)
+                found[file.path] = Mount(folder, device.removeprefix("/dev/"), system, medium)
+                break
+    return found
 
 
-def _medium(system: str, line: str) -> str:
-    if system in _MEMORY:
+@cache
+def _medium(system: str, folder: str) -> str:
+    if system in _MEMORY_SYSTEMS:
         return MEMORY
-    if system in _NETWORK or system.startswith("fuse"):
+    if _NETWORK_SYSTEMS.fullmatch(system):
         return NETWORK
-    block = Path("/sys/dev/block", line.split(" ")[2])
     with suppress(OSError):
-        block = block.resolve(strict=True)
-        if block.name.startswith(("vd", "xvd")):  # its host may say anything of itself
+        number = Path(folder).stat().st_dev
+        block = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve(strict=True)
+        if block.name.startswith(("vd", "xvd")):  # its host may call it anything
             return VIRTUAL
-        for folder in (block, block.parent):
-            queue = folder / "queue/rotational"
+        for device in (block, block.parent):
+            queue = device / "queue/rotational"
             if queue.exists():
                 return SPINS if queue.read_text().strip() == "1" else SOLID
     return UNKNOWN
-
-
-def mount_of(path: str, known: list[Mount]) -> Mount:
-    """Where a file lies, of all mounts, the innermost first."""
-    real = os.path.realpath(path)
-    for mount in known:
-        if real == mount.path or real.startswith(mount.path.rstrip("/") + "/"):
-            return mount
-    return Mount("/", "", "", UNKNOWN)

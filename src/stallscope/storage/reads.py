@@ -1,8 +1,8 @@
-"""Reading the user's files in one way, for a while, by so many readers at once, and timing it.
+"""Reading the user's files in one access pattern, with several readers, and timing each request.
 
-Readers are threads: a read gives Python's lock away while it waits. Each request is made once, so
-that none is answered by what an earlier one brought into the page cache, and what does lie there
-is counted before the clock starts: a reading that is called cold was cold.
+Readers are threads: a read releases Python's lock while it waits. Each request is made once, so
+that no earlier one has brought its bytes into the page cache, and what is cached is counted before
+the clock starts: a reading that is called cold was cold.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ import time
 from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
-
-from stallscope.storage.page_cache import drop, opened, read_exactly_what_is_asked, resident_bytes
+from stallscope.storage.page_cache import disable_readahead, drop, opened, resident_bytes
 from stallscope.units import said_by
 
 if TYPE_CHECKING:
@@ -29,18 +27,17 @@ if TYPE_CHECKING:
     from stallscope.storage.places import DataFile
 
 SAMPLE, RANDOM, SEQUENTIAL = "sample", "random", "sequential"
-"""What is read: what a sample is made of; pieces anywhere; files from begin to end."""
+"""Access: the bytes of a sample; pieces at random offsets; files from begin to end."""
 COLD, WARM = "cold", "warm"
 SMALL_BYTES: Final = 4096
 LARGE_BYTES: Final = 1 << 20
 MOST_BYTES: Final = 48 << 20
-"""That one way of reading reads in one go."""
+"""Bytes that one reading requests at most."""
 _MOST_REQUESTS: Final = 2_000
-_APART_BYTES: Final = 1 << 20
-"""Pieces are so far from each other where there is room: of all but small ones, the kernel reads
-ahead."""
+_STRIDE_BYTES: Final = 1 << 20
+"""Distance of random pieces, except small ones, so that the kernel's readahead misses the next."""
 _MOST_OPEN: Final = 256
-"""Files that are open while pieces of them are read."""
+"""Files that are held open while pieces of them are read."""
 _GRACE_S: Final = 2.0
 
 
@@ -49,247 +46,225 @@ class ReadRequest(NamedTuple):
 
     path: str
     offset: int
-    """Bytes; -1: the file is opened, read whole, and closed."""
+    """Bytes; -1: open the file, read all of it, and close it."""
     length: int
     """Bytes."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether it opens the file, too."""
+        """True if the request opens the file, too."""
         return self.offset < 0
 
 
 @dataclass(frozen=True)
-class Medium:
-    """Reads; the benchmark has one that is as slow as it says."""
+class Backend:
+    """Functions that open, read and drop files; by default those of this machine."""
 
     read: Callable[[Any, int, int], bytes] = os.pread
-    """Reads so many bytes from there on of an open file."""
+    """Reads (open file, length, offset)."""
     drop: Callable[[Any, int, int], bool] = drop
-    """Takes a part of an open file out of the page cache."""
+    """Drops (open file, offset, length) from the page cache."""
     resident_bytes: Callable[[Any, int, int], int | None] = resident_bytes
-    """How much of it lies there."""
+    """Counts the bytes of (open file, offset, length) in the page cache."""
     open: Callable[[str], AbstractContextManager[Any]] = opened
-    """Opens a file, for the others."""
     grace_s: float = _GRACE_S
-    """So long the last read may take before it is left alone."""
+    """Seconds after which a read that does not return is abandoned."""
     connects: bool = False
-    """Whether a reader's first request takes longer than the others: it connects to a server."""
+    """True if a reader's first request is slower than the rest, as it connects to a server."""
+
+    def fetch(self, request: ReadRequest, file: Any = None) -> int:
+        """Make a request, of an open file if given; returns the bytes that came.
+
+        Raises:
+            OSError: the file is gone.
+        """
+        if file is not None:
+            return len(self.read(file, request.length, request.offset))
+        with self.open(request.path) as opened_file:
+            return len(self.read(opened_file, request.length, max(request.offset, 0)))
 
 
 @dataclass
 class Reading:
-    """What one way of reading showed, in one go."""
+    """Result of one reading."""
 
     seconds: float = 0.0
-    """From the first request to the end of the last."""
-    each_s: list[float] = field(default_factory=list)
-    """Of each request."""
+    """Time from the first request to the end of the last."""
+    latencies_s: list[float] = field(default_factory=list)
+    """Duration of each request."""
     bytes: int = 0
-    """That came."""
     cached_share: float | None = None
-    """Share (0 to 1) of what was asked for that lay in the page cache; None: nobody says."""
-    gone: int = 0
-    """Files that could not be read: deleted meanwhile, or grown shorter."""
-    why: str = ""
-    """What was said of the last one of them; empty: nothing."""
+    """Share (0 to 1) of the requested bytes in the page cache just before; None: unknown."""
+    failed: int = 0
+    """Number of requests whose file was gone, shorter, or not readable."""
+    error: str = ""
+    """Message of the last failed request; empty: none."""
     hangs: bool = False
-    """Whether a read did not come back."""
+    """True if a read did not return."""
 
 
 def requests(
     files: Sequence[DataFile], access: str, length: int | None, seed: int
 ) -> list[ReadRequest]:
-    """What to read: no byte of it twice, and not more than `MOST_BYTES`.
+    """Choose what to read: no byte twice, and at most `MOST_BYTES`.
 
     Args:
-        files: the sample of the data.
+        files: sample of the data.
         access: one of the words above.
         length: bytes of a request; None: whole files.
-        seed: of what is drawn.
+        seed: of the random choices.
     """
     rng = random.Random(seed)  # noqa: S311 - which pieces are read is no secret
     if length is None:
-        drawn = rng.sample(list(files), len(files))
-        return _few(ReadRequest(one.path, -1, one.size) for one in drawn)
+        shuffled = rng.sample(list(files), len(files))
+        return _limited(ReadRequest(file.path, -1, file.size) for file in shuffled)
     if access == SEQUENTIAL:
         first = rng.randrange(len(files)) if files else 0
-        turned = [*files[first:], *files[:first]]
-        return _few(
-            ReadRequest(one.path, at, min(length, one.size - at))
-            for one in turned
-            for at in range(0, one.size, length)
+        return _limited(
+            ReadRequest(file.path, offset, min(length, file.size - offset))
+            for file in (*files[first:], *files[:first])
+            for offset in range(0, file.size, length)
         )
-    step = max(length, _APART_BYTES if length > SMALL_BYTES else 4 * SMALL_BYTES)
-    places = [
-        (one, at)
-        for one in files
-        if one.size >= length
-        for at in _drawn(rng, max(one.size // step, 1))
-    ]
-    rng.shuffle(places)
-    inside = [(one, at * step, min(step, one.size) - length) for one, at in places]
-    return _few(
-        ReadRequest(one.path, at + rng.randrange(room + 1) // SMALL_BYTES * SMALL_BYTES, length)
-        for one, at, room in inside
+    stride = max(length, _STRIDE_BYTES if length > SMALL_BYTES else 4 * SMALL_BYTES)
+    cells = []
+    for file in files:
+        if file.size >= length:
+            number = max(file.size // stride, 1)
+            chosen = rng.sample(range(number), min(number, _MOST_REQUESTS))
+            cells += [(file, cell * stride) for cell in chosen]
+    rng.shuffle(cells)
+    return _limited(
+        ReadRequest(file.path, begin + _aligned(rng, min(stride, file.size) - length), length)
+        for file, begin in cells
     )
 
 
-def _drawn(rng: random.Random, many: int) -> list[int]:
-    return rng.sample(range(many), min(many, _MOST_REQUESTS))
+def _aligned(rng: random.Random, most: int) -> int:
+    return rng.randrange(most + 1) // SMALL_BYTES * SMALL_BYTES
 
 
-def _few(wanted: Iterable[ReadRequest]) -> list[ReadRequest]:
-    kept: list[ReadRequest] = []
-    much = 0
-    for one in wanted:
-        if kept and (len(kept) >= _MOST_REQUESTS or much + one.length > MOST_BYTES):
+def _limited(wanted: Iterable[ReadRequest]) -> list[ReadRequest]:
+    chosen: list[ReadRequest] = []
+    total = 0
+    for request in wanted:
+        total += request.length
+        if chosen and (len(chosen) >= _MOST_REQUESTS or total > MOST_BYTES):
             break
-        kept.append(one)
-        much += one.length
-    return kept
+        chosen.append(request)
+    return chosen
 
 
-def make_cold(wanted: Sequence[ReadRequest], medium: Medium) -> None:
-    """Take what is going to be read out of the page cache, as far as that is possible."""
-    _each_piece(wanted, medium, medium.drop)
+def make_cold(wanted: Sequence[ReadRequest], backend: Backend) -> None:
+    """Drop what is going to be read from the page cache, as far as possible."""
+    _on_each_piece(wanted, backend, backend.drop)
 
 
-def cached_share(wanted: Sequence[ReadRequest], medium: Medium) -> float | None:
-    """Share (0 to 1) of what is going to be read that lies in the page cache; None: unknown."""
-    known = _each_piece(wanted, medium, medium.resident_bytes)
-    if not known or any(one is None for one in known):
+def cached_share(wanted: Sequence[ReadRequest], backend: Backend) -> float | None:
+    """Return the share (0 to 1) of the requested bytes in the page cache; None: unknown."""
+    resident = _on_each_piece(wanted, backend, backend.resident_bytes)
+    known = [number for number in resident if number is not None]
+    if not known or len(known) < len(resident):
         return None
-    inside = sum(one for one in known if one is not None)
-    return min(inside / max(sum(one.length for one in wanted), 1), 1.0)
+    return min(sum(known) / max(sum(request.length for request in wanted), 1), 1.0)
 
 
-def _each_piece(
-    wanted: Sequence[ReadRequest], medium: Medium, do: Callable[[Any, int, int], int | None]
+def _on_each_piece(
+    wanted: Sequence[ReadRequest], backend: Backend, call: Callable[[Any, int, int], int | None]
 ) -> list[int | None]:
-    """Do something with each piece that is there."""
-    found: list[int | None] = []
-    by_file: dict[str, list[ReadRequest]] = {}
-    for one in wanted:
-        by_file.setdefault(one.path, []).append(one)
-    for path, pieces in by_file.items():
-        with suppress(OSError), medium.open(path) as descriptor:
-            found += [do(descriptor, max(one.offset, 0), one.length) for one in pieces]
-    return found
+    results: list[int | None] = []
+    for path, pieces in groupby(sorted(wanted), key=lambda request: request.path):
+        with suppress(OSError), backend.open(path) as file:
+            results += [call(file, max(piece.offset, 0), piece.length) for piece in pieces]
+    return results
 
 
 def timed(
     wanted: Sequence[ReadRequest],
     readers: int,
     seconds: float,
-    medium: Medium,
+    backend: Backend,
     *,
-    ahead: bool = True,
+    readahead: bool = True,
 ) -> Reading:
-    """Read, and say how long each request took.
+    """Read with several readers at once, and time each request.
 
     Args:
-        wanted: what to read, in this order; those that there is no time for are left out.
-        readers: that read at once.
-        seconds: how long, at most.
-        medium: reads.
-        ahead: whether the kernel may read ahead.
+        wanted: requests, in order; those for which there is no time are left out.
+        readers: number of readers.
+        seconds: time limit.
+        backend: reads.
+        readahead: let the kernel read ahead.
     """
-    reading = Reading(cached_share=cached_share(wanted, medium))
-    left = deque(wanted)
-    parts: list[_Part] = []
-    began_s = until_s = 0.0
-
-    def begin() -> None:
-        nonlocal began_s, until_s
-        began_s = time.perf_counter()
-        until_s = began_s + seconds
-        for part in parts:
-            part.until_s = until_s
-
-    start = threading.Barrier(readers + 1, begin)
+    reading = Reading(cached_share=cached_share(wanted, backend))
     files: dict[str, Any] = {}
-    with ExitStack() as ends:
-        pieces = dict.fromkeys(one.path for one in wanted if not one.is_whole)
+    with ExitStack() as open_files:
+        pieces = dict.fromkeys(request.path for request in wanted if not request.is_whole)
         for path in islice(pieces, _MOST_OPEN):
             with suppress(OSError):
-                files[path] = ends.enter_context(medium.open(path))
-                if not ahead and isinstance(files[path], int):
-                    read_exactly_what_is_asked(files[path])
-        parts = [_Part(left, files, medium, wanted[0] if wanted else None) for _ in range(readers)]
-        for part in parts:
-            threading.Thread(target=part.read, args=(start,), daemon=True).start()
+                files[path] = open_files.enter_context(backend.open(path))
+                if not readahead and isinstance(files[path], int):
+                    disable_readahead(files[path])
+        pool = _Readers(wanted, files, seconds, backend, reading)
+        threads = [threading.Thread(target=pool.read, daemon=True) for _ in range(readers)]
+        pool.start = threading.Barrier(readers + 1, pool.begin)
+        for thread in threads:
+            thread.start()
         with suppress(threading.BrokenBarrierError):
-            start.wait(None if not medium.connects else medium.grace_s + seconds)
-        for part in parts:
-            part.over.wait(max(until_s + medium.grace_s - time.perf_counter(), 0.01))
-        reading.hangs = not all(part.over.is_set() for part in parts)
+            pool.start.wait(seconds + backend.grace_s if backend.connects else None)
+        for thread in threads:
+            thread.join(max(pool.until_s + backend.grace_s - time.perf_counter(), 0.01))
+        reading.hangs = any(thread.is_alive() for thread in threads)
         if reading.hangs:
-            ends.pop_all()  # a thread still reads: its files stay open with it
-    for part in parts:
-        reading.seconds = max(reading.seconds, part.end_s - began_s)
-        reading.each_s += part.each_s
-        reading.bytes += part.bytes
-        reading.gone += part.gone
-        reading.why = part.why or reading.why
+            open_files.pop_all()  # a thread still reads: its files stay open
     return reading
 
 
-@dataclass
-class _Part:
-    """What one reader does."""
+class _Readers:
+    """Queue of requests that several threads work off; each adds to one `Reading`."""
 
-    left: deque[ReadRequest]
-    files: dict[str, Any]
-    medium: Medium
-    first: ReadRequest | None
-    until_s: float = 0.0
-    each_s: list[float] = field(default_factory=list)
-    bytes: int = 0
-    gone: int = 0
-    why: str = ""
-    end_s: float = 0.0
-    over: threading.Event = field(default_factory=threading.Event)
+    start: threading.Barrier
 
-    def read(self, start: threading.Barrier) -> None:
+    def __init__(
+        self,
+        wanted: Sequence[ReadRequest],
+        files: dict[str, Any],
+        seconds: float,
+        backend: Backend,
+        reading: Reading,
+    ) -> None:
+        self._queue, self._first = deque(wanted), next(iter(wanted), None)
+        self._files, self._backend, self._reading = files, backend, reading
+        self._seconds, self._lock = seconds, threading.Lock()
+        self._began_s = self.until_s = 0.0
+
+    def begin(self) -> None:
+        """Start the clock, when all readers are ready."""
+        self._began_s = time.perf_counter()
+        self.until_s = self._began_s + self._seconds
+
+    def read(self) -> None:
         """Make requests until there are none, or the time is over."""
-        if self.medium.connects and self.first is not None:
-            with suppress(OSError):  # it is said of those that count
-                _read(self.first, None, self.medium)
+        if self._backend.connects and self._first is not None:
+            with suppress(OSError):  # the requests that count report it
+                self._backend.fetch(self._first)
         with suppress(threading.BrokenBarrierError):
-            start.wait()
-        with suppress(IndexError):  # another reader took the last one
+            self.start.wait()
+        with suppress(IndexError):  # another reader took the last request
             while time.perf_counter() < self.until_s:
-                one = self.left.popleft()
-                began_s = time.perf_counter()
-                try:
-                    came = _read(one, self.files.get(one.path), self.medium)
-                except OSError as error:
-                    self.gone += 1
-                    self.why = said_by(error)
-                    continue
-                if came < one.length:
-                    self.gone += 1
-                    continue
-                self.each_s.append(time.perf_counter() - began_s)
-                self.bytes += came
-        self.end_s = time.perf_counter()
-        self.over.set()
+                self._fetch(self._queue.popleft())
 
-
-def _read(one: ReadRequest, descriptor: Any, medium: Medium) -> int:
-    """Make a request; returns the bytes that came.
-
-    Raises:
-        OSError: the file is gone.
-    """
-    if descriptor is not None:
-        return len(medium.read(descriptor, one.length, one.offset))
-    with medium.open(one.path) as found:
-        return len(medium.read(found, one.length, max(one.offset, 0)))
-
-
-def quantiles(each_s: Sequence[float]) -> tuple[float, float]:
-    """Median and 95th percentile of what requests took, seconds."""
-    median, late = np.quantile(np.asarray(each_s), [0.5, 0.95])
-    return float(median), float(late)
+    def _fetch(self, request: ReadRequest) -> None:
+        began_s, error, received = time.perf_counter(), "", 0
+        try:
+            received = self._backend.fetch(request, self._files.get(request.path))
+        except OSError as failed:
+            error = said_by(failed)
+        end_s = time.perf_counter()
+        with self._lock:
+            if received < request.length:
+                self._reading.failed += 1
+                self._reading.error = error or self._reading.error
+                return
+            self._reading.latencies_s.append(end_s - began_s)
+            self._reading.bytes += received
+            self._reading.seconds = max(self._reading.seconds, end_s - self._began_s)

@@ -1,8 +1,8 @@
-"""The user's own dataset behind bytes of ours: its decode and its transforms stay what they are.
+"""The user's own dataset over bytes of ours, so that its decode and transforms stay as they are.
 
-While a sample is made, whatever opens one of its files gets that file's bytes instead, which came
-from another layout of the same data. What is replaced are Python's `open` and two readers that open
-files in C. It stands in workers, as long as they live, and never in the user's own process.
+While a sample is made, code that opens one of its files gets bytes that came from another layout of
+the same data. Python's `open` and two readers that open files in C are replaced, in workers, as
+long as they live, and never in the user's own process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import io
 import os
-import pickle
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -38,58 +37,54 @@ if TYPE_CHECKING:
 
 
 SHUFFLE_BUFFER: Final = 1_000
-"""Samples of a stream's shuffle buffer, as webdataset's documentation has it."""
+"""Samples in a stream's shuffle buffer, as in webdataset's documentation."""
 QUALITY: Final = 90
-"""Of JPEGs that are stored smaller."""
+"""JPEG quality of images that are stored smaller."""
 _MOST_BYTES: Final = 64 << 20
-"""A larger file is no single sample's."""
+"""Largest file that can be a single sample's."""
 
 
 @dataclass
-class _Desk:
-    """Which bytes are handed out for which file, in this process."""
+class FileOverrides:
+    """Bytes that this process gets in place of files, and the files that it opens."""
 
-    served: dict[str, bytes] = field(default_factory=dict)
-    """By the path that the dataset asks for."""
-    asked: list[str] = field(default_factory=list)
+    contents: dict[str, bytes] = field(default_factory=dict)
+    """By the path that the dataset opens."""
+    opened: list[str] = field(default_factory=list)
     """Files that were opened for reading, in order."""
     _patches: Patches | None = None
-    _readers: tuple[bool, ...] = ()
-    """Which of the libraries' readers were there to be replaced."""
+    _readers: tuple[str, ...] = ()
+    """Libraries whose reader is replaced."""
 
-    def bytes_for(self, path: Any) -> bytes | None:
-        """The bytes of a file; None where it is to be opened as ever."""
+    def get(self, path: Any) -> bytes | None:
+        """Note that a file is opened; returns its bytes, None: open it as usual."""
         try:
             name = os.fsdecode(path)
         except TypeError:  # the number of an open file
             return None
-        self.asked.append(name)
-        return self.served.get(name)
+        self.opened.append(name)
+        return self.contents.get(name)
 
-    def stand(self) -> None:
-        """Take the place of what opens files, in a worker; nothing is done in another process."""
-        if get_worker_info() is None:
+    def install(self) -> None:
+        """Replace the functions that open files, in a worker; does nothing in other processes."""
+        readers = tuple(module for module, _, _ in _READERS if module in sys.modules)
+        if get_worker_info() is None or (self._patches and readers == self._readers):
             return
-        known = tuple(name in sys.modules for name, _, _ in _READERS)
-        if self._patches is not None and known == self._readers:
-            return
-        if self._patches is not None:  # a reader was imported since
+        if self._patches:  # a reader was imported since
             self._patches.undo()
-        self._patches = patches = Patches()
+        self._patches, self._readers = Patches(), readers
         for module in (builtins, io):
-            patches.put(module, "open", self._open(module.open))
-        patches.put_everywhere(
-            {
-                id(original): (original, made(self, original))
-                for name, what, made in _READERS
-                if (original := getattr(sys.modules.get(name), what, None)) is not None
-            }
-        )
-        self._readers = known
+            self._patches.put(module, "open", self._open(module.open))
+        originals = {
+            id(original): (original, self._reader(original, decode))
+            for module, name, decode in _READERS
+            if (original := getattr(sys.modules.get(module), name, None)) is not None
+        }
+        self._patches.put_everywhere(originals)
 
     def _open(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def open(file: Any, mode: str = "r", *args: Any, **named: Any) -> Any:  # noqa: A001 - it is one
-            data = None if set(mode) & set("wax+") else self.bytes_for(file)
+            data = None if set(mode) & set("wax+") else self.get(file)
             if data is None:
                 return original(file, mode, *args, **named)
             raw = io.BytesIO(data)
@@ -101,55 +96,50 @@ class _Desk:
 
         return open
 
+    def _reader(self, original: Callable[..., Any], decode: Callable[..., Any]) -> Any:
+        def read(path: Any, *args: Any, **named: Any) -> Any:
+            data = self.get(path)
+            return original(path, *args, **named) if data is None else decode(data, *args, **named)
 
-def _imread(desk: _Desk, original: Callable[..., Any]) -> Callable[..., Any]:
-    def imread(path: Any, *args: Any, **named: Any) -> Any:
-        data = desk.bytes_for(path)
-        if data is None:
-            return original(path, *args, **named)
-        return sys.modules["cv2"].imdecode(np.frombuffer(data, np.uint8), *(args or (1,)), **named)
-
-    return imread
+        return read
 
 
-def _read_file(desk: _Desk, original: Callable[..., Any]) -> Callable[..., Any]:
-    def read_file(path: Any) -> Any:
-        data = desk.bytes_for(path)
-        return (
-            original(path) if data is None else torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        )
+def _imdecode(data: bytes, flags: int = 1, **named: Any) -> Any:
+    return sys.modules["cv2"].imdecode(np.frombuffer(data, np.uint8), flags, **named)
 
-    return read_file
+
+def _as_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 _READERS: Final = (
-    ("cv2", "imread", _imread),
-    ("torchvision.io.image", "read_file", _read_file),
+    ("cv2", "imread", _imdecode),
+    ("torchvision.io.image", "read_file", _as_tensor),
 )
-_desk: Final = _Desk()
+"""Functions that open files in C, and what does the same with bytes."""
+_overrides: Final = FileOverrides()
 
 
 @dataclass(frozen=True)
 class RawSample:
-    """The files that one sample is made of."""
+    """The files of one sample."""
 
     index: Any
-    """As the dataset knows it."""
+    """Index in the dataset."""
     paths: tuple[str, ...]
-    """As the dataset opens them."""
+    """Paths, as the dataset opens them."""
     blobs: tuple[bytes, ...]
-    """What is in them."""
+    """Their contents."""
     is_same: bool | None = None
-    """Whether the sample made from these bytes is the very same; None: not compared."""
+    """True if the sample made from these bytes is identical; None: not compared."""
 
 
-class KeptFiles(InPlaceOf):
-    """Gives the files of each sample in place of the sample itself.
+class RawSamples(InPlaceOf):
+    """The dataset's files in place of its samples.
 
     Args:
         dataset: the user's.
-        compared: so many of the first samples of each worker are made a second time, from the bytes
-            that were kept.
+        compared: samples of each worker that are made a second time, from the files' bytes.
     """
 
     def __init__(self, dataset: Any, compared: int = 2) -> None:
@@ -157,23 +147,23 @@ class KeptFiles(InPlaceOf):
         self._compared = compared
 
     def __getitem__(self, index: Any) -> RawSample:
-        _desk.stand()
+        _overrides.install()
         compares = self._compared > 0
-        put_back = list(restore_generators(self._dataset)) if compares else []
-        _desk.served, _desk.asked = {}, []
+        restore = list(restore_generators(self._dataset)) if compares else []
+        _overrides.contents, _overrides.opened = {}, []
         sample = self._dataset[index]
-        paths = tuple(path for path in dict.fromkeys(_desk.asked) if _is_data(path))
+        paths = tuple(path for path in dict.fromkeys(_overrides.opened) if _is_data(path))
         raw = RawSample(index, paths, tuple(Path(path).read_bytes() for path in paths))
         if not paths or not compares:
             return raw
         self._compared -= 1
-        for put in put_back:
-            put()
+        for put_back in restore:
+            put_back()
         return replace(raw, is_same=same(sample, made_of(self._dataset, raw)))
 
 
 def _is_data(path: str) -> bool:
-    """Whether this is a sample's own file: no code, and no container of many samples."""
+    """Tell a sample's own file from code and from containers of many samples."""
     try:
         about = Path(path).stat()
     except (OSError, ValueError):
@@ -183,19 +173,20 @@ def _is_data(path: str) -> bool:
 
 
 def made_of(dataset: Any, raw: RawSample) -> Any:
-    """The dataset's own sample, out of these bytes."""
-    _desk.served, _desk.asked = dict(zip(raw.paths, raw.blobs, strict=True)), []
+    """Let the dataset make a sample from bytes in memory."""
+    _overrides.install()
+    _overrides.contents, _overrides.opened = dict(zip(raw.paths, raw.blobs, strict=True)), []
     try:
         return dataset[raw.index]
     finally:
-        _desk.served = {}
+        _overrides.contents = {}
 
 
 class MakeTimes(InPlaceOf, IterableDataset[Any]):
-    """How long the dataset takes to make each sample of bytes that are in memory.
+    """Time that the dataset takes to make each sample from bytes in memory.
 
-    Gives the number of each sample, the seconds from its own files, and those from smaller images,
-    in random order and from the same random numbers; None where there are none.
+    Yields the sample's number, the seconds from its own files, and those from smaller images (None:
+    there are none), in random order and with the same random numbers.
 
     Args:
         dataset: the user's.
@@ -209,26 +200,26 @@ class MakeTimes(InPlaceOf, IterableDataset[Any]):
         self._samples = samples
 
     def __iter__(self) -> Iterator[tuple[int, float, float | None]]:
-        _desk.stand()
         clock = OwnClock()
         for number, raw, shrunk in self._samples:
-            kinds = [raw] if shrunk is None else [raw, replace(raw, blobs=tuple(shrunk))]
+            variants = [raw] if shrunk is None else [raw, replace(raw, blobs=tuple(shrunk))]
             took_s: dict[int, float] = {}
-            made_of(self._dataset, raw)  # the first time pages are mapped
-            for at in torch.randperm(len(kinds)).tolist():
+            made_of(self._dataset, raw)  # the first time maps pages
+            for variant in torch.randperm(len(variants)).tolist():
                 seed_everywhere(number)
-                took_s[at] = clock.took_s(partial(made_of, self._dataset, kinds[at]))
+                make = partial(made_of, self._dataset, variants[variant])
+                took_s[variant] = clock.took_s(make)
             yield number, took_s[0], took_s.get(1)
 
 
 class ReadTimes(IterableDataset[Any]):
-    """How long the files of each sample take to be read from a container, one after the other.
+    """Time that each sample's files take to be read from a container; yields number and seconds.
 
     Args:
         container: closed.
-        parts: how many files each sample has.
-        numbers: the samples in the order in which they are asked for.
-        shuffled: whether a container that is read from its begin to its end shuffles them.
+        parts: number of files of each sample.
+        numbers: samples in the order in which they are requested.
+        shuffled: let a container that is read as a stream shuffle its samples.
     """
 
     def __init__(
@@ -244,23 +235,23 @@ class ReadTimes(IterableDataset[Any]):
                 yield number, clock.took_s(partial(container.get, number, self._parts[number]))
             return
         stream = container.stream(max(len(self._parts) // 4, 2) if self._shuffled else 0)
-        came: list[tuple[int, list[bytes]]] = []
+        received: list[tuple[int, list[bytes]]] = []
         while True:
-            seconds = clock.took_s(lambda: came.extend(islice(stream, 1)))
-            if not came:
+            seconds = clock.took_s(lambda: received.extend(islice(stream, 1)))
+            if not received:
                 return
-            yield came.pop()[0], seconds
+            yield received.pop()[0], seconds
 
 
 def loader_over(base: Any, dataset: Any, **named: Any) -> DataLoader[Any]:
-    """A loader with the settings of the user's and at least one worker, over another dataset."""
-    kept = ("worker_init_fn", "prefetch_factor", "multiprocessing_context")
-    settings = {name: getattr(base, name) for name in kept if base.num_workers}
+    """Return a loader over another dataset, with the user's settings and at least one worker."""
+    names = ("worker_init_fn", "prefetch_factor", "multiprocessing_context")
+    settings = {name: getattr(base, name) for name in names if base.num_workers}
     return DataLoader(dataset, **{**settings, "num_workers": max(base.num_workers, 1), **named})
 
 
 def smaller(blob: bytes, pixels: int) -> bytes:
-    """A JPEG whose short side has so many pixels; the same bytes where it is none, or smaller."""
+    """Return a JPEG scaled to a short side of `pixels`; anything else as it is."""
     with suppress(Exception), Image.open(io.BytesIO(blob)) as image:
         if image.format == "JPEG" and min(image.size) > pixels:
             scale = pixels / min(image.size)
@@ -269,8 +260,3 @@ def smaller(blob: bytes, pixels: int) -> bytes:
             image.resize(shape, Image.Resampling.LANCZOS).save(out, "JPEG", quality=QUALITY)
             return out.getvalue()
     return blob
-
-
-def as_pickle(samples: Any) -> bytes:
-    """The samples of a batch in one piece; a collate function."""
-    return pickle.dumps(samples, pickle.HIGHEST_PROTOCOL)

@@ -190,7 +190,7 @@ def _storage(storage: Storage) -> Document:
         "readers state latency_s latency_p95_s requests_per_s requests_low_per_s bytes_per_s "
         "cached_share"
     )
-    read = RowText("read", storage_result.way_of)
+    read = RowText("read", storage_result.describe)
     where = RowText("where", lambda row: printable(f"{row['path']} ({row['device']})", 60))
     return Document(
         "storage",
