@@ -40,6 +40,12 @@ class TryPanel:
     def tag(self, name):
         return self.tags.filter(has_text=name)
 
+    def slide(self, key, grade):
+        """Move the slider by a key; the grade stands beside it then."""
+        self.shown.get_by_role("slider").first.focus()
+        self.page.keyboard.press(key)
+        self.shown.locator(".widget-readout").filter(has_text=grade).wait_for(timeout=60_000)
+
     def choose(self, op):
         self.shown.get_by_label("Op", exact=True).select_option(op)
 
@@ -86,6 +92,12 @@ def reordered_by_hand(lab):
     panel.waits_for("identical: the same bits on")
     assert TENSOR_FIRST == panel.order()
 
+    panel.slide("ArrowRight", "identical")
+    panel.slide("ArrowLeft", "as it is")
+    assert AS_IT_IS == panel.order()
+    panel.drag("PILToTensor", onto="RandomHorizontalFlip")
+    panel.waits_for("identical: the same bits on")
+
     panel.choose("Normalize")
     panel.press("Earlier")
     panel.waits_for("fails (")
@@ -97,8 +109,9 @@ def reordered_by_hand(lab):
 
 
 def measured_and_copied(lab, panel):
-    """The workers run the order, and its code is on the clipboard."""
-    panel.press("Measure for real")
+    """The order was measured at once, can be measured longer, and its code is copied."""
+    panel.waits_for_picture("interval")
+    panel.press("Measure longer")
     panel.waits_for_picture("interval")
     panel.press("Copy the code")
     panel.waits_for("copied")

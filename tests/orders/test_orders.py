@@ -38,7 +38,7 @@ import stallscope as ss
 from stallscope.bench import samples
 from stallscope.demo import FasterRandomMask, RandomMask, case_b_loader
 from stallscope.orders import orders as verb
-from stallscope.orders import variants
+from stallscope.orders import proposals
 from stallscope.orders.result import NoSuchOrderError
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
@@ -49,7 +49,7 @@ def a_few_pairs(monkeypatch):
     """These tests look at what is measured, and not at how well."""
     monkeypatch.setattr(samples, "_FEWEST", 4)
     monkeypatch.setattr(samples, "_FEWEST_BATCHES", 2)
-    monkeypatch.setattr(variants, "_MOST_FINALISTS", 1)
+    monkeypatch.setattr(proposals, "_MOST_FINALISTS", 1)
     monkeypatch.setattr(verb, "_CLEAR", 10.0)
 
 
@@ -151,7 +151,7 @@ def loader():
 def orders(loader):
     """What was found."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(variants, "_MOST_FINALISTS", 2)
+        patch.setattr(proposals, "_MOST_FINALISTS", 2)
         return quick(loader, budget_s=25)
 
 
@@ -217,13 +217,15 @@ class TestInWorkers:
     def test_any_order_can_be_asked_for(self, orders):
         """A panel gets costs by op, the comparison with pictures, code and a loader."""
         prediction = orders.bench.predict((1, 0))
-        comparison = orders.bench.compare((1, 0))
+        comparison = orders.bench.compare(prediction)
 
         assert ["fetch", "middle", "SlowByPixel", "collate and send"] == [
             part.name for part in prediction.parts
         ]
-        assert prediction.seconds == pytest.approx(sum(part.seconds for part in prediction.parts))
-        assert "identical" == comparison.equivalence
+        assert prediction.predicted_s == pytest.approx(
+            sum(part.seconds for part in prediction.parts)
+        )
+        assert "identical" == comparison.grade.equivalence
         assert (24, 24, 3) == comparison.pictures[0][1].shape
 
     def test_an_order_can_be_measured_by_itself(self, orders):
@@ -231,10 +233,10 @@ class TestInWorkers:
         seen: list[float] = []
         before = generators()
 
-        measured = orders.bench.measure((1, 0), seen.append)
+        variant = orders.bench.measure(orders.bench.predict((1, 0)), 2.0, seen.append)
 
-        assert measured.speedup_low <= measured.speedup <= measured.speedup_high
-        assert measured.measured_s > 0
+        assert variant.speedup.low <= variant.speedup.factor <= variant.speedup.high
+        assert variant.measured.value > 0
         assert sorted(seen) == seen
         assert 1 == seen[-1]
         assert before == generators()
@@ -548,7 +550,7 @@ def test_a_candidate_that_fails_is_noted(monkeypatch):
         raise OSError("a file is gone")
         yield
 
-    monkeypatch.setattr(variants, "CANDIDATES", (broken, *variants.CANDIDATES))
+    monkeypatch.setattr(proposals, "CANDIDATES", (broken, *proposals.CANDIDATES))
 
     orders = quick(loader_of(middle, halve))
 

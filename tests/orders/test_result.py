@@ -11,7 +11,6 @@ import stallscope as ss
 from stallscope.bench.loops import BLOCKS
 from stallscope.bench.samples import PAIRS
 from stallscope.orders.result import (
-    COSTS,
     OPS,
     TABLE,
     TRIALS,
@@ -42,7 +41,6 @@ def orders(trials: list, seconds: dict[int, list[float]] | None = None) -> Order
         ops=pl.DataFrame(schema=OPS),
         trials=pl.DataFrame(trials, TRIALS, orient="row"),
         pairs=pl.DataFrame(pairs, PAIRS, orient="row"),
-        costs=pl.DataFrame(schema=COSTS),
     )
 
 

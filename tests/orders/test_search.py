@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stallscope.orders.search import State, TriedOp, cheapest, failures, search
+from stallscope.orders.equivalence import State
+from stallscope.orders.search import OrderGraph, TriedOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,14 +37,16 @@ class Numbers:
             return TriedOp(None, None, why_not=str(error))
         return TriedOp(self.cost(position, value), State(str(made)), made)
 
-    def found(self, value: int = 7, is_over: Any = None) -> Any:
+    def again(self, position: int, value: Any) -> Any:
+        """Apply an op once more."""
+        return self.ops[position](value)
+
+    def found(self, value: int = 7, is_over: Any = lambda: False) -> OrderGraph:
         """Search from a number on."""
-        return search(
-            [tuple(range(len(self.ops))), *self.first],
-            (State(str(value)), value),
-            self.attempt,
-            is_over or (lambda: False),
-        )
+        as_it_is = tuple(range(len(self.ops)))
+        graph = OrderGraph(as_it_is, State(str(value)), self)
+        graph.search([as_it_is, *self.first], value, is_over)
+        return graph
 
     def cost_of(self, positions: Sequence[int], value: int = 7) -> tuple[float, int]:
         """What an order costs and gives, by walking it."""
@@ -81,7 +84,7 @@ def test_ops_that_do_not_commute_stay_apart():
     """Orders that give other data are not merged, and each data has its own best order."""
     bench = Numbers([lambda value: value * 3, lambda value: value + 5, lambda value: value**2])
 
-    classes = cheapest(bench.found(), 1)
+    classes = bench.found().cheapest(1)
 
     walked = {str(bench.cost_of(order)[1]) for order in permutations(range(3))}
     assert walked == set(classes)
@@ -94,7 +97,7 @@ def test_finds_what_trying_every_order_finds(seed):
     bench = Numbers(ops, lambda position, value: 1 + (position * 7 + value * (seed + 3)) % 11)
     whole, data = bench.cost_of(range(4))
 
-    best = cheapest(bench.found(), 1)[str(data)][0]
+    best = bench.found().cheapest(1)[str(data)][0]
 
     walked = [bench.cost_of(order) for order in permutations(range(4))]
     assert best[0] == min(cost for cost, made in walked if made == data) <= whole
@@ -105,7 +108,7 @@ def test_gives_as_many_orders_as_asked_for():
     """The cheapest orders come in the order of their cost, each once."""
     bench = Numbers(adding(1, 10, 100), lambda position, value: 1 + position * value)
 
-    orders = cheapest(bench.found(), 4)["118"]
+    orders = bench.found().cheapest(4)["118"]
 
     assert 4 == len({positions for _, positions in orders})
     assert orders == sorted(orders)
@@ -115,7 +118,7 @@ def test_an_order_that_raises_is_kept_with_its_reason():
     """What cannot be applied is known with the ops before it, and why."""
     bench = Numbers([lambda value: value + 1, only_even])
 
-    assert [((1,), "7 is odd")] == failures(bench.found())
+    assert [((1,), "7 is odd")] == bench.found().failures()
 
 
 def test_the_order_as_it_is_comes_first():
@@ -136,7 +139,7 @@ def test_usual_orders_are_tried_whatever_time_is_left():
     found = numbers.found(is_over=lambda: True)
 
     assert [(0, 1, 2), (0, 2, 1), (2, 1, 0)] == [
-        tuple(p for p, tried in found.after(order) if tried)
+        tuple(p for p, tried in found.follow(order) if tried)
         for order in [(0, 1, 2), *numbers.first]
     ]
     assert len(numbers.tried) == len(set(numbers.tried))
@@ -146,8 +149,8 @@ def test_an_order_can_be_followed():
     """Along an order one sees what was tried, and where nothing was."""
     found = Numbers(adding(1, 2, 3)).found(is_over=lambda: True)
 
-    assert [True, True, True] == [tried is not None for _, tried in found.after((0, 1, 2))]
-    assert [True, False, False] == [tried is not None for _, tried in found.after((0, 2, 1))]
+    assert [True, True, True] == [tried is not None for _, tried in found.follow((0, 1, 2))]
+    assert [True, False, False] == [tried is not None for _, tried in found.follow((0, 2, 1))]
 
 
 def test_counts_what_trying_every_order_would_need():

@@ -5,34 +5,34 @@ The pipeline is that of case B: five ops, of which some may change places.
 
 from __future__ import annotations
 
-from itertools import permutations
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from stallscope.bench import comparison
+from stallscope.bench.comparison import SAME, Factor, Rate
 from stallscope.bench.samples import PAIRS
 from stallscope.orders.result import (
-    COSTS,
-    DIFFERENT,
-    FAILS,
-    IDENTICAL,
-    NEAR,
     OPS,
-    PARTS,
-    ROUNDING,
-    TOLERANCES,
-    TRIALS,
-    CostPart,
     Counts,
-    Equivalence,
     FixedCosts,
     NoSuchOrderError,
     Orders,
     OrdersConditions,
-    OrderTiming,
-    Prediction,
+    parts_table,
+    trials_table,
+)
+from stallscope.orders.variant import (
+    DIFFERENT,
+    FAILS,
+    IDENTICAL,
+    NEAR,
+    ROUNDING,
+    CostPart,
+    Grade,
+    Variant,
 )
 
 NAMES = ("PILToTensor", "RandomCrop", "RandomMask", "ConvertColor", "Scale")
@@ -61,14 +61,16 @@ def failure(positions) -> tuple[int, str] | None:
     return None
 
 
-def equivalence(positions) -> str:
+def grade_of(positions) -> Grade:
     """Colour after mask, scale after colour; scale and mask commute but for rounding."""
-    if failure(positions):
-        return FAILS
+    if failed := failure(positions):
+        return Grade(FAILS, why=failed[1])
     place = {op: number for number, op in enumerate(positions)}
     if place[COLOUR] < place[MASK] or place[SCALE] < place[COLOUR] < place[MASK]:
-        return DIFFERENT
-    return ROUNDING if place[SCALE] < place[COLOUR] else IDENTICAL
+        return Grade(DIFFERENT, 0.9, 8.0, 16)
+    if place[SCALE] < place[COLOUR]:
+        return Grade(ROUNDING, 4e-7, 130.0, 16)
+    return Grade(IDENTICAL, compared=16)
 
 
 def parts(positions) -> tuple[CostPart, ...]:
@@ -96,46 +98,37 @@ class PlannedBench:
 
     def __init__(self, fails: BaseException | None = None) -> None:
         self.asked: dict[str, list[tuple[int, ...]]] = {
-            name: [] for name in ("predict", "compare", "measure", "code")
+            name: [] for name in ("predict", "compare", "measure")
         }
         self.fails = fails
 
-    def _ask(self, what: str, positions) -> None:
+    def predict(self, positions) -> Variant:
         if sorted(positions) != list(range(len(NAMES))):
             raise NoSuchOrderError(f"{positions} are not the positions of all ops")
-        self.asked[what].append(tuple(positions))
+        self.asked["predict"].append(tuple(positions))
+        found = planned(positions)
+        known = found.grade if failure(positions) else Grade(FAILS, why="not compared")
+        return replace(found, grade=known)
 
-    def predict(self, positions) -> Prediction:
-        self._ask("predict", positions)
-        failed = failure(positions)
-        return Prediction(predicted_s(positions), parts(positions), failed[1] if failed else "")
+    def compare(self, variant) -> Variant:
+        self.asked["compare"].append(variant.positions)
+        grade = grade_of(variant.positions)
+        noise = {IDENTICAL: 0, ROUNDING: 3}.get(grade.equivalence, 60)
+        return replace(variant, grade=grade, pictures=(some_pictures(noise),) * 2)
 
-    def compare(self, positions) -> Equivalence:
-        self._ask("compare", positions)
-        same = equivalence(positions)
-        failed = failure(positions)
-        if same == FAILS:
-            return Equivalence(same, compared=0, why=failed[1])
-        pair = some_pictures(0 if same == IDENTICAL else 3 if same == ROUNDING else 60)
-        far = {ROUNDING: (4e-7, 130.0), DIFFERENT: (0.8, 8.0)}.get(same, (None, None))
-        return Equivalence(same, *far, compared=16, pictures=(pair, pair))
-
-    def measure(self, positions, on_progress=None) -> OrderTiming:
-        self._ask("measure", positions)
+    def measure(self, variant, budget_s=0.8, on_progress=lambda _: None) -> Variant:
+        self.asked["measure"].append(variant.positions)
         for share in (0.25, 0.5, 1.0):
-            if on_progress is not None:
-                on_progress(share)
+            on_progress(share)
         if self.fails is not None:
             raise self.fails
-        took, original = predicted_s(positions), predicted_s(range(len(NAMES)))
-        factor = original / took
-        factors = (factor, factor * 0.98, factor * 1.02)
-        says = comparison.FASTER if factor > 1.05 else comparison.SAME
-        return OrderTiming(took, took * 0.97, took * 1.04, *factors, says)
-
-    def code(self, positions) -> str:
-        self._ask("code", positions)
-        return f"# {' → '.join(NAMES[op] for op in positions)}\nops = [old[i] for i in {positions}]"
+        took, factor = variant.predicted_s, variant.predicted_speedup
+        says = comparison.FASTER if factor > 1.05 else SAME
+        return replace(
+            variant,
+            measured=Rate(took, took * 0.97, took * 1.04),
+            speedup=Factor(factor, factor * 0.98, factor * 1.02, says),
+        )
 
     def apply(self, loader: Any, trial: Any) -> Any:
         return (loader, trial)
@@ -204,36 +197,38 @@ OTHERS = (
 )
 
 
-def planned(positions) -> tuple[Any, ...]:
-    """A row of `TRIALS` without its number."""
+def planned(positions) -> Variant:
     positions = tuple(positions)
-    same = equivalence(positions)
-    failed = failure(positions)
-    takes = predicted_s(positions)
-    original = predicted_s(range(len(NAMES)))
-    first = positions == tuple(range(len(NAMES)))
-    far = (4e-7, 130.0) if same == ROUNDING else (0.9, 8.0) if same == DIFFERENT else (None, None)
-    return (
-        "order",
-        list(positions),
-        " → ".join(NAMES[op] for op in positions),
-        "as it is" if first else CHANGES.get(positions, f"order {positions}"),
-        "",
-        takes,
-        same,
-        *far,
-        0 if failed else 16,
-        failed[1] if failed else "",
-        same in TOLERANCES and not first and takes < original,
-        f"# code of {positions}",
+    took, whole = predicted_s(positions), predicted_s(AS_IT_IS)
+    grade = grade_of(positions)
+    first = positions == tuple(AS_IT_IS)
+    return Variant(
+        positions,
+        change="as it is" if first else CHANGES.get(positions, f"order {positions}"),
+        order=" → ".join(NAMES[op] for op in positions),
+        predicted_s=took,
+        parts=parts(positions),
+        grade=grade,
+        gains=not first and grade.within(NEAR) and took < whole,
+        code=f"# code of {' → '.join(NAMES[op] for op in positions)}",
+        predicted_speedup=took and whole / took,
     )
 
 
-def other(one: Other):
-    far = (0.0039, 58.0) if one.equivalence == NEAR else (None, None)
-    order = " → ".join(one.names.get(op, NAMES[op]) for op in one.positions)
-    head = (one.kind, one.positions, order, one.change, one.changes, one.predicted_ms / 1000)
-    return (*head, one.equivalence, *far, 16, "", one.recommended, f"# code of {one.change}")
+def other(one: Other) -> Variant:
+    near = one.equivalence == NEAR
+    return Variant(
+        tuple(one.positions),
+        one.kind,
+        one.change,
+        one.changes,
+        order=" → ".join(one.names.get(op, NAMES[op]) for op in one.positions),
+        predicted_s=one.predicted_ms / 1000,
+        parts=() if one.kind == "cache" else tuple(_other_parts(one)),
+        grade=Grade(one.equivalence, 0.0039 if near else None, 58.0 if near else None, 16),
+        gains=one.recommended,
+        code=f"# code of {one.change}",
+    )
 
 
 def some_orders(
@@ -263,20 +258,20 @@ def some_orders(
         names: what the ops are called.
         circumstances: fields of `Circumstances`.
     """
-    rows = [(number, *planned(one)) for number, one in enumerate(orders)]
-    rows += [(len(rows) + number, *other(one)) for number, one in enumerate(others)]
-    trials = pl.DataFrame(rows, TRIALS, orient="row")
+    found = [*map(planned, orders), *map(other, others)]
+    found = [replace(one, trial=trial) for trial, one in enumerate(found)]
+    works = [one if one.grade.works else replace(one, parts=()) for one in found]
+    trials = trials_table(found)
     return Orders(
         ops=_ops(names),
         trials=trials,
         pairs=_pairs(
             trials,
-            [one for one in measured if 0 < one < len(rows)],
+            [one for one in measured if 0 < one < len(found)],
             (pairs, noise),
             measured_share,
         ),
-        costs=_costs(),
-        parts=_parts(orders, others),
+        parts=parts_table(works),
         rest=REST,
         counts=Counts(measurements=31, states=23, exhaustive=600, unexplored=0),
         circumstances=OrdersConditions(
@@ -320,19 +315,6 @@ def _pairs(trials, measured, each, share) -> pl.DataFrame:
     return pl.DataFrame(rows, PAIRS, orient="row")
 
 
-def _parts(orders, others) -> pl.DataFrame:
-    rows = [
-        (trial, *part)
-        for trial, positions in enumerate(orders)
-        if not failure(positions)
-        for part in parts(positions)
-    ]
-    for trial, one in enumerate(others, len(orders)):
-        if one.kind != "cache":
-            rows += [(trial, *part) for part in _other_parts(one)]
-    return pl.DataFrame(rows, PARTS, orient="row")
-
-
 def _other_parts(one: Other) -> list[CostPart]:
     """A rewrite takes what it takes; the rest of what is saved is in decoding, or on the batch."""
     fetch, decode, *ops, batch = parts(one.positions)
@@ -347,25 +329,3 @@ def _other_parts(one: Other) -> list[CostPart]:
         return [fetch, decode._replace(seconds=left_s), *ops, batch]
     together = CostPart(f"{', '.join(moved)} on the batch", left_s - decode.seconds, "collate")
     return [fetch, decode, *ops, together, batch]
-
-
-def _costs() -> pl.DataFrame:
-    """Every op after every set of others that it can come after, by the first way there."""
-    rows, seen = [], set()
-    for positions in permutations(range(len(NAMES))):
-        failed = failure(positions)
-        for place, op in enumerate(positions[: failed[0] if failed else None]):
-            before = positions[:place]
-            key = (op, frozenset(before), _data(before))
-            if key not in seen:
-                seen.add(key)
-                rows.append((op, list(before), str(key[1:]), cost_s(op, before), None))
-        if failed:
-            before = positions[: failed[0]]
-            rows.append((positions[failed[0]], list(before), str(before), None, failed[1]))
-    return pl.DataFrame(rows, COSTS, orient="row")
-
-
-def _data(before) -> tuple[int, ...]:
-    """What tells the data of these ops apart: the order of those that do not commute."""
-    return tuple(op for op in before if op in {MASK, COLOUR, SCALE})

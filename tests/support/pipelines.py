@@ -21,13 +21,10 @@ from torchvision.transforms import v2
 from stallscope.orders import run_ops
 from stallscope.orders.capture import capture
 from stallscope.orders.evaluator import OrderEvaluator
-from stallscope.orders.recipe import Recipe
-from stallscope.orders.result import DIFFERENT, FAILS, IDENTICAL, NEAR
+from stallscope.orders.variant import DIFFERENT, FAILS, IDENTICAL, NEAR, Grade, Variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from stallscope.orders.result import Equivalence
 
 WIDTH, HEIGHT = 36, 32
 _STREAMS = 1000
@@ -378,11 +375,12 @@ def evaluator_of(dataset: Any, samples: int = 16) -> OrderEvaluator:
     loader = DataLoader(dataset, batch_size=4)
     site, captured, _ = capture(loader, samples, ROOM)
     evaluator = OrderEvaluator(loader, site, captured)
-    evaluator.run_original(lambda: False)
+    for lane in evaluator.lanes:
+        lane.run_original(lambda: False)
     return evaluator
 
 
-def compared(known: Known, seed: int = 0) -> Equivalence:
+def compared(known: Known, seed: int = 0) -> Grade:
     """How the other order compares, as the kit says; each seed has other data and other draws."""
 
     def other(number: int, draw: run_ops.Draw) -> int:
@@ -392,4 +390,4 @@ def compared(known: Known, seed: int = 0) -> Equivalence:
     with patch.object(run_ops, "_seed", other):
         ops = known.ops()
         transform = v2.Compose(ops) if isinstance(ops, list) else ops
-        return evaluator_of(known.dataset(transform, seed)).judge(Recipe(known.order))
+        return evaluator_of(known.dataset(transform, seed)).judged(Variant(known.order)).grade

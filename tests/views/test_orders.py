@@ -17,9 +17,11 @@ from support.build_orders import (
 )
 from support.chart_texts import check_texts, texts
 
-from stallscope.charts.orders import PipelineRow, amplification, bars_figure, comparison_figure
-from stallscope.orders.result import NEAR, Counts
+from stallscope.bench.comparison import Rate
+from stallscope.charts.orders import amplification, bars_figure, comparison_figure
+from stallscope.orders.result import Counts
 from stallscope.orders.text import beyond, costliest, floor, sentence, verdict
+from stallscope.orders.variant import NEAR, Variant
 from stallscope.views.orders import VIEW
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -35,6 +37,11 @@ ORDERS = {
 }
 DRAWN = [(name, kind) for name in ("full", "long names") for kind in VIEW.pictures]
 DRAWN += [("not measured", None), ("no others", "ops")]
+
+
+def tried(positions):
+    bench = PlannedBench()
+    return bench.compare(bench.predict(positions))
 
 
 class TestPictures:
@@ -56,7 +63,7 @@ class TestPictures:
         drawn = [text.get_text() for text in texts(ORDERS["not measured"].plot())]
 
         assert "identical · 1.7× predicted" in drawn
-        assert "predicted, not measured" in ORDERS["not measured"].plot().title
+        assert "(predicted)" in ORDERS["not measured"].plot().title
 
     def test_different_data_is_not_among_the_best(self):
         """An order with other data, or one that fails, is in no picture of the best."""
@@ -78,7 +85,7 @@ class TestDifference:
 
     def test_says_by_how_much(self):
         """The factor stands over the column of the differences."""
-        found = PlannedBench().compare((0, 1, 2, 4, 3))
+        found = tried((0, 1, 2, 4, 3))
         figure = comparison_figure(found)
         drawn = [text.get_text() for text in texts(figure)]
 
@@ -87,7 +94,7 @@ class TestDifference:
     def test_pictures_of_different_sizes_can_be_shown(self):
         """An order that gives another size is compared in the corner that both have."""
         small = some_pictures(0)[0]
-        check_texts(comparison_figure(PlannedBench().compare((0, 1, 3, 2, 4))))
+        check_texts(comparison_figure(tried((0, 1, 3, 2, 4))))
 
         assert 1 == amplification(((small, small[:20, :30]),))
 
@@ -130,8 +137,8 @@ class TestSentences:
         """What to change, that the data is the same, how fast, and how sure that is."""
         said = sentence(ORDERS["full"])
 
-        assert said.startswith("With RandomCrop before PILToTensor; FasterRandomMask instead of Ra")
-        assert "the same samples are made 1.67× as fast (95% interval 1." in said
+        assert said.startswith("RandomCrop before PILToTensor; FasterRandomMask instead of Ra")
+        assert ": 1.67× faster with identical output (95% interval 1." in said
 
     def test_nothing_faster_is_an_answer(self):
         """The pipeline as it is can be the best one."""
@@ -142,7 +149,7 @@ class TestSentences:
         """It may still be the best that is known."""
         said = sentence(some_orders(measured=(0, 5), pairs=1, noise=0.0))
 
-        assert said.endswith("should be made 1.7× as fast: predicted, not measured")
+        assert said.endswith("1.7× faster with identical output (predicted)")
 
     def test_one_pair_settles_nothing(self):
         """More time is needed, and it is said of what, and how much."""
@@ -162,7 +169,7 @@ class TestSentences:
         """It is not worth a change, and the one that comes nearest."""
         said = sentence(some_orders(others=(), measured=(0, 1), measured_share=1.05, noise=0.0))
 
-        assert said.startswith("Keep the pipeline as it is: none of 4 others is known to give")
+        assert said.startswith("Keep the pipeline as it is: no other of 4 is faster with the same")
         assert "; nearest: RandomCrop before PILToTensor, 1.01× (95% interval 0." in said
 
     def test_decoding_is_not_charged_to_an_op(self):
@@ -176,7 +183,7 @@ class TestSentences:
         """Where the budget ended the search at once, that is the answer."""
         orders = replace(ORDERS["no others"], counts=Counts(measurements=5, unexplored=3))
 
-        assert "allow more of it (budget_s)" in sentence(orders)
+        assert "raise budget_s" in sentence(orders)
 
     def test_the_floor_is_told(self):
         """What the best pipeline still decodes, no order takes away."""
@@ -192,14 +199,13 @@ class TestSentences:
         said = beyond(orders)
 
         assert said.startswith("half: 3.3")
-        assert said.endswith("near-identical: it differs by at most 0.99/255 (PSNR 58 dB)")
+        assert said.endswith("but the output differs by at most 0.99/255 (PSNR 58 dB)")
         assert "half" not in sentence(orders)
         assert said in str(orders)
 
     def test_every_equivalence_is_put_into_words(self):
         """With the number of samples, and the reason where there is one."""
-        rows = {row["order"]: row for row in ORDERS["full"].trials.to_dicts()}
-        said = [verdict(row) for row in rows.values()]
+        said = [verdict(one.grade) for one in ORDERS["full"].variants]
 
         assert "identical: the same bits on 16 samples" in said
         rounded = "rounding: differs by at most 4e-07 of the values' range (PSNR 130 dB)"
@@ -209,7 +215,7 @@ class TestSentences:
 
 def test_an_interval_leaves_room_for_the_bars():
     """One start that took fifty times as long: its line goes on, and the bars can be read."""
-    rows = [PipelineRow("as it is", predicted_s=0.001, measured_s=(0.0012, 0.0001, 0.05))]
+    rows = [Variant((0, 1), predicted_s=0.001, measured=Rate(0.0012, 0.0001, 0.05))]
 
     (ax,) = bars_figure("Title", [], rows).parts
 

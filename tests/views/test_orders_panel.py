@@ -16,7 +16,6 @@ from support.build_orders import (
 from support.chart_texts import check_texts
 
 from stallscope.charts import sheet
-from stallscope.orders.result import FAILS
 from stallscope.views.orders_panel import HINT, NO_BENCH, Board, Tries
 
 AS_IT_IS = (TO_TENSOR, CROP, MASK, COLOUR, SCALE)
@@ -48,11 +47,11 @@ class TestOrder:
 
         assert labels(AS_IT_IS) == board.tags.value
         assert "the original" in board.verdict.value
-        assert [AS_IT_IS] == bench.asked["code"]
+        assert not bench.asked["measure"]
 
     def test_dragging_shows_another_order(self):
-        """Its cost, its data, its code and its pictures, each of that order."""
-        board, bench = a_board()
+        """Its time, its data, its code and its pictures, each of that order, at once."""
+        board, bench = a_board(measured=())
         before = board.bars.value
         board.tags.value = labels(CROP_FIRST)
 
@@ -60,7 +59,8 @@ class TestOrder:
         assert before != board.bars.value
         assert "RandomCrop → PILToTensor" in board.copy.text
         assert "<img" in board.pictures.value
-        assert CROP_FIRST == bench.asked["compare"][-1]
+        assert [CROP_FIRST] == bench.asked["compare"] == bench.asked["measure"]
+        assert "× the original&#39;s speed (95% interval" in board.bars.value
 
     def test_the_buttons_move_the_chosen_op(self):
         """Earlier and later, by one place each time; at an end there is no further."""
@@ -76,24 +76,17 @@ class TestOrder:
         assert labels(AS_IT_IS) == board.tags.value
         assert not board.earlier.disabled
 
-    def test_begins_from_an_order_of_the_search(self):
-        """Those that work can be chosen by what they change."""
-        board, _ = a_board()
-        options = dict(board.start.options)
+    def test_the_slider_moves_along_the_best_orders_of_each_grade(self):
+        """And back to the pipeline as it is; what the search measured is not measured again."""
+        board, bench = a_board()
+        assert ("as it is", "identical", "rounding", "8-bit rounding") == board.tolerance.options
 
-        assert "RandomCrop before PILToTensor, identical" in options
-        assert not any(FAILS in option for option in options)
-        board.start.value = CROP_FIRST
+        board.tolerance.value = "identical"
         assert labels(CROP_FIRST) == board.tags.value
-
-    def test_what_one_began_from_follows_the_order(self):
-        """So that the way back is a choice, and no order goes by another one's name."""
-        board, _ = a_board()
-        board.tags.value = labels((TO_TENSOR, CROP, COLOUR, MASK, SCALE))
-
-        assert board.start.value is None
-        board.start.value = AS_IT_IS
+        assert "✓ identical" in board.verdict.value
+        board.tolerance.value = "as it is"
         assert labels(AS_IT_IS) == board.tags.value
+        assert not bench.asked["measure"]
 
     def test_an_op_that_was_taken_away_comes_back(self):
         """An order has every op once."""
@@ -101,8 +94,8 @@ class TestOrder:
         board.tags.value = labels((CROP, MASK, COLOUR, SCALE))
 
         assert labels(AS_IT_IS) == board.tags.value
-        assert "put back" in board.said.value
-        assert [AS_IT_IS] == bench.asked["compare"]
+        assert "put back" in board.message.value
+        assert not bench.asked["compare"]
 
     def test_an_order_is_asked_for_once(self):
         """Going back and forth compares nothing again."""
@@ -110,16 +103,17 @@ class TestOrder:
         for order in (CROP_FIRST, AS_IT_IS, CROP_FIRST):
             board.tags.value = labels(order)
 
-        assert [AS_IT_IS, CROP_FIRST] == bench.asked["compare"]
+        assert [CROP_FIRST] == bench.asked["compare"]
         assert [AS_IT_IS, CROP_FIRST] == bench.asked["predict"]
 
     def test_an_order_that_fails_says_why(self):
-        """It is drawn up to the op that fails."""
-        board, _ = a_board()
+        """In one line; it is drawn up to the op that fails, and not measured."""
+        board, bench = a_board()
         board.tags.value = labels(MASK_FIRST)
 
         assert "✗ fails (RuntimeError: the mask is 256 by 256" in board.verdict.value
         assert "This order fails: RuntimeError" in board.bars.value
+        assert not bench.asked["measure"]
 
     def test_different_data_is_marked(self):
         """As what cannot be used."""
@@ -137,65 +131,40 @@ class TestOrder:
 
 
 class TestMeasuring:
-    def test_shows_predicted_beside_measured(self):
-        """The figure, its interval, and where it was measured."""
+    def test_measures_longer_on_request(self):
+        """It goes on with what was measured at once, while a bar moves."""
         board, bench = a_board(measured=())
         board.tags.value = labels(CROP_FIRST)
-        assert "1.06× as fast: predicted, not measured" in board.bars.value
-        board.run.click()
-
-        assert [CROP_FIRST] == bench.asked["measure"]
-        assert "should be 1.06× as fast, and is" in board.bars.value
-        assert not board.run.disabled
-        assert "hidden" == board.progress.layout.visibility
-
-    def test_moves_a_progress_bar(self):
-        """While it measures, the bar is to be seen and moves."""
-        board, _ = a_board()
         seen = []
         board.progress.observe(
             lambda change: seen.append((change["new"], board.progress.layout.visibility)), "value"
         )
         board.run.click()
 
+        assert [CROP_FIRST, CROP_FIRST] == bench.asked["measure"]
         assert [(0.25, "visible"), (0.5, "visible"), (1.0, "visible")] == seen
-
-    def test_what_the_search_measured_is_known(self):
-        """It is not measured again."""
-        board, bench = a_board()
-        board.tags.value = labels(CROP_FIRST)
-
-        assert not bench.asked["measure"]
-        assert ", measured (95% interval" in board.bars.value
+        assert not board.run.disabled
+        assert "hidden" == board.progress.layout.visibility
 
     def test_a_narrow_interval_around_one_is_no_difference(self):
         """No gain is claimed that cannot be told from none."""
-        board, _ = a_board(orders=(AS_IT_IS, (TO_TENSOR, CROP, MASK, SCALE, COLOUR)), measured=())
-        board.start.index = 1
-        board.run.click()
+        board, _ = a_board(measured=())
+        board.tags.value = labels((TO_TENSOR, CROP, MASK, SCALE, COLOUR))
 
-        assert "as fast as the original: no significant difference" in board.bars.value
-
-    def test_an_order_that_fails_is_not_measured(self):
-        """It is said what to do."""
-        board, bench = a_board()
-        board.tags.value = labels(MASK_FIRST)
-        board.run.click()
-
-        assert not bench.asked["measure"]
-        assert "cannot be measured, it fails" in board.said.value
+        assert "no significant difference (95% interval" in board.bars.value
 
     def test_an_error_of_an_op_is_shown_and_the_panel_goes_on(self):
         """What a callback raises would be shown nowhere."""
-        board, bench = a_board(PlannedBench(fails=OSError(f"no disk {HOSTILE}")))
-        board.run.click()
+        bench = PlannedBench(fails=OSError(f"no disk {HOSTILE}"))
+        board, _ = a_board(bench, measured=())
+        board.tags.value = labels(CROP_FIRST)
 
-        assert "That did not work. OSError: no disk" in board.said.value
-        assert HOSTILE not in board.said.value
+        assert "That did not work. OSError: no disk" in board.message.value
+        assert HOSTILE not in board.message.value
         assert not board.run.disabled
         bench.fails = None
         board.run.click()
-        assert "" == board.said.value
+        assert "" == board.message.value
 
     def test_an_interrupt_passes_and_the_panel_goes_on(self):
         """Ctrl-C ends the measurement; the button can be pressed again."""
@@ -203,7 +172,7 @@ class TestMeasuring:
         with pytest.raises(KeyboardInterrupt):
             board.run.click()
 
-        assert "not measured: it was stopped" in board.said.value
+        assert "not measured: it was stopped" in board.message.value
         assert not board.run.disabled
 
 

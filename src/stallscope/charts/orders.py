@@ -7,7 +7,6 @@ always stands among them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,20 +33,8 @@ from stallscope.charts.sheet import (
     styled,
     text_width,
 )
-from stallscope.orders.result import (
-    CACHE,
-    DECODE,
-    DIFFERENT,
-    IDENTICAL,
-    NEAR,
-    NEAR_SHARE,
-    ROUNDING,
-    ROUNDING_SHARE,
-    TOLERANCES,
-    op_names,
-    parts_of,
-    speed_of,
-)
+from stallscope.orders.equivalence import NEAR_SHARE, ROUNDING_SHARE
+from stallscope.orders.result import op_names
 from stallscope.orders.text import (
     PIPELINE,
     TITLE,
@@ -57,17 +44,26 @@ from stallscope.orders.text import (
     sentence,
     verdict,
 )
+from stallscope.orders.variant import (
+    CACHE,
+    DECODE,
+    DIFFERENT,
+    IDENTICAL,
+    NEAR,
+    ROUNDING,
+)
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL
 from stallscope.units import count, printable, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-    from stallscope.orders.result import CostPart, Equivalence, Orders, Picture
+    from stallscope.orders.result import Orders
+    from stallscope.orders.variant import CostPart, Picture, Variant
 
 
 KEY: Final = f"bar: predicted, part by part · line under it: measured, with its {INTERVAL}"
@@ -87,83 +83,69 @@ _NAME, _BAR, _LINE, _ORDER, _GAP = 0.22, 0.34, 0.15, 0.22, 0.2
 """Heights of a row's parts from the top, and of what is free below it, inches."""
 
 
-@dataclass(frozen=True)
-class PipelineRow:
-    """One pipeline."""
-
-    name: str
-    """What it changes."""
-    said: str = ""
-    """Stands at the right of the name: whether the data is the same, and how fast it is."""
-    parts: tuple[CostPart, ...] = ()
-    """Of its predicted time; none where that is known as a whole only."""
-    predicted_s: float | None = None
-    """Per sample; None where it fails."""
-    measured_s: tuple[float, float | None, float | None] | None = None
-    """Per sample, with the ends of the interval."""
-    order: str = ""
-    """Its ops in their order; small, under the bar."""
-    failed: str = ""
-    """The op that raises, if one does."""
-    strong: bool = False
-    """Whether the name is bold."""
-
-    @property
-    def height(self) -> float:
-        """Inches, with the gap to the next one."""
-        return _NAME + _BAR + _LINE * bool(self.measured_s) + _ORDER * bool(self.order) + _GAP
-
-    @property
-    def bar_s(self) -> float:
-        """How far its bar and its dot reach to the right, seconds."""
-        measured_s = self.measured_s[0] if self.measured_s else 0.0
-        return max(sum(part.seconds for part in self.parts), self.predicted_s or 0.0, measured_s)
-
-    @property
-    def longest_s(self) -> float:
-        """The same with its interval."""
-        return max(self.bar_s, *(end or 0.0 for end in self.measured_s or (0.0,)))
-
-
 def figure(orders: Orders) -> Sheet:
-    """The best orders as a picture."""
-    rows = [_row_of(orders, row) for row in _chosen(orders)]
+    """Draw the best pipelines."""
+    rows = _chosen(orders)
     title = printable(sentence(orders), TITLE)
     if not rows:
         return Sheet(title, notes_of(orders))
-    return bars_figure(title, [KEY, *notes_of(orders)], rows)
+    strong = [one.trial for one in rows if orders.recommends(one)]
+    return bars_figure(title, [KEY, *notes_of(orders)], rows, strong)
 
 
 @styled
-def bars_figure(title: str, notes: Sequence[str], rows: Sequence[PipelineRow]) -> Sheet:
-    """Pipelines under each other."""
-    height = sum(row.height for row in rows) + 0.05
-    made = Sheet(title, notes, [height + AXIS + 0.35])
-    (ax,) = made.parts
-    most_s = _MOST_INTERVAL * max(row.bar_s for row in rows)  # bars have to be seen
-    linear_time(ax, 1.01 * min(max(row.longest_s for row in rows), most_s) or 1e-3)
+def bars_figure(
+    title: str, notes: Sequence[str], rows: Sequence[Variant], strong: Collection[int] = ()
+) -> Sheet:
+    """Draw pipelines under each other.
+
+    Args:
+        title: of the picture.
+        notes: under it.
+        rows: the pipelines.
+        strong: trials whose names are bold.
+    """
+    height = sum(map(_height, rows)) + 0.05
+    sheet = Sheet(title, notes, [height + AXIS + 0.35])
+    (ax,) = sheet.parts
+    bars = [max(_bar_s(row), row.measured.value if row.measured else 0.0) for row in rows]
+    ends = [row.measured.high or 0.0 for row in rows if row.measured]
+    # bars have to be seen, however far an interval goes
+    linear_time(ax, 1.01 * min(max([*bars, *ends]), _MOST_INTERVAL * max(bars)) or 1e-3)
     ax.set_ylim(height, 0)  # inches
     hide_rows(ax)
     ax.set_xlabel("seconds of one worker per sample")
     top = 0.1
     for row in rows:
-        _draw_row(ax, row, top)
-        top += row.height
+        _draw_row(ax, row, top, bold=row.trial in strong)
+        top += _height(row)
     kinds = {part.kind for row in rows for part in row.parts}
     looks = {label: COLOURS[kind] for kind, label in _LABELS.items() if kind in kinds}
     if any(row.predicted_s and not row.parts for row in rows):
         looks["as a whole"] = _UNSPLIT
     draw_key(ax, looks)
-    return made
+    return sheet
 
 
-def _draw_row(ax: Axes, row: PipelineRow, top: float) -> None:
-    inch = ax.get_xlim()[1] / _WIDTH
-    room = _WIDTH - 0.3 - text_width(row.said, TEXT_SIZE)
-    name = fitting(row.name, room, TEXT_SIZE, bold=row.strong)
+def _height(row: Variant) -> float:
+    return _NAME + _BAR + _LINE * bool(row.measured) + _ORDER * (row.kind == "order") + _GAP
+
+
+def _bar_s(row: Variant) -> float:
+    return max(sum(part.seconds for part in row.parts), row.predicted_s or 0.0)
+
+
+def _draw_row(ax: Axes, row: Variant, top: float, *, bold: bool) -> None:
+    end = ax.get_xlim()[1]
+    fast = _speed(row) if row.grade.compared else f"{factor_text(row.fast)} predicted"
+    about = "the original" if row.is_original else f"{row.grade.equivalence} · {fast}"
+    if row.predicted_s and not row.grade.works:
+        about = fast  # it is not compared yet
+    room = _WIDTH - 0.3 - text_width(about, TEXT_SIZE)
+    name = fitting(printable(row.change, 150), room, TEXT_SIZE, bold=bold)
     look: dict[str, Any] = {"size": TEXT_SIZE, "va": "top"}
-    ax.text(0, top, name, weight="bold" if row.strong else "normal", **look)
-    ax.text(ax.get_xlim()[1], top, row.said, ha="right", **look)
+    ax.text(0, top, name, weight="bold" if bold else "normal", **look)
+    ax.text(end, top, about, ha="right", **look)
     top += _NAME
     start = 0.0
     for part in row.parts:
@@ -171,20 +153,22 @@ def _draw_row(ax: Axes, row: PipelineRow, top: float) -> None:
         start += part.seconds
     if row.predicted_s and not row.parts:
         ax.add_patch(Rectangle((0, top), row.predicted_s, _BAR, facecolor=_UNSPLIT, linewidth=0))
-    if row.failed:
-        text = f"{printable(row.failed, 40)} fails here"
+    if row.predicted_s is None and row.parts:
+        works = sum(part.kind == "transform" for part in row.parts)
+        text = f"{printable(row.order.split(' → ')[works], 40)} fails here"
         look = {"va": "center", "weight": "bold", "color": STALL_COLOUR}
-        ax.text(start + 0.08 * inch, top + _BAR / 2, text, **look)
+        ax.text(start + 0.08 * end / _WIDTH, top + _BAR / 2, text, **look)
     top += _BAR
-    if row.measured_s:
-        middle, low, high = row.measured_s
-        down = top + _LINE / 2 + 0.02
-        draw_interval(ax, middle, down, (low, high))
-        if high is not None and high > (end := ax.get_xlim()[1]):
+    if row.measured:
+        middle, high, down = row.measured.value, row.measured.high, top + _LINE / 2 + 0.02
+        draw_interval(ax, middle, down, (row.measured.low, high))
+        if high is not None and high > end:
             ax.plot([end], [down], ">", ms=4, color=INK, clip_on=False)
         ax.plot([middle], [down], "o", ms=4, color=PAPER, mec=INK, mew=1.0, zorder=4)
         top += _LINE
-    ax.text(0, top + 0.07, fitting(row.order, _WIDTH), va="top", color=FAINT)
+    if row.kind == "order":
+        order = fitting(printable(row.order, 160), _WIDTH)
+        ax.text(0, top + 0.07, order, va="top", color=FAINT)
 
 
 def _draw_part(ax: Axes, part: CostPart, start: float, top: float) -> None:
@@ -200,38 +184,22 @@ def _draw_part(ax: Axes, part: CostPart, start: float, top: float) -> None:
         ax.text(middle, top + _BAR / 2, "\n".join(lines), color=ink_on(colour), **look)
 
 
-def _chosen(orders: Orders) -> list[dict[str, Any]]:
-    """Rows of the table whose data can be used, the best first; the original among them."""
-    rows = [row for row in orders.table().to_dicts() if row["equivalence"] in TOLERANCES]
-    others = [row for row in rows if row["trial"] != 0]
+def _chosen(orders: Orders) -> list[Variant]:
+    """Return pipelines whose data can be used, the best first; the original among them."""
+    rows = [one for one in orders.variants if one.grade.within(NEAR)]
+    others = [one for one in rows if one.trial]
     # what is worth a look: what is faster, or was measured at all, before what is merely the same
-    others.sort(key=lambda row: (not row["recommended"], row["speedup"] is None, -speed_of(row)))
-    kept = {row["trial"] for row in others[: MOST - 1]} | {0}
-    return [row for row in rows if row["trial"] in kept]
+    others.sort(key=lambda one: (not orders.recommends(one), one.speedup is None, -one.fast))
+    shown = {one.trial for one in others[: MOST - 1]} | {0}
+    return [one for one in rows if one.trial in shown]
 
 
-def _row_of(orders: Orders, row: dict[str, Any]) -> PipelineRow:
-    """A row of the table as a row of the picture."""
-    measured = (row["measured_s"], row["measured_low_s"], row["measured_high_s"])
-    original = row["trial"] == 0
-    return PipelineRow(
-        name="as it is" if original else printable(row["change"], 150),
-        said="the original" if original else f"{row['equivalence']} · {_speed(row)}",
-        parts=parts_of(orders, row["trial"]),
-        predicted_s=row["predicted_s"],
-        measured_s=None if row["measured_s"] is None else measured,
-        order=printable(row["order"], 160) if row["kind"] == "order" else "",
-        strong=bool(row["recommended"]),
-    )
-
-
-def _speed(row: Mapping[str, Any]) -> str:
-    if row["speedup"] is None:
-        factor = row["predicted_speedup"]
-        return "—" if factor is None else f"{factor_text(factor)} predicted"
-    low, high = row["speedup_low"], row["speedup_high"]
+def _speed(row: Variant) -> str:
+    if row.speedup is None:
+        return f"{factor_text(row.fast)} predicted" if row.fast else "—"
+    low, high = row.speedup.low, row.speedup.high
     ends = ", measured once" if low is None else f" ({low:.2f} to {high:.2f})"
-    return f"{factor_text(row['speedup'])}{ends}"
+    return f"{factor_text(row.fast)}{ends}"
 
 
 _OPS_KEY: Final = f"line: {INTERVAL} over samples · decoding is no op's, wherever it happens"
@@ -240,7 +208,7 @@ _LONGEST_ABOUT: Final = 88
 
 @styled
 def ops_figure(orders: Orders) -> Sheet:
-    """The pipeline as it is, op by op: what each costs, takes and gives, whether it is random."""
+    """Draw the pipeline as it is, op by op: what each costs, takes and gives."""
     rows, names = orders.ops.to_dicts(), op_names(orders)
     title = printable(costliest(orders) or "No op was timed", 200)
     about = orders.circumstances
@@ -249,11 +217,11 @@ def ops_figure(orders: Orders) -> Sheet:
     if not rows:
         return Sheet(title, [of])
     bars = [_op_bar(row, names.get(row["position"], row["name"])) for row in rows]
-    made = Sheet(title, [of, _OPS_KEY], [bars_height(bars)])
-    (ax,) = made.parts
+    sheet = Sheet(title, [of, _OPS_KEY], [bars_height(bars)])
+    (ax,) = sheet.parts
     draw_bars(ax, bars, EngFormatter("s"))
     ax.set_xlabel("mean seconds per sample, on what the op gets in this order")
-    return made
+    return sheet
 
 
 def _op_bar(row: dict[str, Any], name: str) -> LabelledBar:
@@ -272,7 +240,7 @@ def _op_bar(row: dict[str, Any], name: str) -> LabelledBar:
 
 
 def _about(row: dict[str, Any]) -> str:
-    """What an op takes and gives, and its settings."""
+    """Say what an op takes and gives, and its settings."""
     goes = f"{row['takes']} → {row['gives']}" if row["takes"] or row["gives"] else ""
     settings = str(row["settings"] or "")
     inner = settings.removeprefix(f"{row['name']}(")
@@ -304,13 +272,12 @@ _FRONT_KEY: Final = (
 
 @styled
 def front_figure(orders: Orders) -> Sheet:
-    """How fast pipelines are against how far their data is from the original's."""
-    graded = [row for row in orders.table().to_dicts() if row["equivalence"] in _ZONES]
-    free = [row for row in graded if row["kind"] != CACHE]  # what takes memory is another choice
-    rows = [row for row in free if speed_of(row) or not row["trial"]]
-    title = printable(sentence(orders), TITLE)
-    made = Sheet(title, [_FRONT_KEY], [_FRONT + AXIS])
-    (ax,) = made.parts
+    """Draw how fast pipelines are against how far their data is from the original's."""
+    # what takes memory is another choice
+    free = [one for one in orders.variants if one.grade.works and one.kind != CACHE]
+    rows = [one for one in free if one.fast or not one.trial]
+    sheet = Sheet(printable(sentence(orders), TITLE), [_FRONT_KEY], [_FRONT + AXIS])
+    (ax,) = sheet.parts
     fast = [_speed_or_one(row) for row in rows]
     low, high = min([0.9, *fast]), max([1.2, *fast])
     ax.set_ylim(low - 0.08 * (high - low), high + 0.25 * (high - low))
@@ -324,30 +291,31 @@ def front_figure(orders: Orders) -> Sheet:
     best = _front_of(rows)
     ax.plot([_place(row) for row in best], [_speed_or_one(row) for row in best], color=INK, lw=1.0)
     for row in rows:
-        is_measured = row["says"] is not None or not row["trial"]
+        is_measured = row.speedup is not None or not row.trial
         look: dict[str, Any] = {"mfc": COLOURS["transform"] if is_measured else PAPER}
         place, factor = _place(row), _speed_or_one(row)
-        draw_interval(ax, place, factor, (row["speedup_low"], row["speedup_high"]), vertical=True)
+        ends = (row.speedup.low, row.speedup.high) if row.speedup else (None, None)
+        draw_interval(ax, place, factor, ends, vertical=True)
         ax.plot([place], [factor], "o", ms=7, mec=INK, mew=0.8, zorder=4, **look)
     _name_dots(ax, best)
-    return made
+    return sheet
 
 
-def _front_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """From the original on, what is faster than everything nearer to its data."""
-    front: list[dict[str, Any]] = []
-    for row in sorted(rows, key=lambda row: (row["trial"] != 0, _place(row), -speed_of(row))):
+def _front_of(rows: Sequence[Variant]) -> list[Variant]:
+    """Return what is faster than everything nearer to its data, from the original on."""
+    front: list[Variant] = []
+    for row in sorted(rows, key=lambda row: (row.trial != 0, _place(row), -row.fast)):
         if not front or _speed_or_one(row) > _speed_or_one(front[-1]):
             front.append(row)
     return front
 
 
-def _name_dots(ax: Axes, rows: Sequence[dict[str, Any]]) -> None:
+def _name_dots(ax: Axes, rows: Sequence[Variant]) -> None:
     """Write what each changes beside its dot, from the top, none over another."""
     unit = _FRONT / (ax.get_ylim()[1] - ax.get_ylim()[0])
     above = float("inf")
     for row in sorted(rows, key=_speed_or_one, reverse=True):
-        name = f"{row['change']}, {factor_text(_speed_or_one(row))}" if row["trial"] else "as it is"
+        name = f"{row.change}, {factor_text(row.fast)}" if row.trial else "as it is"
         inches = min(_speed_or_one(row) * unit, above - _LABEL)
         is_left = _place(row) < len(_ZONES) / 2
         at = _place(row) + (_BESIDE if is_left else -_BESIDE)
@@ -356,14 +324,15 @@ def _name_dots(ax: Axes, rows: Sequence[dict[str, Any]]) -> None:
         above = inches
 
 
-def _speed_or_one(row: Mapping[str, Any]) -> float:
-    return speed_of(dict(row)) if row["trial"] else 1.0
+def _speed_or_one(row: Variant) -> float:
+    return row.fast if row.trial else 1.0
 
 
-def _place(row: Mapping[str, Any]) -> float:
-    """Where a pipeline stands: in the zone of its grade, by the logarithm of its difference."""
-    number, (low, high) = [*_ZONES].index(row["equivalence"]), _ZONES[row["equivalence"]]
-    far = row["max_difference"]
+def _place(row: Variant) -> float:
+    """Return where a pipeline stands: in the zone of its grade, by the log of its difference."""
+    grade = row.grade.equivalence
+    number, (low, high) = [*_ZONES].index(grade), _ZONES[grade]
+    far = row.grade.max_difference
     if not low or not far:
         return number + 0.5
     inside = np.log(far / low) / np.log(high / low)
@@ -379,22 +348,22 @@ _HALF: Final = 128.0
 
 
 @styled
-def comparison_figure(found: Equivalence) -> Sheet:
-    """A few samples of another order beside the original's, with the difference made visible.
+def comparison_figure(variant: Variant) -> Sheet:
+    """Draw a few samples beside the original's, with the difference made visible.
 
     Args:
-        found: with its pictures.
+        variant: with its pictures.
     """
-    title = printable(f"This order · {verdict(found._asdict())}", 200)
-    pairs = found.pictures[:2]
+    title = printable(f"This order · {verdict(variant.grade)}", 200)
+    pairs = variant.pictures[:2]
     if not pairs:
         return Sheet(title, [NO_IMAGES])
     factor = amplification(pairs)
     size = f"difference times {factor}" if factor > 1 else "no difference in 256 shades"
     note = f"each row is one sample on the same draws: original, new, {size} (black: the same)"
     height = len(pairs) * (_PICTURE + _BETWEEN) + _HEAD
-    made = Sheet(title, [note], [height])
-    (ax,) = made.parts
+    sheet = Sheet(title, [note], [height])
+    (ax,) = sheet.parts
     ax.set_xlim(0, ROOM)  # inches, as downwards
     ax.set_ylim(height, 0)
     ax.set_axis_off()
@@ -412,11 +381,11 @@ def comparison_figure(found: Equivalence) -> Sheet:
             box = (left, left + broad * inch, top + high * inch, top)
             # pixels as they are: a smoothed difference would look smaller than it is
             ax.imshow(picture, extent=box, aspect="auto", interpolation="nearest")
-    return made
+    return sheet
 
 
 def amplification(pairs: tuple[tuple[Picture, Picture], ...]) -> int:
-    """How many times the difference has to be multiplied to be well seen; 1 where there is none."""
+    """Return the factor that makes a difference well seen; 1 where there is none."""
     largest = max((float(_distance(*pair).max(initial=0.0)) for pair in pairs), default=0.0)
     if not largest:
         return 1
@@ -424,7 +393,7 @@ def amplification(pairs: tuple[tuple[Picture, Picture], ...]) -> int:
 
 
 def _distance(one: Picture, other: Picture) -> NDArray[np.float64]:
-    """The absolute difference; of different sizes, that of the corner which both have."""
+    """Return the absolute difference, of the corner that both have."""
     high, wide = (min(one.shape[axis], other.shape[axis]) for axis in (0, 1))
     near, far = (picture[:high, :wide].astype(np.float64) for picture in (one, other))
     return np.asarray(np.abs(near - far))

@@ -26,27 +26,27 @@ import torch
 
 from stallscope.hooks.find_ops import own_attributes
 from stallscope.loops.cached_values import is_image, leaves
-from stallscope.orders.result import (
+from stallscope.orders.variant import (
     DIFFERENT,
     EQUIVALENCES,
     IDENTICAL,
     NEAR,
-    NEAR_SHARE,
     ROUNDING,
-    ROUNDING_SHARE,
-    Equivalence,
+    Grade,
 )
 from stallscope.units import repr_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     Array = NDArray[np.generic]
-    from collections.abc import Container, Iterator
 
-
+ROUNDING_SHARE: Final = 1e-5
+"""Largest difference by floating-point rounding, as a share of the values' range."""
+NEAR_SHARE: Final = 1.5 / 255
+"""Largest difference by rounding to 8 bits, likewise."""
 _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None))
 _DEEPEST: Final = 12
 _HISTORIES: Final = {"applied_transforms", "_applied_operations"}
@@ -54,6 +54,15 @@ _HISTORIES: Final = {"applied_transforms", "_applied_operations"}
 _SPATIAL: Final = 2
 _CHANNELS: Final = (1, 3)
 _COLOURS: Final = 3
+
+
+class State(NamedTuple):
+    """Samples at some point of their way."""
+
+    digest: str
+    """Equal for equal data."""
+    layout: str = ""
+    """Equal for data that lies alike in memory, which the next op's cost depends on."""
 
 
 class Leaf(NamedTuple):
@@ -178,7 +187,7 @@ def _of_container(value: Any, depth: int) -> Iterator[bytes]:
 
 
 def _of_attributes(thing: Any, items: Container[str], depth: int) -> Iterator[bytes]:
-    """What an object holds beside its items, its history aside."""
+    """Yield what an object holds beside its items, without its history."""
     attributes = own_attributes(thing)
     for name in sorted(attributes.keys() - _HISTORIES):
         if name not in items:  # torchio's subjects have each item as an attribute, too
@@ -223,7 +232,7 @@ GEOMETRY, CONVERSION, POINTWISE = "geometry", "conversion", "pointwise"
 
 
 def work_of(given: Any, result: Any) -> str:
-    """What an op has done to a sample: one of the three words; `POINTWISE` where nobody knows."""
+    """Tell what an op has done to a sample; `POINTWISE` where nobody knows."""
     before, after = largest_array(given), largest_array(result)
     if before is None or after is None:
         return POINTWISE
@@ -237,7 +246,7 @@ def work_of(given: Any, result: Any) -> str:
 
 
 def _plane_of(array: Array) -> tuple[int, ...]:
-    """The sides of an image, wherever its channels are."""
+    """Return the sides of an image, wherever its channels are."""
     return tuple(sorted(array.shape, reverse=True)[:_SPATIAL])
 
 
@@ -283,7 +292,7 @@ _FEWEST_SHADES: Final = 64
 """Of a grey picture in bytes; a mask has fewer classes."""
 
 
-def compare_outputs(original: Sequence[Any], other: Sequence[Any]) -> Equivalence:
+def compare_outputs(original: Sequence[Any], other: Sequence[Any]) -> Grade:
     """Compare what two pipelines gave; their digests may differ although all values agree."""
     found = compare_samples(list(map(leaves_of, original)), list(map(leaves_of, other)))
     if found.equivalence == IDENTICAL and digest(original) != digest(other):
@@ -291,9 +300,7 @@ def compare_outputs(original: Sequence[Any], other: Sequence[Any]) -> Equivalenc
     return found
 
 
-def compare_samples(
-    original: Sequence[Sequence[Leaf]], other: Sequence[Sequence[Leaf]]
-) -> Equivalence:
+def compare_samples(original: Sequence[Sequence[Leaf]], other: Sequence[Sequence[Leaf]]) -> Grade:
     """Compare samples, each a list of leaves.
 
     Args:
@@ -304,7 +311,7 @@ def compare_samples(
     for mine, theirs in samples:
         why = _unlike(mine, theirs)
         if why:
-            return Equivalence(DIFFERENT, why=why)
+            return Grade(DIFFERENT, why=why)
     grade, largest, lowest_db = IDENTICAL, 0.0, math.inf
     for column in zip(*(zip(mine, theirs, strict=True) for mine, theirs in samples), strict=False):
         pairs = [
@@ -316,21 +323,21 @@ def compare_samples(
             continue
         found = _graded(column[0][0].kind, pairs)
         if not math.isfinite(found.max_difference or 0.0):
-            return Equivalence(DIFFERENT, why="a value is not a number in one of them only")
+            return Grade(DIFFERENT, why="a value is not a number in one of them only")
         grade = max(grade, found.equivalence, key=EQUIVALENCES.index)
         largest = max(largest, found.max_difference or 0.0)
         lowest_db = min(lowest_db, math.inf if found.psnr_db is None else found.psnr_db)
     if grade == IDENTICAL:
-        return Equivalence(IDENTICAL)
-    return Equivalence(grade, largest, lowest_db if math.isfinite(lowest_db) else None)
+        return Grade(IDENTICAL)
+    return Grade(grade, largest, lowest_db if math.isfinite(lowest_db) else None)
 
 
-def _graded(kind: str, pairs: Sequence[tuple[Array, Array]]) -> Equivalence:
+def _graded(kind: str, pairs: Sequence[tuple[Array, Array]]) -> Grade:
     """Grade one leaf over all samples."""
     gaps = [_gap(one, new) for one, new in pairs]
     here = max(float(gap.max(initial=0.0)) for gap in gaps)
     if not here or not math.isfinite(here):
-        return Equivalence(DIFFERENT if here else IDENTICAL, here)
+        return Grade(DIFFERENT if here else IDENTICAL, here)
     first = pairs[0][0]
     peak = _range([one for one, _ in pairs])
     share = here / peak if peak else math.inf
@@ -341,17 +348,17 @@ def _graded(kind: str, pairs: Sequence[tuple[Array, Array]]) -> Equivalence:
         grade = ROUNDING
     elif _is_picture(kind, first) and share <= NEAR_SHARE and psnr_db >= NEAR_PSNR_DB:
         grade = NEAR
-    return Equivalence(grade, share, psnr_db)
+    return Grade(grade, share, psnr_db)
 
 
 def _steps(values: Array) -> float:
-    """Two steps between neighbouring numbers near 1, of types that are coarser than 32 bits."""
+    """Return two steps between numbers near 1, of types that are coarser than 32 bits."""
     kind: Any = values.dtype
     return 2 * float(np.finfo(kind).eps) if kind.itemsize < 4 else 0.0  # noqa: PLR2004
 
 
 def _is_picture(kind: str, values: Array) -> bool:
-    """Whether values that are rounded to 8 bits are still the same picture."""
+    """Return whether values that are rounded to 8 bits are still the same picture."""
     if kind.startswith(("Mask ", "PIL P ", "PIL 1 ")) or values.size < _FEWEST_OF_PICTURE:
         return False
     if values.dtype.kind == "f":
@@ -362,7 +369,7 @@ def _is_picture(kind: str, values: Array) -> bool:
 
 
 def _unlike(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> str:
-    """What is not of one kind, in words; "" where all is."""
+    """Say what is not of one kind; "" where all is."""
     if len(mine) != len(theirs):
         return f"a sample holds {len(theirs)} values instead of {len(mine)}"
     for a, b in zip(mine, theirs, strict=True):
@@ -374,7 +381,7 @@ def _unlike(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> str:
 
 
 def _gap(a: Array, b: Array) -> NDArray[np.float64]:
-    """Differences at each place; infinite where one is no number and the other is."""
+    """Return the differences; infinite where one value is no number and the other is."""
     one, other = (np.atleast_1d(values).astype(np.float64) for values in (a, b))
     with np.errstate(invalid="ignore"):
         gap: NDArray[np.float64] = np.abs(one - other)
@@ -383,7 +390,7 @@ def _gap(a: Array, b: Array) -> NDArray[np.float64]:
 
 
 def _range(values: Sequence[Array]) -> float:
-    """What the largest possible difference is: 255 for bytes, else what all samples span."""
+    """Return the largest possible difference: 255 for bytes, else what all samples span."""
     if values[0].dtype == np.uint8:
         return _BYTE
     ends = [

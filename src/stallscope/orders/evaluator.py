@@ -1,67 +1,48 @@
 """A pipeline at hand: what any order or change of it costs and gives, and loaders that have it.
 
 Everything is done in this process, on the captured samples, with one torch thread, and each op on
-its own stream of random numbers. The search and the variants work inside of one `guarded` block;
+its own stream of random numbers. The search and the proposals work inside of one `guarded` block;
 what a panel asks later guards itself. Nothing here changes an object of the user's.
+
+A pipeline that a dataset holds is one lane of ops; one that `__getitem__` writes as calls may have
+several, such as one for the image and one for the mask, whose ops never exchange places.
 """
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager, suppress
-from functools import cached_property
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from itertools import cycle, islice
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from stallscope.bench.measurement import Measurement
-from stallscope.bench.samples import Contest, PairedSamples
+from stallscope.bench.samples import Contest, PairedSamples, SamplePair
 from stallscope.isolation import as_before, one_thread
 from stallscope.loops.cached_values import fresh
 from stallscope.orders.capture import first_indices
-from stallscope.orders.equivalence import (
-    CONVERSION,
-    GEOMETRY,
-    POINTWISE,
-    compare_outputs,
-    described,
-    pictures,
-    work_of,
-)
-from stallscope.orders.loader_parts import BatchOps
-from stallscope.orders.pipeline import Chain
-from stallscope.orders.recipe import Recipe, code_of, loader_by
-from stallscope.orders.result import (
+from stallscope.orders.equivalence import pictures
+from stallscope.orders.pipeline import passed_on
+from stallscope.orders.result import FixedCosts, NoSuchOrderError, timed
+from stallscope.orders.run_ops import OpInput, named_kept, restored
+from stallscope.orders.search import Lane, NotComparableError
+from stallscope.orders.variant import (
     BATCH,
+    CACHE,
     DECODE,
     DIFFERENT,
+    EQUIVALENCES,
     FAILS,
     FETCH,
     IDENTICAL,
+    NEAR,
     ROUNDING,
     CostPart,
-    Equivalence,
-    FixedCosts,
-    NoSuchOrderError,
-    OrderTiming,
-    Prediction,
-    near_enough,
-    timings_of,
+    Grade,
+    Variant,
+    change_of,
 )
-from stallscope.orders.run_ops import (
-    OpInput,
-    Outcome,
-    Stream,
-    digest_of,
-    find_telling_draws,
-    measure_op,
-    named_kept,
-    restored,
-    run_op,
-    state_of,
-)
-from stallscope.orders.search import SearchNode, SearchResult, State, TriedOp, search
 from stallscope.targets.loaders import private_copy
 from stallscope.targets.object_graph import LoaderCallables, bindings_kept
 from stallscope.units import said_by
@@ -69,18 +50,24 @@ from stallscope.units import said_by
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from stallscope.orders.recipe import Site, Variant
-    from stallscope.orders.watch import CapturedSample
+    from stallscope.orders.capture import CapturedSample
+    from stallscope.orders.pipeline import Op
+    from stallscope.orders.run_ops import Outcome, Stream
+    from stallscope.orders.search import TriedOp
+    from stallscope.orders.variant import Picture, Site
 
 _LONGEST: Final = 160
 """Characters of an error's text."""
 _PICTURES: Final = 4
-_MEASURED_S: Final = 8.0
-"""How long measuring one order beside the original takes at most; one pair always is."""
-
-
-class NotComparableError(Exception):
-    """An op that keeps a state gets something else than in the pipeline as it is."""
+QUICK_S: Final = 0.8
+"""Seconds in which an order that somebody tries by hand is measured; one pair always is."""
+_COMPARED_S: Final = 0.4
+"""Seconds in which it is compared, on two samples at least."""
+_NOISE_S: Final = 1e-9
+"""Seconds that are no part of a prediction."""
+REDRAWN: Final = (
+    "random numbers are drawn in another order, so that a seed gives other samples than before"
+)
 
 
 @contextmanager
@@ -106,17 +93,13 @@ class OrderEvaluator:
         loader: the user's.
         site: where the pipeline works.
         samples: those that were captured.
-        tolerance: how far data of what is recommended may be from the original's.
+        tolerance: one of `variant.TOLERANCES`.
+        lanes: of the pipeline; by default one with the ops of the site.
 
     Attributes:
-        searched: on how many samples orders are searched; what is found is compared on all.
-        outcomes: of each op in the pipeline as it is.
-        original: what the pipeline gives as it is.
-        digest: of that.
-        found: what was tried; grows with what is asked.
-        grades: how the data of each digest that came out compares, on the samples searched.
         fixed: what a sample costs outside of its ops.
         variants: every pipeline that was looked at; the first is as it is.
+        rewritten_s: seconds of objects that replace ops, by position and `id`.
     """
 
     def __init__(
@@ -125,218 +108,190 @@ class OrderEvaluator:
         site: Site,
         samples: Sequence[CapturedSample],
         tolerance: str = ROUNDING,
+        lanes: Sequence[Lane] = (),
     ) -> None:
         self.loader, self.site, self.samples = loader, site, samples
         self.tolerance = tolerance
-        self.ops = site.chain.ops
-        self.as_it_is = tuple(range(len(self.ops)))
-        self.inputs = [sample.given for sample in samples]
-        self.searched = len(self.inputs)
-        self.outcomes: dict[int, Outcome] = {}
-        self.original: list[OpInput] = []
-        self.digest = ""
-        self.found = SearchResult(len(self.ops), SearchNode(frozenset(), State("")))
-        self.grades: dict[str, str] = {}
+        self.lanes = list(lanes) or [Lane(site.chain.ops, [one.given for one in samples])]
+        self.ops = tuple(op for lane in self.lanes for op in lane.ops.values())
+        self.as_it_is = tuple(op.position for op in self.ops)
         self.fixed = FixedCosts()
         self.variants: list[Variant] = []
-        self._idle: list[str] = []
-        self._streams: dict[tuple[int, int], Stream] = {}
-        self._replaced: list[Any] = []  # an id is only good while its object lives
-        for position in self.as_it_is:
-            self.stream(position)
+        self.rewritten_s: dict[tuple[int, int], float] = {}
+        self._pairs: dict[tuple[int, ...], list[SamplePair]] = {}
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """Use one torch thread, as in a worker, and put back what running ops moves."""
-        with preserving_state(self.loader), restored(self._streams.values), one_thread():
+
+        def streams() -> list[Stream]:
+            return [stream for lane in self.lanes for stream in lane.streams()]
+
+        with preserving_state(self.loader), restored(streams), one_thread():
             yield
 
-    def run_original(self, is_over: Callable[[], bool]) -> None:
-        """Run the ops of the pipeline as it is; has to come first.
+    def lane_of(self, position: int) -> Lane:
+        """Return the lane that has an op."""
+        return next(lane for lane in self.lanes if position in lane.ops)
 
-        Args:
-            is_over: whether there is no time for more.
-        """
-        inputs: Sequence[OpInput] = self.inputs
-        for op in self.ops:
-            stream = self.stream(op.position)
-            outcome = measure_op(op, stream, inputs)
-            if outcome.is_random and not outcome.unsteady:
-                acting = find_telling_draws(op, stream, inputs, outcome.results, is_over)
-                if stream.telling:
-                    outcome = measure_op(op, stream, inputs)
-                if not acting:
-                    self._idle.append(op.name)
-            self.outcomes[op.position] = outcome
-            inputs = outcome.results
-        self.original, self.digest = list(inputs), digest_of(inputs)
-
-    def stream(self, position: int, op: Any = None) -> Stream:
-        """The stream of an op, or of another object in its place: the same draws."""
-        key = (position, id(op))
-        if key not in self._streams:
-            self._replaced.append(op)
-            stream = Stream(self.ops[position].call if op is None else op, position)
-            if op is not None:
-                stream.telling = self.stream(position).telling
-            self._streams[key] = stream
-        return self._streams[key]
-
-    def tolerates(self, variant: Variant) -> bool:
-        """Whether a variant's data is near enough to the original's."""
-        return variant.comparison.equivalence in near_enough(self.tolerance)
+    def outcome(self, position: int) -> Outcome:
+        """Return what an op did in the pipeline as it is."""
+        return self.lane_of(position).outcomes[position]
 
     def inputs_of(self, position: int) -> Sequence[OpInput]:
-        """What an op gets in the pipeline as it is."""
-        return self.outcomes[position - 1].results if position else self.inputs
-
-    @property
-    def idle_text(self) -> str:
-        """The random ops that did nothing in any draw, in words; "" where there is none."""
-        names = ", ".join(self._idle)
-        return f"{names} changed no sample in any draw that was looked at" if names else ""
+        """Return what an op gets in the pipeline as it is."""
+        return self.lane_of(position).inputs_of(position)
 
     def seconds_of(self, positions: Sequence[int]) -> float:
-        """What ops cost in the pipeline as it is, per sample."""
-        return sum(self.outcomes[position].seconds for position in positions)
+        """Return what ops cost in the pipeline as it is, per sample."""
+        return sum(self.outcome(position).seconds for position in positions)
 
     @property
-    def base_s(self) -> float:
-        """What all ops cost in the pipeline as it is, per sample."""
-        return self.seconds_of(self.as_it_is)
+    def whole_s(self) -> float:
+        """Seconds per sample of the pipeline as it is, with everything around the ops."""
+        return self.fixed.total_s + self.seconds_of(self.as_it_is)
 
-    # ---- orders, op by op -------------------------------------------------------------------
+    def op_seconds(self, order: Sequence[int]) -> list[tuple[int, TriedOp | None, float]]:
+        """Follow an order in all lanes; see `Lane.op_seconds`."""
+        return [one for lane in self.lanes for one in lane.op_seconds(order)]
 
-    def search(self, is_over: Callable[[], bool]) -> None:
-        """Try the ops in all orders that differ, until the time is over."""
-        inputs = self.inputs[: self.searched]
-        start = state_of(inputs), inputs
-        self.found = search(self.usual_orders(), start, self._attempt, is_over)
+    # ---- variants -----------------------------------------------------------------------------
 
-    def usual_orders(self) -> list[tuple[int, ...]]:
-        """The order as it is; then what people write: geometry, conversions, all else.
+    def add(self, variant: Variant) -> Variant:
+        """Add a variant to the result, with all that follows from what is known of it."""
+        return self._put(variant, len(self.variants))
 
-        What an op is follows from what it does to its first samples.
-        """
-        kinds = {op.position: self._kind_of(op.position) for op in self.ops}
-        usual = (GEOMETRY, CONVERSION, POINTWISE), (GEOMETRY, POINTWISE, CONVERSION)
-        orders = [
-            tuple(op for kind in ranking for op in self.as_it_is if kinds[op] == kind)
-            for ranking in usual
+    def mark_failed(self, trial: int, why: str) -> None:
+        """Let a variant fail that raised while it was measured."""
+        self._put(replace(self.variants[trial], grade=Grade(FAILS, why=why)), trial)
+
+    def _put(self, variant: Variant, trial: int) -> Variant:
+        done = self._completed(replace(variant, trial=trial))
+        self.variants[trial : trial + 1] = [done]
+        return done
+
+    def _completed(self, variant: Variant) -> Variant:
+        faster = variant.predicted_s is not None and variant.predicted_s < self.whole_s
+        is_near = variant.grade.within(NEAR) and not variant.grade.why
+        return replace(
+            variant,
+            order=" → ".join(name for name in self._names_in(variant).values() if name),
+            parts=self._parts_of(variant),
+            gains=faster and is_near and variant.kind != CACHE,
+            code=self.site.code_of(variant),
+            predicted_speedup=self.whole_s / variant.predicted_s if variant.predicted_s else None,
+        )
+
+    def _names_in(self, variant: Variant) -> dict[int, str]:
+        """Name the ops of a variant in their order; "" where another one does an op's work."""
+        names = {}
+        for position in variant.positions:
+            other = variant.replaced.get(position)
+            on_batch = " (on the batch)" if position in variant.on_batch else ""
+            named = self.op(position).name if other is None else name_of(other)
+            names[position] = "" if other is passed_on else named + on_batch
+        return names
+
+    def op(self, position: int) -> Op:
+        """Return the op of this position."""
+        return self.lane_of(position).ops[position]
+
+    def _parts_of(self, variant: Variant) -> tuple[CostPart, ...]:
+        """Take the predicted time apart; () where that is not known."""
+        fixed, whole_s = self.fixed, variant.predicted_s
+        if whole_s is None or not variant.grade.works or variant.cached:
+            return ()
+        names = self._names_in(variant)
+        ops = [
+            CostPart(
+                names[position],
+                self.rewritten_s.get((position, id(variant.replaced.get(position))), seconds),
+                "transform",
+            )
+            for position, _, seconds in self.op_seconds(variant.positions)
+            if position not in variant.on_batch
         ]
-        return list(dict.fromkeys([self.as_it_is, *orders]))
+        # beside the ops either decoding is another one, or ops are somewhere else
+        left_s = whole_s - fixed.fetch_s - fixed.batch_s - sum(part.seconds for part in ops)
+        decode_s = fixed.decode_s if variant.on_batch else left_s
+        if min(decode_s, left_s - decode_s) < -_NOISE_S:
+            return ()
+        moved = ", ".join(self.op(position).name for position in variant.on_batch)
+        parts = [
+            CostPart(FETCH, fixed.fetch_s, "fetch"),
+            CostPart(DECODE, decode_s, "decode"),
+            *ops,
+            CostPart(f"{moved} on the batch", left_s - decode_s, "collate"),
+            CostPart(BATCH, fixed.batch_s, "collate"),
+        ]
+        return tuple(part for part in parts if part.seconds > _NOISE_S)
 
-    def _kind_of(self, position: int) -> str:
-        pairs = zip(self.inputs_of(position), self.outcomes[position].results, strict=True)
-        found = [work_of(given.value, result.value) for given, result in pairs]
-        return GEOMETRY if GEOMETRY in found else found[0]
-
-    def _attempt(
-        self, position: int, applied: Sequence[int], value: list[OpInput], state: State
-    ) -> TriedOp:
-        """Run an op on what others have made of the samples; see `search.Attempt`."""
-        op, outcome = self.ops[position], self.outcomes[position]
-        if tuple(applied) == self.as_it_is[:position]:
-            return _tried(outcome.first(self.searched))
-        before = self.inputs_of(position)[: self.searched]
-        if outcome.unsteady and state.digest != digest_of(before):
-            return TriedOp(None, None, why_not=f"not comparable: {outcome.unsteady}")
-        try:
-            tried = _tried(measure_op(op, self.stream(position), value))
-        except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
-            text = said_by(error) or "no text"
-            got = described(value[0].value) if value else "nothing"
-            why = f"{op.name} raises {type(error).__name__} on {got}: {text[:_LONGEST]}"
-            return TriedOp(None, None, why_not=why)
-        if len(applied) == len(self.ops) - 1:
-            self._grade(tried)
-        return tried
-
-    def _grade(self, tried: TriedOp) -> None:
-        """Compare what comes out of an order with what comes out as it is."""
-        if tried.state is not None and tried.state.digest not in self.grades:
-            pairs = (self.original[: self.searched], tried.value)
-            with suppress(Exception):  # values of the user's own kind; they count as different
-                found = compare_outputs(*([one.value for one in row] for row in pairs))
-                self.grades[tried.state.digest] = found.equivalence
-
-    def op_seconds(self, positions: Sequence[int]) -> Iterator[tuple[int, TriedOp | None, float]]:
-        """Follow an order: each op, what it did, and what it costs on all samples.
-
-        Samples beyond those of the search may be larger: an op's time is scaled by the ratio of
-        both in the pipeline as it is.
-        """
-        for position, tried in self.found.after(positions):
-            times_s = self.outcomes[position].times_s
-            searched_s = fmean(times_s[: self.searched])
-            seconds = (tried and tried.seconds) or 0.0
-            yield position, tried, seconds * fmean(times_s) / searched_s if searched_s else seconds
-
-    def predict(self, positions: Sequence[int]) -> Prediction:
-        """Predict what an order costs; times the ops in states that are new.
-
-        Raises:
-            NoSuchOrderError: these are not the positions of all ops.
-        """
-        order = self._checked(positions)
-        if any(tried is None for _, tried in self.found.after(order)):
-            with self.guarded():
-                self._explore(order)
-        parts = [CostPart(FETCH, self.fixed.fetch_s, "fetch")]
-        if self.fixed.decode_s:
-            parts.append(CostPart(DECODE, self.fixed.decode_s, "decode"))
-        for position, tried, seconds in self.op_seconds(order):
-            if tried is None or tried.seconds is None:
-                return Prediction(None, tuple(parts), tried.why_not if tried else "not tried")
-            parts.append(CostPart(self.ops[position].name, seconds, "transform"))
-        parts.append(CostPart(BATCH, self.fixed.batch_s, "collate"))
-        return Prediction(sum(part.seconds for part in parts), tuple(parts))
-
-    def _explore(self, order: Sequence[int]) -> None:
-        """Run the ops of an order in the states in which the search has not run them."""
-        node, values = self.found.start, self.inputs[: self.searched]
-        for place, position in enumerate(order):
-            tried = self.found.edges.get(node, {}).get(position)
-            if tried is None:
-                tried = self._attempt(position, order[:place], values, node.state)
-                self.found.keep(node, position, tried)
-                values = tried.value
-            elif tried.state is not None:
-                values = run_op(self.ops[position], self.stream(position), values)
-            if tried.state is None:
-                return
-            node = node.after(position, tried.state)
-            self.found.reached_by.setdefault(node, tuple(order[: place + 1]))
-
-    # ---- whole pipelines: their data ----------------------------------------------------------
-
-    def outputs(self, recipe: Recipe, turn: int = 0) -> list[OpInput]:
-        """What a pipeline gives for the samples.
+    def of_order(self, order: tuple[int, ...], why_not: str = "") -> Variant:
+        """Return the variant of an order whose ops were tried, without a grade.
 
         Args:
-            recipe: the pipeline.
-            turn: 0 for the draws on which pipelines are compared.
-
-        Raises:
-            NotComparableError: an op with a state of its own gets something else than as it is.
-            Exception: whatever an op raises.
+            order: positions of all ops.
+            why_not: reason why it fails, where that is known.
         """
-        values = self.inputs
-        if recipe.opener is not None:
-            images = [recipe.opener(one.lazy.open()) for one in self.samples if one.lazy]
-            values = [OpInput((image,), {}) for image in images]
-        elif recipe.reader is not None:
-            values = [OpInput((recipe.reader(one.path),), {}) for one in self.samples]
-        for position in recipe.per_sample:
-            unsteady = self.outcomes[position].unsteady
-            if unsteady and not turn and digest_of(values) != digest_of(self.inputs_of(position)):
-                raise NotComparableError(f"not comparable: {unsteady}")
-            stream = self.stream(position, recipe.replaced.get(position))
-            values = run_op(self.ops[position], stream, values, turn)
-        return self._on_batch(recipe, values) if recipe.on_batch else list(values)
+        names = {op.position: op.name for op in self.ops}
+        drawing = [one for one in order if self.outcome(one).is_random]
+        seconds = None if why_not else sum(one for _, _, one in self.op_seconds(order))
+        return Variant(
+            order,
+            change=change_of(order, [names[one] for one in self.as_it_is]),
+            changes="" if drawing == sorted(drawing) else REDRAWN,
+            predicted_s=None if seconds is None else self.fixed.total_s + seconds,
+            grade=Grade(FAILS, why=why_not or "not compared"),
+        )
 
-    def _on_batch(self, recipe: Recipe, inputs: Sequence[OpInput]) -> list[OpInput]:
-        """What ops make of a batch, in the size in which the loader makes them.
+    # ---- the data of variants ------------------------------------------------------------------
+
+    def judged(self, variant: Variant, *, shows: bool = False, samples: int = 0) -> Variant:
+        """Grade a variant's data against the original's.
+
+        Args:
+            variant: the pipeline.
+            shows: whether to make pictures.
+            samples: number of samples; 0: all.
+        """
+        n = samples or len(self.samples)
+        grades, shown = [], []
+        try:
+            for lane in self.lanes:
+                if len(self.lanes) > 1 and not lane.is_changed_by(variant):
+                    continue
+                results: dict[int, list[OpInput]] = {}
+
+                def outputs(turn: int, lane: Lane = lane, kept: Any = results) -> list[OpInput]:
+                    kept[turn] = self._outputs(lane, variant, n, turn)
+                    return list(kept[turn])
+
+                grades.append(lane.graded(outputs))
+                if shows:
+                    shown += _pictures(lane.original, results[0])
+            grade = _worst(grades, n)
+        except NotComparableError as error:
+            grade = Grade(DIFFERENT, compared=n, why=str(error))
+        except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
+            text = said_by(error)[:_LONGEST]
+            grade = Grade(FAILS, why=f"raises {type(error).__name__}: {text}")
+        predicted_s = variant.predicted_s if grade.works else None
+        return replace(variant, grade=grade, pictures=tuple(shown), predicted_s=predicted_s)
+
+    def _outputs(self, lane: Lane, variant: Variant, n: int, turn: int) -> list[OpInput]:
+        """Return what a variant gives for the first samples."""
+        inputs = lane.inputs[:n]
+        samples = self.samples[:n]
+        if variant.opener is not None:
+            images = [variant.opener(one.lazy.open()) for one in samples if one.lazy]
+            inputs = [OpInput((image,), {}) for image in images]
+        elif variant.reader is not None:
+            inputs = [OpInput((variant.reader(one.path),), {}) for one in samples]
+        values = lane.outputs(variant, inputs, turn)
+        return self._on_batch(variant, values) if variant.on_batch else values
+
+    def _on_batch(self, variant: Variant, inputs: Sequence[OpInput]) -> list[OpInput]:
+        """Return what ops make of a batch, in the size in which the loader makes them.
 
         A product of matrices may round other than in another size. An epoch may end with a smaller
         batch, so the first sample is taken from a batch of its own.
@@ -344,95 +299,86 @@ class OrderEvaluator:
         values = [given.value for given in inputs]
         size = max(self.loader.batch_size or 1, len(values))
         column = torch.stack(list(islice(cycle(values), size)))
-        work = BatchOps(None, recipe.works(self.site.chain), ()).work
+        work = self.site.batch_ops(variant, None).work
         results = [work(fresh(column[:1]))[0], *work(column)[1 : len(values)]]
         return [OpInput((result,), {}) for result in results]
 
-    def judge(self, recipe: Recipe, *, shows: bool = False) -> Equivalence:
-        """Tell whether a pipeline gives the original's data.
+    # ---- what a panel asks ----------------------------------------------------------------------
 
-        Args:
-            recipe: the pipeline.
-            shows: whether to make pictures.
-        """
-        n = len(self.inputs)
-        shown: tuple[Any, ...] = ()
-        try:
-            outputs = self.outputs(recipe)
-            if shows:
-                shown = _pictures(self.original, outputs)
-            unsteady = "; ".join(one.unsteady for one in self.outcomes.values() if one.unsteady)
-            is_random = any(outcome.is_random for outcome in self.outcomes.values())
-            original = self.original
-            if digest_of(outputs) == self.digest:
-                if unsteady or not is_random:
-                    return Equivalence(IDENTICAL, compared=n, pictures=shown)
-                original, outputs = self._original_again, self.outputs(recipe, 1)
-                if digest_of(original) == digest_of(outputs):
-                    why = self.idle_text
-                    return Equivalence(IDENTICAL, compared=2 * n, why=why, pictures=shown)
-            elif unsteady:
-                why = f"not comparable: {unsteady}"
-                return Equivalence(DIFFERENT, compared=n, why=why, pictures=shown)
-            found = compare_outputs(*([one.value for one in row] for row in (original, outputs)))
-            return found._replace(compared=n, pictures=shown)
-        except NotComparableError as error:
-            return Equivalence(DIFFERENT, compared=n, why=str(error))
-        except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
-            text = said_by(error)[:_LONGEST]
-            return Equivalence(FAILS, why=f"raises {type(error).__name__}: {text}")
+    def predict(self, positions: Sequence[int]) -> Variant:
+        """Predict what an order costs; times the ops in states that are new.
 
-    @cached_property
-    def _original_again(self) -> list[OpInput]:
-        """What the pipeline gives as it is, on other draws."""
-        return self.outputs(self._as_it_is, 1)
-
-    @property
-    def _as_it_is(self) -> Recipe:
-        return Recipe(self.as_it_is)
-
-    # ---- whole pipelines: what a panel asks -------------------------------------------------
-
-    def compare(self, positions: Sequence[int]) -> Equivalence:
-        """Tell whether an order gives the original's data, with pictures.
+        Returns:
+            Without a grade, unless it fails; then its parts end before the op that raises.
 
         Raises:
             NoSuchOrderError: these are not the positions of all ops.
         """
-        recipe = Recipe(self._checked(positions))
+        order = self._checked(positions)
+        known = [one for one in self.variants if one.kind == "order" and one.positions == order]
+        if known and known[0].predicted_s is not None:
+            return known[0]
+        if any(tried is None for _, tried, _ in self.op_seconds(order)):
+            with self.guarded():
+                for lane in self.lanes:
+                    mine = [one for one in order if one in lane.ops]
+                    lane.graph.walk(mine, lane.inputs[: lane.searched])
+        parts = [CostPart(FETCH, self.fixed.fetch_s, "fetch")]
+        if self.fixed.decode_s:
+            parts.append(CostPart(DECODE, self.fixed.decode_s, "decode"))
+        for position, tried, seconds in self.op_seconds(order):
+            if tried is None or tried.seconds is None:
+                why = tried.why_not if tried else "not tried"
+                failing = self._completed(self.of_order(order, why))
+                return replace(failing, parts=tuple(parts))
+            parts.append(CostPart(self.op(position).name, seconds, "transform"))
+        parts.append(CostPart(BATCH, self.fixed.batch_s, "collate"))
+        return replace(self._completed(self.of_order(order)), parts=tuple(parts))
+
+    def compare(self, variant: Variant) -> Variant:
+        """Grade an order that somebody tries, with pictures, on as many samples as take a moment.
+
+        A grade that the search has found on all samples stays.
+        """
+        each_s = max(2 * (variant.predicted_s or 0.0), 1e-6)
+        samples = min(max(int(_COMPARED_S / each_s), 2), len(self.samples))
         with self.guarded():
-            return self.judge(recipe, shows=True)
+            found = self.judged(variant, shows=True, samples=samples)
+        known = variant.grade.compared > found.grade.compared
+        return self._completed(replace(found, grade=variant.grade) if known else found)
 
     def measure(
-        self, positions: Sequence[int], on_progress: Callable[[float], object] = lambda _: None
-    ) -> OrderTiming:
-        """Make samples by an order and as it is, one after the other.
+        self,
+        variant: Variant,
+        budget_s: float = QUICK_S,
+        on_progress: Callable[[float], object] = lambda _: None,
+    ) -> Variant:
+        """Make samples by an order and as it is, one after the other; a second call goes on.
 
         Args:
-            positions: the order.
+            variant: the order.
+            budget_s: seconds; stops earlier where the answer is clear.
             on_progress: is told the share that is done, 0 to 1.
 
         Raises:
-            NoSuchOrderError: these are not the positions of all ops, or the order raises.
+            NoSuchOrderError: the order raises.
         """
-        recipe = Recipe(self._checked(positions))
-        pairs = PairedSamples(Measurement("orders", _MEASURED_S))
+        pairs = PairedSamples(Measurement("orders", budget_s))
+        pairs.pairs += self._pairs.get(variant.positions, [])
         on_progress(0.0)
         with private_copy(self.loader) as mine, self.guarded(), closing(pairs):
-            dataset = loader_by(recipe, self.site, mine).dataset
+            dataset = self.site.loader_with(variant, mine).dataset
             indices = first_indices(mine, len(self.samples))
             own, other = mine.dataset.__getitem__, dataset.__getitem__
             pairs.run({1: Contest("", own, other, indices, beside_s=self.fixed.batch_s)})
         on_progress(1.0)
-        timing = timings_of(pairs.table()).get(1)
-        if timing is None:
+        if not pairs.pairs:
             names = ", ".join(op.name for op in self.ops)
             raise NoSuchOrderError(f"this order of {names} was not measured: {pairs.failed.get(1)}")
-        return timing
+        self._pairs[variant.positions] = pairs.pairs
+        return timed(variant, pairs.pairs, 1)
 
-    def code(self, positions: Sequence[int]) -> str:
-        """Python source that makes the order's pipeline from a `loader`."""
-        return code_of(Recipe(self._checked(positions)), self.site, {})
+    # ---- loaders ------------------------------------------------------------------------------
 
     def apply(self, loader: Any, trial: int | Sequence[int]) -> Any:
         """Make a new loader with the pipeline of a trial, or with an order.
@@ -444,56 +390,61 @@ class OrderEvaluator:
         Raises:
             NoSuchOrderError: there is no such trial or order, or another pipeline in the loader.
         """
-        return loader_by(self._recipe(trial), self._site_in(loader), loader)
+        variant = self._chosen(trial)
+        site, names = self.site.found_in(loader)
+        if site is None:
+            wanted = ", ".join(op.name for op in self.ops)
+            place = self.site.text.partition(", ")[0]
+            raise NoSuchOrderError(
+                f"this loader's {place} is another pipeline "
+                f"({', '.join(names) or 'nothing'} instead of {wanted}): give the loader that was "
+                "measured, or call ss.orders for this one"
+            )
+        return site.loader_with(variant, loader)
 
-    def _recipe(self, trial: int | Sequence[int]) -> Recipe:
+    def _chosen(self, trial: int | Sequence[int]) -> Variant:
         if not isinstance(trial, int):
-            return Recipe(self._checked(trial))
+            return Variant(self._checked(trial))
         if not 0 <= trial < len(self.variants):
             last = len(self.variants) - 1
             raise NoSuchOrderError(
                 f"there is no trial {trial}: .table() has the trials 0 to {last}"
             )
         chosen = self.variants[trial]
-        if chosen.comparison.equivalence == FAILS:
+        if not chosen.grade.works:
             raise NoSuchOrderError(
-                f"trial {trial} ({chosen.change}) cannot be applied: {chosen.comparison.why}"
+                f"trial {trial} ({chosen.change}) cannot be applied: {chosen.grade.why}"
             )
-        return chosen.recipe
+        return chosen
 
     def _checked(self, positions: Sequence[int]) -> tuple[int, ...]:
         order = tuple(positions)
-        if sorted(order) != list(self.as_it_is):
+        by_lane = tuple(one for lane in self.lanes for one in order if one in lane.ops)
+        if sorted(order) != sorted(self.as_it_is):
             names = ", ".join(f"{op.position} {op.name}" for op in self.ops)
             raise NoSuchOrderError(
                 f"{list(order)} is no order of this pipeline: give each of its ops once, by its "
                 f"position ({names})"
             )
-        return order
-
-    def _site_in(self, loader: Any) -> Site:
-        """Where the pipeline works in a loader: the same objects, or the same ops in a row."""
-        site = self.site
-        value = site.place.found_in(getattr(loader, "dataset", None))
-        if value is site.chain.value:
-            return site
-        chain = Chain(value, whole=site.chain.kind == "one op") if value is not None else None
-        wanted = [op.name for op in site.chain.ops]
-        if chain is None or [op.name for op in chain.ops] != wanted:
-            names = ", ".join(op.name for op in chain.ops) if chain else "nothing"
-            raise NoSuchOrderError(
-                f"this loader's {site.place.text} is another pipeline ({names} instead of "
-                f"{', '.join(wanted)}): give the loader that was measured, or call ss.orders for "
-                "this one"
-            )
-        return site._replace(chain=chain)
+        return by_lane
 
 
-def _tried(outcome: Outcome) -> TriedOp:
-    return TriedOp(outcome.seconds, outcome.state, list(outcome.results))
+def name_of(op: Any) -> str:
+    """Return the name of an object that replaces an op."""
+    return str(getattr(op, "__name__", type(op).__name__))
 
 
-def _pictures(original: list[OpInput], outputs: list[OpInput]) -> tuple[Any, ...]:
-    pairs = zip(original[:_PICTURES], outputs[:_PICTURES], strict=True)
+def _worst(grades: Sequence[Grade], n: int) -> Grade:
+    """Return the grade of a sample of which the lanes' grades are known."""
+    if not grades:
+        return Grade(IDENTICAL, compared=n)
+    worst = max(grades, key=lambda grade: EQUIVALENCES.index(grade.equivalence))
+    far = [grade.max_difference for grade in grades if grade.max_difference is not None]
+    noisy = [grade.psnr_db for grade in grades if grade.psnr_db is not None]
+    return worst._replace(max_difference=max(far, default=None), psnr_db=min(noisy, default=None))
+
+
+def _pictures(original: list[OpInput], outputs: list[OpInput]) -> list[tuple[Picture, Picture]]:
+    pairs = zip(original[:_PICTURES], outputs[:_PICTURES], strict=False)
     shown = [pictures(one.value, other.value) for one, other in pairs]
-    return tuple(pair for pair in shown if pair is not None)
+    return [pair for pair in shown if pair is not None]

@@ -1,7 +1,7 @@
-"""What a changed loader has in it: ops on the batch, a cached prefix, other decoders.
+"""Parts of changed loaders: ops on the batch, a cached prefix, other decoders, two ops as one.
 
-Apart from what proposes them, because workers import this module. The decoders work on what
-`PIL.Image.open` has opened, and give an image of PIL's, so that the ops behind get what they got.
+Workers import this module, so it imports no polars. The decoders work on what `PIL.Image.open` has
+opened, and give an image of PIL's, so that the ops behind get what they got.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BatchOps:
-    """A collate function that has ops work on the whole batch afterwards."""
+    """A collate function that does some ops on the whole batch afterwards."""
 
     collate: Any
     """The user's."""
@@ -34,11 +34,11 @@ class BatchOps:
     """Keys that lead to the column they work on."""
 
     def __call__(self, samples: Any) -> Any:
-        """The batch, with the ops done."""
+        """Return the batch, with the ops done."""
         return _with_column(self.collate(samples), self.where, self.work)
 
     def work(self, column: Any) -> Any:
-        """The ops' result for the samples of a batch, stacked."""
+        """Return the ops' result for the samples of a batch, stacked."""
         for op, by_vmap in self.works:
             column = torch.vmap(op)(column) if by_vmap else op(column)
         return column
@@ -69,12 +69,11 @@ class CachedPrefix:
         return _with_column(self.head(index), self.where, self._finish)
 
     def head(self, index: Any) -> Any:
-        """A sample before the ops that are done every time; made and kept where it is not yet."""
+        """Return a sample before the ops that are done every time; keep it where it is new."""
         key = key_of(index)
-        found = self.kept.get(key)
-        if found is None:
-            found = self.kept[key] = fresh(self.dataset[index])
-        return found
+        if key not in self.kept:
+            self.kept[key] = fresh(self.dataset[index])
+        return self.kept[key]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "dataset":
@@ -95,8 +94,16 @@ def key_of(index: Any) -> Hashable:
     return index  # type: ignore[no-any-return]  # it has just been hashed
 
 
+def loaded(value: Any) -> Any:
+    """Decode an image, so that it is kept decoded."""
+    load = getattr(value, "load", None)
+    if callable(load):
+        load()
+    return value
+
+
 def _with_column(value: Any, where: tuple[Any, ...], change: Any) -> Any:
-    """A sample or a batch with another value in one place."""
+    """Return a sample or a batch with another value in one place."""
     if not where:
         return change(value)
     key, rest = where[0], where[1:]
@@ -111,13 +118,13 @@ def _with_column(value: Any, where: tuple[Any, ...], change: Any) -> Any:
 
 @dataclass(frozen=True)
 class Draft:
-    """Decodes a JPEG at the smallest of its sizes that is no smaller than this, pixels."""
+    """Decoder of a JPEG at the smallest of its sizes that is no smaller than this, pixels."""
 
     width: int
     height: int
 
     def __call__(self, image: Any) -> Any:
-        """The image, decoded."""
+        """Return the image, decoded."""
         if getattr(image, "tile", None):
             image.draft(image.mode, (self.width, self.height))
         image.load()
@@ -151,7 +158,7 @@ def decode_by_cv2(image: Any) -> Any:
 
 
 def _encoded(image: Any) -> bytes | None:
-    """The bytes of a file that is open and not yet decoded; only RGB and grey ones."""
+    """Read the bytes of a file that is open and not yet decoded; only RGB and grey ones."""
     if not getattr(image, "tile", None) or image.mode not in ("RGB", "L"):
         return None
     file = image.fp
@@ -163,12 +170,12 @@ def _encoded(image: Any) -> bytes | None:
 
 @dataclass(frozen=True)
 class Reader:
-    """Makes an image of a path, as RGB; whatever the decoder cannot read is decoded by PIL."""
+    """Function that makes an RGB image of a path; PIL decodes what the decoder cannot."""
 
     decoder: Any
     """One of those above."""
 
     def __call__(self, path: Any) -> Any:
-        """The image, decoded."""
+        """Return the image, decoded."""
         with Image.open(path) as image:
             return self.decoder(image).convert("RGB")

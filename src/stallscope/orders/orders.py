@@ -7,14 +7,15 @@ made as it is and by the change. The best one is confirmed in the loader's own w
 
 from __future__ import annotations
 
+import statistics
 import time
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
+import torch
 
 from stallscope.bench.comparison import FASTER
 from stallscope.bench.loops import AS_IT_IS, BLOCKS, InTurns, compared
@@ -23,28 +24,27 @@ from stallscope.bench.samples import NARROW, PAIRS, Contest, PairedSamples
 from stallscope.errors import ArgumentError
 from stallscope.isolation import one_thread
 from stallscope.loops.cached_loaders import check_plain, is_stream, next_indices, warm
+from stallscope.loops.cached_values import mapped
 from stallscope.loops.timed_loop import TimedLoop
 from stallscope.loops.training_loop import check_whole
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
-from stallscope.orders import variants
-from stallscope.orders.capture import capture, first_indices, fixed_costs
+from stallscope.orders import proposals
+from stallscope.orders.capture import capture, first_indices
 from stallscope.orders.equivalence import described
 from stallscope.orders.evaluator import OrderEvaluator, preserving_state
 from stallscope.orders.loader_parts import key_of
 from stallscope.orders.pipeline import why_one
-from stallscope.orders.recipe import loader_by
 from stallscope.orders.result import (
-    COSTS,
-    DECODE,
-    FAILS,
     OPS,
-    ROUNDING,
     Counts,
-    Equivalence,
+    FixedCosts,
     Orders,
     OrdersConditions,
     check_tolerance,
+    parts_table,
+    trials_table,
 )
+from stallscope.orders.variant import DECODE, ROUNDING
 from stallscope.stats import ENDS
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import private_copy
@@ -54,8 +54,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from stallscope.bench.comparison import Factor
+    from stallscope.orders.capture import CapturedSample
     from stallscope.orders.run_ops import OpInput
-    from stallscope.orders.search import SearchResult
+
 
 _SEARCH_UNTIL: Final = 0.35
 """Share of the budget after which no more orders are tried."""
@@ -85,6 +86,8 @@ _MEMORY_SHARE: Final = 0.25
 _DRAWS: Final = 1_000
 """Of the samples, for the interval of an op's cost."""
 _SEED: Final = 20_240_229
+_ROUNDS: Final = 4
+"""Times that a batch is collated."""
 
 
 def orders(
@@ -178,21 +181,22 @@ class OrderSearch:
         many = self._affordable(samples)
         site, captured, notes = capture(self._loader, many, _room_bytes())
         self._notes += notes
-        began_ns = time.perf_counter_ns()
         self._evaluator = evaluator = OrderEvaluator(
             self._target.loaders[0], site, captured, self._tolerance
         )
         is_searched = partial(self._measurement.has_used, _SEARCH_UNTIL)
         is_compared = partial(self._measurement.has_used, _COMPARE_UNTIL)
         with evaluator.guarded():
-            evaluator.run_original(is_searched)
-            self._limit_search(evaluator, (time.perf_counter_ns() - began_ns) / 1e9)
+            for lane in evaluator.lanes:
+                lane.run_original(is_searched)
+            self._limit_search(evaluator)
             evaluator.fixed = fixed_costs(self._loader, captured)
-            variants.add_original(evaluator)
-            variants.add_alternatives(evaluator, alternatives)
-            evaluator.search(is_searched)
-            variants.add_orders(evaluator, is_compared)
-            variants.add_candidates(evaluator, self._notes, is_compared)
+            proposals.add_original(evaluator)
+            proposals.add_alternatives(evaluator, alternatives)
+            for lane in evaluator.lanes:
+                lane.search(is_searched)
+            proposals.add_orders(evaluator, is_compared)
+            proposals.add_candidates(evaluator, self._notes, is_compared)
 
     def _affordable(self, samples: int) -> int:
         """How many samples there is time for, judged by the first one.
@@ -218,17 +222,14 @@ class OrderSearch:
                 )
         return max(min(int(_COMPARE_UNTIL * budget_s / (took_s * _PASSES)), samples), 1)
 
-    def _limit_search(self, evaluator: OrderEvaluator, original_s: float) -> None:
-        """Search on so few samples that all orders of ops that commute can be tried in time.
-
-        Args:
-            evaluator: the pipeline.
-            original_s: how long the ops as they are took on all samples.
-        """
-        all_, n = len(evaluator.inputs), len(evaluator.ops)
+    def _limit_search(self, evaluator: OrderEvaluator) -> None:
+        """Search on so few samples that all orders of ops that commute can be tried in time."""
+        many = len(evaluator.samples)
         left_s = _SEARCH_UNTIL * self._measurement.budget_s - self._measurement.used_s
-        fitting = int(left_s / (original_s / all_ * 2 ** (n - 1)))
-        evaluator.searched = min(max(fitting, _FEWEST_SEARCHED), _MOST_SEARCHED, all_)
+        needs_s = sum(lane.took_s * 2 ** (len(lane.ops) - 1) for lane in evaluator.lanes)
+        fitting = int(left_s / (needs_s / many))
+        for lane in evaluator.lanes:
+            lane.searched = min(max(fitting, _FEWEST_SEARCHED), _MOST_SEARCHED, many)
 
     def measure(self) -> None:
         """Time the finalists on pairs of samples, then what gained together; confirm the best."""
@@ -236,11 +237,11 @@ class OrderSearch:
         batches = next_indices(self._loader, _BATCHES)
         self._pairs = pairs = PairedSamples(self._measurement)
         with evaluator.guarded(), closing(pairs):
-            self._finalists = variants.choose_finalists(evaluator)
+            self._finalists = proposals.choose_finalists(evaluator)
             pairs.run(self._contests(evaluator, self._finalists, batches), _PAIRED)
             self._mark_failed(pairs.failed)
             speedups = {trial: pairs.factor(trial).factor for trial in self._finalists}
-            together = variants.add_together(evaluator, speedups)
+            together = proposals.add_together(evaluator, speedups)
             pairs.run(self._contests(evaluator, together, batches), _PAIRED)
             self._mark_failed(pairs.failed)
             if best := self._best():
@@ -257,18 +258,18 @@ class OrderSearch:
         found: dict[int, Contest] = {}
         for number in numbers:
             variant = evaluator.variants[number]
-            recipe, units, samples = variant.recipe, list(once.values()), 1
-            changed = loader_by(recipe, evaluator.site, loader)
+            units, samples = list(once.values()), 1
+            changed = evaluator.site.loader_with(variant, loader)
             as_it_is, other = loader.dataset.__getitem__, changed.dataset.__getitem__
             beside_s = fixed.batch_s
-            if recipe.on_batch and has_batches:
+            if variant.on_batch and has_batches:
                 units, samples, beside_s = batches, len(batches[0]), 0.0
                 as_it_is, other = partial(_batch, loader), partial(_batch, changed)
-            if recipe.cached:
+            if variant.cached:
                 units = units[:_CACHED]
                 for index in units:
                     other(index)
-            expected_s = 2 * samples * (fixed.total_s + evaluator.base_s)
+            expected_s = 2 * samples * evaluator.whole_s
             found[number] = Contest(
                 variant.change, as_it_is, other, units, samples, beside_s, expected_s
             )
@@ -280,7 +281,7 @@ class OrderSearch:
         if trial is None:
             return
         again, variant = warm(self._loader, batches), evaluator.variants[trial]
-        changed = loader_by(variant.recipe, evaluator.site, again)
+        changed = evaluator.site.loader_with(variant, again)
         self._turns = turns = InTurns(self._measurement, {trial: variant.change})
         turns.add(AS_IT_IS, TimedLoop.of(targets.Target(again)))
         turns.add(trial, TimedLoop.of(targets.Target(changed)))
@@ -295,46 +296,48 @@ class OrderSearch:
         self._mark_failed(turns.failed)
 
     def _best(self) -> int | None:
-        """The best trial, where it is measured to be faster."""
-        best = self.result().best()
-        return int(best["trial"]) if best and best["says"] == FASTER else None
+        """Return the best trial, where it is measured to be faster."""
+        best = self.result().best_variant()
+        return best.trial if best and best.says == FASTER else None
 
     def _mark_failed(self, failed: Mapping[int, str]) -> None:
         """Let variants fail that raised."""
-        whole = self._evaluator.variants
-        for number, why in failed.items():
-            whole[number] = replace(whole[number], comparison=Equivalence(FAILS, why=why))
+        for trial, why in failed.items():
+            self._evaluator.mark_failed(trial, why)
 
     def known(self) -> Orders | None:
-        """What is known when it ends before its time; None: not even the ops as they are."""
+        """Return what is known before the end; None: not even the ops as they are."""
         evaluator = getattr(self, "_evaluator", None)
-        if evaluator is None or not evaluator.digest:
+        if evaluator is None or not all(lane.digest for lane in evaluator.lanes):
             return None
-        if not evaluator.found.measurements:
-            evaluator.search(lambda: True)  # of what was measured; calls no op
+        for lane in evaluator.lanes:
+            if not lane.graph.measurements:
+                lane.search(lambda: True)  # of what was measured; calls no op
         if not evaluator.variants:
-            variants.add_original(evaluator)
+            proposals.add_original(evaluator)
         return self.result()
 
     def result(self) -> Orders:
-        """What is known by now."""
+        """Return what is known by now."""
         evaluator = self._evaluator
-        found, loader = evaluator.found, evaluator.loader
+        loader, graphs = evaluator.loader, [lane.graph for lane in evaluator.lanes]
         return Orders(
             ops=_ops_table(evaluator),
-            trials=variants.trials_table(evaluator),
+            trials=trials_table(evaluator.variants),
             pairs=self._pairs.table() if self._pairs else pl.DataFrame(schema=PAIRS),
             blocks=self._turns.table() if self._turns else pl.DataFrame(schema=BLOCKS),
-            costs=_costs_table(found),
-            parts=variants.parts_table(evaluator),
+            parts=parts_table(evaluator.variants),
             rest=evaluator.fixed,
             counts=Counts(
-                found.measurements, len(found.reached_by), found.exhaustive, found.unexplored
+                measurements=sum(graph.measurements for graph in graphs),
+                states=sum(len(graph.reached_by) for graph in graphs),
+                exhaustive=sum(graph.exhaustive for graph in graphs),
+                unexplored=sum(graph.unexplored for graph in graphs),
             ),
             circumstances=OrdersConditions(
                 name=self._target.name,
-                pipeline=f"{evaluator.site.place.text}, {evaluator.site.chain.kind}",
-                samples=len(evaluator.inputs),
+                pipeline=evaluator.site.text,
+                samples=len(evaluator.samples),
                 num_workers=loader.num_workers,
                 batch_size=loader.batch_size,
                 tolerance=self._tolerance,
@@ -347,23 +350,60 @@ class OrderSearch:
                 *self._measurement.notes,
                 *self._notes,
                 *_notes_on_ops(evaluator),
-                *self._notes_on_time(found),
+                *self._notes_on_time(sum(graph.unexplored for graph in graphs)),
             ),
             bench=evaluator,
         )
 
-    def _notes_on_time(self, found: SearchResult) -> Iterator[str]:
-        """What the budget did not suffice for."""
-        if found.unexplored:
+    def _notes_on_time(self, unexplored: int) -> Iterator[str]:
+        """Yield what the budget did not suffice for."""
+        if unexplored:
             yield (
                 f"{seconds(self._measurement.budget_s)} were not enough for all orders: "
-                f"{count(found.unexplored, 'op')} in a state that was reached were not tried, nor "
+                f"{count(unexplored, 'op')} in a state that was reached were not tried, nor "
                 "what may lie behind"
             )
         timed = {one.variant for one in self._pairs.pairs} if self._pairs else set()
         missed = [one for one in self._finalists if one not in timed]
         if missed:
             yield f"the budget was over before {count(len(missed), 'pipeline')} were timed"
+
+
+def fixed_costs(loader: Any, samples: Sequence[CapturedSample]) -> FixedCosts:
+    """Take the costs around the ops from captured samples.
+
+    The first sample pays for what is imported or opened once, so medians are taken.
+
+    Args:
+        loader: whose collate function it is.
+        samples: finished.
+    """
+    return FixedCosts(
+        fetch_s=statistics.median(one.fetch_s for one in samples),
+        decode_s=statistics.median(one.decode_s for one in samples),
+        batch_s=_batch_s(loader, [one.finished for one in samples]),
+    )
+
+
+def _batch_s(loader: Any, samples: list[Any]) -> float:
+    """Time a sample's share of collating and of copying to shared memory."""
+    if loader.batch_sampler is None:
+        samples = samples[:1]
+    best_s = float("inf")
+    for _ in range(_ROUNDS):
+        began_ns = time.perf_counter_ns()
+        batch = loader.collate_fn(samples if loader.batch_sampler is not None else samples[0])
+        if loader.num_workers:
+            batch = mapped(batch, _shared)
+        best_s = min(best_s, (time.perf_counter_ns() - began_ns) / 1e9)
+        del batch
+    return best_s / len(samples)
+
+
+def _shared(leaf: Any) -> Any:
+    if type(leaf) is torch.Tensor and leaf.layout is torch.strided:
+        return leaf.clone().share_memory_()  # type: ignore[no-untyped-call]
+    return leaf
 
 
 def _batch(loader: Any, indices: Sequence[Any]) -> Any:
@@ -382,13 +422,13 @@ def _ops_table(evaluator: OrderEvaluator) -> pl.DataFrame:
     if lazy:
         first, _ = lazy[0]
         takes = f"{first.format} {first.size[0]}×{first.size[1]}"
-        gives = described(evaluator.inputs[0].value)
+        gives = described(evaluator.samples[0].given.value)
         low, high = _interval([each_s for _, each_s in lazy], np.median)
         rows.append(
             (-1, DECODE, None, "", takes, gives, evaluator.fixed.decode_s, low, high, None, None)
         )
     for op in evaluator.ops:
-        outcome = evaluator.outcomes[op.position]
+        outcome = evaluator.outcome(op.position)
         low, high = _interval(list(outcome.times_s))
         rows.append(
             (
@@ -425,39 +465,25 @@ def _interval(
     return float(low), float(high)
 
 
-def _costs_table(found: SearchResult) -> pl.DataFrame:
-    """Columns of `result.COSTS`."""
-    rows = [
-        (
-            position,
-            list(found.reached_by.get(node, ())),
-            node.state.digest,
-            tried.seconds,
-            tried.why_not or None,
-        )
-        for node, edges in found.edges.items()
-        for position, tried in edges.items()
-    ]
-    return pl.DataFrame(rows, COSTS, orient="row")
-
-
 def _notes_on_ops(evaluator: OrderEvaluator) -> Iterator[str]:
     """What has to be known of the ops."""
     if len(evaluator.ops) == 1:
         why = why_one(evaluator.ops[0].call)
         yield f"{evaluator.ops[0].name} is the only op: there is no other order{why and f'; {why}'}"
     for op in evaluator.ops:
-        outcome = evaluator.outcomes[op.position]
+        outcome = evaluator.outcome(op.position)
         if outcome.unsteady:
             yield f"{outcome.unsteady}: it is only compared on what it gets as it is"
         if outcome.changes_input:
             yield f"{op.name} changes its input in place: it always got a copy here"
-        if not evaluator.stream(op.position).copied:
+        if not evaluator.lane_of(op.position).stream(op.position).copied:
             yield f"{op.name} cannot be copied: it was used itself, and its attributes put back"
-    if evaluator.idle_text:
-        yield f"{evaluator.idle_text}: nothing is known of it"
-    if evaluator.searched < len(evaluator.inputs):
+    for lane in evaluator.lanes:
+        if lane.idle_text:
+            yield f"{lane.idle_text}: nothing is known of it"
+    searched = evaluator.lanes[0].searched
+    if searched < len(evaluator.samples):
         yield (
-            f"orders were searched on {count(evaluator.searched, 'sample')}, and those that were "
-            f"found compared on {len(evaluator.inputs)}"
+            f"orders were searched on {count(searched, 'sample')}, and those that were "
+            f"found compared on {len(evaluator.samples)}"
         )

@@ -26,8 +26,7 @@ from stallscope.hooks.find_ops import own_attributes
 from stallscope.interrupts import held_back, no_collection
 from stallscope.isolation import seed_everywhere
 from stallscope.loops.cached_values import fresh, versions
-from stallscope.orders.equivalence import digest, layout
-from stallscope.orders.search import State
+from stallscope.orders.equivalence import State, digest, layout
 from stallscope.targets.object_graph import attributes_of, children, functions_of, walk
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ _PRIVATE = (torch.Generator, np.random.Generator, np.random.RandomState, random.
 
 
 class Draw(NamedTuple):
-    """Which random numbers are meant."""
+    """Random numbers of one call."""
 
     sample: int
     """The number of the sample."""
@@ -78,11 +77,11 @@ class Stream:
         self.remember()
 
     def telling_draw(self, sample: int) -> Draw:
-        """The draw on which orders are compared."""
+        """Return the draw on which orders are compared."""
         return Draw(sample, self.telling.get(sample, 0))
 
     def later_draw(self, sample: int, turn: int) -> Draw:
-        """Another draw of a sample, independent of those on which orders are compared.
+        """Return another draw of a sample, independent of those on which orders are compared.
 
         An op that rarely acts takes the telling draws of the samples in turn, so that statistics
         of few draws see what it does.
@@ -100,7 +99,7 @@ class Stream:
             _put(generator, seed)
 
     def places(self) -> list[Any]:
-        """Where each generator stands: what changes when the op draws."""
+        """Return the state of each generator: it changes when the op draws."""
         numpy_state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
         return [
             torch.default_generator.get_state().numpy().tobytes(),
@@ -223,7 +222,7 @@ class OpResultError(StallscopeError, TypeError):
 
 
 class OpInput(NamedTuple):
-    """What an op is called with.
+    """Arguments of an op.
 
     One positional argument is replaced by the op's result; several are replaced by a tuple of as
     many; keyword arguments by a dictionary.
@@ -231,6 +230,9 @@ class OpInput(NamedTuple):
 
     args: tuple[Any, ...]
     named: dict[str, Any]
+    beside: Any = None
+    """Arguments of this sample's recorded calls, which ops get beside the sample; None: there are
+    none, as in any pipeline that is held and called."""
 
     @property
     def value(self) -> Any:
@@ -240,16 +242,17 @@ class OpInput(NamedTuple):
         return self.args[0] if len(self.args) == 1 else self.args
 
     def copy(self) -> OpInput:
-        """A copy that an op may change in place."""
-        return OpInput(*fresh(tuple(self)))
+        """Return a copy that an op may change in place."""
+        args, named = fresh((self.args, self.named))
+        return OpInput(args, named, self.beside)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an op did to some samples."""
+    """Result of an op on some samples."""
 
     results: tuple[OpInput, ...]
-    """What the next op is called with, one per sample."""
+    """Arguments of the next op, one per sample."""
     state: State
     """Of all of them."""
     times_s: tuple[float, ...]
@@ -267,12 +270,11 @@ class Outcome:
         return sum(self.times_s) / len(self.times_s)
 
     def first(self, samples: int) -> Outcome:
-        """The outcome for the first samples alone."""
-        if samples >= len(self.results):
-            return self
+        """Return the outcome for the first samples alone."""
         results = self.results[:samples]
-        times_s = self.times_s[:samples]
-        return replace(self, results=results, state=state_of(results), times_s=times_s)
+        return replace(
+            self, results=results, state=state_of(results), times_s=self.times_s[:samples]
+        )
 
 
 def digest_of(inputs: Sequence[OpInput]) -> str:
@@ -296,6 +298,8 @@ def call_op(op: Op, call: Any, given: OpInput) -> Any:
     """
     if op.maps_items and len(given.args) == 1 and isinstance(given.args[0], (list, tuple)):
         return [call(item) for item in given.args[0]]
+    if given.beside is not None:
+        return call(*given.args, given.beside)
     return call(*given.args, **given.named)
 
 
@@ -311,7 +315,7 @@ def next_input(op: Op, given: OpInput, result: Any) -> OpInput:
             "the sample"
         )
     if op.is_only:
-        return OpInput((result,), {})
+        return OpInput((result,), {}, given.beside)
     if given.named:
         if not isinstance(result, Mapping):
             raise OpResultError(
@@ -326,7 +330,7 @@ def next_input(op: Op, given: OpInput, result: Any) -> OpInput:
                 f"{type(result).__name__}: let it return a tuple of as many"
             )
         return OpInput(tuple(result), {})
-    return OpInput((result,), {})
+    return OpInput((result,), {}, given.beside)
 
 
 def run_op(op: Op, stream: Stream, inputs: Sequence[OpInput], turn: int = 0) -> list[OpInput]:
@@ -390,27 +394,27 @@ def measure_op(op: Op, stream: Stream, inputs: Sequence[OpInput]) -> Outcome:
 def _first_results(
     op: Op, stream: Stream, inputs: Sequence[OpInput]
 ) -> tuple[list[OpInput], bool, bool]:
-    """What an op gives for copies of its inputs, whether it draws, and whether it changes them."""
+    """Return an op's results for copies of its inputs, whether it draws, and changes them."""
     results = []
     is_random = changes_input = False
     for number, given in enumerate(inputs):
         used = given.copy()
         looks = number < _LOOKED_AT and not changes_input
-        before = digest(tuple(used)) if looks else ""
-        tensors = versions(tuple(used))
+        before = digest(used[:2]) if looks else ""
+        tensors = versions(used[:2])
         stream.seed(stream.telling_draw(number))
         places = stream.places() if not is_random else []
         result = call_op(op, stream.op, used)
         is_random = is_random or stream.places() != places
-        changes_input |= versions(tuple(used)) != tensors
+        changes_input |= versions(used[:2]) != tensors
         if looks:
-            changes_input |= digest(tuple(used)) != before
+            changes_input |= digest(used[:2]) != before
         results.append(next_input(op, given, result))
     return results, is_random, changes_input
 
 
 def _shortest_s(call: Callable[[Draw], tuple[OpInput, float]], draw: Draw, cheap_s: float) -> float:
-    """The shortest of a few calls in a row for one sample.
+    """Return the shortest of a few calls in a row for one sample.
 
     In a row, and with each result let go: so the input is in the cache and memory is used again, as
     in the pipeline, where the op before has just made what this one gets.

@@ -13,216 +13,447 @@ Karp, 1962, for sets instead of orders; the state of the data is what is added h
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+import time
+from contextlib import suppress
 from math import factorial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from stallscope.orders.equivalence import (
+    CONVERSION,
+    GEOMETRY,
+    POINTWISE,
+    State,
+    compare_outputs,
+    described,
+    work_of,
+)
+from stallscope.orders.run_ops import (
+    OpInput,
+    Outcome,
+    Stream,
+    digest_of,
+    find_telling_draws,
+    measure_op,
+    run_op,
+    state_of,
+)
+from stallscope.orders.variant import DIFFERENT, IDENTICAL, Grade, Variant
+from stallscope.units import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    Attempt = Callable[[int, Sequence[int], Any, "State"], "TriedOp"]
-    """Tries an op (its position) after others (theirs, in order) on samples in a state."""
-    Ways = dict[str, list[tuple[float, tuple[int, ...]]]]
+    from stallscope.orders.pipeline import Op
 
+    OrdersByDigest = dict[str, list[tuple[float, tuple[int, ...]]]]
 
-class State(NamedTuple):
-    """The samples at some point of their way."""
-
-    digest: str
-    """Equal for equal data."""
-    layout: str = ""
-    """Equal for data that lies alike in memory, which the next op's cost depends on."""
+_LONGEST: Final = 160
+"""Characters of an error's text."""
 
 
 class TriedOp(NamedTuple):
-    """What an op did in a node."""
+    """Result of an op in a node."""
 
     seconds: float | None
     """Per sample; None where it raised."""
     state: State | None
-    """What it made; None where it raised."""
+    """State of what it made; None where it raised."""
     value: Any = None
     """The samples themselves; only the walk holds them."""
     why_not: str = ""
-    """Why it cannot be applied here."""
+    """Reason why it cannot be applied here."""
 
 
 class SearchNode(NamedTuple):
-    """A point that orders can come to."""
+    """Point that orders can come to."""
 
     applied: frozenset[int]
     state: State
 
     def after(self, position: int, state: State) -> SearchNode:
-        """The point that an op leads to."""
+        """Return the point that an op leads to."""
         return SearchNode(self.applied | {position}, state)
 
 
-@dataclass
-class SearchResult:
-    """All that a search has tried."""
+class Runner(Protocol):
+    """Runs ops on samples."""
 
-    n: int
-    """How many ops there are."""
-    start: SearchNode
-    edges: dict[SearchNode, dict[int, TriedOp]] = field(default_factory=dict)
-    """For each node the ops that were tried there; their `value` is gone."""
-    reached_by: dict[SearchNode, tuple[int, ...]] = field(default_factory=dict)
-    """For each node the first order that came to it."""
-    unexplored: int = 0
-    """Ops that the time was over for, in nodes that were reached."""
+    def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
+        """Try an op after others (their positions, in order) on samples in a state."""
+
+    def again(self, position: int, value: Any) -> Any:
+        """Run an op once more that was tried on these samples."""
+
+
+class OrderGraph:
+    """All that was tried, and what is tried next.
+
+    Args:
+        positions: of the ops, in the order as it is.
+        state: of the samples before any op.
+        runner: runs the ops.
+
+    Attributes:
+        start: the node before any op.
+        edges: for each node the ops that were tried there, without the samples.
+        reached_by: for each node the first order that came to it.
+        unexplored: number of ops that there was no time for, in nodes that were reached.
+    """
+
+    def __init__(self, positions: Sequence[int], state: State, runner: Runner) -> None:
+        self.positions = tuple(positions)
+        self.start = SearchNode(frozenset(), state)
+        self.edges: dict[SearchNode, dict[int, TriedOp]] = {}
+        self.reached_by: dict[SearchNode, tuple[int, ...]] = {}
+        self.unexplored = 0
+        self._runner = runner
+        self._visited: set[SearchNode] = set()
 
     @property
     def measurements(self) -> int:
-        """Ops that were tried in a node."""
+        """Number of ops that were tried in a node."""
         return sum(map(len, self.edges.values()))
 
     @property
     def exhaustive(self) -> int:
-        """Ops that would be tried, if each order were tried by itself."""
-        return self.n * factorial(self.n)
+        """Number of ops that would be tried, if each order were tried by itself."""
+        return len(self.positions) * factorial(len(self.positions))
 
-    def after(self, positions: Sequence[int]) -> Iterator[tuple[int, TriedOp | None]]:
-        """Follow an order: each op and what it did, None from where nothing was tried."""
+    def search(
+        self, first: Sequence[tuple[int, ...]], samples: Any, is_over: Callable[[], bool]
+    ) -> None:
+        """Try the ops in all orders that differ, until the time is over.
+
+        Args:
+            first: orders that are tried whatever time is left; that as it is first.
+            samples: before any op.
+            is_over: asked before each other op is tried.
+        """
+        for order in first:
+            self.walk(order, samples)
+        self._visit(self.start, (), samples, is_over)
+
+    def walk(self, order: Sequence[int], samples: Any) -> None:
+        """Try the ops in this order, up to one that raises."""
+        node = self.start
+        for place, position in enumerate(order):
+            applied = tuple(order[:place])
+            self.reached_by.setdefault(node, applied)
+            tried = self.edges.get(node, {}).get(position)
+            if tried is None:
+                tried = self._try(node, applied, position, samples)
+                samples = tried.value
+            elif tried.state is not None and place + 1 < len(order):
+                samples = self._runner.again(position, samples)
+            if tried.state is None:
+                return
+            node = node.after(position, tried.state)
+        self.reached_by.setdefault(node, tuple(order))
+
+    def _visit(
+        self,
+        node: SearchNode,
+        applied: tuple[int, ...],
+        samples: Any,
+        is_over: Callable[[], bool],
+    ) -> None:
+        """Try every op that is not yet applied, and go on from what it makes."""
+        self._visited.add(node)
+        self.reached_by.setdefault(node, applied)
+        for position in self._left_in(node):
+            tried = self.edges.get(node, {}).get(position)
+            is_known = tried is not None
+            if tried is None:
+                if is_over():
+                    self.unexplored += 1
+                    continue
+                tried = self._try(node, applied, position, samples)
+            if tried.state is None:
+                continue
+            after = node.after(position, tried.state)
+            if after not in self._visited and len(after.applied) < len(self.positions):
+                value = self._runner.again(position, samples) if is_known else tried.value
+                self._visit(after, (*applied, position), value, is_over)
+            self.reached_by.setdefault(after, (*applied, position))
+
+    def _try(
+        self, node: SearchNode, applied: tuple[int, ...], position: int, samples: Any
+    ) -> TriedOp:
+        tried = self._runner.attempt(position, applied, samples, node.state)
+        self.edges.setdefault(node, {})[position] = tried._replace(value=None)
+        return tried
+
+    def _left_in(self, node: SearchNode) -> list[int]:
+        """Return the ops that are left; behind the next one as it is, the cheapest first.
+
+        An op that makes samples small is found early this way: it makes all behind it cheap.
+        """
+        left = [position for position in self.positions if position not in node.applied]
+        cost = {p: t.seconds or 0.0 for edges in self.edges.values() for p, t in edges.items()}
+        return sorted(left, key=lambda position: (position != left[0], cost.get(position, 0.0)))
+
+    def follow(self, order: Sequence[int]) -> Iterator[tuple[int, TriedOp | None]]:
+        """Yield each op of an order and its result, None from where nothing was tried."""
         node: SearchNode | None = self.start
-        for position in positions:
+        for position in order:
             tried = self.edges.get(node, {}).get(position) if node else None
             yield position, tried
             state = tried.state if tried else None
             node = node.after(position, state) if node and state else None
 
-    def keep(self, node: SearchNode, position: int, tried: TriedOp) -> None:
-        """Keep what an op did, without the samples."""
-        self.edges.setdefault(node, {})[position] = tried._replace(value=None)
+    def cheapest(self, most: int) -> OrdersByDigest:
+        """Find, for each data that comes out at the end, the cheapest orders that give it.
+
+        Args:
+            most: number of orders of one digest.
+
+        Returns:
+            By the digest of the final data: seconds per sample and the order, the cheapest first.
+        """
+        memory: dict[SearchNode, OrdersByDigest] = {}
+
+        def to_go(node: SearchNode) -> OrdersByDigest:
+            if node in memory:
+                return memory[node]
+            if len(node.applied) == len(self.positions):
+                return {node.state.digest: [(0.0, ())]}
+            found: OrdersByDigest = {}
+            for position, tried in self.edges.get(node, {}).items():
+                if tried.state is None or tried.seconds is None:
+                    continue
+                for digest, rest in to_go(node.after(position, tried.state)).items():
+                    found.setdefault(digest, []).extend(
+                        (tried.seconds + seconds, (position, *order)) for seconds, order in rest
+                    )
+            memory[node] = {digest: heapq.nsmallest(most, all_) for digest, all_ in found.items()}
+            return memory[node]
+
+        return to_go(self.start)
+
+    def failures(self) -> list[tuple[tuple[int, ...], str]]:
+        """List beginnings of orders that fail, the shortest for each reason, and why."""
+        shortest: dict[tuple[int, str], tuple[int, ...]] = {}
+        for node, edges in self.edges.items():
+            for position, tried in edges.items():
+                if tried.state is None:
+                    order = (*self.reached_by.get(node, ()), position)
+                    key = (position, tried.why_not)
+                    if key not in shortest or len(order) < len(shortest[key]):
+                        shortest[key] = order
+        reasons = sorted(shortest.items(), key=lambda one: one[1])
+        return [(order, why) for (_, why), order in reasons]
 
 
-def search(
-    first: Sequence[tuple[int, ...]],
-    start: tuple[State, Any],
-    attempt: Attempt,
-    is_over: Callable[[], bool],
-) -> SearchResult:
-    """Try the ops in all orders that differ, until the time is over.
+class NotComparableError(Exception):
+    """An op that keeps a state gets something else than in the pipeline as it is."""
+
+
+class Lane:
+    """Ops of which each gets what the one before gives, and the samples that go in.
 
     Args:
-        first: orders of all ops, known by 0 to n - 1, that are tried whatever time is left; that
-            as it is first.
-        start: the samples before any op, and what they are.
-        attempt: tries an op.
-        is_over: asked before each other op is tried.
+        ops: in the order as it is, known by their positions in the whole pipeline.
+        inputs: of the first op.
+
+    Attributes:
+        outcomes: of each op in the pipeline as it is.
+        original: what comes out as it is.
+        graph: what was tried; grows with what is asked.
+        grades: by digest of what came out, how it compares, on the samples searched.
+        searched: number of samples on which orders are searched.
+        took_s: seconds that the ops took as they are, on all samples.
+        idle: names of random ops that did nothing in any draw.
     """
-    state, samples = start
-    found = SearchResult(len(first[0]), SearchNode(frozenset(), state))
-    walker = _Walker(found, samples, attempt, is_over)
-    for order in first:
-        walker.walk(order)
-    walker.visit(found.start, (), samples)
-    return found
 
+    def __init__(self, ops: Sequence[Op], inputs: Sequence[OpInput]) -> None:
+        self.ops = {op.position: op for op in ops}
+        self.as_it_is = tuple(self.ops)
+        self.inputs = list(inputs)
+        self.outcomes: dict[int, Outcome] = {}
+        self.original: list[OpInput] = []
+        self.digest = ""
+        self.graph = OrderGraph(self.as_it_is, State(""), self)
+        self.grades: dict[str, str] = {}
+        self.searched = len(self.inputs)
+        self.took_s = 0.0
+        self.idle: list[str] = []
+        self._streams: dict[tuple[int, int], Stream] = {}
+        self._replaced: list[Any] = []  # an id is only good while its object lives
+        self._again: list[OpInput] = []
+        for position in self.as_it_is:
+            self.stream(position)
 
-@dataclass
-class _Walker:
-    """Tries ops, and has the samples at hand that they made."""
+    def streams(self) -> list[Stream]:
+        """Return the streams of all ops, and of those that replace them."""
+        return list(self._streams.values())
 
-    found: SearchResult
-    samples: Any
-    attempt: Attempt
-    is_over: Callable[[], bool]
-    visited: set[SearchNode] = field(default_factory=set)
-    ahead: dict[tuple[SearchNode, int], Any] = field(default_factory=dict)
-    """Samples along the first orders, so that none of their ops is tried a second time."""
+    def stream(self, position: int, op: Any = None) -> Stream:
+        """Return the stream of an op, or of another object in its place: the same draws."""
+        key = (position, id(op))
+        if key not in self._streams:
+            self._replaced.append(op)
+            stream = Stream(self.ops[position].call if op is None else op, position)
+            if op is not None:
+                stream.telling = self.stream(position).telling
+            self._streams[key] = stream
+        return self._streams[key]
 
-    def walk(self, order: tuple[int, ...]) -> None:
-        """Try the ops in this order, up to one that raises."""
-        found, node, value = self.found, self.found.start, self.samples
-        for place, position in enumerate(order):
-            found.reached_by.setdefault(node, order[:place])
-            if position not in found.edges.get(node, {}):
-                tried = self._try(node, order[:place], position, value)
-                self.ahead[node, position] = tried.value
-            state = found.edges[node][position].state
-            if state is None:
-                return
-            value = self.ahead[node, position]
-            node = node.after(position, state)
-        found.reached_by.setdefault(node, order)
+    def run_original(self, is_over: Callable[[], bool]) -> None:
+        """Run the ops as they are; has to come first."""
+        began_s = time.perf_counter()
+        inputs: Sequence[OpInput] = self.inputs
+        for op in self.ops.values():
+            stream = self.stream(op.position)
+            outcome = measure_op(op, stream, inputs)
+            if outcome.is_random and not outcome.unsteady:
+                acting = find_telling_draws(op, stream, inputs, outcome.results, is_over)
+                if stream.telling:
+                    outcome = measure_op(op, stream, inputs)
+                if not acting:
+                    self.idle.append(op.name)
+            self.outcomes[op.position] = outcome
+            inputs = outcome.results
+        self.original, self.digest = list(inputs), digest_of(inputs)
+        self.took_s = time.perf_counter() - began_s
 
-    def visit(self, node: SearchNode, applied: tuple[int, ...], value: Any) -> None:
-        """Try every op that is not yet applied, and go on from what it makes."""
-        found = self.found
-        self.visited.add(node)
-        found.reached_by.setdefault(node, applied)
-        for position in _left_in(found, node):
-            known = found.edges.get(node, {}).get(position)
-            if known is None and self.is_over():
-                found.unexplored += 1
-                continue
-            tried = known or self._try(node, applied, position, value)
-            if tried.state is None:
-                continue
-            after = node.after(position, tried.state)
-            result = self.ahead.pop((node, position), None) if known else tried.value
-            if after not in self.visited and result is not None:
-                self.visit(after, (*applied, position), result)
+    def inputs_of(self, position: int) -> Sequence[OpInput]:
+        """Return what an op gets in the pipeline as it is."""
+        place = self.as_it_is.index(position)
+        return self.outcomes[self.as_it_is[place - 1]].results if place else self.inputs
 
-    def _try(
-        self, node: SearchNode, applied: tuple[int, ...], position: int, value: Any
-    ) -> TriedOp:
-        tried = self.attempt(position, applied, value, node.state)
-        self.found.keep(node, position, tried)
+    # ---- orders, op by op ---------------------------------------------------------------------
+
+    def search(self, is_over: Callable[[], bool]) -> None:
+        """Try the ops in all orders that differ, until the time is over."""
+        inputs = self.inputs[: self.searched]
+        self.graph = OrderGraph(self.as_it_is, state_of(inputs), self)
+        self.graph.search(self._usual_orders(), inputs, is_over)
+
+    def _usual_orders(self) -> list[tuple[int, ...]]:
+        """Return the order as it is; then what people write: geometry, conversions, all else.
+
+        What an op is follows from what it does to its first samples.
+        """
+        kinds = {position: self._kind_of(position) for position in self.as_it_is}
+        usual = (GEOMETRY, CONVERSION, POINTWISE), (GEOMETRY, POINTWISE, CONVERSION)
+        orders = [
+            tuple(op for kind in ranking for op in self.as_it_is if kinds[op] == kind)
+            for ranking in usual
+        ]
+        return list(dict.fromkeys([self.as_it_is, *orders]))
+
+    def _kind_of(self, position: int) -> str:
+        pairs = zip(self.inputs_of(position), self.outcomes[position].results, strict=True)
+        kinds = [work_of(given.value, result.value) for given, result in pairs]
+        return GEOMETRY if GEOMETRY in kinds else kinds[0]
+
+    def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
+        """Run an op on what others have made of the samples; see `search.Runner`."""
+        op, outcome = self.ops[position], self.outcomes[position]
+        if tuple(applied) == self.as_it_is[: self.as_it_is.index(position)]:
+            return _tried(outcome.first(self.searched))
+        before = self.inputs_of(position)[: self.searched]
+        if outcome.unsteady and state.digest != digest_of(before):
+            return TriedOp(None, None, why_not=f"not comparable: {outcome.unsteady}")
+        try:
+            tried = _tried(measure_op(op, self.stream(position), value))
+        except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
+            text = said_by(error) or "no text"
+            given = described(value[0].value) if value else "nothing"
+            why = f"{op.name} raises {type(error).__name__} on {given}: {text[:_LONGEST]}"
+            return TriedOp(None, None, why_not=why)
+        if len(applied) == len(self.ops) - 1:
+            self._grade(tried)
         return tried
 
+    def again(self, position: int, value: Any) -> Any:
+        """Run an op once more; see `search.Runner`."""
+        return run_op(self.ops[position], self.stream(position), value)
 
-def _left_in(found: SearchResult, node: SearchNode) -> list[int]:
-    """The ops that are left; behind the one that comes next as it is, the cheapest first.
+    def _grade(self, tried: TriedOp) -> None:
+        """Compare what comes out of an order with what comes out as it is."""
+        if tried.state is not None and tried.state.digest not in self.grades:
+            rows = (self.original[: self.searched], tried.value)
+            with suppress(Exception):  # values of the user's own kind; they count as different
+                grade = compare_outputs(*([one.value for one in row] for row in rows))
+                self.grades[tried.state.digest] = grade.equivalence
 
-    An op that makes samples small is found early this way: it makes all behind it cheap.
-    """
-    left = [position for position in range(found.n) if position not in node.applied]
-    cost = {p: t.seconds or 0.0 for e in found.edges.values() for p, t in e.items()}
-    return sorted(left, key=lambda position: (position != left[0], cost.get(position, 0.0)))
+    def op_seconds(self, order: Sequence[int]) -> Iterator[tuple[int, TriedOp | None, float]]:
+        """Follow an order: each op, what it did, and what it costs on all samples.
 
+        Samples beyond those of the search may be larger: an op's time is scaled by the ratio of
+        both in the pipeline as it is.
+        """
+        for position, tried in self.graph.follow([one for one in order if one in self.ops]):
+            times_s = self.outcomes[position].times_s
+            searched_s = fmean(times_s[: self.searched])
+            seconds = (tried and tried.seconds) or 0.0
+            yield position, tried, seconds * fmean(times_s) / searched_s if searched_s else seconds
 
-def cheapest(found: SearchResult, most: int) -> Ways:
-    """Find, for each data that comes out at the end, the cheapest orders that give it.
+    # ---- whole rows of ops: their data ----------------------------------------------------------
 
-    Args:
-        found: by a search.
-        most: orders of one digest.
+    def is_changed_by(self, variant: Variant) -> bool:
+        """Return whether a variant does anything else here than the pipeline as it is."""
+        order = tuple(one for one in variant.positions if one in self.ops)
+        return order != self.as_it_is or any(one in self.ops for one in variant.replaced)
 
-    Returns:
-        By the digest of the final data: seconds per sample and the order, the cheapest first.
-    """
-    memory: dict[SearchNode, Ways] = {}
+    def outputs(self, variant: Variant, inputs: Sequence[OpInput], turn: int = 0) -> list[OpInput]:
+        """Run a variant's ops on samples.
 
-    def to_go(node: SearchNode) -> Ways:
-        """For each final digest the cheapest ways from here on."""
-        if node in memory:
-            return memory[node]
-        if len(node.applied) == found.n:
-            return {node.state.digest: [(0.0, ())]}
-        ways: Ways = {}
-        for position, tried in found.edges.get(node, {}).items():
-            if tried.state is None or tried.seconds is None:
+        Args:
+            variant: the pipeline.
+            inputs: of its first op, for the first samples.
+            turn: 0 for the draws on which pipelines are compared.
+
+        Raises:
+            NotComparableError: an op with a state of its own gets something else than as it is.
+            Exception: whatever an op raises.
+        """
+        values = list(inputs)
+        for position in variant.per_sample:
+            if position not in self.ops:
                 continue
-            for digest, rest in to_go(node.after(position, tried.state)).items():
-                ways.setdefault(digest, []).extend(
-                    (tried.seconds + seconds, (position, *order)) for seconds, order in rest
-                )
-        memory[node] = {digest: heapq.nsmallest(most, all_) for digest, all_ in ways.items()}
-        return memory[node]
+            unsteady = self.outcomes[position].unsteady
+            usual = self.inputs_of(position)[: len(values)]
+            if unsteady and not turn and digest_of(values) != digest_of(usual):
+                raise NotComparableError(f"not comparable: {unsteady}")
+            stream = self.stream(position, variant.replaced.get(position))
+            values = run_op(self.ops[position], stream, values, turn)
+        return values
 
-    return to_go(found.start)
+    def graded(self, outputs: Callable[[int], list[OpInput]]) -> Grade:
+        """Grade what a pipeline gives.
+
+        Args:
+            outputs: gives it for the first samples, by turn (see `outputs`).
+        """
+        new = outputs(0)
+        n, original = len(new), self.original[: len(new)]
+        unsteady = "; ".join(one.unsteady for one in self.outcomes.values() if one.unsteady)
+        if digest_of(new) == digest_of(original):
+            if unsteady or not any(outcome.is_random for outcome in self.outcomes.values()):
+                return Grade(IDENTICAL, compared=n)
+            original, new = self._original_again()[:n], outputs(1)
+            if digest_of(original) == digest_of(new):
+                return Grade(IDENTICAL, compared=2 * n, why=self.idle_text)
+        elif unsteady:
+            return Grade(DIFFERENT, compared=n, why=f"not comparable: {unsteady}")
+        found = compare_outputs(*([one.value for one in row] for row in (original, new)))
+        return found._replace(compared=n)
+
+    def _original_again(self) -> list[OpInput]:
+        """Return what comes out as it is, on other draws."""
+        if not self._again:
+            self._again = self.outputs(Variant(self.as_it_is), self.inputs, 1)
+        return self._again
+
+    @property
+    def idle_text(self) -> str:
+        """Sentence on random ops that did nothing in any draw; "" where there is none."""
+        names = ", ".join(self.idle)
+        return f"{names} changed no sample in any draw that was looked at" if names else ""
 
 
-def failures(found: SearchResult) -> list[tuple[tuple[int, ...], str]]:
-    """List beginnings of orders that fail, the shortest for each reason, and why."""
-    shortest: dict[tuple[int, str], tuple[int, ...]] = {}
-    for node, edges in found.edges.items():
-        for position, tried in edges.items():
-            if tried.state is None:
-                order = (*found.reached_by.get(node, ()), position)
-                key = (position, tried.why_not)
-                if key not in shortest or len(order) < len(shortest[key]):
-                    shortest[key] = order
-    return [(order, why) for (_, why), order in sorted(shortest.items(), key=lambda one: one[1])]
+def _tried(outcome: Outcome) -> TriedOp:
+    return TriedOp(outcome.seconds, outcome.state, list(outcome.results))

@@ -5,13 +5,12 @@ They stand over the table, the pictures and the panel, so they are written in on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-import polars as pl
+from typing import TYPE_CHECKING, Final
 
 from stallscope.bench import samples
 from stallscope.bench.comparison import FASTER, OPEN, SAME, budget_for
-from stallscope.orders.result import (
+from stallscope.orders.result import op_names
+from stallscope.orders.variant import (
     CACHE,
     DIFFERENT,
     EQUIVALENCES,
@@ -19,166 +18,157 @@ from stallscope.orders.result import (
     IDENTICAL,
     NEAR,
     ROUNDING,
-    near_enough,
-    op_names,
-    parts_of,
-    speed_of,
 )
 from stallscope.stats import INTERVAL
 from stallscope.units import count, duration, printable, seconds, share, times
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stallscope.bench.comparison import Factor
     from stallscope.orders.result import Orders
+    from stallscope.orders.variant import Grade, Variant
 
 
 TITLE: Final = 200
 PIPELINE: Final = 80
-
+"""Most characters of a title, and of a pipeline's place."""
+_NOTE: Final = 600
 _BYTE: Final = 255
 _SHADE: Final = 0.01
 """Of 255: what differs by less is told as a share of the range."""
 _FINE: Final = 1.1
 """Below this, a factor with one decimal would say too little."""
+_MUCH_FASTER: Final = 1.05
+"""What differs by rounding to 8 bits is named where it is so many times as fast as the best."""
+_OUTPUT: Final = {
+    IDENTICAL: "identical output",
+    ROUNDING: "output that is identical up to rounding",
+    NEAR: "output within 8-bit rounding",
+}
 
 
 def factor_text(factor: float) -> str:
-    """How many times as fast: '1.8×', '1.04×'."""
+    """Write a factor: '1.8×', '1.04×'."""
     return times(factor) if factor >= _FINE else f"{factor:.2f}×"
 
 
+def interval_text(factor: Factor | None) -> str:
+    """Write a factor's interval in brackets, with a space before; "" where there is none."""
+    if factor is None or factor.low is None or factor.high is None:
+        return ""
+    return f" ({INTERVAL} {factor.low:.2f} to {factor.high:.2f})"
+
+
 def sentence(orders: Orders) -> str:
-    """What is faster and gives the same data, or nearly so, measured where it was measured."""
-    best, near = orders.best(), beyond(orders)
+    """Say what is faster with the same output, or nearly so, measured where it was measured."""
+    best, near = orders.best_variant(), beyond(orders)
     if best is None and near:
-        return f"{near}; with the same data nothing is faster"
+        return f"{near}; nothing is faster with identical output"
     if best is None:
         return _nothing(orders)
-    data = _DATA[best["equivalence"]]
-    if best["speedup"] is None:
-        should = f"should be made {factor_text(best['predicted_speedup'] or 1.0)} as fast"
-        return f"With {best['change']}, {data} {should}: predicted, not measured"
-    ends = _ends(best["speedup_low"], best["speedup_high"])
-    made = f"{best['speedup']:.2f}× as fast{ends}"
-    return f"With {best['change']}, {data} are made {made}{_in_loader(best)}"
-
-
-_DATA: Final = {
-    IDENTICAL: "the same samples",
-    ROUNDING: "the same samples up to rounding",
-    NEAR: "nearly the same samples",
-}
-_MUCH_FASTER: Final = 1.05
-"""What differs by rounding to 8 bits is named where it is so many times as fast as the best."""
+    output = _OUTPUT[best.grade.equivalence]
+    if best.speedup is None:
+        return f"{best.change}: {factor_text(best.fast)} faster with {output} (predicted)"
+    return (
+        f"{best.change}: {best.fast:.2f}× faster with {output}{interval_text(best.speedup)}"
+        f"{_in_loader(best)}"
+    )
 
 
 def beyond(orders: Orders) -> str:
-    """What else there is where data may differ by rounding to 8 bits; "" where it is no faster."""
-    best, near = orders.best(), orders.best(NEAR)
-    if near is None or near["equivalence"] != NEAR or near["speedup"] is None:
+    """Say what else there is within 8-bit rounding; "" where it is no faster."""
+    best, near = orders.best_variant(), orders.best_variant(NEAR)
+    if near is None or near.grade.equivalence != NEAR or near.speedup is None:
         return ""
-    if best is not None and speed_of(near) < _MUCH_FASTER * speed_of(best):
+    if best is not None and near.fast < _MUCH_FASTER * best.fast:
         return ""
-    ends = _ends(near["speedup_low"], near["speedup_high"])
-    fast = f"{near['speedup']:.2f}× as fast{ends}"
-    return f"{near['change']}: {fast}, near-identical: it {difference(near)}"
+    speed = f"{near.fast:.2f}× faster{interval_text(near.speedup)}"
+    return f"{near.change}: {speed}, but the output {difference(near.grade)}"
 
 
-def _in_loader(best: dict[str, Any]) -> str:
-    """What the best one gives in the loader's workers, where that was measured and is clear."""
-    if best["loader_says"] == SAME:
-        return "; the loader gives no more, as something else limits it"
-    if best["loader_says"] != FASTER:
-        return ""
-    ends = f"{best['loader_gain_low']:.2f} to {best['loader_gain_high']:.2f}"
-    return f"; the loader gives {best['loader_gain']:.2f}× as many ({ends})"
-
-
-def _ends(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f" ({INTERVAL} {low:.2f} to {high:.2f})"
+def _in_loader(best: Variant) -> str:
+    gain = best.loader_gain
+    if gain is not None and gain.says == SAME:
+        return "; the loader is no faster, as something else limits it"
+    if gain is not None and gain.says == FASTER:
+        return f"; {gain.factor:.2f}× the loader's throughput ({gain.low:.2f} to {gain.high:.2f})"
+    return ""
 
 
 def _nothing(orders: Orders) -> str:
     names = list(op_names(orders).values())
-    others = orders.trials.height - 1
+    others = len(orders.variants) - 1
     if len(names) == 1 and others <= 0:
         return f"The pipeline has one op, {names[0]}: there is nothing to put into another order"
     if others <= 0 and orders.counts.unexplored:
-        return "The time was over before another pipeline was tried: allow more of it (budget_s)"
+        return "The budget was over before another pipeline was tried: raise budget_s"
     if others <= 0:
         return "No other pipeline was tried: keep the one as it is"
-    unsure = _unsure(orders)
-    if unsure:
-        return unsure
-    what = "the other that was tried is not" if others == 1 else f"none of {others:,} others is"
-    return (
-        f"Keep the pipeline as it is: {what} known to give the same data in less time"
+    open_, unsettled = [one for one in _safe(orders) if one.says == OPEN], ""
+    if open_ and open_[0].fast > 1:
+        unsettled = _unsettled(orders, open_[0])
+    return unsettled or (
+        f"Keep the pipeline as it is: no other of {others:,} is faster with the same output"
         f"{_nearest(orders)}{_for_memory(orders)}"
     )
 
 
-def _unsure(orders: Orders) -> str:
-    """What should be faster, where the budget was over before that was settled."""
-    same = _safe(orders) & (pl.col("trial") > 0) & (pl.col("kind") != CACHE)
-    rows = orders.table().filter(same, pl.col("says") == OPEN).sort("speedup")
-    if rows.is_empty() or rows["speedup"][-1] <= 1:
-        return ""
-    last = rows.row(-1, named=True)
-    found = samples.compared(samples.pairs_of(orders.pairs), last["trial"])
+def _unsettled(orders: Orders, variant: Variant) -> str:
+    """Say what should be faster, where the budget was over before that was settled."""
+    found = samples.compared(samples.pairs_of(orders.pairs), variant.trial)
     more = duration(budget_for(found, orders.circumstances.took_s))
     return (
-        f"Not settled whether {last['change']} is faster: {last['speedup']:.2f}×"
-        f"{_ends(last['speedup_low'], last['speedup_high'])}; allow {more} (budget_s)"
+        f"Not settled whether {variant.change} is faster: {variant.fast:.2f}×"
+        f"{interval_text(variant.speedup)}; allow {more} (budget_s)"
     )
 
 
 def _nearest(orders: Orders) -> str:
-    """Which other one comes nearest to a gain."""
-    same = _safe(orders) & (pl.col("trial") > 0) & (pl.col("speedup") > 1)
-    rows = orders.table().filter(same, pl.col("kind") != CACHE)  # what room is spent on
-    rows = rows.sort("speedup", descending=True)
-    if rows.is_empty():
+    """Say which other one comes nearest to a gain."""
+    fast = [one for one in _safe(orders) if one.fast > 1]
+    if not fast:
         return ""
-    first = rows.row(0, named=True)
-    return (
-        f"; nearest: {first['change']}, {first['speedup']:.2f}×"
-        f"{_ends(first['speedup_low'], first['speedup_high'])}"
-    )
+    return f"; nearest: {fast[0].change}, {fast[0].fast:.2f}×{interval_text(fast[0].speedup)}"
 
 
-def _safe(orders: Orders) -> pl.Expr:
-    """Whether a trial's data is within the tolerance."""
-    return pl.col("equivalence").is_in(near_enough(orders.circumstances.tolerance))
+def _safe(orders: Orders) -> list[Variant]:
+    """Return measured variants within the tolerance that take no memory, the fastest first."""
+    tolerance = orders.circumstances.tolerance
+    measured = (one for one in orders.variants if one.speedup and one.kind != CACHE)
+    return _fastest(one for one in measured if one.grade.within(tolerance))
 
 
 def _for_memory(orders: Orders) -> str:
-    """What gives the same data faster and is no recommendation, as it takes memory."""
-    same = (pl.col("equivalence") == IDENTICAL) & (pl.col("kind") == CACHE)
-    rows = orders.table().filter(same, pl.col("speedup_low") > _FINE).sort("speedup")
-    if rows.is_empty():
+    """Say what gives the same data faster and is no recommendation, as it takes memory."""
+    kept = [one for one in orders.variants if one.kind == CACHE and one.speedup]
+    fast = _fastest(one for one in kept if one.grade.equivalence == IDENTICAL)
+    if not fast or ((fast[0].speedup and fast[0].speedup.low) or 0.0) <= _FINE:
         return ""
-    last = rows.row(-1, named=True)
-    return f"; {last['change']} gives it {factor_text(last['speedup'])} as fast"
+    return f"; {fast[0].change}: {factor_text(fast[0].fast)} faster"
+
+
+def _fastest(variants: Iterable[Variant]) -> list[Variant]:
+    return sorted(variants, key=lambda one: -one.fast)
 
 
 def costliest(orders: Orders) -> str:
-    """The op that takes most of a sample's time; "" where no op was timed."""
-    parts = parts_of(orders, 0)
+    """Name the op that takes most of a sample's time; "" where no op was timed."""
+    parts = [part for one in orders.variants if not one.trial for part in one.parts]
     ops = [part for part in parts if part.kind == "transform"]
     whole = sum(part.seconds for part in parts)
     if not ops or not whole:
         return ""
     first = max(ops, key=lambda part: part.seconds)
-    told = f"{first.name} is the costliest op: {share(first.seconds / whole)} of a sample's time"
+    text = f"{first.name} is the costliest op: {share(first.seconds / whole)} of a sample's time"
     decode = sum(part.seconds for part in parts if part.kind == "decode")
-    return told + (f"; decoding the image takes {share(decode / whole)}" if decode else "")
+    return text + (f"; decoding the image takes {share(decode / whole)}" if decode else "")
 
 
 def floor(orders: Orders) -> str:
-    """What of the best pipeline no order takes away; "" where that is not known."""
-    best = orders.best()
-    if best is None:
-        return ""
-    parts = parts_of(orders, best["trial"])
+    """Say what of the best pipeline no order takes away; "" where that is not known."""
+    best = orders.best_variant()
+    parts = best.parts if best else ()
     decode = sum(part.seconds for part in parts if part.kind == "decode")
     if not decode:
         return ""
@@ -187,70 +177,69 @@ def floor(orders: Orders) -> str:
 
 
 def summary(orders: Orders) -> str:
-    """How many pipelines were tried, and how their data compares with the original's."""
-    others = orders.trials.filter(pl.col("trial") > 0)
-    if others.is_empty():
+    """Say how many pipelines were tried, and how their data compares with the original's."""
+    others = [one.grade.equivalence for one in orders.variants if one.trial]
+    if not others:
         return ""
-    found = [(others.filter(pl.col("equivalence") == one).height, one) for one in EQUIVALENCES]
-    said = ", ".join(f"{number:,} {one.replace('-', ' ')}" for number, one in found if number)
-    return f"{count(others.height, 'other pipeline')} tried: {said}"
+    grades = [(others.count(grade), grade) for grade in EQUIVALENCES]
+    listed = ", ".join(f"{number:,} {grade}" for number, grade in grades if number)
+    return f"{count(len(others), 'other pipeline')} tried: {listed}"
 
 
 def search(orders: Orders) -> str:
-    """How much of all orders was looked at."""
-    told = orders.counts
-    if not told.measurements:
+    """Say how much of all orders was looked at."""
+    counts = orders.counts
+    if not counts.measurements:
         return ""
-    said = f"{count(told.measurements, 'op')} timed in {count(told.states, 'state')}"
-    if told.exhaustive > told.measurements:
-        said += f"; timing every order by itself would take {told.exhaustive:,}"
-    return said
+    text = f"{count(counts.measurements, 'op')} timed in {count(counts.states, 'state')}"
+    if counts.exhaustive > counts.measurements:
+        text += f"; timing every order by itself would take {counts.exhaustive:,}"
+    return text
 
 
-def difference(row: dict[str, Any]) -> str:
-    """How far the data lies from the original's, in words; a row with the columns of `TRIALS`."""
-    most = row["max_difference"]
+def difference(grade: Grade) -> str:
+    """Say how far the data lies from the original's."""
+    most = grade.max_difference
     if most is None:
         return "differs"
     shades = _BYTE * most
-    said = f"{shades:.2f}/255" if shades >= _SHADE else f"{most:.1g} of the values' range"
-    psnr = "" if row["psnr_db"] is None else f" (PSNR {row['psnr_db']:.0f} dB)"
-    return f"differs by at most {said}{psnr}"
+    text = f"{shades:.2f}/255" if shades >= _SHADE else f"{most:.1g} of the values' range"
+    psnr = "" if grade.psnr_db is None else f" (PSNR {grade.psnr_db:.0f} dB)"
+    return f"differs by at most {text}{psnr}"
 
 
-def verdict(row: dict[str, Any]) -> str:
-    """Whether the data is the original's, in words; a row with the columns of `TRIALS`."""
-    on = f"on {count(row['compared'], 'sample')}" if row["compared"] else ""
-    said = {
+def verdict(grade: Grade) -> str:
+    """Say whether the data is the original's."""
+    on = f" on {count(grade.compared, 'sample')}" if grade.compared and grade.works else ""
+    text = {
         IDENTICAL: "identical: the same bits",
-        ROUNDING: f"rounding: {difference(row)}",
-        NEAR: f"8-bit rounding: {difference(row)}",
+        ROUNDING: f"rounding: {difference(grade)}",
+        NEAR: f"8-bit rounding: {difference(grade)}",
         DIFFERENT: "different data",
         FAILS: "fails",
-    }[row["equivalence"]]
-    told = said if row["equivalence"] == FAILS else f"{said} {on}".rstrip()
-    return f"{told} ({row['why']})" if row["why"] else told
+    }[grade.equivalence]
+    return f"{text}{on} ({grade.why})" if grade.why else f"{text}{on}"
 
 
 def whole(orders: Orders) -> str:
-    """What a sample costs as it is; "" where that is not known."""
-    took = orders.trials["predicted_s"][0] if orders.trials.height else None
-    return "" if took is None else f"{seconds(took)} per sample as it is"
+    """Say what a sample costs as it is; "" where that is not known."""
+    took = [one.predicted_s for one in orders.variants if not one.trial and one.predicted_s]
+    return f"{seconds(took[0])} per sample as it is" if took else ""
 
 
 def notes_of(orders: Orders) -> list[str]:
-    """What a reader has to know, a sentence each."""
-    told = orders.circumstances
-    where = f" of {printable(told.pipeline, PIPELINE)}" if told.pipeline else ""
-    of = f"compared on {count(told.samples, 'sample')}{where}"
+    """List what a reader has to know, a sentence each."""
+    about = orders.circumstances
+    where = f" of {printable(about.pipeline, PIPELINE)}" if about.pipeline else ""
+    of = f"compared on {count(about.samples, 'sample')}{where}"
     if orders.pairs.height:
         of += f" · timed on {count(orders.pairs.height, 'pair')} of samples, in one process"
     changes = [
-        f"{row['change']}: {row['changes']}"
-        for row in orders.table().to_dicts()
-        if row["changes"] and (row["recommended"] or row["kind"] == CACHE)
+        f"{one.change}: {one.changes}"
+        for one in orders.variants
+        if one.changes and (orders.recommends(one) or one.kind == CACHE)
     ]
     top = " · ".join(part for part in (costliest(orders), whole(orders)) if part)
     tried = " · ".join(part for part in (summary(orders), search(orders)) if part)
-    said = [top, floor(orders), of, tried, *changes, *orders.notes]
-    return [printable(note, 600) for note in said if note]
+    found = [top, floor(orders), of, tried, *changes, *orders.notes]
+    return [printable(note, _NOTE) for note in found if note]

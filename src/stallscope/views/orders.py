@@ -2,79 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from stallscope.orders.result import DIFFERENT, FAILS
 from stallscope.orders.text import TITLE, beyond, factor_text, notes_of, sentence, verdict
+from stallscope.orders.variant import NEAR
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.units import count, printable, seconds
 from stallscope.views.document import CellBar, Document, Fold, Heading, Notes, Table, View
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from stallscope.orders.result import Orders
+    from stallscope.orders.variant import Variant
 
 
-HEADS: Final = (
-    "pipeline",
-    "predicted",
-    "measured",
-    INTERVAL,
-    "speed-up",
-    "data",
-    "recommended",
-)
+HEADS: Final = ("pipeline", "predicted", "measured", INTERVAL, "speedup", "data", "recommended")
 MOST: Final = 12
 """Rows of a table that is looked at; `Orders.table` has all."""
-BRACKETS: Final = "speed-up in brackets: predicted, not measured"
 MOST_REASONS: Final = 30
 _NAME: Final = 70
 
 
 def document(orders: Orders) -> Document:
-    """The orders that can be used as a table; the others open on a click, with their reasons."""
-    table = orders.table().to_dicts()
-    unusable = [row for row in table if row["equivalence"] in {DIFFERENT, FAILS}]
-    rows = [row for row in table if row["equivalence"] not in {DIFFERENT, FAILS}][:MOST]
-    texts = [cells(row) for row in rows]
-    bars = [CellBar(row["predicted_s"] or 0.0, COLOURS["transform"]) for row in rows]
-    hidden = orders.trials.height - len(rows)
+    """Show the orders that can be used as a table; the others, with their reasons, on a click."""
+    usable = [one for one in orders.variants if one.grade.within(NEAR)]
+    unusable = [one for one in orders.variants if one not in usable]
+    rows = usable[:MOST]
+    hidden = len(orders.variants) - len(rows)
     more = [f"not shown: {count(hidden, 'more pipeline')}, all of them in .table()"]
-    brackets = any(text[HEADS.index("speed-up")].startswith("(") for text in texts)
-    reasons = [printable(f"{row['order']}: {verdict(row)}", 400) for row in unusable[:MOST_REASONS]]
-    further = [printable(beyond(orders), TITLE)] if orders.best() and beyond(orders) else []
+    guess = any(one.trial and one.speedup is None and one.fast for one in rows)
+    brackets = ["speedup in brackets: predicted, not measured"] * guess
+    reasons = [
+        printable(f"{one.order}: {verdict(one.grade)}", 400) for one in unusable[:MOST_REASONS]
+    ]
+    further = [printable(beyond(orders), TITLE)] if orders.best_variant() else []
     return Document(
         "orders",
         [
-            Heading(printable(sentence(orders), TITLE), further),
-            Table(HEADS, texts, bars),
-            Notes([*[BRACKETS] * brackets, *more * (hidden > 0), *notes_of(orders)]),
+            Heading(printable(sentence(orders), TITLE), [one for one in further if one]),
+            Table(
+                HEADS,
+                [(*cells(one), "yes" if orders.recommends(one) else "") for one in rows],
+                [CellBar(one.predicted_s or 0.0, COLOURS["transform"]) for one in rows],
+            ),
+            Notes([*brackets, *more * (hidden > 0), *notes_of(orders)]),
             Fold(f"{count(len(unusable), 'pipeline')} that cannot be used, and why", reasons),
         ],
     )
 
 
-def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """A row of the table in words; `HEADS`."""
-    low, high = row["measured_low_s"], row["measured_high_s"]
-    factor = row["speedup"] if row["speedup"] is not None else row["predicted_speedup"]
-    fast = "—" if factor is None or row["trial"] == 0 else factor_text(factor)
-    guess = row["speedup"] is None and fast != "—"
+def cells(variant: Variant) -> tuple[str, ...]:
+    """Write a pipeline as a row of the table, without the last column of `HEADS`."""
+    took = variant.measured
+    fast = factor_text(variant.fast) if variant.fast else "—"
     return (
-        printable(row["change"] if row["trial"] else "as it is", _NAME),
-        seconds(row["predicted_s"]),
-        seconds(row["measured_s"]),
-        "—" if low is None else interval(low, high),
-        f"({fast})" if guess else fast,
-        row["equivalence"] if row["trial"] else "the original",
-        "yes" if row["recommended"] else "",
+        printable(variant.change, _NAME),
+        seconds(variant.predicted_s),
+        seconds(took.value if took else None),
+        "—" if took is None or took.low is None else _interval(took.low, took.high or took.low),
+        "—" if variant.is_original else fast if variant.speedup or fast == "—" else f"({fast})",
+        "the original" if variant.is_original else variant.grade.equivalence,
     )
 
 
-def interval(low: float, high: float) -> str:
-    """The ends of an interval of times; their unit once where it is the same."""
+def _interval(low: float, high: float) -> str:
+    """Write the ends of an interval of times; their unit once where it is the same."""
     first, last = seconds(low), seconds(high)
     number, _, unit = first.partition(" ")
     return f"{number if last.endswith(f' {unit}') else first} to {last}"

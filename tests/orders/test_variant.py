@@ -8,10 +8,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from stallscope.orders.pipeline import Chain, Op, Row, places
-from stallscope.orders.recipe import Recipe, Site, change_of, code_of
+from stallscope.orders.pipeline import Chain, Row, places
+from stallscope.orders.variant import Site, Variant, change_of
 
-OPS = [Op(position, name, None) for position, name in enumerate("ABCDE")]
+NAMES = "ABCDE"
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ OPS = [Op(position, name, None) for position, name in enumerate("ABCDE")]
 )
 def test_as_few_ops_as_possible_are_said_to_move(positions, change):
     """Those outside of a longest row that kept its order."""
-    assert change == change_of(positions, OPS)
+    assert change == change_of(positions, NAMES)
 
 
 class Holder:
@@ -57,7 +57,7 @@ def test_the_source_can_be_run(dataset):
     (place,) = places(dataset)
     before = [op.call for op in Chain(place.value).ops]
 
-    exec(code_of(Recipe((2, 0, 1)), Site(place, Chain(place.value), ()), {}), {"loader": loader})  # noqa: S102 - our own text
+    exec(Site(place, Chain(place.value), ()).code_of(Variant((2, 0, 1))), {"loader": loader})  # noqa: S102 - our own text
 
     made = Chain(place.found_in(dataset))
     assert [before[2], before[0], before[1]] == [op.call for op in made.ops]
@@ -71,7 +71,7 @@ def test_the_source_for_attributes_that_are_called_in_turn():
     row = Row(tuple(places(dataset)))
     site, old = Site(row, Chain(row.value), ()), dataset.augment
 
-    exec(code_of(Recipe((2, 0, 1)), site, {}), {"loader": DataLoader(dataset)})  # noqa: S102 - our own text
+    exec(site.code_of(Variant((2, 0, 1))), {"loader": DataLoader(dataset)})  # noqa: S102 - our own text
 
     assert middle is dataset.transform
     assert [triple, halve] == dataset.augment.transforms
@@ -84,7 +84,8 @@ def test_a_replaced_op_is_written_as_it_was_given():
     (place,) = places(dataset)
     site = Site(place, Chain(place.value), ())
 
-    code = code_of(Recipe((0, 1), replaced={0: halve}), site, {0: "alternatives['triple']"})
+    names = {0: "alternatives['triple']"}
+    code = site.code_of(Variant((0, 1), replaced={0: halve}, names=names))
     exec(code, {"loader": DataLoader(dataset), "alternatives": {"triple": halve}})  # noqa: S102 - our own text
 
     assert [halve, middle] == dataset.transform.transforms
@@ -95,4 +96,4 @@ def test_what_is_no_row_of_ops_has_no_source():
     dataset = Tensors(v2.Compose([triple, middle]))
     (place,) = places(dataset)
 
-    assert "" == code_of(Recipe((0, 1), on_batch=(1,)), Site(place, Chain(place.value), ()), {})
+    assert "" == Site(place, Chain(place.value), ()).code_of(Variant((0, 1), on_batch=(1,)))

@@ -1,0 +1,328 @@
+"""A pipeline as a value: its ops, its change in words, the grade of its data, and its times.
+
+One `Variant` goes from the search through the comparison and the benchmark into the result, its
+text, its pictures and its panel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from stallscope.orders.loader_parts import BatchOps, CachedPrefix, loaded
+from stallscope.orders.pipeline import Chain, Chained, Row
+from stallscope.targets.loaders import copied
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from stallscope.bench.comparison import Factor, Rate
+    from stallscope.orders.pipeline import Op, Place
+
+    Picture = NDArray[np.uint8]
+
+IDENTICAL: Final = "identical"
+ROUNDING: Final = "rounding"
+NEAR: Final = "8-bit rounding"
+DIFFERENT: Final = "different"
+FAILS: Final = "fails"
+EQUIVALENCES: Final = (IDENTICAL, ROUNDING, NEAR, DIFFERENT, FAILS)
+"""Grades of a pipeline's data against the original's on the same draws, the best first: the same
+bits; values that floating-point rounding moves; values that rounding to 8 bits in another place
+moves; other values; no values, because the pipeline raises."""
+TOLERANCES: Final = (IDENTICAL, ROUNDING, NEAR)
+"""Grades that a user can allow."""
+
+FETCH: Final = "fetch"
+DECODE: Final = "decode"
+BATCH: Final = "collate and send"
+"""Names of the parts of a sample's time that are no ops."""
+CACHE: Final = "cache"
+"""Kind of a variant that costs memory, which is the user's decision."""
+KINDS: Final = ("order", "alternative", "batch", "decode", CACHE, "fused", "together")
+"""Changes: the order; an op for the user's rewrite; where an op works; how an image is decoded;
+what is kept in memory; two ops made one; several of these."""
+
+
+class Grade(NamedTuple):
+    """Distance of a pipeline's data from the original's, on the same samples and draws."""
+
+    equivalence: str
+    """One of `EQUIVALENCES`."""
+    max_difference: float | None = None
+    """Largest difference of a value as a share (0 to 1) of the values' range."""
+    psnr_db: float | None = None
+    """Lowest PSNR of a sample."""
+    compared: int = 0
+    """Number of samples."""
+    why: str = ""
+    """Reason, where there is one."""
+
+    @property
+    def works(self) -> bool:
+        """Whether the pipeline gives a sample at all."""
+        return self.equivalence != FAILS
+
+    def within(self, tolerance: str) -> bool:
+        """Return whether a tolerance allows this data."""
+        return self.equivalence in TOLERANCES[: TOLERANCES.index(tolerance) + 1]
+
+
+class CostPart(NamedTuple):
+    """One part of a sample's time."""
+
+    name: str
+    """Name of an op, or of what else takes the time."""
+    seconds: float
+    """Per sample."""
+    kind: str
+    """Kind of stage: fetch, decode, transform or collate."""
+
+
+_NOT_COMPARED: Final = Grade(FAILS, why="not compared")
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """A pipeline, as it differs from the one that was found, and all that is known of it."""
+
+    positions: tuple[int, ...]
+    """Ops in their order, by their place in the pipeline as it is."""
+    kind: str = "order"
+    """One of `KINDS`."""
+    change: str = "as it is"
+    """Change in words."""
+    changes: str = ""
+    """Consequence for the model or the machine; "" for none."""
+    replaced: Mapping[int, Any] = field(default_factory=dict)
+    """Other objects in the place of ops."""
+    names: Mapping[int, str] = field(default_factory=dict)
+    """Expressions for the objects in `replaced`."""
+    on_batch: tuple[int, ...] = ()
+    """Ops that work on whole batches, after collating; the last of `positions`."""
+    by_vmap: frozenset[int] = frozenset()
+    """Those of `on_batch` that torch has to vectorise."""
+    opener: Any = None
+    """Function that is called before all ops on the image as the dataset opened it."""
+    reader: Any = None
+    """Function in the place of the one by which the dataset makes an image of a path."""
+    cached: int = 0
+    """One more than the number of first ops whose result is kept; 0: nothing is kept."""
+    trial: int = 0
+    """Number in the result; 0 is the pipeline as it is."""
+    order: str = ""
+    """Names of the ops in their order."""
+    predicted_s: float | None = None
+    """Seconds per sample that its parts should take together; None: it fails."""
+    parts: tuple[CostPart, ...] = ()
+    """Parts of `predicted_s` in the order in which they happen; () where they are not known."""
+    grade: Grade = _NOT_COMPARED
+    """Its data against the original's."""
+    pictures: tuple[tuple[Picture, Picture], ...] = ()
+    """A few samples, original and new, uint8 of shape (height, width, 3)."""
+    gains: bool = False
+    """Whether it should be faster and costs no memory."""
+    code: str = ""
+    """Python source that makes it from a `loader`; "" where there is none."""
+    measured: Rate | None = None
+    """Seconds per sample; None: not measured."""
+    speedup: Factor | None = None
+    """The original's measured time over this one's."""
+    loader_gain: Factor | None = None
+    """How many times as many samples the loader gives; None: not measured."""
+    predicted_speedup: float | None = None
+    """The original's predicted time over this one's."""
+
+    @property
+    def is_original(self) -> bool:
+        """Whether this is the pipeline as it is."""
+        return self.kind == "order" and self.positions == tuple(sorted(self.positions))
+
+    @property
+    def per_sample(self) -> tuple[int, ...]:
+        """Ops that work on one sample at a time."""
+        return tuple(position for position in self.positions if position not in self.on_batch)
+
+    @property
+    def fast(self) -> float:
+        """Speedup, measured or else predicted; 0 where neither is known."""
+        return float((self.speedup and self.speedup.factor) or self.predicted_speedup or 0.0)
+
+    @property
+    def says(self) -> str | None:
+        """One of the four words of `bench.comparison`; None: not measured."""
+        return self.speedup.says if self.speedup else None
+
+    def joined(self, other: Variant) -> Variant:
+        """Return both changes at once; the other's order holds where it has one of its own."""
+        reordered = other.positions != tuple(sorted(other.positions))
+        return replace(
+            self,
+            positions=other.positions if reordered else self.positions,
+            replaced={**self.replaced, **other.replaced},
+            names={**self.names, **other.names},
+            on_batch=self.on_batch or other.on_batch,
+            by_vmap=self.by_vmap | other.by_vmap,
+            opener=self.opener or other.opener,
+            reader=self.reader or other.reader,
+            cached=self.cached or other.cached,
+        )
+
+
+class Site(NamedTuple):
+    """Place of a pipeline in a dataset."""
+
+    place: Place | Row
+    chain: Chain
+    """Its ops."""
+    where: tuple[Any, ...] | None
+    """Keys that lead to its result in a sample; None: not found there."""
+    reader: Place | None = None
+    """Place of the function that makes an image of a path; None: there is none."""
+
+    @property
+    def text(self) -> str:
+        """Place and kind in words."""
+        return f"{self.place.text}, {self.chain.kind}"
+
+    @property
+    def takes_ops(self) -> bool:
+        """Whether changes beyond the order can be made, as an object holds the ops."""
+        return True
+
+    def rewrite(self, _: int, op: Any) -> Any:
+        """Return what stands for a rewrite of the user's in the place of an op."""
+        return op
+
+    def op(self, variant: Variant, position: int) -> Any:
+        """Return the object that works in the place of an op."""
+        return variant.replaced.get(position, self.chain.ops[position].call)
+
+    def batch_ops(self, variant: Variant, collate: Any) -> BatchOps:
+        """Return a collate function that also does the variant's ops on the batch."""
+        works = [(self.op(variant, p), p in variant.by_vmap) for p in variant.on_batch]
+        return BatchOps(collate, works, self.where or ())
+
+    def loader_with(self, variant: Variant, loader: Any) -> Any:
+        """Make a loader with another pipeline; the given one stays as it is.
+
+        Args:
+            variant: the pipeline.
+            loader: a DataLoader whose dataset has the pipeline in the same place.
+        """
+        ops = [self.op(variant, position) for position in variant.per_sample]
+        if variant.opener is not None:
+            ops.insert(0, variant.opener)
+        dataset = loader.dataset
+        if variant.reader is not None and self.reader is not None:
+            dataset = self.reader.filled(dataset, variant.reader)
+        if variant.cached:
+            first, rest = ops[: variant.cached - 1], ops[variant.cached - 1 :]
+            prefix = self.place.filled(dataset, Chained(first) if first else loaded)
+            dataset = CachedPrefix(prefix, Chained(rest) if rest else None, self.where or ())
+        else:
+            dataset = self.place.filled(dataset, self.chain.put_together(ops))
+        clone = copied(loader, dataset=dataset)
+        if variant.on_batch:
+            vars(clone)["collate_fn"] = self.batch_ops(variant, clone.collate_fn)
+        return clone
+
+    def found_in(self, loader: Any) -> tuple[Site | None, list[str]]:
+        """Find the same ops in the same place of another loader; else tell which ops are there."""
+        value = self.place.found_in(getattr(loader, "dataset", None))
+        if value is self.chain.value:
+            return self, []
+        if value is None:
+            return None, []
+        chain = Chain(value, whole=self.chain.kind == "one op")
+        names = [op.name for op in chain.ops]
+        is_same = names == [op.name for op in self.chain.ops]
+        return (self._replace(chain=chain) if is_same else None), names
+
+    def code_of(self, variant: Variant) -> str:
+        """Write source that puts the pipeline in the place of the old one of a `loader`.
+
+        Returns:
+            "" for what is more than another row of ops.
+        """
+        decodes = variant.opener is not None or variant.reader is not None
+        if variant.on_batch or decodes or variant.cached:
+            return ""
+        ops = self.chain.ops
+        terms = [
+            f"{variant.names.get(p, ops[p].code)},  # {_comment(ops[p])}" for p in variant.positions
+        ]
+        if not isinstance(self.place, Row):
+            first, *rest = _source_of_new(self.chain, terms, "old")
+            old = f"old = loader.{self.place.text}"
+            return "\n".join([first, old, *rest, *_set(self.place)]).strip()
+        places = self.place.places
+        imports: dict[str, None] = {}
+        body = [f"old = ({', '.join(f'loader.{place.text}' for place in places)})"]
+        left = iter(terms)
+        for number, (place, size) in enumerate(zip(places, self.place.sizes, strict=True)):
+            chain = Chain(place.value)
+            known = chain if chain.is_known else Chain(place.value, whole=True)
+            first, *rest = _source_of_new(known, list(islice(left, size)), f"old[{number}]")
+            imports[first.strip()] = None
+            body += [*rest, *_set(place)]
+        return "\n".join([*imports, *body]).strip()
+
+
+def _set(place: Place) -> list[str]:
+    return [f"loader.dataset{text} = new" for text in place.texts]
+
+
+def _source_of_new(chain: Chain, terms: list[str], old: str) -> list[str]:
+    """Write the lines that make `new`; the first is an import, or empty."""
+    kind, value = chain.kind, chain.value
+    if kind == "one op":
+        return ["", f"new = {terms[0].replace(',  #', '  #', 1)}"]
+    listed = "\n".join(f"    {term}" for term in terms)
+    if kind == "an nn.Sequential":
+        return ["from torch import nn", "", f"new = nn.Sequential(\n{listed}\n)"]
+    holder = chain.holder
+    begin, end = "()" if isinstance(getattr(value, holder, value), tuple) else "[]"
+    row = f"{begin}\n{listed}\n{end}"
+    if not holder:
+        return ["", f"new = {row}"]
+    return ["import copy\n", f"new = copy.copy({old})", f"new.{holder} = {row}"]
+
+
+def _comment(op: Op) -> str:
+    text = op.settings or op.name
+    return text if op.name.partition(" ")[0] in text else f"{op.name}: {text}"
+
+
+def change_of(positions: Sequence[int], names: Sequence[str]) -> str:
+    """Say what an order changes, in as few words as possible: "RandomCrop before PILToTensor"."""
+    moved, changes = _moved(positions), []
+    for is_moved, places in groupby(range(len(positions)), lambda at: positions[at] in moved):
+        here = [*places]
+        listed = " and ".join(names[positions[at]] for at in here)
+        after = positions[here[-1] + 1 :]
+        where = f"before {names[after[0]]}" if after else "last"
+        changes += [f"{listed} {where}"] * is_moved
+    return ", ".join(changes) or "as it is"
+
+
+def _moved(positions: Sequence[int]) -> set[int]:
+    """Find the fewest ops that have to be moved: those outside of a longest rising row.
+
+    Of several rows, the one counts whose other ops come earlier than they did.
+    """
+
+    def came_earlier(row: tuple[int, ...]) -> int:
+        return sum(place < op for place, op in enumerate(positions) if op not in row)
+
+    best: list[tuple[int, ...]] = []
+    for place, position in enumerate(positions):
+        rows = [row for row in best[:place] if row[-1] < position]
+        longest = max(rows, key=lambda row: (len(row), -row[-1]), default=())
+        best.append((*longest, position))
+    longest = max(best, key=lambda row: (len(row), came_earlier(row)))
+    return set(positions) - set(longest)
