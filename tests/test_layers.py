@@ -61,7 +61,7 @@ LAYERS = {
         "words hooks loops run bench verbs diagnose charts views",
         (
             "numpy polars torch PIL scipy torchvision nbformat typer jupyter_core jupyterlab "
-            "webdataset typing_extensions:types"
+            "webdataset IPython typing_extensions:types"
         ),
     ),
 }

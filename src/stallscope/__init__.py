@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stallscope.files import __version__ as __version__
 
@@ -98,6 +98,12 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Add `%%stallscope` to a notebook: `%load_ext stallscope`."""
+    register: Any = import_module("stallscope.lab.magic").register
+    register(shell)
 
 
 def __dir__() -> list[str]:
