@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
+
 from stallscope.units import printable, seconds, share, size, times
 
 if TYPE_CHECKING:
@@ -65,8 +67,9 @@ class Column:
     """Stands over it in a table that is looked at; a column without one is not shown there."""
     form: Callable[[Any], str] | None = None
     """A value as text; by default the form of the unit."""
-    secret: str = SENTENCE
-    """Of a text: `SENTENCE`, `NAME`, `DIGEST`, `PATH`, `CODE_FILE`, `STACK` or `CODE`."""
+    secret: str = ""
+    """Of a text: `SENTENCE`, `NAME`, `DIGEST`, `PATH`, `CODE_FILE`, `STACK` or `CODE`; by default
+    what its name says, else a sentence."""
 
     def cell(self, row: Mapping[str, Any]) -> str:
         """Return its value in a row as text; of an interval's lower end, the interval."""
@@ -104,3 +107,24 @@ class Schema(dict[str, "PolarsDataType"]):
             return [column for column in self.columns if column.head]
         by_name = {column.name: column for column in self.columns}
         return [by_name[name] for name in names.split()]
+
+
+_BY_NAME: Final = {
+    **dict.fromkeys(("stage", "function", "caller", "name"), NAME),
+    "state": DIGEST,
+    "stack": STACK,
+    "file": CODE_FILE,
+    "path": PATH,
+    "source": CODE,
+}
+"""Secrecy of texts whose column says none."""
+
+
+def secrecy(schema: Mapping[str, PolarsDataType]) -> dict[str, str]:
+    """Return for each column of texts of what kind they are; sentences where nothing says so."""
+    stated = {column.name: column.secret for column in getattr(schema, "columns", ())}
+    return {
+        name: stated.get(name) or _BY_NAME.get(name, SENTENCE)
+        for name, kind in schema.items()
+        if kind in (pl.String, pl.Categorical)
+    }

@@ -148,7 +148,8 @@ class NoSuchKindError(StallscopeError, ValueError):
 def _choose(what: str, kind: str | None, kinds: Mapping[str, tuple[str, Any]], whose: str) -> str:
     """The name that is asked for; None asks for the first one."""
     if kind is not None and kind not in kinds:
-        known = "; ".join(f"{name!r}: {shows}" for name, (shows, _) in kinds.items())
+        texts = [f"{name!r}: {shows}" for name, (shows, _) in kinds.items()]
+        known = "; ".join([f"{texts[0]} (the default)", *texts[1:]])
         are = "is" if len(kinds) == 1 else "are"
         raise NoSuchKindError(f"there is no {what} {kind!r} of {whose}. There {are} {known}")
     return kind or next(iter(kinds))

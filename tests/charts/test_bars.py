@@ -45,7 +45,7 @@ def test_the_longest_pieces_keep_their_names():
     """Where there is no room for all names over a bar, the shortest go without."""
     lengths = [0.02] * 6 + [0.15, 0.13, 0.09] + [0.02] * 6 + [0.39]
     pieces = [
-        StripPiece(letter * 24, length, "", "#888888", letter * 24)
+        StripPiece(letter * 24, length, "", "#888888")
         for letter, length in zip("abcdefghijklmnop", lengths, strict=True)
     ]
 

@@ -11,9 +11,9 @@ from support.build_run import a_run, steps_of
 from support.chart_texts import check_texts, texts
 from support.virtual_loop import a_loop, on_device, together
 
-from stallscope.charts import exposed, timeline, waits
+from stallscope.charts import loop, timeline
+from stallscope.charts.loop import MARKERS
 from stallscope.charts.timeline import LOOP
-from stallscope.charts.waits import MARKERS
 from stallscope.run.result import Run
 from stallscope.run.timeline import timeline as prepared
 from stallscope.stages import STALL_COLOUR
@@ -176,7 +176,7 @@ class TestExposed:
         """Each part begins where the one before it ends; the last one ends where the stall does."""
         run = a_loop(MAKING, using=QUICK)
 
-        figure = exposed.figure(run)
+        figure = loop.exposed_figure(run)
 
         bars = [patch.get_bbox() for patch in figure.axes[1].patches]
         steps = run.steps().height
@@ -191,7 +191,7 @@ class TestExposed:
         """One sentence with both shares."""
         run = a_loop(MAKING, using=QUICK)
 
-        assert exposed.figure(run).title == (
+        assert loop.exposed_figure(run).title == (
             "The training loop stalls 59% of the time; 58% of that is RandomMask, in the workers"
         )
 
@@ -205,26 +205,26 @@ class TestExposed:
         assert [title] * 3 == [figure.title for figure in figures]
         assert 2 == len(figures[KINDS.index("exposed")].axes)
         (pattern,) = run.patterns()["title"]
-        assert any(text.startswith(pattern[:30]) for text in words(waits.figure(run)))
+        assert any(text.startswith(pattern[:30]) for text in words(loop.waits_figure(run)))
 
     def test_shows_how_busy_each_stage_is_beside_it(self):
         """Workers that cannot keep up: their stages hold the stalls as they hold their time."""
         run = a_loop(MAKING, using=QUICK)
 
-        found = words(exposed.figure(run))
+        found = words(loop.exposed_figure(run))
 
         assert {"58%", "33%", "busy share"} <= set(found)
 
     def test_draws_what_is_unattributed_in_its_own_way(self):
         """Nothing is known of the deliveries: all of the stall is unattributed."""
-        figure = exposed.figure(ODD_LOOPS["only steps"])
+        figure = loop.exposed_figure(ODD_LOOPS["only steps"])
 
         assert figure.title.endswith("100% of that is unattributed")
-        assert [exposed.UNATTRIBUTED["hatch"]] == [p.get_hatch() for p in figure.axes[1].patches]
+        assert [loop.UNATTRIBUTED["hatch"]] == [p.get_hatch() for p in figure.axes[1].patches]
 
     def test_is_one_bar_where_the_loop_never_waits(self):
         """There is nothing to take apart."""
-        figure = exposed.figure(ODD_LOOPS["no stall"])
+        figure = loop.exposed_figure(ODD_LOOPS["no stall"])
 
         assert (
             "The training loop never stalls: the longest of 44 waits takes 100 µs" == figure.title
@@ -235,7 +235,7 @@ class TestExposed:
 class TestWaits:
     def test_draws_every_step_and_marks_the_stalls(self):
         """Steps of the warm-up are hollow, and counted beneath the title."""
-        figure = waits.figure(ODD_LOOPS["stalls"])
+        figure = loop.waits_figure(ODD_LOOPS["stalls"])
 
         dots = [line for line in figure.axes[-1].lines if line.get_marker() != "None"]
         assert list(range(48)) == sorted(step for line in dots for step in line.get_xdata())
@@ -245,7 +245,7 @@ class TestWaits:
         """The first one is the title; the line says how much it explains and how sure that is."""
         run = a_loop(MAKING, using=QUICK, batches=200)
 
-        figure = waits.figure(run)
+        figure = loop.waits_figure(run)
 
         (first,) = run.patterns().head(1).to_dicts()
         assert figure.title == first["title"]
@@ -259,7 +259,7 @@ class TestWaits:
         of_round = [0.1, 0.003, 0.002, 0.0]
         run = a_run([], steps=steps_of(of_round * 30), workers=4)
 
-        figure = waits.figure(run)
+        figure = loop.waits_figure(run)
 
         assert figure.title.startswith("Every 4th step waits 100 ms")
         (marks,) = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 2]
@@ -272,19 +272,19 @@ class TestWaits:
 
     def test_marks_where_epochs_begin(self):
         """By a number over the line, where there is room."""
-        assert {"epoch 0", "epoch 8"} <= set(words(waits.figure(ODD_LOOPS["epochs"])))
+        assert {"epoch 0", "epoch 8"} <= set(words(loop.waits_figure(ODD_LOOPS["epochs"])))
 
     def test_uses_a_log_axis_beyond_a_decade_only(self):
         """Waits that span less stay on a linear axis."""
         even, uneven = (a_run([], steps=steps_of(of)) for of in ([0.1, 0.2], [0.001, 0.2]))
 
-        scales = [waits.figure(run).axes[-1].get_yscale() for run in (even, uneven)]
+        scales = [loop.waits_figure(run).axes[-1].get_yscale() for run in (even, uneven)]
 
         assert ["linear", "log"] == scales
 
     def test_draws_a_wait_of_nothing_at_zero(self):
         """A linear axis begins there; only a log axis has to end somewhere."""
-        figure = waits.figure(ODD_LOOPS["hardly waits"])
+        figure = loop.waits_figure(ODD_LOOPS["hardly waits"])
 
         heights = {height for line in figure.axes[-1].lines for height in line.get_ydata()}
         assert {0.0, 0.02} == heights
@@ -295,7 +295,7 @@ class TestWaits:
         pattern = run.patterns().head(1)
         many = _with_patterns(run, pl.concat([pattern] * 6))
 
-        assert "not shown: 2 more patterns" in waits.figure(many).notes
+        assert "not shown: 2 more patterns" in loop.waits_figure(many).notes
 
 
 def _with_patterns(run, patterns):

@@ -15,7 +15,7 @@ class TestSlowest:
         usual = {"decode": 10.0, "fetch": 1.0}
         run = a_run([usual, usual, usual, {"decode": 10.5, "fetch": 8.0}])
 
-        (row,) = slowest(run.samples(), unit_times(run.work), 1).iter_rows(named=True)
+        (row,) = slowest(run.samples(), unit_times(run.work)).head(1).iter_rows(named=True)
 
         assert (3, "fetch") == (row["index"], row["cause"])
         assert abs(row["excess_s"] - 0.007) < 1e-9
@@ -28,7 +28,7 @@ class TestSlowest:
         samples = pl.concat([slow.samples(), other.samples().with_columns(rank)])
         times = pl.concat([unit_times(slow.work), unit_times(other.work).with_columns(rank)])
 
-        found = slowest(samples, times, 2)
+        found = slowest(samples, times).head(2)
 
         assert [(1, "decode"), (0, "fetch")] == found.select("rank", "cause").rows()
 
@@ -36,4 +36,4 @@ class TestSlowest:
         """The order is by total time."""
         run = a_run([{"A": float(ms)} for ms in (2, 9, 4, 7)])
 
-        assert [1, 3, 2] == slowest(run.samples(), unit_times(run.work), 3)["index"].to_list()
+        assert [1, 3, 2] == slowest(run.samples(), unit_times(run.work)).head(3)["index"].to_list()

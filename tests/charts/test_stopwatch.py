@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.build_run import a_run
 
-from stallscope.charts.stopwatch import LOADING, naive
+from stallscope.charts.stages import LOADING, naive
 
 LAZY = [("getitem", 1.0), ("fetch", 1.0), ("Crop", 0.5), ("decode", 5.0), ("fetch", 1.0)]
 LAZY += [("decode", 1.0), ("Crop", 0.5), ("Flip", 2.0)]

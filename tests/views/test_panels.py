@@ -12,7 +12,7 @@ from support.chart_texts import check_texts, texts
 from support.virtual_loop import a_loop, together
 
 from stallscope.charts import sheet
-from stallscope.charts.exposed import parts_of, picture
+from stallscope.charts.loop import parts_of, stall_figure
 from stallscope.errors import StallscopeError
 from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.result import Settings
@@ -299,7 +299,7 @@ class TestStall:
 
         loud = [
             text.get_text()
-            for text in texts(picture(run, stall))
+            for text in texts(stall_figure(run, stall))
             if text.get_color() == STALL_COLOUR
             or (text.get_bbox_patch() and text.get_bbox_patch().get_facecolor() == LOUD)
         ]
@@ -311,7 +311,7 @@ class TestStall:
         run = a_loop(MAKING)
         stall = run.stalls().row(0, named=True)
 
-        title = picture(run, stall).title
+        title = stall_figure(run, stall).title
 
         who = f"Step {stall['step']} waits {seconds(stall['stall_s'])} for batch {stall['batch']}"
         assert title.startswith(f"{who} of worker {stall['worker']}; ")
@@ -340,7 +340,7 @@ class TestStall:
         """A timer is called one."""
         run = replace(STALLING["stalls"], settings=Settings(simulated_step_s=0.02))
 
-        assert "simulated" in " ".join(picture(run, run.stalls().row(0, named=True)).notes)
+        assert "simulated" in " ".join(stall_figure(run, run.stalls().row(0, named=True)).notes)
 
     def test_names_the_slowest_sample_of_the_batch(self):
         """With its file, its index and what a usual sample takes."""

@@ -5,13 +5,10 @@ Root on top, and below each frame what it called. A frame is named where its nam
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from matplotlib.collections import PatchCollection
 from matplotlib.colors import to_hex, to_rgb
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 
 from stallscope.charts.sheet import (
@@ -35,8 +32,6 @@ from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, printable
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from stallscope.flame.result import Flame, FlameDifference
     from stallscope.flame.tree import Tree
 
@@ -54,8 +49,7 @@ _CLEAR: Final = 0.02
 """A change of so much of all of the time has its full colour."""
 
 
-@dataclass(frozen=True)
-class _Box:
+class _Box(NamedTuple):
     """A frame in the picture."""
 
     name: str
@@ -67,23 +61,21 @@ class _Box:
 
 
 def figure(flame: Flame) -> Sheet:
-    """The flamegraph as a picture."""
+    """Draw the flamegraph."""
     if flame.samples.is_empty():
         return Sheet(sentence(flame), notes_of(flame))
     whole = tree(flame.samples)
     (totals,) = whole.totals()
-    boxes, hidden = _boxes(
-        whole, totals / totals[0], [TREE_COLOURS[kind] for kind in whole.kinds()]
-    )
+    colours = [TREE_COLOURS[kind] for kind in whole.kinds()]
+    boxes, hidden = _boxes(whole, totals / totals[0], colours)
     seen = {box.colour for box in boxes}
-    looks = {name: TREE_COLOURS[kind] for kind, name in KINDS.items()}
-    looks = {name: colour for name, colour in looks.items() if colour in seen}
+    looks = {n: TREE_COLOURS[kind] for kind, n in KINDS.items() if TREE_COLOURS[kind] in seen}
     axis = "share of the samples; below each function what it called"
     return _picture(sentence(flame), notes_of(flame), (boxes, hidden), looks, axis)
 
 
 def difference_figure(found: FlameDifference) -> Sheet:
-    """Two recordings in one picture."""
+    """Draw two recordings in one picture."""
     title, notes = difference_sentence(found), difference_notes(found)
     if found.after.samples.is_empty() or found.before.samples.is_empty():
         return Sheet(title, notes)
@@ -97,7 +89,7 @@ def difference_figure(found: FlameDifference) -> Sheet:
 
 
 def change_colour(after: float, before: float) -> str:
-    """Orange for what grew and blue for what shrank, pale where that is little of all the time."""
+    """Return orange for what grew and blue for what shrank, pale where that is little of all."""
     change = (after - before) / max(after, before, 1e-9)
     strength = abs(change) * min(1.0, abs(after - before) / _CLEAR)
     full = STALL_COLOUR if change > 0 else COLOURS["fetch"]
@@ -109,7 +101,7 @@ def change_colour(after: float, before: float) -> str:
 def _boxes(
     whole: Tree, widths: np.ndarray[tuple[int], np.dtype[np.float64]], colours: list[str]
 ) -> tuple[list[_Box], int]:
-    """The widest frames, and how many are not among them."""
+    """Return the widest frames, and how many are not among them."""
     wide = np.flatnonzero((widths >= _NARROWEST) & (whole.depth <= MOST_ROWS))[1:]
     wide = np.sort(wide[np.argsort(-widths[wide], kind="stable")][:MOST_FRAMES])
     lefts, ends, boxes = {0: 0.0}, {0: 0.0}, []
@@ -146,24 +138,17 @@ def _picture(
     hide_rows(ax)
     ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.set_xlabel(axis)
-    patches = [Rectangle((box.left, box.row), box.width, 0.96) for box in boxes]
-    colours = [box.colour for box in boxes]
-    ax.add_collection(
-        PatchCollection(patches, facecolors=colours, edgecolors=PAPER, linewidths=0.6)
-    )
-    for box in boxes:
-        _name(ax, box)
+    for row in range(rows):
+        its = [box for box in boxes if box.row == row]
+        spans, colours = [(box.left, box.width) for box in its], [box.colour for box in its]
+        ax.broken_barh(spans, (row, 0.96), facecolors=colours, edgecolors=PAPER, linewidths=0.6)
+    for box in boxes:  # as much of a name as there is room for: the function alone if need be
+        room = box.width * _WIDTH - 2 * _PAD
+        text = printable(box.name, 120)
+        if text_width(text) > room:
+            text = fitting(box.name.rpartition(" (")[0], room)
+        at = (box.left + _PAD / _WIDTH, box.row + 0.5)
+        ax.text(*at, text, color=ink_on(box.colour), va="center_baseline")
     edge = {"edgecolor": INK, "linewidth": 0.3}
     draw_key(ax, {name: {"facecolor": colour, **edge} for name, colour in looks.items()})
     return made
-
-
-def _name(ax: Axes, box: _Box) -> None:
-    """Write as much of a name as there is room for: the function alone if need be."""
-    room = box.width * _WIDTH - 2 * _PAD
-    text = printable(box.name, 120)
-    if text_width(text) > room:
-        text = fitting(box.name.rpartition(" (")[0], room)
-    if text:
-        at = (box.left + _PAD / _WIDTH, box.row + 0.5)
-        ax.text(*at, text, color=ink_on(box.colour), va="center_baseline")

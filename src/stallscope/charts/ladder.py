@@ -32,6 +32,7 @@ from stallscope.ladder.result import (
     RUNGS,
     TRANSFORMED,
     WARM,
+    WHOLE,
     notes_of,
     sentence,
 )
@@ -65,28 +66,41 @@ _LINE: Final = 0.165
 
 @styled
 def figure(ladder: Ladder) -> Sheet:
-    """The ladder as a picture."""
-    rows = ladder.table().filter(pl.col("samples_per_s").is_not_null())
-    if rows.is_empty():
+    """Draw the ladder."""
+    table = ladder.table().filter(pl.col("samples_per_s").is_not_null())
+    if table.is_empty():
         return Sheet(sentence(ladder), notes_of(ladder))
-    room = max(104 // rows.height, _LONGEST)
-    names = [textwrap.fill(rung, room) for rung in rows["rung"]]
+    rows = table.to_dicts()
+    room = max(104 // len(rows), _LONGEST)
+    names = [textwrap.fill(row["rung"], room) for row in rows]
     gains = {row["rung"]: row for row in ladder.gains().to_dicts()}
-    removed = [_removed(gains.get(rung), room) for rung in rows["rung"]]
+    removed = [_removed(gains.get(row["rung"]), room) for row in rows]
     top = _LINE * (max(name.count("\n") for name in names) + 1) + 0.2
     below = top + _LINE * max(len(lines) for lines, _ in removed) + _LINE
-    made = Sheet(sentence(ladder), _notes(ladder, rows), [3.1 + below])
+    made = Sheet(sentence(ladder), _notes(ladder, table), [3.1 + below])
     (ax,) = made.parts
-    _draw(ax, ladder, rows.to_dicts())
-    ax.set_xticks(range(rows.height), names)
+    highest = max(row["samples_per_s_high"] or row["samples_per_s"] for row in rows)
+    ax.set_xlim(-0.5, len(rows) - 0.5)
+    ax.set_ylim(0, highest * 1.16)
+    ax.yaxis.set_major_locator(MaxNLocator(5))
+    ax.yaxis.set_major_formatter("{x:,.4g}")
+    ax.grid(axis="y")
+    ax.set_ylabel("samples per second")
+    ax.set_xticks(range(len(rows)), names)
     ax.tick_params(axis="x", length=0)
-    for place, (rung, texts) in enumerate(zip(rows["rung"], removed, strict=True)):
-        if rung in gains:
-            _write_removed(ax, (place, top), texts, COLOURS[_KIND[rung]])
+    blocks = blocks_of(ladder.blocks)
+    for place, (row, texts) in enumerate(zip(rows, removed, strict=True)):
+        its = [one for one in blocks if RUNGS[one.variant].name == row["rung"]][-_MOST_DOTS:]
+        _draw_rung(ax, place, row, [one.samples / one.seconds for one in its])
+        if row["rung"] in gains:
+            colour = COLOURS[_KIND[row["rung"]]]
+            _draw_step(ax, place, (rows[place - 1]["samples_per_s"], row["samples_per_s"]), colour)
+            _write_removed(ax, (place, top), texts, colour)
     return made
 
 
 def _removed(gain: dict[str, Any] | None, room: int) -> tuple[list[str], str]:
+    """Return the lines that say what a rung removed, and its speedup."""
     if gain is None:
         return [], ""
     lines = textwrap.wrap(f"without {gain['removes']}", room)
@@ -116,57 +130,34 @@ def _write_removed(
 
 def _notes(ladder: Ladder, rows: pl.DataFrame) -> list[str]:
     starts, blocks = int(rows["starts"].max() or 0), int(rows["blocks"].sum())  # type: ignore[arg-type]
-    shown = (
-        f"bars: samples a second over {count(starts, 'start')} a rung, {count(blocks, 'block')} "
-        "in all"
-    )
-    what = (
-        "device busy" if rows["device_busy_share"].is_not_null().any() else "the loop in the step"
-    )
-    ends = f"dots: single blocks · lines: {INTERVAL}"
-    head = f"{shown} · {ends}" + ("" if rows["step_share"].is_null().all() else f" · %: {what}")
+    shown = f"bars: samples a second over {count(starts, 'start')} a rung, {count(blocks, 'block')}"
+    has_device = rows["device_busy_share"].is_not_null().any()
+    what = "device busy" if has_device else "the loop in the step"
+    percent = "" if rows["step_share"].is_null().all() else f" · %: {what}"
+    head = f"{shown} in all · dots: single blocks · lines: {INTERVAL}{percent}"
     return [head, *notes_of(ladder)]
 
 
-def _draw(ax: Axes, ladder: Ladder, rows: list[dict[str, Any]]) -> None:
-    """The bars, from the loader as it is to the step alone."""
-    blocks = blocks_of(ladder.blocks)
-    highest = max(row["samples_per_s_high"] or row["samples_per_s"] for row in rows)
-    ax.set_xlim(-0.5, len(rows) - 0.5)
-    ax.set_ylim(0, highest * 1.16)
-    ax.yaxis.set_major_locator(MaxNLocator(5))
-    ax.yaxis.set_major_formatter("{x:,.4g}")
-    ax.grid(axis="y")
-    ax.set_ylabel("samples per second")
-    for place, row in enumerate(rows):
-        rate = row["samples_per_s"]
-        is_step_alone = row["rung"] in (BATCHES.name, PINNED.name, ON_DEVICE.name)
-        ax.bar(place, rate, _WIDTH, color=COLOURS["step"] if is_step_alone else _BAR)
-        ends = (row["samples_per_s_low"], row["samples_per_s_high"])
-        draw_interval(ax, place, rate, ends, cap=6.0, vertical=True)
-        dots = [
-            one.samples / one.seconds for one in blocks if RUNGS[one.variant].name == row["rung"]
-        ][-_MOST_DOTS:]
-        step = _WIDTH * 0.7 / max(len(dots) - 1, 1)
-        across = [place - _WIDTH * 0.35 + step * number for number in range(len(dots))]
-        ax.plot(across, dots, "o", ms=3, color=PAPER, mec=INK, mew=0.6, zorder=4)
-        busy = row["device_busy_share"]
-        busy = row["step_share"] if busy is None else busy
-        label = f"{rate:,.0f}" if busy is None else share(busy)
-        height = max(ends[1] or rate, *dots, rate) + highest * 0.025
-        ax.text(place, height, label, ha="center", va="bottom", weight="bold", size=TEXT_SIZE + 1)
-        if place:
-            _arrow(ax, place, rows[place - 1]["samples_per_s"], row)
+def _draw_rung(ax: Axes, place: int, row: dict[str, Any], dots: list[float]) -> None:
+    """Draw a bar with its interval, its blocks and how busy the device is."""
+    rate = row["samples_per_s"]
+    ax.bar(place, rate, _WIDTH, color=COLOURS["step"] if row["rung"] in WHOLE else _BAR)
+    ends = (row["samples_per_s_low"], row["samples_per_s_high"])
+    draw_interval(ax, place, rate, ends, cap=6.0, vertical=True)
+    step = _WIDTH * 0.7 / max(len(dots) - 1, 1)
+    across = [place - _WIDTH * 0.35 + step * number for number in range(len(dots))]
+    ax.plot(across, dots, "o", ms=3, color=PAPER, mec=INK, mew=0.6, zorder=4)
+    busy = row["device_busy_share"]
+    busy = row["step_share"] if busy is None else busy
+    label = f"{rate:,.0f}" if busy is None else share(busy)
+    height = max(ends[1] or rate, *dots, rate) + ax.get_ylim()[1] * 0.0215
+    ax.text(place, height, label, ha="center", va="bottom", weight="bold", size=TEXT_SIZE + 1)
 
 
-def _arrow(ax: Axes, place: int, before: float, row: dict[str, Any]) -> None:
-    """From the height of the bar before to the height of this one, in the removed cost's colour."""
-    colour = COLOURS[_KIND[row["rung"]]]
+def _draw_step(ax: Axes, place: int, rates: tuple[float, float], colour: str) -> None:
+    """Draw an arrow from the height of the bar before to that of this one."""
+    before, after = rates
     across = place - _WIDTH / 2 - 0.09
-    ax.annotate(
-        "",
-        (across, row["samples_per_s"]),
-        (across, before),
-        arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2, "shrinkA": 0, "shrinkB": 0},
-    )
+    arrow = {"arrowstyle": "-|>", "color": colour, "lw": 2, "shrinkA": 0, "shrinkB": 0}
+    ax.annotate("", (across, after), (across, before), arrowprops=arrow)
     ax.plot([place - 1 + _WIDTH / 2, across], [before, before], color=colour, lw=0.8, ls=":")

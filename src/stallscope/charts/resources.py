@@ -7,8 +7,8 @@ in the stall's colour.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -60,26 +60,24 @@ if TYPE_CHECKING:
     from stallscope.run.saturation import Usage
 
 
-HARDLY_BYTES: Final = 1e5
+_HARDLY_BYTES: Final = 1e5
 """A network that carries fewer bytes a second has no row: it is somebody's notebook."""
-HEADROOM: Final = 1.25
-LONGEST: Final = 16
+_HEADROOM: Final = 1.25
+_FAR: Final = 0.5
+"""Where less than this share of a limit is used, the axis does not reach up to it."""
+_LONGEST: Final = 16
 """Characters of a device's name."""
 NOT_SAMPLED: Final = "Nothing was sampled: it is not known what was used"
-MOST_LABELS: Final = 2
+_MOST_LABELS: Final = 2
 """Lines of a row that are named; the largest."""
 _NAMES: Final = 1.95
 """Width of the rows' names and of their axes, inches."""
-BAND: Final = 0.2
+_BAND: Final = 0.2
 """Opacity of the band behind the rows where the loop stalls all the time."""
-_LINE: Final = "#444444"
-_THIN: Final = "#9A9A9A"
-FAR: Final = 0.5
-"""Where less than this share of a limit is used, the axis does not reach up to it."""
+_LINE, _THIN = "#444444", "#9A9A9A"
 
 
-@dataclass(frozen=True)
-class ResourceLine:
+class ResourceLine(NamedTuple):
     """One line of a row."""
 
     name: str
@@ -95,96 +93,93 @@ class ResourceLine:
         return float(self.values["value"].to_numpy().mean())
 
     @property
-    def limit(self) -> float | None:
-        """The largest; None where none is known."""
-        known = self.values["limit"].drop_nulls().to_numpy()
-        return float(known.max()) if known.size else None
+    def limit(self) -> float:
+        """The largest; 0 where none is known."""
+        return float(self.values["limit"].fill_null(0.0).to_numpy().max())
 
 
-@dataclass(frozen=True)
-class ResourceRow:
+class ResourceRow(NamedTuple):
     """One small chart."""
 
     name: str
-    lines: tuple[ResourceLine, ...]
+    lines: list[ResourceLine]
     text: Callable[[float], str]
     """A value with its unit."""
-    saturated: bool = False
-    threshold: float | None = None
-    """From here on it counts as saturated, in the unit of the values; None: that is not known."""
+    saturating: tuple[str, ...] = ()
+    """Resources that saturate it; the first one's threshold is drawn."""
 
-    def tick(self, value: float) -> str:
-        """A round value, without a decimal that says nothing."""
-        return re.sub(r"\.0+(?!\d)", "", self.text(value))
+    def is_saturated(self, found: Usage) -> bool:
+        """Whether one of its resources was saturated while the loop stalled."""
+        return any(use["resource"] in self.saturating for use in found.judged.saturated)
 
-    def label(self, line: ResourceLine) -> str:
-        """A line's mean, and how much there is."""
-        mean = self.text(line.mean)
-        if line.limit and line.limit != 1 and len(self.lines) == 1:
-            return f"{mean} of {self.text(line.limit)}"
-        return f"{mean} {printable(line.name, LONGEST)}"
+    @property
+    def threshold(self) -> float | None:
+        """From here on it counts as saturated, in the unit of the values; None: not known."""
+        limit = max((line.limit for line in self.lines), default=0.0)
+        limit = limit or float(self.saturating == OWN)
+        return limit * THRESHOLDS[self.saturating[0]] if self.saturating and limit else None
 
     @property
     def top(self) -> float:
         """Upper end of its axis: the limit, unless that is far away."""
-        most = max(float(line.values["value"].to_numpy().max()) for line in self.lines)
-        limit = max((line.limit or 0.0 for line in self.lines), default=0.0)
         if self.text is share:
             return 1.0
-        near = limit if limit and (most >= FAR * limit or limit <= 1) else 0.0
-        return max(near, most if near else most * HEADROOM) or 1.0
+        most = max(float(line.values["value"].to_numpy().max()) for line in self.lines)
+        limit = max(line.limit for line in self.lines)
+        is_near = limit and (most >= _FAR * limit or limit <= 1)
+        return (max(limit, most) if is_near else most * _HEADROOM) or 1.0
+
+    def labels(self) -> Iterator[str]:
+        """Yield the means of its largest lines."""
+        lines = sorted((line for line in self.lines if not line.thin), key=lambda line: -line.mean)
+        for line in lines[: _MOST_LABELS if len(lines) <= _MOST_LABELS else _MOST_LABELS - 1]:
+            mean = self.text(line.mean)
+            is_part = line.limit not in (0.0, 1.0) and len(self.lines) == 1
+            of = f"of {self.text(line.limit)}" if is_part else printable(line.name, _LONGEST)
+            yield f"{mean} {of}{' (dashed)' if line.dashed else ''}"
+        if len(lines) > _MOST_LABELS:
+            yield f"and {len(lines) - _MOST_LABELS + 1} more"
 
 
 def rows(found: Usage) -> list[ResourceRow]:
-    """Every row that there is something to show in."""
-    cores, workers, queued = (_lines(found, name, thin=True) for name in (CORE, WORKER, QUEUED))
+    """Return every row that there is something to show in."""
+    lines, total = partial(_lines, found), partial(_sum, found)
+    cores, workers, queued = (lines(name, thin=True) for name in (CORE, WORKER, QUEUED))
     of_cores = "of the core" if len(cores) == 1 else f"of {len(cores)} cores"
-    main = _lines(found, LOOP, name="main", dashed=bool(workers))
+    main = lines(LOOP, name="main", dashed=bool(workers))
     # those who make the batches: the workers, or the main process where there are none
     pids = {line.name for line in workers}
     makers = [line for line in queued if line.name in pids] or queued
-    disk = [*_sum(found, DISK_READ, "read"), *_sum(found, DISK_WRITE, "written", dashed=True)]
-    network = [*_sum(found, RECEIVED, "in"), *_sum(found, SENT, "out", dashed=True)]
-    if all(line.mean < HARDLY_BYTES for line in network):
+    disk = [*total(DISK_READ, "read"), *total(DISK_WRITE, "written", dashed=True)]
+    network = [*total(RECEIVED, "in"), *total(SENT, "out", dashed=True)]
+    if all(line.mean < _HARDLY_BYTES for line in network):
         network = []
-    operations = _sum(found, DISK_OPERATIONS, "reads and writes")
-    own, mapped = (_lines(found, name, thin=True) for name in (WORKER_MEMORY, WORKER_MAPPED))
-    shared = [replace(line, dashed=True) for line in _with_mean(mapped, "with shared")[-1:]]
-    of_workers = [*_with_mean(own, "own part"), *shared]
+    own, mapped = (lines(name, thin=True) for name in (WORKER_MEMORY, WORKER_MAPPED))
+    memory = _with_mean(own, "own part")
+    memory += [mean._replace(dashed=True) for mean in _with_mean(mapped, "with shared")[-1:]]
+    waiting = _with_mean(makers, "a worker" if pids else "main")
+    by_process = [*_with_mean(workers, "a worker"), *main]
+    operations = total(DISK_OPERATIONS, "reads and writes")
     every = [
-        _row(found, "cores", (CORE,), _with_mean(cores, of_cores), share),
-        _row(found, "CPU quota", (QUOTA,), _lines(found, QUOTA), _cores_text),
-        _row(found, "CPU by process", OWN, [*_with_mean(workers, "a worker"), *main], _cores_text),
-        _row(found, NAMES[QUEUED], (), _with_mean(makers, "a worker" if pids else "main"), share),
-        _row(found, "memory", (MEMORY,), _lines(found, MEMORY), size),
-        _row(found, "workers' memory", (), of_workers, size),
-        _row(found, "/dev/shm", (SHM,), _lines(found, SHM, name="there"), size),  # noqa: S108
-        _row(found, "disk busy", (DISK_BUSY,), _lines(found, DISK_BUSY), share),
-        _row(found, "disk bytes", (), disk, _per_second),
-        _row(found, "disk operations", (), operations, lambda value: f"{value:,.0f}/s"),
-        _row(found, "network", (RECEIVED, SENT), network, _per_second),
-        _row(found, "GPU busy", (GPU,), _lines(found, GPU), share),
-        _row(found, "GPU memory", (), _lines(found, GPU_MEMORY), size),
+        ResourceRow("cores", _with_mean(cores, of_cores), share, (CORE,)),
+        ResourceRow("CPU quota", lines(QUOTA), _cores_text, (QUOTA,)),
+        ResourceRow("CPU by process", by_process, _cores_text, OWN),
+        ResourceRow(NAMES[QUEUED], waiting, share),
+        ResourceRow("memory", lines(MEMORY), size, (MEMORY,)),
+        ResourceRow("workers' memory", memory, size),
+        ResourceRow("/dev/shm", lines(SHM, name="there"), size, (SHM,)),  # noqa: S108
+        ResourceRow("disk busy", lines(DISK_BUSY), share, (DISK_BUSY,)),
+        ResourceRow("disk bytes", disk, _per_second),
+        ResourceRow("disk operations", operations, "{:,.0f}/s".format),
+        ResourceRow("network", network, _per_second, (RECEIVED, SENT)),
+        ResourceRow("GPU busy", lines(GPU), share, (GPU,)),
+        ResourceRow("GPU memory", lines(GPU_MEMORY), size),
     ]
     return [row for row in every if row.lines]
 
 
-def _row(
-    found: Usage,
-    name: str,
-    resources: tuple[str, ...],
-    lines: list[ResourceLine],
-    text: Callable[[float], str],
-) -> ResourceRow:
-    saturated = any(use["resource"] in resources for use in found.judged.saturated)
-    limits = [line.limit or (1.0 if resources == OWN else 0.0) for line in lines]
-    limit = max(limits, default=0.0)
-    threshold = limit * THRESHOLDS[resources[0]] if resources and limit else None
-    return ResourceRow(name, tuple(lines), text, saturated, threshold)
-
-
 def _lines(found: Usage, resource: str, *, name: str = "", **look: Any) -> list[ResourceLine]:
-    """A line for each device; a GPU has nothing but a number."""
+    """Return a line for each device; a GPU has nothing but a number."""
     mine = found.values.filter(pl.col("resource") == resource)
     prefix = "GPU " if resource in (GPU, GPU_MEMORY) else ""
     return [
@@ -195,8 +190,7 @@ def _lines(found: Usage, resource: str, *, name: str = "", **look: Any) -> list[
 
 def _sum(found: Usage, resource: str, name: str, **look: Any) -> list[ResourceLine]:
     mine = found.values.filter(pl.col("resource") == resource)
-    together = mine.group_by("at_s").agg(pl.col("value", "limit").sum()).sort("at_s")
-    values = together.with_columns(limit=pl.when(pl.col("limit") > 0).then("limit"))
+    values = mine.group_by("at_s").agg(pl.col("value", "limit").sum()).sort("at_s")
     return [ResourceLine(name, values, **look)] if values.height else []
 
 
@@ -218,17 +212,19 @@ def _per_second(value: float) -> str:
 
 @styled
 def figure(run: Run) -> Sheet:
-    """The resources as a picture."""
+    """Draw the resources."""
     found = usage(run)
     if found is None:
         looped = run.steps()["start_ns"].drop_nulls().len()
         return Sheet(NOT_SAMPLED if looped else NO_LOOP, nothing(run))
     shown = rows(found)
-    heights = [0.35, *[0.5] * len(shown)]
-    growth, calm = named_growth(run), not found.judged.saturated
-    title = growth if growth and calm else sentence(found.judged)
-    notes = [growth, *_notes(run, found)] if growth and not calm else _notes(run, found)
-    made = Sheet(title, notes, heights, aligned=True)
+    growth, notes = named_growth(run), _notes(run, found)
+    title = sentence(found.judged)
+    if growth and found.judged.saturated:
+        notes = [growth, *notes]
+    elif growth:
+        title = growth
+    made = Sheet(title, notes, [0.35, *[0.5] * len(shown)], aligned=True)
     loop, *axes = made.parts
     for ax in made.parts:
         linear_time(ax, found.end_s, found.begin_s)
@@ -237,7 +233,12 @@ def figure(run: Run) -> Sheet:
         ax.spines["bottom"].set_color(RULE)
     made.parts[-1].tick_params(axis="x", length=3, labelbottom=True)
     made.parts[-1].set_xlabel("time since the start of the run")
-    _draw_loop(loop, found)
+    edges = found.begin_s + np.arange(len(found.stalled) + 1) * found.bin_s
+    loop.stairs(found.stalled, edges, fill=True, color=STALL_COLOUR, lw=0)
+    loop.set_ylim(0, 1.05)
+    loop.set_yticks([0, 1], ["0", "100%"])
+    stood = found.judged.stood
+    _name(loop, "loop stalls", [f"{share(stood.share)} of the time"] if stood else [], loud=True)
     for ax, row in zip(axes, shown, strict=True):
         _draw_row(ax, row, found)
     return made
@@ -264,29 +265,28 @@ def _notes(run: Run, found: Usage) -> list[str]:
     return [*lines, *small_print(run)]
 
 
-def _draw_loop(ax: Axes, found: Usage) -> None:
-    edges = found.begin_s + np.arange(len(found.stalled) + 1) * found.bin_s
-    ax.stairs(found.stalled, edges, fill=True, color=STALL_COLOUR, lw=0)
-    ax.set_ylim(0, 1.05)
-    ax.set_yticks([0, 1], ["0", "100%"])
-    stood = found.judged.stood
-    _name(ax, "loop stalls", [f"{share(stood.share)} of the time"] if stood else [], loud=True)
-
-
 def _draw_row(ax: Axes, row: ResourceRow, found: Usage) -> None:
     band = np.zeros((1, len(found.stalled), 4))
     band[..., :3] = to_rgb(STALL_COLOUR)
-    band[..., 3] = BAND * found.stalled
-    ends = (found.begin_s, found.end_s, 0.0, row.top * 1.05)
+    band[..., 3] = _BAND * found.stalled
+    top, threshold = row.top, row.threshold
+    ends = (found.begin_s, found.end_s, 0.0, top * 1.05)
     ax.imshow(band, aspect="auto", extent=ends, zorder=0, interpolation="nearest")
     for line in row.lines:
-        _draw_line(ax, line)
-    if row.threshold is not None and row.threshold <= row.top:
-        ax.axhline(row.threshold, color=FAINT, linewidth=0.8, linestyle=":", zorder=1)
-    tick = _round_below(row.top)
-    ax.set_ylim(0, row.top * 1.05)
-    ax.set_yticks([0, tick], ["0", row.tick(tick)])
-    _name(ax, row.name, list(_named(row)), loud=row.saturated)
+        look: dict[str, Any] = {"color": _LINE, "linewidth": 1.4, "zorder": 3}
+        if line.thin:
+            look = {"color": _THIN, "linewidth": 0.7, "zorder": 2}
+        look |= {"linestyle": (0, (3, 1.5))} if line.dashed else {}
+        look |= {"marker": "o", "markersize": 3.0} if line.values.height == 1 else {}
+        ax.plot(line.values["at_s"].to_numpy(), line.values["value"].to_numpy(), **look)
+    if threshold is not None and threshold <= top:
+        ax.axhline(threshold, color=FAINT, linewidth=0.8, linestyle=":", zorder=1)
+    # the largest of 1, 2, 5, 10, 20 and so on, without a decimal that says nothing
+    decade = 10.0 ** np.floor(np.log10(top))
+    tick = float(max(step * decade for step in (1, 2, 5) if step * decade <= top * (1 + 1e-9)))
+    ax.set_ylim(0, top * 1.05)
+    ax.set_yticks([0, tick], ["0", re.sub(r"\.0+(?!\d)", "", row.text(tick))])
+    _name(ax, row.name, list(row.labels()), loud=row.is_saturated(found))
 
 
 def _name(ax: Axes, name: str, means: list[str], *, loud: bool) -> None:
@@ -294,29 +294,3 @@ def _name(ax: Axes, name: str, means: list[str], *, loud: bool) -> None:
     look |= {"xycoords": "axes fraction", "textcoords": "offset points", "va": "center"}
     ax.annotate(name, (0, 0.5), (-_NAMES * 72, 0), size=TEXT_SIZE, **look)
     ax.text(1.015, 0.5, "\n".join(means), transform=ax.transAxes, va="center")
-
-
-def _draw_line(ax: Axes, line: ResourceLine) -> None:
-    look: dict[str, Any] = {"color": _LINE, "linewidth": 1.4, "zorder": 3}
-    if line.thin:
-        look = {"color": _THIN, "linewidth": 0.7, "zorder": 2}
-    if line.dashed:
-        look["linestyle"] = (0, (3, 1.5))
-    at_s, values = line.values["at_s"].to_numpy(), line.values["value"].to_numpy()
-    look |= {"marker": "o", "markersize": 3.0} if len(at_s) == 1 else {}
-    ax.plot(at_s, values, **look)
-
-
-def _named(row: ResourceRow) -> Iterator[str]:
-    lines = sorted((one for one in row.lines if not one.thin), key=lambda one: -one.mean)
-    for line in lines[: MOST_LABELS if len(lines) <= MOST_LABELS else MOST_LABELS - 1]:
-        dashes = " (dashed)" if line.dashed else ""
-        yield f"{row.label(line)}{dashes}"
-    if len(lines) > MOST_LABELS:
-        yield f"and {len(lines) - MOST_LABELS + 1} more"
-
-
-def _round_below(top: float) -> float:
-    """The largest of 1, 2, 5, 10, 20 and so on that is not above."""
-    decade = 10.0 ** np.floor(np.log10(top))
-    return float(max(step * decade for step in (1, 2, 5) if step * decade <= top * (1 + 1e-9)))

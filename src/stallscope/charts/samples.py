@@ -21,7 +21,7 @@ from matplotlib.patches import Rectangle
 from stallscope.charts.sheet import FAINT, ROOM, RULE, Sheet, styled
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import NOTHING, profile, unit_times
-from stallscope.units import file_name, printable, seconds, size, times
+from stallscope.units import count, file_name, printable, seconds, size, times
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,22 +46,17 @@ _SHARP: Final = 260
 _SAMPLE: Final = ["rank", "epoch", "batch", "sample"]
 
 
-def thumbnail(path: str | None, most: int) -> np.ndarray | None:
-    """A small picture, uint8 of shape (height, width, 3); None where the file gives none.
-
-    Args:
-        path: of an image file.
-        most: pixels of its longer side.
-    """
+def thumbnail(path: str | None) -> np.ndarray | None:
+    """Return a small picture, uint8 of shape (height, width, 3); None where the file gives none."""
     try:
         about = Path(path or "").stat()
         plain = stat.S_ISREG(about.st_mode) and about.st_size <= LARGEST_BYTES
-        return _opened(str(path), most) if plain else None
+        return _opened(str(path)) if plain else None
     except Exception:  # noqa: BLE001 - a picture that cannot be opened is shown as a plain tile
         return None
 
 
-def _opened(path: str, most: int) -> np.ndarray | None:
+def _opened(path: str) -> np.ndarray | None:
     from PIL import Image
 
     with warnings.catch_warnings():
@@ -69,19 +64,18 @@ def _opened(path: str, most: int) -> np.ndarray | None:
         with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > LARGEST_PIXELS:
                 return None
-            image.draft("RGB", (most, most))  # lets the JPEG decoder do less
+            image.draft("RGB", (_SHARP, _SHARP))  # lets the JPEG decoder do less
             small = image.convert("RGB")
-            small.thumbnail((most, most))
+            small.thumbnail((_SHARP, _SHARP))
             return np.asarray(small)
 
 
-def slowest(samples: pl.DataFrame, times: pl.DataFrame, most: int) -> pl.DataFrame:
-    """The slowest samples, the slowest first.
+def slowest(samples: pl.DataFrame, times: pl.DataFrame) -> pl.DataFrame:
+    """Return the slowest samples, the slowest first.
 
     Args:
         samples: as `Run.samples` gives them.
         times: as `run.summary.unit_times` gives them, of the same samples.
-        most: how many.
 
     Returns:
         The rows of `samples`, with `cause` (a stage) and `excess_s` (what that stage took beyond
@@ -94,18 +88,18 @@ def slowest(samples: pl.DataFrame, times: pl.DataFrame, most: int) -> pl.DataFra
         .unique(_SAMPLE, keep="first", maintain_order=True)
         .select(*_SAMPLE, pl.col("stage").alias("cause"), "excess_s")
     )
-    top = samples.sort("total_s", descending=True, maintain_order=True).head(most)
+    top = samples.sort("total_s", descending=True, maintain_order=True).head(MOST)
     return top.join(excess, on=_SAMPLE, how="left", maintain_order="left")
 
 
 @styled
 def figure(run: Run) -> Sheet:
-    """The gallery as a picture."""
+    """Draw the gallery."""
     samples, found = run.samples(), profile(run.work)
     if samples.is_empty():
         told = "Samples cannot be told apart in this loader: there is no slowest one"
         return Sheet(told if found.stages else NOTHING, nothing(run))
-    top = slowest(samples, unit_times(run.work), MOST)
+    top = slowest(samples, unit_times(run.work))
     median_s = float(samples["total_s"].median() or inf)  # type: ignore[arg-type]  # of floats
     height = -(-top.height // COLUMNS) * _TILE
     made = Sheet(title(top, median_s), [_note(top, population(run, found))], [height])
@@ -116,15 +110,14 @@ def figure(run: Run) -> Sheet:
     for number, row in enumerate(top.iter_rows(named=True)):
         x, y = number % COLUMNS * ROOM / COLUMNS, number // COLUMNS * _TILE
         _draw_picture(ax, row["path"], x, y, there=row["bytes"] is not None)
-        lines = _lines(row, median_s)
         looks: list[dict[str, Any]] = [{"weight": "bold"}, {}, {"color": FAINT}, {"color": FAINT}]
-        for place, (line, look) in enumerate(zip(lines, looks, strict=True)):
+        for place, (line, look) in enumerate(zip(_lines(row, median_s), looks, strict=True)):
             ax.text(x, y + _PICTURE + 0.06 + place * _LINE, line, va="top", **look)
     return made
 
 
 def title(top: pl.DataFrame, median_s: float) -> str:
-    """How slow the slowest are, and the stage that is behind most of them."""
+    """Say how slow the slowest are, and which stage is behind most of them."""
     slow = top["total_s"].to_list()
     if slow[0] < EVEN * median_s:
         return f"Even the slowest sample takes only {times(slow[0] / median_s)} the median"
@@ -141,17 +134,17 @@ def title(top: pl.DataFrame, median_s: float) -> str:
 
 def _note(top: pl.DataFrame, of: str) -> str:
     batches = top.select("epoch", "batch").n_unique()
-    together = (
-        f" · they come from only {batches} {'batch' if batches == 1 else 'batches'}, so the moment "
-        "may be to blame rather than the samples"
-        if top.height > 2 * batches
-        else ""
+    text = f"second line: the stage that took the most beyond its own median · {of}"
+    if top.height <= 2 * batches:
+        return text
+    return (
+        f"{text} · they come from only {count(batches, 'batch')}, so the moment may be to blame "
+        "rather than the samples"
     )
-    return f"second line: the stage that took the most beyond its own median · {of}{together}"
 
 
 def _draw_picture(ax: Axes, path: str | None, x: float, y: float, *, there: bool) -> None:
-    picture = thumbnail(path, _SHARP)
+    picture = thumbnail(path)
     if picture is None:
         width = _PICTURE * 1.4
         ax.add_patch(Rectangle((x, y), width, _PICTURE, facecolor="#F2F2F2", edgecolor=RULE))
@@ -169,9 +162,7 @@ def _lines(row: dict[str, Any], median_s: float) -> list[str]:
     place = place if row["index"] is None else f"index {row['index']}"
     name = file_name(row["path"], _LETTERS) if row["path"] else place
     pixels = f"{row['width']} × {row['height']} px" if row["width"] else ""
-    about = " · ".join(
-        part for part in (pixels, size(row["bytes"]) if row["bytes"] else "") if part
-    )
+    about = " · ".join(filter(None, (pixels, size(row["bytes"]) if row["bytes"] else "")))
     slow = f"{seconds(row['total_s'])}, {times(row['total_s'] / median_s)} the median"
     cause = f"{printable(row['cause'], 17)} +{seconds(row['excess_s'])}" if row["cause"] else ""
     return [slow, cause, name, about]

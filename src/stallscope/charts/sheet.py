@@ -42,6 +42,8 @@ INK: Final = "#1A1A1A"
 FAINT: Final = "#5F5F5F"
 RULE: Final = "#D9D9D9"
 PAPER: Final = "#FFFFFF"
+PALE: Final = "#B9C0C5"
+"""What is not significant."""
 DOTS: Final = 100
 SHARP: Final = 2
 """Pixels that are stored for each one that a notebook shows."""

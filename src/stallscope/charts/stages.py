@@ -4,6 +4,11 @@ The bar has each stage's mean time, in the order in which a sample meets them. B
 samples are dots, with the median and the 95th percentile marked: a mean hides whether a stage is
 always slow or sometimes very slow, and those have different causes. A panel shows one stage's
 distribution, and where its slow end begins.
+
+And the same samples as a stopwatch around each transform sees them. Many images are decoded by
+whichever transform first touches the pixels, and a stopwatch charges that transform with the
+decoding. What lies outside of the transforms it can only call loading, and often that is not the
+disk. No second measurement: the same spans, added up the naive way.
 """
 
 from __future__ import annotations
@@ -12,12 +17,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import polars as pl
 from matplotlib.ticker import MaxNLocator
 
-from stallscope.charts.bars import Strip, StripPiece
+from stallscope.charts.bars import BAR, Strip, StripPiece
 from stallscope.charts.sheet import (
     AXIS,
     INK,
+    ROOM,
     RULE,
     TEXT_SIZE,
     Sheet,
@@ -26,11 +33,12 @@ from stallscope.charts.sheet import (
     spans_decades,
     styled,
     time_axis,
+    value_axis,
     wrapped,
     write_columns,
 )
 from stallscope.run.stall_text import nothing, population
-from stallscope.run.summary import headline, profile, remarks, stage_name
+from stallscope.run.summary import NOTHING, UNIT_KEYS, headline, profile, remarks, stage_name
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, plural, printable, seconds, share
 
@@ -38,113 +46,107 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from stallscope.run.result import Run
-    from stallscope.run.summary import Profile, StageTimes
+    from stallscope.run.summary import Profile
 
 
-SMALLEST: Final = 0.02
+_SMALLEST: Final = 0.02
 """Stages with a smaller share of the bar are put together, where there are several."""
-WAITING_SHOWN: Final = 0.1
+_WAITING_SHOWN: Final = 0.1
 """Waiting is drawn from this share of a stage on: less is lost in the clocks."""
-KEY: Final = "light and hatched: waiting, not on a CPU (disk, network, a busy machine)"
-MOST_ROWS: Final = 12
+_KEY: Final = "light and hatched: waiting, not on a CPU (disk, network, a busy machine)"
+_MOST_ROWS: Final = 12
 MOST_DOTS: Final = 250
 _ROW: Final = 0.27
 _COLUMNS: Final = {"share": 0.55, "p50": 1.2, "p95": 1.85, "waiting": 2.5}
 """Where each column ends at the right, inches from the dots."""
-BINS: Final = 60
-
-
-def figure(run: Run) -> Sheet:
-    """Where a sample's time goes, and below it how that is spread."""
-    return _figure(run, spread=True)
-
-
-def sample_figure(run: Run) -> Sheet:
-    """The bar as a picture of its own."""
-    return _figure(run, spread=False)
 
 
 @styled
-def _figure(run: Run, *, spread: bool) -> Sheet:
+def figure(run: Run, *, has_spread: bool = True) -> Sheet:
+    """Draw where a sample's time goes, and below it how that is spread."""
     found = profile(run.work)
+    title = headline(found, printable)
     if not found.stages:
-        return Sheet(headline(found, printable), nothing(run))
-    strip = Strip(pieces_of(found))
-    spread_height = _ROW * (len(found.stages[:MOST_ROWS]) + 1) + AXIS + 0.2
-    notes = [population(run, found), *remarks(found), *(run.notes if spread else ())]
-    heights = [strip.height + AXIS + 0.2, *[spread_height] * spread]
-    made = Sheet(headline(found, printable), notes, heights)
-    _draw_bar(made.parts[0], found, strip)
-    if spread:
-        _draw_spread(made.parts[1], found)
-    return made
-
-
-def pieces_of(found: Profile) -> list[StripPiece]:
-    """The pieces from left to right; small ones together, what is per batch last."""
-    inside = [stage for stage in found.stages if stage.per == found.unit]
-    small = [stage for stage in inside if stage.share < SMALLEST]
-    small = small if len(small) > 1 else []
-    # What no hook can name is all over the sample: it comes after what has a place in it
-    drawn = [stage for stage in inside if not any(stage is one for one in small)]
-    drawn.sort(key=lambda stage: (stage.kind == "other", stage.place))
-    beside = [stage for stage in found.stages if stage.per != found.unit]
-    pieces = [_piece(stage) for stage in drawn]
-    if small:
-        mean_s, part = sum(stage.mean_s for stage in small), sum(stage.share for stage in small)
-        pieces.append(_named_piece(f"{len(small)} more", "other", mean_s, part))
-    return pieces + [_piece(stage) for stage in beside if stage.share >= SMALLEST]
-
-
-def _piece(stage: StageTimes) -> StripPiece:
-    waiting = stage.waiting_share or 0.0
-    waiting = waiting if waiting >= WAITING_SHOWN else 0.0
-    name = printable(stage.stage, 24)
-    return _named_piece(name, stage.kind, stage.mean_s, stage.share, waiting)
-
-
-def _named_piece(
-    name: str, kind: str, mean_s: float, part: float, waiting: float = 0.0
-) -> StripPiece:
-    numbers = f"{share(part)} · {seconds(mean_s)}"
-    return StripPiece(name, mean_s, numbers, COLOURS[kind], f"{name} {share(part)}", waiting)
-
-
-def _draw_bar(ax: Axes, found: Profile, strip: Strip) -> None:
+        return Sheet(title, nothing(run))
+    pieces = pieces_of(found)
+    strip = Strip(pieces)
+    heights = [strip.height + AXIS + 0.2]
+    heights += [_ROW * (len(found.stages[:_MOST_ROWS]) + 1) + AXIS + 0.2] * has_spread
+    notes = [population(run, found), *remarks(found), *(run.notes if has_spread else ())]
+    made = Sheet(title, notes, heights)
+    ax = made.parts[0]
     linear_time(ax, strip.total)
     strip.fill(ax)
     unread = sum(stage.cpu_share is None for stage in found.stages)
     parts = [f"mean time of a worker per {found.unit}"]
     if any(stage.per != found.unit for stage in found.stages):
         parts[0] += ", with its part of the batch's collate"
-    if any(piece.waiting for piece in pieces_of(found)):
-        parts.append(KEY)
+    if any(piece.waiting for piece in pieces):
+        parts.append(_KEY)
     if unread == len(found.stages):
         parts.append("computing and waiting are not distinguished")
     elif unread:
         parts.append(f"not distinguished from waiting: {count(unread, 'stage')}")
     ax.set_xlabel("\n".join(wrapped(" · ".join(parts), 135)))
+    if has_spread:
+        _draw_spread(made.parts[1], found)
+    return made
+
+
+def sample_figure(run: Run) -> Sheet:
+    """Draw the bar as a picture of its own."""
+    return figure(run, has_spread=False)
+
+
+def pieces_of(found: Profile) -> list[StripPiece]:
+    """Return the pieces from left to right; small ones together, what is per batch last."""
+    inside = [stage for stage in found.stages if stage.per == found.unit]
+    small = [stage for stage in inside if stage.share < _SMALLEST]
+    small = small if len(small) > 1 else []
+    # What no hook can name is all over the sample: it comes after what has a place in it
+    drawn = [stage for stage in inside if not any(stage is other for other in small)]
+    drawn.sort(key=lambda stage: (stage.kind == "other", stage.place))
+    beside = [s for s in found.stages if s.per != found.unit and s.share >= _SMALLEST]
+    rows = [
+        (printable(stage.stage, 24), stage.kind, stage.mean_s, stage.share, stage.waiting_share)
+        for stage in (*drawn, *beside)
+    ]
+    if small:
+        mean_s, part = (sum(getattr(s, name) for s in small) for name in ("mean_s", "share"))
+        rows.insert(len(drawn), (f"{len(small)} more", "other", mean_s, part, None))
+    return [
+        StripPiece(
+            name,
+            mean_s,
+            f"{share(part)} · {seconds(mean_s)}",
+            COLOURS[kind],
+            waiting if waiting and waiting >= _WAITING_SHOWN else 0.0,
+            share(part),
+        )
+        for name, kind, mean_s, part, waiting in rows
+    ]
 
 
 def _draw_spread(ax: Axes, found: Profile) -> None:
     """Draw the dots, the marks and the columns of numbers."""
-    drawn, hidden = found.stages[:MOST_ROWS], found.stages[MOST_ROWS:]
+    drawn, hidden = found.stages[:_MOST_ROWS], found.stages[_MOST_ROWS:]
     every = np.concatenate([stage.times_s[stage.times_s > 0] for stage in drawn])
     low, high = (float(every.min()), float(every.max())) if every.size else (1e-6, 1e-3)
     time_axis(ax, low, high)
     name_rows(ax, [stage_name(stage, found.unit) for stage in drawn])
-    for height, stage in enumerate(drawn):
-        ax.axhline(height, color=RULE, linewidth=0.6, zorder=0)
-        _draw_row(ax, stage, height, low)
-    cells = [
-        (
-            share(stage.share),
-            seconds(stage.quantile_s(0.5)),
-            seconds(stage.quantile_s(0.95)),
-            share(stage.waiting_share),
-        )
-        for stage in drawn
-    ]
+    cells = []
+    for at, stage in enumerate(drawn):
+        ax.axhline(at, color=RULE, linewidth=0.6, zorder=0)
+        dots = np.maximum(thinned(stage.times_s), low)
+        # The golden ratio's multiples fill a row evenly, the same way each time
+        heights = at + ((np.arange(dots.size) * 0.618034) % 1 - 0.5) * 0.5
+        look: dict[str, Any] = {"alpha": 0.55, "linewidth": 0, "zorder": 2}
+        ax.scatter(dots, heights, s=6, color=COLOURS[stage.kind], **look)
+        p50, p95 = (stage.quantile_s(quantile) for quantile in (0.5, 0.95))
+        for value, half, width in ((p50, 0.33, 2.2), (p95, 0.22, 1.6)):
+            xs, ys = [max(value, low)] * 2, [at - half, at + half]
+            ax.plot(xs, ys, color=INK, linewidth=width, zorder=3)
+        cells.append((share(stage.share), seconds(p50), seconds(p95), share(stage.waiting_share)))
     write_columns(ax, _COLUMNS, cells)
     log = " (log scale)" if spans_decades(low, high) else ""
     parts = [f"time in one {found.unit}{log}", "bars: p50 and p95"]
@@ -156,24 +158,17 @@ def _draw_spread(ax: Axes, found: Profile) -> None:
     ax.set_xlabel("\n".join(wrapped(" · ".join(parts), 80)))
 
 
-def _draw_row(ax: Axes, stage: StageTimes, height: int, low: float) -> None:
-    times_s = np.maximum(thinned(stage.times_s), low)
-    # The golden ratio's multiples fill a row evenly, the same way each time
-    offset = (np.arange(times_s.size) * 0.618034) % 1 - 0.5
-    colour = COLOURS[stage.kind]
-    ax.scatter(times_s, height + offset * 0.5, s=6, color=colour, alpha=0.55, linewidth=0, zorder=2)
-    for quantile, half, width in ((0.5, 0.33, 2.2), (0.95, 0.22, 1.6)):
-        at = max(stage.quantile_s(quantile), low)
-        ax.plot([at, at], [height - half, height + half], color=INK, linewidth=width, zorder=3)
-
-
 def thinned(times_s: np.ndarray) -> np.ndarray:
-    """At most `MOST_DOTS` of the times, evenly over their ranks, the smallest and largest too."""
-    ordered = np.sort(times_s)
-    if ordered.size <= MOST_DOTS:
-        return ordered
-    kept: np.ndarray = ordered[np.linspace(0, ordered.size - 1, MOST_DOTS).round().astype(int)]
-    return kept
+    """Return at most `MOST_DOTS` of the times, evenly over their ranks, with both extremes."""
+    ordered: np.ndarray = np.sort(times_s)
+    if ordered.size > MOST_DOTS:
+        ordered = ordered[np.linspace(0, ordered.size - 1, MOST_DOTS).round().astype(int)]
+    return ordered
+
+
+# The slow end of one stage
+
+_BINS: Final = 60
 
 
 @dataclass(frozen=True)
@@ -210,29 +205,29 @@ class Tail:
 
 @styled
 def tail_figure(tail: Tail, note: str) -> Sheet:
-    """The distribution of one stage, in which the slow end stands out.
+    """Draw the distribution of one stage, in which the slow end stands out.
 
     Args:
         tail: what to draw.
         note: what was left out.
     """
-    population = f"{count(tail.times_s.size, tail.per)} · {tail.where} · {note}"
-    made = Sheet(tail.title, (population,), [2.3 + AXIS])
+    population_ = f"{count(tail.times_s.size, tail.per)} · {tail.where} · {note}"
+    made = Sheet(tail.title, (population_,), [2.3 + AXIS])
     (ax,) = made.parts
     times_s, limit_s = tail.times_s, tail.limit_s
     low, high = float(times_s.min()), float(times_s.max())
     log = spans_decades(low, high)
-    bins = int(np.clip(times_s.size // 4, 8, BINS)) + 1
+    bins = int(np.clip(times_s.size // 4, 8, _BINS)) + 1
     if log:
         time_axis(ax, low, high)
         edges = np.geomspace(low, high * 1.0001, bins)
     else:
         linear_time(ax, high * 1.05 or 1e-6, 0.0 if low < high / 2 else low - (high - low) * 0.2)
         edges = np.linspace(low, high * 1.0001 or 1e-6, bins)
-    counts, _ = np.histogram(times_s, edges)
-    colours = [STALL_COLOUR if left >= limit_s else COLOURS[tail.kind] for left in edges[:-1]]
-    ax.bar(edges[:-1], counts, np.diff(edges), align="edge", color=colours, linewidth=0)
-    ax.set_ylim(0, max(int(counts.max()), 1) * 1.05)
+    counts, _, bars = ax.hist(times_s, edges.tolist(), color=COLOURS[tail.kind], linewidth=0)
+    for left, bar in zip(edges, bars, strict=False):  # type: ignore[arg-type]
+        bar.set_color(STALL_COLOUR if left >= limit_s else COLOURS[tail.kind])
+    ax.set_ylim(0, max(int(np.max(counts)), 1) * 1.05)
     ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     ax.grid(axis="y")
     ax.set_ylabel(f"{tail.per}{plural(tail.per)}")
@@ -240,16 +235,111 @@ def tail_figure(tail: Tail, note: str) -> Sheet:
     if high > limit_s:
         ax.axvspan(limit_s, ax.get_xlim()[1], color=STALL_COLOUR, alpha=0.07, linewidth=0)
     ax.axvline(limit_s, color=INK, linewidth=1.4)
-    text = f"p{tail.percentile}: {seconds(limit_s)}"
     right = ax.transData.transform((limit_s, 0))[0] > ax.bbox.x0 + ax.bbox.width / 2
     look: dict[str, Any] = {"ha": "right" if right else "left", "va": "bottom", "weight": "bold"}
-    ax.annotate(
-        text,
-        (limit_s, 1),
-        (0, 4),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        size=TEXT_SIZE,
-        **look,
-    )
+    look |= {"xytext": (0, 4), "xycoords": ("data", "axes fraction"), "size": TEXT_SIZE}
+    text = f"p{tail.percentile}: {seconds(limit_s)}"
+    ax.annotate(text, (limit_s, 1), textcoords="offset points", **look)
     return made
+
+
+# A stopwatch around each transform
+
+LOADING: Final = "loading"
+"""Everything in a sample outside of the pipeline's own transforms."""
+_NOTICED: Final = 0.05
+"""Share of a sample's time from which on hidden decoding is what the title speaks of."""
+_NAMES: Final = 1.3
+"""Width of the bars' names, inches."""
+_GAP: Final = 0.15
+_LOADING_COLOUR: Final = "#8C8C8C"
+LIBRARIES: Final = ("PIL", "torchvision", "cv2")
+"""A stage called `PIL.convert` is a library's call in the dataset's own code, which no stopwatch
+around the transforms sees."""
+_STOPWATCH_KEY: Final = (
+    "upper bar: computed from the same recording; outside of the transforms a stopwatch sees only "
+    "loading · lower bar: the same time, by what it was"
+)
+
+
+def naive(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the naive table and what is in it, both the longest first.
+
+    Reading and decoding that interrupt a transform are charged to that transform.
+
+    Args:
+        spans: columns of `run.decode.SPANS`, in the order in which they were recorded.
+
+    Returns:
+        `blamed, blamed_share, stage, kind, share`: a transform or `LOADING` and its share (0 to 1)
+        of the samples' time, and the stages that this was in truth, with their shares of it all.
+    """
+    library = pl.col("stage").str.split(".").list.first().is_in(LIBRARIES)
+    own = (pl.col("kind") == "transform") & ~library
+    lazy = pl.col("kind").is_in(("fetch", "decode"))
+    around = pl.when(~lazy).then(pl.when(own).then("stage").otherwise(pl.lit(LOADING)))
+    before, after = (
+        fill.over(UNIT_KEYS) for fill in (around.forward_fill(), around.backward_fill())
+    )
+    return (
+        spans.filter(pl.col("sample").is_not_null())
+        .with_columns(pl.col("stage", "kind").cast(pl.String))
+        .with_columns(blamed=pl.when(before == after).then(before).otherwise(pl.lit(LOADING)))
+        .group_by("blamed", "stage", "kind", maintain_order=True)
+        .agg(share=(pl.col("end_ns") - pl.col("start_ns")).sum())
+        .with_columns(pl.col("share") / pl.col("share").sum())
+        .with_columns(blamed_share=pl.col("share").sum().over("blamed"))
+        .sort("blamed_share", "blamed", "share", descending=True, maintain_order=True)
+        .select("blamed", "blamed_share", "stage", "kind", "share")
+    )
+
+
+@styled
+def stopwatch_figure(run: Run) -> Sheet:
+    """Draw both bars, the stopwatch's over the true one."""
+    table, found = naive(run.work), profile(run.work)
+    if table.is_empty():
+        none = "Samples cannot be told apart in this loader: no stopwatch would see their stages"
+        return Sheet(none if found.stages else NOTHING, nothing(run))
+    blames = table.select("blamed", "blamed_share").unique(maintain_order=True).rows()
+    colours = {LOADING: _LOADING_COLOUR}
+    above = [(name, part, colours.get(name, COLOURS["transform"])) for name, part in blames]
+    stages = table.select("stage", "share", "kind").iter_rows()
+    below = [(name, part, COLOURS[kind]) for name, part, kind in stages]
+    upper, lower = (
+        Strip([StripPiece(printable(n, 24), p, share(p), c) for n, p, c in rows], ROOM - _NAMES)
+        for rows in (above, below)
+    )
+    base = lower.height + _GAP
+    notes = (f"{population(run, found)} · without collate", _STOPWATCH_KEY)
+    made = Sheet(stopwatch_title(table), notes, [base + upper.height + AXIS])
+    (ax,) = made.parts
+    ax.set_ylim(0, base + upper.height)
+    ax.set_yticks([base + BAR / 2, BAR / 2], ["a stopwatch", "what happened"])
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    value_axis(ax, 0.0, 1.0, share)
+    ax.grid(visible=False)
+    upper.draw(ax, base)
+    lower.draw(ax)
+    ax.set_xlabel("share of a sample's time")
+    return made
+
+
+def stopwatch_title(table: pl.DataFrame) -> str:
+    """Say whom the stopwatch blames, and what that is in truth."""
+    hiding = table.filter(pl.col("kind") == "decode", pl.col("share") >= _NOTICED)
+    about = hiding.sort("share", descending=True) if hiding.height else table
+    name, whole = about.select("blamed", "blamed_share").row(0)
+    inside = table.filter(pl.col("blamed") == name)
+    decoding, reading = (
+        float(inside.filter(pl.col("kind") == kind)["share"].sum()) for kind in ("decode", "fetch")
+    )
+    if name == LOADING:
+        spoken = f"{share(reading)} is reading" if reading else "no reading was seen"
+        decoded = f"{share(decoding)} is decode" if decoding else "no decoding was seen"
+        return f"A stopwatch calls {share(whole)} of a sample's time loading; {spoken}, {decoded}"
+    sentence = f"A stopwatch blames {printable(name)} for {share(whole)} of a sample's time"
+    if decoding < _NOTICED:
+        return f"{sentence}; no decoding is hidden in there"
+    return f"{sentence}; {share(decoding / whole)} of that is decode"

@@ -96,8 +96,7 @@ class Layout:
         step: the one to which an arrow leads; None: those with the longest stalls.
 
     Attributes:
-        lanes: row of each worker that is shown; those whose batches were waited for go first, where
-            there are too many.
+        lanes: row of each worker that is shown; those whose batches were waited for go first.
         inch: seconds in an inch of the axis, about.
         long: the long stalls; rows of `Timeline.stalls`.
         arrows: those whose worker is shown, so that an arrow can lead to them.

@@ -85,7 +85,7 @@ def _told(value: float | None, form: Callable[[float], str]) -> str:
 
 
 PICTURES: Final = {
-    "findings": "the verdict, and what else was found, by what it costs (the default)",
+    "findings": "the verdict, and what else was found, by what it costs",
     "exposed": "what the loop stalled for",
     "stages": "where a sample's time goes",
     "timeline": "workers and loop over a few seconds: who was waited for",

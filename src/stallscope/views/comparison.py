@@ -105,21 +105,17 @@ def _rows(comparison: Comparison, run: int) -> Iterator[tuple[str, ...]]:
 
 
 def _figure(comparison: Comparison) -> Sheet:
-    from stallscope.charts import comparison as chart
+    from stallscope.charts.results import comparison_figure
 
-    return chart.figure(comparison, headline(comparison))
+    return comparison_figure(comparison, headline(comparison))
 
 
 VIEW: Final = View(
     "a comparison",
     document,
-    {
-        "changes": (
-            "what a sample takes in each run, and what changed (the default)",
-            _figure,
-        )
-    },
-    values=lambda comparison: {
+    {"changes": ("a sample's time in each run, and the changes", _figure)},
+    {},
+    lambda comparison: {
         "answer": headline(comparison),
         "names": comparison.names,
         "changes": comparison.changes.to_dicts(),

@@ -177,15 +177,15 @@ def _guided() -> frozenset[str]:
 
 def _draws(kind: str) -> Callable[[Diagnosis], Any]:
     def draw(diagnosis: Diagnosis) -> Any:
-        from stallscope.charts import findings
+        from stallscope.charts import results
 
         if kind == "fixes":
-            return findings.fixes_figure(diagnosis)
+            return results.fixes_figure(diagnosis)
         if kind not in PICTURE_SOURCES:
-            return findings.figure(diagnosis)
+            return results.findings_figure(diagnosis)
         part: Any = getattr(diagnosis, PICTURE_SOURCES[kind])
         if part is None:
-            return findings.missing(diagnosis, PICTURE_SOURCES[kind])
+            return results.missing(diagnosis, PICTURE_SOURCES[kind])
         return part.plot(kind)
 
     return draw
@@ -195,6 +195,6 @@ VIEW: Final = View(
     "a diagnosis",
     document,
     {kind: (shows, _draws(kind)) for kind, shows in PICTURES.items()},
-    {"evidence": ("the pictures behind the verdict (the default)", "diagnosis.panel")},
+    {"evidence": ("the pictures behind the verdict", "diagnosis.panel")},
     values,
 )

@@ -8,7 +8,7 @@ and on a dark ground. Files that others can open are written here as well: whole
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from textwrap import indent
@@ -195,16 +195,20 @@ class Code(Block):
 
 @dataclass(frozen=True)
 class Bullets(Block):
-    """A list of sentences."""
+    """A list of sentences; with a summary it opens on a click, and a terminal does without it."""
 
     items: Sequence[str]
+    summary: str = ""
 
     def __str__(self) -> str:
-        return "\n".join(f"- {item}" for item in self.items)
+        return "" if self.summary else "\n".join(f"- {item}" for item in self.items)
 
     def __html__(self) -> Markup:
         items = join(html("<li>{}</li>", item) for item in self.items)
-        return html("<ul style='margin:.3em 0'>{}</ul>", items) if items else items
+        if not self.summary or not items:
+            return html("<ul style='margin:.3em 0'>{}</ul>", items) if items else items
+        fold = "<details style='margin:.3em 0'><summary>{}</summary><ul>{}</ul></details>"
+        return html(fold, self.summary, items)
 
 
 @dataclass(frozen=True)
@@ -225,44 +229,18 @@ class Notes(Block):
         folded = [line for line in others if "simulated" not in line]
         if self.shown and len(folded) == 1:  # as long as what would lead to it
             first, folded = first + folded, []
-        told = count(len(folded), "more sentence" if first else "sentence")
-        return join([*map(_small, first), _folded(told, folded) if folded else Markup()])
+        if not folded:
+            return join(map(_small, first))
+        number = count(len(folded), "more sentence" if first else "sentence")
+        fold = (
+            "{}<details style='margin:.2em 0'><summary>What to know about these numbers: {}"
+            "</summary>{}</details>"
+        )
+        return html(fold, join(map(_small, first)), number, join(map(_small, folded)))
 
 
 def _small(line: str) -> Markup:
     return html("<p style='font-size:90%;opacity:.75;margin:.3em 0'>{}</p>", line)
-
-
-def _folded(told: str, lines: Sequence[str]) -> Markup:
-    summary = f"What to know about these numbers: {told}"
-    fold = "<details style='margin:.2em 0'><summary>{}</summary>{}</details>"
-    return html(fold, summary, join(map(_small, lines)))
-
-
-@dataclass(frozen=True)
-class Fold(Block):
-    """A list that opens on a click; a terminal does without it."""
-
-    summary: str
-    items: Sequence[str]
-
-    def __str__(self) -> str:
-        return ""
-
-    def __html__(self) -> Markup:
-        if not self.items:
-            return Markup()
-        items = join(html("<li>{}</li>", item) for item in self.items)
-        return html(
-            "<details style='margin:.3em 0'><summary>{}</summary><ul>{}</ul></details>",
-            self.summary,
-            items,
-        )
-
-
-def _answer_of(result: Any) -> dict[str, Any]:
-    table = result.table()
-    return {"table": table.to_dicts()}
 
 
 @dataclass(frozen=True)
@@ -274,11 +252,11 @@ class View:
     document: Callable[[Any], Document]
     pictures: Mapping[str, tuple[str, str | Callable[[Any], Any]]]
     """By name, the default first: what it shows, and what draws it, a function or the name of one
-    in `charts`, such as "tuning.predicted_figure"."""
-    panels: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    in `charts`, such as "results.settings_figure"."""
+    panels: Mapping[str, tuple[str, str]]
     """By name, the default first: what it shows, and the function in `views` that makes it; where
     there are none, the panel shows the pictures."""
-    values: Callable[[Any], Mapping[str, Any]] = _answer_of
+    values: Callable[[Any], Mapping[str, Any]]
     """For programs: what the JSON holds, beside circumstances and notes."""
 
     def plot(self, result: Any, kind: str) -> Any:

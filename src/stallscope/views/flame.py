@@ -197,7 +197,7 @@ def _svg(flame: Flame | FlameDifference) -> str:
     return stream.getvalue()
 
 
-_SHOWS: Final = "the merged stacks of all workers (the default)"
+_SHOWS: Final = "the merged stacks of all workers"
 VIEW: Final = View(
     "a flamegraph",
     document,

@@ -50,7 +50,7 @@ def document(lines: Lines) -> Document:
 
 def panel(lines: Lines) -> Any:
     """Give widgets to choose a function; the one with the hottest lines is the first."""
-    from stallscope.charts.code_bars import lines_figure
+    from stallscope.charts.results import lines_figure
     from stallscope.views.panels import dropdown, pick, saying
 
     functions = in_order(lines)
@@ -170,13 +170,8 @@ class Listings(Block):
 VIEW: Final = View(
     "lines",
     document,
-    {
-        "lines": (
-            "the lines that take most time of their own (the default)",
-            "code_bars.lines_figure",
-        )
-    },
-    {"listing": ("one function with the heat of its lines (the default)", "lines.panel")},
+    {"lines": ("the lines with most time of their own", "results.lines_figure")},
+    {"listing": ("one function with the heat of its lines", "lines.panel")},
     lambda lines: {
         "answer": title(lines),
         "functions": in_order(lines),

@@ -9,7 +9,7 @@ from stallscope.orders.variant import NEAR
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.units import count, printable, seconds
-from stallscope.views.document import CellBar, Document, Fold, Heading, Notes, Table, View
+from stallscope.views.document import Bullets, CellBar, Document, Heading, Notes, Table, View
 
 if TYPE_CHECKING:
     from stallscope.orders.result import Orders
@@ -46,7 +46,7 @@ def document(orders: Orders) -> Document:
                 [CellBar(one.predicted_s or 0.0, COLOURS["transform"]) for one in rows],
             ),
             Notes([*brackets, *more * (hidden > 0), *notes_of(orders)]),
-            Fold(f"{count(len(unusable), 'pipeline')} that cannot be used, and why", reasons),
+            Bullets(reasons, f"{count(len(unusable), 'pipeline')} that cannot be used, and why"),
         ],
     )
 
@@ -76,25 +76,11 @@ VIEW: Final = View(
     "orders",
     document,
     {
-        "orders": (
-            "the best pipelines, part by part, beside the one as it is (the default)",
-            "orders.figure",
-        ),
-        "ops": (
-            "what each op of the pipeline as it is costs, takes and gives",
-            "orders.ops_figure",
-        ),
-        "front": (
-            "how fast pipelines are against how far their data is from the original's",
-            "orders.front_figure",
-        ),
+        "orders": ("the best pipelines, part by part", "orders.figure"),
+        "ops": ("each op's cost, input and output", "orders.ops_figure"),
+        "front": ("speed against distance from the original data", "orders.front_figure"),
     },
-    {
-        "try": (
-            "the ops in any order, with cost, data, measurement and code (the default)",
-            "orders_panel.panel",
-        )
-    },
+    {"try": ("the ops in any order, with cost and code", "orders_panel.panel")},
     lambda orders: {
         "answer": sentence(orders),
         "orders": orders.table().to_dicts(),

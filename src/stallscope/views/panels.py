@@ -94,7 +94,7 @@ def pictures(result: Result, kinds: Mapping[str, str], first: str) -> Panel:
         kinds: name of each picture, and what it shows.
         first: name of the picture to begin with.
     """
-    options = [(shows.removesuffix(" (the default)"), name) for name, shows in kinds.items()]
+    options = [(shows, name) for name, shows in kinds.items()]
     draw: Callable[[str], Any] = result.plot
     return pick(lambda kind: (draw(kind), ""), dropdown("Show", options, first))
 

@@ -19,10 +19,10 @@ from stallscope.storage.reads import COLD
 from stallscope.tune import result as tune_result
 from stallscope.units import count, file_name, printable, times
 from stallscope.views.document import (
+    Bullets,
     CellBar,
     Code,
     Document,
-    Fold,
     Heading,
     Notes,
     RowText,
@@ -101,13 +101,8 @@ def compared(ladder: Ladder, lower: str, upper: str) -> str:
 LADDER: Final = View(
     "a ladder",
     _ladder,
-    {
-        "ladder": (
-            "how fast the loop is without each of the loader's costs (the default)",
-            "ladder.figure",
-        )
-    },
-    {"compare": ("any two rungs against each other (the default)", "results.rungs_panel")},
+    {"ladder": ("the loop without each of the loader's costs", "ladder.figure")},
+    {"compare": ("any two rungs against each other", "results.rungs_panel")},
     lambda ladder: {
         "answer": ladder_result.sentence(ladder),
         "rungs": ladder.table().to_dicts(),
@@ -145,7 +140,7 @@ def _tuning(tuning: Tuning) -> Document:
             _title(tune_result.sentence(tuning)),
             Table.of(tune_result.SETTINGS.shown(), shown, bars=bars),
             Notes([*tune_result.notes_of(tuning), *more * (hidden > 0)]),
-            Fold(f"{count(len(reasons), 'setting')} with a reservation", reasons),
+            Bullets(reasons, f"{count(len(reasons), 'setting')} with a reservation"),
         ],
     )
 
@@ -153,18 +148,8 @@ def _tuning(tuning: Tuning) -> Document:
 TUNING: Final = View(
     "a tuning",
     _tuning,
-    {
-        "predicted": (
-            "predicted against measured, for every setting that was measured (the default)",
-            "tuning.predicted_figure",
-        )
-    },
-    {
-        "try": (
-            "any setting, step and faster stage: what the loop would do (the default)",
-            "tuning_panel.panel",
-        )
-    },
+    {"predicted": ("predicted and measured speedups of settings", "results.settings_figure")},
+    {"try": ("the loop with other settings, replayed", "tuning_panel.panel")},
     lambda tuning: {
         "answer": tune_result.sentence(tuning),
         "best": tuning.best,
@@ -207,16 +192,11 @@ STORAGE: Final = View(
     "a measurement of storage",
     _storage,
     {
-        "samples": (
-            "samples a second by readers, cold and warm, and what the step asks (the default)",
-            "storage.samples_figure",
-        ),
-        "pieces": (
-            "bytes a second of small and large pieces, anywhere and in order",
-            "storage.pieces_figure",
-        ),
+        "samples": ("samples per second, cold and warm, by readers", "results.samples_figure"),
+        "pieces": ("bytes per second of small and large reads", "results.pieces_figure"),
     },
-    values=lambda storage: {
+    {},
+    lambda storage: {
         "answer": storage_result.sentence(storage),
         "reads": storage.table().to_dicts(),
         "places": storage.places.to_dicts(),
@@ -259,13 +239,9 @@ def _layouts(layouts: Layouts) -> Document:
 LAYOUTS: Final = View(
     "a comparison of layouts",
     _layouts,
-    {
-        "samples": (
-            "samples a second of each layout, by order and state (the default)",
-            "storage.layouts_figure",
-        )
-    },
-    values=lambda layouts: {
+    {"samples": ("samples per second of each layout", "results.layouts_figure")},
+    {},
+    lambda layouts: {
         "answer": layout_result.sentence(layouts),
         "best": layouts.best,
         "layouts": layouts.table().to_dicts(),
@@ -324,7 +300,7 @@ def outcome(row: dict[str, Any]) -> str:
 
 def experiments_panel(found: Experiments) -> Any:
     """Return a list to choose a change from: its code, and what it showed."""
-    from stallscope.charts.code_bars import gains_figure
+    from stallscope.charts.results import gains_figure
     from stallscope.views.panels import dropdown, pick
 
     rows = found.table().to_dicts()[1:]
@@ -341,18 +317,8 @@ def experiments_panel(found: Experiments) -> Any:
 EXPERIMENTS: Final = View(
     "experiments",
     _experiments,
-    {
-        "gains": (
-            "how many times as fast the step is with each change (the default)",
-            "code_bars.gains_figure",
-        )
-    },
-    {
-        "experiment": (
-            "one change, its code and what it does (the default)",
-            "results.experiments_panel",
-        )
-    },
+    {"gains": ("the speedup of the step with each change", "results.gains_figure")},
+    {"experiment": ("one change, its code and its speedup", "results.experiments_panel")},
     lambda found: {
         "answer": experiments_result.sentence(found),
         "experiments": found.table().to_dicts(),

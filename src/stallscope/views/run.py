@@ -113,41 +113,20 @@ VIEW: Final = View(
     "a run",
     document,
     {
-        "stages": (
-            "where a sample's time goes, and how it is spread (the default)",
-            "stages.figure",
-        ),
+        "stages": ("where a sample's time goes, and its spread", "stages.figure"),
         "sample": ("one sample as a bar of stages", "stages.sample_figure"),
-        "naive": ("what a stopwatch around each transform would have said", "stopwatch.figure"),
-        "exposed": ("what stalls the training loop", "exposed.figure"),
-        "timeline": (
-            "workers and loop over a few seconds: who was waited for",
-            "timeline.figure",
-        ),
-        "resources": (
-            "what was saturated while the loop stalled: cores, memory, disk, network",
-            "resources.figure",
-        ),
-        "waits": ("every step's wait, and the patterns in them", "waits.figure"),
+        "naive": ("what a stopwatch around transforms would say", "stages.stopwatch_figure"),
+        "exposed": ("what stalls the training loop", "loop.exposed_figure"),
+        "timeline": ("workers and loop over a few seconds", "timeline.figure"),
+        "resources": ("what was saturated while the loop stalled", "resources.figure"),
+        "waits": ("every step's wait, and the patterns in them", "loop.waits_figure"),
         "slowest": ("the slowest samples, and what made them slow", "samples.figure"),
     },
     {
-        "tail": (
-            "one stage's distribution, and what lies in its slow end (the default)",
-            "run_panels.tail_panel",
-        ),
-        "stalls": (
-            "the stalls one by one: what happened around each, and its parts",
-            "run_panels.stall_panel",
-        ),
-        "timeline": (
-            "workers and loop from any step on, as many steps as you like",
-            "run_panels.timeline_panel",
-        ),
-        "live": (
-            "a training that still runs: what it waits for, until it ends",
-            "run_panels.live_panel",
-        ),
+        "tail": ("one stage's distribution, and its slow end", "run_panels.tail_panel"),
+        "stalls": ("the stalls one by one, with their parts", "run_panels.stall_panel"),
+        "timeline": ("workers and loop from any step on", "run_panels.timeline_panel"),
+        "live": ("a training that still runs", "run_panels.live_panel"),
     },
     lambda run: {
         "answer": str(stall_text.title(run)),

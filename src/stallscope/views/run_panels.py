@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any, Final
 import ipywidgets
 import polars as pl
 
-from stallscope.charts.exposed import parts_of, picture
+from stallscope.charts.loop import parts_of, stall_figure
 from stallscope.charts.stages import Tail, tail_figure
 from stallscope.charts.timeline import picture as timeline_picture
+from stallscope.columns import Column
 from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.stall_text import left_out, title, title_of_steps
 from stallscope.run.summary import profile, unit_times
 from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, file_name, printable, seconds, share, worker_name
-from stallscope.views.document import CellBar, Table, html, join
+from stallscope.views.document import CellBar, RowText, Table, html, join
 from stallscope.views.panels import Panel, dropdown, image, pick, saying, slider
 
 if TYPE_CHECKING:
@@ -42,16 +43,25 @@ NO_FOLDER: Final = "This run lies in no folder: `ss.load` gives one that can be 
 NOW: Final = "<p>The training runs: this is what it has recorded so far.</p>"
 ENDED: Final = "<p>The training has ended.</p>"
 EMPTY: Final = "No batch was recorded from beginning to end: there is nothing to choose from"
-LONGEST: Final = "the longest first"
-IN_TIME: Final = "as they came"
-MOST_PARTS: Final = 8
-STALL_HEADS: Final = ("step", "batch", "worker", "wait", "longest part")
-PART_HEADS: Final = ("part of the wait", "share", "time")
+LONGEST, IN_TIME = "the longest first", "as they came"
 ALL: Final = "all workers"
-MOST_ROWS: Final = 10
-TAIL_HEADS: Final = ("time in stage", "whole sample", "file", "index", "worker", "batch")
-LENGTHS: Final = (3, 6, 12, 24, MOST_STEPS)
+_MOST_PARTS, _MOST_SAMPLES = 8, 10
+_LENGTHS: Final = (3, 6, 12, 24, MOST_STEPS)
 """Steps that may be shown; so few that each can be looked at, so many that a rhythm is seen."""
+_STALL_HEADS: Final = ("step", "batch", "worker", "wait", "longest part")
+_PARTS: Final = (
+    Column("part", pl.String, head="part of the wait", form=printable),
+    Column("share", pl.Float64, head="share", form=share),
+    Column("exposed_s", pl.Float64, head="time"),
+)
+_TAIL: Final = (
+    Column("wall_s", pl.Float64, head="time in stage"),
+    Column("total_s", pl.Float64, head="whole sample"),
+    Column("path", pl.String, head="file", form=file_name),
+    Column("index", pl.Int64, head="index", form=str),
+    RowText("worker", lambda row: worker_name(row["worker"])),
+    Column("batch", pl.Int32, head="batch", form=str),
+)
 
 
 def tail_panel(run: Run) -> Panel:
@@ -123,29 +133,23 @@ def live_panel(run: Run) -> Panel:
     """
     if run._folder is None:  # noqa: SLF001 - see `ss.load`
         return saying(NO_FOLDER)
-    said, view, below = ipywidgets.HTML(NOW), ipywidgets.HTML(), ipywidgets.HTML()
-    panel = Panel([said, view, below])
-    picture: Any = run.plot("exposed")
-    panel.still = picture
-    view.value, below.value = image(picture), _table(run)
+    message, view, below = ipywidgets.HTML(NOW), ipywidgets.HTML(), ipywidgets.HTML()
+    panel = Panel([message, view, below])
+    panel.still = run.plot("exposed")  # type: ignore[assignment]
+    view.value, below.value = json.loads(page_of(run))
     Thread(target=_refresh, args=(panel, run._folder), daemon=True).start()  # noqa: SLF001
     return panel
 
 
 def page_of(run: Run) -> str:
-    """A run as a line that `live_panel` reads."""
+    """Return a run as a line that `live_panel` reads."""
     picture: Any = run.plot("exposed")
-    return json.dumps([image(picture), _table(run)])
-
-
-def _table(run: Run) -> str:
-    found: str = run._repr_mimebundle_()["text/html"]
-    return found
+    return json.dumps([image(picture), run._repr_mimebundle_()["text/html"]])
 
 
 def _refresh(panel: Panel, folder: Path) -> None:
     """Show what the run has become, as long as its training goes on."""
-    said, view, below = panel.children
+    message, view, below = panel.children
     command = [sys.executable, "-m", "stallscope", "show", "--follow", "--pages", "--"]
     with subprocess.Popen(  # noqa: S603 - ourselves
         [*command, str(folder)],
@@ -159,7 +163,7 @@ def _refresh(panel: Panel, folder: Path) -> None:
                 reader.terminate()
                 break
             view.value, below.value = json.loads(line)
-    said.value = ENDED
+    message.value = ENDED
 
 
 class Stalls:
@@ -181,39 +185,35 @@ class Stalls:
         """For each order, the stalls by their place in time."""
 
     def stall(self, order: str, number: int) -> int:
-        """Which stall has this number, from 1, in this order: its place in time."""
+        """Return which stall has this number, from 1, in this order: its place in time."""
         return self._places[order][number - 1]
 
     def number_of(self, order: str, stall: int) -> int:
-        """The number, from 1, that a stall has in this order."""
+        """Return the number, from 1, that a stall has in this order."""
         return self._places[order].index(stall) + 1
 
     def draw(self, stall: int) -> Sheet:
-        """The timeline around a stall, given by its place in time."""
-        return picture(self.run, self._rows.row(stall, named=True))
+        """Draw the timeline around a stall, given by its place in time."""
+        return stall_figure(self.run, self._rows.row(stall, named=True))
 
     def table(self, stall: int) -> Markup:
-        """What a stall is and consists of, as HTML whose names are escaped."""
+        """Return what a stall is and consists of, as HTML whose names are escaped."""
         row = self._rows.row(stall, named=True)
         parts = parts_of(self.run, row)
-        hidden = parts.height - MOST_PARTS
+        hidden = parts.height - _MOST_PARTS
         below = [f"and {count(hidden, 'more part')}"] if hidden > 0 else []
         below += self._slowest(row)
         cells = (
             *(str(row["step"]), str(row["batch"]), worker_name(row["worker"])),
             *(seconds(row["stall_s"]), printable(parts["part"][0]) if parts.height else "—"),
         )
-        shown = parts.head(MOST_PARTS).to_dicts()
-        rows = [
-            (printable(part["part"]), share(part["share"]), seconds(part["exposed_s"]))
-            for part in shown
-        ]
+        shown = parts.head(_MOST_PARTS).to_dicts()
         bars = [CellBar(one["share"], COLOURS.get(one["kind"], STALL_COLOUR)) for one in shown]
-        tables = (Table(STALL_HEADS, [cells]), Table(PART_HEADS, rows, bars))
+        tables = (Table(_STALL_HEADS, [cells]), Table.of(_PARTS, shown, bars=bars))
         return join([*tables, *(html("<p>{}</p>", line) for line in below)])
 
     def _slowest(self, row: dict[str, Any]) -> list[str]:
-        """The sample that took longest in the step's batch, where samples were recorded."""
+        """Say which sample took longest in the step's batch, where samples were recorded."""
         its = [pl.col(name) == row[name] for name in ("rank", "epoch", "batch")]
         samples = self.run.samples().filter(its).sort("total_s", descending=True)
         if samples.is_empty():
@@ -250,27 +250,24 @@ class Tails:
         return unit_times(self.run.work)
 
     def draw(self, stage: str, worker: str, percentile: int) -> Sheet | None:
-        """The distribution of a stage; None where this worker never was in it."""
+        """Draw the distribution of a stage; None where this worker never was in it."""
         tail, _ = self._ask(stage, worker, percentile)
         return tail_figure(tail, left_out(self.run)) if tail else None
 
     def table(self, stage: str, worker: str, percentile: int) -> Markup:
-        """The samples (or batches) beyond the percentile as HTML, the slowest first."""
+        """Return the samples (or batches) beyond the percentile as HTML, the slowest first."""
         tail, times = self._ask(stage, worker, percentile)
         if tail is None:
             return html("<p>This worker has no such stage.</p>")
         beyond = times.filter(pl.col("wall_s") > tail.limit_s).sort("wall_s", descending=True)
         keys = ["rank", "epoch", "batch", "sample"]
         about = self.run.samples().select(*keys, "index", "path", "total_s")
-        shown = beyond.head(MOST_ROWS).join(about, on=keys, how="left", maintain_order="left")
-        head = (
-            f"{count(beyond.height, tail.per)} beyond p{tail.percentile} "
-            f"({seconds(tail.limit_s)}), the slowest first"
-        )
+        shown = beyond.head(_MOST_SAMPLES).join(about, on=keys, how="left", maintain_order="left")
+        limit = f"p{tail.percentile} ({seconds(tail.limit_s)})"
+        head = f"{count(beyond.height, tail.per)} beyond {limit}, the slowest first"
         hidden = beyond.height - shown.height
         more = html("<p>and {} more</p>", hidden) if hidden else ""
-        table = Table(TAIL_HEADS, [_tail_cells(row) for row in shown.to_dicts()])
-        return html("<p>{}</p>{}{}", head, table, more)
+        return html("<p>{}</p>{}{}", head, Table.of(_TAIL, shown.to_dicts()), more)
 
     def _ask(self, label: str, worker: str, percentile: int) -> tuple[Tail | None, pl.DataFrame]:
         stage = self._stages[label]
@@ -284,17 +281,6 @@ class Tails:
         where = worker if worker != ALL or len(self._workers) > 1 else next(iter(self._workers))
         values = times["wall_s"].to_numpy()
         return Tail(stage.stage, stage.kind, stage.per, values, percentile, where), times
-
-
-def _tail_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        seconds(row["wall_s"]),
-        seconds(row["total_s"]),
-        file_name(row["path"]) if row["path"] else "—",
-        "—" if row["index"] is None else str(row["index"]),
-        worker_name(row["worker"]),
-        str(row["batch"]),
-    )
 
 
 class Moments:
@@ -311,24 +297,20 @@ class Moments:
         steps = run.steps().drop_nulls(["start_ns", "end_ns"])
         self.ranks: tuple[int, ...] = tuple(steps["rank"].unique().sort())
         self._steps = cache(lambda rank: timed_steps(run, rank))
-        self.usual = self._usual()
+        self.usual: tuple[int, int, int] | None = None
+        if found := timeline(run):
+            shown = found.window.steps
+            self.usual = shown["rank"][0], shown["step"][0], shown.height
         many = self.usual[2] if self.usual else 0
         longest = max((self._steps(rank).height for rank in self.ranks), default=0)
-        self.lengths = tuple(sorted({many, *(n for n in LENGTHS if n < longest)}))
-
-    def _usual(self) -> tuple[int, int, int] | None:
-        found = timeline(self.run)
-        if found is None:
-            return None
-        steps = found.window.steps
-        return steps["rank"][0], steps["step"][0], steps.height
+        self.lengths = tuple(sorted({many, *(n for n in _LENGTHS if n < longest)}))
 
     def firsts(self, rank: int, many: int) -> tuple[int, int]:
-        """The first and the last step that a picture of so many can begin with."""
+        """Return the first and the last step that a picture of so many can begin with."""
         steps = self._steps(rank)["step"]
         return steps[0], steps[max(steps.len() - many, 0)]
 
     def draw(self, rank: int, step: int, many: int) -> Sheet:
-        """The timeline from a step on."""
+        """Draw the timeline from a step on."""
         found = from_step(self.run, rank, step, many)
         return timeline_picture(self.run, found, title_of_steps(self.run, rank, found.window.steps))

@@ -36,10 +36,10 @@ Event = dict[str, Any]
 
 PLAIN, PACKED = ".json", ".json.gz"
 OURS: Final = b'{"displayTimeUnit":"ms","otherData":{"by":"stallscope"'
-"""How each of our traces begins; only such a file is written over."""
-LEVEL: Final = 4
+"""Begin of each of our traces; only such a file is written over."""
+_LEVEL: Final = 4
 """Of the compression: more takes longer than it saves."""
-BUFFER: Final = 1 << 14
+_BUFFER: Final = 1 << 14
 """Rows that are turned into Python's values at once."""
 
 LOOP, BATCH, SAMPLE = "loop", "batch", "sample"
@@ -56,9 +56,11 @@ CHROME_COLOURS: Final = {
 
 MAIN, SENDING, PINNING, DEVICE = "main", "sending", "pinning", "device"
 """Threads: what a process does itself, and what runs beside it."""
+_BESIDE: Final = {PINNING: 2, SENDING: 3, DEVICE: 4}
+"""Places below what the process does itself."""
 READY: Final = "batches ready"
-MOST_PARTS: Final = 4
-"""Of what a stall consists, so many are named, the longest first."""
+_MOST_PARTS: Final = 4
+"""Named parts of a stall, the longest first."""
 
 _KEY: Final = ("rank", "epoch", "batch")
 _STEP: Final = ("rank", "step")
@@ -68,7 +70,7 @@ _SIDE: Final = (PIN.kind, SEND.kind)
 _ABOUT: Final = ("index", "path", "bytes", "width", "height")
 _PLACES: Final = ("epoch", "batch", "step", "sample", "steady", "recorded", "consists_of")
 _ARGS: Final = (*_PLACES, *_ABOUT, "cpu_us")
-"""What of a slice stands in the trace where it is known, beside name, category and times."""
+"""Columns of a slice that stand in the trace where they are known, beside name and times."""
 
 
 # The file
@@ -81,13 +83,14 @@ def write(run: Run, path: Path, more: Sequence[Event] = ()) -> Path:
             f"a trace is {PLAIN} or {PACKED}: {str(path)!r} cannot be its name, give one such as "
             f"{str(path.with_suffix(PACKED))!r}"
         )
-    packed = path.name.endswith(PACKED)
+    opened: Any = gzip.open if path.name.endswith(PACKED) else open
     try:
-        _check_free(path, packed=packed)
+        _check_free(path, opened)
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             # Without its name and time in it: the same run gives the same file
-            packing: Any = gzip.GzipFile("", "wb", LEVEL, file, mtime=0) if packed else None
+            packed = opened is gzip.open
+            packing: Any = gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) if packed else None
             with packing or nullcontext(file) as inner:
                 inner.writelines(_lines(chain(events(run), more), about(run)))
     except OSError as error:
@@ -97,7 +100,7 @@ def write(run: Run, path: Path, more: Sequence[Event] = ()) -> Path:
     return path
 
 
-def _check_free(path: Path, *, packed: bool) -> None:
+def _check_free(path: Path, opened: Any) -> None:
     """Leave alone what is there, unless it is an older trace of ours."""
     if path.is_dir():
         raise TraceFileError(f"{path} is a folder: give the name of a file in it")
@@ -106,7 +109,7 @@ def _check_free(path: Path, *, packed: bool) -> None:
     if not path.is_file():  # a pipe would be waited for
         raise TraceFileError(f"{path} is no file: give the name of one")
     try:
-        with (gzip.open if packed else open)(path, "rb") as file:
+        with opened(path, "rb") as file:
             begins = file.read(len(OURS))
     except (EOFError, gzip.BadGzipFile, zlib.error):
         begins = b"something else"
@@ -147,21 +150,21 @@ def events(run: Run) -> Iterator[Event]:
     first = 1
     for loader, its in enumerate(runs):
         name = f"loader {loader + 1}: {its.settings.name or 'another loader'}"
+        thread = name if loader else MAIN
         arrows = arrows_of(its, first)
         first += arrows.height
-        tables += _loop_slices(its, arrows, name if loader else MAIN)
-        tables += _batch_slices(its, arrows, name if loader else MAIN)
+        tables += [*_loop_slices(its, arrows, thread), *_batch_slices(its, arrows, thread)]
         tables += [] if loader else [_device_slices(its)]  # one device, whatever the loaders
-        yield from ready(arrows, numbers, f"{READY}, {name}" if loader else READY)
-    yield from machine(run.resources(steady=False), numbers)
+        yield from _ready(arrows, numbers, f"{READY}, {name}" if loader else READY)
+    yield from _resources(run.resources(steady=False), numbers)
     threads: dict[tuple[int, str], int] = {}
     for process, number in numbers.items():
         yield from _slices(number, [rows.filter(process.own()) for rows in tables], threads)
     for process, number in numbers.items():
         yield from _named("process", number, 0, labels[process], number)
-    beside = {PINNING: 2, SENDING: 3, DEVICE: 4}  # below what the process does itself
-    for (number, name), thread in threads.items():
-        yield from _named("thread", number, thread, name, beside.get(name.split(" ")[0], 1))
+    for (number, name), thread_number in threads.items():
+        place = _BESIDE.get(name.split(" ")[0], 1)
+        yield from _named("thread", number, thread_number, name, place)
 
 
 def about(run: Run) -> dict[str, Any]:
@@ -187,7 +190,7 @@ def _slices(
     rows = pl.concat(tables, how="diagonal_relaxed")
     rows = rows.sort("start_ns", -pl.col("end_ns"), "depth", maintain_order=True)
     lanes: dict[str, list[list[int]]] = defaultdict(list)
-    for row in rows.iter_rows(named=True, buffer_size=BUFFER):
+    for row in rows.iter_rows(named=True, buffer_size=_BUFFER):
         start_ns, end_ns = row["start_ns"], row["end_ns"]
         cat, thread = row["cat"], row["thread"]
         lane = _lane(lanes[thread], start_ns, end_ns)
@@ -239,18 +242,17 @@ def us(ns: int) -> float:
     return value if int(value * 1000) >= ns else math.nextafter(value, math.inf)
 
 
-def machine(resources: pl.DataFrame, numbers: dict[Process, int]) -> Iterator[Event]:
-    """Give a counter for each resource and device: what the machine did meanwhile."""
+def _resources(resources: pl.DataFrame, numbers: dict[Process, int]) -> Iterator[Event]:
+    """Yield a counter for each resource and device."""
     for row in resources.drop_nulls("value").iter_rows(named=True):
-        if row["resource"] == SAMPLER:  # which is about the measurement, not about the machine
-            continue
-        name = " ".join(filter(None, (NAMES[row["resource"]], row["device"])))
-        unit = row["resource"].partition("_")[2]
-        pid = numbers[Process(row["rank"])]
-        yield _counter(pid, name, row["start_ns"], {unit: row["value"]})
+        if row["resource"] != SAMPLER:  # which is about the measurement, not about the machine
+            name = " ".join(filter(None, (NAMES[row["resource"]], row["device"])))
+            unit = row["resource"].partition("_")[2]
+            pid = numbers[Process(row["rank"])]
+            yield _counter(pid, name, row["start_ns"], {unit: row["value"]})
 
 
-def ready(arrows: pl.DataFrame, numbers: dict[Process, int], name: str) -> Iterator[Event]:
+def _ready(arrows: pl.DataFrame, numbers: dict[Process, int], name: str) -> Iterator[Event]:
     """Count the batches that left their workers and wait for the loop: at 0, the loop waits."""
     come = arrows.select("rank", ns="left_ns", change=pl.lit(1))
     gone = arrows.select("rank", ns="got_ns", change=pl.lit(-1))
@@ -294,16 +296,11 @@ def profiled(profile: Any, began_unix_ns: int | None) -> list[Event]:
             "this run does not say when it began, so a profile has no place in it: record it again"
         )
     events = _exported(profile, began_unix_ns)
-    processes = {pid: number for number, pid in enumerate(dict.fromkeys(map(_pid, events)))}
     if not any(event["ph"] == "X" and event["ts"] >= 0 for event in events):
         raise TraceFileError("nothing of this profile is of the time of the run")
-    for event in events:
-        event["pid"] = _PROFILED + processes[_pid(event)]
-    return events
-
-
-def _pid(event: Event) -> str:
-    return str(event.get("pid"))
+    pids = dict.fromkeys(str(event.get("pid")) for event in events)
+    numbers = {pid: _PROFILED + number for number, pid in enumerate(pids)}
+    return [{**event, "pid": numbers[str(event.get("pid"))]} for event in events]
 
 
 def _exported(profile: Any, began_unix_ns: int) -> list[Event]:
@@ -349,14 +346,14 @@ class Process(NamedTuple):
 
 
 def _labels(runs: Sequence[Run]) -> dict[Process, str]:
-    """Every process by its name, in the order in which they are shown."""
+    """Return every process by its name, in the order in which they are shown."""
     several = pl.concat([run.all_steps["rank"] for run in runs]).n_unique() > 1
     found: dict[Process, tuple[str, int]] = {}
     for loader, run in enumerate(runs):
         of = f" of {run.settings.name or 'another loader'}" if loader else ""
         for rank, worker, pid in _processes(run):
             name = "training loop" if worker is None else f"worker {worker}{of}"
-            label = (f"rank {rank}: " if several else "") + name
+            label = f"rank {rank}: {name}" if several else name
             label += "" if pid is None else f" (pid {pid})"
             process = Process(rank) if worker is None else Process(rank, worker, pid)
             found.setdefault(process, (label, loader))
@@ -365,7 +362,7 @@ def _labels(runs: Sequence[Run]) -> dict[Process, str]:
 
 
 def _processes(run: Run) -> list[tuple[int, int | None, int | None]]:
-    """Rank, worker and pid of every process that a table names; of each loop's with its pid."""
+    """Return rank, worker and pid of every process that a table names."""
     tables = (run.side_spans, run.all_spans, run.batches, run.deliveries.drop_nulls("pid"))
     nobody = (pl.lit(None, pl.Int16).alias("worker"), pl.lit(None, pl.Int32).alias("pid"))
     frames = [table.select(_WHO).unique() for table in tables]
@@ -432,10 +429,11 @@ def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.Data
     told = run.deliveries.drop_nulls(["pid", "taken_ns", "made_ns"])
     told = told.select(*_BATCH, "taken_ns", "made_ns")
     steady = run.batches.select(*_BATCH, "steady").unique(_BATCH)
+    arrow = arrows.select(*_BATCH, arrows=pl.concat_list("arrow"))  # steps may have more than one
     batches = (
         recorded.join(told, on=_BATCH, how="full", nulls_equal=True, coalesce=True)
         .join(steady, on=_BATCH, how="left", nulls_equal=True)
-        .join(_of_batches(arrows), on=_BATCH, how="left")
+        .join(arrow, on=_BATCH, how="left")
         .with_columns(
             pl.col("recorded").fill_null(value=False),
             start_ns=pl.min_horizontal("start_ns", "taken_ns"),
@@ -454,11 +452,6 @@ def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.Data
     yield _table(samples, pl.format("sample {}", "sample"), pl.lit(SAMPLE), 5, thread)
     stages = spans.with_columns(cpu_us=pl.col("cpu_ns") / 1000)
     yield _table(stages, pl.col("stage").cast(pl.String), pl.col("kind"), 6, thread)
-
-
-def _of_batches(arrows: pl.DataFrame) -> pl.DataFrame:
-    """The arrow of each batch as a list, as steps may have more."""
-    return arrows.select(*_BATCH, arrows=pl.concat_list("arrow"))
 
 
 def _loop_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataFrame]:
@@ -493,9 +486,8 @@ def _loop_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataF
     # Sending from the workers, through which the arrows lead, and pinning
     side = run.side_spans.filter(pl.col("kind").is_in(_SIDE))
     pins = pl.col("kind") == PIN.kind
-    side = side.join(_of_batches(arrows), on=_BATCH, how="left").with_columns(
-        arrows=pl.when(~pins).then("arrows")
-    )
+    arrow = arrows.select(*_BATCH, sent=pl.concat_list("arrow"))
+    side = side.join(arrow, on=_BATCH, how="left").with_columns(arrows=pl.when(~pins).then("sent"))
     thread = pl.when(pins).then(pl.lit(PINNING)).otherwise(pl.lit(SENDING))
     yield _table(side, pl.col("stage").cast(pl.String), pl.col("kind"), 0, thread)
 
@@ -520,7 +512,7 @@ def _stalls(run: Run) -> pl.DataFrame:
     parts = run.parts().sort("exposed_s", descending=True, maintain_order=True)
     words = pl.format("{} {}", "part", pl.col("exposed_s").map_elements(seconds, pl.String))
     longest = parts.group_by(_STEP, maintain_order=True).agg(
-        consists_of=words.head(MOST_PARTS).str.join(", ")
+        consists_of=words.head(_MOST_PARTS).str.join(", ")
     )
     return run.stalls().drop("worker").join(longest, on=_STEP, how="left")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import ipywidgets
 
-from stallscope.charts import tuning as charts
+from stallscope.charts.results import settings_figure
 from stallscope.model.settings import Setting
 from stallscope.model.simulator import predict, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
@@ -123,62 +123,52 @@ class WhatIf:
         return said
 
 
+_RECT: Final = (
+    "<rect x='{:.1f}' y='{:.0f}' width='{:.1f}' height='{:.0f}' fill='{}' stroke='#fff' "
+    "stroke-width='.7'/>"
+)
+_NAME: Final = "<text x='0' y='{:.0f}' font-size='11' fill='currentColor'>{}</text>"
+_REPLAY: Final = (
+    "<svg class='stallscope-replay' width='{:.0f}' height='{:.0f}' role='img' aria-label='{}, {} "
+    "of the time waiting' style='max-width:100%;margin:.6em 0'>{}</svg><p style='margin:0;"
+    "opacity:.75'>{} of the replay: batches that workers make, steps of the loop, and in orange "
+    "where it waits</p>"
+)
+
+
 def _drawn(costs: LoaderCosts, setting: Setting) -> Markup:
-    """A few steps of the replay: a lane for each worker, and one for the loop."""
+    """Draw a few steps of the replay: a lane for each worker, and one for the loop."""
     found = timeline(costs, setting, _STEPS)
     used, made = found["used"], found["made"]
     end_s = max([1e-6, *(end for _, end in used)])
-    workers = max(setting.num_workers, 1)
-    lanes = [*(f"worker {one}" for one in range(workers)), "loop"]
-    if not setting.num_workers:
-        lanes = ["making", "loop"]
-    scale = (_WIDTH - _LEFT) / end_s
-    loop = len(lanes) - 1
+    workers = [f"worker {number}" for number in range(setting.num_workers)] or ["making"]
+    loop, row, scale = len(workers), _LANE + 3, (_WIDTH - _LEFT) / end_s
     bars = [(lane, begin, end, COLOURS["transform"]) for lane, begin, end in made]
     bars += [(loop, 0.0, end_s, STALL_COLOUR)]
     bars += [(loop, begin, end, COLOURS["step"]) for begin, end in used]
     drawn = [
         html(
-            "<rect x='{}' y='{}' width='{}' height='{}' fill='{}' stroke='#fff' "
-            "stroke-width='.7'/>",
-            f"{_LEFT + max(begin, 0.0) * scale:.1f}",
-            f"{lane * (_LANE + 3):.0f}",
-            f"{max(min(end, end_s) - max(begin, 0.0), 0.0) * scale:.1f}",
-            f"{_LANE:.0f}",
+            _RECT,
+            _LEFT + max(begin, 0.0) * scale,
+            lane * row,
+            (min(end, end_s) - max(begin, 0.0)) * scale,
+            _LANE,
             colour,
         )
         for lane, begin, end, colour in bars
         if begin < end_s and end > 0
     ]
-    names = [
-        html(
-            "<text x='0' y='{}' font-size='11' fill='currentColor'>{}</text>",
-            f"{lane * (_LANE + 3) + _LANE - 3:.0f}",
-            name,
-        )
-        for lane, name in enumerate(lanes)
-    ]
-    high = len(lanes) * (_LANE + 3)
-    return html(
-        "<svg class='stallscope-replay' width='{}' height='{}' role='img' aria-label='{}' "
-        "style='max-width:100%;margin:.6em 0'>{}</svg><p style='margin:0;opacity:.75'>{} of the "
-        "replay: batches that workers make, steps of the loop, and in orange where it waits</p>",
-        f"{_WIDTH:.0f}",
-        f"{high:.0f}",
-        f"{count(setting.num_workers, 'worker')}, {share(1 - _used(used, end_s))} of the time "
-        "waiting",
-        join([*drawn, *names]),
-        seconds(end_s),
-    )
-
-
-def _used(used: list[tuple[float, float]], end_s: float) -> float:
-    return sum(end - begin for begin, end in used) / end_s
+    names = enumerate([*workers, "loop"])
+    drawn += [html(_NAME, lane * row + _LANE - 3, name) for lane, name in names]
+    waiting = share(1 - sum(end - begin for begin, end in used) / end_s)
+    workers_text = count(setting.num_workers, "worker")
+    height = (loop + 1) * row
+    return html(_REPLAY, _WIDTH, height, workers_text, waiting, join(drawn), seconds(end_s))
 
 
 def panel(tuning: Tuning) -> Panel:
     """Sliders over the replay, and a button that measures."""
-    still = charts.predicted_figure(tuning)
+    still = settings_figure(tuning)
     if tuning.bench is None:
         return saying(f"{sentence(tuning)}. {NO_BENCH}", still)
     return SettingBoard(WhatIf(tuning), still).panel

@@ -1,0 +1,354 @@
+"""What the loop stalls for, and when: the stall taken apart, and the wait of every step.
+
+Each part of the stall begins where the one before it ends, so that the eye sees them add up. Beside
+each stage stands its share of the workers' own time: a stage may keep the workers busy and cost the
+loop nothing, because prefetching hides it. Over the waits each pattern has a line that says what it
+is and marks its steps, so that a rhythm is seen as one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+from matplotlib.ticker import MaxNLocator
+
+from stallscope.charts import timeline
+from stallscope.charts.bars import Strip, StripPiece
+from stallscope.charts.sheet import (
+    AXIS,
+    FAINT,
+    PAPER,
+    ROOM,
+    RULE,
+    Sheet,
+    linear_time,
+    name_rows,
+    spans_decades,
+    styled,
+    text_width,
+    time_axis,
+    wrapped,
+    write_columns,
+)
+from stallscope.model.loop_time import NO_LOOP, NOTHING, OWN_WORDS, is_own, leading, loop_breakdown
+from stallscope.model.thresholds import STALL_RULE
+from stallscope.run import stall_text
+from stallscope.run.timeline import around
+from stallscope.stages import COLOURS, FETCH, STALL_COLOUR, colour_of
+from stallscope.units import count, printable, seconds, share, worker_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from stallscope.model.loop_time import LoopBreakdown
+    from stallscope.run.result import Run
+    from stallscope.run.stall_text import StallRow
+
+
+# The stalls taken apart
+
+_MOST_ROWS: Final = 10
+UNATTRIBUTED: Final[dict[str, Any]] = {
+    "facecolor": PAPER,
+    "edgecolor": STALL_COLOUR,
+    "hatch": "////",
+    "linewidth": 0.8,
+}
+"""Look of the part that nothing explains."""
+_WAITS: Final = {"stall": STALL_COLOUR, "wait": "#F3C6A5"}
+"""Waits that are too short to be stalls are a pale stall."""
+_CAPTION: Final = 0.25
+"""Height over the loop's bar, inches, for the line that says what it is."""
+_OPENING: Final = 0.35
+"""Height under it, inches, for the lines from the stall to its parts."""
+_COLUMNS: Final = {"of stalls": 0.75, "per step": 1.5, "busy share": 2.35}
+"""Where each column ends at the right, inches from the bars."""
+
+
+@styled
+def exposed_figure(run: Run) -> Sheet:
+    """Draw the loop's time, and the parts of the stalls."""
+    time = loop_breakdown(run.steps(), run.stalls(), run.side_spans)
+    if time is None:
+        return Sheet(stall_text.title(run), stall_text.nothing(run))
+    rows = stall_text.rows_of(run, time, _MOST_ROWS)
+    pieces = []
+    for name, kind, sum_s in time.pieces(NOTHING):
+        part = time.share(sum_s)
+        numbers = f"{share(part)} · {seconds(sum_s / time.steps)}"
+        colour = _WAITS.get(kind) or colour_of(name, kind)
+        pieces.append(StripPiece(printable(name), part, numbers, colour))
+    strip = Strip(pieces, ROOM)
+    opening = _OPENING if rows else 0.0
+    heights = [strip.height + _CAPTION + 0.08 + opening, 0.3 * (len(rows) + 1) + AXIS]
+    made = Sheet(stall_text.title(run), _exposed_notes(run, time, rows), heights[: 1 + bool(rows)])
+    ax = made.parts[0]
+    strip.fill(ax)
+    ax.set_axis_off()
+    ax.set_xlim(0, strip.total)
+    ax.set_ylim(-opening, strip.height + _CAPTION)
+    caption = f"the loop's time: {seconds(time.total_s / time.steps)} per step, mean"
+    ax.text(0, strip.height + 0.04, caption, color=FAINT, va="bottom")
+    if rows:  # all that is below is the time of the stall in the bar
+        xs, ys = [0, 0, strip.total, time.stall_share], [0, -opening, -opening, 0]
+        ax.plot(xs, ys, color=STALL_COLOUR, linewidth=0.9, clip_on=False)
+        _draw_parts(made.parts[1], rows)
+    return made
+
+
+def _exposed_notes(run: Run, time: LoopBreakdown, rows: list[StallRow]) -> list[str]:
+    ranks = f" of {time.ranks} ranks together" if time.ranks > 1 else ""
+    stalls = f"{count(time.stalls, 'stall')} ({STALL_RULE})"
+    lines = [f"{count(time.steps, 'step')}{ranks}, {stalls}"]
+    hidden = run.all_steps.height - time.steps
+    if hidden:
+        lines[0] += f" · left out: {count(hidden, 'step')} (start-up, warm-up)"
+    if any(row.busy is not None for row in rows):
+        whose = "the workers' own" if run.settings.num_workers else "loading"
+        lines.append(f"busy share: of {whose} time; it is hidden where the loop does not wait")
+    return [*lines, *stall_text.small_print(run)]
+
+
+def _draw_parts(ax: Axes, rows: list[StallRow]) -> None:
+    """Draw the parts below each other, and the columns of numbers."""
+    linear_time(ax, sum(row.exposed_s for row in rows))
+    name_rows(ax, [row.name for row in rows])
+    start = 0.0
+    for at, row in enumerate(rows):
+        look = {"color": COLOURS[row.kind], "lw": 0} if row.kind else UNATTRIBUTED
+        ax.barh(at, row.exposed_s, 0.72, start, **look)
+        start += row.exposed_s
+        if at + 1 < len(rows):
+            ax.plot([start, start], [at - 0.36, at + 1.36], color=RULE, lw=0.8, zorder=0)
+    write_columns(ax, _COLUMNS, [row.cells for row in rows])
+    ax.set_xlabel("the stalls per step, mean · each part begins where the one before it ends")
+
+
+# A single stall
+
+
+def stall_figure(run: Run, stall: dict[str, Any]) -> Sheet:
+    """Draw the workers and the loop around a stall.
+
+    Args:
+        run: what was measured.
+        stall: a row of `Run.stalls`.
+    """
+    found, step = around(run, stall["rank"], stall["step"]), stall["step"]
+    awaited = found.stalls.filter(pl.col("step") == step).row(0, named=True)
+    title = _stall_title(run, awaited, stall)
+    return timeline.picture(run, found, title, where="around the stall", step=step)
+
+
+def parts_of(run: Run, stall: dict[str, Any]) -> pl.DataFrame:
+    """Return what a stall consists of, the longest part first.
+
+    Args:
+        run: what was measured.
+        stall: a row of `Run.stalls`.
+
+    Returns:
+        Columns of `model.attribution.PARTS`, and `share` (0 to 1) of the stall.
+    """
+    its = (pl.col("rank") == stall["rank"]) & (pl.col("step") == stall["step"])
+    found = run.parts().filter(its).sort("exposed_s", descending=True, maintain_order=True)
+    return found.with_columns(share=pl.col("exposed_s") / stall["stall_s"])
+
+
+def _stall_title(run: Run, awaited: dict[str, Any], stall: dict[str, Any]) -> str:
+    """Say how long which step waits for which batch, and mostly why."""
+    maker = awaited["worker"]
+    whose = "that the main process makes" if maker is None else f"of {worker_name(maker)}"
+    waits = f"Step {stall['step']} waits {seconds(stall['stall_s'])}"
+    sentence = f"{waits} for batch {awaited['batch']} {whose}"
+    parts = parts_of(run, stall)
+    if parts.is_empty():
+        return sentence
+    longest = parts.row(0, named=True)
+    name = longest["part"]
+    if is_own(name, longest["kind"]):
+        word = OWN_WORDS.get(name, name)
+    else:
+        word = "reading" if name == FETCH.name else printable(name)
+    return f"{sentence}; {share(longest['share'])} of that is {word}"
+
+
+# The waits
+
+MARKERS: Final = ("D", "s", "^", "v")
+"""A marker for each pattern that is shown."""
+_LINE, _TICKS, _SPACE = 0.17, 0.16, 0.1
+"""Heights of a line of text, of the marks, and of what is free below them, inches."""
+_LETTERS: Final = 108
+"""In a line of text."""
+_SMALLEST: Final = 1e-5
+"""Waits that are shorter than this share of the longest one are drawn at the axis' end."""
+_FEW: Final = 400
+"""With fewer steps, each stall has a stem."""
+_FEW_TICKS: Final = 8
+"""With fewer steps, each has its number on the axis."""
+_SHORT: Final = "#777777"
+_WIDTH: Final = ROOM - 0.8
+"""Of the chart, about so many inches."""
+
+
+class Marked(NamedTuple):
+    """A pattern as a line over the waits."""
+
+    lines: list[str]
+    """Its sentence, as lines of text."""
+    steps: list[int]
+    """Steps that the sentence names."""
+    more: bool
+    """Whether it explains others beside these."""
+    waits: bool
+    """Whether they wait; else they are long."""
+    marker: str
+
+    @property
+    def height(self) -> float:
+        """Of its text and its marks, inches."""
+        return _LINE * len(self.lines) + _TICKS + _SPACE
+
+
+def _marked(pattern: dict[str, Any], title: dict[str, Any] | None, marker: str) -> Marked:
+    explained, waits = stall_text.explained(pattern), pattern["side"] == "wait"
+    text = f"{stall_text.pattern_title(pattern)} ({explained})"
+    if pattern == title:
+        text = f"{count(pattern['stalls'], 'stall' if waits else 'long step')}, {explained}"
+    more = len(pattern["steps"]) > len(pattern["named"])
+    return Marked(wrapped(text, _LETTERS), pattern["named"], more, waits, marker)
+
+
+@styled
+def waits_figure(run: Run) -> Sheet:
+    """Draw the waits of the rank in which the leading pattern is strongest."""
+    pattern = leading(run.patterns())
+    ranks: list[int] = [pattern["rank"]] if pattern else run.all_steps["rank"].to_list()
+    rank = min(ranks, default=0)
+    steps = _steps(run, rank)
+    if steps.is_empty():
+        return Sheet(NO_LOOP, stall_text.nothing(run))
+    patterns = run.patterns().filter(pl.col("rank") == rank).head(len(MARKERS)).to_dicts()
+    title = stall_text.answer(run)
+    rows = [_marked(row, title, mark) for row, mark in zip(patterns, MARKERS, strict=False)]
+    heights = [*([sum(row.height for row in rows)] if rows else []), 2.1]
+    notes = _waits_notes(run, steps, rows, rank)
+    made = Sheet(stall_text.pattern_or_title(run), notes, heights, aligned=True)
+    ax = made.parts[-1]
+    ax.set_xlim(float(steps["step"][0]) - 0.7, float(steps["step"][-1]) + 0.7)
+    if rows:
+        made.parts[0].set_xlim(ax.get_xlim())
+        _draw_patterns(made.parts[0], rows)
+    _draw_waits(ax, steps, rows)
+    return made
+
+
+def _steps(run: Run, rank: int) -> pl.DataFrame:
+    """Return the steps whose waits were recorded: `step, epoch, steady, wait_s, stall`.
+
+    The wait of an epoch's first step is with `iter(loader)`.
+    """
+    stalls = run.stalls().filter(pl.col("rank") == rank)["step"]
+    known = run.all_steps.drop_nulls(["wait_s", "start_ns"]).filter(pl.col("rank") == rank)
+    wait_s = pl.sum_horizontal("wait_s", "restart_s").alias("wait_s")
+    stall = pl.col("step").is_in(stalls.implode()).alias("stall")
+    return known.select("step", "epoch", "steady", wait_s, stall)
+
+
+def _waits_notes(run: Run, steps: pl.DataFrame, rows: list[Marked], rank: int) -> list[str]:
+    stalls = int(steps["stall"].sum())
+    lines = [f"{count(steps.height, 'step')}, {count(stalls, 'stall')} ({STALL_RULE})"]
+    early = int((~steps["steady"]).sum())
+    if early:
+        lines[0] += f" · hollow: {count(early, 'step')} of start-up and warm-up, no stalls"
+    ranks = run.all_steps["rank"].n_unique()
+    if ranks > 1:
+        lines.append(f"shown: rank {rank} of {ranks}; what a pattern explains is of all ranks")
+    hidden = run.patterns().height - len(rows)
+    if hidden:
+        lines.append(f"not shown: {count(hidden, 'more pattern')}")
+    if any(row.more for row in rows):
+        lines.append(
+            "marks: the steps that a sentence names; what it explains beside them has none"
+        )
+    return [*lines, *stall_text.small_print(run)]
+
+
+def _draw_patterns(ax: Axes, rows: list[Marked]) -> None:
+    """Draw a line for each pattern; one unit of the vertical axis is an inch."""
+    ax.set_axis_off()
+    ax.set_ylim(sum(row.height for row in rows), 0)
+    down = 0.0
+    for row in rows:
+        for line in row.lines:
+            ax.text(ax.get_xlim()[0], down, line, va="top")
+            down += _LINE
+        middle = down + _TICKS / 2
+        ax.axhline(middle, color=RULE, linewidth=0.6, zorder=0)
+        look: dict[str, Any] = {"lw": 0, "marker": row.marker, "ms": 4, "clip_on": False}
+        look["color"] = STALL_COLOUR if row.waits else COLOURS["step"]
+        ax.plot(row.steps, [middle] * len(row.steps), **look)
+        down += _TICKS + _SPACE
+
+
+def _draw_waits(ax: Axes, steps: pl.DataFrame, rows: list[Marked]) -> None:
+    """Draw the waits, the longest over the others, and where epochs begin."""
+    waits_s = steps["wait_s"].to_numpy()
+    high = max(float(waits_s.max()), 1e-6)
+    low = float(waits_s[waits_s >= high * _SMALLEST].min())
+    is_log = spans_decades(low, high)
+    if steps.height <= _FEW_TICKS:
+        ax.set_xticks(steps["step"].to_list())
+    else:
+        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]))
+    time_axis(ax, low, high, vertical=True)
+    ax.grid(axis="y")
+    ax.set_ylabel("wait")
+    has_epochs = steps["epoch"].n_unique() > 1
+    if has_epochs:
+        _mark_epochs(ax, steps)
+    log, epochs = " · log scale of time" * is_log, " · lines: an epoch begins" * has_epochs
+    ax.set_xlabel(f"step{log}{epochs}")
+    low = low if is_log else 0.0
+    steady, stall = pl.col("steady"), pl.col("stall")
+    if steps.height <= _FEW:
+        stalls = steps.filter(stall)
+        look: dict[str, Any] = {"color": STALL_COLOUR, "linewidth": 1.0, "alpha": 0.45}
+        ax.vlines(stalls["step"], ax.get_ylim()[0], stalls["wait_s"], **look)
+    waiting = [row for row in rows if row.waits]
+    named = [step for row in waiting for step in row.steps]
+    hollow: dict[str, Any] = {"markerfacecolor": "none", "color": FAINT, "markersize": 3.4}
+    loud: dict[str, Any] = {"color": STALL_COLOUR, "markersize": 5.0}
+    looks: list[tuple[pl.Expr, dict[str, Any]]] = [
+        (steady & ~stall, {"color": _SHORT, "markersize": 2.6}),
+        (~steady, hollow),
+        (stall & ~pl.col("step").is_in(named), loud | {"markersize": 4.0}),
+    ]
+    looks += [  # the first one is seen where several explain a step
+        (stall & pl.col("step").is_in(row.steps), loud | {"marker": row.marker})
+        for row in reversed(waiting)
+    ]
+    for which, dot in looks:
+        its = steps.filter(which)
+        if its.height:  # no dots would have a place, and the layout makes room for it
+            style: dict[str, Any] = {"marker": "o", "lw": 0, "clip_on": False} | dot
+            ax.plot(its["step"], np.maximum(its["wait_s"].to_numpy(), low), **style)
+
+
+def _mark_epochs(ax: Axes, steps: pl.DataFrame) -> None:
+    """Draw a thin line before each epoch's first step, and its number where there is room."""
+    low, high = ax.get_xlim()
+    step_width = _WIDTH / (high - low)
+    free = -1.0
+    begins = steps.unique("epoch", keep="first", maintain_order=True)
+    for epoch, step in begins.select("epoch", "step").iter_rows():
+        if step - 1 > low:
+            ax.axvline(step - 0.5, color="#A6A6A6", linewidth=0.7, zorder=0)
+        text = f"epoch {epoch}"
+        at = (step - 0.5 - low) * step_width
+        if free <= at <= _WIDTH - text_width(text):
+            ax.text(step - 0.5, 1.01, text, transform=ax.get_xaxis_transform(), color=FAINT)
+            free = at + text_width(text) + 0.1

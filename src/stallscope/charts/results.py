@@ -1,0 +1,400 @@
+"""Pictures of results whose rows are bars, dots or lines: lines, settings, storage, findings, runs.
+
+The verdict is the loop's time as a bar, and under it what each finding costs of it. A comparison is
+two such bars on one scale, and under them what changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+from matplotlib.patches import Rectangle
+
+from stallscope.bench.comparison import FASTER, SLOWER
+from stallscope.charts.bars import FitRow, LabelledBar, Strip, StripPiece, bars_figure, fit_figure
+from stallscope.charts.sheet import (
+    AXIS,
+    FAINT,
+    PALE,
+    ROOM,
+    RULE,
+    TEXT_SIZE,
+    Sheet,
+    draw_interval,
+    name_rows,
+    styled,
+    value_axis,
+    wrapped,
+)
+from stallscope.compare.compare import SPEED, STALLS
+from stallscope.diagnose import text as diagnosis_text
+from stallscope.diagnose.accounting import STALL
+from stallscope.diagnose.causes import INCONCLUSIVE
+from stallscope.experiments import result as experiments
+from stallscope.lines import result as lines_result
+from stallscope.stages import COLOURS, STALL_COLOUR, colour_of
+from stallscope.stats import INTERVAL
+from stallscope.storage import layout_result
+from stallscope.storage import result as storage_result
+from stallscope.storage.reads import COLD, SAMPLE, WARM
+from stallscope.tune import result as tune_result
+from stallscope.units import count, printable, seconds, share, size, times
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from matplotlib.axes import Axes
+
+    from stallscope.compare.compare import Comparison
+    from stallscope.diagnose.result import Diagnosis
+    from stallscope.diagnose.text import FindingText
+    from stallscope.experiments.result import Experiments
+    from stallscope.lines.result import Lines
+    from stallscope.storage.layout_result import Layouts
+    from stallscope.storage.result import Storage
+    from stallscope.tune.result import Tuning
+
+_LONGEST_TITLE: Final = 400
+_LONGEST_CODE: Final = 82
+
+# Lines of code, and changes of a step
+
+_MOST_LINES: Final = 8
+_LEAST_SHARE: Final = 0.005
+
+
+def lines_figure(lines: Lines) -> Sheet:
+    """Draw the hottest lines, each with the share of a sample's time that is its own."""
+    title, (population, *others) = lines_result.title(lines), lines_result.notes_of(lines)
+    rows = lines.table().head(_MOST_LINES).to_dicts()
+    if not rows:
+        return Sheet(title, [population, *others])
+    rows = rows[:1] + [row for row in rows[1:] if (row["own_share"] or 0.0) >= _LEAST_SHARE]
+    what = "bars: a line's own time, without the other listed functions that it calls"
+    hidden = lines.table().height - len(rows)
+    left_out = f" · {count(hidden, 'more line')} took less" if hidden > 0 else ""
+    bars = [
+        LabelledBar(
+            printable(row["function"], 29),
+            f"line {row['line']}",
+            printable((row["source"] or "no source").strip(), _LONGEST_CODE),
+            row["own_share"] or 0.0,
+            share(row["own_share"] or 0.0),
+            COLOURS.get(row["kind"] or "other", COLOURS["other"]),
+        )
+        for row in rows
+    ]
+    notes = [population, f"{what}{left_out}", *others[1:]]
+    axis = f"share of a {lines.circumstances.unit}'s time"
+    return bars_figure(title, notes, bars, lambda value: f"{100 * value:.3g}%", axis, is_code=True)
+
+
+def gains_figure(found: Experiments) -> Sheet:
+    """Draw the speedup of a step with each change."""
+    title = experiments.sentence(found)
+    notes = [*experiments.findings_of(found), *experiments.notes_of(found)]
+    rows = found.table().filter(pl.col("factor").is_not_null()).to_dicts()
+    if not rows:
+        return Sheet(title, notes)
+    pairs = min(row["pairs"] for row in rows)
+    shown = f"bars: times as fast as the step as it is, {count(pairs, 'pair')} of laps each or more"
+    notes = [f"{shown} · lines: {INTERVAL}", *notes]
+    bars = [_gain_bar(row) for row in rows]
+    return bars_figure(title, notes, bars, "{:g}×".format, "times as fast", is_code=True, mark=1.0)
+
+
+def _gain_bar(row: Mapping[str, Any]) -> LabelledBar:
+    is_clear, gains = row["says"] in (FASTER, SLOWER), row["factor"] > 1
+    return LabelledBar(
+        row["experiment"],
+        f"{seconds(row['before_s'])} → {seconds(row['after_s'])}",
+        printable(row["code"], _LONGEST_CODE),
+        row["factor"],
+        times(row["factor"]) if is_clear else row["says"],
+        (COLOURS["step"] if gains else STALL_COLOUR) if is_clear else PALE,
+        (row["factor_low"], row["factor_high"]),
+    )
+
+
+# Predicted and measured
+
+_MOST_FITS: Final = 15
+_FIT_NOTE: Final = (
+    "measured in turn with the loader as it is · predicted from one recording of it, before "
+    "anything was measured"
+)
+_FIT_AXIS: Final = "times as many samples a second as with the loader as it is"
+
+
+def settings_figure(tuning: Tuning) -> Sheet:
+    """Draw the predicted and the measured speedup of settings: those that were measured, if any."""
+    rows = [row for row in tuning.settings().to_dicts() if row["trial"]]
+    measured = [row for row in rows if row["gain"] is not None]
+    shown = measured or [row for row in rows if row["predicted_gain"] is not None]
+    title = printable(tune_result.sentence(tuning), 300)
+    if not shown:
+        return Sheet(title, [_FIT_NOTE])
+    hidden = len(shown) - _MOST_FITS
+    note = f"{tune_result.fit(tuning)} · {_FIT_NOTE}" if measured else "nothing was measured"
+    note += f" · not shown: {count(hidden, 'more setting')}" if hidden > 0 else ""
+    fits = [_fit(row["setting"], row) for row in shown[:_MOST_FITS]]
+    return fit_figure(title, note, fits, _FIT_AXIS)
+
+
+def fixes_figure(diagnosis: Diagnosis) -> Sheet:
+    """Draw what would help: predicted, and measured where it was tried."""
+    every = diagnosis_text.fix_rows(diagnosis)
+    rows = [row for row in every if row["predicted_gain"] or row["gain"]]
+    if not rows:
+        return Sheet("Nothing is known of what would help", [diagnosis_text.measured(diagnosis)])
+    first = max(rows, key=lambda row: row["gain"] or row["predicted_gain"])
+    how = "gives" if first["gain"] is not None else "should give"
+    factor = first["gain"] or first["predicted_gain"]
+    title = f"{printable(first['fix'], 80)} {how} {factor:.2f}× as many samples a second"
+    fits = [
+        _fit(row["fix"] if row["measurable"] else f"{row['fix']} (yours)", row)
+        for row in rows[:_MOST_FITS]
+    ]
+    tried = sum(row["gain"] is not None for row in rows)
+    note = f"replayed from the recording · {tried} of {len(rows)} measured (try_fix)"
+    return fit_figure(title, note, fits, _FIT_AXIS)
+
+
+def _fit(name: str, row: Mapping[str, Any]) -> FitRow:
+    names = ("gain", "gain_low", "gain_high")
+    predicted, measured = (
+        tuple(row[f"{before}{name}"] for name in names) for before in ("predicted_", "")
+    )
+    return FitRow(name, predicted, measured)
+
+
+# Storage
+
+_STATES: Final = {COLD: COLOURS["fetch"], WARM: COLOURS["transform"]}
+_NONE: Final = "nothing was read"
+
+
+@styled
+def samples_figure(storage: Storage) -> Sheet:
+    """Draw the samples per second of so many readers, beside what the step asks for."""
+    title = printable(storage_result.sentence(storage), _LONGEST_TITLE)
+    lines = [(state, storage.of(SAMPLE, state)) for state in (storage.cold, WARM)]
+    lines = [(state, rows) for state, rows in lines if rows]
+    if not lines:
+        return Sheet(title, [_NONE])
+    note = f"dots and lines: samples a second, with their {INTERVAL}; both axes logarithmic"
+    made = Sheet(title, [note], [2.6 + AXIS])
+    (ax,) = made.parts
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    for state, rows in lines:
+        _draw_readers(ax, state, rows)
+    wanted = storage.circumstances.wanted_per_s
+    if wanted:
+        ax.axhline(wanted, color=COLOURS["step"], lw=1.4, ls="--")
+        look: dict[str, Any] = {"textcoords": "offset points", "xytext": (0, 3), "ha": "left"}
+        text = f"the step needs {wanted:,.0f}"
+        ax.annotate(text, (0.01, wanted), xycoords=("axes fraction", "data"), **look)
+    readers = sorted({row["readers"] for _, rows in lines for row in rows})
+    ax.set_xticks(readers, list(map(str, readers)))
+    ax.minorticks_off()
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+    ax.set_xlabel("readers at once")
+    ax.set_ylabel("samples a second")
+    return made
+
+
+def _draw_readers(ax: Axes, state: str, rows: list[dict[str, Any]]) -> None:
+    readers, rates = ([row[name] for row in rows] for name in ("readers", "requests_per_s"))
+    ax.plot(readers, rates, "o-", color=_STATES.get(state, FAINT), ms=6, lw=1.4)
+    for row in rows:
+        ends = (row["requests_low_per_s"], row["requests_high_per_s"])
+        draw_interval(ax, row["readers"], row["requests_per_s"], ends, cap=0, vertical=True)
+    text = f" {state}: latency {seconds(rows[0]['latency_s'])} with one reader"
+    side = "right" if len(rows) > 1 else "left"
+    look: dict[str, Any] = {"textcoords": "offset points", "xytext": (0, -14), "ha": side}
+    ax.annotate(text, (readers[-1], rates[-1]), size=TEXT_SIZE, **look)
+
+
+def pieces_figure(storage: Storage) -> Sheet:
+    """Draw the bytes per second of every other way of reading."""
+    title = printable(storage_result.sentence(storage), _LONGEST_TITLE)
+    bars = [
+        LabelledBar(
+            storage_result.describe(row),
+            f"{row['state']}, {count(row['readers'], 'reader')}",
+            f"{seconds(row['latency_s'])} each",
+            row["bytes_per_s"],
+            f"{size(row['bytes_per_s'])}/s",
+            _STATES.get(row["state"], FAINT),
+        )
+        for row in storage.table().to_dicts()
+        if row["access"] != SAMPLE
+    ]
+    note = "bytes a second, by size and order of the requests" if bars else _NONE
+    return bars_figure(title, [note], bars, lambda value: f"{size(value)}/s")
+
+
+def layouts_figure(layouts: Layouts) -> Sheet:
+    """Draw the samples per second of each layout."""
+    title = printable(layout_result.sentence(layouts), _LONGEST_TITLE)
+    bars = [
+        LabelledBar(
+            layout_result.name_of(row, layouts.circumstances.image_pixels),
+            f"{row['order']}, {row['state']}",
+            "" if row["gain"] is None else f"{row['gain']:.2f}× the files",
+            row["samples_per_s"],
+            f"{row['samples_per_s']:,.0f}/s",
+            _STATES.get(row["state"], FAINT),
+            (row["samples_low_per_s"], row["samples_high_per_s"]),
+        )
+        for row in layouts.table().to_dicts()
+        if row["samples_per_s"] is not None
+    ]
+    note = f"samples a second, with decode and transforms; lines: {INTERVAL}" if bars else _NONE
+    return bars_figure(title, [note], bars, "{:,.0f}".format)
+
+
+# Runs side by side
+
+_WAITS: Final = {"stall": STALL_COLOUR, "wait": RULE}
+_MOST_CHANGES: Final = 10
+_ROW, _NAME = 0.3, 0.3
+"""Heights of a row of the changes and of a run's name, inches."""
+
+
+@styled
+def comparison_figure(comparison: Comparison, title: str) -> Sheet:
+    """Draw the loops of the first run and of the last one, and the largest changes."""
+    loops = (comparison.loops[0], comparison.loops[-1])
+    names = (comparison.names[0], comparison.names[-1])
+    longest = max(sum(loop.values()) for loop in loops)
+    strips = [Strip(_loop_pieces(loop), ROOM * sum(loop.values()) / longest) for loop in loops]
+    rows = comparison.changes.filter(
+        pl.col("run") == pl.col("run").max(),
+        ~pl.col("measure").is_in([SPEED, STALLS]),
+        pl.col("change_low").is_not_null(),
+    )
+    changes = rows.sort(pl.col("change").abs(), descending=True).head(_MOST_CHANGES).to_dicts()
+    heights = [strip.height + _NAME for strip in strips]
+    heights += [_ROW * len(changes) + AXIS + _NAME] * bool(changes)
+    differs = [f"differs: {text}" for text in comparison.differs]
+    made = Sheet(title, [*differs, *comparison.notes], heights)
+    for ax, strip, name in zip(made.parts, strips, names, strict=False):
+        strip.fill(ax)
+        ax.set_axis_off()
+        ax.set_xlim(0, longest)
+        text = f"{printable(name)}: a sample takes the loop {seconds(strip.total)}"
+        ax.set_title(text, loc="left", size=TEXT_SIZE, weight="bold")
+    if changes:
+        _draw_changes(made.parts[2], changes)
+    return made
+
+
+def _loop_pieces(loop: Mapping[tuple[str, str], float]) -> list[StripPiece]:
+    """Return the parts of the loop's time; waits that are no stalls are pale."""
+    return [
+        StripPiece(
+            printable(name), part_s, seconds(part_s), _WAITS.get(kind) or colour_of(name, kind)
+        )
+        for (name, kind), part_s in loop.items()
+        if part_s > 0
+    ]
+
+
+def _draw_changes(ax: Axes, rows: list[dict[str, Any]]) -> None:
+    colours = {**COLOURS, **_WAITS, "loop": FAINT}
+    names = [printable(row["measure"].removesuffix("_s"), 40).replace("/", ": ") for row in rows]
+    name_rows(ax, names)
+    for at, row in enumerate(rows):
+        colour = colours[row["kind"]] if row["distinguishable"] else RULE
+        ax.barh(at, row["change"], height=0.6, color=colour, lw=0)
+        draw_interval(ax, row["change"], at, (row["change_low"], row["change_high"]))
+    ends = [row[end] for row in rows for end in ("change_low", "change_high", "change")]
+    value_axis(ax, min(*ends, 0.0) * 1.05, max(*ends, 0.0) * 1.05, _signed)
+    ax.axvline(0, color=FAINT, lw=0.8)
+    ax.set_xlabel("change a sample; grey is not distinguishable from none")
+
+
+def _signed(value: float) -> str:
+    return f"{'-' if value < 0 else '+' if value > 0 else ''}{seconds(abs(value))}"
+
+
+# Findings
+
+_MOST_FINDINGS: Final = 6
+"""Findings that are drawn; a table has all of them."""
+_BAR, _LINE, _SPACE = 0.2, 0.17, 0.22
+"""Heights of a bar, of a line of text, and of what is free below a finding, inches."""
+
+
+@styled
+def findings_figure(diagnosis: Diagnosis) -> Sheet:
+    """Draw the loop's time, and beneath it what each finding costs of it."""
+    findings = diagnosis_text.all_words(diagnosis)
+    texts = [_finding_lines(found, at) for at, found in enumerate(findings[:_MOST_FINDINGS])]
+    height = sum(_finding_height(*lines) for lines in texts)
+    pieces = [
+        StripPiece(
+            f"stall: {row['part']}" if row["stalled"] else row["part"],
+            row["loop_share"],
+            share(row["loop_share"]),
+            STALL_COLOUR if row["kind"] == STALL else colour_of(row["part"], row["kind"]),
+        )
+        for row in diagnosis.accounts.filter(pl.col("loop_share") > 0).iter_rows(named=True)
+    ]
+    strips = [Strip(pieces, ROOM)] if pieces else []
+    hidden = len(findings) - _MOST_FINDINGS
+    more = [f"not drawn: {hidden} more findings"] if hidden > 0 else []
+    notes = [diagnosis_text.measured(diagnosis), *more]
+    heights = [*(strip.height + 0.2 for strip in strips), height]
+    made = Sheet(diagnosis_text.headline(diagnosis), notes, heights)
+    for strip in strips:
+        strip.fill(made.parts[0])
+        made.parts[0].set_axis_off()
+        made.parts[0].set_xlim(0, strip.total)
+    ax = made.parts[-1]
+    ax.set_axis_off()
+    ax.set_ylim(height, 0)  # inches
+    down = 0.0
+    for found, lines in zip(findings, texts, strict=False):
+        _draw_finding(ax, down, found, *lines)
+        down += _finding_height(*lines)
+    return made
+
+
+def _finding_lines(found: FindingText, place: int) -> tuple[list[str], list[str]]:
+    """Return the lines over and under its bar."""
+    because = [f"because: {found.because}"] if found.because else []
+    because += [] if found.tested else [diagnosis_text.NOT_TESTED]
+    title = found.title if place else f"verdict: {found.code}"
+    return wrapped(title, 105), wrapped(" · ".join(because), 140)
+
+
+def _finding_height(title: list[str], because: list[str]) -> float:
+    return _LINE * (len(title) + 1 + len(because)) + _BAR + 0.1 + _SPACE
+
+
+def _draw_finding(
+    ax: Axes, down: float, found: FindingText, title: list[str], because: list[str]
+) -> None:
+    """Draw a sentence, a bar as long as the loop's time above, and the numbers."""
+    ax.text(0, down, "\n".join(title), size=TEXT_SIZE, weight="bold", va="top")
+    down += _LINE * len(title) + 0.04
+    for length, colour in ((1.0, RULE), (found.severity, found.colour)):
+        ax.add_patch(Rectangle((0, down), length, _BAR, color=colour, lw=0))
+    sure = f"how sure: {found.sure}" if found.sure else ""
+    down += _BAR + 0.06
+    ax.text(0, down, " · ".join(filter(None, (found.costs, sure))), va="top")
+    ax.text(0, down + _LINE, "\n".join(because), color=FAINT, va="top")
+
+
+def missing(diagnosis: Diagnosis, part: str) -> Sheet:
+    """Return a sheet in place of a picture of what was not measured: why it was not."""
+    why = diagnosis_text.ended(diagnosis)
+    notes = [f"the measurement ended: {why}"] if why else []
+    names = {"run": "The loop was not recorded", "ladder": "No ladder was measured"}
+    stands = "" if diagnosis.verdict.code == INCONCLUSIVE.code else ": the verdict stands without"
+    title = f"{names.get(part, 'No stacks were sampled')}{stands}"
+    return Sheet(title, [*notes, diagnosis_text.measured(diagnosis)])
