@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from stallscope import store
 from stallscope.apart import apart
 from stallscope.errors import StallscopeError
-from stallscope.units import without_controls
+from stallscope.machine import machine
+from stallscope.units import seconds, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +48,26 @@ class LoopConditions(Conditions):
     """How long the step was simulated to take, seconds; None where nothing was simulated."""
     has_step: bool = True
     """Whether there was a step at all."""
+
+    @classmethod
+    def of(cls, target: Any, **more: Any) -> Self:
+        """Return the conditions of a `targets.Target` on this machine, with `more` fields."""
+        return cls(
+            name=target.name,
+            num_workers=target.num_workers,
+            machine=machine(),
+            simulated_step_s=target.simulated_step_s,
+            has_step=target.step is not None,
+            **more,
+        )
+
+    def step_notes(self, without: str) -> list[str]:
+        """Return the note on a step that is simulated, or missing (then `without` says more)."""
+        if self.simulated_step_s is not None:
+            behind = self.device.startswith("simulated device")
+            where = f" on a {self.device}" if behind else ", no device"
+            return [f"the step is simulated: a timer of {seconds(self.simulated_step_s)}{where}"]
+        return [] if self.has_step else [f"no step was given: {without}"]
 
 
 class Result:

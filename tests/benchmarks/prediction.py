@@ -44,7 +44,7 @@ from stallscope.model.costs import Handover, costs_of
 from stallscope.model.settings import Setting, grid, setting_of, with_setting
 from stallscope.model.simulator import ERRORS, MOST_ERROR, error_kind, predict
 from stallscope.model.thresholds import OTHERS
-from stallscope.tune.result import smallest, with_gain
+from stallscope.tune.result import smallest
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -300,7 +300,7 @@ class Pair:
         if self.setting == self.recorded:
             wanted = self.measured * float(self.costs.samples.mean())
         else:
-            found = with_gain(found, predict(self.costs, self.recorded).samples_per_s)
+            found = found.over(predict(self.costs, self.recorded).samples_per_s)
             wanted = self.measured_gain
         return found.low <= wanted <= found.high
 
@@ -383,7 +383,7 @@ class Measured:
             for setting, rate in self.rates.items():
                 found = predict(costs, setting)
                 per_s = type(found.samples_per_s)(*(end / samples for end in found.samples_per_s))
-                gain = with_gain(found.samples_per_s, own.samples_per_s)
+                gain = found.samples_per_s.over(own.samples_per_s)
                 measured = rate / self.rates[now]
                 calm = not self.disturbed & {now, setting}
                 yield Pair(self.name, now, setting, per_s, rate, gain, measured, costs, calm)

@@ -295,7 +295,7 @@ class TestTune:
         """With the step that is simulated."""
         result = CliRunner().invoke(app, ["tune", "mine:good", "--step", "0.1", "--budget", "9"])
 
-        assert "num_workers=4 gives 1.9× as many samples" in result.stdout
+        assert "num_workers=4 gives 1.9× the throughput" in result.stdout
         assert (9, 0.1) == (asked["budget_s"], asked["target"].simulated_step_s)
 
     def test_prints_the_line_alone(self, here, asked):

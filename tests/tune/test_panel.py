@@ -89,8 +89,8 @@ def test_the_button_measures_what_the_sliders_say(board):
     board.workers.value = 4
     board.run.click()
 
-    assert "1.90× as now" in board.said.value
-    assert "1.90× as now" in board.answer.value
+    assert "1.9× as now" in board.said.value
+    assert "1.9× as now" in board.answer.value
     assert not board.run.disabled
 
 

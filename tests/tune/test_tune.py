@@ -195,7 +195,7 @@ class TestHeedsTheUser:
         found = ss.tune(DataLoader(Stream(), 4), budget_s=1.5)
 
         assert found.settings()["num_workers"].unique().to_list() == [0]
-        assert "none was tried" in str(found)
+        assert "no workers were tried" in str(found)
 
     @pytest.mark.slow
     def test_an_exception_of_the_users_passes_with_what_is_known(self):

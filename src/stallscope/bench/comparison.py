@@ -23,6 +23,7 @@ import numpy as np
 from scipy import stats
 
 from stallscope.stats import LEVEL
+from stallscope.units import speedup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,6 +51,8 @@ memory lies and from when it was looked at; set by hand: ten runs on each of thr
 pipelines differed by 0.6% to 2.2%, where their pairs promised 0.8%."""
 _UNSURE_DOF: Final = 1
 """The same where each start has one block, so that the blocks' own noise is not known."""
+CI: Final = f"{LEVEL:.0%} CI"
+"""Name of an interval in sentences."""
 _DRAWS: Final = 2_000
 _SEED: Final = 20_240_229
 _FARTHEST: Final = math.log(1e3)
@@ -168,6 +171,19 @@ def of_rates(faster: Rate, slower: Rate) -> Factor | None:
         return None
     says = FASTER if low > 1 else SLOWER
     return Factor(faster.value / slower.value, low, high, says)
+
+
+def gain_text(factor: float, low: float | None, high: float | None, what: str = "") -> str:
+    """Return a speedup with its interval: '1.9× the throughput (95% CI 1.81-2.00)'.
+
+    Args:
+        factor: the speedup.
+        low: end of its interval; None where there is none.
+        high: the other end.
+        what: words behind the factor.
+    """
+    gain = f"{speedup(factor)} {what}".strip()
+    return gain if low is None or high is None else f"{gain} ({CI} {low:.2f}-{high:.2f})"
 
 
 def budget_for(found: Factor, used_s: float) -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.errors import NoBatchError, StallscopeError
+from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.training_loop import ProgressBar, check_budget
+from stallscope.machine import memory_available_bytes
 from stallscope.run.read_logs import note
 from stallscope.units import seconds
 
@@ -127,3 +129,16 @@ class Measurement:
             vars(error)[self._attribute] = found  # past any __setattr__ of a frozen exception
             kept = f"what was measured before is this exception's attribute `{self._attribute}`"
             note(error, [f"stallscope: raised while {doing}", f"stallscope: {kept}"])
+
+
+def memory_limit(max_bytes: Any, share: float) -> int:
+    """Return the bytes that a measurement may take; by default a share of the free memory.
+
+    Raises:
+        ArgumentError: `max_bytes` is no size.
+    """
+    if max_bytes is None:
+        return int(memory_available_bytes() * share)
+    if not isinstance(max_bytes, (int, float)) or not 0 <= max_bytes < math.inf:
+        raise ArgumentError(f"max_bytes={max_bytes!r}: give a number of bytes, 0 or more")
+    return int(max_bytes)

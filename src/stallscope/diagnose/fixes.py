@@ -29,7 +29,7 @@ from stallscope.model.thresholds import WORTH_A_LINE
 from stallscope.orders.result import Orders
 from stallscope.stages import SAMPLE_KINDS
 from stallscope.tune.race import Trial
-from stallscope.tune.result import smallest, with_gain
+from stallscope.tune.result import smallest
 from stallscope.tune.tune import TuneBench
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _rows(
     own, rows = predict(costs, now).samples_per_s, []
     for fix in {one.name: one for one in reversed(list(fixes))}.values():
         found = predict(fix.costs, fix.setting)
-        gain = with_gain(found.samples_per_s, own)
+        gain = found.samples_per_s.over(own)
         if fix.code or gain.value >= WORTH_A_LINE:
             rows.append(
                 (fix, (fix.name, fix.code, *gain, fix.measurable, found.outside, *_NOT_TRIED))

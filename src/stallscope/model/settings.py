@@ -6,6 +6,7 @@ Nothing of the user's is changed: a loader with another setting is a shallow cop
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _PREFETCH: Final = 2
-"""What torch takes where it is not told."""
+"""Default of torch."""
 _DEEPER: Final = 4
-"""A prefetch factor that outlasts samples which are slow now and then."""
+"""Prefetch factor that bridges occasional slow samples."""
 _MOST_WORKERS: Final = 64
-"""More are only looked at where the loader has more."""
+"""Most workers to look at, unless the loader has more."""
 HAS_IN_ORDER: Final = "in_order" in DataLoader.__init__.__annotations__
 """Whether this torch delivers batches out of order on demand (from 2.6 on)."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a DataLoader is to load; named as its arguments are."""
+    """Arguments of a DataLoader, by their names."""
 
     num_workers: int = 0
     """Worker processes; 0: the main process loads."""
@@ -43,41 +44,46 @@ class Setting:
     pin_memory: bool = False
     """Whether batches are copied to pinned memory."""
     threads: int | None = None
-    """Threads of torch, OpenCV and BLAS in each worker; None: whatever they take."""
+    """Threads of torch, OpenCV and BLAS in each worker; None: their defaults."""
     multiprocessing_context: str | None = None
-    """How workers are started; None: as Python starts processes."""
+    """Start method of the workers; None: Python's default."""
+
+    @property
+    def size(self) -> tuple[Any, ...]:
+        """Key of an order: fewest workers, least prefetch, least changed."""
+        limits_threads = self.threads is not None
+        ahead = self.prefetch_factor or 0
+        return self.num_workers, ahead, self.pin_memory, self.persistent_workers, limits_threads
 
     def normal(self) -> Setting:
-        """The same without what has no meaning: nothing is prefetched where nobody works ahead."""
+        """Return the setting without what has no meaning: nobody prefetches without workers."""
         if self.num_workers:
             return replace(self, prefetch_factor=self.prefetch_factor or _PREFETCH)
         return Setting(pin_memory=self.pin_memory)
 
     def changed(self, other: Setting) -> dict[str, Any]:
-        """The arguments in which another setting differs from this one."""
-        mine = self.normal()
-        names = [field.name for field in fields(Setting)]
-        given = {name: getattr(other.normal(), name) for name in names}
-        changed = {name: value for name, value in given.items() if value != getattr(mine, name)}
-        if not other.num_workers:  # which these are about
-            changed.pop("in_order", None)
-            changed.pop("threads", None)
-        return changed
+        """Return the arguments in which another setting differs from this one."""
+        mine, new = vars(self.normal()), vars(other.normal())
+        of_workers = () if other.num_workers else ("in_order", "threads")
+        return {k: v for k, v in new.items() if v != mine[k] and k not in of_workers}
 
     def text(self, other: Setting) -> str:
-        """The change to another setting in words, as in "num_workers=4, prefetch_factor=8"."""
+        """Return the change to another setting in words: "num_workers=4, prefetch_factor=8"."""
         changed = self.changed(other)
         if "num_workers" in changed and not other.num_workers:
-            changed = {"num_workers": 0}
+            return "num_workers=0"
         threads = changed.pop("threads", None)
-        said = [f"{name}={value!r}" for name, value in changed.items()]
+        words = [f"{name}={value!r}" for name, value in changed.items()]
         if threads is not None:
-            said.append(f"{threads} thread{'s' * (threads != 1)} in each worker")
-        return ", ".join(said) or "as it is"
+            words.append(f"{threads} thread{'s' * (threads != 1)} in each worker")
+        return ", ".join(words) or "as it is"
+
+
+_NAMES: Final = [field.name for field in fields(Setting)]
 
 
 def setting_of(loader: Any) -> Setting:
-    """The setting of a loader."""
+    """Return the setting of a loader."""
     context = getattr(loader, "multiprocessing_context", None)
     init = getattr(loader, "worker_init_fn", None)
     return Setting(
@@ -92,20 +98,16 @@ def setting_of(loader: Any) -> Setting:
 
 
 def with_setting(loader: Any, setting: Setting) -> Any:
-    """A loader with a setting: same dataset, samplers, generator, collate and worker_init_fn.
-
-    Args:
-        loader: a DataLoader; it stays as it is.
-        setting: the new one.
-    """
+    """Return a copy of a loader with a setting, and all else of the loader's."""
     setting = setting.normal()
-    context = setting.multiprocessing_context
+    context, init = setting.multiprocessing_context, loader.worker_init_fn
+    init = init.init if isinstance(init, WorkerThreads) else init
     changed: dict[str, Any] = {
         "num_workers": setting.num_workers,
         "prefetch_factor": setting.prefetch_factor,
         "persistent_workers": setting.persistent_workers,
         "pin_memory": setting.pin_memory,
-        "worker_init_fn": _init_of(loader, setting.threads),
+        "worker_init_fn": init if setting.threads is None else WorkerThreads(setting.threads, init),
     }
     if HAS_IN_ORDER:
         changed["in_order"] = setting.in_order
@@ -117,28 +119,20 @@ def with_setting(loader: Any, setting: Setting) -> Any:
     return copied(loader, **changed)
 
 
-def _init_of(loader: Any, threads: int | None) -> Any:
-    init = loader.worker_init_fn
-    inner = init.init if isinstance(init, WorkerThreads) else init
-    return inner if threads is None else WorkerThreads(threads, inner)
-
-
 @dataclass(frozen=True)
 class WorkerThreads:
     """A `worker_init_fn` that limits the threads of a worker's libraries, and calls the user's."""
 
     threads: int
-    """For torch, OpenCV, and what reads the variables of OpenMP and BLAS when it is imported."""
+    """For torch, OpenCV, and libraries that read the variables of OpenMP and BLAS on import."""
     init: Callable[[int], object] | None = None
     """The user's own; None where there is none."""
 
     def __call__(self, worker: int) -> None:
-        """Limit them; what is not installed or not imported has none."""
+        """Limit the threads of libraries that are imported."""
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(self.threads)
         torch.set_num_threads(self.threads)
-        import sys
-
         if "cv2" in sys.modules:
             sys.modules["cv2"].setNumThreads(0 if self.threads == 1 else self.threads)
         if "threadpoolctl" in sys.modules:
@@ -148,34 +142,31 @@ class WorkerThreads:
 
 
 def code_of(now: Setting, setting: Setting) -> str:
-    """The line to write where the loader is made, with `...` for all that stays."""
+    """Return the line to write where the loader is made, with `...` for all that stays."""
     changed = now.changed(setting)
     if not changed:
         return ""
     threads = changed.pop("threads", None)
-    said = [f"{name}={value!r}" for name, value in changed.items()]
-    if threads is not None:
-        said.append("worker_init_fn=few_threads")
-    line = f"DataLoader({', '.join(['...', *said])})"
+    arguments = [f"{name}={value!r}" for name, value in changed.items()]
     if threads is None:
-        return line
+        return f"DataLoader({', '.join(['...', *arguments])})"
     return (
         f"def few_threads(worker):  # and whatever your own worker_init_fn does\n"
         f"    torch.set_num_threads({threads})\n"
         f"    cv2.setNumThreads({0 if threads == 1 else threads})  # where OpenCV is used\n\n\n"
-        f"{line}"
+        f"DataLoader({', '.join(['...', *arguments, 'worker_init_fn=few_threads'])})"
     )
 
 
 def grid(now: Setting, cores: float, *, pins: bool, is_stream: bool) -> list[Setting]:
-    """The settings that are predicted, the one as it is first.
+    """Return the settings that are predicted, the one as it is first.
 
     Args:
         now: the setting as it is.
-        cores: that the loop's processes may use.
+        cores: available to the loop's processes.
         pins: whether there is a device that pinned memory is copied to.
-        is_stream: whether the dataset is iterable: one that nobody divides among the workers gives
-            its samples as often as there are workers, so none that loads here gets any.
+        is_stream: whether the dataset is iterable: a stream that nobody divides among the workers
+            gives its samples once for each, so one that is loaded without workers gets none.
     """
     near = {int(cores), int(2 * cores), now.num_workers + 1, now.num_workers // 2}
     wanted = {0, 1, 2, 3, 4, 6, 8, 12, 16, now.num_workers}
@@ -185,11 +176,8 @@ def grid(now: Setting, cores: float, *, pins: bool, is_stream: bool) -> list[Set
     found = [now]
     for many in sorted(wanted):
         base = replace(now, num_workers=many, threads=now.threads if many else None)
-        depths = {base.prefetch_factor or _PREFETCH, _PREFETCH, _DEEPER} if many else {None}
-        found += [
-            replace(base, prefetch_factor=depth).normal()
-            for depth in sorted(depths, key=lambda one: one or 0)
-        ]
+        depths = {base.prefetch_factor or _PREFETCH, _PREFETCH, _DEEPER} if many else {0}
+        found += [replace(base, prefetch_factor=depth).normal() for depth in sorted(depths)]
     deeper = [one for one in found if one.num_workers == now.num_workers and now.num_workers]
     found += [replace(one, persistent_workers=True) for one in found if one.num_workers]
     if HAS_IN_ORDER:
@@ -202,38 +190,31 @@ def grid(now: Setting, cores: float, *, pins: bool, is_stream: bool) -> list[Set
 def given_settings(
     now: Setting, given: Iterable[Mapping[str, Any]] | None, whole: Iterable[Setting]
 ) -> list[Setting]:
-    """The settings to look at, the one as it is first.
+    """Return the settings to look at, the one as it is first.
 
     Args:
         now: the setting as it is.
-        given: arguments of a DataLoader, for each setting; what it does not name stays as it is.
-        whole: those that are looked at where none are given.
+        given: arguments of a DataLoader, for each setting; others stay as they are.
+        whole: the settings to look at where none are given.
 
     Raises:
         ArgumentError: something else, or an argument that is no setting.
     """
-    if given is None:
-        return list(whole)
-    return list(dict.fromkeys([now, *_each(now, given)]))
+    return list(whole) if given is None else list(dict.fromkeys([now, *_each(now, given)]))
 
 
 def _each(now: Setting, given: Iterable[Mapping[str, Any]]) -> Iterator[Setting]:
-    names = [field.name for field in fields(Setting)]
-    if isinstance(given, (str, dict)):
-        given = [given]
-    for one in given:
-        if not isinstance(one, dict) or not one.keys() <= set(names):
+    for one in [given] if isinstance(given, (str, dict)) else given:
+        if not isinstance(one, dict) or not one.keys() <= set(_NAMES):
             raise ArgumentError(
                 f"settings: {one!r:.80} is none: give dictionaries of a DataLoader's arguments, "
-                f"of {', '.join(names)}"
+                f"of {', '.join(_NAMES)}"
             )
-        wrong = [name for name, value in one.items() if not _can_be(name, value)]
-        if wrong:
-            raise ArgumentError(f"settings: {wrong[0]}={one[wrong[0]]!r:.40} is no value for it")
-        if "num_workers" not in one or one["num_workers"]:
-            yield replace(now, **one).normal()
-        else:
-            yield replace(now, **{"prefetch_factor": None, **one}).normal()
+        for name, value in one.items():
+            if not _can_be(name, value):
+                raise ArgumentError(f"settings: {name}={value!r:.40} is no value for it")
+        here = {"prefetch_factor": None} if one.get("num_workers") == 0 else {}
+        yield replace(now, **{**here, **one}).normal()
 
 
 def _can_be(name: str, value: Any) -> bool:

@@ -156,6 +156,13 @@ class Estimate(NamedTuple):
         high = self.value * math.hypot(self.high / self.value - 1, up)
         return Estimate(self.value, max(self.value - low, 0.0), self.value + high)
 
+    def over(self, other: Estimate) -> Estimate:
+        """Return the ratio to an independent estimate."""
+        ratio = self.value / other.value
+        down = math.hypot(1 - self.low / self.value, other.high / other.value - 1)
+        up = math.hypot(self.high / self.value - 1, 1 - other.low / other.value)
+        return Estimate(ratio, ratio * max(1 - down, 0.0), ratio * (1 + up))
+
 
 @dataclass(frozen=True)
 class LoopPrediction:

@@ -7,18 +7,18 @@ slower.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import polars as pl
 
 from stallscope.apart import computed_apart
-from stallscope.bench.comparison import FASTER, OPEN, SAME, budget_for
+from stallscope.bench.comparison import FASTER, OPEN, SAME, budget_for, gain_text
 from stallscope.bench.loops import STORED_BLOCKS, blocks_of, compared, rates
 from stallscope.columns import NAME, Column, Schema
 from stallscope.errors import StallscopeError
-from stallscope.model.settings import Setting, code_of, setting_of, with_setting
+from stallscope.model.settings import Setting, code_of, with_setting
 from stallscope.model.simulator import Estimate
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
@@ -28,7 +28,8 @@ from stallscope.units import count, duration, printable, rate, seconds, share, s
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stallscope.bench.comparison import Factor, Rate
+    from stallscope.bench.comparison import Rate
+    from stallscope.bench.loops import LoopBlock
     from stallscope.run.result import Run
 
 
@@ -93,11 +94,11 @@ PREDICTED, FAILED, NOT_TRIED = "predicted", "fails", "not tried"
 STATUSES: Final = (RECOMMENDED, AS_IT_IS, MEASURED, PREDICTED, FAILED, NOT_TRIED)
 
 PROMISING: Final = 1.1
-"""What is only predicted to be faster by less than this is not recommended."""
+"""Least predicted speedup of a recommended setting that was not measured."""
 AS_FAST: Final = 0.97
-"""A setting is as fast as another one that gives no more than this times as many samples."""
+"""Settings whose rates differ by no more than this factor are as fast as each other."""
 _NOT_SLOWER: Final = 0.93
-"""The lower end of what a smaller setting is said to give, for it to be called as fast."""
+"""Least lower end of the speedup of a smaller setting that is called as fast."""
 
 
 class NoSuchSettingError(StallscopeError, ValueError):
@@ -109,23 +110,23 @@ class TuneConditions(LoopConditions):
     """What was measured, and on what."""
 
     cores: float = 1.0
-    """That the processes of the loop may use."""
+    """Cores available to the processes of the loop."""
     epoch_batches: int | None = None
     """Batches of an epoch; None where the loader has no length."""
     batch_bytes: int | None = None
-    """Of a batch; None where it was not looked at."""
+    """Bytes of a batch; None where unknown."""
     worker_start_s: float | None = None
-    """Until a worker is ready, where the loop makes its batches itself; None: not measured."""
+    """Seconds until a worker is ready, where the loop makes its batches itself; None: unknown."""
     send_s: float | None = None
-    """What it takes to send a batch, and ..."""
+    """Seconds to send a batch, and ..."""
     receive_s: float | None = None
-    """... what receiving it takes the loop; both as `worker_start_s`."""
+    """... to receive it; both as `worker_start_s`."""
     recorded_per_s: float | None = None
-    """Samples a second of the loop that was recorded; None where no step was timed."""
+    """Samples per second of the recorded loop; None where no step was timed."""
     budget_s: float = 0.0
-    """What was allowed, seconds."""
+    """Seconds allowed."""
     took_s: float = 0.0
-    """What was used."""
+    """Seconds used."""
     full_cores: bool = False
     """Whether workers and loop keep all cores busy as it is."""
 
@@ -166,44 +167,37 @@ class Tuning(SavedResult):
         return _settings_table(self)
 
     def settings(self) -> pl.DataFrame:
-        """One row a setting, the recommended one first; columns of `SETTINGS`."""
+        """Return a row for each setting, the recommended one first; columns of `SETTINGS`."""
         return self._settings
 
-    def table(self) -> pl.DataFrame:
-        """The same as `settings`."""
-        return self._settings
+    table = settings
 
     @cached_property
     def best(self) -> dict[str, Any]:
-        """The setting to use, a row of `settings`: the loader as it is where nothing helps."""
+        """Row of `settings` to use: the loader as it is where nothing helps."""
         rows = self._settings.to_dicts()
-        first = (row for row in rows if row["status"] == RECOMMENDED)
-        own = (row for row in rows if row["trial"] == 0)
-        return next(first, None) or next(own)
+        return rows[0] if rows[0]["status"] == RECOMMENDED else _own(rows)
 
     @property
     def code(self) -> str:
-        """The line to write for the best setting; empty where the loader should stay as it is."""
-        if self.best["trial"] == 0:
-            return ""
+        """Line to write for the best setting; empty where the loader should stay as it is."""
         return code_of(self.setting(0), self.setting(self.best["trial"]))
 
     def setting(self, trial: int) -> Setting:
-        """The setting of a trial, as a value.
+        """Return the setting of a trial, as a value.
 
         Raises:
             NoSuchSettingError: there is none of that number.
         """
-        names = [one.name for one in fields(Setting)]
         for row in self.trials.to_dicts():
             if row["trial"] == trial:
-                return Setting(**{name: row[name] for name in names})
+                return _setting(row)
         raise NoSuchSettingError(
             f"there is no trial {trial!r}: give a number of the column `trial` of .settings()"
         )
 
     def apply(self, loader: Any, trial: int | None = None) -> Any:
-        """A new loader with a setting; the given one stays as it is.
+        """Return a new loader with a setting; the given one stays as it is.
 
         It has the same dataset, samplers, generator, collate function and worker_init_fn.
 
@@ -220,95 +214,85 @@ class Tuning(SavedResult):
                 f"a {type(loader).__name__} is no torch.utils.data.DataLoader: give the one that "
                 "was tuned"
             )
-        if setting == setting_of(loader):
-            return with_setting(loader, setting_of(loader))
         return with_setting(loader, setting)
+
+
+# The table of settings and its answer
 
 
 def _settings_table(tuning: Tuning) -> pl.DataFrame:
     blocks, trials = blocks_of(tuning.blocks), tuning.trials.to_dicts()
     known = rates(blocks)
-    rows = []
-    for trial in trials:
-        place = trial["trial"]
-        gain = compared(blocks, place) if place and place in known else None
-        starts = len({one.start for one in blocks if one.variant == place})
-        rows.append(_row(trial, trials[0], known.get(place), gain) | {"starts": starts})
+    rows = [_row(trial, _own(trials), blocks, known.get(trial["trial"])) for trial in trials]
     best = _best(rows)
     if best["trial"]:
         best["status"] = RECOMMENDED
     order = {status: place for place, status in enumerate(STATUSES)}
     rows.sort(key=lambda row: (order[row["status"]], -(row["gain"] or row["predicted_gain"] or 0)))
-    return pl.DataFrame([[row[name] for name in SETTINGS] for row in rows], SETTINGS, orient="row")
+    return pl.DataFrame(rows, SETTINGS)
 
 
 def _row(
-    trial: dict[str, Any], own: dict[str, Any], known: Rate | None, gain: Factor | None
+    trial: dict[str, Any], own: dict[str, Any], blocks: list[LoopBlock], measured: Rate | None
 ) -> dict[str, Any]:
+    """Return a row of `SETTINGS`."""
     row = dict.fromkeys(SETTINGS) | {key: trial[key] for key in SETTINGS if key in trial}
-    row |= {"setting": trial["change"]} | _predicted_gain(trial, own)
-    if known:
-        row |= {
-            "measured_per_s": known.value,
-            "measured_low_per_s": known.low,
-            "measured_high_per_s": known.high,
-        }
-    if gain:
-        row |= dict(zip(("gain", "gain_low", "gain_high", "says"), gain, strict=True))
-    elif known:
-        row |= {"gain": 1.0}
-    status = MEASURED if known else PREDICTED
-    if trial["trial"] == 0:
-        status = AS_IT_IS
-    elif trial["failed"] and not known:
+    place = trial["trial"]
+    mine, now = (Estimate(*(one[name] for name in _PREDICTED)) for one in (trial, own))
+    if all((*mine, *now)):
+        gain = mine.over(now) if place else Estimate(1.0, 1.0, 1.0)
+        row |= zip(_PREDICTED_GAIN, gain, strict=True)
+    status = PREDICTED if row["predicted_per_s"] is not None else NOT_TRIED
+    if measured:
+        rate = measured.value, measured.low, measured.high
+        row |= zip(
+            ("measured_per_s", "measured_low_per_s", "measured_high_per_s"), rate, strict=True
+        )
+        found = compared(blocks, place) if place else (1.0, None, None, None)
+        row |= zip(("gain", "gain_low", "gain_high", "says"), found, strict=True)
+        status = MEASURED
+    elif trial["failed"]:
         status = FAILED if trial["failed"].startswith("in its loader") else NOT_TRIED
-    elif not known and trial["predicted_per_s"] is None:
-        status = NOT_TRIED
-    why = (trial["failed"], trial["outside"])
-    return row | {"status": status, "reason": "; ".join(filter(None, why))}
+    return row | {
+        "setting": trial["change"],
+        "starts": len({block.start for block in blocks if block.variant == place}),
+        "status": status if place else AS_IT_IS,
+        "reason": "; ".join(filter(None, (trial["failed"], trial["outside"]))),
+    }
 
 
-def _predicted_gain(trial: dict[str, Any], own: dict[str, Any]) -> dict[str, float | None]:
-    names = ("predicted_per_s", "predicted_low_per_s", "predicted_high_per_s")
-    mine, now = ([one[name] for name in names] for one in (trial, own))
-    if not all((*mine, *now)):
-        return {}
-    if trial["trial"] == 0:
-        return dict.fromkeys(_GAIN, 1.0)
-    return dict(zip(_GAIN, with_gain(Estimate(*mine), Estimate(*now)), strict=True))
+_PREDICTED: Final = ("predicted_per_s", "predicted_low_per_s", "predicted_high_per_s")
+_PREDICTED_GAIN: Final = ("predicted_gain", "predicted_gain_low", "predicted_gain_high")
 
 
-def with_gain(mine: Estimate, now: Estimate) -> Estimate:
-    """How many times as much as now something is predicted to give; the two are independent."""
-    gain = mine.value / now.value
-    down = ((1 - mine.low / mine.value) ** 2 + (now.high / now.value - 1) ** 2) ** 0.5
-    up = ((mine.high / mine.value - 1) ** 2 + (1 - now.low / now.value) ** 2) ** 0.5
-    return Estimate(gain, gain * max(1 - down, 0.0), gain * (1 + up))
+def _own(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the row of the loader as it is."""
+    return next(row for row in rows if row["trial"] == 0)
+
+
+def _setting(row: dict[str, Any]) -> Setting:
+    return Setting(**{one.name: row[one.name] for one in _ARGUMENTS})
 
 
 def smallest(rated: Iterable[tuple[float, Setting]]) -> Setting:
-    """The smallest of the settings that are as fast as the fastest.
+    """Return the smallest of the settings that are as fast as the fastest.
 
     Args:
-        rated: samples a second, and the setting; the one as it is first.
+        rated: samples per second, and the setting.
     """
     known = list(rated)
     most = max(per_s for per_s, _ in known)
-    near = [
-        {**asdict(setting), "trial": place}
-        for place, (per_s, setting) in enumerate(known)
-        if per_s >= AS_FAST * most
-    ]
-    place: int = min(near, key=smallness)["trial"]
-    return known[place][1]
-
-
-_GAIN: Final = ("predicted_gain", "predicted_gain_low", "predicted_gain_high")
+    near = (setting for per_s, setting in known if per_s >= AS_FAST * most)
+    return min(near, key=lambda setting: setting.size)
 
 
 def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The smallest setting that is as fast as the fastest; the loader as it is where that is it."""
-    own = next(row for row in rows if row["trial"] == 0)
+    """Return the row of the smallest setting that is as fast as the fastest.
+
+    Settings that give another order, and fixes that are no setting (`@...`), are never it. Without
+    measurements a setting has to promise enough (`PROMISING`).
+    """
+    own = _own(rows)
     fair = [
         row
         for row in rows
@@ -316,201 +300,139 @@ def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
         and row["in_order"] == own["in_order"]
         and not row["setting"].startswith("@")
     ]
-    if own["measured_per_s"] is None:  # nothing was measured
-        return _best_predicted(fair, own)
-    gains = [row for row in fair if row["says"] == FASTER]
-    most = max([1.0, *(row["gain"] for row in gains)])
-    alike = [row for row in fair if row not in gains and _is_as_fast(row)]
-    rated = [(row["gain"], row) for row in (*gains, *alike)]
-    chosen = [row for gain, row in [(1.0, own), *rated] if gain >= AS_FAST * most]
-    return min(chosen, key=smallness)
+    if own["measured_per_s"] is None:
+        key, alike = "predicted_gain", []
+        known = [row for row in fair if row["status"] == PREDICTED and row[key]]
+        gains = [row for row in known if row["predicted_gain_low"] > PROMISING]
+    else:
+        key, gains = "gain", [row for row in fair if row["says"] == FASTER]
+        alike = [row for row in fair if row["says"] != FASTER and _is_as_fast(row)]
+        alike.append(own)
+    most = max([1.0, *(row[key] for row in gains)])
+    chosen = [row for row in (*gains, *alike) if row[key] >= AS_FAST * most]
+    return min(chosen, key=lambda row: (_setting(row).size, row["trial"]), default=own)
 
 
 def _is_as_fast(row: dict[str, Any]) -> bool:
-    """Whether a setting is not slower than the loader as it is, as far as that can be measured."""
+    """Return whether a setting is not slower than the loader as it is, as far as measured."""
     low = row["gain_low"]
     return row["says"] == SAME or (low is not None and low >= _NOT_SLOWER)
 
 
-def _best_predicted(fair: list[dict[str, Any]], own: dict[str, Any]) -> dict[str, Any]:
-    known = [row for row in fair if row["status"] == PREDICTED and row["predicted_gain"]]
-    gains = [row for row in known if row["predicted_gain_low"] > PROMISING]
-    most = max((row["predicted_gain"] for row in gains), default=0.0)
-    chosen = [row for row in gains if row["predicted_gain"] >= AS_FAST * most]
-    return min(chosen, key=smallness, default=own)
-
-
-def smallness(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Key of an order: fewest workers, least made ahead, least changed; a row of the table."""
-    return (
-        row["num_workers"],
-        row["prefetch_factor"] or 0,
-        row["pin_memory"],
-        row["persistent_workers"],
-        row["threads"] is not None,
-        row["trial"],
-    )
+# Sentences
 
 
 def sentence(tuning: Tuning) -> str:
-    """Which setting to use, and what it gives."""
-    best = tuning.best
-    own = tuning.setting(0)
+    """Say which setting to use, and what it gives."""
+    best, own = tuning.best, tuning.setting(0)
+    name = best["setting"]
     if best["trial"] == 0:
         return _stay(tuning, best)
-    told = tuning.setting(best["trial"])
     if best["gain"] is None:
-        return (
-            f"{best['setting']} should give {speedup(best['predicted_gain'])} as many samples: "
-            "predicted, not measured"
-        )
-    ends = interval_text(best["gain_low"], best["gain_high"])
-    if best["gain"] < 1 / AS_FAST and told.num_workers < own.num_workers:
-        fewer = count(own.num_workers - told.num_workers, "worker")
-        return f"{best['setting']} is as fast ({best['gain']:.2f}×{ends}) with {fewer} fewer"
-    if best["gain"] < 1 / AS_FAST:
-        return f"{best['setting']} is as fast ({best['gain']:.2f}×{ends}) and takes less memory"
-    return f"{best['setting']} gives {speedup(best['gain'])} as many samples{ends}"
+        gain = speedup(best["predicted_gain"])
+        return f"{name}: {gain} the throughput (predicted; not yet measured)"
+    if best["gain"] >= 1 / AS_FAST:
+        return f"{name} gives {_gain(best, 'the throughput')}"
+    fewer = own.num_workers - best["num_workers"]
+    saved = f"with {count(fewer, 'worker')} fewer" if fewer > 0 else "and takes less memory"
+    return f"{name} is as fast {saved} ({_gain(best)})"
+
+
+def _gain(row: dict[str, Any], what: str = "") -> str:
+    return gain_text(row["gain"], row["gain_low"], row["gain_high"], what)
 
 
 def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
-    rows = tuning.settings().filter(pl.col("starts") > 0).to_dicts()
-    others = [row for row in rows if row["trial"]]
-    if not own["starts"] or not others:
-        return _unmeasured(tuning, "" if own["starts"] else "the time was over before it was")
-    nearest = max(others, key=lambda row: row["gain"])
-    ends = interval_text(nearest["gain_low"], nearest["gain_high"])
-    said = f"nearest: {nearest['setting']}, {nearest['gain']:.2f}×{ends}"
-    if nearest["says"] == OPEN:
-        found = compared(blocks_of(tuning.blocks), nearest["trial"])
-        more = duration(budget_for(found, tuning.circumstances.took_s))
-        return f"Not settled whether another setting is faster: allow {more} (budget_s); {said}"
-    if nearest["says"] == FASTER:  # and is none of those that may be recommended
-        gives = f"{nearest['setting']} gives {nearest['gain']:.2f}×{ends}"
-        return f"Leave it as it is, unless samples may come in another order: {gives}"
-    many = count(len(others), "setting")
-    return f"Leave it as it is: of {many} measured, none gives more samples; {said}"
+    """Say why the loader should stay as it is, or what is not known."""
+    others = [row for row in tuning.settings().to_dicts() if row["trial"]]
+    measured = [row for row in others if row["starts"]]
+    if own["starts"] and measured:
+        best = max(measured, key=lambda row: float(row["gain"]))
+        if best["says"] == OPEN:
+            found = compared(blocks_of(tuning.blocks), best["trial"])
+            more = duration(budget_for(found, tuning.circumstances.took_s))
+            return f"Not settled: {best['setting']} gives {_gain(best)}; set budget_s to {more}"
+        if best["says"] == FASTER:  # and is none of those that may be recommended
+            return f"No setting is faster in the same order ({best['setting']}: {_gain(best)})"
+        return (
+            "No setting is significantly faster than the current one "
+            f"(best: {best['setting']}, {_gain(best)})"
+        )
+    if own["starts"] and any(row["status"] == FAILED for row in others):
+        return "Keep the current setting: the others that were tried fail"
+    return _unmeasured(tuning, others)
 
 
-def _unmeasured(tuning: Tuning, over: str) -> str:
-    """What is known of settings of which none was measured.
-
-    Args:
-        tuning: it.
-        over: words for a time that was over before the loader as it is was measured.
-    """
-    tried = [row for row in tuning.settings().to_dicts() if row["trial"]]
-    known = [row for row in tried if row["predicted_gain"]]
+def _unmeasured(tuning: Tuning, others: list[dict[str, Any]]) -> str:
+    """Say what is known of settings of which none was measured."""
+    known = [row for row in others if row["predicted_gain"]]
     likely = max(known, key=lambda row: float(row["predicted_gain"]), default=None)
-    why = f"{over or 'none was'} measured: allow more time (budget_s)"
-    if not over and any(row["status"] == FAILED for row in tried):
-        return "Leave it as it is: the other settings that were tried fail"
+    more = "; raise budget_s to measure the settings"
+    if not others:
+        return "Keep the current setting: there is no other one to try"
     if likely is None:
-        return f"Nothing is known of other settings: {why}"
+        return f"Nothing is known of other settings{more}"
     if likely["predicted_gain_low"] > 1:  # else it promises nothing
-        return f"{_may_give(likely)}, and {why}"
+        gain, low, high = (float(likely[name]) for name in _PREDICTED_GAIN)
+        gain_words = gain_text(gain, low, high, "the throughput")
+        return f"{likely['setting']} may give {gain_words}, predicted{more}"
     if tuning.circumstances.full_cores:
         return (
-            f"Leave it as it is: workers and loop keep all {tuning.circumstances.cores:g} cores "
-            "busy, so only less work on each sample would give more (06_transform_orders)"
+            f"Keep the current setting: workers and loop keep all {tuning.circumstances.cores:g} "
+            "cores busy, so only less work per sample helps (06_transform_orders)"
         )
-    if over:
-        return f"Leave it as it is: no other setting should be faster; {why}"
-    return "Leave it as it is: no other setting is predicted to be faster, none was measured"
-
-
-def _may_give(row: dict[str, Any]) -> str:
-    """What a prediction promises."""
-    ends = f"{row['predicted_gain_low']:.2f} to {row['predicted_gain_high']:.2f}"
-    gain = speedup(row["predicted_gain"])
-    return f"{row['setting']} may give {gain} as many samples (predicted {ends})"
-
-
-def interval_text(low: float | None, high: float | None) -> str:
-    """The ends of a factor's interval in brackets; nothing where there are none."""
-    return "" if low is None or high is None else f", {INTERVAL} {low:.2f} to {high:.2f}"
-
-
-def errors(tuning: Tuning) -> list[float]:
-    """How far each predicted rate lies from the measured one, as a share of that; ascending."""
-    rows = tuning.settings().drop_nulls(["predicted_per_s", "measured_per_s"]).to_dicts()
-    return sorted(abs(row["predicted_per_s"] / row["measured_per_s"] - 1) for row in rows)
+    return f"Keep the current setting: no other is predicted to be faster{more}"
 
 
 def fit(tuning: Tuning) -> str:
-    """How well what was measured had been predicted."""
-    found = errors(tuning)
-    if not found:
-        return "Nothing was measured that puts the prediction to the test"
-    if kept := _kept(tuning):
-        return kept
-    if len(found) == 1:
-        return f"The predicted rate of the one measured setting is {share(found[0])} off"
-    middle = found[len(found) // 2]
-    return (
-        f"Predicted rates are {share(middle)} off in the median, {share(found[-1])} at most, over "
-        f"{count(len(found), 'measured setting')}"
-    )
+    """Say how well the measured rates were predicted."""
+    rows = tuning.settings().drop_nulls(["predicted_per_s", "measured_per_s"]).to_dicts()
+    errors = sorted(abs(row["predicted_per_s"] / row["measured_per_s"] - 1) for row in rows)
+    changed = [row for row in rows if row["trial"] and row["gain"] and row["predicted_gain"]]
+    if len(changed) == 1:
+        return _kept(changed[0])
+    if not errors:
+        return "No prediction was tested"
+    middle, settings = errors[len(errors) // 2], count(len(errors), "setting")
+    return f"Prediction error: {share(middle)} (median), {share(errors[-1])} (most), of {settings}"
 
 
-def _kept(tuning: Tuning) -> str:
-    """Whether the one change that was measured gives what was predicted; empty of several."""
-    rows = [row for row in tuning.settings().to_dicts() if row["trial"] and row["gain"]]
-    if len(rows) != 1 or rows[0]["predicted_gain"] is None:
-        return ""
-    row = rows[0]
+def _kept(row: dict[str, Any]) -> str:
+    """Say whether a measured setting gives what was predicted."""
     low, high = row["predicted_gain_low"], row["predicted_gain_high"]
-    told = "as predicted"
+    word = "as predicted"
     if (row["gain_high"] or row["gain"]) < low:
-        told = "less than predicted"
+        word = "less than predicted"
     elif (row["gain_low"] or row["gain"]) > high:
-        told = "more than predicted"
+        word = "more than predicted"
     return (
-        f"Predicted {row['predicted_gain']:.2f}× ({low:.2f} to {high:.2f}), measured "
-        f"{row['gain']:.2f}×: {told}"
+        f"Predicted {row['predicted_gain']:.2f}× ({low:.2f}-{high:.2f}), measured "
+        f"{row['gain']:.2f}×: {word}"
     )
 
 
 def notes_of(tuning: Tuning) -> list[str]:
-    """What a reader has to know, a sentence each."""
-    told, best = tuning.circumstances, tuning.best
-    said = [f"write: {line}" for line in tuning.code.splitlines()[-1:]]
-    if told.simulated_step_s is not None:
-        said.append(
-            f"the step is simulated: a timer of {seconds(told.simulated_step_s)}, no device"
-        )
-    elif not told.has_step:
-        said.append("no step was given: this is the loader alone, and a training may not need more")
+    """Return what a reader has to know, a sentence each."""
+    about, best, own = tuning.circumstances, tuning.best, tuning.setting(0)
+    notes = [f"write: {line}" for line in tuning.code.splitlines()[-1:]]
+    notes += about.step_notes("this is the loader alone, and a training may not need more")
     if best["trial"]:
-        said += order_notes(tuning.setting(0), tuning.setting(best["trial"]))
+        if best["num_workers"] != own.num_workers:
+            notes.append("same samples, same order; random augmentations use other seeds")
         if best["memory_bytes"] is not None:
-            said.append(f"memory of workers and batches: about {size(best['memory_bytes'])}")
+            notes.append(f"memory of workers and batches: about {size(best['memory_bytes'])}")
     passing = [
         row for row in tuning.settings().to_dicts() if row["gain_low"] and not row["in_order"]
     ]
-    if passing and tuning.setting(0).in_order:
-        first = max(passing, key=lambda row: row["gain"])
-        ends = interval_text(first["gain_low"], first["gain_high"])
-        said.append(
-            f"{first['setting']}: {first['gain']:.2f}×{ends}; it is never recommended, as batches "
-            "come in another order each time"
+    if passing and own.in_order:
+        first = max(passing, key=lambda row: float(row["gain"]))
+        notes.append(
+            f"{first['setting']}: {_gain(first)}; not recommended, as the order of batches varies"
         )
-    said += [fit(tuning)] if errors(tuning) else []
-    said.append(
-        f"{count(told.num_workers, 'worker') if told.num_workers else 'no worker'} as it is · "
-        f"{told.cores:g} cores · {seconds(told.took_s)} of at most {seconds(told.budget_s)}"
+    notes += [fit(tuning)] if tuning.settings()["starts"].any() else []
+    workers = count(about.num_workers, "worker") if about.num_workers else "no workers"
+    notes.append(
+        f"now: {workers} · {about.cores:g} cores · {seconds(about.took_s)} of at most "
+        f"{seconds(about.budget_s)}"
     )
-    return [printable(note, 600) for note in (*said, *tuning.notes)]
-
-
-def order_notes(now: Setting, setting: Setting) -> list[str]:
-    """Where a setting does not give the same batches as another one."""
-    said = []
-    if setting.in_order != now.in_order and not setting.in_order:
-        said.append("in_order=False: batches come as they are made, in another order each time")
-    if setting.num_workers != now.num_workers:
-        said.append(
-            "the same samples in the same order; what the dataset draws at random is drawn by "
-            "other workers, from other seeds"
-        )
-    return said
+    return [printable(note, 600) for note in (*notes, *tuning.notes)]

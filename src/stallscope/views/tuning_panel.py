@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import ipywidgets
 
+from stallscope.bench.comparison import gain_text
 from stallscope.charts.results import settings_figure
 from stallscope.model.settings import Setting
 from stallscope.model.simulator import predict, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.tune.result import interval_text, sentence
+from stallscope.tune.result import sentence
 from stallscope.units import count, rate, seconds, share, size, speedup
 from stallscope.views.document import html, join
 from stallscope.views.panels import WIDE, Panel, guarded, saying
@@ -115,9 +116,9 @@ class WhatIf:
             said = f"not measured: {row['reason'] or 'the time was over'}"
         else:
             said = (
-                f"measured {rate(row['measured_per_s'])} samples/s, {row['gain']:.2f}× as now"
-                f"{interval_text(row['gain_low'], row['gain_high'])}; predicted "
-                f"{row['predicted_gain']:.2f}×"
+                f"measured {rate(row['measured_per_s'])} samples/s, "
+                f"{gain_text(row['gain'], row['gain_low'], row['gain_high'], 'as now')}; predicted "
+                f"{speedup(row['predicted_gain'])}"
             )
         self.measured[setting] = said
         return said
