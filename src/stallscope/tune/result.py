@@ -429,7 +429,7 @@ def notes_of(tuning: Tuning) -> list[str]:
         notes.append(
             f"{first['setting']}: {_gain(first)}; not recommended, as the order of batches varies"
         )
-    notes += [fit(tuning)] if tuning.settings()["starts"].any() else []
+    notes += [fit(tuning)] if tuning.settings()["starts"].sum() else []
     workers = count(about.num_workers, "worker") if about.num_workers else "no workers"
     notes.append(
         f"now: {workers} · {about.cores:g} cores · {seconds(about.took_s)} of at most "
