@@ -11,12 +11,12 @@ from support.build_ladder import a_ladder
 from support.build_run import a_run, deliveries_of, resources_of, spans_of, steps_of
 
 from stallscope.diagnose.facts import (
-    Setup,
     facts,
     gain_of,
     reading,
     spikes,
 )
+from stallscope.diagnose.setup import Setup
 from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED
 from stallscope.model.batch_times import making
 from stallscope.model.exposure import CROWDED, exposure, waiting_s

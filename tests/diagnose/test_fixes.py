@@ -16,9 +16,10 @@ import stallscope as ss
 from stallscope.bench.comparison import FASTER
 from stallscope.diagnose import causes
 from stallscope.diagnose import diagnose as diagnose_module
-from stallscope.diagnose.facts import Facts, Setup
+from stallscope.diagnose.facts import Facts
 from stallscope.diagnose.fixes import _fixes, _rows
 from stallscope.diagnose.result import FIXES, Finding
+from stallscope.diagnose.setup import Setup
 from stallscope.errors import StallscopeError
 from stallscope.model.settings import Setting
 from stallscope.model.simulator import LoaderCosts

@@ -237,7 +237,7 @@ class TestLoop:
 
         found = judge(with_stacks(facts, a_flame(("getitem", stack, 90))))[0]
 
-        assert "ToTensor (40%), remap (mine.py:39) (35%)" in found.title
+        assert "ToTensor alone 40%, remap (mine.py:39) 35%" in found.title
         assert found.next_step.startswith("in remap (mine.py:39): ")
 
     def test_what_the_loop_computes_beside_its_model_is_named(self):
@@ -369,7 +369,7 @@ class TestFinding:
 
         verdict = verdict_on(tmp_path, code, {("crop", "transform"): 1.0})
 
-        assert "crop holds" in verdict.title
+        assert "crop is the bottleneck" in verdict.title
         assert "shallow copy" in verdict.next_step
 
     def test_own_code_that_leads_is_named_in_the_title_with_what_helps(self, tmp_path):
@@ -379,7 +379,7 @@ class TestFinding:
         verdict = verdict_on(tmp_path, code, {("getitem", "getitem"): 0.9, BLUR: 0.1})
 
         assert "one-transform" == verdict.code
-        assert "load (mine.py:2) holds 90% of the stalls" in verdict.title
+        assert "load (mine.py:2) is the bottleneck: 90% of the stall time" in verdict.title
         assert "pandas" in verdict.title
         assert "to_numpy" in verdict.next_step
 

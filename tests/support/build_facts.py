@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stallscope.diagnose.facts import Facts, Setup, Spikes
+from stallscope.diagnose.facts import Facts, Spikes
+from stallscope.diagnose.setup import Setup
 from stallscope.model.batch_times import BatchTimes, Quartiles
 from stallscope.model.exposure import Exposure, StagePart, longest_first
 from stallscope.model.loop_time import LoopBreakdown

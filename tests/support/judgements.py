@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from stallscope.diagnose.facts import Facts, Setup, facts, gain_of, with_stacks
+from stallscope.diagnose.facts import Facts, facts, gain_of, with_stacks
+from stallscope.diagnose.setup import Setup
 from stallscope.diagnose.verdict import judge
 
 if TYPE_CHECKING:

@@ -21,7 +21,11 @@ LOADERS = {
     "reading": {"fetch": 90.0, "decode": 24.0},
     "collate": {"decode": 5.0, "collate": 90.0},
 }
-WORDS = {"fetch": "fetch|reading", "decode": "decode|decoding"}
+WORDS = {
+    "fetch": "fetch|[Rr]eading",
+    "decode": "decode|[Dd]ecoding",
+    "collate": "collate|Collating",
+}
 """What a part is called, where that is not its name."""
 PICTURES = ("exposed", "timeline", "stages", "waits")
 
@@ -62,8 +66,8 @@ def test_of_what_holds_them(pages):
     for part, exposed in run.exposed().select("part", "share").iter_rows():
         name = f"(?:{WORDS.get(part, re.escape(part))})"
         ways = (
-            rf"\b{name} holds (\d+%) of the stalls",
-            rf"\b{name} \((\d+%)\)",
+            rf"\b{name} is the bottleneck: (\d+%) of the stall time",
+            rf"\b{name} (?:alone )?(\d+%)[,)]",
             rf"(\d+%) of that is {name}\b",
             rf"of that is \d+% \w+ and (\d+%) {name}\b",
         )

@@ -1,14 +1,46 @@
-"""Every cause that a verdict can name: what it is called, and what to do about it.
+"""The table of causes: what each is called, what to do about it, and the numbers that show it.
 
-A new cause is a row here and one in `KNOWN`, a rule in `rules` and its place in `verdict`.
+A new cause is a row here, its condition in `rules` or `work`, and its place in `verdict`. Rows with
+the same code are variants of one cause.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stallscope.model import thresholds
+from stallscope.model.thresholds import HARDLY, KEEPS_UP, NOTED, OWN_PART
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+class Limit(NamedTuple):
+    """Limit of a number, from which on a rule holds."""
+
+    number: str
+    """A key of `rules.numbers`."""
+    at: float
+    """Where the rule begins to hold."""
+    sure: float
+    """Where nobody would doubt it; may lie below the limit: then small numbers count."""
+    is_needed: bool = True
+    """Whether the rule holds only there; it is only less sure otherwise."""
+
+    @classmethod
+    def trust(cls, number: str) -> Limit:
+        """Return a limit on how sure (0 to 1) a rule can be."""
+        return cls(number, 0.5, 1.0, is_needed=False)
+
+    def is_met(self, value: float | None) -> bool:
+        """Return whether the rule holds; never where the number is not known."""
+        if value is None or not self.is_needed:
+            return value is not None
+        return value >= self.at if self.sure > self.at else value < self.at
+
+    def clear(self, value: float) -> float:
+        """Return how clearly it holds: a half at the limit, 1 where nobody would doubt it."""
+        return min(max(0.5 + 0.5 * (value - self.at) / (self.sure - self.at), 0.0), 1.0)
 
 
 class Cause(NamedTuple):
@@ -17,275 +49,510 @@ class Cause(NamedTuple):
     code: str
     """Its name for programs, in kebab-case."""
     title: str
-    """A sentence in whose braces words and numbers are put."""
+    """A sentence with names of numbers and words in braces."""
     advice: str
-    """What to do next: a setting, a line of code, the notebook to open; braces as in the title."""
+    """What to do next: a setting, a line of code, the notebook to open; with the same names."""
+    shows: str = ""
+    """For the handbook: what shows it."""
+    helped: str = ""
+    """What a maintainer confirmed, or what worked for the author of a question; without a source it
+    is general advice."""
+    asked: str = ""
+    """Where it was asked: `owner #number` is an issue on GitHub."""
+    limits: tuple[Limit, ...] = ()
+    """Limits that have to be met; the least clear of them says how sure it is."""
+    evidence: tuple[str, ...] = ()
+    """Numbers that are shown with it, beside the share of stalls and what a ladder says."""
+    costs: str = "stalls_share"
+    """Share of the accounting (0 to 1 of the loop's time) that it costs, by its name."""
+    waits: bool = True
+    """Whether it is asked only where the loop waits for batches."""
     kind: str = ""
     """The kind of stage whose colour it has; empty: the colour of stalls."""
     tested: bool = True
     """Whether the rule was tried against loaders in which this is what is wrong."""
 
-    def next_step(self, where: str = "", line: str = "") -> str:
-        """Say what to do about it.
-
-        Args:
-            where: what it is about: a stage's name, a setting; depends on the cause.
-            line: of the user's code, as `function (file:line)`; empty where it is not known.
-        """
-        advice = self.advice.format(where=where)
-        return f"{advice}; look at {line}" if line else advice
-
 
 HEALTHY: Final = Cause(
     "healthy",
-    "The loop hardly waits for data: {what}",
-    "look at the model and the device{where}; 05_when_data_is_not_it tries what makes a step "
+    "The loop hardly waits for data: it stalls {stall_share} of the time{code}",
+    "look at the model and the device{helps}; 05_when_data_is_not_it tries what makes a step "
     "faster",
+    "stalls below 10% of the loop's time",
+    "nothing at the loader: training stayed as fast when loading got ten times as fast",
+    "DALI #892",
+    limits=(Limit.trust("healthy_trust"),),
+    evidence=("stall_share_low", "stall_share_high", "device_busy_share"),
+    costs="nothing",
     kind="step",
 )
 STORAGE_LATENCY: Final = Cause(
     "storage-latency",
-    "Reading waits for storage, not for the CPU: {what}",
-    "read in larger pieces (tar shards), from nearer storage or from a cache, or wait for several "
-    "at once with more workers; 08_where_the_data_lies",
+    "Storage is slow to answer: workers wait for reads {waits} of the stall time{each}{alone}",
+    "{first}read in larger pieces (tar shards), from nearer storage or from a cache, or wait for "
+    "several at once with more workers; 08_where_the_data_lies",
+    "reading waits and hardly computes; one worker alone waits as long for a sample",
+    "tar shards read in order (2.0 times at 4 workers), a local copy, more workers at once",
+    "rf-detr #1396, colabtools #1691, ultralytics #8316",
+    limits=(Limit("reading_waits_share", NOTED, 0.6), Limit.trust("storage_trust")),
+    evidence=(
+        *("waiting_share", "fetch_exposed_share", "batch_s", "batch_alone_s"),
+        *("read_bytes_per_s", "disk_busy_share", "storage_cold_samples_per_s"),
+        *("storage_cold_readers", "storage_spare_factor", "page_cache_share"),
+    ),
+    costs="reading_share",
     kind="fetch",
 )
-WAITS_UNSEEN: Final = STORAGE_LATENCY._replace(
-    title="__getitem__ itself waits, not for the CPU ({what}): for a file that was open before, "
-    "the network, a lock or a sleep",
-    advice="04_worker_flamegraphs shows which line waits",
+STORAGE_BANDWIDTH: Final = STORAGE_LATENCY._replace(
+    code="storage-bandwidth",
+    title="Storage bandwidth is exhausted: workers wait for reads {waits} of the stall time{each}"
+    "{alone}",
+    advice="{first}read fewer bytes: smaller or better compressed files, a local copy or a cache; "
+    "more workers do not help; 08_where_the_data_lies",
+    shows="reading waits longer the more workers there are, and bytes per second stay",
+    helped="fewer bytes: smaller files, better compression, a local copy",
+    asked="",
 )
-"""The same where nothing was seen to read: it is only concluded."""
 OWN_CODE_WAITS: Final = STORAGE_LATENCY._replace(
-    title="The dataset's own code waits, not for the CPU: {what}",
-    advice="{where}; 04_worker_flamegraphs shows its lines",
+    title="The dataset's own code waits without using the CPU: {waits} of the stall time{each}, in "
+    "{place}: {does}",
+    advice="{first}{remedy}; 04_worker_flamegraphs shows its lines",
+    limits=(Limit("reading_waits_share", NOTED, 0.6),),
+    evidence=(*STORAGE_LATENCY.evidence[:4], "disk_busy_share"),
 )
-"""The same where stacks show which line waits."""
-STORAGE_BANDWIDTH: Final = Cause(
-    "storage-bandwidth",
-    "Storage gives no more bytes per second: {what}",
-    "read fewer bytes: smaller or better compressed files, a local copy or a cache; more workers "
-    "do not help; 08_where_the_data_lies",
-    kind="fetch",
+"""Stacks show which line waits."""
+WAITS_UNSEEN: Final = OWN_CODE_WAITS._replace(
+    title="__getitem__ waits without using the CPU: {waits} of the stall time{each} (a file opened "
+    "earlier, the network, a lock or a sleep)",
+    advice="{first}04_worker_flamegraphs shows which line waits",
+    limits=(*OWN_CODE_WAITS.limits, Limit.trust("unseen_trust")),
 )
+"""Nothing was seen to read: waiting for storage is only concluded."""
+LOCK: Final = Cause(
+    "lock",
+    "The workers wait for each other: {waiting_share} of the stall time is waiting in {place}{how}",
+    "{first}let each worker open its own file or connection, and hold the lock for less; "
+    "04_worker_flamegraphs (idle=True)",
+    "workers stand at a lock, of a file or of several processes",
+    "a lock for each file in place of one for the folder",
+    "returnn #1548",
+    limits=(
+        Limit("waiting_share", thresholds.WAITS_FOR_EACH_OTHER, 0.45),
+        Limit.trust("lock_trust"),
+    ),
+    evidence=(*STORAGE_LATENCY.evidence[:4], "lock_frames_share", "file_lock_share"),
+    costs="samples_share",
+)
+_LADDER: Final = Limit.trust("ladder_trust")
+_GROUP: Final = (NOTED, thresholds.DOMINATES + 0.15)
+"""A group of work is a finding from `NOTED` on, and for sure where it clearly dominates."""
 DECODE: Final = Cause(
     "decode",
-    "Decoding is what the loop waits for: {what}",
-    "store smaller images, or the crops that are used, decode at a smaller size (PIL's draft), or "
-    "use a faster decoder; 02_fetch_vs_transform",
+    "Decoding is the bottleneck: {decode_exposed_share} of the stall time{each}{where}",
+    "{first}store smaller images, or the crops that are used, decode at a smaller size (PIL's "
+    "draft), or use a faster decoder; 02_fetch_vs_transform",
+    "decoding holds most of the work; or decoding and resizing of large images together",
+    "images stored at the size that is used, decoding at a smaller size, a faster decoder",
+    limits=(Limit("decode_exposed_share", *_GROUP), _LADDER),
+    evidence=("decode_exposed_share",),
+    costs="decode_share",
     kind="decode",
 )
-DECODE_OTHER: Final = DECODE._replace(
-    advice="{where}; 02_fetch_vs_transform",
+DECODE_OTHER: Final = DECODE._replace(advice="{first}{remedy}; 02_fetch_vs_transform")
+"""No image of PIL's was seen: a video, a sound, a volume."""
+LARGE_IMAGES: Final = DECODE._replace(
+    title="Images are stored larger than they are used: decoding takes {decode_exposed_share} of "
+    "the stall time{each}, and {resize}",
+    advice="{first}resize them once, beforehand, and store them so, or decode at a smaller size "
+    "(PIL's draft, for JPEG); 02_fetch_vs_transform",
 )
-"""The same where no image of PIL's was seen: a video, a sound, a volume."""
+"""A resize follows right after decoding."""
 ONE_TRANSFORM: Final = Cause(
     "one-transform",
-    "One transform is what the loop waits for: {what}",
-    "do once, beforehand, what is the same each time; apply {where} to less data (uint8, cropped), "
-    "to fewer samples, or to whole batches on the device; 04_worker_flamegraphs shows its lines, "
+    "{stage} is the bottleneck: {transform_exposed_share} of the stall time{each}{does}",
+    "{first}do once, beforehand, what is the same each time; apply {stage} to less data{less}, to "
+    "fewer samples, or to whole batches on the device; 04_worker_flamegraphs shows its lines, "
     "06_transform_orders whether it can come later",
+    "one op, or a function of the dataset's own code, holds most of the work",
+    "NumPy arrays in place of DataFrame.iloc (7 times); a file loaded once, not per sample; "
+    "filters, filtered pairs, resampled slices kept in place of being made each time",
+    "braindecode #89, torchgeo #1754, #1253, wav2aug #5, schnetpack #458, ivadomed #276",
+    limits=(
+        Limit("transform_exposed_share", *_GROUP),
+        Limit("one_of_transforms_share", thresholds.ONE_OF_MANY, 0.75),
+        _LADDER,
+    ),
+    evidence=("transform_exposed_share", "all_transforms_exposed_share"),
+    costs="transform_share",
     kind="transform",
 )
-OWN_CODE: Final = ONE_TRANSFORM._replace(
-    title="The dataset's own code is what the loop waits for: {what}",
-    advice="{where}; 04_worker_flamegraphs shows its lines",
+OWN_TRANSFORM: Final = ONE_TRANSFORM._replace(
+    advice="{first}{remedy}; 04_worker_flamegraphs shows its lines"
 )
-"""The same for what `__getitem__` does itself."""
-OWN_TRANSFORM: Final = ONE_TRANSFORM._replace(advice=OWN_CODE.advice)
-"""The same where stacks show what a transform of the user's calls."""
-GARBAGE: Final = ONE_TRANSFORM._replace(
-    title="Python's garbage collector is what the loop waits for: {what}",
-    advice=OWN_CODE.advice,
+"""Stacks show what a transform of the user's calls."""
+OWN_CODE: Final = OWN_TRANSFORM._replace(
+    title="{place} is the bottleneck: {own} of the stall time{each}{does}"
 )
-"""The same where a worker looks for garbage, of itself or because it is told to."""
+"""Work that `__getitem__` does itself."""
+GARBAGE: Final = OWN_TRANSFORM._replace(
+    title="Python's garbage collector is the bottleneck: {transform_exposed_share} of the stall "
+    "time{each}{does}"
+)
+"""A worker collects garbage, by itself or because it is told to."""
+_AS_UINT8: Final = (
+    "{first}let the dataset give uint8, and convert in the step, on the device, as the dataset "
+    "does now (to float, scaled, normalised), so that the model sees the same; "
+    "04_worker_flamegraphs"
+)
+CONVERSION: Final = ONE_TRANSFORM._replace(
+    title="Converting to floats is the bottleneck: {stages} {transform_exposed_share} of the stall "
+    "time{floats}",
+    advice=_AS_UINT8,
+    limits=(ONE_TRANSFORM.limits[0], _LADDER),
+)
+"""Batches are floats that uint8 would hold."""
 TRANSFORMS: Final = Cause(
     "transforms",
-    "The transforms together take too long: {what}",
-    "{where}apply the longest to fewer samples, or to whole batches on the device; "
+    "Transforms are the bottleneck: {all_transforms_exposed_share} of the stall time ({longest})",
+    "{remedy}apply the longest to fewer samples, or to whole batches on the device; "
     "06_transform_orders",
+    "many ops, none of which holds most of it",
+    "crop or resize first; work done once and stored",
+    limits=(Limit("all_transforms_exposed_share", *_GROUP), _LADDER),
+    evidence=("all_transforms_exposed_share", "longest_transform_exposed_share"),
+    costs="transforms_share",
     kind="transform",
 )
 WORK_AND_OWN_CODE: Final = TRANSFORMS._replace(
-    title="The work on each sample takes too long: {what}",
-    advice="in {where}; for the rest, 06_transform_orders finds what can come later or work on "
-    "less; 04_worker_flamegraphs shows the lines",
+    title="The work on each sample is the bottleneck: {all_transforms_exposed_share} of the stall "
+    "time ({longest})",
+    advice="in {place}: {remedy}; for the rest, 06_transform_orders finds what can come later or "
+    "work on less; 04_worker_flamegraphs shows the lines",
 )
-"""The same where some of it is the user's own code, which stacks have named."""
-LARGE_IMAGES: Final = DECODE._replace(
-    title="Images are stored larger than they are used: {what}",
-    advice="resize them once, beforehand, and store them so, or decode at a smaller size (PIL's "
-    "draft, for JPEG); 02_fetch_vs_transform",
-)
-"""The same where resizing comes right after it."""
+"""Some of it is the user's own code, which stacks have named."""
 COLLATE: Final = Cause(
     "collate",
-    "Collating samples into batches takes long: {what}",
-    "make collate_fn cheaper: {where}; 04_worker_flamegraphs",
+    "Collating is the bottleneck: {collate_exposed_share} of the stall time{each}{where}{floats}",
+    "make collate_fn cheaper: {remedy}; 04_worker_flamegraphs",
+    "making a batch out of its samples takes longer than making them",
+    "np.stack before torch.tensor (1.97 s to 0.063 s); tokenised beforehand; images as uint8, "
+    "converted on the device (a quarter of the bytes)",
+    "gluonts #1732, pytorch #39842, #57467, ModernBERT #236, modern-yolonas #42",
+    limits=(Limit("collate_exposed_share", *_GROUP), _LADDER),
+    evidence=("collate_exposed_share",),
+    costs="collate_share",
     kind="collate",
 )
+COLLATE_FLOATS: Final = COLLATE._replace(advice=_AS_UINT8)
 SENDING: Final = Cause(
     "sending",
-    "Sending batches between processes takes long: {what}",
-    "send less: smaller types (uint8 images), fewer objects per batch, tensors in place of lists; "
+    "Sending batches to the main process is the bottleneck: {sending_exposed_share} of the stall "
+    "time{each}{floats}",
+    "send less: smaller types{less}, fewer objects per batch, tensors in place of lists; "
     "04_worker_flamegraphs",
+    "the batch is made and still on its way; workers pause",
+    "one tensor in place of hundreds in objects; the file_system sharing strategy; "
+    "num_workers=0 where a batch takes less to make than to send",
+    "pytorch #123439, #154318, lightning #17410",
+    limits=(Limit("sending_exposed_share", *_GROUP), _LADDER),
+    evidence=("sending_exposed_share",),
+    costs="sending_share",
     kind="send",
 )
-_AS_UINT8: Final = (
-    "let the dataset give uint8, and convert in the step, on the device, as the dataset does now "
-    "(to float, scaled, normalised), so that the model sees the same; 04_worker_flamegraphs"
-)
-COLLATE_FLOATS: Final = COLLATE._replace(advice=_AS_UINT8)
 SENDING_FLOATS: Final = SENDING._replace(advice=_AS_UINT8)
-CONVERSION: Final = ONE_TRANSFORM._replace(
-    title="Converting to floats is what the loop waits for: {what}", advice=_AS_UINT8
+RELEASES: Final = SENDING._replace(
+    title="Sending batches is the bottleneck: giving back the shared memory of one ({batch_bytes}) "
+    "takes the loop {batch_release_s}, {release_share} of its time{floats}",
+    limits=(Limit("release_share", OWN_PART, 0.35),),
+    evidence=("release_share",),
+    costs="released_share",
+    waits=False,
 )
-"""All three where batches are floats that uint8 would hold."""
+RELEASES_FLOATS: Final = RELEASES._replace(advice=_AS_UINT8)
 NEEDLESS_WORKERS: Final = SENDING._replace(
-    title="The workers take more time than they save: {what}",
-    advice="num_workers=0{where}; or, to keep workers, send less: fewer objects per batch, tensors "
-    "in place of lists",
+    title="The workers take more time than they save: receiving a batch takes the loop "
+    "{batch_receive_s}, and making it takes {batch_make_s}",
+    advice="num_workers=0{at_once}; or, to keep workers, send less: fewer objects per batch, "
+    "tensors in place of lists",
+    limits=(Limit("needless_share", thresholds.PASSING, 0.2), _LADDER),
+    evidence=("num_workers_count", "batch_make_s", "batch_receive_s"),
+    costs="handover_share",
+    waits=False,
 )
-"""The same where making a batch takes less than sending it."""
+"""Making a batch takes less than sending it."""
 TOO_FEW_WORKERS: Final = Cause(
     "too-few-workers",
-    "There are too few workers, while cores are idle: {what}",
-    "raise num_workers{where}; 01_is_it_the_loader",
+    "Too few workers, while cores are idle: {workers} on {cores} cores, each busy "
+    "{worker_busy_share} of the time; {workers_wanted_count} would keep up",
+    "raise num_workers from {num_workers} to {workers_wanted_count}; 01_is_it_the_loader",
+    "workers never pause while cores are idle",
+    "more workers: 3 to 13 iterations per second",
+    "geti #5958",
+    limits=(Limit("cores_free_share", 0.1, 0.35, is_needed=False),),
+    evidence=("load_factor", "worker_busy_share", "cores_free_share", "workers_wanted_count"),
 )
 IDLE_WORKERS: Final = Cause(
     "idle-workers",
-    "Some workers have nothing to do: {what}",
+    "Some workers have nothing to do: {active_workers_count} of {workers} make all batches, busy "
+    "{worker_busy_share} of the time",
     "give the dataset at least as many shards as there are workers (more and smaller ones), or let "
     "workers share a shard; or start fewer workers; 01_is_it_the_loader",
+    "fewer workers make batches than were started",
+    "at least as many shards as workers",
+    limits=(Limit("load_factor", KEEPS_UP, 1.2),),
+    evidence=("load_factor", "active_workers_count"),
 )
 REPEATED_WORK: Final = Cause(
     "repeated-work",
-    "Every worker does the work of all: {what}",
+    "Every worker does the work of all: each of {num_workers} computes {batch_cpu_s} per batch, "
+    "one worker alone {batch_alone_cpu_s}",
     "divide the samples among the workers before anything is read or computed, not after: shards "
     "or files for each worker, or itertools.islice with get_worker_info(), at the begin of "
     "__iter__; 01_is_it_the_loader",
+    "of a stream: a worker computes longer for a batch, the more workers there are",
+    "samples divided among the workers at the begin, before they are read",
+    "pytorch/data #454, #487, metaseq #746",
+    limits=(Limit("repeated_share", thresholds.REPEATED, 0.95),),
+    evidence=("batch_cpu_s", "batch_alone_cpu_s"),
+    costs="work_share",
 )
 FEW_CORES: Final = Cause(
     "few-cores",
-    "The workers are confined to too few cores: {what}",
+    "The workers are confined to too few cores: each may run on {worker_cores_count} of {cores}, "
+    "and waits for a core {queued_share} of the time",
     "let them use all: os.sched_setaffinity(0, range(os.cpu_count())) in worker_init_fn, and look "
     "for what confines them (an import, taskset, OMP_PROC_BIND, KMP_AFFINITY)",
+    "workers may run on fewer cores than there are, and wait for those",
+    "the affinity set back in worker_init_fn",
+    limits=(Limit("queued_share", thresholds.QUEUES, 0.3),),
+    evidence=("queued_share", "worker_cores_count"),
 )
 CPU_SATURATED: Final = Cause(
     "cpu-saturated",
-    "The cores are saturated: {what}",
-    "do work once and store it, or on the device, the largest part first{where}; "
-    "03_cached_baseline shows what is to be had",
+    "The CPU is saturated: workers and loop {need}{largest}{others}",
+    "do work once and store it, or on the device, the largest part first{part}; "
+    "03_cached_baseline shows the possible speedup",
+    "all cores are busy with work of which no part leads",
+    "work done once and stored, or on the device; the largest part first",
+    limits=(Limit("cpu_load", KEEPS_UP, 1.2),),
+    evidence=("cpu_load_factor", "cores_used_share", "queued_share"),
+    costs="lost_share",
 )
 SLOWS_THE_STEP: Final = CPU_SATURATED._replace(
-    title="The workers take the cores from the training step: {what}",
+    title="The workers take CPU time from the training step: workers and loop {need}{largest}"
+    "{others}"
 )
-"""The same where the loop hardly waits for batches, and its step is slower beside the workers."""
+"""The loop hardly waits for batches, and its step is slower beside the workers."""
 OVERSUBSCRIPTION: Final = Cause(
     "oversubscription",
-    "The workers compute with too many threads for the cores: {what}",
+    "The workers run too many threads: {worker_threads_count} in each of {workers} on {cores} "
+    "cores, with {extra_threads_cpu_share} of the workers' CPU time",
     "one thread in each worker: torch.set_num_threads(1), cv2.setNumThreads(0), "
     "OMP_NUM_THREADS=1; 04_worker_flamegraphs",
+    "many more threads than cores take much of the workers' CPU time",
+    "cv2.setNumThreads(0): the kernel's share of the CPU went from 23% to 4%",
+    "mmdetection #6867",
+    limits=(
+        Limit("threads_per_core_count", thresholds.MANY_THREADS, 4.0),
+        Limit.trust("threads_trust"),
+    ),
+    evidence=("worker_threads_count", "threads_per_core_count", "extra_threads_cpu_share"),
+    costs="lost_share",
+    waits=False,
 )
 MAIN_PROCESS: Final = Cause(
     "main-process",
-    "The main process is the bottleneck: {what}",
-    "{where}; 01_is_it_the_loader",
+    "The main process is the bottleneck: {longest} takes {longest_share} of the loop's time{code}",
+    "{helps}; 01_is_it_the_loader",
+    "the loop itself computes: loading without workers, logging, a sampler",
+    "workers; logging less often; indices drawn beforehand; masks drawn by the workers, not in "
+    "the step (1.5 to 2 times)",
+    "olmoearth_pretrain #467, fastai #2516, sentence-transformers #3611",
+    limits=(Limit("own_parts_share", OWN_PART, 0.35),),
+    evidence=("own_parts_share", "model_share", "loop_cpu_share"),
+    costs="own_parts_share",
+    waits=False,
+)
+NO_WORKER: Final = MAIN_PROCESS._replace(
+    title="The main process is the bottleneck: it makes the batches itself (num_workers=0), which "
+    "takes {stall_share} of the loop's time{slowed}{most}",
+    limits=(Limit("stall_share", HARDLY, 0.2),),
+    evidence=("num_workers_count", "batch_own_threads_s", "batch_one_thread_s"),
+    costs="stalls_share",
+    waits=True,
+)
+OWN_THREADS: Final = NO_WORKER._replace(
+    title="The main process is the bottleneck: {slowed}",
+    limits=(Limit("own_threads_ratio", thresholds.SLOWED, 3.0),),
+    costs="own_threads_share",
+    waits=False,
+)
+COMPUTES: Final = MAIN_PROCESS._replace(
+    title="The main process is the bottleneck: it computes for {computing} of each step{outside}"
+    "{code}",
+    limits=(Limit("loop_cpu_share", OWN_PART, 0.5),),
+    evidence=("loop_cpu_share", "step_share"),
+    costs="computing_share",
+)
+IDLE_DEVICE: Final = MAIN_PROCESS._replace(
+    title="The main process is the bottleneck: no batch is missing, and the {device} is busy only "
+    "{busy_share} of the time{code}",
+    limits=(Limit("busy_share", thresholds.IDLE_DEVICE, 0.2),),
+    evidence=("gpu_busy_share", "device_busy_share"),
+    costs="idle_share",
 )
 TOO_LITTLE_PREFETCH: Final = Cause(
     "too-little-prefetch",
-    "The workers are fast enough, but too little is prefetched: {what}",
-    "raise prefetch_factor{where}; 01_is_it_the_loader",
+    "Prefetch is too shallow: workers keep up on average ({free_load_share} load), but a slow "
+    "batch empties the queue{queue}",
+    "raise prefetch_factor{more}; 01_is_it_the_loader",
+    "workers keep up on average, and single batches come late",
+    "a larger prefetch_factor",
+    limits=(Limit("free_load_share", KEEPS_UP, 0.7),),
+    evidence=("load_factor", "batch_mean_s", "batch_median_s", "prefetch_factor_count"),
 )
 SLOW_SAMPLES: Final = Cause(
     "slow-samples",
-    "Single slow samples hold up all others: {what}",
-    "look at these samples{where}; do what is done only now and then (opening the next shard) "
-    "ahead, in a thread, or in smaller pieces; in_order=False lets batches that are ready pass "
-    "where the order does not matter, a larger prefetch_factor helps for short ones; "
-    "02_fetch_vs_transform",
+    "A few slow samples hold up all others: one in {one_in} takes {slow_sample_s}, the usual one "
+    "{usual_sample_s}{which}{where}",
+    "look at these samples{remedy}; do what is done only now and then (opening the next shard) "
+    "ahead, in a thread, or in smaller pieces; {unordered}a larger prefetch_factor helps for short "
+    "ones; 02_fetch_vs_transform",
+    "single samples take many times as long as the usual one",
+    "in_order=False, where the order does not matter; a look at these samples",
+    "pytorch #141833, #105203",
+    limits=(Limit("slow_samples_stall_share", thresholds.LEADS, 0.5),),
+    evidence=(
+        *("slow_samples_stall_share", "slow_samples_work_share"),
+        *("slow_sample_s", "usual_sample_s"),
+    ),
+    costs="slow_samples_share",
 )
 SLOW_WORKER: Final = Cause(
     "slow-worker",
-    "One worker holds up all others: {what}",
+    "One worker holds up all others: worker {worker} takes {slow_worker_batch_s} per batch, the "
+    "others {others_batch_s}; {slow_worker_stall_share} of the stalls wait for it",
     "look at what is different in that worker: its shard, worker_init_fn, its core; "
     "01_is_it_the_loader",
+    "one worker's batches take longer than the others', and the loop waits for those",
+    "a look at its shard, its file, its core",
+    limits=(
+        Limit("slow_worker_ratio", 1.0, 1.2),
+        Limit("slow_worker_stall_share", thresholds.WAITS_FOR_IT, 0.9),
+    ),
+    evidence=("slow_worker_stall_share", "slow_worker_batch_s", "others_batch_s"),
+    costs="slow_worker_share",
 )
 START_UP: Final = Cause(
     "start-up",
-    "Starting workers takes long, at every epoch: {what}",
-    "persistent_workers=True; and less to do in worker_init_fn and at import; 01_is_it_the_loader",
+    "Workers start slowly at every epoch: {start_s} before an epoch of {epoch_s}",
+    "{keep_alive}do less in worker_init_fn and at import; 01_is_it_the_loader",
+    "every epoch begins with a wait for new workers",
+    "persistent_workers=True; less to do at import and in worker_init_fn; one iterator in "
+    "place of next(iter(loader)) in each step (2 to 3 times)",
+    "continuous-thought-machines #19, pvnet #436",
+    limits=(Limit("start_share", thresholds.STARTS, 0.3), Limit.trust("start_trust")),
+    evidence=("start_share", "start_s", "first_sample_s", "epoch_s", "epochs_seen_count"),
+    costs="start_share",
+    waits=False,
 )
 START_OF_STREAM: Final = START_UP._replace(
-    title="The stream takes long to give its first samples, at every epoch: {what}",
+    title="The stream gives its first samples late at every epoch: {start_s} before an epoch of "
+    "{epoch_s}",
     advice="do less in __iter__ before its first sample: fill a shuffle buffer while samples are "
-    "given, or make it smaller; keep in the dataset what is the same each time, with "
-    "persistent_workers=True; 01_is_it_the_loader",
+    "given, or make it smaller; {keep_alive}keep in the dataset what is the same each time; "
+    "01_is_it_the_loader",
 )
-"""The same where that is not the workers' start, but their first batches."""
+"""Not the workers' start takes long, but their first batches."""
 SLOW_DRAWS: Final = START_UP._replace(
-    title="Each epoch begins with drawing its indices, in the main process: {what}",
+    title="Each epoch begins with drawing its indices in the main process: {start_s} before an "
+    "epoch of {epoch_s}{drawn_by}",
     advice="draw what is the same for all epochs once, and the rest with arrays; a "
     "WeightedRandomSampler is far quicker with replacement=True; or make epochs longer (a larger "
     "num_samples), so that it happens less often; 01_is_it_the_loader",
 )
 NEW_ITERATORS: Final = START_UP._replace(
-    title="The loader is started anew, with its workers, for every batch or two: {what}",
+    title="The loader starts again, with its workers, for every batch or two: {start_s} before an "
+    "epoch of {epoch_s}{sampler}",
     advice="make one iterator and keep it: `for batch in loader`, or it = iter(loader) before the "
     "loop and next(it) inside, with a new one only after StopIteration; 01_is_it_the_loader",
 )
-"""The same where `next(iter(loader))` is called for each batch."""
+"""`next(iter(loader))` is called for each batch."""
 LATE_BEGIN: Final = START_UP._replace(
-    title="The loop starts late: {what}",
+    title="The loop starts late: {start_s} go by before its first step, in which {taken} are taken "
+    "from the loader",
     advice="where batches are left out, as in a training that goes on: advance the sampler and not "
     "the loader (one that begins at an index, or torchdata's StatefulDataLoader), so that nothing "
     "is loaded for it; where they fill a buffer: a smaller one; 01_is_it_the_loader",
+    limits=(),
+    evidence=("start_s", "taken_before_count"),
 )
-"""The same where the loop begins with batches that its first step does not get."""
+"""The loop begins with batches that its first step does not get."""
 COPY: Final = Cause(
     "copy",
-    "Copying batches to the device takes long: {what}",
-    "pin_memory=True and .to(device, non_blocking=True); 03_cached_baseline",
+    "Copying batches to the device takes {copies_share} of the loop's time",
+    "{pin}.to(device, non_blocking=True); 03_cached_baseline",
+    "copies to the device, or to pinned memory, take long",
+    "pin_memory=True with .to(device, non_blocking=True)",
+    limits=(Limit("copies_share", OWN_PART, 0.4),),
+    evidence=("copy_share", "pin_share"),
+    costs="copies_share",
+    waits=False,
     kind="h2d",
     tested=False,
 )
 MEMORY_PRESSURE: Final = Cause(
     "memory-pressure",
-    "Memory is full: {what}",
+    "Memory is full: {used_share} of it, while the loop stalled",
     "fewer workers, smaller prefetch_factor, or data that is mapped and not loaded; "
     "01_is_it_the_loader",
+    "memory is nearly full while the loop stalls",
+    "fewer workers, less prefetched, data that is mapped",
+    limits=(Limit.trust("space_trust"),),
+    evidence=("used_share",),
     tested=False,
+)
+SHM: Final = MEMORY_PRESSURE._replace(
+    code="shm",
+    title="Shared memory is full: {used_share} of it, while the loop stalled",
+    advice="a larger /dev/shm (docker --shm-size), or fewer batches on their way; "
+    "01_is_it_the_loader",
+    shows="/dev/shm is nearly full while the loop stalls",  # noqa: S108 - a name
+    helped="docker --shm-size; fewer batches on their way",
 )
 MEMORY_GROWS: Final = Cause(
     "memory-growth",
-    "Memory of the workers grows: {what}",
+    "Memory of the workers grows: {rate}{back}",
     "something is kept with every sample: look for a list in the dataset that only grows, for a "
     "cache without a limit (lru_cache takes maxsize=) and for tensors that keep their graph; "
     "04_worker_flamegraphs shows its lines",
+    "the workers' own memory grows all the time",
+    "one NumPy array or byte buffer in place of lists of Python objects",
+    "pytorch #13246",
+    limits=(Limit("growth_ratio", 1.0, 2.0),),
+    evidence=("growth_bytes_per_s", "growth_bytes", "copied_share", "full_in_s"),
+    costs="nothing",
+    waits=False,
 )
 MEMORY_COPIES: Final = MEMORY_GROWS._replace(
-    title="The workers copy what they share with the main process: {what}",
+    title="The workers copy what they share with the main process: {rate}{back}",
     advice="reading a Python object changes its reference count, which copies the page that it was "
     "shared on: keep lists, dicts and strings of a dataset as NumPy arrays, tensors, Arrow columns "
     "or one byte buffer",
 )
-"""The same where pages are copied that were shared. Both hurt later: they are the verdict only
-where nothing else is wrong."""
-SHM: Final = Cause(
-    "shm",
-    "Shared memory is full: {what}",
-    "a larger /dev/shm (docker --shm-size), or fewer batches on their way; 01_is_it_the_loader",
-    tested=False,
+"""Pages are copied that were shared. Growing memory hurts later: it is the verdict only where
+nothing else is wrong."""
+INCONCLUSIVE: Final = Cause(
+    "inconclusive",
+    "The cause is unclear: {why}",
+    "{remedy}",
+    "too few steps, other processes on the cores, or nothing that explains the stalls",
+    "a longer budget, a quiet machine, ss.stage('...') around own code",
+    evidence=("unattributed_share", "other_processes_share", "steps_count"),
+    kind="other",
 )
-LOCK: Final = Cause(
-    "lock",
-    "The workers wait for each other: {what}",
-    "let each worker open its own file or connection, and hold the lock for less; "
-    "04_worker_flamegraphs (idle=True)",
-)
-INCONCLUSIVE: Final = Cause("inconclusive", "The cause is unclear: {what}", "{where}", kind="other")
-NO_BATCH: Final = INCONCLUSIVE._replace(title="{what}")
-"""The same where the loop has waited in vain."""
+NO_BATCH: Final = INCONCLUSIVE._replace(title="{why}")
+"""The loop has waited in vain."""
 
 CAUSES: Final[Mapping[str, Cause]] = {
     cause.code: cause
@@ -300,143 +567,11 @@ CAUSES: Final[Mapping[str, Cause]] = {
 """All of them by code; findings that cost the same stand in this order."""
 
 
-class KnownCause(NamedTuple):
-    """What is known of a cause beyond one verdict.
-
-    What helped is what a maintainer confirmed, or what worked for the one who asked; without a
-    source it is general advice. `owner #number` is an issue on GitHub.
-    """
-
-    shows: str
-    helped: str
-    asked: str = ""
-
-
-KNOWN: Final = {
-    "healthy": KnownCause(
-        "stalls below 10% of the loop's time",
-        "nothing at the loader: training stayed as fast when loading got ten times as fast",
-        "DALI #892",
-    ),
-    "storage-latency": KnownCause(
-        "reading waits and hardly computes; one worker alone waits as long for a sample",
-        "tar shards read in order (2.0 times at 4 workers), a local copy, more workers at once",
-        "rf-detr #1396, colabtools #1691, ultralytics #8316",
-    ),
-    "storage-bandwidth": KnownCause(
-        "reading waits longer the more workers there are, and bytes per second stay",
-        "fewer bytes: smaller files, better compression, a local copy",
-    ),
-    "decode": KnownCause(
-        "decoding holds most of the work; or decoding and resizing of large images together",
-        "images stored at the size that is used, decoding at a smaller size, a faster decoder",
-    ),
-    "one-transform": KnownCause(
-        "one op, or a function of the dataset's own code, holds most of the work",
-        "NumPy arrays in place of DataFrame.iloc (7 times); a file loaded once, not per sample; "
-        "filters, filtered pairs, resampled slices kept in place of being made each time",
-        "braindecode #89, torchgeo #1754, #1253, wav2aug #5, schnetpack #458, ivadomed #276",
-    ),
-    "transforms": KnownCause(
-        "many ops, none of which holds most of it",
-        "crop or resize first; work done once and stored",
-    ),
-    "collate": KnownCause(
-        "making a batch out of its samples takes longer than making them",
-        "np.stack before torch.tensor (1.97 s to 0.063 s); tokenised beforehand; images as uint8, "
-        "converted on the device (a quarter of the bytes)",
-        "gluonts #1732, pytorch #39842, #57467, ModernBERT #236, modern-yolonas #42",
-    ),
-    "sending": KnownCause(
-        "the batch is made and still on its way; workers pause",
-        "one tensor in place of hundreds in objects; the file_system sharing strategy; "
-        "num_workers=0 where a batch takes less to make than to send",
-        "pytorch #123439, #154318, lightning #17410",
-    ),
-    "too-few-workers": KnownCause(
-        "workers never pause while cores are idle",
-        "more workers: 3 to 13 iterations per second",
-        "geti #5958",
-    ),
-    "idle-workers": KnownCause(
-        "fewer workers make batches than were started",
-        "at least as many shards as workers",
-    ),
-    "repeated-work": KnownCause(
-        "of a stream: a worker computes longer for a batch, the more workers there are",
-        "samples divided among the workers at the begin, before they are read",
-        "pytorch/data #454, #487, metaseq #746",
-    ),
-    "few-cores": KnownCause(
-        "workers may run on fewer cores than there are, and wait for those",
-        "the affinity set back in worker_init_fn",
-    ),
-    "cpu-saturated": KnownCause(
-        "all cores are busy with work of which no part leads",
-        "work done once and stored, or on the device; the largest part first",
-    ),
-    "oversubscription": KnownCause(
-        "many more threads than cores take much of the workers' CPU time",
-        "cv2.setNumThreads(0): the kernel's share of the CPU went from 23% to 4%",
-        "mmdetection #6867",
-    ),
-    "main-process": KnownCause(
-        "the loop itself computes: loading without workers, logging, a sampler",
-        "workers; logging less often; indices drawn beforehand; masks drawn by the workers, not in "
-        "the step (1.5 to 2 times)",
-        "olmoearth_pretrain #467, fastai #2516, sentence-transformers #3611",
-    ),
-    "too-little-prefetch": KnownCause(
-        "workers keep up on average, and single batches come late",
-        "a larger prefetch_factor",
-    ),
-    "slow-samples": KnownCause(
-        "single samples take many times as long as the usual one",
-        "in_order=False, where the order does not matter; a look at these samples",
-        "pytorch #141833, #105203",
-    ),
-    "slow-worker": KnownCause(
-        "one worker's batches take longer than the others', and the loop waits for those",
-        "a look at its shard, its file, its core",
-    ),
-    "start-up": KnownCause(
-        "every epoch begins with a wait for new workers",
-        "persistent_workers=True; less to do at import and in worker_init_fn; one iterator in "
-        "place of next(iter(loader)) in each step (2 to 3 times)",
-        "continuous-thought-machines #19, pvnet #436",
-    ),
-    "copy": KnownCause(
-        "copies to the device, or to pinned memory, take long",
-        "pin_memory=True with .to(device, non_blocking=True)",
-    ),
-    "memory-pressure": KnownCause(
-        "memory is nearly full while the loop stalls",
-        "fewer workers, less prefetched, data that is mapped",
-    ),
-    "memory-growth": KnownCause(
-        "the workers' own memory grows all the time",
-        "one NumPy array or byte buffer in place of lists of Python objects",
-        "pytorch #13246",
-    ),
-    "shm": KnownCause(
-        "/dev/shm is nearly full while the loop stalls",  # noqa: S108 - a name
-        "docker --shm-size; fewer batches on their way",
-    ),
-    "lock": KnownCause(
-        "workers stand at a lock, of a file or of several processes",
-        "a lock for each file in place of one for the folder",
-        "returnn #1548",
-    ),
-    "inconclusive": KnownCause(
-        "too few steps, other processes on the cores, or nothing that explains the stalls",
-        "a longer budget, a quiet machine, ss.stage('...') around own code",
-    ),
-}
-"""By the code of the cause."""
-
-
 def handbook() -> str:
-    """Render `KNOWN` as a table in Markdown."""
+    """Render what is known of each cause as a table in Markdown."""
     head = "| cause | what shows it | what helped | asked |\n| --- | --- | --- | --- |"
-    rows = [f"| `{code}` | {' | '.join(entry)} |" for code, entry in KNOWN.items()]
+    rows = [
+        f"| `{code}` | {cause.shows} | {cause.helped} | {cause.asked} |"
+        for code, cause in CAUSES.items()
+    ]
     return "\n".join([head, *rows])

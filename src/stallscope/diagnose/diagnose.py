@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from stallscope.apart import apart
 from stallscope.bench.loops import AS_IT_IS, InTurns, rates
@@ -27,7 +26,6 @@ from stallscope.diagnose import verdict
 from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE
 from stallscope.diagnose.facts import (
-    Setup,
     ThreadTimes,
     facts,
     gain_of,
@@ -37,8 +35,8 @@ from stallscope.diagnose.facts import (
 from stallscope.diagnose.fixes import what_helps
 from stallscope.diagnose.recorded import diagnose_run, recorded_run
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions, first_to_try
+from stallscope.diagnose.setup import setup_of
 from stallscope.diagnose.verdict import fewest_steps, judge, side_notes
-from stallscope.diagnose.worker_caches import cache_of
 from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.flame.flame import flame, loop_flame
 from stallscope.isolation import isolated
@@ -48,15 +46,14 @@ from stallscope.loops.cached_values import batch_bytes
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.loops.training_loop import Enough, Limits, check_step_s
-from stallscope.machine import cores_available, machine, require_single_rank
+from stallscope.machine import machine, require_single_rank
 from stallscope.model.batch_times import making
 from stallscope.model.exposure import computed_s, waiting_s
 from stallscope.model.machine_use import use
 from stallscope.run.record import record_target
 from stallscope.run.worker_memory import SETTLES_S, memory_growth
 from stallscope.targets import target as targets
-from stallscope.targets.loaders import copied, epoch_length
-from stallscope.targets.object_graph import place_of
+from stallscope.targets.loaders import copied
 from stallscope.units import BUDGET_S, said_by, seconds
 
 if TYPE_CHECKING:
@@ -184,7 +181,7 @@ class Examination:
     ) -> None:
         self._target, self._proves = target, proves
         self._measurement = measurement
-        self._setup = replace(setup_of(target), storage=storage)
+        self._setup = setup_of(target, storage)
         self._facts: Facts | None = None
         self._findings: tuple[Finding, ...] = ()  # the verdict first
         self._run: Run | None = None
@@ -473,46 +470,6 @@ class Examination:
         if not all(finding.tested for finding in self._findings):
             caveats.append("a finding marked 'not tested' was never tried against a planted cause")
         return caveats
-
-
-def setup_of(target: Target) -> Setup:
-    """How the loader is set up, as far as rules ask for it."""
-    serving = [loader for loader in target.loaders if loader.num_workers]
-    return Setup(
-        num_workers=target.num_workers,
-        cores=float(cores_available()),
-        prefetch_factor=next((one.prefetch_factor for one in serving), None),
-        persistent=any(loader.persistent_workers for loader in target.loaders),
-        epoch_batches=epoch_length(target.loader),
-        has_step=target.step is not None,
-        cache=next(filter(None, (cache_of(loader.dataset) for loader in serving)), ""),
-        streams=any(isinstance(loader.dataset, IterableDataset) for loader in serving),
-        simulated=target.simulated_step_s is not None,
-        on_gpu=device_of(target).counts_kernels,
-        sampler=next(filter(None, (_wrapper(target), *map(_sampler, target.loaders))), ""),
-        drawn_by=next((type(one.sampler).__name__ for one in serving), ""),
-    )
-
-
-def _sampler(loader: DataLoader[Any]) -> str:
-    """Where a sampler that is not torch's draws indices; '' for no such sampler."""
-    of_batches = loader.batch_sampler
-    samplers = (of_batches, getattr(of_batches, "sampler", None), loader.sampler)
-    return next(filter(None, map(_iterates, samplers)), "")
-
-
-def _wrapper(target: Target) -> str:
-    """Where something around the loader makes batches of its batches; '' where nothing does."""
-    wraps = target.loaders and not isinstance(target.loader, DataLoader)
-    return _iterates(target.loader) if wraps else ""
-
-
-def _iterates(one: Any) -> str:
-    """Where `__iter__` is written that is not torch's; '' where it is, or is not Python."""
-    method = getattr(type(one), "__iter__", None)
-    if isinstance(method, FunctionType) and method.__module__.partition(".")[0] != "torch":
-        return f"{type(one).__name__}.__iter__ ({place_of(method.__code__)})"
-    return ""
 
 
 def _with_one_worker(loader: Any) -> Any:

@@ -1,11 +1,12 @@
 """The numbers that the rules ask for, taken once from a run, a ladder and stacks.
 
-How long batches take is told by `model.batch_times`, what the stalls consist of by
-`model.exposure`. Over 500 lines, as each number stands beside how it is taken.
+How long batches take is known to `model.batch_times`, what the stalls consist of to
+`model.exposure`, when they come to `model.patterns`.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,7 +20,7 @@ from stallscope.model import thresholds
 from stallscope.model.batch_times import BatchTimes, Pace, making
 from stallscope.model.causes import slow_sample_limit
 from stallscope.model.costs import costs_of
-from stallscope.model.exposure import GETITEM_, START, Exposure, computed_s, waiting_s
+from stallscope.model.exposure import GETITEM_, START, WORK, Exposure, computed_s, waiting_s
 from stallscope.model.lifecycle import covered_ns
 from stallscope.model.loop_time import LoopBreakdown, loop_breakdown
 from stallscope.model.machine_use import MachineUse, use
@@ -47,64 +48,42 @@ from stallscope.stats import stall_interval
 from stallscope.units import seconds
 
 if TYPE_CHECKING:
+    from stallscope.diagnose.setup import Setup
     from stallscope.flame.result import Flame
     from stallscope.ladder.result import Ladder
     from stallscope.loops.cached_values import BatchBytes
+    from stallscope.model.exposure import StagePart
     from stallscope.run.result import Run
-    from stallscope.storage.result import Storage
 
 
 _FEWEST_SAMPLES: Final = 10
-"""Samples below which no share of the differences is told."""
+"""Samples below which nothing is said of their differences or their rate."""
 _SEVERAL: Final = 3
 """Samples of a batch of which one can stand out."""
 _USUAL_THREADS: Final = 3
-"""Of every worker of torch: one that makes batches, one that sends, one that hands out memory."""
+"""Threads of every worker of torch: one makes batches, one sends, one hands out memory."""
 _MOSTLY: Final = 0.5
 _NOTED_THREADS: Final = 0.1
 """Cores that a worker's other threads keep busy, below which they explain no waiting."""
 _OF_BATCHES: Final = frozenset({COLLATE.name, SEND.name})
 _MODEL: Final = (FORWARD.name, UNTIL_BACKWARD.name, BACKWARD.name, OPTIMIZER.name)
-
-
-@dataclass(frozen=True)
-class Setup:
-    """How the loader was set up, as far as it can be read from it."""
-
-    num_workers: int = 0
-    """Worker processes; 0: the main process loads."""
-    cores: float = 1.0
-    """That its processes may use."""
-    prefetch_factor: int | None = None
-    """Batches that each worker makes ahead; None without workers, or where it is not known."""
-    persistent: bool = False
-    """Whether workers live on from epoch to epoch."""
-    epoch_batches: int | None = None
-    """Batches of an epoch; None where the loader has no length."""
-    has_step: bool = True
-    """Whether batches were used by a step."""
-    simulated: bool = False
-    """Whether the step was only a timer."""
-    on_gpu: bool = False
-    """Whether the step computes on a GPU."""
-    cache: str = ""
-    """Where the dataset keeps what its workers have read, as `self.attribute`; empty: nowhere."""
-    streams: bool = False
-    """Whether workers take their samples out of a stream, each its part of it."""
-    sampler: str = ""
-    """Where the user's own sampler draws, or a wrapper makes batches of the loader's, as
-    `class.method (file:line)`; empty for torch's."""
-    drawn_by: str = ""
-    """Class of the sampler that draws indices, torch's or the user's; empty: not known."""
-    storage: Storage | None = None
-    """What the storage under the loader's files gives; None where that was not measured."""
+_BATCH: Final = ("rank", "epoch", "batch")
+_SAMPLE: Final = ("rank", "pid", "epoch", "batch", "sample")
+MAKES_SMALLER: Final = re.compile(r"resiz|crop|max_?size|thumbnail|rescale", re.IGNORECASE)
+"""Names of transforms after which there is less to work on."""
+_OF_IMAGES: Final = re.compile(
+    r"resiz|thumbnail|centercrop|colou?r|rgb|hue|brightness|gray|flip|affine|"
+    r"perspective|pil(low)?\b|image|blur|clahe",
+    re.IGNORECASE,
+)
+"""Names of transforms that only images have."""
 
 
 class ThreadTimes(NamedTuple):
-    """What a batch takes that is made in the main process, by its torch threads."""
+    """Times of a batch that is made in the main process, by its torch threads."""
 
     threads: int
-    """That the user's loop has."""
+    """Threads of the user's loop."""
     own_s: float
     """Time for a batch with these, seconds."""
     one_s: float
@@ -134,7 +113,7 @@ class Spikes:
 
 @dataclass(frozen=True)
 class FetchSpeed:
-    """The samples' fetch."""
+    """Speed of the samples' fetch."""
 
     sample_s: float | None = None
     """Median, seconds a sample."""
@@ -142,57 +121,16 @@ class FetchSpeed:
     """Bytes of the files that were read over the time of the loop; None where sizes are unknown."""
 
 
-def spikes(run: Run) -> Spikes:
-    """The samples of the steady state that stand out, of all and of their own batch.
-
-    Where all samples of a batch are slow together, it is the batch that is.
-    """
-    samples = run.samples().drop_nulls("total_s")
-    took_s = samples["total_s"].to_numpy()
-    if took_s.size < _FEWEST_SAMPLES:
-        return Spikes()
-    median_s, limit_s = slow_sample_limit(took_s)
-    together = pl.col("total_s").median().over("rank", "epoch", "batch")
-    alone = pl.len().over("rank", "epoch", "batch") < _SEVERAL
-    outside = alone | (pl.col("total_s") > SLOW_SAMPLE * together)
-    slow = samples.filter((pl.col("total_s") > limit_s) & outside)["total_s"].to_numpy()
-    if not slow.size:
-        return Spikes(usual_s=median_s)
-    return Spikes(
-        count=int(slow.size),
-        one_in=took_s.size / slow.size,
-        share=float((slow - median_s).sum() / took_s.sum()),
-        typical_s=float(np.median(slow)),
-        usual_s=median_s,
-    )
-
-
-def reading(run: Run) -> FetchSpeed:
-    """What fetching the samples of the steady state took."""
-    samples = run.samples()
-    fetched = samples.filter(pl.col("fetch_s") > 0)
-    if fetched.is_empty():
-        return FetchSpeed()
-    known = fetched.drop_nulls("bytes")
-    steps, recorded = run.steps(), samples.select("rank", "epoch", "batch").n_unique()
-    length_s = steps.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
-    rate = None
-    if known.height >= _FEWEST_SAMPLES and length_s:
-        of_each = max(steps.height / max(recorded, 1), 1.0)  # not every batch is recorded
-        rate = float(known["bytes"].sum()) * of_each / length_s
-    return FetchSpeed(float(np.median(fetched["fetch_s"].to_numpy())), rate)
-
-
 @dataclass(frozen=True)
 class Gain:
-    """What a ladder says that the loader costs."""
+    """Speedup of the loop with everything cached, as a ladder measured it."""
 
     factor: float
-    """How many times as fast the loop is with everything cached."""
+    """How many times as fast the loop is."""
     low: float | None
-    """Lower end of the interval; None where there is none ..."""
+    """Lower end of the interval; None where there is none."""
     high: float | None
-    """... and its upper end."""
+    """Upper end of the interval."""
 
     @property
     def is_none(self) -> bool:
@@ -200,54 +138,55 @@ class Gain:
         return self.low is not None and self.low <= 1
 
     def is_below(self, share: float) -> bool:
-        """Whether the loop is faster by less than this share (0 to 1), or by nothing for sure."""
+        """Return whether the loop is faster by less than this share, or by nothing for sure."""
         return self.is_none or self.factor < 1 + share
 
     def is_above(self, share: float) -> bool:
-        """Whether the loop is faster by more than this share (0 to 1), for sure."""
+        """Return whether the loop is faster by more than this share, for sure."""
         return self.low is not None and self.low >= 1 + share
 
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What the rules know."""
+    """What the rules know; shares are from 0 to 1."""
 
     setup: Setup
     time: LoopBreakdown | None = None
     """What the loop's time consists of; None where no wait was recorded."""
     stall_low: float = 0.0
-    """Lower end of the interval of the share of the loop's time that is stalls ..."""
+    """Lower end of the interval of the share of the loop's time that is stalls."""
     stall_high: float = 1.0
-    """... and its upper end."""
+    """Upper end of the same interval."""
     exposure: Exposure = field(default_factory=Exposure)
-    """What the stalls consist of."""
+    """What the stalls consist of; nothing in it waits where `threads_compute`."""
     making: BatchTimes | None = None
     """None where no batch was seen on its way."""
     use: MachineUse = field(default_factory=MachineUse)
     """What was used of the machine."""
     enough_workers: int | None = None
-    """With which the loop hardly stalls, replayed from the run; None where these keep up, where
-    they have all cores, or where no number of them does."""
+    """Workers with which the loop hardly stalls, replayed from the run; None where these keep up,
+    where they have all cores, or where no number of them does."""
     starts: Starts = field(default_factory=Starts)
-    """What starting workers costs."""
+    """What the begin of epochs costs."""
     saturated: tuple[dict[str, Any], ...] = ()
     """Rows of `run.saturation.USES`: what was saturated while the loop stalled."""
     others_share: float = 0.0
-    """Share (0 to 1) of the cores that other processes had; 0 where that is not known."""
+    """Share of the cores that other processes had; 0 where that is not known."""
     patterns: dict[str, float] = field(default_factory=dict)
-    """Share (0 to 1) of all stalled time that each pattern of waits explains."""
+    """Share of all stalled time that each pattern of waits explains."""
     titles: dict[str, str] = field(default_factory=dict)
-    """What each of these patterns says."""
-    validation_share: float = 0.0
-    """Share (0 to 1) of the loop's time in loops over another loader that come now and then."""
+    """The sentence of each of these patterns."""
     own_parts: dict[str, float] = field(default_factory=dict)
-    """Share (0 to 1) of the loop's time in each of its parts that are neither waiting nor model."""
-    device_busy_share: float | None = None
-    """Share (0 to 1) of the loop's time in which a device behind the host had work ..."""
-    device_copy_share: float | None = None
-    """... and in which that was copying; None where the host is the device, or nobody knows."""
+    """Share of the loop's time in each of its parts that are neither waiting nor model."""
     model_share: float = 0.0
     """The same of `forward`, `backward` and the optimizer."""
+    validation_share: float = 0.0
+    """The same of loops over another loader that come now and then."""
+    device_busy_share: float | None = None
+    """Share of the loop's time in which a device behind the host had work; None where the host is
+    the device, or it is not known."""
+    device_copy_share: float | None = None
+    """The same of copies."""
     stage_s: dict[str, float] = field(default_factory=dict)
     """Median time of each stage, a sample or a batch; seconds."""
     calls: dict[str, float] = field(default_factory=dict)
@@ -257,31 +196,29 @@ class Facts:
     whole_batches: frozenset[str] = _OF_BATCHES
     """Stages that work on a whole batch at once: their times are a batch's."""
     threads_compute: bool = False
-    """Whether a worker's waiting is for threads of its own that compute, as a video's codec does;
-    then nothing in `exposure` is called waiting."""
+    """Whether a worker waits for threads of its own that compute, as a video's codec does."""
     stalled_by_worker: dict[int, float] = field(default_factory=dict)
-    """Share (0 to 1) of the stalls that waited for a batch of each worker."""
+    """Share of the stalls that waited for a batch of each worker."""
     spikes: Spikes = field(default_factory=Spikes)
     """Samples that stand out."""
     reading: FetchSpeed = field(default_factory=FetchSpeed)
     """What fetching takes."""
     extra_threads_share: float | None = None
-    """Share (0 to 1) of a worker's CPU time that threads beside its main one took."""
-    alone_s: float | None = None
-    """Median time for a batch of one worker alone, seconds; None where that was not tried."""
+    """Share of a worker's CPU time that threads beside its main one took."""
     waiting_s: float = 0.0
     """What a worker waits for a batch, for no core but for something else; mean, seconds."""
-    alone_waiting_s: float | None = None
-    """The same of one worker alone; None where that was not tried."""
     computed_s: float = 0.0
     """What a worker computes for a batch: CPU time, mean, seconds."""
+    alone_s: float | None = None
+    """Median time for a batch of one worker alone, seconds; None where that was not tried."""
+    alone_waiting_s: float | None = None
+    """As `waiting_s`, of one worker alone."""
     alone_computed_s: float | None = None
-    """The same of one worker alone; None where that was not tried."""
+    """As `computed_s`, of one worker alone."""
     own_threads: ThreadTimes | None = None
-    """Batches with the loop's own torch threads; None where that makes no difference, or was not
-    tried."""
+    """Batches with the loop's own torch threads; None where that was not tried."""
     lock_frames: float | None = None
-    """Share (0 to 1) of the workers' samples that wait at a lock; None where none were taken."""
+    """Share of the workers' samples that wait at a lock; None where none were taken."""
     memory_growth: MemoryGrowth | None = None
     """None where the workers' memory does not grow, or is not known."""
     megapixels: float | None = None
@@ -298,12 +235,12 @@ class Facts:
 
     @property
     def stall_share(self) -> float:
-        """Share (0 to 1) of its time in which the loop stalls."""
+        """Share of its time in which the loop stalls."""
         return self.time.stall_share if self.time else 0.0
 
     @property
     def begin_share(self) -> float:
-        """Share (0 to 1) of the steady state's time in which epochs begin, where it is a finding.
+        """Share of the steady state's time in which epochs begin, where that is a finding.
 
         Workers that live on begin the later ones there.
         """
@@ -316,7 +253,7 @@ class Facts:
 
     @property
     def steps(self) -> int:
-        """In the steady state."""
+        """Steps of the steady state."""
         return self.time.steps if self.time else 0
 
     @property
@@ -332,7 +269,7 @@ class Facts:
         two threads makes it longer, too, but not by so much.
         """
         step_s = self.pace.free_use_s * max(self.setup.num_workers, 1)
-        return self.computed_s > thresholds.SLOWED * step_s > 0
+        return self.computed_s > SLOWED * step_s > 0
 
     @property
     def is_shared(self) -> bool | None:
@@ -340,12 +277,12 @@ class Facts:
         if self.alone_waiting_s is None or self.making is None:
             return None
         more_s = self.waiting_s - self.alone_waiting_s
-        noted = more_s >= thresholds.SHARED_NOTED * self.making.usual_s
-        return noted and self.waiting_s >= thresholds.SHARED * self.alone_waiting_s
+        is_noted = more_s >= thresholds.SHARED_NOTED * self.making.usual_s
+        return is_noted and self.waiting_s >= thresholds.SHARED * self.alone_waiting_s
 
     @property
     def needless_share(self) -> float:
-        """Share (0 to 1) of its time that the loop would save if it made the batches itself.
+        """Share of its time that the loop would save if it made the batches itself.
 
         It would make each for as long as a worker does, and not wait for its sending and receiving.
         Below 0 where workers pay; 0 where a ladder has found nothing to be gained.
@@ -357,24 +294,24 @@ class Facts:
         return (handover.received_s - self.pace.own_batch_s) / handover.period_s
 
     @property
+    def has_needless_workers(self) -> bool:
+        """Whether the loop would be noticeably faster if it made the batches itself."""
+        return self.needless_share >= thresholds.PASSING
+
+    @property
     def holds_scaled_bytes(self) -> bool:
         """Whether most of a batch is floats that uint8 would hold."""
         return self.batch is not None and self.batch.floats >= _MOSTLY * self.batch.all > 0
 
     @property
     def release_share(self) -> float:
-        """Share (0 to 1) of its time in which the loop lets go of batches that workers sent it.
+        """Share of its time in which the loop lets go of batches that workers sent it.
 
         It does so in its own code, whenever the last name of a batch is gone.
         """
         if self.batch is None or not self.setup.num_workers or self.making is None:
             return 0.0
         return min(self.batch.release_s / self.making.period_s, self.own_parts.get("other", 0.0))
-
-    @property
-    def has_needless_workers(self) -> bool:
-        """Whether the loop would be noticeably faster if it made the batches itself."""
-        return self.needless_share >= thresholds.PASSING
 
     @property
     def is_repeated(self) -> bool:
@@ -384,29 +321,23 @@ class Facts:
             return False
         return self.computed_s >= thresholds.REPEATED * workers * alone_s
 
-    def each(self, stage: str) -> str:
-        """What a stage takes, in words, for each sample or batch; empty where it is not known."""
-        unit = "batch" if stage in self.whole_batches else "sample"
-        return f"{seconds(self.stage_s[stage])} per {unit}" if stage in self.stage_s else ""
-
-    def own_code(self, stage: str) -> OwnCode | None:
-        """The user's function that a stage's time goes into; None where it is not known."""
-        return own_code(self.flame, stage) if self.flame and stage in self.stage_s else None
-
     @property
     def loop_code_share(self) -> float:
-        """Share (0 to 1) of the loop's time in `loop_code`; 0 where nothing is known of it."""
+        """Share of the loop's time in `loop_code`; 0 where nothing is known of it."""
         if self.loop_code is None:
             return 0.0
         wanted = (self.use.loop_cpu or 0.0) + (self.use.loop_queued_share or 0.0)
         return self.loop_code.share * min(wanted, 1.0)
 
     @property
-    def lost_share(self) -> float:
-        """Share (0 to 1) of the loop's time that the loader costs, where a ladder has measured it.
+    def loop_line(self) -> str:
+        """The function in which the training process computes beside its model; '' for none."""
+        is_much = self.loop_code_share >= thresholds.OWN_PART
+        return self.loop_code.place if self.loop_code and is_much else ""
 
-        Stalls, and by how much the step itself is slower for the workers beside it.
-        """
+    @property
+    def lost_share(self) -> float:
+        """Share of the loop's time that the loader costs: stalls, or what a ladder gained."""
         gained = 1 - 1 / self.gain.factor if self.gain and not self.gain.is_none else 0.0
         return max(self.stall_share, gained)
 
@@ -421,61 +352,79 @@ class Facts:
         workers, threads = self.setup.num_workers, self.use.threads or 0.0
         return workers * max(threads - _USUAL_THREADS, 0) / self.setup.cores
 
+    @property
+    def has_small_samples(self) -> bool:
+        """Whether samples are so small that handling them one by one takes longer than they do."""
+        return 0 < self.spikes.usual_s < thresholds.SMALL_SAMPLE_S
+
+    @property
+    def has_images(self) -> bool:
+        """Whether samples are images: some were opened, or a transform is one of images."""
+        stages = (part.stage for part in self.exposure.parts)
+        return self.megapixels is not None or any(map(_OF_IMAGES.search, stages))
+
+    @property
+    def largest(self) -> StagePart | None:
+        """The longest stage of the work on samples and batches."""
+        return next((part for part in self.exposure.parts if part.group in WORK), None)
+
+    @property
+    def slow_stage(self) -> str:
+        """The stage in which slow samples are most of all work; '' where they are less."""
+        largest = self.largest if self.spikes.share >= thresholds.DOMINATES else None
+        return largest.stage if largest else ""
+
+    def each(self, stage: str) -> str:
+        """Say what a stage takes for each sample or batch; '' where it is not known."""
+        unit = "batch" if stage in self.whole_batches else "sample"
+        return f"{seconds(self.stage_s[stage])} per {unit}" if stage in self.stage_s else ""
+
+    def own_code(self, stage: str) -> OwnCode | None:
+        """Find the user's function that a stage's time goes into; None where it is not known."""
+        return own_code(self.flame, stage) if self.flame and stage in self.stage_s else None
+
 
 def facts(run: Run, setup: Setup) -> Facts:
-    """Everything that the rules ask for, as far as a run tells it.
-
-    Args:
-        run: the loop as it is.
-        setup: what is known of the loader.
-    """
+    """Take everything that the rules ask for from a run, as far as the run knows it."""
     steps, stalls = run.steps(), run.stalls()
     time = loop_breakdown(steps, stalls, run.side_spans)
     low, high = stall_interval(steps, stalls, max(setup.num_workers, 1))
     used = use(run, setup.num_workers)
-    made = making(run, run.settings.num_workers or setup.num_workers)
+    batches = making(run, run.settings.num_workers or setup.num_workers)
     waits = run.patterns().filter(pl.col("side") == "wait", pl.col("chance").is_not_null())
     named = waits.unique("pattern", keep="first", maintain_order=True)
     own = _parts_of_step(run, time)
     # In somebody's own script backward passes are seen, forward ones lie in the rest of the step
     model = (*_MODEL, STEP.name) if BACKWARD.name in own and FORWARD.name not in own else _MODEL
-    not_own = (*model, END_OF_EPOCH.name)  # where workers end: it belongs to their starting anew
-    validates = _validates(run, steps)
-    if validates:  # what that waits for is to be asked of its own loader
-        not_own = (*not_own, ANOTHER_LOADER.name)
+    not_own = {*model, END_OF_EPOCH.name}  # where workers end: it belongs to their starting anew
+    validation = own.get(ANOTHER_LOADER.name, 0.0) if _validates(run, steps) else 0.0
+    if validation:  # what that waits for is to be asked of its own loader
+        not_own.add(ANOTHER_LOADER.name)
     resources = find_saturated(run)
-    waited_s = waiting_s(run, used)
-    extra = _extra_threads(run, used, made)
     others = resources.others_share or 0.0
-    wanted_s = waited_s * (1 - others)  # threads that waited for a core cannot be seen to wait
-    threads_compute = _is_for_threads(wanted_s, extra, used, made)
+    waited_s, extra = waiting_s(run, used), _extra_threads(run, used, batches)
+    # Threads that waited for a core cannot be seen to wait
+    threads_compute = _is_for_threads(waited_s * (1 - others), extra, used, batches)
+    begin = {"persistent": setup.persistent, "epoch_batches": setup.epoch_batches}
     known = Facts(
         setup=setup,
         time=time,
         stall_low=low,
         stall_high=high,
         threads_compute=threads_compute,
-        making=made,
+        making=batches,
         use=used,
-        starts=starts(
-            run,
-            setup.num_workers,
-            persistent=setup.persistent,
-            epoch_batches=setup.epoch_batches,
-        ),
+        starts=starts(run, setup.num_workers, **begin),  # type: ignore[arg-type]  # by their names
         saturated=tuple(resources.saturated),
         others_share=others,
         patterns=dict(waits.group_by("pattern").agg(pl.col("share").sum()).iter_rows()),
         titles=dict(named.select("pattern", "title").iter_rows()),
         own_parts={name: part for name, part in own.items() if name not in not_own},
-        validation_share=own.get(ANOTHER_LOADER.name, 0.0) if validates else 0.0,
+        validation_share=validation,
         device_busy_share=_device_share(run, time),
         device_copy_share=_device_share(run, time, H2D.kind),
         model_share=sum(own.get(name, 0.0) for name in model),
         stage_s=dict(run.stages().reverse().select("stage", "p50_s").iter_rows()),
-        calls=_calls(run),
-        first_transform=_first_transform(run),
-        whole_batches=_whole_batches(run),
         stalled_by_worker=_by_worker(stalls),
         spikes=spikes(run),
         reading=reading(run),
@@ -485,25 +434,13 @@ def facts(run: Run, setup: Setup) -> Facts:
         waiting_s=waited_s,
         computed_s=computed_s(run),
         exposure=run.exposure.computing() if threads_compute else run.exposure,
+        **_of_spans(run),
     )
     return replace(known, enough_workers=_enough_workers(run, known))
 
 
-def _enough_workers(run: Run, known: Facts) -> int | None:
-    """How many more workers would do, if any; whatever others have of the cores now."""
-    setup = known.setup
-    if not 0 < setup.num_workers < int(setup.cores) or known.pace.free_load <= thresholds.KEEPS_UP:
-        return None
-    now = Setting(setup.num_workers, setup.prefetch_factor, setup.persistent).normal()
-    try:
-        costs = costs_of(run, now, epoch_batches=None, batch_bytes=None, cores=setup.cores)
-    except StallscopeError:
-        return None
-    return enough_workers(replace(costs, cores=setup.cores), now)
-
-
 def with_stacks(known: Facts, flame: Flame) -> Facts:
-    """What stacks of the workers add.
+    """Add what stacks of the workers say.
 
     Where others have the cores, what seems to wait may only want one: it does where its line is
     none to wait in.
@@ -517,51 +454,94 @@ def with_stacks(known: Facts, flame: Flame) -> Facts:
 
 
 def with_loop_stacks(known: Facts, flame: Flame) -> Facts:
-    """What stacks of the process that trains add."""
+    """Add what stacks of the process that trains say."""
     return replace(known, loop_code=loop_code(flame))
 
 
 def gain_of(ladder: Ladder) -> Gain | None:
-    """What a ladder says that the loader costs; None where it does not go all the way."""
+    """Return what a ladder says that the loader costs; None where it does not go all the way."""
     if AS_IT_IS.name not in ladder.rates or next(reversed(ladder.rates)) not in WHOLE:
         return None
     row = ladder.headroom().row(0, named=True)
     return Gain(row["factor"], row["factor_low"], row["factor_high"])
 
 
+def spikes(run: Run) -> Spikes:
+    """Find the samples of the steady state that stand out, of all and of their own batch.
+
+    Where all samples of a batch are slow together, it is the batch that is.
+    """
+    samples = run.samples().drop_nulls("total_s")
+    took_s = samples["total_s"].to_numpy()
+    if took_s.size < _FEWEST_SAMPLES:
+        return Spikes()
+    median_s, limit_s = slow_sample_limit(took_s)
+    together = pl.col("total_s").median().over(_BATCH)
+    outside = (pl.len().over(_BATCH) < _SEVERAL) | (pl.col("total_s") > SLOW_SAMPLE * together)
+    slow = samples.filter((pl.col("total_s") > limit_s) & outside)["total_s"].to_numpy()
+    if not slow.size:
+        return Spikes(usual_s=median_s)
+    part = float((slow - median_s).sum() / took_s.sum())
+    typical_s = float(np.median(slow))
+    return Spikes(int(slow.size), took_s.size / slow.size, part, typical_s, median_s)
+
+
+def reading(run: Run) -> FetchSpeed:
+    """Measure how fast the samples of the steady state were fetched."""
+    samples = run.samples()
+    fetched = samples.filter(pl.col("fetch_s") > 0)
+    if fetched.is_empty():
+        return FetchSpeed()
+    known = fetched.drop_nulls("bytes")
+    steps, recorded = run.steps(), samples.select(_BATCH).n_unique()
+    length_s = steps.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
+    rate = None
+    if known.height >= _FEWEST_SAMPLES and length_s:
+        of_each = max(steps.height / max(recorded, 1), 1.0)  # not every batch is recorded
+        rate = float(known["bytes"].sum()) * of_each / length_s
+    return FetchSpeed(float(np.median(fetched["fetch_s"].to_numpy())), rate)
+
+
+def _enough_workers(run: Run, known: Facts) -> int | None:
+    """Find how many more workers would do, if any; whatever others have of the cores now."""
+    setup = known.setup
+    if not 0 < setup.num_workers < int(setup.cores) or known.pace.free_load <= thresholds.KEEPS_UP:
+        return None
+    now = Setting(setup.num_workers, setup.prefetch_factor, setup.persistent).normal()
+    try:
+        costs = costs_of(run, now, epoch_batches=None, batch_bytes=None, cores=setup.cores)
+    except StallscopeError:
+        return None
+    return enough_workers(replace(costs, cores=setup.cores), now)
+
+
 def _parts_of_step(run: Run, time: LoopBreakdown | None) -> dict[str, float]:
-    """Shares of the loop's time in its parts, the model's too."""
+    """Return shares of the loop's time in its parts, the model's too.
+
+    Beside a device that works behind the host, those count in which it has nothing to do. Inside
+    of a step it is not known when that is: there nothing is claimed.
+    """
     if time is None:
         return {}
-    in_loop = pl.col("busy_share").is_null() & pl.col("kind").is_in(["step", "other"])
-    rows = run.stages().filter(in_loop).select("stage", "busy_s")
+    in_loop = pl.col("kind").is_in(["step", "other"])
+    rows = run.stages().filter(pl.col("busy_share").is_null() & in_loop).select("stage", "busy_s")
     shares = {stage: time.share(busy_s) for stage, busy_s in rows.iter_rows()}
     if run.device is None:
         return shares
-    idle = {stage: time.share(idle_s) for stage, idle_s in _while_idle(run).iter_rows()}
-    return {name: part if name in _MODEL else idle.get(name, 0.0) for name, part in shares.items()}
-
-
-def _while_idle(run: Run) -> pl.DataFrame:
-    """How long the loop is in each of its parts while the device has nothing to do, in seconds.
-
-    Inside of a step it is not known when that is: there nothing is claimed.
-    """
-    steady = run.steps().select("rank", "epoch", "batch").unique()
-    parts = run.side_spans.filter(
-        pl.col("worker").is_null(), pl.col("kind").is_in(["step", "other"])
-    ).join(steady, on=["rank", "epoch", "batch"], how="semi")
+    parts = run.side_spans.filter(pl.col("worker").is_null(), in_loop)
+    parts = parts.join(run.steps().select(_BATCH).unique(), on=_BATCH, how="semi")
     busy_ns = pl.Series(covered_ns(parts, run.device_work))
     idle_s = (pl.col("end_ns") - pl.col("start_ns") - busy_ns) / 1e9
-    return (
-        parts.select(pl.col("stage").cast(pl.String), idle_s=idle_s)
-        .group_by("stage")
-        .agg(pl.col("idle_s").sum())
-    )
+    idle = parts.select(pl.col("stage").cast(pl.String), idle_s=idle_s)
+    sums = dict(idle.group_by("stage").agg(pl.col("idle_s").sum()).iter_rows())
+    return {
+        name: part if name in _MODEL else time.share(sums.get(name, 0.0))
+        for name, part in shares.items()
+    }
 
 
 def _device_share(run: Run, time: LoopBreakdown | None, kind: str | None = None) -> float | None:
-    """Share of the loop's time in which its device had work, or work of a kind."""
+    """Return the share of the loop's time in which its device had work, or work of a kind."""
     ends_ns, work = run.steps()["end_ns"].drop_nulls().to_numpy(), run.device_work
     if time is None or not ends_ns.size or work.is_empty() or work["kind"].null_count():
         return None
@@ -577,38 +557,36 @@ def _megapixels(run: Run) -> float | None:
     return None if median is None else median / 1e6
 
 
-def _whole_batches(run: Run) -> frozenset[str]:
-    """Stages that lie outside of all samples for most of their time."""
+def _validates(run: Run, steps: pl.DataFrame) -> bool:
+    """Return whether loops over another loader come after few of the steps: they serve no step."""
+    there = run.side_spans.filter(pl.col("stage").cast(pl.String) == ANOTHER_LOADER.name)
+    return 0 < steps.join(there, on=_BATCH, how="semi").height < _MOSTLY * steps.height
+
+
+def _of_spans(run: Run) -> dict[str, Any]:
+    """Read what only the workers' spans say: `calls`, `first_transform`, `whole_batches`.
+
+    A decoder that reads on is one call of each; a stage works on whole batches where it lies
+    outside of all samples for most of its time.
+    """
+    kind = pl.col("kind").cast(pl.String)
+    spans = run.work.with_columns(pl.col("stage").cast(pl.String), reads=kind.is_in(_READ_KINDS))
     length = pl.col("end_ns") - pl.col("start_ns")
     outside = length.filter(pl.col("sample").is_null()).sum() / length.sum()
-    shares = run.work.group_by("stage").agg(outside=outside).filter(pl.col("outside") > _MOSTLY)
-    return _OF_BATCHES | frozenset(shares["stage"].cast(pl.String))
+    whole = spans.group_by("stage").agg(outside=outside).filter(pl.col("outside") > _MOSTLY)
+    inside = spans.drop_nulls("sample").sort(*_SAMPLE, "start_ns")
+    begins = inside.filter("reads", ~pl.col("reads").shift(1, fill_value=False).over(_SAMPLE))
+    calls = begins.group_by(*_SAMPLE, "stage").len().group_by("stage").agg(pl.col("len").mean())
+    changed = inside.filter(kind == "transform").sort("start_ns").group_by(_SAMPLE)
+    first = changed.agg(pl.col("stage").first())["stage"].value_counts(sort=True)
+    return {
+        "calls": dict(calls.iter_rows()),
+        "first_transform": first["stage"].first() if first.height else None,
+        "whole_batches": _OF_BATCHES | frozenset(whole["stage"]),
+    }
 
 
-def _validates(run: Run, steps: pl.DataFrame) -> bool:
-    """Whether loops over another loader come after few of the steps: it serves no step itself."""
-    there = run.side_spans.filter(pl.col("stage").cast(pl.String) == ANOTHER_LOADER.name)
-    followed = steps.join(there, on=["rank", "epoch", "batch"], how="semi").height
-    return 0 < followed < _MOSTLY * steps.height
-
-
-def _calls(run: Run) -> dict[str, float]:
-    """How often a sample reads, and decodes; a decoder that reads on is one call of each."""
-    sample = ("rank", "pid", "epoch", "batch", "sample")
-    reads = pl.col("kind").cast(pl.String).is_in(["fetch", "decode"])
-    inside = run.work.drop_nulls("sample").sort(*sample, "start_ns").with_columns(reads=reads)
-    begins = inside.filter("reads", ~pl.col("reads").shift(1, fill_value=False).over(sample))
-    each = begins.group_by(*sample, pl.col("stage").cast(pl.String)).len()
-    return dict(each.group_by("stage").agg(pl.col("len").mean()).iter_rows())
-
-
-def _first_transform(run: Run) -> str | None:
-    """The transform that most samples begin with."""
-    sample = ("rank", "pid", "epoch", "batch", "sample")
-    inside = run.work.drop_nulls("sample").filter(pl.col("kind").cast(pl.String) == "transform")
-    first = inside.sort("start_ns").group_by(*sample).agg(pl.col("stage").cast(pl.String).first())
-    counted = first["stage"].value_counts(sort=True)
-    return counted["stage"].first() if counted.height else None  # type: ignore[return-value]  # a column of strings
+_READ_KINDS: Final = ("fetch", "decode")
 
 
 def _by_worker(stalls: pl.DataFrame) -> dict[int, float]:
@@ -617,28 +595,28 @@ def _by_worker(stalls: pl.DataFrame) -> dict[int, float]:
     return {worker: took_s / whole_s for worker, took_s in each.iter_rows() if whole_s}
 
 
-def _extra_threads(run: Run, used: MachineUse, made: BatchTimes | None) -> float | None:
-    """Share of a worker's CPU time that its main thread's spans and sending do not explain."""
+def _extra_threads(run: Run, used: MachineUse, batches: BatchTimes | None) -> float | None:
+    """Return the share of a worker's CPU time that its main thread and sending do not explain."""
     rows = run.stages().filter(pl.col("kind").is_in(WORK_KINDS), pl.col("cpu_share").is_not_null())
     busy_s = float(rows["busy_s"].sum())
-    if not busy_s or made is None or not used.worker_cpu:
+    if not busy_s or batches is None or not used.worker_cpu:
         return None
-    computed = float((rows["busy_s"] * rows["cpu_share"]).sum()) / busy_s * made.busy_share
-    sends_s = run.stages().filter(pl.col("kind") == "send")["p50_s"].sum()
-    sends = float(sends_s) / (made.period_s * made.workers) if made.period_s else 0.0
+    computed = float((rows["busy_s"] * rows["cpu_share"]).sum()) / busy_s * batches.busy_share
+    sends_s = float(run.stages().filter(pl.col("kind") == "send")["p50_s"].sum())
+    sends = sends_s / (batches.period_s * batches.workers) if batches.period_s else 0.0
     return max(1 - (computed + sends) / used.worker_cpu, 0.0)
 
 
 def _is_for_threads(
-    wanted_s: float, extra: float | None, used: MachineUse, made: BatchTimes | None
+    wanted_s: float, extra: float | None, used: MachineUse, batches: BatchTimes | None
 ) -> bool:
-    """Whether threads beside a worker's main one compute for most of what that one waits.
+    """Return whether threads beside a worker's main one compute for most of what that one waits.
 
     A codec decodes in threads of its own while Python waits for it, as it does for storage.
     """
-    if not extra or made is None or not used.worker_cpu or not made.period_s:
+    if not extra or batches is None or not used.worker_cpu or not batches.period_s:
         return False
     if used.threads is not None and used.threads <= _USUAL_THREADS:
         return False  # what they compute is torch's handing over
-    wanted = wanted_s / (made.workers * made.period_s)
+    wanted = wanted_s / (batches.workers * batches.period_s)
     return extra * used.worker_cpu >= max(_MOSTLY * wanted, _NOTED_THREADS)

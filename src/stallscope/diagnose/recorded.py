@@ -16,8 +16,9 @@ import polars as pl
 
 from stallscope.apart import apart
 from stallscope.diagnose.accounting import accounting
-from stallscope.diagnose.facts import Setup, facts
+from stallscope.diagnose.facts import facts
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
+from stallscope.diagnose.setup import setup_of_run
 from stallscope.diagnose.verdict import judge, next_question, side_notes
 from stallscope.errors import ArgumentError
 from stallscope.load import is_result, load
@@ -103,7 +104,7 @@ class _Judged(NamedTuple):
 
 def _judged(run: Run, storage: Storage | None) -> _Judged:
     """Judge each rank, and take the one that waits longest."""
-    setup = replace(_setup(run), storage=storage)
+    setup = setup_of_run(run, storage)
     ranks = _ranks(run)
     each = {rank: _stall_share(one) for rank, one in ranks.items()}
     slowest = max(each, key=lambda rank: each[rank])
@@ -201,18 +202,3 @@ def _waits_in(run: Run, slowest: int) -> str:
     if part not in own or longer[part] < _MOSTLY * -longer[STALL] or longer[part] <= 0:
         return ""
     return f"{printable(part)}: {seconds(typical[part])} per step there, {seconds(own[part])} here"
-
-
-def _setup(run: Run) -> Setup:
-    """How the loader was set up, as the run has it."""
-    settings = run.settings
-    return Setup(
-        num_workers=settings.num_workers,
-        cores=float(run.machine.get("cores") or 1),
-        prefetch_factor=settings.prefetch_factor,
-        persistent=settings.persistent_workers,
-        has_step=settings.has_step,
-        simulated=settings.simulated_step_s is not None,
-        streams=settings.streams,
-        on_gpu=run.device is not None and settings.simulated_step_s is None,
-    )

@@ -9,6 +9,7 @@ from collections.abc import Mapping  # noqa: TC003 - a field's type, which is ch
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
+from math import isnan
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import polars as pl
@@ -19,8 +20,10 @@ from stallscope.diagnose.causes import CAUSES, Cause, handbook
 from stallscope.errors import StallscopeError
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.store import Contents, StoredTable
+from stallscope.units import seconds, share, size, times
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from stallscope.flame.result import Flame
@@ -65,6 +68,19 @@ its interval; whether `try_fix` can make or imitate it; why that is outside of w
 and where it was tried, what was measured, in `says` one of the four words of `bench.comparison`."""
 
 
+FACTOR: Final = "_factor"
+_UNITS: Final[tuple[tuple[str, Callable[[float], str]], ...]] = (
+    ("_bytes_per_s", lambda value: f"{size(value)}/s"),
+    ("_per_s", lambda value: f"{value:,.3g}/s"),
+    ("_share", share),
+    ("_bytes", size),
+    ("_ns", lambda value: seconds(value / 1e9)),
+    ("_s", seconds),
+    ("_count", lambda value: f"{value:,.3g}"),
+    (FACTOR, times),
+)
+"""What the end of a number's name says of its unit; the longer ends come first."""
+NOT_MEASURED: Final = "not measured"
 MEASURED: Final = ("gain", "gain_low", "gain_high", "says")
 """Columns of what was tried, of `FIXES` as of `Tuning.settings`."""
 
@@ -261,6 +277,19 @@ def measured_of(tuning: Tuning) -> dict[str, Any]:
     """What was measured of the one change that was tried; a row of `Tuning.settings`."""
     row: dict[str, Any] = next(row for row in tuning.settings().to_dicts() if row["trial"])
     return row
+
+
+def unit_of(name: str) -> tuple[str, Callable[[float], str]]:
+    """Return the end of a number's name that is its unit, and how to write such a number."""
+    for end, form in _UNITS:
+        if name.endswith(end) and name != end:
+            return end, form
+    return "", lambda value: f"{value:,.3g}"
+
+
+def number_text(name: str, value: float | None) -> str:
+    """Write a number with the unit that its name ends in."""
+    return NOT_MEASURED if value is None or isnan(value) else unit_of(name)[1](value)
 
 
 def evidence_text(evidence: Mapping[str, float]) -> str:

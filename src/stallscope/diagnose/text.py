@@ -7,40 +7,26 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from math import isnan
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.bench.comparison import FASTER
 from stallscope.diagnose.accounting import BEGIN
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
-from stallscope.diagnose.result import MEASURED, measured_of
+from stallscope.diagnose.result import FACTOR, MEASURED, measured_of, number_text, unit_of
 from stallscope.model.thresholds import OTHERS, WORTH_A_LINE
 from stallscope.run.saturation import find_saturated
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
-from stallscope.units import count, duration, printable, seconds, share, size, times
+from stallscope.units import count, duration, printable, seconds, share, times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from stallscope.diagnose.result import Diagnosis, Finding
     from stallscope.tune.result import Tuning
 
 
 LONGEST_NAME: Final = 120
-NOT_MEASURED: Final = "not measured"
-_FACTOR: Final = "_factor"
-_UNITS: Final[tuple[tuple[str, Callable[[float], str]], ...]] = (
-    ("_bytes_per_s", lambda value: f"{size(value)}/s"),
-    ("_per_s", lambda value: f"{value:,.3g}/s"),
-    ("_share", share),
-    ("_bytes", size),
-    ("_ns", lambda value: seconds(value / 1e9)),
-    ("_s", seconds),
-    ("_count", lambda value: f"{value:,.3g}"),
-    (_FACTOR, times),
-)
-"""The longer ends come first."""
 _ENDS: Final = ("_low", "_high")
 """Of an interval: they stand beside their number."""
 
@@ -63,25 +49,14 @@ def numbers_of(evidence: Mapping[str, float]) -> Iterator[Number]:
     for name, value in evidence.items():
         if name.removesuffix(_ENDS[0]).removesuffix(_ENDS[1]) in evidence and name.endswith(_ENDS):
             continue
-        end, form = _unit(name)
+        end, form = unit_of(name)
         low, high = (evidence.get(f"{name}{one}") for one in _ENDS)
-        told = _told(value, form)
+        told = number_text(name, value)
         if low is not None and high is not None:
             told += f" ({form(low)} to {form(high)})"
-            if end == _FACTOR and low < 1 < high:  # digits of it would look like a gain
+            if end == FACTOR and low < 1 < high:  # digits of it would look like a gain
                 told = NOT_DISTINGUISHABLE
         yield Number(printable(name.removesuffix(end).replace("_", " "), LONGEST_NAME), told)
-
-
-def _unit(name: str) -> tuple[str, Callable[[float], str]]:
-    for end, form in _UNITS:
-        if name.endswith(end) and name != end:
-            return end, form
-    return "", lambda value: f"{value:,.3g}"
-
-
-def _told(value: float | None, form: Callable[[float], str]) -> str:
-    return NOT_MEASURED if value is None or isnan(value) else form(value)
 
 
 PICTURES: Final = {

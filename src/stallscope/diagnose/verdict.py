@@ -36,20 +36,38 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stallscope.diagnose import causes, rules
+from stallscope.diagnose import causes
+from stallscope.diagnose.causes import CAUSES
+from stallscope.diagnose.rules import (
+    IN_WORKERS,
+    JUST,
+    READING,
+    WAITING,
+    finding,
+    findings,
+    is_busy_here,
+    late_begin,
+    numbers,
+)
+from stallscope.diagnose.work import (
+    conversions,
+    findings_of_work,
+    groups_of,
+    is_unseen,
+    leading,
+    own_groups,
+    resize_of_large_images,
+)
 from stallscope.model import thresholds
 from stallscope.model.exposure import (
-    COLLATE,
     CROWDED,
     DECODE,
     DIGITS,
-    FETCH,
     GETITEM_,
     MAIN,
     PIN,
     SENDING,
     START,
-    TRANSFORM,
     UNATTRIBUTED,
 )
 from stallscope.model.loop_time import UNKNOWN
@@ -60,8 +78,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from stallscope.diagnose.causes import Cause
-    from stallscope.diagnose.facts import Facts, Setup
+    from stallscope.diagnose.facts import Facts
     from stallscope.diagnose.result import Finding
+    from stallscope.diagnose.setup import Setup
     from stallscope.errors import NoBatchError
 
     Found = dict[Cause, Finding]
@@ -75,16 +94,15 @@ LOOP_STACKS: Final = "stacks of the loop"
 BATCH: Final = "one batch"
 MEMORY: Final = "memory"
 
+_WORKS: Final = {causes.DECODE, causes.ONE_TRANSFORM, causes.TRANSFORMS, causes.COLLATE}
 _BY_LADDER: Final = {
-    *(causes.HEALTHY, causes.STORAGE_LATENCY, causes.DECODE, causes.ONE_TRANSFORM),
-    *(causes.TRANSFORMS, causes.COLLATE, causes.SENDING, causes.CPU_SATURATED),
-    causes.MAIN_PROCESS,
+    *(*_WORKS, causes.HEALTHY, causes.STORAGE_LATENCY),
+    *(causes.SENDING, causes.CPU_SATURATED, causes.MAIN_PROCESS),
 }
 """What a ladder can confirm or refute: it takes such costs away."""
 _BY_ONE_WORKER: Final = {
-    *(causes.STORAGE_LATENCY, causes.STORAGE_BANDWIDTH, causes.LOCK, causes.ONE_TRANSFORM),
-    *(causes.TRANSFORMS, causes.COLLATE, causes.DECODE, causes.CPU_SATURATED),
-    causes.INCONCLUSIVE,
+    *(*_WORKS, causes.STORAGE_LATENCY, causes.STORAGE_BANDWIDTH, causes.LOCK),
+    *(causes.CPU_SATURATED, causes.INCONCLUSIVE),
 }
 """What looks different when there is one worker: waiting for what is shared."""
 _NO_STALLS: Final = {causes.MAIN_PROCESS, causes.COPY}
@@ -96,21 +114,18 @@ _HAS_LINES: Final = {causes.ONE_TRANSFORM, causes.COLLATE}
 
 
 def judge(facts: Facts) -> tuple[Finding, ...]:
-    """The verdict, and whatever else was found, what costs most first.
+    """Return the verdict, and whatever else was found, what costs most first.
 
     Saturated cores stand last: they are what the other findings do, and not one more cause.
-
-    Args:
-        facts: what was measured.
     """
     missing = too_short(facts)
-    if missing and (late := rules.late_begin(facts)):
-        return (replace(late, confidence=1.0),)  # that it is so is sure, however few steps follow
+    if missing and (late := late_begin(facts)):
+        return (replace(late, confidence=1.0),)  # certain, however few steps follow
     if missing:
         return (inconclusive(facts, missing, "more batches, or a larger budget_s"),)
     if facts.time is not None and not facts.time.is_known:
         return (inconclusive(facts, UNKNOWN, "a device of torch's with events, and one alone"),)
-    found = findings(facts)
+    found = find(facts)
     verdict = _first(facts, found)
     if verdict.cause == causes.HEALTHY and not facts.setup.has_step:
         why = "no step was given, and the loader alone gives batches without a pause"
@@ -120,100 +135,75 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         what = f"{verdict.title}; but this is doubtful"
         again = "measure again on a machine that does nothing else; where it stays so: "
         verdict = inconclusive(facts, what, again + verdict.next_step)
-    rest = [one for one in found.values() if one.cause != verdict.cause and _is_worth(one)]
-    if rules.groups_of(verdict.cause):  # full cores are what that work does, and no second cost
-        rest = [one for one in rest if one.cause != causes.CPU_SATURATED]
+    rest = [other for other in found.values() if other.cause != verdict.cause and _is_worth(other)]
+    if groups_of(verdict.code):  # full cores are what that work does, and no second cost
+        rest = [other for other in rest if other.cause != causes.CPU_SATURATED]
     if verdict.cause == causes.HEALTHY:
         beside = (causes.START_UP, causes.MAIN_PROCESS, causes.COPY)
-        rest = [one for one in rest if one.cause in beside]
-    verdict, *rest = (_of_an_epoch(one, facts) for one in (verdict, *rest))
-    cores_last = sorted(rest, key=lambda one: (one.cause == causes.CPU_SATURATED, _by_cost(one)))
-    return verdict, *cores_last
+        rest = [other for other in rest if other.cause in beside]
+    verdict, *rest = (_of_an_epoch(each, facts) for each in (verdict, *rest))
+    rest.sort(key=lambda other: (other.cause == causes.CPU_SATURATED, _by_cost(other)))
+    return verdict, *rest
+
+
+def find(facts: Facts) -> Found:
+    """Ask each rule; of several findings with one code, the one that costs most stays."""
+    found: Found = {}
+    known = numbers(facts)
+    waits = facts.stall_share >= HARDLY or facts.is_slowed
+    for each in (*findings(facts, known), *(findings_of_work(facts, known) if waits else ())):
+        before = found.get(each.cause)
+        if before is None or each.severity > before.severity:
+            found[each.cause] = each
+    return found
 
 
 def side_notes(facts: Facts, found: Iterable[Finding]) -> list[str]:
-    """What happens once or now and then: a loop that starts late, and a validation."""
-    notes, late = [], rules.late_begin(facts)
-    if late is not None and all(one.cause != late.cause for one in found):
+    """Say what happens once or now and then: a loop that starts late, and a validation."""
+    notes, late = [], late_begin(facts)
+    if late is not None and all(each.cause != late.cause for each in found):
         notes.append(f"{late.title}; {late.next_step}")
     if facts.validation_share >= thresholds.NOTED:
         notes.append(
-            f"a loop over another loader (validation, mostly) takes {share(facts.validation_share)}"
-            " of the time and is no part of the verdict: whether it waits is to be asked of that "
-            "loader by itself"
+            f"A loop over another loader (validation?) takes {share(facts.validation_share)} of "
+            "the time. The verdict leaves it out: diagnose that loader by itself"
         )
     return notes
 
 
-def _of_an_epoch(one: Finding, facts: Facts) -> Finding:
-    """With its share of an epoch, where that begins slowly; of the steady state otherwise."""
-    if one.cause in (causes.START_UP, causes.INCONCLUSIVE):
-        return one
-    severity = one.severity
-    if facts.begin_share and one.cause not in _NO_STALLS:
+def _of_an_epoch(each: Finding, facts: Facts) -> Finding:
+    """Take its share of an epoch, where that begins slowly; of the steady state otherwise."""
+    if each.cause in (causes.START_UP, causes.INCONCLUSIVE):
+        return each
+    severity = each.severity
+    if facts.begin_share and each.cause not in _NO_STALLS:
         # Of all stalls, those in which epochs begin are a finding of their own
         severity = min(severity, max(facts.lost_share - facts.begin_share, 0.0))
-    return replace(one, severity=severity * facts.epoch_factor)
+    return replace(each, severity=severity * facts.epoch_factor)
 
 
-def _by_cost(one: Finding) -> tuple[float, float, int]:
-    """Key of an order: what costs most first, then what is surer, then the order of the causes."""
-    place = list(causes.CAUSES).index(one.code)
-    return -round(one.severity, DIGITS), -round(one.confidence, DIGITS), place
+def _by_cost(each: Finding) -> tuple[float, float, int]:
+    """Return a key that orders by cost, then by confidence, then by the order of the causes."""
+    place = list(CAUSES).index(each.code)
+    return -round(each.severity, DIGITS), -round(each.confidence, DIGITS), place
 
 
-def _is_worth(one: Finding) -> bool:
-    """Whether a finding is worth a line beside the verdict.
+def _is_worth(each: Finding) -> bool:
+    """Return whether a finding is worth a line beside the verdict.
 
     That workers keep up is no cause beside another one; memory that grows costs no time yet.
     """
-    costs = one.severity >= thresholds.WORTH or one.cause == causes.MEMORY_GROWS
-    return costs and one.confidence >= rules.JUST and one.cause != causes.TOO_LITTLE_PREFETCH
-
-
-def findings(facts: Facts) -> Found:
-    """Ask each rule."""
-    waits = facts.stall_share >= HARDLY or facts.is_slowed
-    every = [
-        rules.start_up(facts),
-        _longest(
-            rules.no_worker(facts) if waits else None,
-            rules.own_threads(facts),
-            rules.own_parts(facts),
-            rules.computes_in_python(facts),
-            rules.idle_device(facts),
-        ),
-        rules.copies(facts),
-        rules.oversubscription(facts) if facts.lost_share >= thresholds.WORTH else None,
-        rules.memory_growth(facts),
-    ]
-    if waits:
-        every += [
-            *rules.memory(facts),
-            rules.slow_worker(facts),
-            rules.slow_samples(facts),
-            rules.idle_workers(facts),
-            rules.repeated_work(facts),
-            rules.few_cores(facts),
-            rules.lock(facts),
-            rules.storage(facts),
-            rules.too_few(facts),
-            *rules.works(facts),
-            rules.cpu_saturated(facts),
-            rules.too_little_prefetch(facts),
-        ]
-    # Both say more than that sending takes long
-    every += [rules.releases(facts), rules.needless_workers(facts)]
-    return {one.cause: one for one in every if one is not None}
+    costs = each.severity >= thresholds.WORTH or each.cause == causes.MEMORY_GROWS
+    return costs and each.confidence >= JUST and each.cause != causes.TOO_LITTLE_PREFETCH
 
 
 def fewest_steps(setup: Setup) -> int:
-    """Steps of the steady state below which there is no verdict."""
+    """Return the steps of the steady state below which there is no verdict."""
     return max(thresholds.FEWEST_STEPS, thresholds.ROUNDS * setup.num_workers)
 
 
 def too_short(facts: Facts) -> str:
-    """Why there was too little to judge by; '' where there was enough."""
+    """Say why there was too little to judge by; '' where there was enough."""
     wanted = fewest_steps(facts.setup)
     if facts.time is None:
         return "no step of the loop was seen"
@@ -226,30 +216,30 @@ def too_short(facts: Facts) -> str:
 
 
 def healthy(facts: Facts) -> Finding:
-    """That the loop hardly waits."""
-    low_enough = rules.clear(facts.stall_high, HARDLY, HARDLY / 2)
-    line, part = rules.loop_line(facts), share(facts.loop_code_share)
-    gain = facts.gain
-    agreed = gain is not None and gain.is_none
-    return rules.finding(
-        causes.HEALTHY,
-        facts,
-        f"it stalls {share(facts.stall_share)} of the time"
-        f"{f', and computes in {line} for {part} of it' if line else ''}",
-        severity=0.0,
-        clearly=max(low_enough, 0.9 if agreed else 0.6),
-        evidence={
-            "stall_share_low": facts.stall_low,
-            "stall_share_high": facts.stall_high,
-            "device_busy_share": facts.device_busy_share,
-        },
-        where=f"; where that is no part of the model: {rules.IN_WORKERS}" if line else "",
-        line=line,
-    )
+    """Say that the loop hardly waits."""
+    line, part = facts.loop_line, share(facts.loop_code_share)
+    code = f", and computes in {line} for {part} of it" if line else ""
+    helps = f"; where that is no part of the model: {IN_WORKERS}" if line else ""
+    return finding(causes.HEALTHY, facts, numbers(facts), code=code, helps=helps, line=line)
+
+
+def inconclusive(
+    facts: Facts, why: str, remedy: str, cause: Cause = causes.INCONCLUSIVE
+) -> Finding:
+    """Say that nothing can be said, and why."""
+    found = finding(cause, facts, numbers(facts), why=why, remedy=remedy)
+    return replace(found, confidence=1.0)  # that it cannot be told is sure
+
+
+def no_batch(facts: Facts, error: NoBatchError) -> Finding:
+    """Say that a batch never came, whatever the loop did before."""
+    what = str(error).partition(". ")[0]
+    what = what[0].upper() + what[1:]
+    return inconclusive(facts, what, "mend that, or give a larger budget_s", causes.NO_BATCH)
 
 
 def _first(facts: Facts, found: Found) -> Finding:
-    """The verdict; see the module's text for the order."""
+    """Choose the verdict; see the module's text for the order."""
     beside = [found[cause] for cause in (causes.START_UP, causes.COPY) if cause in found]
     if facts.release_share >= thresholds.OWN_PART and causes.SENDING in found:
         beside.append(found[causes.SENDING])
@@ -257,83 +247,37 @@ def _first(facts: Facts, found: Found) -> Finding:
     if own is not None and (facts.setup.num_workers or own.severity > facts.stall_share):
         beside.append(own)
     if facts.has_needless_workers:  # without them none is started, though indices are drawn
-        first = facts.starts.is_drawing or facts.starts.share >= thresholds.DOMINATES
-        others = (one for one in beside if first or one.cause != causes.START_UP)
-        return max((found[causes.SENDING], *others), key=lambda one: one.severity)
-    costly = max(beside, key=lambda one: _of_an_epoch(one, facts).severity, default=None)
+        starts = facts.starts.is_drawing or facts.starts.share >= thresholds.DOMINATES
+        others = (each for each in beside if starts or each.cause != causes.START_UP)
+        return max((found[causes.SENDING], *others), key=lambda each: each.severity)
+    costly = max(beside, key=lambda each: _of_an_epoch(each, facts).severity, default=None)
     if costly is not None:
         stalls = max(facts.stall_share - facts.begin_share, 0.0) * facts.epoch_factor
         if _of_an_epoch(costly, facts).severity >= stalls:
             return costly
-    if facts.stall_share < HARDLY or _is_little(facts):
-        return _slowing(facts, found) or found.get(causes.MEMORY_GROWS) or healthy(facts)
+    # The ladder decides: it measures the gain itself, and in a loop without a recorder
+    gains_little = facts.gain is not None and facts.gain.is_below(HARDLY)
+    grows = found.get(causes.MEMORY_GROWS)
+    if facts.stall_share < HARDLY or (_is_near(facts) and gains_little):
+        # What slows the step beside the workers, though the loop hardly waits for them
+        cores = found.get(causes.CPU_SATURATED) if facts.is_slowed else None
+        return found.get(causes.OVERSUBSCRIPTION) or cores or grows or healthy(facts)
     verdict = rank_findings(facts, found)
     is_little = verdict is None or verdict.severity < thresholds.WORTH
-    gains = facts.gain is not None and facts.gain.is_above(HARDLY)
-    if _is_near(facts) and is_little and not gains:
-        # what waits longest is next to nothing
-        return found.get(causes.MEMORY_GROWS) or healthy(facts)
+    if _is_near(facts) and is_little and not (facts.gain and facts.gain.is_above(HARDLY)):
+        return grows or healthy(facts)  # what waits longest is next to nothing
     if verdict is not None:
         return verdict
     why = f"the loop stalls {share(facts.stall_share)} of the time, and no cause stands out"
     return inconclusive(facts, why, "03_cached_baseline takes one cost after the other away")
 
 
-def _slowing(facts: Facts, found: Found) -> Finding | None:
-    """What slows the step beside the workers, though the loop hardly waits for them."""
-    threads, cores = found.get(causes.OVERSUBSCRIPTION), found.get(causes.CPU_SATURATED)
-    return threads or (cores if facts.is_slowed else None)
-
-
-def _is_little(facts: Facts) -> bool:
-    """Whether the stalls are hardly above what matters, and what the ladder could gain is below.
-
-    The ladder decides: it measures the gain itself, and in a loop without a recorder.
-    """
-    return _is_near(facts) and facts.gain is not None and facts.gain.is_below(HARDLY)
-
-
 def _is_near(facts: Facts) -> bool:
     return facts.stall_share < 2 * HARDLY
 
 
-def _longest(*ones: Finding | None) -> Finding | None:
-    return max((one for one in ones if one), key=lambda one: one.severity, default=None)
-
-
-def no_batch(facts: Facts, error: NoBatchError) -> Finding:
-    """That a batch never came, whatever the loop did before."""
-    what = str(error).partition(". ")[0]
-    what = what[0].upper() + what[1:]
-    return inconclusive(facts, what, "mend that, or give a larger budget_s", causes.NO_BATCH)
-
-
-def inconclusive(
-    facts: Facts, why: str, remedy: str, cause: Cause = causes.INCONCLUSIVE
-) -> Finding:
-    """That nothing can be said, and why."""
-    found = rules.finding(
-        cause,
-        facts,
-        why,
-        clearly=1.0,
-        evidence={
-            "unattributed_share": facts.exposure.of(UNATTRIBUTED) if facts.time else None,
-            "other_processes_share": facts.others_share,
-            "steps_count": facts.steps,
-        },
-        where=remedy,
-    )
-    return replace(found, confidence=1.0)  # that it cannot be told is sure
-
-
 def rank_findings(facts: Facts, found: Found) -> Finding | None:
-    """The verdict about a loop that stalls; None where no cause stands out.
-
-    Args:
-        facts: what was measured.
-        found: what each rule says.
-    """
+    """Return the verdict about a loop that stalls; None where no cause stands out."""
 
     def first(*wanted: Cause) -> Finding | None:
         return next((found[cause] for cause in wanted if cause in found), None)
@@ -344,23 +288,30 @@ def rank_findings(facts: Facts, found: Found) -> Finding | None:
         return inconclusive(facts, why, "ss.stage('...') around your own code names it")
     if facts.others_share >= OTHERS and _is_left(facts) < HARDLY:
         return _disturbed(facts, found)
-    verdict = first(causes.MEMORY_PRESSURE, causes.SHM, causes.IDLE_WORKERS)
-    verdict = verdict or first(causes.REPEATED_WORK, causes.FEW_CORES) or _of_parts(facts, found)
-    verdict = verdict or first(causes.SLOW_WORKER, causes.SLOW_SAMPLES, causes.OVERSUBSCRIPTION)
-    verdict = verdict or _that_keeps_up(facts, found)
-    verdict = verdict or first(causes.LOCK) or _storage(facts, found)
-    verdict = verdict or first(causes.TOO_FEW_WORKERS)
-    return verdict or _of_work(facts, found) or first(causes.CPU_SATURATED) or _most_work(found)
+    works = (each for each in found.values() if groups_of(each.code))
+    return (
+        first(causes.MEMORY_PRESSURE, causes.SHM, causes.IDLE_WORKERS, causes.REPEATED_WORK)
+        or first(causes.FEW_CORES)
+        or _of_parts(facts, found)
+        or first(causes.SLOW_WORKER, causes.SLOW_SAMPLES, causes.OVERSUBSCRIPTION)
+        or _that_keeps_up(facts, found)
+        or first(causes.LOCK)
+        or _storage(facts, found)
+        or first(causes.TOO_FEW_WORKERS)
+        or _of_work(facts, found)
+        or first(causes.CPU_SATURATED)
+        or min(works, key=_by_cost, default=None)
+    )
 
 
 def _of_parts(facts: Facts, found: Found) -> Finding | None:
-    """What most of the stalls is, where that is no work on samples."""
+    """Return what most of the stalls is, where that is no work on samples."""
     if not facts.setup.num_workers:
         return found.get(causes.MAIN_PROCESS)
     # Crowded or not: what is left of a part that a busy machine makes longer has to be much, too
     least = max(thresholds.DOMINATES * (1 - facts.exposure.of(CROWDED)), thresholds.LEADS)
     here = least
-    if rules.is_busy_here(facts) and facts.exposure.leads(MAIN):
+    if is_busy_here(facts) and facts.exposure.leads(MAIN):
         here = thresholds.NOTED  # receiving batches and waiting for a core are this process's, too
     parts = (
         (MAIN, causes.MAIN_PROCESS, here),
@@ -373,11 +324,15 @@ def _of_parts(facts: Facts, found: Found) -> Finding | None:
 
 
 def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
-    """Why workers that are fast enough, each with a core for itself, are late all the same."""
+    """Say why workers that are fast enough, each with a core for itself, are late all the same."""
     if facts.pace.free_load > thresholds.KEEPS_UP:
         return None
     queued, crowded = facts.use.queued_share or 0.0, facts.exposure.of(CROWDED)
-    if queued < thresholds.QUEUES and crowded < thresholds.LEADS and not _varies_with_cores(facts):
+    # Batches that compute may take different times only because others have the cores at times
+    batch_s = facts.making.batch_s if facts.making else 0.0
+    computes = facts.waiting_s < thresholds.DOMINATES * batch_s
+    varies = computes and facts.others_share >= OTHERS
+    if queued < thresholds.QUEUES and crowded < thresholds.LEADS and not varies:
         return found.get(causes.TOO_LITTLE_PREFETCH)
     if causes.CPU_SATURATED in found:
         return None  # what uses the cores comes first
@@ -386,15 +341,8 @@ def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
     return _disturbed(facts, found)
 
 
-def _varies_with_cores(facts: Facts) -> bool:
-    """Whether batches may take different times only because others have the cores at times."""
-    batch_s = facts.making.batch_s if facts.making else 0.0
-    computes = facts.waiting_s < thresholds.DOMINATES * batch_s
-    return computes and facts.others_share >= OTHERS
-
-
 def _is_left(facts: Facts) -> float:
-    """Share (0 to 1) of the loop's time that stalls would take if nobody waited for a core.
+    """Return the share of the loop's time that stalls would take if nobody waited for a core.
 
     Workers that could not keep up even then hold the loop up, and so does what the main process
     does between two steps: a shorter wait is a larger share of a shorter loop.
@@ -410,84 +358,36 @@ def _is_left(facts: Facts) -> float:
 
 
 def _disturbed(facts: Facts, found: Found) -> Finding:
-    """That the loop waits because other processes have the cores; memory grows whoever has them."""
+    """Say that other processes have the cores; memory grows whoever has them."""
     if causes.MEMORY_GROWS in found:
         return found[causes.MEMORY_GROWS]
     queued = facts.use.queued_share or 0.0
     why = (
         f"other processes have {share(facts.others_share)} of the cores, and without them the "
-        f"loop would hardly wait (who makes its batches waits for a core {share(queued)} of the "
-        "time)"
+        f"loop would hardly wait (its batches wait for a core {share(queued)} of the time)"
     )
     return inconclusive(facts, why, "measure again on a machine that does nothing else")
 
 
 def _storage(facts: Facts, found: Found) -> Finding | None:
-    """Storage, if its waiting dominates or reading is well ahead of everything else.
+    """Return storage, if its waiting dominates or reading is well ahead of everything else.
 
-    Too few workers come first where that would be enough, unless there is next to nothing but
+    Too few workers come first where more would be enough, unless there is next to nothing but
     waiting.
     """
     waits = found.get(causes.STORAGE_LATENCY) or found.get(causes.STORAGE_BANDWIDTH)
-    if waits is None:
+    waiting = facts.exposure.waiting(*READING)
+    enough = causes.TOO_FEW_WORKERS in found and waiting < thresholds.WAITS_ALONE
+    if waits is None or enough:
         return None
-    waiting = facts.exposure.waiting(FETCH, GETITEM_)
-    if causes.TOO_FEW_WORKERS in found and waiting < thresholds.WAITS_ALONE:
-        return None
-    lead = rules.leading(facts)
-    ahead = lead in rules.READING and lead not in rules.own_groups(facts)
-    return waits if ahead or waiting >= thresholds.DOMINATES else None
+    lead = leading(facts)
+    is_ahead = lead in READING and lead not in own_groups(facts)
+    return waits if is_ahead or waiting >= thresholds.DOMINATES else None
 
 
 def _of_work(facts: Facts, found: Found) -> Finding | None:
-    group = DECODE if rules.resize_of_large_images(facts) else rules.leading(facts)
-    return next((one for one in found.values() if group in rules.groups_of(one.cause)), None)
-
-
-def _most_work(found: Found) -> Finding | None:
-    works = [one for one in found.values() if rules.groups_of(one.cause)]
-    return min(works, key=_by_cost, default=None)
-
-
-def _may_be_slowed(facts: Facts) -> bool:
-    """Whether the step may be slower for the workers beside it, which only a ladder tells."""
-    queued = facts.use.loop_queued_share or 0.0
-    crowd = facts.threads_per_core >= thresholds.MANY_THREADS or queued >= thresholds.LOOP_QUEUES
-    return bool(facts.setup.num_workers) and facts.stall_share < HARDLY and crowd
-
-
-def _is_for_the_loop(facts: Facts, verdict: Finding) -> bool:
-    """Whether it is the loop's own process that takes the time, in code that can be named."""
-    if verdict.cause == causes.MAIN_PROCESS:
-        return not _makes_batches_here(verdict)
-    # Where the model is known, the step is what is left of it
-    computes = min(facts.use.loop_cpu or 0.0, facts.own_parts.get("step", 0.0))
-    least = max(thresholds.OWN_PART, verdict.severity)
-    return computes >= least and not facts.setup.simulated
-
-
-def _is_about_own_code(facts: Facts, verdict: Finding) -> bool:
-    """Whether code that no hook can name holds much of what a verdict about work is about."""
-    about = bool(rules.groups_of(verdict.cause)) or verdict.cause in _OF_WORK
-    return about and facts.exposure.of(GETITEM_) >= thresholds.NOTED
-
-
-def _makes_batches_here(verdict: Finding) -> bool:
-    """Whether it is about a process that makes its batches itself."""
-    return verdict.cause == causes.MAIN_PROCESS and "num_workers_count" in verdict.evidence
-
-
-def _may_be_smaller(facts: Facts, verdict: Finding) -> bool:
-    """Whether the verdict is about what takes less where a batch has fewer bytes."""
-    if verdict.cause == causes.SENDING:
-        return not facts.has_needless_workers
-    if verdict.cause == causes.MAIN_PROCESS:  # letting go of large batches is the loop's, too
-        return (
-            bool(facts.setup.num_workers)
-            and facts.own_parts.get("other", 0.0) >= thresholds.OWN_PART
-        )
-    makes_floats = verdict.cause in (causes.ONE_TRANSFORM, causes.TRANSFORMS)
-    return verdict.cause == causes.COLLATE or (makes_floats and bool(rules.conversions(facts)))
+    group = DECODE if resize_of_large_images(facts) else leading(facts)
+    return next((each for each in found.values() if group in groups_of(each.code)), None)
 
 
 class Question(NamedTuple):
@@ -500,47 +400,90 @@ class Question(NamedTuple):
 def next_question(
     facts: Facts, findings: tuple[Finding, ...], asked: Collection[str]
 ) -> Question | None:
-    """The measurement that decides most; None where nothing is open.
+    """Return the measurement that decides most; None where nothing is open.
 
     Args:
         facts: what is known.
         findings: what is thought by now, the verdict first.
         asked: phases that were tried already.
     """
-    verdict = findings[0]
-    waits = facts.exposure.waiting(FETCH, GETITEM_, TRANSFORM, COLLATE, DECODE)
-    possible = []
-    if (
-        facts.setup.num_workers > 1
-        and verdict.cause in _BY_ONE_WORKER
-        and waits >= thresholds.WAITS_FOR_EACH_OTHER
-    ):
-        possible.append(Question(ONE_WORKER, "do the workers wait for something that they share?"))
-    growth = facts.memory_growth
-    if verdict.cause == causes.MEMORY_GROWS and growth is not None and growth.may_settle:
-        possible.append(Question(MEMORY, "does the workers' memory go on growing?"))
-    unseen = verdict.cause == causes.STORAGE_LATENCY and rules.is_unseen(facts)
-    if facts.is_shared or unseen:
-        possible.append(Question(WAITING_STACKS, "what do the workers wait for, and where?"))
-    no_image = verdict.cause == causes.DECODE and facts.megapixels is None
-    has_lines = verdict.cause in _HAS_LINES or _makes_batches_here(verdict)
-    has_lines = has_lines or _is_about_own_code(facts, verdict)
-    is_now_and_then = verdict.cause == causes.SLOW_SAMPLES and bool(rules.slow_stage(facts))
-    if has_lines or no_image or is_now_and_then:  # sooner than a ladder is
-        possible.append(Question(STACKS, "which line of the code is it?"))
-    if facts.setup.streams and facts.setup.num_workers > 1 and verdict.cause in _BY_ONE_WORKER:
-        possible.append(Question(ONE_WORKER, "does each worker do the work of all?"))
-    if _is_for_the_loop(facts, verdict):
-        possible.append(Question(LOOP_STACKS, "what does the training process compute itself?"))
-    if _may_be_smaller(facts, verdict):
-        possible.append(Question(BATCH, "would fewer bytes hold the same?"))
+    verdict, setup = findings[0], facts.setup
+    cause, growth = verdict.cause, facts.memory_growth
+    has_several = setup.num_workers > 1 and cause in _BY_ONE_WORKER
+    waits = facts.exposure.waiting(*WAITING) >= thresholds.WAITS_FOR_EACH_OTHER
+    grows = cause == causes.MEMORY_GROWS and growth is not None and growth.may_settle
+    unseen = cause == causes.STORAGE_LATENCY and is_unseen(facts)
+    possible = (
+        (has_several and waits, ONE_WORKER, "do the workers wait for something that they share?"),
+        (grows, MEMORY, "does the workers' memory go on growing?"),
+        (facts.is_shared or unseen, WAITING_STACKS, "what do the workers wait for, and where?"),
+        # sooner than a ladder is
+        (_has_lines(facts, verdict), STACKS, "which line of the code is it?"),
+        (has_several and setup.streams, ONE_WORKER, "does each worker do the work of all?"),
+        (
+            _is_for_the_loop(facts, verdict),
+            LOOP_STACKS,
+            "what does the training process compute itself?",
+        ),
+        (_may_be_smaller(facts, verdict), BATCH, "would fewer bytes hold the same?"),
+        # without a step a ladder cannot go all the way
+        (
+            setup.has_step and _is_open(facts, verdict),
+            LADDER,
+            "what does the loader cost, with an interval?",
+        ),
+    )
+    questions = (Question(phase, why) for is_possible, phase, why in possible if is_possible)
+    return next((question for question in questions if question.phase not in asked), None)
+
+
+def _has_lines(facts: Facts, verdict: Finding) -> bool:
+    """Return whether the verdict is about code that only stacks can name."""
+    is_about_work = bool(groups_of(verdict.code)) or verdict.cause in _OF_WORK
+    return (
+        verdict.cause in _HAS_LINES
+        or _makes_batches_here(verdict)
+        or (is_about_work and facts.exposure.of(GETITEM_) >= thresholds.NOTED)
+        or (verdict.cause == causes.DECODE and facts.megapixels is None)
+        or (verdict.cause == causes.SLOW_SAMPLES and bool(facts.slow_stage))
+    )
+
+
+def _makes_batches_here(verdict: Finding) -> bool:
+    """Return whether it is about a process that makes its batches itself."""
+    return verdict.cause == causes.MAIN_PROCESS and "num_workers_count" in verdict.evidence
+
+
+def _is_for_the_loop(facts: Facts, verdict: Finding) -> bool:
+    """Return whether it is the loop's own process that takes the time, in code to be named."""
+    if verdict.cause == causes.MAIN_PROCESS:
+        return not _makes_batches_here(verdict)
+    # Where the model is known, the step is what is left of it
+    computes = min(facts.use.loop_cpu or 0.0, facts.own_parts.get("step", 0.0))
+    return computes >= max(thresholds.OWN_PART, verdict.severity) and not facts.setup.simulated
+
+
+def _may_be_smaller(facts: Facts, verdict: Finding) -> bool:
+    """Return whether the verdict is about what takes less where a batch has fewer bytes."""
+    if verdict.cause == causes.SENDING:
+        return not facts.has_needless_workers
+    if verdict.cause == causes.MAIN_PROCESS:  # letting go of large batches is the loop's, too
+        other = facts.own_parts.get("other", 0.0)
+        return facts.setup.num_workers > 0 and other >= thresholds.OWN_PART
+    makes_floats = verdict.cause in (causes.ONE_TRANSFORM, causes.TRANSFORMS)
+    return verdict.cause == causes.COLLATE or (makes_floats and bool(conversions(facts)))
+
+
+def _is_open(facts: Facts, verdict: Finding) -> bool:
+    """Return whether a ladder would decide something."""
     unsure = verdict.confidence < thresholds.SURE and verdict.cause in _BY_LADDER
-    open_still = verdict.cause == causes.INCONCLUSIVE and facts.others_share < OTHERS
-    open_still = open_still and facts.steps >= thresholds.FEWEST_STEPS
+    unclear = verdict.cause == causes.INCONCLUSIVE and facts.others_share < OTHERS
+    unclear = unclear and facts.steps >= thresholds.FEWEST_STEPS
     # Where the stalls may be as short as a healthy loop's, what there is to gain decides
     claims = verdict.cause not in (causes.HEALTHY, causes.MEMORY_GROWS)
     may_be_healthy = claims and _is_near(facts) and facts.stall_low < HARDLY
-    is_open = unsure or open_still or may_be_healthy or _may_be_slowed(facts)
-    if facts.setup.has_step and is_open:  # without a step it cannot go all the way
-        possible.append(Question(LADDER, "what does the loader cost, with an interval?"))
-    return next((one for one in possible if one.phase not in asked), None)
+    # The step may be slower for the workers beside it
+    queued = facts.use.loop_queued_share or 0.0
+    crowd = facts.threads_per_core >= thresholds.MANY_THREADS or queued >= thresholds.LOOP_QUEUES
+    may_be_slowed = facts.setup.num_workers > 0 and facts.stall_share < HARDLY and crowd
+    return unsure or unclear or may_be_healthy or may_be_slowed

@@ -113,6 +113,6 @@ QUESTION = Question(
     make=utterances_shuffled,
     step_s=0.035,
     causes=("too-little-prefetch", "slow-samples"),
-    place=r"prefetch|ahead|[Bb]urst|uneven|buffer|shuffle|\bsort\b|one in|now and then|at times",
+    place=r"[Pp]refetch|ahead|[Bb]urst|uneven|buffer|shuffle|\bsort\b|one in|now and then|at times",
     lever=r"[Pp]refetch|shuffle_size|sort_size|buffer",
 )

@@ -1,0 +1,194 @@
+"""How a loader is set up, as far as the rules ask for it: from the loader itself, or from a run.
+
+Only objects of the parent process and the text of classes are looked at: nothing is called or read.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from stallscope.loops.devices import device_of
+from stallscope.machine import cores_available
+from stallscope.targets.loaders import epoch_length
+from stallscope.targets.object_graph import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stallscope.run.result import Run
+    from stallscope.storage.result import Storage
+    from stallscope.targets.target import Target
+
+
+_MANY: Final = 1000
+"""Entries of a function's cache from which on it may hold a dataset."""
+_NOT_THE_USERS: Final = {"torch", "builtins", "typing"}
+"""Packages whose classes keep no samples."""
+_DEEPEST: Final = 5
+"""Datasets inside of datasets that are looked at."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the loader was set up, as far as it can be read from it."""
+
+    num_workers: int = 0
+    """Worker processes; 0: the main process loads."""
+    cores: float = 1.0
+    """Cores available to its processes."""
+    prefetch_factor: int | None = None
+    """Batches that each worker makes ahead; None without workers, or where it is not known."""
+    persistent: bool = False
+    """Whether workers live on from epoch to epoch."""
+    pinned: bool = False
+    """Whether batches are copied to pinned memory."""
+    in_order: bool = True
+    """Whether batches are used in the order in which they were asked for."""
+    epoch_batches: int | None = None
+    """Batches of an epoch; None where the loader has no length."""
+    has_step: bool = True
+    """Whether batches were used by a step."""
+    simulated: bool = False
+    """Whether the step was only a timer."""
+    on_gpu: bool = False
+    """Whether the step computes on a GPU."""
+    cache: str = ""
+    """Where the dataset keeps what its workers have read, as `self.attribute`; empty: nowhere."""
+    streams: bool = False
+    """Whether workers take their samples out of a stream, each its part of it."""
+    sampler: str = ""
+    """Where the user's own sampler draws, or a wrapper makes batches of the loader's, as
+    `class.method (file:line)`; empty for torch's."""
+    drawn_by: str = ""
+    """Class of the sampler that draws indices, torch's or the user's; empty: not known."""
+    storage: Storage | None = None
+    """What the storage under the loader's files gives; None where that was not measured."""
+
+    @property
+    def keep_alive(self) -> str:
+        """Return the setting that keeps workers alive; '' where they live on already."""
+        return "" if self.persistent else "persistent_workers=True"
+
+
+def setup_of(target: Target, storage: Storage | None = None) -> Setup:
+    """Read how the loader of a target is set up."""
+    serving = [loader for loader in target.loaders if loader.num_workers]
+    return Setup(
+        num_workers=target.num_workers,
+        cores=float(cores_available()),
+        prefetch_factor=next((one.prefetch_factor for one in serving), None),
+        persistent=any(loader.persistent_workers for loader in target.loaders),
+        pinned=any(loader.pin_memory for loader in target.loaders),
+        in_order=all(getattr(loader, "in_order", True) for loader in target.loaders),
+        epoch_batches=epoch_length(target.loader),
+        has_step=target.step is not None,
+        cache=next(filter(None, (cache_of(loader.dataset) for loader in serving)), ""),
+        streams=any(isinstance(loader.dataset, IterableDataset) for loader in serving),
+        simulated=target.simulated_step_s is not None,
+        on_gpu=device_of(target).counts_kernels,
+        sampler=next(filter(None, map(_place_of_iter, _drawing(target))), ""),
+        drawn_by=next((type(one.sampler).__name__ for one in serving), ""),
+        storage=storage,
+    )
+
+
+def setup_of_run(run: Run, storage: Storage | None = None) -> Setup:
+    """Read the same from a recorded run, which knows less."""
+    settings = run.settings
+    return Setup(
+        num_workers=settings.num_workers,
+        cores=float(run.machine.get("cores") or 1),
+        prefetch_factor=settings.prefetch_factor,
+        persistent=settings.persistent_workers,
+        has_step=settings.has_step,
+        simulated=settings.simulated_step_s is not None,
+        streams=settings.streams,
+        on_gpu=run.device is not None and settings.simulated_step_s is None,
+        storage=storage,
+    )
+
+
+def _drawing(target: Target) -> Iterator[Any]:
+    """Yield what may compute in the main process for each batch: a wrapper, then the samplers."""
+    if target.loaders and not isinstance(target.loader, DataLoader):
+        yield target.loader
+    for loader in target.loaders:
+        of_batches = loader.batch_sampler
+        yield from (of_batches, getattr(of_batches, "sampler", None), loader.sampler)
+
+
+def _place_of_iter(drawing: Any) -> str:
+    """Say where `__iter__` is written that is not torch's; '' where it is, or is not Python."""
+    method = getattr(type(drawing), "__iter__", None)
+    if isinstance(method, FunctionType) and method.__module__.partition(".")[0] != "torch":
+        return f"{type(drawing).__name__}.__iter__ ({place_of(method.__code__)})"
+    return ""
+
+
+def cache_of(dataset: Any) -> str:
+    """Name where a dataset keeps what it has read: an attribute, or a function with a cache.
+
+    Workers that end with the epoch take such a cache along.
+
+    Returns:
+        '' for a dataset without one, or with one that is full before workers start.
+    """
+    with suppress(Exception):  # objects of other people: any of these may raise
+        return next(_caches(dataset), "")
+    return ""
+
+
+def _caches(dataset: Any) -> Iterator[str]:
+    for _ in range(_DEEPEST):
+        attributes = getattr(dataset, "__dict__", {})
+        for cls in type(dataset).__mro__:
+            if cls.__module__.partition(".")[0] in _NOT_THE_USERS:
+                continue
+            for name in _stored_in(cls):
+                if _has_room(attributes.get(name), dataset):
+                    yield f"self.{name}"
+            yield from (f"{cls.__name__}.{name}" for name in _cached_methods(cls))
+        if "dataset" not in attributes:
+            return
+        dataset = attributes["dataset"]
+
+
+def _cached_methods(cls: type) -> Iterator[str]:
+    """Yield methods under `functools.cache`, or under an `lru_cache` with room for many."""
+    for name, method in vars(cls).items():
+        if hasattr(method, "cache_parameters"):
+            most = method.cache_parameters()["maxsize"]
+            if most is None or most >= _MANY:
+                yield name
+
+
+def _has_room(cache: Any, dataset: Any) -> bool:
+    """Return whether not every sample is in there yet."""
+    if isinstance(cache, dict):
+        return len(cache) < len(dataset)
+    return isinstance(cache, list) and any(entry is None for entry in cache)
+
+
+@lru_cache(maxsize=64)
+def _stored_in(cls: type) -> tuple[str, ...]:
+    """Find attributes under whose keys methods of a class store: `self.x[key] = ...`."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    found: dict[str, None] = {}
+    for method in ast.walk(tree):
+        if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
+            continue
+        for node in ast.walk(method):
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                match target:
+                    case ast.Subscript(ast.Attribute(ast.Name("self"), name)):
+                        found[name] = None
+    return tuple(found)

@@ -1,0 +1,341 @@
+"""Conditions of the causes about work on samples and batches: storage, a lock, and each stage."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from stallscope import stages
+from stallscope.diagnose import causes
+from stallscope.diagnose.facts import MAKES_SMALLER
+from stallscope.diagnose.own_code import COLLECTS, OTHER, READS
+from stallscope.diagnose.rules import AT_ONCE, READING, WAITING, finding
+from stallscope.model import thresholds
+from stallscope.model.exposure import (
+    COLLATE,
+    DECODE,
+    DIGITS,
+    FETCH,
+    GETITEM_,
+    SENDING,
+    TRANSFORM,
+    WORK,
+)
+from stallscope.model.thresholds import SATURATED
+from stallscope.units import seconds, share, size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stallscope.diagnose.causes import Cause
+    from stallscope.diagnose.facts import Facts
+    from stallscope.diagnose.own_code import OwnCode
+    from stallscope.diagnose.result import Finding
+    from stallscope.diagnose.rules import Numbers, Words
+    from stallscope.model.exposure import StagePart
+
+
+_ALL: Final = (*WORK, SENDING)
+_GROUPS: Final = {
+    causes.DECODE.code: (DECODE,),
+    causes.COLLATE.code: (COLLATE,),
+    causes.SENDING.code: (SENDING,),
+    causes.ONE_TRANSFORM.code: (TRANSFORM, *READING),
+    causes.TRANSFORMS.code: (TRANSFORM, *READING),
+}
+_MOST_NAMED: Final = 3
+"""Parts of the work in one title."""
+_LESS_TO_DECODE: Final = (
+    "store less of each sample (images smaller, sound in pieces, video with more key frames), "
+    "decode only what is used, or use a faster decoder"
+)
+_CONVERTS: Final = re.compile(r"(ToTensor|Normalize|ToDtype|ConvertImageDtype|ToFloat)\b")
+_RESIZES: Final = re.compile(r"resiz|max_?size|thumbnail", re.IGNORECASE)
+
+
+def findings_of_work(facts: Facts, known: Numbers) -> Iterator[Finding]:
+    """Yield what workers wait for, then each group of work that holds enough, the largest first."""
+    is_lock, waits = _is_lock(facts), facts.exposure.waiting(*READING)
+    if is_lock and facts.setup.num_workers > 1 and _waits_for_each_other(facts):
+        yield finding(causes.LOCK, facts, known, **_lock(facts))
+    if not is_lock and waits >= thresholds.NOTED:
+        cause, words = _storage(facts)
+        words["waits"] = share(waits)
+        yield finding(cause, facts, known, **words)
+    for group, part in facts.exposure.groups().items():
+        is_passing = group == SENDING and facts.stall_share * part < thresholds.PASSING
+        if part < thresholds.NOTED or is_passing:
+            continue
+        if group in (DECODE, COLLATE, SENDING):
+            cause, words = _OF_GROUP[group](facts)
+            yield finding(cause, facts, known, **words)
+        elif group in own_groups(facts):
+            yield _of_transforms(facts, known)
+
+
+def _waits_for_each_other(facts: Facts) -> bool:
+    return facts.exposure.waiting(*WAITING) >= thresholds.WAITS_FOR_EACH_OTHER
+
+
+def _lock(facts: Facts) -> Words:
+    stage = max(facts.exposure.parts, key=lambda part: part.share * part.waiting).stage
+    own, in_file, how = facts.own_code(stage), facts.use.file_lock_share or 0.0, ""
+    if in_file >= thresholds.LOCK_FRAMES:
+        how = f"; they wait at a lock of a file {share(in_file)} of their time"
+    elif facts.is_shared:
+        how = f"; {_alone(facts)}"
+    return {"place": own.place if own else stage, "how": how, "stage": stage}
+
+
+def _storage(facts: Facts) -> tuple[Cause, Words]:
+    """Say whether storage is slow, full, or only concluded from own code that waits."""
+    if is_unseen(facts):  # also what is shared may be anything: a busy machine, a connection
+        stage = stages.GETITEM.name
+        own, each = facts.own_code(stage), _each(facts, stage)
+        if own is None:
+            return causes.WAITS_UNSEEN, {"each": each, "stage": stage}
+        remedy = {"remedy": own.call.remedy, "stage": stage}
+        return causes.OWN_CODE_WAITS, {"each": each, "place": own.place, "does": own.does, **remedy}
+    rate, sample_s = facts.reading.bytes_per_s, facts.reading.sample_s
+    each = f", {seconds(sample_s)} per sample" if sample_s else ""
+    alone = f"; {_alone(facts)}" if facts.is_shared is not None else ""
+    words = {"each": f"{each}{f', {size(rate)}/s' if rate else ''}", "alone": alone}
+    return causes.STORAGE_BANDWIDTH if _is_full(facts) else causes.STORAGE_LATENCY, words
+
+
+def is_unseen(facts: Facts) -> bool:
+    """Return whether the dataset's own code waits, in which nothing was seen to read."""
+    in_fetch, in_own = facts.exposure.waiting(FETCH), facts.exposure.waiting(GETITEM_)
+    return in_own > in_fetch and (facts.use.disk_busy_share or 0.0) < SATURATED
+
+
+def _is_full(facts: Facts) -> bool:
+    """Return whether it is the number of bytes that takes the time, or a device that is busy.
+
+    A measurement of the device tells more than workers do: those that take turns at one that
+    answers requests one by one share it, too, and it has bytes to spare.
+    """
+    storage = facts.setup.storage
+    if storage is not None and storage.is_full is not None:
+        return storage.is_full
+    is_busy = (facts.use.disk_busy_share or 0.0) >= SATURATED
+    return facts.is_shared is True or (is_busy and facts.is_shared is not False)
+
+
+def _is_lock(facts: Facts) -> bool:
+    """Return whether workers wait for a lock: it was seen, or it is concluded."""
+    if (facts.use.file_lock_share or 0.0) >= thresholds.LOCK_FRAMES:
+        return True
+    if facts.lock_frames is not None:
+        return facts.lock_frames >= thresholds.LOCK_FRAMES
+    reads = facts.exposure.waiting(*READING)
+    return facts.is_shared is True and facts.exposure.waiting(TRANSFORM, COLLATE, DECODE) > reads
+
+
+def _alone(facts: Facts) -> str:
+    if not facts.alone_s or facts.making is None:
+        return "one worker alone takes as long"
+    each = f"each of {facts.setup.num_workers} takes {seconds(facts.making.usual_s)}"
+    return f"one worker alone takes {seconds(facts.alone_s)} per batch, {each}"
+
+
+def _each(facts: Facts, stage: str) -> str:
+    each = facts.each(stage)
+    return f", {each}" if each else ""
+
+
+def groups_of(code: str) -> tuple[str, ...]:
+    """Return the groups of work that a cause is about; none for causes of another kind."""
+    return _GROUPS.get(code, ())
+
+
+def own_groups(facts: Facts) -> tuple[str, ...]:
+    """Return transforms, and what of the dataset's own code computes and does not wait."""
+
+    def computes(group: str) -> bool:
+        return facts.exposure.waiting(group) < thresholds.DOMINATES * facts.exposure.of(group)
+
+    return (TRANSFORM, *(group for group in READING if computes(group)))
+
+
+def leading(facts: Facts) -> str | None:
+    """Return the group of work that dominates, or whose longest stage is well ahead.
+
+    Shares are of the work alone: what threads waited for cores is the same for all of it. What the
+    dataset computes around its transforms counts with them, as it does in their finding.
+    """
+    parts = [part for part in facts.exposure.parts if part.group in _ALL]
+    whole = sum(part.share for part in parts)
+    groups = {name: part for name, part in facts.exposure.groups().items() if name in _ALL}
+    if not whole:
+        return None
+    if GETITEM_ in own_groups(facts) and groups.get(TRANSFORM, 0.0) > groups.get(GETITEM_, 0.0):
+        groups[TRANSFORM] += groups.pop(GETITEM_, 0.0)
+    most = max(groups, key=lambda name: round(groups[name], DIGITS))  # of equal ones the first
+    if groups[most] >= thresholds.UNEVEN * whole:
+        return most
+    first, second = (*(part.share for part in parts[:2]), 0.0)[:2]
+    is_ahead = first >= thresholds.LEADS * whole and first >= thresholds.AHEAD * second
+    return parts[0].group if is_ahead else None
+
+
+def _decode(facts: Facts) -> tuple[Cause, Words]:
+    own, words = _longest_stage(facts, DECODE)
+    if resize := resize_of_large_images(facts):
+        return causes.LARGE_IMAGES, {**words, "resize": f"{resize.stage} {share(resize.share)}"}
+    if facts.megapixels is not None:
+        return causes.DECODE, words
+    words["remedy"] = _LESS_TO_DECODE
+    if own:
+        words["where"] = f", in {own.place}"
+    if own and own.call is not OTHER:
+        words |= {"where": f", in {own.place}: {own.does}", "remedy": own.call.remedy}
+    return causes.DECODE_OTHER, words
+
+
+def _collate(facts: Facts) -> tuple[Cause, Words]:
+    own, words = _longest_stage(facts, COLLATE)
+    if facts.holds_scaled_bytes and (own is None or own.call is OTHER):
+        return causes.COLLATE_FLOATS, words
+    plain = "no Python loop over samples, tensors of one size"
+    words |= {"remedy": AT_ONCE if facts.has_small_samples else plain, "floats": ""}
+    if own:
+        words |= {"remedy": own.call.remedy, "where": f", in {own.place}: {own.does}"}
+    return causes.COLLATE, words
+
+
+def _sending(facts: Facts) -> tuple[Cause, Words]:
+    own, words = _longest_stage(facts, SENDING)
+    is_known = own is not None and own.call is not OTHER
+    if facts.holds_scaled_bytes and not is_known:
+        return causes.SENDING_FLOATS, words
+    less = " (uint8 images)" if facts.has_images else ""
+    return causes.SENDING, words | {"floats": "", "less": less}
+
+
+_OF_GROUP: Final = {DECODE: _decode, COLLATE: _collate, SENDING: _sending}
+
+
+def _longest_stage(facts: Facts, group: str) -> tuple[OwnCode | None, Words]:
+    """Return the user's function in the longest stage of a group, and words about that."""
+    longest = facts.exposure.longest(group)
+    stage = longest.stage if longest else ""
+    own = facts.own_code(stage)
+    return own, {"stage": stage, "each": _each(facts, stage), "where": ""}
+
+
+def resize_of_large_images(facts: Facts) -> StagePart | None:
+    """Find the transform that makes large images small, if it and decoding are most of the work."""
+    parts = facts.exposure.parts
+    resizes = (part for part in parts if part.group == TRANSFORM and _RESIZES.search(part.stage))
+    most, decodes = next(resizes, None), facts.exposure.of(DECODE)
+    if most is None or min(most.share, decodes) < thresholds.NOTED:
+        return None
+    is_most = most.share + decodes >= thresholds.DOMINATES * facts.exposure.of(*_ALL)
+    return most if is_most and (facts.megapixels or 0.0) >= thresholds.LARGE_MEGAPIXELS else None
+
+
+def _of_transforms(facts: Facts, known: Numbers) -> Finding:
+    """Make a finding of work on samples: by own code, by one transform, or by all of them."""
+    groups = own_groups(facts)
+    own_part = facts.exposure.of(*groups[1:])
+    whole = own_part + facts.exposure.of(TRANSFORM)
+    if own_part >= thresholds.ONE_OF_MANY * whole:
+        words = _own_code(facts, _longest(facts, groups[1:]).stage, own_part)
+        return finding(causes.OWN_CODE, facts, _one_of(facts, known, own_part, whole), **words)
+    if facts.holds_scaled_bytes and (converts := conversions(facts)):
+        part, whole = sum(one.share for one in converts), facts.exposure.of(TRANSFORM, GETITEM_)
+        names = " and ".join(one.stage for one in converts)
+        words = {"stages": f"{names} take{'s' * (len(converts) == 1)}"}
+        return finding(causes.CONVERSION, facts, _one_of(facts, known, part, whole), **words)
+    groups = tuple(group for group in groups if group != FETCH)
+    part, most = facts.exposure.of(*groups), _longest(facts, groups)
+    if most.share >= thresholds.ONE_OF_MANY * part:
+        cause, words = _one_transform(facts, most)
+        return finding(cause, facts, _one_of(facts, known, most.share, part), **words)
+    own = facts.own_code(stages.GETITEM.name) if GETITEM_ in groups else None
+    cause, words = causes.TRANSFORMS, {"remedy": _less_first(facts)}
+    if own is not None and facts.exposure.of(GETITEM_) >= thresholds.NOTED:
+        words = {"place": own.place, "remedy": own.call.remedy}
+        cause = causes.WORK_AND_OWN_CODE
+    words["longest"] = _named(facts, groups)
+    return finding(cause, facts, _one_of(facts, known, most.share, part), **words)
+
+
+def _one_of(facts: Facts, known: Numbers, most: float, part: float) -> Numbers:
+    """Add what one transform holds of the stalls, and all of them together."""
+    return known | {
+        "transform_exposed_share": most,
+        "longest_transform_exposed_share": most,
+        "all_transforms_exposed_share": part,
+        "one_of_transforms_share": most / part if part else 0.0,
+        "transform_share": facts.stall_share * most,
+        "transforms_share": facts.stall_share * part,
+    }
+
+
+def _one_transform(facts: Facts, most: StagePart) -> tuple[Cause, Words]:
+    """Say which transform it is, or that it is the garbage collector of the workers."""
+    own = facts.own_code(most.stage)
+    words = {"stage": most.stage, "each": _each(facts, most.stage)}
+    if most.stage == stages.GARBAGE.name:
+        own = facts.own_code(stages.GETITEM.name)
+        by = f", called by {own.place}" if own and own.call is COLLECTS else ""
+        return causes.GARBAGE, {**words, "does": by, "remedy": COLLECTS.remedy}
+    words["does"] = f": {own.does}" if own and own.does != OTHER.does else ""
+    if own is None or own.call is OTHER:
+        return causes.ONE_TRANSFORM, words
+    return causes.OWN_TRANSFORM, {**words, "remedy": own.call.remedy}
+
+
+def _own_code(facts: Facts, stage: str, own_part: float) -> Words:
+    """Say what the dataset computes itself, and in which function of the user's."""
+    own = facts.own_code(stage)
+    unnamed = "__getitem__ itself" if stage == stages.GETITEM.name else "Reading"
+    call = own.call if own else READS if stage in stages.READING_WORDS else OTHER
+    does = f", computing: {own.does}" if own else ""
+    if facts.threads_compute and call is OTHER:
+        does = ", computing in threads of its own, as a codec does"
+    return {
+        "place": own.place if own else unnamed,
+        "own": share(own_part * (own.share if own else 1.0)),
+        "each": _each(facts, stage),
+        "does": does,
+        "remedy": AT_ONCE if facts.has_small_samples and call is OTHER else call.remedy,
+        "stage": stage,
+    }
+
+
+def _less_first(facts: Facts) -> str:
+    """Say what makes the rest of the work on images cheaper; '' for data that is no image."""
+    if not facts.has_images:
+        return ""
+    last = "make floats of uint8 last; "
+    if MAKES_SMALLER.search(facts.first_transform or ""):  # it is so already
+        return last
+    return f"crop or resize first, so that the rest works on less, and {last}"
+
+
+def _named(facts: Facts, groups: tuple[str, ...]) -> str:
+    """Name the longest parts of the work with their shares; own code by its function."""
+    named: list[str] = []
+    for part in facts.exposure.parts:
+        if part.group in groups and part.share >= thresholds.NOTED_PART:
+            own = facts.own_code(part.stage) if part.group == GETITEM_ else None
+            does = f", {own.does}" if own and own.does != OTHER.does else ""
+            alone = "" if named else "alone "
+            named.append(f"{own.place if own else part.stage} {alone}{share(part.share)}{does}")
+    return ", ".join(named[:_MOST_NAMED])
+
+
+def conversions(facts: Facts) -> list[StagePart]:
+    """Find the transforms that make floats out of images, where they are most of all transforms."""
+    found = [part for part in facts.exposure.parts if _CONVERTS.match(part.stage)]
+    whole = facts.exposure.of(TRANSFORM, GETITEM_)
+    is_most = sum(part.share for part in found) >= thresholds.ONE_OF_MANY * whole
+    return found if is_most else []
+
+
+def _longest(facts: Facts, groups: tuple[str, ...]) -> StagePart:
+    longest = [facts.exposure.longest(group) for group in groups]
+    return max((part for part in longest if part), key=lambda part: part.share)
