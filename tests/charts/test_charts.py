@@ -15,7 +15,6 @@ from stallscope.charts import samples as slowest
 from stallscope.charts import stages
 from stallscope.charts.sheet import DOTS, WIDTH
 from stallscope.charts.stages import MOST_DOTS, thinned
-from stallscope.result import NoSuchKindError
 from stallscope.run.result import Run
 from stallscope.views.run import VIEW
 
@@ -89,11 +88,6 @@ class TestEveryPicture:
         Run.plot(ODD_RUNS["main process"])
 
         assert [] == plt.get_fignums()
-
-    def test_names_the_pictures_there_are(self):
-        """An unknown picture is the user's error, and lists the known ones."""
-        with pytest.raises(NoSuchKindError, match=r"'sankey'.*'slowest'"):
-            Run.plot(ODD_RUNS["empty"], "sankey")
 
 
 class TestStages:

@@ -13,7 +13,6 @@ from support.virtual_loop import a_loop, together
 
 from stallscope.charts import sheet
 from stallscope.charts.loop import parts_of, stall_figure
-from stallscope.errors import StallscopeError
 from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.result import Settings
 from stallscope.stages import STALL_COLOUR
@@ -113,11 +112,13 @@ class TestTails:
         assert "40 samples · worker 1" in tails.draw(tails.stages[0], "worker 1", 95).notes[0]
 
     def test_escapes_names(self):
-        """File names are text."""
+        """File names and stages are text."""
         run = a_run([{"A": 1.0}] * 9 + [{"A": 5.0}], paths=[f"/a/{ATTACK}"])
-        tails = Tails(run)
+        tails, parts = Tails(run), Stalls(STALLING["stalls"]).table(0)
 
         assert "<script" not in tails.table(tails.stages[0], ALL, 50)
+        assert WAITS not in parts
+        assert "&lt;b&gt;waits" in parts
 
 
 MAKING = {"fetch": 5.0, "decode": 40.0, "RandomMask": 70.0, "collate": 5.0}
@@ -139,19 +140,6 @@ STALLING = {
     "slow to send": a_loop(MAKING, workers=2, send=90.0, unpickle=20.0),
     "only steps": a_run([], steps=steps_of([0.2, 0.0, 0.3] * 9, h2d_s=0.01, other_s=0.02)),
 }
-
-
-class TestKinds:
-    def test_lists_the_panels_for_an_unknown_name(self, run):
-        """One sentence says what was asked for, and what there is."""
-        with pytest.raises(
-            StallscopeError, match=r"no panel 'x' of a run.*'tail'.*'stalls'.*'timeline'"
-        ):
-            run.panel("x")
-
-    def test_is_the_tail_panel_by_default(self, run):
-        """Without a kind it is the panel of a stage's slow end."""
-        assert run.panel().children[1].value == run.panel("tail").children[1].value
 
 
 class TestStallPanel:
@@ -194,14 +182,18 @@ class TestStallPanel:
         assert 2 == len(run.panel("stalls").children)
 
     @pytest.mark.parametrize(
-        ("run", "said"),
-        [(a_loop(MAKING, using={"forward": 300.0}), "never stalls"), (a_run([]), NO_LOOP)],
+        ("kind", "run", "message"),
+        [
+            ("stalls", a_loop(MAKING, using={"forward": 300.0}), "never stalls"),
+            ("stalls", a_run([]), NO_LOOP),
+            ("timeline", a_run([]), NO_LOOP),
+        ],
     )
-    def test_says_when_there_is_no_stall(self, run, said):
+    def test_says_when_there_is_nothing_to_show(self, kind, run, message):
         """A sentence, and no picture that stays."""
-        panel = run.panel("stalls")
+        panel = run.panel(kind)
 
-        assert said in panel.children[0].value
+        assert message in panel.children[0].value
         assert panel.still is None
 
 
@@ -256,13 +248,6 @@ class TestTimelinePanel:
 
         assert (0, 1, 2) == rank.options
         assert before != panel.children[1].value
-
-    def test_of_a_run_without_a_loop_says_so(self):
-        """A sentence, and no picture that stays."""
-        panel = a_run([]).panel("timeline")
-
-        assert NO_LOOP in panel.children[0].value
-        assert panel.still is None
 
     def test_of_a_single_step_is_that_step(self):
         """There is nothing to slide over."""
@@ -353,10 +338,3 @@ class TestStall:
         assert "40 ms, mostly decode" in table
         assert "the median sample: 5.0 ms" in table
         assert "<script" not in table
-
-    def test_escapes_names(self):
-        """Stages are text."""
-        table = Stalls(STALLING["stalls"]).table(0)
-
-        assert WAITS not in table
-        assert "&lt;b&gt;waits" in table

@@ -294,14 +294,14 @@ def bars_figure(  # noqa: PLR0913 - a chart
     """
     if not bars:
         return Sheet(title, notes)
-    made = Sheet(title, notes, [bars_height(bars)])
-    (ax,) = made.parts
+    sheet = Sheet(title, notes, [bars_height(bars)])
+    (ax,) = sheet.parts
     draw_bars(ax, bars, tick, "monospace" if is_code else "sans-serif", beyond=mark)
     if mark:
         ax.set_xlim(right=max(ax.get_xlim()[1], 1.05 * mark))
         ax.axvline(mark, color=INK, lw=1.0, ls=":")
     ax.set_xlabel(axis)
-    return made
+    return sheet
 
 
 _FIT_KEY: Final = (
@@ -329,8 +329,8 @@ def fit_figure(title: str, note: str, rows: Sequence[FitRow], axis: str) -> Shee
         rows: at least one, each with a gain at least.
         axis: what a gain is.
     """
-    made = Sheet(title, [_FIT_KEY, note], [0.36 * len(rows) + 0.15 + AXIS])
-    (ax,) = made.parts
+    sheet = Sheet(title, [_FIT_KEY, note], [0.36 * len(rows) + 0.15 + AXIS])
+    (ax,) = sheet.parts
     name_rows(ax, [fitting(row.name, 3.4, TEXT_SIZE) for row in rows])
     values = [v for row in rows for v in (*row.predicted, *row.measured) if v is not None]
     low, high = min(1.0, *values), max(1.0, *values)
@@ -350,4 +350,4 @@ def fit_figure(title: str, note: str, rows: Sequence[FitRow], axis: str) -> Shee
         if predicted is not None:
             hollow: dict[str, Any] = {"color": PAPER, "mec": INK, "mew": 1.2, "fillstyle": "none"}
             ax.plot([predicted], [at], "D", ms=9, zorder=5, **hollow)
-    return made
+    return sheet

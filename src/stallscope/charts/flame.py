@@ -131,8 +131,8 @@ def _picture(
         more = f"deeper than {MOST_ROWS} rows, or beyond the {MOST_FRAMES} widest"
         notes = [*notes, f"{left}, {more}"]
     rows = 1 + max((box.row for box in boxes), default=0)
-    made = Sheet(printable(title, 300), notes, [0.21 * rows + AXIS + 0.4])
-    (ax,) = made.parts
+    sheet = Sheet(printable(title, 300), notes, [0.21 * rows + AXIS + 0.4])
+    (ax,) = sheet.parts
     ax.set_xlim(0, 1)
     ax.set_ylim(rows, 0)
     hide_rows(ax)
@@ -151,4 +151,4 @@ def _picture(
         ax.text(*at, text, color=ink_on(box.colour), va="center_baseline")
     edge = {"edgecolor": INK, "linewidth": 0.3}
     draw_key(ax, {name: {"facecolor": colour, **edge} for name, colour in looks.items()})
-    return made
+    return sheet

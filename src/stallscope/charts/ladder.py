@@ -77,8 +77,8 @@ def figure(ladder: Ladder) -> Sheet:
     removed = [_removed(gains.get(row["rung"]), room) for row in rows]
     top = _LINE * (max(name.count("\n") for name in names) + 1) + 0.2
     below = top + _LINE * max(len(lines) for lines, _ in removed) + _LINE
-    made = Sheet(sentence(ladder), _notes(ladder, table), [3.1 + below])
-    (ax,) = made.parts
+    sheet = Sheet(sentence(ladder), _notes(ladder, table), [3.1 + below])
+    (ax,) = sheet.parts
     highest = max(row["samples_per_s_high"] or row["samples_per_s"] for row in rows)
     ax.set_xlim(-0.5, len(rows) - 0.5)
     ax.set_ylim(0, highest * 1.16)
@@ -96,7 +96,7 @@ def figure(ladder: Ladder) -> Sheet:
             colour = COLOURS[_KIND[row["rung"]]]
             _draw_step(ax, place, (rows[place - 1]["samples_per_s"], row["samples_per_s"]), colour)
             _write_removed(ax, (place, top), texts, colour)
-    return made
+    return sheet
 
 
 def _removed(gain: dict[str, Any] | None, room: int) -> tuple[list[str], str]:

@@ -83,8 +83,8 @@ def exposed_figure(run: Run) -> Sheet:
     strip = Strip(pieces, ROOM)
     opening = _OPENING if rows else 0.0
     heights = [strip.height + _CAPTION + 0.08 + opening, 0.3 * (len(rows) + 1) + AXIS]
-    made = Sheet(stall_text.title(run), _exposed_notes(run, time, rows), heights[: 1 + bool(rows)])
-    ax = made.parts[0]
+    sheet = Sheet(stall_text.title(run), _exposed_notes(run, time, rows), heights[: 1 + bool(rows)])
+    ax = sheet.parts[0]
     strip.fill(ax)
     ax.set_axis_off()
     ax.set_xlim(0, strip.total)
@@ -94,8 +94,8 @@ def exposed_figure(run: Run) -> Sheet:
     if rows:  # all that is below is the time of the stall in the bar
         xs, ys = [0, 0, strip.total, time.stall_share], [0, -opening, -opening, 0]
         ax.plot(xs, ys, color=STALL_COLOUR, linewidth=0.9, clip_on=False)
-        _draw_parts(made.parts[1], rows)
-    return made
+        _draw_parts(sheet.parts[1], rows)
+    return sheet
 
 
 def _exposed_notes(run: Run, time: LoopBreakdown, rows: list[StallRow]) -> list[str]:
@@ -236,14 +236,14 @@ def waits_figure(run: Run) -> Sheet:
     rows = [_marked(row, title, mark) for row, mark in zip(patterns, MARKERS, strict=False)]
     heights = [*([sum(row.height for row in rows)] if rows else []), 2.1]
     notes = _waits_notes(run, steps, rows, rank)
-    made = Sheet(stall_text.pattern_or_title(run), notes, heights, aligned=True)
-    ax = made.parts[-1]
+    sheet = Sheet(stall_text.pattern_or_title(run), notes, heights, aligned=True)
+    ax = sheet.parts[-1]
     ax.set_xlim(float(steps["step"][0]) - 0.7, float(steps["step"][-1]) + 0.7)
     if rows:
-        made.parts[0].set_xlim(ax.get_xlim())
-        _draw_patterns(made.parts[0], rows)
+        sheet.parts[0].set_xlim(ax.get_xlim())
+        _draw_patterns(sheet.parts[0], rows)
     _draw_waits(ax, steps, rows)
-    return made
+    return sheet
 
 
 def _steps(run: Run, rank: int) -> pl.DataFrame:

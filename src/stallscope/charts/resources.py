@@ -224,15 +224,15 @@ def figure(run: Run) -> Sheet:
         notes = [growth, *notes]
     elif growth:
         title = growth
-    made = Sheet(title, notes, [0.35, *[0.5] * len(shown)], aligned=True)
-    loop, *axes = made.parts
-    for ax in made.parts:
+    sheet = Sheet(title, notes, [0.35, *[0.5] * len(shown)], aligned=True)
+    loop, *axes = sheet.parts
+    for ax in sheet.parts:
         linear_time(ax, found.end_s, found.begin_s)
         ax.tick_params(axis="x", length=0, labelbottom=False)
         ax.tick_params(axis="y", labelsize=SMALL_SIZE, labelcolor=FAINT)
         ax.spines["bottom"].set_color(RULE)
-    made.parts[-1].tick_params(axis="x", length=3, labelbottom=True)
-    made.parts[-1].set_xlabel("time since the start of the run")
+    sheet.parts[-1].tick_params(axis="x", length=3, labelbottom=True)
+    sheet.parts[-1].set_xlabel("time since the start of the run")
     edges = found.begin_s + np.arange(len(found.stalled) + 1) * found.bin_s
     loop.stairs(found.stalled, edges, fill=True, color=STALL_COLOUR, lw=0)
     loop.set_ylim(0, 1.05)
@@ -241,7 +241,7 @@ def figure(run: Run) -> Sheet:
     _name(loop, "loop stalls", [f"{share(stood.share)} of the time"] if stood else [], loud=True)
     for ax, row in zip(axes, shown, strict=True):
         _draw_row(ax, row, found)
-    return made
+    return sheet
 
 
 def _notes(run: Run, found: Usage) -> list[str]:

@@ -184,8 +184,8 @@ def samples_figure(storage: Storage) -> Sheet:
     if not lines:
         return Sheet(title, [_NONE])
     note = f"dots and lines: samples a second, with their {INTERVAL}; both axes logarithmic"
-    made = Sheet(title, [note], [2.6 + AXIS])
-    (ax,) = made.parts
+    sheet = Sheet(title, [note], [2.6 + AXIS])
+    (ax,) = sheet.parts
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     for state, rows in lines:
@@ -202,7 +202,7 @@ def samples_figure(storage: Storage) -> Sheet:
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
     ax.set_xlabel("readers at once")
     ax.set_ylabel("samples a second")
-    return made
+    return sheet
 
 
 def _draw_readers(ax: Axes, state: str, rows: list[dict[str, Any]]) -> None:
@@ -280,16 +280,16 @@ def comparison_figure(comparison: Comparison, title: str) -> Sheet:
     heights = [strip.height + _NAME for strip in strips]
     heights += [_ROW * len(changes) + AXIS + _NAME] * bool(changes)
     differs = [f"differs: {text}" for text in comparison.differs]
-    made = Sheet(title, [*differs, *comparison.notes], heights)
-    for ax, strip, name in zip(made.parts, strips, names, strict=False):
+    sheet = Sheet(title, [*differs, *comparison.notes], heights)
+    for ax, strip, name in zip(sheet.parts, strips, names, strict=False):
         strip.fill(ax)
         ax.set_axis_off()
         ax.set_xlim(0, longest)
         text = f"{printable(name)}: a sample takes the loop {seconds(strip.total)}"
         ax.set_title(text, loc="left", size=TEXT_SIZE, weight="bold")
     if changes:
-        _draw_changes(made.parts[2], changes)
-    return made
+        _draw_changes(sheet.parts[2], changes)
+    return sheet
 
 
 def _loop_pieces(loop: Mapping[tuple[str, str], float]) -> list[StripPiece]:
@@ -349,19 +349,19 @@ def findings_figure(diagnosis: Diagnosis) -> Sheet:
     more = [f"not drawn: {hidden} more findings"] if hidden > 0 else []
     notes = [diagnosis_text.measured(diagnosis), *more]
     heights = [*(strip.height + 0.2 for strip in strips), height]
-    made = Sheet(diagnosis_text.headline(diagnosis), notes, heights)
+    sheet = Sheet(diagnosis_text.headline(diagnosis), notes, heights)
     for strip in strips:
-        strip.fill(made.parts[0])
-        made.parts[0].set_axis_off()
-        made.parts[0].set_xlim(0, strip.total)
-    ax = made.parts[-1]
+        strip.fill(sheet.parts[0])
+        sheet.parts[0].set_axis_off()
+        sheet.parts[0].set_xlim(0, strip.total)
+    ax = sheet.parts[-1]
     ax.set_axis_off()
     ax.set_ylim(height, 0)  # inches
     down = 0.0
     for found, lines in zip(findings, texts, strict=False):
         _draw_finding(ax, down, found, *lines)
         down += _finding_height(*lines)
-    return made
+    return sheet
 
 
 def _finding_lines(found: FindingText, place: int) -> tuple[list[str], list[str]]:

@@ -97,13 +97,13 @@ def figure(run: Run) -> Sheet:
     """Draw the gallery."""
     samples, found = run.samples(), profile(run.work)
     if samples.is_empty():
-        told = "Samples cannot be told apart in this loader: there is no slowest one"
-        return Sheet(told if found.stages else NOTHING, nothing(run))
+        none = "Samples cannot be told apart in this loader: there is no slowest one"
+        return Sheet(none if found.stages else NOTHING, nothing(run))
     top = slowest(samples, unit_times(run.work))
     median_s = float(samples["total_s"].median() or inf)  # type: ignore[arg-type]  # of floats
     height = -(-top.height // COLUMNS) * _TILE
-    made = Sheet(title(top, median_s), [_note(top, population(run, found))], [height])
-    (ax,) = made.parts
+    sheet = Sheet(title(top, median_s), [_note(top, population(run, found))], [height])
+    (ax,) = sheet.parts
     ax.set_xlim(0, ROOM)  # inches, as upwards
     ax.set_ylim(height, 0)
     ax.set_axis_off()
@@ -113,7 +113,7 @@ def figure(run: Run) -> Sheet:
         looks: list[dict[str, Any]] = [{"weight": "bold"}, {}, {"color": FAINT}, {"color": FAINT}]
         for place, (line, look) in enumerate(zip(_lines(row, median_s), looks, strict=True)):
             ax.text(x, y + _PICTURE + 0.06 + place * _LINE, line, va="top", **look)
-    return made
+    return sheet
 
 
 def title(top: pl.DataFrame, median_s: float) -> str:

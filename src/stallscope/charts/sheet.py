@@ -178,15 +178,14 @@ class Sheet(Figure):
 
 
 def wrapped(text: str, letters: int) -> list[str]:
-    """The text as lines of about the same length: no single word on the last one.
+    """Break a text into lines of about the same length: no single word on the last one.
 
     No line ends between a value and its unit.
     """
     tied = unbroken(text)
     lines = textwrap.wrap(tied, letters)
     if len(lines) > 1:
-        narrower = range(len(tied) // len(lines), letters)
-        tries = (textwrap.wrap(tied, narrow) for narrow in narrower)
+        tries = (textwrap.wrap(tied, width) for width in range(len(tied) // len(lines), letters))
         lines = next((found for found in tries if len(found) == len(lines)), lines)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
@@ -252,8 +251,8 @@ def write_columns(ax: Axes, ends: Mapping[str, float], rows: Sequence[Sequence[s
 
 def linear_time(ax: Axes, high: float, low: float = 0.0, *, vertical: bool = False) -> None:
     """Make an axis one of seconds from `low` to `high`."""
-    axis = ax.yaxis if vertical else ax.xaxis
     (ax.set_ylim if vertical else ax.set_xlim)(low, high if high > low else low + 1e-3)
+    axis = ax.yaxis if vertical else ax.xaxis
     axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     # a kilosecond is nobody's unit
     axis.set_major_formatter(EngFormatter("s") if high < _LONG_S else "{x:g} s")
@@ -269,12 +268,12 @@ def time_axis(ax: Axes, low: float, high: float, *, vertical: bool = False) -> N
     linear_time(ax, high * 1.06, vertical=vertical)
     if not spans_decades(low, high):
         return
-    low, high = low / 1.25, high * 1.25
     axis = ax.yaxis if vertical else ax.xaxis
     formatter = axis.get_major_formatter()
     (ax.set_yscale if vertical else ax.set_xscale)("log")
-    (ax.set_ylim if vertical else ax.set_xlim)(low, high)
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low <= _FEW_DECADES else (1,)))
+    (ax.set_ylim if vertical else ax.set_xlim)(low / 1.25, high * 1.25)
+    few = high / low * 1.25**2 <= _FEW_DECADES
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(formatter)
 

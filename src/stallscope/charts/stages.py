@@ -73,8 +73,8 @@ def figure(run: Run, *, has_spread: bool = True) -> Sheet:
     heights = [strip.height + AXIS + 0.2]
     heights += [_ROW * (len(found.stages[:_MOST_ROWS]) + 1) + AXIS + 0.2] * has_spread
     notes = [population(run, found), *remarks(found), *(run.notes if has_spread else ())]
-    made = Sheet(title, notes, heights)
-    ax = made.parts[0]
+    sheet = Sheet(title, notes, heights)
+    ax = sheet.parts[0]
     linear_time(ax, strip.total)
     strip.fill(ax)
     unread = sum(stage.cpu_share is None for stage in found.stages)
@@ -89,8 +89,8 @@ def figure(run: Run, *, has_spread: bool = True) -> Sheet:
         parts.append(f"not distinguished from waiting: {count(unread, 'stage')}")
     ax.set_xlabel("\n".join(wrapped(" · ".join(parts), 135)))
     if has_spread:
-        _draw_spread(made.parts[1], found)
-    return made
+        _draw_spread(sheet.parts[1], found)
+    return sheet
 
 
 def sample_figure(run: Run) -> Sheet:
@@ -212,8 +212,8 @@ def tail_figure(tail: Tail, note: str) -> Sheet:
         note: what was left out.
     """
     population_ = f"{count(tail.times_s.size, tail.per)} · {tail.where} · {note}"
-    made = Sheet(tail.title, (population_,), [2.3 + AXIS])
-    (ax,) = made.parts
+    sheet = Sheet(tail.title, (population_,), [2.3 + AXIS])
+    (ax,) = sheet.parts
     times_s, limit_s = tail.times_s, tail.limit_s
     low, high = float(times_s.min()), float(times_s.max())
     log = spans_decades(low, high)
@@ -240,7 +240,7 @@ def tail_figure(tail: Tail, note: str) -> Sheet:
     look |= {"xytext": (0, 4), "xycoords": ("data", "axes fraction"), "size": TEXT_SIZE}
     text = f"p{tail.percentile}: {seconds(limit_s)}"
     ax.annotate(text, (limit_s, 1), textcoords="offset points", **look)
-    return made
+    return sheet
 
 
 # A stopwatch around each transform
@@ -312,8 +312,8 @@ def stopwatch_figure(run: Run) -> Sheet:
     )
     base = lower.height + _GAP
     notes = (f"{population(run, found)} · without collate", _STOPWATCH_KEY)
-    made = Sheet(stopwatch_title(table), notes, [base + upper.height + AXIS])
-    (ax,) = made.parts
+    sheet = Sheet(stopwatch_title(table), notes, [base + upper.height + AXIS])
+    (ax,) = sheet.parts
     ax.set_ylim(0, base + upper.height)
     ax.set_yticks([base + BAR / 2, BAR / 2], ["a stopwatch", "what happened"])
     ax.tick_params(axis="y", length=0)
@@ -323,7 +323,7 @@ def stopwatch_figure(run: Run) -> Sheet:
     upper.draw(ax, base)
     lower.draw(ax)
     ax.set_xlabel("share of a sample's time")
-    return made
+    return sheet
 
 
 def stopwatch_title(table: pl.DataFrame) -> str:

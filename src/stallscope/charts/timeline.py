@@ -50,23 +50,17 @@ if TYPE_CHECKING:
     from stallscope.run.timeline import Timeline
 
 
-MOST_ARROWS: Final = 12
-"""To so many stalls, the longest first, an arrow leads."""
-LONG: Final = 0.3
+_MOST_ARROWS: Final = 12
+"""Stalls, the longest first, to which an arrow leads."""
+_LONG: Final = 0.3
 """A stall that takes less of the longest one in the window has no arrow."""
-MOST_LANES: Final = 16
-LOOP: Final = "training loop"
-DEVICE: Final = "device"
-ORDER: Final = ("fetch", "decode", "transform", "other", "collate")
+_MOST_LANES: Final = 16
+LOOP, DEVICE = "training loop", "device"
+_ORDER: Final = ("fetch", "decode", "transform", "other", "collate")
 """In which a batch's kinds are drawn."""
-UNKNOWN: Final[dict[str, Any]] = {
-    "facecolor": PAPER,
-    "edgecolor": "#AAAAAA",
-    "hatch": "....",
-    "linewidth": 0.6,
-}
-"""How a batch looks that was not recorded."""
-HALO: Final = withStroke(linewidth=3.0, foreground=PAPER)
+_UNKNOWN: Final[dict[str, Any]] = {"fc": PAPER, "ec": "#AAAAAA", "hatch": "....", "lw": 0.6}
+"""Look of a batch that was not recorded."""
+_HALO: Final = withStroke(linewidth=3.0, foreground=PAPER)
 """A line that leads to a name may pass under a text."""
 _SEEN: Final = 0.02
 """What is narrower than so many inches is no more than a hair, and has no name."""
@@ -89,7 +83,7 @@ _NAME_ROW, _NAME_ROWS = 0.5, 3
 
 
 class Layout:
-    """Where things stand.
+    """Places of what is drawn.
 
     Args:
         found: what is shown.
@@ -112,11 +106,11 @@ class Layout:
         stalls = found.stalls if step is None else found.stalls.filter(pl.col("step") == step)
         stalls = stalls.sort("stall_s", descending=True, maintain_order=True)
         awaited = [worker for worker in stalls["worker"] if worker in found.workers]
-        kept = set(list(dict.fromkeys([*awaited, *found.workers]))[:MOST_LANES])
+        kept = set(list(dict.fromkeys([*awaited, *found.workers]))[:_MOST_LANES])
         shown = [worker for worker in found.workers if worker in kept]
         self.lanes = {worker: row for row, worker in enumerate(shown)}
-        matters = pl.col("stall_s") >= LONG * pl.col("stall_s").max()
-        self.long = stalls.filter(matters, pl.col("left_s") >= 0).head(MOST_ARROWS).to_dicts()
+        matters = pl.col("stall_s") >= _LONG * pl.col("stall_s").max()
+        self.long = stalls.filter(matters, pl.col("left_s") >= 0).head(_MOST_ARROWS).to_dicts()
         self.arrows = [stall for stall in self.long if stall["worker"] in self.lanes]
         self.device = len(self.lanes) + _GAP if found.device.height else None
         self.loop = len(self.lanes) + _GAP + (0 if self.device is None else 1 + _GAP)
@@ -157,7 +151,7 @@ class Layout:
 
 
 def figure(run: Run) -> Sheet:
-    """A few seconds of the workers and of the loop as a picture."""
+    """Draw a few seconds of the workers and of the loop."""
     found = timeline(run)
     if found is None:
         return Sheet(NO_LOOP, nothing(run))
@@ -173,7 +167,7 @@ def picture(
     where: str = "of the steady state",
     step: int | None = None,
 ) -> Sheet:
-    """A piece of a run as a picture.
+    """Draw a piece of a run.
 
     Args:
         run: what was measured.
@@ -183,11 +177,11 @@ def picture(
         step: the one to which an arrow leads; None: those with the longest stalls.
     """
     layout = Layout(found, step)
-    lane = 0.34 if len(layout.lanes) <= MOST_LANES / 2 else 0.28
+    lane = 0.34 if len(layout.lanes) <= _MOST_LANES / 2 else 0.28
     key = dict(_key(found))
     height = lane * (layout.bottom + 0.55) + AXIS + 0.35 + key_height(key, ROOM - _NAMES)
-    made = Sheet(title, _notes(run, layout, where), [height])
-    (ax,) = made.parts
+    sheet = Sheet(title, _notes(run, layout, where), [height])
+    (ax,) = sheet.parts
     linear_time(ax, found.length_s)
     rows = {row: worker_name(worker) for worker, row in layout.lanes.items()} | {layout.loop: LOOP}
     if layout.device is not None:
@@ -211,11 +205,10 @@ def picture(
         axis += f" · {arrows}: the batch that was waited for comes"
     ax.set_xlabel(axis)
     draw_key(ax, key, ROOM - _NAMES)
-    return made
+    return sheet
 
 
 def _notes(run: Run, layout: Layout, where: str) -> list[str]:
-    """What is shown, and what is not."""
     found = layout.found
     steps = found.window.steps
     window = f"{seconds(found.length_s)} {where}, {count(steps.height, 'step')}"
@@ -235,12 +228,12 @@ def _notes(run: Run, layout: Layout, where: str) -> list[str]:
 
 
 def _key(found: Timeline) -> Iterator[tuple[str, Any]]:
-    """What is drawn in which colour, the loop's last."""
-    for kind in ORDER:
+    """Yield what is drawn in which colour, the loop's last."""
+    for kind in _ORDER:
         if (found.blocks[kind] > 0).any():
             yield kind, COLOURS[kind]
     if not found.blocks["recorded"].all():
-        yield "not recorded", UNKNOWN
+        yield "not recorded", _UNKNOWN
     model = dict.fromkeys(found.uses.filter(kind="step")["stage"])
     drawn = {*found.sends["kind"], *found.uses["kind"], *found.device["kind"]}
     for name, kinds in (("send", {"send"}), ("copy", {"pin", "h2d"}), ("step", {"step"})):
@@ -255,7 +248,7 @@ def _key(found: Timeline) -> Iterator[tuple[str, Any]]:
 
 
 def _short(stage: str) -> str:
-    """A part of the loop in few letters: what it is exactly, the tables say."""
+    """Shorten the name of a part of the loop: what it is exactly, the tables say."""
     return FORWARD.name if stage == UNTIL_BACKWARD.name else printable(stage)
 
 
@@ -268,8 +261,8 @@ def _draw_block(ax: Axes, block: dict[str, Any], layout: Layout) -> None:
     """A batch, with its number where there is room in what is seen of it."""
     row, start = layout.lanes[block["worker"]], block["start_s"]
     if not block["recorded"]:
-        _box(ax, start, block["end_s"], row, _HALF, **UNKNOWN)
-    for kind in ORDER:
+        _box(ax, start, block["end_s"], row, _HALF, **_UNKNOWN)
+    for kind in _ORDER:
         _box(ax, start, start + block[kind], row, _HALF, color=COLOURS[kind], lw=0)
         start += block[kind]
     ax.plot([block["start_s"]] * 2, [row - _HALF, row + _HALF], color=INK, linewidth=1.4)
@@ -298,7 +291,7 @@ def _draw_send(ax: Axes, sent: dict[str, Any], layout: Layout) -> None:
 def _draw_device(ax: Axes, layout: Layout, row: float) -> None:
     """When the device had work; white: it was idle."""
     for work in layout.found.device.iter_rows(named=True):
-        look = UNKNOWN if work["kind"] is None else {"color": COLOURS[work["kind"]], "lw": 0}
+        look = _UNKNOWN if work["kind"] is None else {"color": COLOURS[work["kind"]], "lw": 0}
         _box(ax, work["start_s"], work["end_s"], row, _HALF, **look)
 
 
@@ -319,7 +312,7 @@ def _draw_loop(ax: Axes, layout: Layout) -> None:
         down = layout.loop + _BELOW + _NAME_ROW * placed.row
         line = [bottom, down + _NAME_ROW * 0.8]
         ax.plot([placed.at] * 2, line, color=FAINT, linewidth=0.7, zorder=0.5)
-        ax.text(placed.left, down + _NAME_ROW / 2, name, va="center", path_effects=[HALO])
+        ax.text(placed.left, down + _NAME_ROW / 2, name, va="center", path_effects=[_HALO])
 
 
 def _draw_part(ax: Axes, span: dict[str, Any], layout: Layout, colour: str, text: str) -> None:
@@ -345,7 +338,7 @@ def _number_steps(ax: Axes, layout: Layout) -> None:
             taken.append((middle - half, middle + half))
             look: dict[str, Any] = {"ha": "center", "va": "center", "color": FAINT}
             if marked:
-                look |= {"color": STALL_COLOUR, "weight": "bold", "path_effects": [HALO]}
+                look |= {"color": STALL_COLOUR, "weight": "bold", "path_effects": [_HALO]}
             ax.text(middle, layout.loop + 0.76, str(batch), **look)
 
 

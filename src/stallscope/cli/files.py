@@ -8,7 +8,15 @@ from typing import Annotated, Final
 
 import typer
 
-from stallscope.cli.output import FORMS, REDACT, print_note, print_result, report_errors
+from stallscope.cli.output import (
+    FORMS,
+    AsJson,
+    Redact,
+    print_note,
+    print_result,
+    report_errors,
+    shown,
+)
 
 _BEYOND: Final = 3
 _CLEAR: Final = "\x1b[2J\x1b[H"
@@ -19,7 +27,6 @@ Force = Annotated[
     bool,
     typer.Option("--force", help="Replace notebooks that you changed, too; yours are put aside."),
 ]
-Redact = Annotated[bool, typer.Option("--redact", help=REDACT)]
 
 
 def lab(
@@ -92,6 +99,7 @@ def show(
     folder: Annotated[str, typer.Argument(metavar="DIR", help=_RUN)],
     *,
     redact: Redact = False,
+    as_json: AsJson = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Again and again, until its process has ended.")
     ] = False,
@@ -113,12 +121,12 @@ def show(
         for found in followed(folder) if follow else [load(folder)]:
             if follow and sys.stdout.isatty():
                 sys.stdout.write(_CLEAR)
-            shown = found.redacted() if redact else found
+            view = shown(found, as_json=as_json and not pages, redact=redact)
             if pages:
                 from stallscope.views.run_panels import page_of
 
-                shown = page_of(shown)
-            print_result(shown)
+                view = page_of(found.redacted() if redact else found)
+            print_result(view)
 
 
 def compare(
@@ -133,6 +141,7 @@ def compare(
             "'stall_share > +0.05' or 'samples_per_s < -10%'. May be given again.",
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Say what changed between recorded runs of one training, by how much, and how sure that is.
 
@@ -149,7 +158,7 @@ def compare(
 
         found = compared(before, *after)
         beyond = [limit for limit in fail_if or () if found.exceeds(limit)]
-        print_result(found)
+        print_result(shown(found, as_json=as_json))
         if beyond:
             print_note(f"beyond its limit: {'; '.join(beyond)}")
             sys.exit(_BEYOND)

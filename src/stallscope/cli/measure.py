@@ -15,6 +15,8 @@ import typer
 from stallscope.cli.output import (
     FORMS,
     REDACT,
+    AsJson,
+    Redact,
     check_file,
     check_folder,
     kept_until_then,
@@ -23,6 +25,7 @@ from stallscope.cli.output import (
     print_result,
     print_then,
     report_errors,
+    shown,
 )
 from stallscope.errors import StallscopeError
 from stallscope.units import BUDGET_S, count, said_by
@@ -37,7 +40,6 @@ Step = Annotated[
     ),
 ]
 Budget = Annotated[float, typer.Option(metavar="S", min=0, help="Take at most S seconds.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text, for programs.")]
 
 
 class Script(BaseException):
@@ -60,11 +62,7 @@ def _let_import(*targets: str) -> None:
         os.environ["PYTHONSAFEPATH"] = "1"
 
 
-def _print(found: Any, *, as_json: bool) -> None:
-    print_result(found._face().as_json(found) if as_json else found)  # noqa: SLF001
-
-
-def record(
+def record(  # noqa: PLR0913 - the command's options
     target: Target,
     out: Annotated[
         Path | None,
@@ -77,6 +75,8 @@ def record(
         int, typer.Option(metavar="N", min=0, help="Batches to skip before it, as warm-up.")
     ] = 4,
     budget: Budget = BUDGET_S,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Record a loader, and print where the time goes.
 
@@ -93,7 +93,8 @@ def record(
         _let_import(target)
 
         def keep(run: Any) -> None:
-            print_then(run, None if out is None else lambda: f"saved in {run.save(out)}")
+            save = None if out is None else lambda: f"saved in {run.save(out)}"
+            print_then(shown(run, as_json=as_json), save)
 
         with kept_until_then("run", keep):
             run = record_run(target, batches=batches, warmup=warmup, budget_s=budget)
@@ -114,6 +115,8 @@ def lines(
         int, typer.Option(metavar="N", min=1, help="Different samples that are made.")
     ] = 32,
     budget: Budget = BUDGET_S,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Time the lines of a dataset, its transforms and its collate function.
 
@@ -128,9 +131,13 @@ def lines(
         from stallscope.lines.lines import lines as time_lines
 
         _let_import(target)
-        with kept_until_then("lines", print_result):
+
+        def keep(found: Any) -> None:
+            print_result(shown(found, as_json=as_json))
+
+        with kept_until_then("lines", keep):
             found = time_lines(target, functions=function or None, samples=samples, budget_s=budget)
-        print_result(found)
+        keep(found)
 
 
 def run(  # noqa: PLR0913 - the command's options
@@ -246,15 +253,9 @@ def diagnose(  # noqa: PLR0913 - the command's options
         _let_import(target)
 
         def keep(found: Any) -> None:
-            shown = found
-            if as_json:
-                from stallscope.views import report
-
-                shown = report.as_json(found, redact=redact)
-            elif redact:
-                shown = found.redacted()
             export = partial(found.export, redact=redact)
-            print_then(shown, None if html is None else lambda: f"written to {export(html)}")
+            save = None if html is None else lambda: f"written to {export(html)}"
+            print_then(shown(found, as_json=as_json, redact=redact), save)
 
         with kept_until_then("diagnosis", keep):
             found = find(_target(target, step), device=device, budget_s=budget)
@@ -311,7 +312,7 @@ def tune(
             elif apply_code:
                 print_result(found.code)
             else:
-                _print(found, as_json=as_json)
+                print_result(shown(found, as_json=as_json))
 
         with kept_until_then("tuning", keep):
             found = search(_target(target, step), budget_s=budget)
@@ -324,7 +325,7 @@ def storage(
     step: Step = None,
     budget: Budget = BUDGET_S,
     as_json: AsJson = False,
-    redact: Annotated[bool, typer.Option("--redact", help=REDACT)] = False,
+    redact: Redact = False,
 ) -> None:
     """Measure what the storage under a loader's files gives, beside what the loader asks for.
 
@@ -341,7 +342,7 @@ def storage(
         _let_import(target)
 
         def keep(found: Any) -> None:
-            _print(found.redacted() if redact else found, as_json=as_json)
+            print_result(shown(found, as_json=as_json, redact=redact))
 
         with kept_until_then("storage", keep):
             found = measure(_target(target, step), budget_s=budget)
@@ -361,7 +362,7 @@ def layouts(  # noqa: PLR0913 - the command's options
     ] = None,
     budget: Budget = BUDGET_S,
     as_json: AsJson = False,
-    redact: Annotated[bool, typer.Option("--redact", help=REDACT)] = False,
+    redact: Redact = False,
 ) -> None:
     """Compare the data as files, tar shards, LMDB and HDF5, and with images made smaller.
 
@@ -378,7 +379,7 @@ def layouts(  # noqa: PLR0913 - the command's options
         _let_import(target)
 
         def keep(found: Any) -> None:
-            _print(found.redacted() if redact else found, as_json=as_json)
+            print_result(shown(found, as_json=as_json, redact=redact))
 
         with kept_until_then("layouts", keep):
             found = compare(_target(target, step), samples=samples, budget_s=budget, folder=folder)
@@ -411,6 +412,7 @@ def orders(  # noqa: PLR0913 - the command's options
     code: Annotated[
         bool, typer.Option("--code", help="Print the code of the best pipeline, and only that.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search for an order of the transforms that gives the same data in less time.
 
@@ -428,14 +430,21 @@ def orders(  # noqa: PLR0913 - the command's options
 
         _let_import(target, *(one.partition("=")[2] for one in alternative or ()))
         given = _alternatives(alternative or []) or None
-        with kept_until_then("orders", print_note if code else print_result):
+
+        def show(found: Any) -> None:
+            if code:  # stdout is for code alone
+                print_note(str(found))
+            else:
+                print_result(shown(found, as_json=as_json))
+
+        with kept_until_then("orders", show):
             found = compare(
                 target, alternatives=given, samples=samples, tolerance=tolerance, budget_s=budget
             )
         codes = dict(found.trials.select("trial", "code").iter_rows())
         best = found.best()
         if not code:
-            print_result(found)
+            show(found)
         elif best is None:
             print_note(str(found).splitlines()[0])
         elif codes[best["trial"]]:
@@ -482,6 +491,7 @@ def flame(  # noqa: PLR0913 - the command's options
             metavar="FILE", help="Write the flamegraph: .html, .svg, or .json for speedscope."
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Sample the DataLoader workers of a training that runs, and print where their time goes.
 
@@ -499,7 +509,8 @@ def flame(  # noqa: PLR0913 - the command's options
         how: dict[str, Any] = {"rate_hz": rate, "native": native, "idle": idle, "gil": gil}
 
         def keep(seen: Any) -> None:
-            print_then(seen, None if out is None else lambda: f"written to {seen.export(out)}")
+            save = None if out is None else lambda: f"written to {seen.export(out)}"
+            print_then(shown(seen, as_json=as_json), save)
 
         with kept_until_then("flame", keep):
             seen = sampled(pid=pid, seconds=seconds, **how)

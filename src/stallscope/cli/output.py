@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Final, NoReturn, TextIO
+from typing import Annotated, Any, Final, NoReturn, TextIO
+
+import typer
 
 from stallscope.errors import STACK, NoBatchError, StallscopeError
 from stallscope.files import locked
@@ -25,6 +27,9 @@ REDACT: Final = (
     "exceptions say, and lines of code. Names of functions, classes and stages stay."
 )
 
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text, for programs.")]
+Redact = Annotated[bool, typer.Option("--redact", help=REDACT)]
 
 _INTERRUPTED: Final = 130
 _NO_READER: Final = 141
@@ -91,6 +96,12 @@ def print_result(*lines: object) -> None:
             _end_unread()
         print_note(f"the result cannot be printed ({error.strerror})")  # a full disk, say
         _end_unread(1)
+
+
+def shown(found: Any, *, as_json: bool = False, redact: bool = False) -> object:
+    """Return what is printed of a result: itself, or its JSON."""
+    found = found.redacted() if redact else found
+    return found._face().as_json(found) if as_json else found  # noqa: SLF001
 
 
 def print_note(*lines: str) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from stallscope.apart import apart
+from stallscope.columns import Column, Schema
 from stallscope.diagnose.recorded import diagnose_run, recorded_run
 from stallscope.diagnose.result import Diagnosis
 from stallscope.errors import ArgumentError
@@ -34,40 +35,36 @@ if TYPE_CHECKING:
 
     from stallscope.diagnose.result import Finding
     from stallscope.run.result import Run
-    from stallscope.store import Schema
 
-CHANGES: Schema = {
-    "run": pl.Int32,
-    "measure": pl.String,
-    "kind": pl.Enum([*KINDS, "loop", "stall", "wait"]),
-    "before": pl.Float64,
-    "after": pl.Float64,
-    "change": pl.Float64,
-    "change_low": pl.Float64,
-    "change_high": pl.Float64,
-    "distinguishable": pl.Boolean,
-}
-"""One row a measure and later run (1, 2 and so on): its value in the first run and in this one, the
-difference, and the ends of its 95% interval (null: too few blocks). Names end in their unit:
-`samples_per_s`, `stall_share`; `..._s` is seconds of the loop a sample. Those under `workers/` are
-seconds of a worker a sample. What was not in one of the runs took 0 s there."""
+CHANGES: Final = Schema(
+    "One row a measure and later run. What was not in one of the runs took 0 s there.",
+    Column("run", pl.Int32, "1, 2 and so on"),
+    Column("measure", pl.String, "ends in its unit; `..._s`: per sample, `workers/`: of a worker"),
+    Column("kind", pl.Enum([*KINDS, "loop", "stall", "wait"]), "kind of its stage", "kind"),
+    Column("before", pl.Float64, "value in the first run"),
+    Column("after", pl.Float64, "value in this run"),
+    Column("change", pl.Float64, "after minus before"),
+    Column("change_low", pl.Float64, "its 95% CI; null: too few blocks"),
+    Column("change_high", pl.Float64),
+    Column("distinguishable", pl.Boolean, "neither chance nor the machine"),
+)
 
 SPEED, STALLS, LOOP = "samples_per_s", "stall_share", "loop_s"
 _BLOCKS: Final = 12
 _FEWEST: Final = 4
 """Blocks; with fewer nothing is told apart."""
 _DRIFT: Final = 0.05
-"""Of what a sample takes: a difference below it may be the machine's, not the program's."""
+"""Share of a sample's time: a smaller difference may be the machine's, not the program's."""
 _STAGE_DRIFT: Final = 0.1
 """The same of a worker's stage, of its own time ..."""
 _LEAST_DRIFT: Final = 0.02
-"""... but no less than this, and no more than `_DRIFT`, of what a worker does for a sample."""
+"""... but no less than this, and no more than `_DRIFT`, of a worker's time for a sample."""
 _BURSTS: Final = 0.25
-"""Of what other processes had of the cores: so much of a measure they may have moved, though they
-had as much in both runs. In 14 pairs of runs beside others that had 2 to 53%, nothing was claimed
-of an unchanged program with any share from 0 to 0.4 here (`tests/benchmarks/comparison.py`)."""
+"""Share of what other processes had of the cores by which they may have moved a measure, though
+they had as much in both runs. In 14 pairs of runs beside others that had 2 to 53%, nothing was
+claimed of an unchanged program with any share from 0 to 0.4 (`tests/benchmarks/comparison.py`)."""
 _SMALLEST: Final = 0.01
-"""Of the loop's time: a part that is smaller in all runs has no row."""
+"""Share of the loop's time: a part that is smaller in all runs has no row."""
 _LIMIT: Final = re.compile(r"\s*([\w/ .:-]+?)\s*([<>])\s*([+-]?)\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*")
 
 
@@ -112,7 +109,7 @@ class Comparison(Result):
         return row
 
     def exceeds(self, limit: str) -> bool:
-        """Whether a change is beyond a limit, and is not only noise.
+        """Whether a change is beyond a limit, and not only noise.
 
         Args:
             limit: as in "stall_share > +0.05", "samples_per_s < -10%" (of its value before), or
@@ -166,36 +163,30 @@ def _run(given: Any) -> Run:
 
 
 def _names(given: tuple[Any, ...], runs: list[Run]) -> tuple[str, ...]:
-    """What to call each run: its folder's name; runs without one by their number."""
+    """Name each run by its folder, or what it recorded; those that are alike by their number."""
     names = []
-    for place, (one, run) in enumerate(zip(given, runs, strict=True)):
-        by_name = Path(one).name if isinstance(one, str | Path) else run.settings.name
-        names.append(printable(by_name or f"run {place + 1}"))
-    if len(set(names)) == len(names):
-        return tuple(names)
-    if len(names) == 2:  # noqa: PLR2004 - a pair
-        return ("before", "after")
-    return tuple(f"{name} ({place})" for place, name in enumerate(names, 1))
+    for place, (one, run) in enumerate(zip(given, runs, strict=True), 1):
+        name = Path(one).name if isinstance(one, str | Path) else run.settings.name
+        names.append(printable(name or f"run {place}"))
+    if len(set(names)) < len(names):
+        pair = len(names) == 2  # noqa: PLR2004 - a pair
+        numbered = [f"{name} ({place})" for place, name in enumerate(names, 1)]
+        names = ["before", "after"] if pair else numbered
+    return tuple(names)
 
 
 def _compared(names: tuple[str, ...], runs: list[Run]) -> Comparison:
-    blocks = [_blocks(run) for run in runs]
-    rows = [
-        (number, *row)
-        for number, later in enumerate(blocks[1:], 1)
-        for row in _changes(blocks[0], later)
-    ]
-    first, *others = runs
+    first, *later = blocks = [_blocks(run) for run in runs]
+    rows = [(number, *row) for number, one in enumerate(later, 1) for row in _changes(first, one)]
     differs = [
-        f"{told}{f' in {names[number]}' if len(runs) > 2 else ''}"  # noqa: PLR2004 - a pair
-        for number, other in enumerate(others, 1)
-        for told in _differing(first, other)
+        f"{text} in {name}" if len(later) > 1 else text
+        for name, run in zip(names[1:], runs[1:], strict=True)
+        for text in _differing(runs[0], run)
     ]
-    found = [diagnose_run(run) for run in runs]
     return Comparison(
         names=names,
         changes=pl.DataFrame(rows, CHANGES, orient="row"),
-        verdicts=tuple(one.verdict for one in found),
+        verdicts=tuple(diagnose_run(run).verdict for run in runs),
         differs=tuple(differs),
         notes=tuple(_notes(names, blocks)),
         loops=tuple({part: float(one.of(part).mean()) for part in one.loop} for one in blocks),
@@ -248,9 +239,10 @@ def _blocks(run: Run) -> _Blocks:
     stalls = run.stalls()
     workers = max(run.settings.num_workers, 1) * max(steps["rank"].n_unique(), 1)
     many = max(min(_BLOCKS, steps.height // workers), 1)
-    size = run.settings.batch_size or _batch_size(run)
-    place = pl.int_range(pl.len()) * many // pl.len()
-    cut = steps.sort("start_ns").with_columns(block=place)
+    batches = run.samples().group_by(_BATCH).len("samples").sort(_BATCH)
+    median: Any = batches["samples"].median()
+    size = run.settings.batch_size or (int(median) if median else None)
+    cut = steps.sort("start_ns").with_columns(block=_block_of(many))
     loop: dict[tuple[str, str], np.ndarray] = {}
     for block, mine in cut.partition_by("block", as_dict=True, maintain_order=True).items():
         here = stalls.join(mine.select("rank", "step"), on=["rank", "step"], how="semi")
@@ -259,39 +251,32 @@ def _blocks(run: Run) -> _Blocks:
             loop.setdefault((name, kind), np.zeros(many))[int(block[0])] = part_s
     samples = np.bincount(cut["block"].to_numpy(), minlength=many) * (size or 1)
     others = find_saturated(run).others_share or 0.0
-    return _Blocks(samples.astype(float), loop, _stages(run, many), bool(size), others)
+    stages = _stages(run, batches.with_columns(block=_block_of(many)), many)
+    return _Blocks(samples.astype(float), loop, stages, bool(size), others)
 
 
-def _stages(run: Run, many: int) -> dict[tuple[str, str], np.ndarray]:
-    """Seconds a sample of each stage, in parts of the recorded batches; the longest stage first."""
-    batch = ["rank", "epoch", "batch"]
-    work = run.work.select(
-        *batch,
-        pl.col("stage").cast(pl.String),
-        pl.col("kind").cast(pl.String),
-        took_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9,
-    )
-    samples = run.samples().group_by(batch).len("samples").sort(batch)
-    if work.is_empty() or samples.is_empty():
-        return {}
-    cut = samples.with_columns(block=pl.int_range(pl.len()) * many // pl.len())
-    whole = cut.group_by("block").agg(pl.col("samples").sum())
+_BATCH: Final = ["rank", "epoch", "batch"]
+
+
+def _block_of(many: int) -> pl.Expr:
+    """Return the block of each row, of so many of the same size."""
+    return pl.int_range(pl.len()) * many // pl.len()
+
+
+def _stages(run: Run, batches: pl.DataFrame, many: int) -> dict[tuple[str, str], np.ndarray]:
+    """Return the seconds a sample of each stage, in each block; the longest stage first."""
+    took_s = ((pl.col("end_ns") - pl.col("start_ns")) / 1e9).alias("took_s")
     each = (
-        work.join(cut.select(*batch, "block"), on=batch)
+        run.work.select(*_BATCH, pl.col("stage", "kind").cast(pl.String), took_s)
+        .join(batches.select(*_BATCH, "block"), on=_BATCH)
         .group_by("stage", "kind", "block")
         .agg(pl.col("took_s").sum())
-        .join(whole, on="block")
+        .join(batches.group_by("block").agg(pl.col("samples").sum()), on="block")
     )
     found: dict[tuple[str, str], np.ndarray] = {}
-    for stage, kind, block, took_s, of in each.iter_rows():
-        found.setdefault((stage, kind), np.zeros(many))[block] = took_s / of
+    for stage, kind, block, part_s, of in each.iter_rows():
+        found.setdefault((stage, kind), np.zeros(many))[block] = part_s / of
     return dict(sorted(found.items(), key=lambda one: (-one[1].sum(), one[0])))
-
-
-def _batch_size(run: Run) -> int | None:
-    """Samples of a batch, where the loader does not say."""
-    median: Any = run.samples().group_by("rank", "epoch", "batch").len()["len"].median()
-    return int(median) if median else None
 
 
 def _changes(first: _Blocks, later: _Blocks) -> Iterator[tuple[Any, ...]]:
@@ -318,7 +303,7 @@ def _changes(first: _Blocks, later: _Blocks) -> Iterator[tuple[Any, ...]]:
 
 
 def _moved_by_others(first: float, later: float) -> float:
-    """By what share (0 to 1) of itself other processes may have moved a measure.
+    """Return by what share (0 to 1) of itself other processes may have moved a measure.
 
     They moved both runs, by as much as they left of the cores, so what counts is how far that
     differs: beside the other ranks of its node a rank has always most of the cores against it.
@@ -347,44 +332,41 @@ def _change(  # noqa: PLR0913, PLR0917 - one row
     first, later = float(before.mean()), float(after.mean())
     change = later - first
     drift = max(drift, noise * max(first, later))
-    sizes = [len(one) for one in (before, after) if one.any()]
-    if min(sizes, default=0) < _FEWEST:
+    if min((len(one) for one in (before, after) if one.any()), default=0) < _FEWEST:
         return measure, kind, first, later, change, None, None, False
     known = [one for one in (before, after) if len(one) > 1]
     errors = [float(one.var(ddof=1)) / len(one) for one in known]
-    reach = t_quantile(_free(errors, [len(one) for one in known])) * math.sqrt(sum(errors))
+    # Welch and Satterthwaite's degrees of freedom
+    parts = sum(error**2 / (len(one) - 1) for error, one in zip(errors, known, strict=True))
+    free = max(int(sum(errors) ** 2 / parts), 1) if parts else min(map(len, known)) - 1
+    reach = t_quantile(free) * math.sqrt(sum(errors))
     low, high = change - reach, change + reach
     return measure, kind, first, later, change, low, high, low > drift or high < -drift
 
 
-def _free(errors: list[float], sizes: list[int]) -> int:
-    """Welch and Satterthwaite's degrees of freedom."""
-    whole = sum(errors) ** 2
-    parts = sum(error**2 / (size - 1) for error, size in zip(errors, sizes, strict=True))
-    return max(int(whole / parts), 1) if parts else min(sizes) - 1
+_SETTINGS: Final = ("num_workers", "batch_size", "prefetch_factor", "persistent_workers")
 
 
 def _differing(first: Run, other: Run) -> Iterator[str]:
-    """Settings, machine, versions and data that are not the same."""
-    for run_field in ("num_workers", "batch_size", "prefetch_factor", "persistent_workers"):
-        yield from _told(
-            run_field, getattr(first.settings, run_field), getattr(other.settings, run_field)
-        )
-    yield from _told(
-        "simulated step", first.settings.simulated_step_s, other.settings.simulated_step_s
+    """Say which settings, machine, versions and data are not the same."""
+    before, after = (
+        {
+            **{name: getattr(run.settings, name) for name in _SETTINGS},
+            "simulated step": run.settings.simulated_step_s,
+            "device": run.device or "CPU",
+        }
+        for run in (first, other)
     )
-    yield from _told("device", first.device or "CPU", other.device or "CPU")
-    for name in dict.fromkeys([*first.machine, *other.machine]):
-        yield from _told(name, first.machine.get(name), other.machine.get(name))
+    pairs = [(name, before[name], after[name]) for name in before]
+    names = dict.fromkeys([*first.machine, *other.machine])
+    pairs += [(name, first.machine.get(name), other.machine.get(name)) for name in names]
+    for name, old, new in pairs:
+        if old != new:
+            yield f"{name.replace('_', ' ')}: {printable(str(old))} → {printable(str(new))}"
     a, b = _data(first), _data(other)
     for name in a:
         if a[name] and b[name] and abs(a[name] - b[name]) > _DRIFT * max(a[name], b[name]):
             yield f"{name}: {a[name]:,.3g} → {b[name]:,.3g}"
-
-
-def _told(name: str, before: Any, after: Any) -> Iterator[str]:
-    if before != after:
-        yield f"{name.replace('_', ' ')}: {printable(str(before))} → {printable(str(after))}"
 
 
 def _data(run: Run) -> dict[str, float]:

@@ -31,7 +31,7 @@ def document(comparison: Comparison) -> Document:
             Heading(headline(comparison, run), [verdicts(comparison, run)]),
             Table(heads, list(_rows(comparison, run))),
         ]
-    differs = [f"differs: {told}" for told in comparison.differs]
+    differs = [f"differs: {text}" for text in comparison.differs]
     return Document("comparison", [*blocks, Notes([*differs, *comparison.notes])])
 
 

@@ -276,7 +276,7 @@ class View:
         values = {"stallscope": __version__, **self.values(result)}
         if hasattr(result, "circumstances"):
             values["circumstances"] = vars(result.circumstances)
-        values["notes"] = result.notes
+        values["notes"] = getattr(result, "notes", ())
         # JSON has no infinity and no nan
         plain = json.loads(json.dumps(values, default=_plain), parse_constant=lambda _: None)
         return json.dumps(json_without_controls(plain), indent=2)

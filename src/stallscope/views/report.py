@@ -139,9 +139,9 @@ def _sections(diagnosis: Diagnosis, *, redact: bool) -> Iterator[dict[str, str]]
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Name and value of what was measured, and on what."""
-    told = diagnosis.circumstances
-    simulated, device = told.simulated_step_s, told.device
-    step = "yours" if told.has_step else "none was given: the loader alone"
+    conditions = diagnosis.circumstances
+    simulated, device = conditions.simulated_step_s, conditions.device
+    step = "yours" if conditions.has_step else "none was given: the loader alone"
     if simulated is not None:
         step = f"simulated: a timer of {seconds(simulated)}, no device"
         device = "none: the step is simulated"
@@ -149,17 +149,17 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     machine = {
         # the step's device may be another
         "GPU of the machine" if name == "device" else str(name): _listed(value)
-        for name, value in told.machine.items()
+        for name, value in conditions.machine.items()
         if value is not None
     }
     facts = {
-        "target": told.name or "—",
-        "workers": str(told.num_workers or "none: the main process loads"),
+        "target": conditions.name or "—",
+        "workers": str(conditions.num_workers or "none: the main process loads"),
         "batch size": "" if size is None else f"{size:,}",
         "step": step,
         "device": device,
         **machine,
-        "budget": f"{told.budget_s:.0f} s, of which {told.wall_s:.1f} s were used",
+        "budget": f"{conditions.budget_s:.0f} s, of which {conditions.wall_s:.1f} s were used",
     }
     return [(printable(name), printable(value, 300)) for name, value in facts.items() if value]
 

@@ -120,7 +120,7 @@ def _check_free(path: Path, opened: Any) -> None:
 
 
 def _lines(events: Iterable[Event], about: dict[str, Any]) -> Iterator[bytes]:
-    """One event a line: what is written can be looked at, and is never whole in memory."""
+    """Yield one event a line: the trace is never whole in memory."""
     text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
     yield OURS + b"," + text(about)[1:].encode() + b',"traceEvents":[\n'
     between = b""
@@ -134,7 +134,7 @@ def _lines(events: Iterable[Event], about: dict[str, Any]) -> Iterator[bytes]:
 
 
 def events(run: Run) -> Iterator[Event]:
-    """Give all events of the trace of a run and of its other loaders.
+    """Yield all events of the trace of a run and of its other loaders.
 
     The process that trains holds the steps: each with its wait, around that the stall if it is
     one, and what the loop did with the batch. Each worker holds its batches, in them the samples,
@@ -183,7 +183,7 @@ def about(run: Run) -> dict[str, Any]:
 def _slices(
     pid: int, tables: Sequence[pl.DataFrame], threads: dict[tuple[int, str], int]
 ) -> Iterator[Event]:
-    """Give the slices of a process, each before those inside of it, and the points of its arrows.
+    """Yield the slices of a process, each before those inside of it, and the points of its arrows.
 
     `threads` holds the numbers of all threads, and gets those of this process.
     """
@@ -217,7 +217,7 @@ def _slices(
 
 
 def _lane(lanes: list[list[int]], start_ns: int, end_ns: int) -> int:
-    """Find where to draw a slice of a thread: inside of what is there, after it or, beside it.
+    """Find the lane of a slice of a thread: inside of what is there, after it or, beside it.
 
     Slices come in the order of their starts, the longer of two first. `lanes` holds the ends of the
     slices that are open in each, and gets that of this one.
@@ -282,7 +282,7 @@ _PHASES: Final = {"X", "M", "s", "t", "f"}
 
 
 def profiled(profile: Any, began_unix_ns: int | None) -> list[Event]:
-    """Give the events of a profile of torch's, moved to the time axis of a run.
+    """Return the events of a profile of torch's, moved to the time axis of a run.
 
     Args:
         profile: a `torch.profiler.profile` that has ended, or the path of what it exported.
@@ -375,7 +375,7 @@ def _processes(run: Run) -> list[tuple[int, int | None, int | None]]:
 
 
 def arrows_of(run: Run, first: int) -> pl.DataFrame:
-    """Give one row a batch that left a worker before a wait of the loop got it.
+    """Return one row a batch that left a worker before a wait of the loop got it.
 
     Args:
         run: what was measured.
@@ -385,12 +385,12 @@ def arrows_of(run: Run, first: int) -> pl.DataFrame:
         `rank, worker, pid, epoch, batch, step, arrow, left_ns, got_ns`: the step that used it, the
         number of the arrow, when the batch had left its worker and when the wait for it ended.
     """
-    made = run.deliveries.drop_nulls(["worker", "pid", "taken_ns", "made_ns"])
-    made = made.with_columns(left_ns=pl.coalesce("sent_ns", "made_ns"))
+    batches = run.deliveries.drop_nulls(["worker", "pid", "taken_ns", "made_ns"])
+    batches = batches.with_columns(left_ns=pl.coalesce("sent_ns", "made_ns"))
     steps = run.all_steps.drop_nulls(["start_ns", "end_ns"]).select(_STEP).unique()
     waits = run.waits.join(steps, on=_STEP, how="semi")
     got = waits.select(*_KEY, "step", got_ns="end_ns").unique(_KEY, keep="first")
-    pairs = made.unique(_KEY, keep="first").join(got, on=_KEY)
+    pairs = batches.unique(_KEY, keep="first").join(got, on=_KEY)
     pairs = pairs.filter(pl.col("left_ns") <= pl.col("got_ns")).sort(_KEY)
     return pairs.with_row_index("arrow", first).select(
         *_BATCH, "step", "arrow", "left_ns", "got_ns"
@@ -418,7 +418,7 @@ def _table(
 
 
 def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataFrame]:
-    """Every batch, from when its worker took it up until it was made, its samples, their stages.
+    """Yield every batch from taking it up to its end, its samples, and their stages.
 
     An arrow begins at the end of its batch. What the loop makes itself is drawn in its thread.
     """
@@ -426,12 +426,12 @@ def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.Data
     spans = run.all_spans
     times = pl.col("start_ns").min(), pl.col("end_ns").max()
     recorded = spans.group_by(_BATCH, maintain_order=True).agg(*times, recorded=pl.len() > 0)
-    told = run.deliveries.drop_nulls(["pid", "taken_ns", "made_ns"])
-    told = told.select(*_BATCH, "taken_ns", "made_ns")
+    times_of = run.deliveries.drop_nulls(["pid", "taken_ns", "made_ns"])
+    times_of = times_of.select(*_BATCH, "taken_ns", "made_ns")
     steady = run.batches.select(*_BATCH, "steady").unique(_BATCH)
     arrow = arrows.select(*_BATCH, arrows=pl.concat_list("arrow"))  # steps may have more than one
     batches = (
-        recorded.join(told, on=_BATCH, how="full", nulls_equal=True, coalesce=True)
+        recorded.join(times_of, on=_BATCH, how="full", nulls_equal=True, coalesce=True)
         .join(steady, on=_BATCH, how="left", nulls_equal=True)
         .join(arrow, on=_BATCH, how="left")
         .with_columns(
@@ -455,7 +455,7 @@ def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.Data
 
 
 def _loop_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataFrame]:
-    """Everything that the loop's process and the workers' sending threads did beside loading.
+    """Yield everything that the loop's process and the workers' sending threads did beside loading.
 
     An arrow ends in the first use of its batch.
     """
@@ -493,14 +493,14 @@ def _loop_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataF
 
 
 def _device_slices(run: Run) -> pl.DataFrame:
-    """When a device that works behind the host had work."""
+    """Return when a device that works behind the host had work."""
     name = pl.col("kind").cast(pl.String).fill_null("not known")
     kind = pl.coalesce("kind", pl.lit("other"))
     return _table(run.device_work, name, kind, 0, pl.lit(DEVICE))
 
 
 def _steps(run: Run) -> pl.DataFrame:
-    """The steps with their `begin_ns`, that of `iter(loader)` before it, and their `used_ns`."""
+    """Return the steps with `begin_ns` (of `iter(loader)` before it) and `used_ns`."""
     used_ns = (pl.sum_horizontal("h2d_s", "step_s", "other_s") * 1e9).round().cast(pl.Int64)
     known = run.all_steps.drop_nulls(["start_ns", "end_ns"]).drop("worker")
     ends = known.with_columns(begin_ns=begin_ns(), used_ns=pl.col("end_ns") + used_ns)
@@ -508,7 +508,7 @@ def _steps(run: Run) -> pl.DataFrame:
 
 
 def _stalls(run: Run) -> pl.DataFrame:
-    """The waits that matter, each with its longest parts in words."""
+    """Return the stalls, each with its longest parts in words."""
     parts = run.parts().sort("exposed_s", descending=True, maintain_order=True)
     words = pl.format("{} {}", "part", pl.col("exposed_s").map_elements(seconds, pl.String))
     longest = parts.group_by(_STEP, maintain_order=True).agg(
@@ -518,7 +518,7 @@ def _stalls(run: Run) -> pl.DataFrame:
 
 
 def _uses(run: Run, steps: pl.DataFrame) -> pl.DataFrame:
-    """What the loop did, with the number of the step in which it did so."""
+    """Return what the loop did, with the number of the step in which it did so."""
     of_loop = pl.col("worker").is_null() & ~pl.col("kind").is_in(_SIDE)
     spans = run.side_spans.filter(of_loop).sort("rank", "start_ns")
     its = {f"its_{name}": pl.col(name) for name in ("epoch", "batch")}
