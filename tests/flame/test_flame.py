@@ -195,7 +195,7 @@ class TestOfALoader:
         """At a rate that a process can bear, and with a warning."""
         flame = ss.flame(loader, seconds=0.5, native=True)
 
-        assert "stopped for each sample" in notes(flame)
+        assert "each sample stopped its process" in notes(flame)
         assert 29 == flame.circumstances.rate_hz
 
     def test_a_folder_that_holds_none(self, tmp_path):
@@ -488,7 +488,7 @@ class TestBadInput:
 
     def test_both(self, loader):
         """One of the two."""
-        with pytest.raises(ss.StallscopeError, match="give it alone"):
+        with pytest.raises(ss.StallscopeError, match="cannot be combined"):
             ss.flame(loader, pid=os.getpid())
 
     def test_more_than_one_rank(self, loader, monkeypatch):

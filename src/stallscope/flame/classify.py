@@ -1,6 +1,6 @@
-"""Classify the frames of stacks, the user's or a library's, and find the functions that take time.
+"""Frames of stacks: the user's or a library's, what they do, and which functions take the time.
 
-A stack that was saved is text alone: a recording of another machine reads the same.
+A saved stack is text alone, so a recording of another machine reads the same.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from stallscope.stats import share_intervals
+from stallscope.columns import CODE_FILE, NAME, Column, Schema
+from stallscope.stats import INTERVAL, share_intervals
+from stallscope.units import share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from stallscope.store import Schema
 
 
 YOURS: Final = "yours"
@@ -35,136 +35,27 @@ KINDS: Final = {
     "idle": "idle",
     "other": "Python and other libraries",
 }
-"""Every kind of frame, and what it is called."""
-
+"""Kinds of frames, and their names for a reader."""
 STAGE_KINDS: Final = {"decode": "decode", "fetch": "io", "collate": "collate", "send": "collate"}
-"""What a library's frame is that occurs in one stage only and does not tell by its name."""
-
+"""Kind of a library's frame that is seen in one stage only and does not tell by its name."""
 
 _FROM_SOURCE: Final = {"stallscope", "torch", "torchvision"}
 """Libraries that may be run from their sources."""
-_UNSAFE: Final = str.maketrans({";": ":"} | dict.fromkeys(map(chr, range(32)), " "))
-"""What has a meaning in the collapsed form, or is part of a torn name: py-spy reads the memory of a
-process that goes on."""
-
-
-class StackFunction(NamedTuple):
-    """A function, whichever of its lines was running."""
-
-    function: str
-    file: str
-    """As it was recorded: a path, or what stands for one."""
-
-    @property
-    def place(self) -> str:
-        """The file from its package or its last folder on: short, and alike on all machines."""
-        return "/".join(_inside(self.file)[-3:] if is_library(self) else _parts(self.file)[-2:])
-
-
-class StackFrame(NamedTuple):
-    """One function that was being run."""
-
-    name: str
-    """Of the function, with that of its class where Python has it (3.11)."""
-    file: str
-    """Full path, or the name of a compiled library."""
-    line: int
-    """0 where there is none."""
-
-    def __str__(self) -> str:
-        return self.text()
-
-    def text(self, own: tuple[str, ...] = ()) -> str:
-        """The frame as a recording keeps it; `own` as of `shown`."""
-        file = shown(self.file, own)
-        place = f"{file}:{self.line}" if self.line else file
-        return f"{self.name} ({place})".translate(_UNSAFE)
-
-
-@cache
-def short(file: str) -> str:
-    """A path from its outermost package on, as py-spy has it: `torch/serialization.py`."""
-    parts = _parts(file)
-    begins = _library_at(parts)
-    if begins is not None:
-        return "/".join(parts[begins:])
-    folder = os.path.dirname(file)  # noqa: PTH120 - as text: it may be no path at all
-    while os.path.exists(f"{folder}/__init__.py") and len(folder) > 1:  # noqa: PTH110
-        folder = os.path.dirname(folder)  # noqa: PTH120
-    return file[len(folder) :].lstrip("/\\") if folder else file
-
-
-@cache
-def own_folders(folder: str, script: str = "", code: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Where the user's own code lies: in the project, and in that of the script.
-
-    Args:
-        folder: the process's current one.
-        script: its path; empty where there is none, as in a notebook.
-        code: files of the loader's dataset, ops and collate function. Where none of them lies there
-            (a notebook imports them from elsewhere), their folders are the user's, too.
-    """
-    begins = [Path(folder)]
-    if script and _library_at(_parts(script)) is None:  # none that a package brought
-        begins.append(Path(folder, script).parent)
-    own = tuple(dict.fromkeys(map(_project, begins)))
-    others = [file for file in code if _library_at(_parts(file)) is None and not _is_source(file)]
-    if not any(_lies_in(own, file) or not Path(file).is_file() for file in others):
-        homes = (Path(file.removesuffix(short(file))) for file in others)
-        own = tuple(dict.fromkeys([*own, *map(_project, homes)]))
-    return own
-
-
-def _is_source(file: str) -> bool:
-    return short(file).partition("/")[0] in _FROM_SOURCE
-
-
-def _lies_in(folders: Iterable[str], file: str) -> bool:
-    real = os.path.realpath(file)
-    return any(real.startswith(folder.rstrip("/\\") + os.sep) for folder in folders)
-
-
-def _project(folder: Path) -> str:
-    """The nearest folder around this one that a project begins with; itself where there is none."""
-    here = folder.resolve()
-    around = (one for one in (here, *here.parents) if any((one / m).exists() for m in _PROJECT))
-    return str(next(around, here))
-
-
-@cache
-def shown(file: str, own: tuple[str, ...] = ()) -> str:
-    """Library code from its package on; the whole path of the user's own.
-
-    A user's package may be called `datasets`, as a library is: its path tells them apart.
-
-    Args:
-        file: as the process has it.
-        own: folders as of `own_folders`; what lies elsewhere is a library's, installed or not.
-            Without any, what is not installed is the user's.
-    """
-    inside, parts = short(file), _parts(file)
-    if _library_at(parts) is not None:
-        is_module = "/" not in inside and inside.partition(".")[0] not in sys.stdlib_module_names
-        return f"site-packages/{inside}" if is_module else inside
-    if _is_source(file):
-        return inside
-    if not os.path.isfile(file):  # noqa: PTH113 - a notebook's cell, code made while running
-        return file
-    if not own or _lies_in(own, file):
-        return os.path.abspath(file)  # noqa: PTH100 - links stay as the user has them
-    return inside if "/" in inside else f"site-packages/{inside}"
-
-
-_FRAME: Final = re.compile(r"(?P<function>.*) \((?P<file>.*?)(?::\d+)?\)", re.DOTALL)
 _LIBRARIES: Final = ("site-packages", "dist-packages")
-_PROJECT: Final = (".git", "pyproject.toml", "setup.py", "setup.cfg")
-"""Each of them stands where a project begins."""
-_COMPILED: Final = (".pyx", ".pxd", ".pxi", ".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs")
-"""Ends of the names of what Cython and other compilers made code of."""
 _PYTHON: Final = re.compile(r"lib\d*/python3(\.\d+)?t?|\w+/Lib", re.ASCII)
+_PROJECT: Final = (".git", "pyproject.toml", "setup.py", "setup.cfg")
+"""Files that mark the folder of a project."""
+_COMPILED: Final = (".pyx", ".pxd", ".pxi", ".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs")
+"""Suffixes of sources that Cython and other compilers turned into code."""
 _DEMO: Final = (("stallscope", "demo.py"), ("targets", "sample.py"))
-"""Stand for a user's code: the notebooks and tests look for its slow function."""
-_FEEDS: Final = {"_bootstrap_inner", "_worker_loop", "thread_main"}
+"""Files that stand for a user's code: the notebooks and tests look for its slow function."""
+_UNSAFE: Final = str.maketrans({";": ":"} | dict.fromkeys(map(chr, range(32)), " "))
+"""Characters with a meaning in the collapsed form, or of a torn name: py-spy reads the memory of a
+process that goes on."""
+_FRAME: Final = re.compile(r"(?P<function>.*) \((?P<file>.*?)(?::\d+)?\)", re.DOTALL)
+_BEGINS_WORK: Final = {"_bootstrap_inner", "_worker_loop", "thread_main"}
+"""Functions below which a worker's or a thread's own work begins."""
+_TELLS_LITTLE: Final = ("torch", "other")
 _RULES: Final = (
     ("idle", r"(selectors|queue)\.py", r"select|get|_get"),
     ("idle", r"threading\.py", r"wait|_wait_for_tstate_lock|join|acquire"),
@@ -186,36 +77,169 @@ _RULES: Final = (
     ("io", r"(http|urllib|urllib3|requests|botocore|boto3|aiohttp|pathlib)/.*", r".*"),
     ("torch", r"(torch|torchdata)/.*|.*lib(torch|c10|gomp|omp|mkl)\w*.*", r".*"),
 )
-"""Kind, and what the file (from its package on) and the function have to be; the first one wins."""
+"""Kind, and the patterns of file (from its package on) and function; the first match counts."""
+
+
+class StackFunction(NamedTuple):
+    """A function, whichever of its lines was running."""
+
+    function: str
+    file: str
+    """File as recorded: a path, or a name in place of one."""
+
+    @property
+    def place(self) -> str:
+        """File from its package or its last folder on: short, and alike on all machines."""
+        return "/".join(_inside(self.file)[-3:] if is_library(self) else _parts(self.file)[-2:])
+
+
+class StackFrame(NamedTuple):
+    """One function that was running."""
+
+    name: str
+    """Name of the function, with its class where Python tells it (3.11)."""
+    file: str
+    """Full path, or the name of a compiled library."""
+    line: int
+    """Line; 0: unknown."""
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, own: tuple[str, ...] = ()) -> str:
+        """Return the frame as a recording keeps it; `own` as of `shown`."""
+        file = shown(self.file, own)
+        place = f"{file}:{self.line}" if self.line else file
+        return f"{self.name} ({place})".translate(_UNSAFE)
+
+
+# ---- paths ------------------------------------------------------------------------------------
+
+
+def _parts(file: str) -> list[str]:
+    return [part for part in re.split(r"[/\\]", file) if part] or [""]
+
+
+def _library_at(parts: list[str]) -> int | None:
+    """Return where an installed package begins in a path; None: in none."""
+    for place in range(len(parts) - 2, -1, -1):
+        if parts[place] in _LIBRARIES or _PYTHON.fullmatch("/".join(parts[place - 1 : place + 1])):
+            return place + 1
+    return None
+
+
+def _inside(file: str) -> list[str]:
+    """Return the parts of a library's path from its package on."""
+    parts = _parts(file)
+    begin = _library_at(parts)
+    if begin is None:
+        begin = next((at for at, part in enumerate(parts[:-1]) if part in _FROM_SOURCE), 0)
+    return parts[begin:]
+
+
+@cache
+def short(file: str) -> str:
+    """Return a path from its outermost package on, as py-spy does: `torch/serialization.py`."""
+    parts = _parts(file)
+    begin = _library_at(parts)
+    if begin is not None:
+        return "/".join(parts[begin:])
+    folder = os.path.dirname(file)  # noqa: PTH120 - as text: it may be no path at all
+    while os.path.exists(f"{folder}/__init__.py") and len(folder) > 1:  # noqa: PTH110
+        folder = os.path.dirname(folder)  # noqa: PTH120
+    return file[len(folder) :].lstrip("/\\") if folder else file
+
+
+@cache
+def own_folders(folder: str, script: str = "", code: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the folders of the user's own code: the project, and that of the script.
+
+    Args:
+        folder: the process's current one.
+        script: its path; empty where there is none, as in a notebook.
+        code: files of the loader's dataset, ops and collate function. If none of them is in the
+            project (a notebook imports them from elsewhere), their folders are the user's, too.
+    """
+    begins = [Path(folder)]
+    if script and _library_at(_parts(script)) is None:  # not one that a package brought
+        begins.append(Path(folder, script).parent)
+    own = tuple(dict.fromkeys(map(_project, begins)))
+    others = [file for file in code if _library_at(_parts(file)) is None and not _is_source(file)]
+    if not any(_is_in(own, file) or not Path(file).is_file() for file in others):
+        homes = (_project(Path(file.removesuffix(short(file)))) for file in others)
+        own = tuple(dict.fromkeys([*own, *homes]))
+    return own
+
+
+def _is_source(file: str) -> bool:
+    return short(file).partition("/")[0] in _FROM_SOURCE
+
+
+def _is_in(folders: Iterable[str], file: str) -> bool:
+    real = os.path.realpath(file)
+    return any(real.startswith(folder.rstrip("/\\") + os.sep) for folder in folders)
+
+
+def _project(folder: Path) -> str:
+    """Return the nearest project folder around a folder; without one, the folder itself."""
+    here = folder.resolve()
+    around = (one for one in (here, *here.parents) if any((one / m).exists() for m in _PROJECT))
+    return str(next(around, here))
+
+
+@cache
+def shown(file: str, own: tuple[str, ...] = ()) -> str:
+    """Return a library's file from its package on, and the whole path of the user's own.
+
+    A user's package may be called `datasets`, as a library is: its path tells them apart.
+
+    Args:
+        file: as the process has it.
+        own: folders as of `own_folders`; files elsewhere are a library's, installed or not.
+            Without any, all that is not installed is the user's.
+    """
+    inside, parts = short(file), _parts(file)
+    if _library_at(parts) is not None:
+        is_module = "/" not in inside and inside.partition(".")[0] not in sys.stdlib_module_names
+        return f"site-packages/{inside}" if is_module else inside
+    if _is_source(file):
+        return inside
+    if not os.path.isfile(file):  # noqa: PTH113 - a notebook's cell, code made while running
+        return file
+    if not own or _is_in(own, file):
+        return os.path.abspath(file)  # noqa: PTH100 - links stay as the user has them
+    return inside if "/" in inside else f"site-packages/{inside}"
+
+
+# ---- frames -----------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=100_000)
 def frame(text: str) -> StackFunction:
-    """A frame as py-spy's raw format writes it, `function (file:line)`; the line is left out."""
+    """Parse a frame of py-spy's raw format, `function (file:line)`, without the line."""
     found = _FRAME.fullmatch(text)
     return StackFunction(found["function"], found["file"]) if found else StackFunction(text, "")
 
 
 @lru_cache(maxsize=100_000)
 def frames(stack: str) -> tuple[StackFunction, ...]:
-    """The frames of a stack from where a worker begins its own work.
+    """Return the frames of a stack from where a worker begins its own work.
 
-    What is above is the same for all workers and, with fork, the code that started them.
+    The frames above are the same for all workers and, with fork, the code that started them.
     """
     found = [frame(text) for text in stack.split(";")]
-    begins = [place for place, one in enumerate(found[:-1]) if _starts_work(one)]
+    files = ("threading.py", "_utils/worker.py", "multiprocessing/process.py")
+    begins = [
+        place
+        for place, one in enumerate(found[:-1])
+        if one.function in _BEGINS_WORK and one.file.endswith(files)
+    ]
     return tuple(found[begins[-1] + 1 :] if begins else found)
-
-
-def _starts_work(one: StackFunction) -> bool:
-    if one.function not in _FEEDS:
-        return False
-    return one.file.endswith(("threading.py", "_utils/worker.py", "multiprocessing/process.py"))
 
 
 @lru_cache(maxsize=100_000)
 def is_library(one: StackFunction) -> bool:
-    """Whether it is in an installed package, in Python's own library, or in no file of Python."""
+    """Tell functions of packages, Python's library and compiled code from the user's own."""
     parts = _parts(one.file)
     if tuple(parts[-2:]) in _DEMO:
         return False
@@ -234,88 +258,63 @@ def is_library(one: StackFunction) -> bool:
 
 
 def inside(one: StackFunction) -> str:
-    """The file of a library's function from its package on; empty for the user's own."""
+    """Return the file of a library's function from its package on; empty for the user's own."""
     return "/".join(_inside(one.file)) if is_library(one) else ""
 
 
 def package(one: StackFunction) -> str:
-    """The library that a function is of; empty for the user's, Python's own and compiled code."""
+    """Return the library of a function; empty for the user's, Python's own and compiled code."""
     top = _inside(one.file)[0].removesuffix(".py") if is_library(one) else ""
     return top if top.isidentifier() and top not in sys.stdlib_module_names else ""
 
 
 @lru_cache(maxsize=100_000)
 def kind(one: StackFunction) -> str:
-    """One of `KINDS`, by file and function."""
+    """Return one of `KINDS`, by file and function."""
     if not is_library(one):
         return YOURS
-    inside = "/".join(_inside(one.file))
-    for name, file, function in _RULES:
-        if re.fullmatch(file, inside) and re.fullmatch(function, one.function):
+    file = "/".join(_inside(one.file))
+    for name, files, functions in _RULES:
+        if re.fullmatch(files, file) and re.fullmatch(functions, one.function):
             return name
     return "other"
 
 
-_TELLS_LITTLE: Final = ("torch", "other")
-
-
 def owner(stack: str) -> StackFunction:
-    """The frame to which a sample belongs: the innermost that tells what is being done.
+    """Return the frame to which a sample belongs: the innermost that tells what is being done.
 
-    What torch, numpy and others compute for a function of the user's, or for a library's transform,
-    is that function's; decoding, reading and sending are their own.
+    Work of torch, numpy and others for a function of the user's, or for a library's transform, is
+    that function's; decoding, reading and sending are their own.
     """
     found = frames(stack)
-    tells = (one for one in reversed(found) if kind(one) not in _TELLS_LITTLE)
-    return next(tells, found[-1])
+    return next((one for one in reversed(found) if kind(one) not in _TELLS_LITTLE), found[-1])
 
 
-def _parts(file: str) -> list[str]:
-    return [part for part in re.split(r"[/\\]", file) if part] or [""]
+# ---- shares -----------------------------------------------------------------------------------
 
 
-def _library_at(parts: list[str]) -> int | None:
-    """Where a library's package begins in a path; None in a path of no library."""
-    for place in range(len(parts) - 2, -1, -1):
-        if parts[place] in _LIBRARIES or _PYTHON.fullmatch("/".join(parts[place - 1 : place + 1])):
-            return place + 1
-    return None
+def _exact(value: float) -> str:
+    return f"{value:.1%}"
 
 
-def _inside(file: str) -> list[str]:
-    """The parts of a library's path from its package on."""
-    parts = _parts(file)
-    begins = _library_at(parts)
-    if begins is not None:
-        return parts[begins:]
-    known = [place for place, part in enumerate(parts[:-1]) if part in _FROM_SOURCE]
-    return parts[known[0] :] if known else parts
-
-
-TABLE: Schema = {
-    "function": pl.String,
-    "file": pl.String,
-    "self_share": pl.Float64,
-    "self_share_low": pl.Float64,
-    "self_share_high": pl.Float64,
-    "total_share": pl.Float64,
-    "total_share_low": pl.Float64,
-    "total_share_high": pl.Float64,
-    "hits": pl.Int64,
-    "samples": pl.Int64,
-    "interval": pl.String,
-}
-"""One row a function of the user's own: none of an installed package, of Python's library or of
-stallscope. `self_share`: the sample belongs to it, with what torch, numpy and others compute for
-it, but not with what is a kind of its own (decode, a library's transform, reading, sending), see
-`owner`; `total_share`: it was anywhere on the
-stack; `hits`: samples with it on the stack, `samples`: all of them. The ends are those of
-intervals, `interval` says how they were made: by resampling "windows" of consecutive samples, or
-"Wilson", which takes samples as independent."""
+TABLE: Final = Schema(
+    "One row per function of the user's own: not of a package, Python's library or stallscope.",
+    Column("function", pl.String, "name", "your function", secret=NAME),
+    Column("file", pl.String, "where it is", "file", secret=CODE_FILE),
+    Column("self_share", pl.Float64, "samples that belong to it, see `owner`", "share", share),
+    Column("self_share_low", pl.Float64, "its 95% CI", INTERVAL, _exact),
+    Column("self_share_high", pl.Float64),
+    Column("total_share", pl.Float64, "samples with it on the stack", "with callees", share),
+    Column("total_share_low", pl.Float64, "its 95% CI"),
+    Column("total_share_high", pl.Float64),
+    Column("hits", pl.Int64, "samples with it on the stack"),
+    Column("samples", pl.Int64, "all samples"),
+    Column("interval", pl.String, '"windows" of samples were resampled, or "Wilson"', secret=NAME),
+)
 
 
 def table(samples: pl.DataFrame) -> pl.DataFrame:
-    """The share of each of the user's own functions, columns of `TABLE`, the largest first."""
+    """Return the share of each of the user's own functions, columns of `TABLE`, largest first."""
     mine = pl.DataFrame(
         [
             (stack, *one, one == owner(stack))
@@ -361,12 +360,10 @@ def table(samples: pl.DataFrame) -> pl.DataFrame:
 
 
 def kind_shares(samples: pl.DataFrame) -> dict[str, float]:
-    """The share of samples that belong to each kind of frame, the largest first."""
+    """Return the share of samples that belong to each kind of frame, the largest first."""
     hits: dict[str, int] = {}
-    for stack, many in (
-        samples.group_by("stack", maintain_order=True).agg(pl.col("hits").sum()).iter_rows()
-    ):
+    for stack, number in samples.select("stack", "hits").iter_rows():
         name = kind(owner(stack))
-        hits[name] = hits.get(name, 0) + many
-    count = sum(hits.values())
-    return {name: hits[name] / count for name in sorted(hits, key=lambda name: -hits[name])}
+        hits[name] = hits.get(name, 0) + number
+    total = sum(hits.values())
+    return {name: hits[name] / total for name in sorted(hits, key=lambda name: -hits[name])}

@@ -1,8 +1,8 @@
 """`ss.flame`: where in the code the workers' time goes, from stacks of all of them at once.
 
-Of a loader, in its steady state and while a private copy of it goes on; or of a training that runs
-already and is only read. The workers of that one are found by their stacks, in which torch's worker
-loop gives their number.
+Samples a loader in its steady state, while a private copy of the loader goes on; or a training that
+runs already and is only read. The workers of a training are found by their stacks, in which torch's
+worker loop tells their number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -21,17 +21,13 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from stallscope import pyspy_calls
+from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError, UnsupportedError
 from stallscope.files import log_capacity, workspace
 from stallscope.flame.classify import own_folders
-from stallscope.flame.pyspy import How, Process, Spy
-from stallscope.flame.sampling import (
-    WORKER_LOOP,
-    SamplingLoop,
-    StackCounts,
-    circumstances_of,
-    passing,
-)
+from stallscope.flame.pyspy import Process, Spy
+from stallscope.flame.result import FlameConditions
+from stallscope.flame.sampling import WORKER_LOOP, SamplingLoop, StackCounts
 from stallscope.hooks.loader_access import end
 from stallscope.hooks.loop_log import LogPlace
 from stallscope.hooks.probe import Probe
@@ -40,8 +36,7 @@ from stallscope.isolation import isolated
 from stallscope.loops import cached_loaders
 from stallscope.loops.batch_timeout import limited, time_limit
 from stallscope.loops.timed_loop import TimedLoop
-from stallscope.machine import require_single_rank
-from stallscope.run.read_logs import note
+from stallscope.machine import machine, require_single_rank
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import find_loaders
 from stallscope.targets.object_graph import LoaderCallables
@@ -57,10 +52,13 @@ if TYPE_CHECKING:
 
 _LONGEST_S: Final = 3600.0
 _LEAST_S: Final = 10.0
-"""So long a loop that is sampled may take at least before a wait in it can be called a hang."""
+"""Least time limit, seconds, after which a wait for a batch is called a hang."""
 _FASTEST_HZ: Final = 1000
 _NATIVE_HZ: Final = 29
-"""With native frames a process is stopped for each sample; a rate that others have lived with."""
+"""Highest rate with native frames, as each sample then stops the process."""
+_MOST_PROCESSES: Final = 512
+_AT_ONCE: Final = 16
+"""Dumps that run at the same time: a training is going on."""
 
 
 def flame(  # noqa: PLR0913 - the public signature
@@ -74,14 +72,14 @@ def flame(  # noqa: PLR0913 - the public signature
     idle: bool = False,
     gil: bool = False,
 ) -> Flame:
-    """Sample the stacks of all DataLoader workers at once, by py-spy, while the loop goes on.
+    """Sample the stacks of all DataLoader workers at once, with py-spy, while the loop goes on.
 
     With a target, a shallow copy of the loader is iterated; only its steady state is sampled.
-    Afterwards all random generators, the samplers and what `step` trains are as they were, and the
-    workers are gone. Where py-spy may not attach, the workers sample themselves, and the result
-    says so, and which setting would allow py-spy. An exception of the dataset's or of the step's
-    passes unchanged; its attribute `flame` holds what was seen before. With `pid`, a training that
-    runs already is only read, and goes on.
+    Afterwards all random generators, the samplers and everything that `step` trains are as before,
+    and the workers are gone. Where py-spy may not attach, the workers sample themselves, and the
+    result says so, and which setting would allow py-spy. An exception of the dataset or the step
+    passes unchanged; its attribute `flame` holds what was sampled before. With `pid`, a training
+    that runs already is only read, and goes on.
 
     Args:
         target: a DataLoader, a `Target`, or a string as for `ss.target`. With `num_workers=0` the
@@ -91,41 +89,50 @@ def flame(  # noqa: PLR0913 - the public signature
             sampled, or the process itself where it has none.
         seconds: how long to sample.
         rate_hz: samples a second of each process, 1 to 1000.
-        native: frames of compiled code, too. Each sample then stops its process for a moment, so at
-            most 29 a second are taken.
-        idle: threads that wait, too.
-        gil: only threads that hold Python's lock.
+        native: sample frames of compiled code, too. Each sample then stops its process for a
+            moment, so at most 29 a second are taken.
+        idle: sample threads that wait, too.
+        gil: sample only threads that hold Python's lock.
 
     Raises:
-        ArgumentError: `seconds`, `rate_hz` or `pid` cannot be used, or it is not clear what to
+        ArgumentError: `seconds`, `rate_hz` or `pid` cannot be used, or it is unclear what to
             sample.
-        TargetError: the target is nothing that can be iterated, or gave no batch.
-        UnsupportedError: `pid` is gone, not Python, or may not be looked into; a loader that keeps
-            a generator in the middle of an epoch; more than one rank.
-        WorkspaceError: no room for the logs.
-        NoBatchError: a batch did not come within `seconds`, 10 at least, and a grace.
+        TargetError: the target cannot be iterated, or gave no batch.
+        UnsupportedError: `pid` is gone, is not Python, or may not be read; the loader keeps a
+            generator in the middle of an epoch; this process is one of several ranks.
+        WorkspaceError: there is no room for the logs.
+        NoBatchError: a batch did not come within `seconds` (10 at least) and a grace.
     """
     longest = f"a number above 0, at most {_LONGEST_S:g}"
     _check("seconds", seconds, longest, lambda given: 0 < given <= _LONGEST_S)
     fastest = f"a number from 1 to {_FASTEST_HZ}"
     _check("rate_hz", rate_hz, fastest, lambda given: 1 <= given <= _FASTEST_HZ)
-    rate = min(float(rate_hz), _NATIVE_HZ) if native else float(rate_hz)
-    how = How(rate, float(seconds), bool(native), bool(idle), bool(gil))
-    said = []
-    if native:
-        said.append(
-            f"native frames: each process was stopped for each sample ({how.rate_hz:g} a second), "
-            "which slows it down"
-        )
+    conditions = FlameConditions(
+        machine=machine(),
+        rate_hz=min(float(rate_hz), _NATIVE_HZ) if native else float(rate_hz),
+        seconds=float(seconds),
+        native=bool(native),
+        idle=bool(idle),
+        gil=bool(gil),
+    )
     if pid is not None:
         if target is not None or step is not None:
-            raise ArgumentError("pid= is a training that runs by itself: give it alone")
+            raise ArgumentError("pid= cannot be combined with a target or a step")
         _check("pid", pid, "the number of a process", lambda n: isinstance(n, int) and n > 0)
-        return _of_process(pid, how, said)
+        return _of_process(pid, replace(conditions, name=f"pid {pid}"))
     if target is None:
         raise ArgumentError("what to sample? Give a loader, or pid= of a training that runs")
     require_single_rank()
-    return _of_target(targets.target(target, step=step), how, said)
+    return _of_target(targets.target(target, step=step), conditions)
+
+
+def loop_flame(target: targets.Target, seconds: float) -> Flame:
+    """Sample the process that trains, not its workers: the step and the code around it.
+
+    Stacks begin within the loop, without its callers. Otherwise as `flame`.
+    """
+    conditions = FlameConditions(machine=machine(), seconds=seconds)
+    return _of_target(target, conditions, of_loop=True)
 
 
 def _check(name: str, value: Any, wanted: str, fits: Callable[[Any], bool]) -> None:
@@ -134,35 +141,108 @@ def _check(name: str, value: Any, wanted: str, fits: Callable[[Any], bool]) -> N
         raise ArgumentError(f"{name}={value!r}: give {wanted}")
 
 
-def _of_process(pid: int, how: How, said: list[str]) -> Flame:
-    with workspace() as folder:
+def _measurement(conditions: FlameConditions) -> Measurement:
+    measurement = Measurement("flame", conditions.seconds)
+    if conditions.native:
+        measurement.note(
+            f"native frames: each sample stopped its process ({conditions.rate_hz:g} a second), "
+            "which slows the process down"
+        )
+    return measurement.of(conditions.name)
+
+
+# ---- a loader -----------------------------------------------------------------------------------
+
+
+def _of_target(
+    target: targets.Target, conditions: FlameConditions, *, of_loop: bool = False
+) -> Flame:
+    measurement = _measurement(replace(conditions, name=target.name))
+    with (
+        time_limit(max(conditions.seconds, _LEAST_S), remedy="sample for more seconds"),
+        isolated(target) as target,  # noqa: PLR1704 - its private form
+        workspace() as folder,
+        measurement,
+    ):
+        loader = cached_loaders.going_on(target.loader)
+        place = LogPlace(
+            folder,
+            log_capacity(folder, max(target.num_workers, 1)),
+            stands_by=True,
+            cost_share=math.inf,  # every sampled stack needs its stage
+        )
+        loaders = find_loaders(loader)
+        probe = Probe(place, loaders, scoped=True)
+        loop = replace(TimedLoop.of(target), batches=_Hooked(loader, probe.begin, probe.inside))
+        hits = StackCounts(conditions.rate_hz, _own_here(loaders), of_loop=of_loop)
+        named = replace(conditions, name=target.name)
+        session = SamplingLoop(loop, named, measurement, hits)
+        measurement.result = lambda: None if probe.forked else session.result(target.told())
+        with probe:
+            session.run(probe, folder)
+        return session.result(target.told())
+
+
+def _own_here(loaders: Iterable[DataLoader[Any]]) -> tuple[str, ...]:
+    """Return the folders of the code of this process's user."""
+    script = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+    code = (one.co_filename for loader in loaders for one in LoaderCallables(loader).functions)
+    return own_folders(str(Path.cwd()), script, tuple(dict.fromkeys(code)))
+
+
+class _Hooked:
+    """A loader whose iterators are begun by the probe, so that the probe sees into them."""
+
+    def __init__(self, loader: Any, begin: Callable[..., Any], inside: Callable[..., Any]) -> None:
+        self.loader = loader
+        self._begin, self._inside = begin, inside
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = self._begin(self.loader)
+        return self._batches(iterator)
+
+    def _batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        batches = limited(iterator)
+        try:
+            while batch := self._inside(list, islice(batches, 1)):
+                yield batch.pop()
+        finally:
+            # After an error that has to tell where a worker is, the worker still lives here
+            end(iterator)
+
+
+# ---- a training that runs -----------------------------------------------------------------------
+
+
+def _of_process(pid: int, conditions: FlameConditions) -> Flame:
+    with workspace() as folder, _measurement(conditions) as measurement:
         processes, found = below(pid, folder)
-        hits, notes = StackCounts(how.rate_hz, _own_folders(pid)), [*said, *found]
-        circumstances = circumstances_of(f"pid {pid}", how, processes)
-        with Spy(processes, how, folder) as spy, closing(passing(f"pid {pid}", how.seconds)) as bar:
+        measurement.note(found)
+        workers = sum(number is not None for number, _ in processes)
+        conditions = replace(conditions, num_workers=workers)
+        hits = StackCounts(conditions.rate_hz, _own_of(pid))
+        measurement.result = lambda: hits.flame(conditions, measurement.notes)
+        with Spy(processes, conditions, folder) as spy:
             try:
                 while not spy.is_over:
                     time.sleep(0.02)
-                    bar.move()
-            except BaseException as error:
+                    measurement.now("sampling stacks")
+            finally:
                 spy.stop()
-                notes += hits.add(spy)
-                _leave_with(error, hits.flame(circumstances, notes))
-                raise
-            spy.stop()
-        notes += hits.add(spy)
-    if spy.refused:
-        raise UnsupportedError(f"pid {pid} cannot be sampled: {spy.refused}; {spy.remedy}")
-    if not hits.processes:
-        raise UnsupportedError(
-            f"nothing of pid {pid} could be sampled, its workers ended meanwhile "
-            f"({spy.seen[0].why_not}): call again while an epoch is running"
-        )
-    return hits.flame(circumstances, notes)
+                for note in hits.add(spy):
+                    measurement.note(note)
+        if spy.refused:
+            raise UnsupportedError(f"pid {pid} cannot be sampled: {spy.refused}; {spy.remedy}")
+        if not hits.processes:
+            raise UnsupportedError(
+                f"nothing of pid {pid} could be sampled, its workers ended meanwhile "
+                f"({spy.stacks[0].why_not}): call again while an epoch is running"
+            )
+        return hits.flame(conditions, measurement.notes)
 
 
-def _own_folders(pid: int) -> tuple[str, ...]:
-    """Where the code of another process's user lies; nothing where that cannot be told."""
+def _own_of(pid: int) -> tuple[str, ...]:
+    """Return the folders of the code of another process's user; nothing where unknown."""
     with suppress(psutil.Error, OSError):
         process = psutil.Process(pid)
         scripts = [one for one in process.cmdline()[1:] if one.endswith(".py")]
@@ -170,113 +250,36 @@ def _own_folders(pid: int) -> tuple[str, ...]:
     return ()
 
 
-def _own_here(loaders: Iterable[DataLoader[Any]]) -> tuple[str, ...]:
-    """Where the code of this process's user lies."""
-    script = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
-    code = (one.co_filename for loader in loaders for one in LoaderCallables(loader).functions)
-    return own_folders(str(Path.cwd()), script, tuple(dict.fromkeys(code)))
-
-
-def loop_flame(target: targets.Target, seconds: float) -> Flame:
-    """Sample the process that trains, not its workers: its step, and what it makes of batches.
-
-    Stacks begin within the loop: whoever started it is no part of it. Otherwise as `flame`.
-    """
-    return _of_target(target, How(seconds=seconds), [], of_loop=True)
-
-
-def _of_target(
-    target: targets.Target, how: How, said: list[str], *, of_loop: bool = False
-) -> Flame:
-    with (
-        time_limit(max(how.seconds, _LEAST_S), remedy="sample for more seconds"),
-        isolated(target) as target,  # noqa: PLR1704 - its private form
-        workspace() as folder,
-    ):
-        loader = cached_loaders.going_on(target.loader)
-        place = LogPlace(
-            folder,
-            log_capacity(folder, max(target.num_workers, 1)),
-            stands_by=True,
-            cost_share=math.inf,  # of every sampled stack the stage is wanted
-        )
-        loaders = find_loaders(loader)
-        probe = Probe(place, loaders, scoped=True)
-        loop = replace(TimedLoop.of(target), batches=_Hooked(loader, probe.begin, probe.inside))
-        stacks = StackCounts(how.rate_hz, _own_here(loaders), of_loop=of_loop)
-        session = SamplingLoop(loop, target.name, how, said, stacks)
-        try:
-            with probe:
-                session.run(probe, folder)
-        except BaseException as error:
-            probe.__exit__()
-            if not probe.forked:
-                _leave_with(error, session.result(target.told()))
-            raise
-        return session.result(target.told())
-
-
-class _Hooked:
-    """A loader whose iterators are begun by the probe, so that it sees what is inside of them."""
-
-    def __init__(self, loader: Any, begin: Callable[..., Any], inside: Callable[..., Any]) -> None:
-        self.loader = loader
-        self._begin = begin
-        self._inside = inside
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._batches(self._begin(self.loader))
-
-    def _batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        try:
-            # Here, too: an error has to say where a worker stands before it is ended
-            yield from self._each(limited(iterator))
-        finally:
-            end(iterator)
-
-    def _each(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        while got := self._inside(list, islice(iterator, 1)):
-            yield got.pop()
-
-
-def _leave_with(error: BaseException, seen: Flame) -> None:
-    vars(error)["flame"] = seen  # past any __setattr__ of a frozen exception
-    note(error, ["stallscope: what was sampled before is this exception's attribute `flame`"])
-
-
-_MOST_PROCESSES: Final = 512
-_AT_ONCE: Final = 16
-"""Dumps that run beside each other: a training is going on."""
-
-
-def below(pid: int, folder: Path) -> tuple[list[Process], list[str]]:
-    """The workers below a process, itself where there are none, and sentences on what was found.
+def below(pid: int, folder: Path) -> tuple[list[Process], str]:
+    """Return the workers below a process, or the process itself, and a note on which.
 
     Raises:
         UnsupportedError: there is no such process, it is not Python, not the user's, or cannot be
-            looked into.
+            read.
     """
     process = _process(pid)
     program = pyspy_calls.executable()
     if program is None:
         raise UnsupportedError(
-            f"pid {pid} can only be looked into by py-spy, which is not installed beside this "
-            "Python: pip install py-spy"
+            f"pid {pid} can only be read by py-spy, which is not installed beside this Python: "
+            "pip install py-spy"
         )
-    found = _workers(_children(process), program, folder)
-    if found:
-        return found, [f"{count(len(found), 'worker')} found below pid {pid}"]
-    threads = _dumped(pid, process, program, folder)
-    is_worker, number = _number(threads)
+    workers = _workers(_children(process), program, folder)
+    if workers:
+        return workers, f"{count(len(workers), 'worker')} found below pid {pid}"
+    is_worker, number = _worker_number(_dumped(pid, process, program, folder))
     if is_worker:
-        return [(number, pid)], [f"pid {pid} is itself a worker of a DataLoader"]
+        return [(number, pid)], f"pid {pid} is itself a worker of a DataLoader"
     none = "none was started, the epoch has ended, or num_workers=0"
-    return [(None, pid)], [
+    return [(None, pid)], (
         f"pid {pid} has no DataLoader workers now ({none}): the process itself was sampled"
-    ]
+    )
 
 
 def _process(pid: int) -> psutil.Process:
+    not_ours = UnsupportedError(
+        f"pid {pid} belongs to another user: run this as that user, or with sudo"
+    )
     try:
         process = psutil.Process(pid)
         ended = process.status() == psutil.STATUS_ZOMBIE
@@ -284,38 +287,31 @@ def _process(pid: int) -> psutil.Process:
     except (psutil.NoSuchProcess, ValueError, OverflowError, TypeError) as error:
         raise _gone(pid) from error
     except psutil.AccessDenied as error:
-        raise _not_ours(pid) from error
+        raise not_ours from error
     if ended:
         raise _gone(pid)
     if owner is not None and os.geteuid() not in (0, owner):
-        raise _not_ours(pid)
+        raise not_ours
     return process
 
 
 def _gone(pid: int) -> UnsupportedError:
-    return UnsupportedError(
-        f"there is no process with pid {pid}: it has ended, or it has another number"
-    )
-
-
-def _not_ours(pid: int) -> UnsupportedError:
-    return UnsupportedError(
-        f"pid {pid} belongs to another user: run this as that user, or with sudo"
-    )
+    return UnsupportedError(f"there is no process with pid {pid}: it ended, or has another number")
 
 
 def _children(process: psutil.Process) -> dict[int, int]:
-    found: dict[int, int] = {}
+    """Return the parent of each living process below a process."""
+    parents: dict[int, int] = {}
     with suppress(psutil.Error):
         for child in process.children(recursive=True)[:_MOST_PROCESSES]:
             with suppress(psutil.Error):
                 if child.status() != psutil.STATUS_ZOMBIE:
-                    found[child.pid] = child.ppid()
-    return found
+                    parents[child.pid] = child.ppid()
+    return parents
 
 
-def _asked(pids: list[int], program: Path, folder: Path) -> dict[int, pyspy_calls.PySpyCall]:
-    """Each process's own dump, all made at once."""
+def _dumps(pids: list[int], program: Path, folder: Path) -> dict[int, pyspy_calls.PySpyCall]:
+    """Dump the stacks of some processes, all at once."""
     calls: dict[int, pyspy_calls.PySpyCall] = {}
     try:
         for pid in pids:
@@ -334,49 +330,48 @@ def _workers(parents: dict[int, int], program: Path, folder: Path) -> list[Proce
     found: dict[int, int | None] = {}
     pids = list(parents)
     for first in range(0, len(pids), _AT_ONCE):
-        for pid, call in _asked(pids[first : first + _AT_ONCE], program, folder).items():
+        for pid, call in _dumps(pids[first : first + _AT_ONCE], program, folder).items():
             with suppress(ValueError, KeyError, TypeError):
-                is_worker, number = _number(json.loads(call.out))
+                is_worker, number = _worker_number(json.loads(call.out))
                 if is_worker:
                     found[pid] = number
-    # What a worker forks itself has the worker's loop in its stack, too.
+    # A process that a worker forks has the worker's loop in its stack, too
     own = {pid: number for pid, number in found.items() if parents[pid] not in found}
     if None in own.values():  # those of one loader are born in order
         return list(enumerate(sorted(own)))
     return sorted((number, pid) for pid, number in own.items() if number is not None)
 
 
-def _number(threads: Any) -> tuple[bool, int | None]:
-    """Whether a dump is a worker's, and the number in its loop's arguments."""
-    for thread in threads:
-        for frame in thread["frames"]:
-            file = str(frame["filename"]).replace("\\", "/")
-            if frame["name"] == "_worker_loop" and file.endswith(WORKER_LOOP):
-                values = {one["name"]: one["repr"] for one in frame.get("locals") or ()}
-                number = str(values.get("worker_id"))
-                return True, int(number) if number.isdecimal() else None
+def _worker_number(threads: Any) -> tuple[bool, int | None]:
+    """Tell if a dump is a worker's, and read its number from the arguments of torch's loop."""
+    for frame in (frame for thread in threads for frame in thread["frames"]):
+        file = str(frame["filename"]).replace("\\", "/")
+        if frame["name"] == "_worker_loop" and file.endswith(WORKER_LOOP):
+            values = {one["name"]: one["repr"] for one in frame.get("locals") or ()}
+            number = str(values.get("worker_id"))
+            return True, int(number) if number.isdecimal() else None
     return False, None
 
 
 def _dumped(pid: int, process: psutil.Process, program: Path, folder: Path) -> Any:
-    """The stacks of a process."""
-    call = _asked([pid], program, folder)[pid]
+    """Return the stacks of a process.
+
+    Raises:
+        UnsupportedError: it is gone, not Python, or may not be read.
+    """
+    call = _dumps([pid], program, folder)[pid]
     with suppress(ValueError):
         if call.worked:
             return json.loads(call.out)
     if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
         raise _gone(pid)
+    why_not, name = pyspy_calls.why_not(call), "unknown"
     if pyspy_calls.is_refused(call) or call.timed_out:
-        why_not, remedy = pyspy_calls.why_not(call), pyspy_calls.what_would_allow()
-        raise UnsupportedError(f"pid {pid} cannot be looked into ({why_not}): {remedy}")
-    raise UnsupportedError(
-        f"pid {pid} ({_name(process)}) is no Python process that py-spy can read "
-        f"({pyspy_calls.why_not(call)}): give the pid of the process that trains; where it is one, "
-        "`pip install --upgrade py-spy`"
-    )
-
-
-def _name(process: psutil.Process) -> str:
+        remedy = pyspy_calls.what_would_allow()
+        raise UnsupportedError(f"pid {pid} cannot be read ({why_not}): {remedy}")
     with suppress(psutil.Error):
-        return str(process.name())
-    return "unknown"
+        name = str(process.name())
+    raise UnsupportedError(
+        f"pid {pid} ({name}) is no Python process that py-spy can read ({why_not}): give the pid "
+        "of the process that trains; where it is one, `pip install --upgrade py-spy`"
+    )

@@ -1,8 +1,6 @@
-"""py-spy as a guest in several processes, and what stands in for it where it may not attach.
+"""Samplers of several processes: py-spy, or the processes themselves where it may not attach.
 
-Nothing here waits: the training loop goes on, and whoever records looks in now and then. Where
-py-spy is refused, the processes sample themselves: `InProcess` has the face of `Spy` and gives such
-stacks.
+Nothing here waits: the training loop goes on, and polls `is_over` between its steps.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope import pyspy_calls
 from stallscope.flame.classify import StackFrame
+from stallscope.flame.result import IN_PROCESS, PY_SPY
 from stallscope.hooks import self_sampler
 from stallscope.hooks.self_sampler import RESULT, Request
 from stallscope.interrupts import held_back
@@ -28,81 +27,112 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from stallscope.flame.result import FlameConditions
+
 
 _GRACE_S: Final = 5.0
-"""So long after its time a recording may take to write down what it saw."""
-
-
-@dataclass(frozen=True)
-class How:
-    """How to sample."""
-
-    rate_hz: float = 50.0
-    """Samples a second, of each process."""
-    seconds: float = 5.0
-    """For how long."""
-    native: bool = False
-    """Frames of compiled code, too: stops the process for each sample."""
-    idle: bool = False
-    """Threads that wait, too."""
-    gil: bool = False
-    """Only threads that hold Python's lock."""
-
+"""Seconds that py-spy may take, after its time, to write its result."""
+_LATE_S: Final = 1.0
+"""Seconds that a worker may begin and end late, on a busy machine ..."""
+_WRITE_S: Final = 2.0
+"""... and then take to write its result."""
+_UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, IndexError)
+_numbers = count()
 
 Thread = list[list[StackFrame]]
 """The stacks of a thread in the order in which they were taken; the outermost frame first."""
+Process = tuple["int | None", int]
+"""Number of the worker (None: no worker, or unknown) and process id."""
 
 
 @dataclass
-class Seen:
-    """What was seen in one process."""
+class ProcessStacks:
+    """The stacks of one process."""
 
     worker: int | None
     """Its number in its loader; None: no worker."""
     pid: int
     threads: list[Thread] = field(default_factory=list)
     why_not: str = ""
-    """Why there is nothing, in words; empty where there is."""
-
-
-Process = tuple["int | None", int]
-"""Number of the worker (None: no worker, or its number is not known) and process id."""
+    """Why there are no stacks; empty: there are."""
 
 
 class StackSampler:
-    """Samples several processes at once; what is written lies in a private folder."""
+    """Samples several processes at once; its files are in a private folder.
+
+    Args:
+        processes: what to sample.
+        conditions: how to sample; `seconds` is the time limit.
+        folder: for files.
+    """
 
     name: str
 
-    def __init__(self, processes: Sequence[Process], how: How, folder: Path) -> None:
-        self.seen = [Seen(worker, pid) for worker, pid in processes]
+    def __init__(
+        self, processes: Sequence[Process], conditions: FlameConditions, folder: Path
+    ) -> None:
+        self.stacks = [ProcessStacks(worker, pid) for worker, pid in processes]
         self.refused = ""
-        """Why no process at all could be looked into."""
+        """Why no process at all could be sampled; empty: one could."""
         self.remedy = ""
-        """What would help, where it was refused."""
         self.seconds = 0.0
-        """How long was sampled."""
+        """Time that was sampled."""
         self.notes: list[str] = []
-        self._how = how
-        self._folder = folder
+        self._conditions, self._folder = conditions, folder
+        self._began: float | None = None
+        self._ended = False
+
+    @property
+    def is_over(self) -> bool:
+        """True if there is nothing more to wait for; goes on to the next step."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Take what has been sampled so far; waits a moment for it."""
+        raise NotImplementedError
+
+    def read(self) -> list[ProcessStacks]:
+        """Return the stacks of each process."""
+        for stacks in self.stacks:
+            self._read(stacks)
+        return self.stacks
+
+    def _read(self, stacks: ProcessStacks) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> bool:
+        """Note the end; False: it was noted before."""
+        if self._ended:
+            return False
+        self._ended = True
+        if self._began is not None:
+            self.seconds = min(time.monotonic() - self._began, self._conditions.seconds)
+        return True
 
 
 class Spy(StackSampler):
-    """Looks into processes by py-spy."""
+    """py-spy: a dump of each process tells which can be sampled, a recording samples them."""
 
-    name = "py-spy"
+    name = PY_SPY
 
-    def __init__(self, processes: Sequence[Process], how: How, folder: Path) -> None:
-        super().__init__(processes, how, folder)
+    def __init__(
+        self, processes: Sequence[Process], conditions: FlameConditions, folder: Path
+    ) -> None:
+        super().__init__(processes, conditions, folder)
         self._program = pyspy_calls.executable()
         self._dumps: dict[int, PySpyCall] = {}
         self._records: dict[int, PySpyCall] = {}
-        self._began: float | None = None
-        self._told = False
 
     def __enter__(self) -> Self:
+        if self._program is None:
+            self.refused = "py-spy is not installed beside this Python"
+            self.remedy = "pip install py-spy"
+            return self
         try:
-            self._ask()
+            for stacks in self.stacks:
+                with held_back():
+                    call = pyspy_calls.dump(self._program, stacks.pid, self._folder)
+                    self._dumps[stacks.pid] = call
         except BaseException:
             self.__exit__()
             raise
@@ -113,11 +143,9 @@ class Spy(StackSampler):
             for call in (*self._dumps.values(), *self._records.values()):
                 call.kill()
 
-    # ---- meanwhile ------------------------------------------------------------------------------
-
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more to wait for; looks in, and goes on to the next step."""
+        """True if there is nothing more to wait for; goes on to the next step."""
         if self.refused:
             return True
         if self._began is None:
@@ -127,104 +155,78 @@ class Spy(StackSampler):
             if self.refused:
                 return True
             self._record()
-        elif time.monotonic() > self._began + self._how.seconds:
-            self._tell_to_end()
+        elif time.monotonic() > self._began + self._conditions.seconds:
+            self._finish()
         return all(call.is_over for call in self._records.values())
 
     def stop(self) -> None:
-        """Take what there is by now; waits a moment for it."""
+        """Take what has been sampled so far; waits a moment for it."""
         with held_back():
             for call in self._dumps.values():
                 call.kill()
-            self._tell_to_end()
+            self._finish()
             while not all(call.is_over for call in self._records.values()):
                 time.sleep(0.01)
 
-    def read(self) -> list[Seen]:
-        """What was seen, of every process that was asked for."""
-        for seen in self.seen:
-            call = self._records.get(seen.pid)
-            if call is not None:
-                self._read(seen, call)
-        return self.seen
-
-    # ---- py-spy's own words ---------------------------------------------------------------------
-
-    def _ask(self) -> None:
-        if self._program is None:
-            self.refused = "py-spy is not installed beside this Python"
-            self.remedy = "pip install py-spy"
-            return
-        for seen in self.seen:
-            with held_back():
-                self._dumps[seen.pid] = pyspy_calls.dump(self._program, seen.pid, self._folder)
-
-    def _learn(self) -> None:
-        """From the dumps: who can be looked into."""
-        for seen in self.seen:
-            call = self._dumps[seen.pid]
-            if not call.worked:
-                seen.why_not = pyspy_calls.why_not(call)
-        if all(seen.why_not for seen in self.seen):
-            self.refused = self.seen[0].why_not if self.seen else "there is no process"
-            calls = self._dumps.values()
-            self.remedy = (
-                pyspy_calls.what_would_allow()
-                if any(pyspy_calls.is_refused(call) or call.timed_out for call in calls)
-                else "a newer one may know this Python: pip install --upgrade py-spy"
-            )
-
-    def _record(self) -> None:
-        self._began = time.monotonic()
-        how = self._how
-        flags = [
-            "--native" if how.native else "--nonblocking",
-            *["--idle"] * how.idle,
-            *["--gil"] * how.gil,
-        ]
-        for seen in self.seen:
-            if not seen.why_not:
-                path = self._folder / f"{seen.pid}.speedscope"
-                arguments = [
-                    *(str(self._program), "record", "--pid", str(seen.pid)),
-                    *("--rate", str(max(round(how.rate_hz), 1))),
-                    *("--duration", str(math.ceil(how.seconds))),
-                    *("--format", "speedscope", "--full-filenames", "--output", str(path), *flags),
-                ]
-                bound_s = math.ceil(how.seconds) + _GRACE_S
-                with held_back():
-                    self._records[seen.pid] = PySpyCall(
-                        arguments, self._folder, f"record-{seen.pid}", bound_s
-                    )
-
-    def _tell_to_end(self) -> None:
-        if not self._told:
-            self._told = True
-            if self._began is not None:
-                self.seconds = min(time.monotonic() - self._began, self._how.seconds)
+    def _finish(self) -> None:
+        if self._end():
             for call in self._records.values():
                 call.tell_to_end()
 
-    def _read(self, seen: Seen, call: PySpyCall) -> None:
-        path = self._folder / f"{seen.pid}.speedscope"
+    def _learn(self) -> None:
+        """Find out from the dumps which processes can be sampled."""
+        for stacks in self.stacks:
+            call = self._dumps[stacks.pid]
+            if not call.worked:
+                stacks.why_not = pyspy_calls.why_not(call)
+        if all(stacks.why_not for stacks in self.stacks):
+            self.refused = self.stacks[0].why_not if self.stacks else "there is no process"
+            calls = self._dumps.values()
+            self.remedy = "a newer one may know this Python: pip install --upgrade py-spy"
+            if any(pyspy_calls.is_refused(call) or call.timed_out for call in calls):
+                self.remedy = pyspy_calls.what_would_allow()
+
+    def _record(self) -> None:
+        self._began, conditions = time.monotonic(), self._conditions
+        seconds = math.ceil(conditions.seconds)
+        arguments = [
+            *("record", "--rate", str(max(round(conditions.rate_hz), 1))),
+            *("--duration", str(seconds), "--format", "speedscope", "--full-filenames"),
+            "--native" if conditions.native else "--nonblocking",
+            *["--idle"] * conditions.idle,
+            *["--gil"] * conditions.gil,
+        ]
+        for pid in [stacks.pid for stacks in self.stacks if not stacks.why_not]:
+            command = [str(self._program), *arguments, "--pid", str(pid)]
+            command += ["--output", str(self._path(pid))]
+            with held_back():
+                self._records[pid] = PySpyCall(
+                    command, self._folder, f"record-{pid}", seconds + _GRACE_S
+                )
+
+    def _path(self, pid: int) -> Path:
+        return self._folder / f"{pid}.speedscope"
+
+    def _read(self, stacks: ProcessStacks) -> None:
+        call, path = self._records.get(stacks.pid), self._path(stacks.pid)
+        if call is None:
+            return
         try:
-            seen.threads = _from_speedscope(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
-            seen.why_not = "it ended, or py-spy lost it: " + (call.said or "no word")
+            # https://www.speedscope.app/file-format-schema.json
+            written = json.loads(path.read_text(encoding="utf-8"))
+            frames = [
+                (frame["name"], frame.get("file") or "?", frame.get("line") or 0)
+                for frame in written["shared"]["frames"]
+            ]
+            samples = [profile["samples"] for profile in written["profiles"]]
+            stacks.threads = _threads(frames, samples)
+        except _UNREADABLE:
+            stacks.why_not = f"it ended, or py-spy lost it: {call.said or 'no message'}"
             return
         finally:
             path.unlink(missing_ok=True)  # another recording of the same process may follow
         if "behind in sampling" in call.said:
-            self.notes.append(f"py-spy came late to pid {seen.pid}: its shares may be inaccurate")
-
-
-def _from_speedscope(found: Any) -> list[Thread]:
-    """Of each thread its stacks. Format: https://www.speedscope.app/file-format-schema.json."""
-    frames = [
-        (frame["name"], frame.get("file") or "?", frame.get("line") or 0)
-        for frame in found["shared"]["frames"]
-    ]
-    return _threads(frames, [profile["samples"] for profile in found["profiles"]])
+            self.notes.append(f"py-spy was late on pid {stacks.pid}: its shares may be inaccurate")
 
 
 def _threads(frames: Iterable[Any], threads: Iterable[list[list[int]]]) -> list[Thread]:
@@ -232,72 +234,59 @@ def _threads(frames: Iterable[Any], threads: Iterable[list[list[int]]]) -> list[
     return [[[known[number] for number in stack] for stack in stacks] for stacks in threads]
 
 
-_LATE_S: Final = 1.0
-"""So much later than asked a worker may be through: on a busy machine it also begins late."""
-_WRITES_S: Final = 2.0
-"""So long after that it may take to write down what it saw."""
-_numbers = count()
-
-
 class InProcess(StackSampler):
-    """Lets the workers that stand by in the folder sample themselves, or this process.
+    """Workers that stand by in the folder sample themselves, or this process does.
 
-    There are no native frames, and no look at Python's lock.
+    It has no native frames, and cannot tell which thread holds Python's lock.
     """
 
-    name = "in-process sampler"
+    name = IN_PROCESS
 
-    def __init__(self, processes: Sequence[Process], how: How, folder: Path) -> None:
-        super().__init__(processes, how, folder)
-        self._end: Callable[[], None] = lambda: None
-        self._asked = Request(next(_numbers), how.rate_hz, how.seconds, how.idle)
-        self._began = time.monotonic()
-        self._stopped = False
+    def __init__(
+        self, processes: Sequence[Process], conditions: FlameConditions, folder: Path
+    ) -> None:
+        super().__init__(processes, conditions, folder)
+        self._stop_serving: Callable[[], None] = lambda: None
+        self._request = Request(
+            next(_numbers), conditions.rate_hz, conditions.seconds, conditions.idle
+        )
 
     def __enter__(self) -> Self:
         self._began = time.monotonic()
-        self_sampler.request(self._folder, self._asked)
-        if any(seen.pid == os.getpid() for seen in self.seen):
-            self._end = self_sampler.serve_requests(self._folder)
+        self_sampler.request(self._folder, self._request)
+        if any(stacks.pid == os.getpid() for stacks in self.stacks):
+            self._stop_serving = self_sampler.serve_requests(self._folder)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._withdraw()
-        self._end()
+        self._stop_serving()
 
     def _withdraw(self) -> None:
-        if not self._stopped:
-            self._stopped = True
-            self.seconds = min(time.monotonic() - self._began, self._asked.seconds)
+        if self._end():
             self_sampler.withdraw(self._folder)
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more to wait for."""
-        late = time.monotonic() - self._began - self._asked.seconds - _LATE_S
-        if late > 0:
+        """True if there is nothing more to wait for."""
+        late_s = time.monotonic() - (self._began or 0.0) - self._request.seconds - _LATE_S
+        if late_s > 0:
             self._withdraw()
-        return late > _WRITES_S or all(self._path(seen).exists() for seen in self.seen)
+        return late_s > _WRITE_S or all(self._path(stacks).exists() for stacks in self.stacks)
 
     def stop(self) -> None:
-        """Take what there is by now; waits a moment for it."""
+        """Take what has been sampled so far; waits a moment for it."""
         self._withdraw()
-        deadline = time.monotonic() + _WRITES_S
+        deadline = time.monotonic() + _WRITE_S
         while time.monotonic() < deadline and not self.is_over:
             time.sleep(0.01)
 
-    def read(self) -> list[Seen]:
-        """What was seen, of every process that was asked for."""
-        for seen in self.seen:
-            self._read(seen)
-        return self.seen
-
-    def _read(self, seen: Seen) -> None:
+    def _read(self, stacks: ProcessStacks) -> None:
         try:
-            sampled = json.loads(self._path(seen).read_text(encoding="utf-8"))
-            seen.threads = _threads(sampled["frames"], sampled["threads"].values())
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
-            seen.why_not = "it ended before it had written down what it saw"
+            sampled = json.loads(self._path(stacks).read_text(encoding="utf-8"))
+            stacks.threads = _threads(sampled["frames"], sampled["threads"].values())
+        except _UNREADABLE:
+            stacks.why_not = "it ended before it had written its stacks"
 
-    def _path(self, seen: Seen) -> Path:
-        return self._folder / f"{seen.pid}-{self._asked.number}{RESULT}"
+    def _path(self, stacks: ProcessStacks) -> Path:
+        return self._folder / f"{stacks.pid}-{self._request.number}{RESULT}"

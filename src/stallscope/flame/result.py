@@ -1,8 +1,8 @@
-"""The stacks of the workers as a value: where in the code their time went, and what changed.
+"""The result of `ss.flame`: where in the code the workers' time goes, and what changed.
 
-Functions of two recordings are matched by name and file, without lines: in between the file is
-often edited. The interval of a change is made from those of both shares (Zou and Donner,
-"Construction of confidence limits about effect measures", Statistics in Medicine 27, 2008).
+Functions of two recordings are matched by name and file, without lines: the file is often edited in
+between. The interval of a change is made from those of both shares (Zou and Donner, "Construction
+of confidence limits about effect measures", Statistics in Medicine 27, 2008).
 """
 
 from __future__ import annotations
@@ -17,63 +17,63 @@ import numpy as np
 import polars as pl
 
 from stallscope.apart import computed_apart
+from stallscope.columns import CODE_FILE, NAME, STACK, Column, Schema
 from stallscope.flame import classify
 from stallscope.flame.classify import KINDS, YOURS, kind_shares
 from stallscope.result import Conditions, Result, SavedResult
-from stallscope.stats import wilson
+from stallscope.stats import INTERVAL, wilson
 from stallscope.store import Contents, StoredTable
 from stallscope.units import share
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stallscope.store import Schema
 
-
-SAMPLES: Schema = {
-    "worker": pl.Int16,
-    "pid": pl.Int32,
-    "window": pl.Int32,
-    "stage": pl.String,
-    "stack": pl.String,
-    "hits": pl.Int64,
-}
-"""One row a process, window and stack. `worker` is null in the main process. `stack`: the frames,
-root first, `;` between them, each `function (file:line)` as py-spy's raw format writes it; frames
-of stallscope's own are left out. `stage`: the stage of the sample or batch in which it was taken,
-null where that is not known. `hits`: how often it was seen.
-
-Neighbouring samples look alike (an op takes longer than from one sample to the next), so they are
-no independent draws. `window` counts blocks of consecutive samples of a process, of about
-`WINDOW_S` each: intervals are made over blocks."""
+SAMPLES: Final = Schema(
+    "One row per process, window and stack.",
+    Column("worker", pl.Int16, "number of the worker; null: the main process"),
+    Column("pid", pl.Int32),
+    Column("window", pl.Int32, "block of consecutive samples of a process"),
+    Column("stage", pl.String, "stage of the sample or batch; null: unknown", secret=NAME),
+    Column(
+        "stack",
+        pl.String,
+        "frames, root first, `;` between them, each `function (file:line)`, without stallscope's",
+        secret=STACK,
+    ),
+    Column("hits", pl.Int64, "samples"),
+)
 
 WINDOW_S: Final = 0.5
-"""Busy time that one window covers, about, seconds."""
+"""Busy seconds in a window, about. Neighbouring samples look alike (an op takes longer than the
+time between two), so they are not independent: intervals are made over windows."""
 
 PY_SPY: Final = "py-spy"
 IN_PROCESS: Final = "in-process sampler"
+_NOTABLE: Final = 0.05
+"""Smallest share of a function of the user's that is worth the title."""
 
 
 @dataclass(frozen=True)
 class FlameConditions(Conditions):
-    """What was sampled, how and where; without workers the main process was."""
+    """What was sampled, how and where; without workers, the main process was."""
 
     how: str = PY_SPY
-    """Who took the samples: `PY_SPY` from outside, or `IN_PROCESS`, a thread of the worker."""
+    """Sampler: `PY_SPY` from outside, or `IN_PROCESS`, a thread of the worker."""
     rate_hz: float = 50.0
-    """Samples a second that were asked for, of each process."""
+    """Samples a second that were requested, of each process."""
     seconds: float = 0.0
-    """How long was sampled, seconds."""
+    """Time that was sampled."""
     native: bool = False
-    """Whether frames of compiled code are in the stacks."""
+    """True if frames of compiled code are in the stacks; each sample stops the process."""
     idle: bool = False
-    """Whether samples of waiting threads are in it."""
+    """True if threads that wait were sampled, too."""
     gil: bool = False
-    """Whether only threads that hold Python's lock were sampled."""
+    """True if only threads that hold Python's lock were sampled."""
 
 
 class _Flamegraph(Result):
-    """What can be drawn as a flamegraph."""
+    """A result that can be drawn as a flamegraph."""
 
     _view: ClassVar[str] = "flame.VIEW"
 
@@ -89,10 +89,9 @@ class _Flamegraph(Result):
             The path.
 
         Raises:
-            StallscopeError: another ending, or it cannot be written there.
+            StallscopeError: another suffix, or the file cannot be written.
         """
-        export = import_module("stallscope.views.flame").export
-        written: Path = export(self, path)
+        written: Path = import_module("stallscope.views.flame").export(self, path)
         return written
 
 
@@ -120,11 +119,11 @@ class Flame(_Flamegraph, SavedResult):
     circumstances: FlameConditions = field(default_factory=FlameConditions)
     """What was sampled, how and where."""
     notes: tuple[str, ...] = ()
-    """What was left out or has to be known, in sentences."""
+    """Caveats, in sentences."""
 
     @computed_apart
     def stacks(self) -> pl.DataFrame:
-        """One row a process, stage and stack, the most frequent first.
+        """Return one row per process, stage and stack, the most frequent first.
 
         Returns:
             The columns `worker, pid, stage, stack, hits`, as in `SAMPLES`.
@@ -141,15 +140,15 @@ class Flame(_Flamegraph, SavedResult):
         return classify.table(self.samples)
 
     def table(self) -> pl.DataFrame:
-        """The share of each of the user's own functions, with an interval, the largest first.
+        """Return the share of each of the user's own functions, with an interval, largest first.
 
         Returns:
             Columns of `flame.classify.TABLE`.
         """
         return self._table
 
-    def diff(self, before: Flame) -> Any:
-        """What grew and what shrank since another recording: a `FlameDifference`.
+    def diff(self, before: Flame) -> FlameDifference:
+        """Return what grew and what shrank since another recording.
 
         Args:
             before: the one to compare with.
@@ -157,19 +156,17 @@ class Flame(_Flamegraph, SavedResult):
         return FlameDifference(self, before)
 
 
-CHANGES: Schema = {
-    "function": pl.String,
-    "file": pl.String,
-    "before_share": pl.Float64,
-    "after_share": pl.Float64,
-    "change": pl.Float64,
-    "change_low": pl.Float64,
-    "change_high": pl.Float64,
-    "distinguishable": pl.Boolean,
-}
-"""One row a function of the user's own. Shares as `self_share` in `shares.TABLE`; `change`: after
-minus before, in shares of 1, with the ends of its interval; `distinguishable`: 0 lies outside
-of it."""
+CHANGES: Final = Schema(
+    "One row per function of the user's own.",
+    Column("function", pl.String, "name", "your function", secret=NAME),
+    Column("file", pl.String, "where it is", secret=CODE_FILE),
+    Column("before_share", pl.Float64, "share before, as `self_share` of a flame", "before"),
+    Column("after_share", pl.Float64, "share after", "after"),
+    Column("change", pl.Float64, "after minus before, in shares of 1", "change"),
+    Column("change_low", pl.Float64, "its 95% CI", INTERVAL, lambda value: f"{100 * value:+.1f}"),
+    Column("change_high", pl.Float64),
+    Column("distinguishable", pl.Boolean, "true if 0 is outside of the interval"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,21 +177,21 @@ class FlameDifference(_Flamegraph):
     before: Flame
 
     def table(self) -> pl.DataFrame:
-        """The change of each of the user's own functions, the largest first.
+        """Return the change of each of the user's own functions, the largest first.
 
         Returns:
             Columns of `CHANGES`.
         """
-        now, then = (
+        after, before = (
             {(row["function"], row["file"]): row for row in flame.table().iter_rows(named=True)}
             for flame in (self.after, self.before)
         )
-        counts = [int(flame.samples["hits"].sum()) for flame in (self.after, self.before)]
+        after_hits, before_hits = (
+            int(flame.samples["hits"].sum()) for flame in (self.after, self.before)
+        )
         rows = []
-        for name in dict.fromkeys([*then, *now]):
-            new, old = (
-                _ends(rows.get(name), n) for rows, n in zip((now, then), counts, strict=True)
-            )
+        for name in dict.fromkeys([*before, *after]):
+            new, old = _ends(after.get(name), after_hits), _ends(before.get(name), before_hits)
             change = new[0] - old[0]
             low = change - hypot(new[0] - new[1], old[2] - old[0])
             high = change + hypot(new[2] - new[0], old[0] - old[1])
@@ -203,40 +200,38 @@ class FlameDifference(_Flamegraph):
         return table.sort(pl.col("change").abs(), descending=True, maintain_order=True)
 
 
-def _ends(row: dict[str, Any] | None, count: int) -> tuple[float, float, float]:
-    """A share and the ends of its interval; of a function that was never seen, near 0."""
+def _ends(row: dict[str, Any] | None, hits: int) -> tuple[float, float, float]:
+    """Return a share and its interval; of a function that was never seen, from 0 to near 0."""
     if row is None:
-        return 0.0, 0.0, float(wilson(np.zeros(1), max(count, 1))[1][0])
+        return 0.0, 0.0, float(wilson(np.zeros(1), max(hits, 1))[1][0])
     return row["self_share"], row["self_share_low"], row["self_share_high"]
 
 
-_LITTLE: Final = 0.05
-"""A share below which no function of the user's is worth the title."""
-
-
 def sentence(flame: Flame) -> str:
-    """The user's function that takes most, and what takes even more that is not the user's."""
+    """Return the answer: the user's function that takes most, or the kind that takes more."""
     whose = "the workers' time" if flame.circumstances.num_workers else "the process's time"
     if flame.samples.is_empty():
-        return "No sample was taken: there is nothing to see"
+        return "No stack was sampled"
     rows, kinds = flame.table(), kind_shares(flame.samples)
-    first = next((name for name in kinds if name != YOURS), YOURS)
-    what = KINDS[first][0].upper() + KINDS[first][1:]
-    if rows.is_empty() or rows["self_share"][0] < _LITTLE:
-        takes = f"{what}: {share(kinds[first])} of {whose}"
-        return f"{takes}; none of your own functions takes {share(_LITTLE)}"
+    largest = next((name for name in kinds if name != YOURS), YOURS)
+    if rows.is_empty() or rows["self_share"][0] < _NOTABLE:
+        title = KINDS[largest][0].upper() + KINDS[largest][1:]
+        return (
+            f"{title}: {share(kinds[largest])} of {whose}; none of your own functions takes "
+            f"{share(_NOTABLE)}"
+        )
     top = rows.row(0, named=True)
-    told = f"`{top['function']}` (yours) takes {share(top['self_share'])} of {whose}"
-    more = kinds[first] > top["self_share"] and first != YOURS
-    return f"{told}; {KINDS[first]}: {share(kinds[first])}" if more else told
+    mine = f"`{top['function']}` (yours) takes {share(top['self_share'])} of {whose}"
+    is_less = largest != YOURS and kinds[largest] > top["self_share"]
+    return f"{mine}; {KINDS[largest]}: {share(kinds[largest])}" if is_less else mine
 
 
-def difference_sentence(found: FlameDifference) -> str:
-    """The change that is largest among those that can be told from chance."""
-    clear = found.table().filter(pl.col("distinguishable"))
-    if clear.is_empty():
+def difference_sentence(difference: FlameDifference) -> str:
+    """Return the largest significant change."""
+    significant = difference.table().filter(pl.col("distinguishable"))
+    if significant.is_empty():
         return "Before and after are not distinguishable in any of your functions"
-    top = clear.row(0, named=True)
+    top = significant.row(0, named=True)
     word = "shrank" if top["change"] < 0 else "grew"
     ends = f"{share(top['before_share'])} to {share(top['after_share'])}"
     return f"`{top['function']}` (yours) {word} from {ends} of the time"

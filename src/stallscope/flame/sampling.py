@@ -1,8 +1,8 @@
-"""Sampling the stacks of a loader's workers in its steady state, while it goes on.
+"""Sampling the stacks of a loader's workers in its steady state, and counting readable stacks.
 
-A loader that ends before the time asked for is over begins again. A forked worker's stack begins
-with everything that its parent was inside of: what remains begins at torch's worker loop, at a
-thread's function, or in the main process at the user's own program.
+A loader that ends before the time is over starts again. A forked worker's stack begins with
+everything that its parent was inside of: what is kept begins at torch's worker loop, at a thread's
+function, or in the main process at the user's own program.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -21,11 +21,9 @@ import polars as pl
 from stallscope.errors import TargetError
 from stallscope.flame.classify import StackFrame, short
 from stallscope.flame.pyspy import InProcess, Process, Spy
-from stallscope.flame.result import IN_PROCESS, PY_SPY, SAMPLES, WINDOW_S, Flame, FlameConditions
+from stallscope.flame.result import IN_PROCESS, PY_SPY, SAMPLES, WINDOW_S, Flame
 from stallscope.hooks.patches import under
 from stallscope.loops.timed_loop import started
-from stallscope.loops.training_loop import ProgressBar
-from stallscope.machine import machine
 from stallscope.stages import COLLATE, DECODE, GETITEM, PIN, SEND, STEP, of_frame
 from stallscope.units import count, seconds
 
@@ -33,36 +31,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from stallscope.flame.pyspy import How, Seen
+    from stallscope.bench.measurement import Measurement
+    from stallscope.flame.pyspy import ProcessStacks, StackSampler
+    from stallscope.flame.result import FlameConditions
     from stallscope.hooks.probe import Probe
     from stallscope.loops.timed_loop import TimedLoop
 
 
 WORKER_LOOP: Final = "torch/utils/data/_utils/worker.py"
-"""The file of torch's worker loop, as `short` has it."""
-
-_OURS: Final = (
-    *("stallscope/hooks/", "stallscope/targets/", "stallscope/isolation.py", "stallscope/loops/"),
-    *("stallscope/run/", "stallscope/ladder/", "stallscope/flame/", "stallscope/orders/"),
-    *("stallscope/lines/", "stallscope/diagnose/"),
-)
-_PIPELINES: Final = (
-    "stallscope/targets/images.py",
-    "stallscope/targets/sample.py",
-    "stallscope/targets/target.py",
-)
-"""Datasets and steps of ours stand for the user's."""
-_WATCHING: Final = tuple(
-    f"stallscope/{file}"
-    for file in (
-        *("hooks/self_sampler.py", "flame/pyspy.py", "pyspy_calls.py"),
-        "run/resource_",
+"""File of torch's worker loop, as `short` returns it."""
+_OURS: Final = tuple(
+    f"stallscope/{name}"
+    for name in (
+        *("hooks/", "targets/", "isolation.py", "loops/", "run/", "ladder/", "flame/", "orders/"),
+        *("lines/", "diagnose/", "bench/"),
     )
 )
-"""Whoever is inside of these is no part of what is measured."""
+_PIPELINES: Final = tuple(
+    f"stallscope/targets/{name}.py" for name in ("images", "sample", "target")
+)
+"""Datasets and steps of ours that stand for the user's."""
+_WATCHING: Final = tuple(
+    f"stallscope/{name}"
+    for name in ("hooks/self_sampler.py", "flame/pyspy.py", "pyspy_calls.py", "run/resource_")
+)
+"""Files of threads that watch, and are not part of the measured code."""
 _STARTS_THREADS: Final = "threading.py"
 _SHELL: Final = "IPython/core/interactiveshell.py"
-"""Runs a notebook's cells, below twenty frames of the kernel's."""
+"""File that runs a notebook's cells, below twenty frames of the kernel's."""
 _KNOWN: Final = {
     "torch/utils/data/_utils/collate.py": COLLATE,
     "torch/utils/data/_utils/pin_memory.py": PIN,
@@ -70,26 +66,31 @@ _KNOWN: Final = {
     "torchvision/io/image.py": DECODE,
     "multiprocessing/resource_sharer.py": SEND,  # hands the batch's memory over
 }
-"""Stages that are told by whose code it is, where no frame of the recorder's says better."""
+"""Stages by the file of a frame, where no frame of the recorder's tells better."""
 _FEEDER: Final = ("multiprocessing/queues.py", "_feed")
+_ENOUGH: Final = 0.98
+"""Share of the requested time that counts as all of it."""
+_PATIENCE_S: Final = 10.0
+"""Seconds beyond twice the requested time for a loader that ends again and again."""
 
 
 def collapsed(
     stack: Sequence[StackFrame], own: tuple[str, ...] = (), *, of_loop: bool = False
 ) -> tuple[str | None, str] | None:
-    """The stage and the readable frames of a stack, joined by `;`; None if none is of interest.
+    """Return a stack's stage and its readable frames, joined by `;`; None: not of interest.
 
     Args:
         stack: the outermost frame first.
         own: folders of the user's own code, as of `classify.own_folders`.
-        of_loop: whether it begins within the innermost frame of ours: the loop's.
+        of_loop: begin within the innermost frame of ours, which is the loop's.
     """
     files = [short(frame.file) for frame in stack]
-    loops = (n for n, file in enumerate(files) if file == WORKER_LOOP)
+    loops = (place for place, file in enumerate(files) if file == WORKER_LOOP)
     begin = max(
-        (n for n in loops if stack[n].name == "_worker_loop"), default=_below_what_began_it(files)
+        (place for place in loops if stack[place].name == "_worker_loop"),
+        default=_own_begin(files),
     )
-    if any(file.startswith(_WATCHING) for file in files[begin:]):  # before it is who forked
+    if any(file.startswith(_WATCHING) for file in files[begin:]):  # above it is the parent
         return None
     if of_loop:
         begin = max((n + 1 for n, file in enumerate(files) if _is_ours(file)), default=len(files))
@@ -104,8 +105,8 @@ def collapsed(
     return stage, ";".join(frame.text(own) for frame in kept)
 
 
-def _below_what_began_it(files: list[str]) -> int:
-    """Where a thread's own function begins; in a notebook's main thread the cell, else 0."""
+def _own_begin(files: list[str]) -> int:
+    """Return where a thread's own function begins; in a notebook's main thread, the cell."""
     begin = max((n + 1 for n, file in enumerate(files[:-1]) if file == _SHELL), default=0)
     while begin < len(files) - 1 and files[begin] == _STARTS_THREADS:
         begin += 1
@@ -117,7 +118,7 @@ def _is_ours(file: str) -> bool:
 
 
 def _stage(stack: Iterable[StackFrame]) -> str | None:
-    """The innermost stage, as the recorder sees it."""
+    """Return the innermost stage, as the recorder sees it."""
     stages = [of_frame(frame.name) for frame in stack if "stallscope" in frame.file]
     name, in_transform, in_sample = None, False, False
     for stage in filter(None, stages):
@@ -130,7 +131,7 @@ def _stage(stack: Iterable[StackFrame]) -> str | None:
 
 
 def _known_stage(stack: Sequence[StackFrame]) -> str | None:
-    """What is told by well-known code alone; None where nothing is."""
+    """Return the stage that well-known code tells; None: no frame tells one."""
     for frame in reversed(stack):
         file = short(frame.file)
         if file in _KNOWN:
@@ -141,219 +142,191 @@ def _known_stage(stack: Sequence[StackFrame]) -> str | None:
 
 
 class StackCounts:
-    """How often each stack was seen, in which process and which window."""
+    """Hits of each stack, by process and window.
+
+    Args:
+        rate_hz: samples a second.
+        own: folders of the user's own code.
+        of_loop: the loop's process is sampled, not the workers.
+    """
 
     def __init__(self, rate_hz: float, own: tuple[str, ...] = (), *, of_loop: bool = False) -> None:
         self.of_loop = of_loop
-        """Whether it is the loop's process that is sampled, and not the workers."""
         self._readable = partial(collapsed, own=own, of_loop=of_loop)
         self._in_window = max(round(rate_hz * WINDOW_S), 1)
-        self._count: Counter[tuple[Any, ...]] = Counter()
+        self._hits: Counter[tuple[Any, ...]] = Counter()
         self._windows: dict[int, int] = {}
         self.processes: set[int] = set()
-        """Of which something was read, be it that they did nothing."""
+        """Processes that were sampled, even if they only waited."""
 
-    def add(self, by: Spy | InProcess) -> list[str]:
-        """Count what was seen.
-
-        Returns:
-            Sentences on processes of which there is nothing.
-        """
-        if by.refused:
+    def add(self, sampler: StackSampler) -> list[str]:
+        """Count what a sampler has; returns notes on processes without stacks."""
+        if sampler.refused:
             return []
-        said = list(by.notes)
-        for seen in by.read():
-            if seen.why_not:
-                who = "the process" if seen.worker is None else f"worker {seen.worker}"
-                said.append(f"{who} (pid {seen.pid}) was not sampled: {seen.why_not}")
+        notes = []
+        for stacks in sampler.read():
+            if stacks.why_not:
+                who = "the process" if stacks.worker is None else f"worker {stacks.worker}"
+                notes.append(f"{who} (pid {stacks.pid}) was not sampled: {stacks.why_not}")
             else:
-                self.processes.add(seen.pid)
-                self._add(seen)
-        return said
+                self.processes.add(stacks.pid)
+                self._add(stacks)
+        return [*sampler.notes, *notes]
 
-    def _add(self, seen: Seen) -> None:
+    def _add(self, stacks: ProcessStacks) -> None:
         readable = cache(self._readable)
-        first = last = self._windows.get(seen.pid, 0)
-        for thread in seen.threads:
-            stacks = (readable(tuple(stack)) for stack in thread)
-            for place, stack in enumerate(filter(None, stacks)):
+        first = last = self._windows.get(stacks.pid, 0)
+        for thread in stacks.threads:
+            texts = filter(None, (readable(tuple(stack)) for stack in thread))
+            for place, stack in enumerate(texts):
                 window = first + place // self._in_window
-                self._count[(seen.worker, seen.pid, window, *stack)] += 1
+                self._hits[(stacks.worker, stacks.pid, window, *stack)] += 1
                 last = max(last, window + 1)
-        self._windows[seen.pid] = last
+        self._windows[stacks.pid] = last
 
-    def flame(self, circumstances: FlameConditions, notes: Sequence[str]) -> Flame:
-        """What is known by now."""
-        rows = [(*key, hits) for key, hits in self._count.items()]
-        samples = pl.DataFrame(rows, SAMPLES, orient="row")
-        said = list(notes)
+    def flame(self, conditions: FlameConditions, notes: Iterable[str]) -> Flame:
+        """Return what has been counted so far."""
+        rows = [(*key, hits) for key, hits in self._hits.items()]
+        notes = list(notes)
         if not rows:
-            said.append(
-                "no stack was seen: the workers waited all the time (idle=True shows where), or "
-                "had no time to be seen"
+            notes.append(
+                "no stack was sampled: the workers waited all the time (idle=True shows where), or "
+                "the time was too short"
             )
-        return Flame(samples, circumstances, tuple(dict.fromkeys(said)))
-
-
-def circumstances_of(name: str, how: How, processes: Sequence[Process]) -> FlameConditions:
-    """What a flame says of itself; without processes, before anything was sampled."""
-    return FlameConditions(
-        name=name,
-        how=PY_SPY,
-        num_workers=sum(number is not None for number, _ in processes),
-        machine=machine(),
-        **vars(how if processes else replace(how, seconds=0.0)),
-    )
-
-
-class _Passing(ProgressBar):
-    """A bar over the seconds."""
-
-    def move(self) -> None:
-        """Show how many have passed."""
-        passed = min(int(self.format_dict["elapsed"]), int(self.total))
-        if passed > self.n:
-            self.update(passed - self.n)
-
-
-def passing(name: str, seconds: float) -> _Passing:
-    """A bar over so many seconds."""
-    title = f"flame of {name}"
-    return _Passing(total=math.ceil(seconds), desc=title, unit="s", leave=False, delay=0.5)
-
-
-_ENOUGH: Final = 0.98
-"""Of the time asked for."""
-_PATIENCE_S: Final = 10.0
-"""So much longer than asked for a loader that ends again and again may take."""
+        samples = pl.DataFrame(rows, SAMPLES, orient="row")
+        return Flame(samples, conditions, tuple(dict.fromkeys(notes)))
 
 
 class SamplingLoop:
-    """One recording of a loader, over as many starts of it as that takes."""
+    """One recording of a loader, over as many starts of the loader as that takes.
+
+    Args:
+        loop: batches and step.
+        conditions: how to sample, and for how long.
+        measurement: its progress and notes.
+        hits: counts the stacks.
+    """
 
     def __init__(
-        self, loop: TimedLoop, name: str, how: How, notes: list[str], stacks: StackCounts
+        self,
+        loop: TimedLoop,
+        conditions: FlameConditions,
+        measurement: Measurement,
+        hits: StackCounts,
     ) -> None:
         def use(batch: Any) -> None:  # its frame says that this is the step
             loop.use(batch)
 
-        self._loop = loop
-        self._how = how
-        self._notes = notes
-        self._hits = stacks
-        self._circumstances = circumstances_of(name, how, [])
+        self._loop, self._measurement, self._hits = loop, measurement, hits
+        self._wanted_s = conditions.seconds
+        self._conditions = replace(conditions, seconds=0.0)
         self._use = under(STEP, use)
-        self._sampled_s = 0.0
         self._refused = False
-        self._used = 0
-
-    def run(self, probe: Probe, folder: Path) -> None:
-        """Sample until the time asked for is full; a loader that ends before begins again."""
-        began, starts, warmup = time.monotonic(), 0, self._loop.warmup
-        with closing(passing(self._circumstances.name, self._how.seconds)) as bar:
-            while self._left_s > self._how.seconds * (1 - _ENOUGH):
-                starts += 1
-                before = self._used
-                with started(self._loop) as batches:
-                    if self._warm_up(batches, warmup):
-                        self._sample(batches, probe, folder, bar)
-                    elif warmup:
-                        warmup = 0
-                        self._notes.append(
-                            "the loader is too short for a steady state: its start is in it"
-                        )
-                if self._used == before:
-                    break
-                if time.monotonic() > began + 2 * self._how.seconds + _PATIENCE_S:
-                    break
-        self._say_how_it_went(starts)
+        self._batches = 0
 
     @property
     def _left_s(self) -> float:
-        return self._how.seconds - self._sampled_s
+        return self._wanted_s - self._conditions.seconds
+
+    def run(self, probe: Probe, folder: Path) -> None:
+        """Sample for the requested time; a loader that ends before starts again.
+
+        Raises:
+            TargetError: the loader gave no batch.
+        """
+        began, starts, warmup = time.monotonic(), 0, self._loop.warmup
+        while self._left_s > self._wanted_s * (1 - _ENOUGH):
+            starts += 1
+            before = self._batches
+            with started(self._loop) as batches:
+                if self._warm_up(batches, warmup):
+                    self._sample(batches, probe, folder)
+                elif warmup:
+                    warmup = 0
+                    self._measurement.note(
+                        "the loader is too short for a steady state: its start is included"
+                    )
+            is_late = time.monotonic() > began + 2 * self._wanted_s + _PATIENCE_S
+            if self._batches == before or is_late:
+                break
+        if not self._batches:
+            raise TargetError(f"{self._conditions.name} gave no batch: there is nothing to sample")
+        if self._conditions.seconds < self._wanted_s * _ENOUGH:
+            self._measurement.note(
+                f"{seconds(self._conditions.seconds)} were sampled, not {seconds(self._wanted_s)}: "
+                f"the loader gave {count(self._batches, 'batch')}"
+            )
+        if starts > 1:
+            self._measurement.note(f"the loader is short: it was started {starts} times")
 
     def _warm_up(self, batches: Iterator[Any], steps: int) -> bool:
-        """Use the first batches, for no longer than is sampled; false where there are too few."""
+        """Use the first batches, for no longer than is sampled; False: there are too few."""
         until_s = math.inf
         for _ in range(steps):
             if not self._step(batches):
                 return False
-            until_s = min(until_s, time.monotonic() + self._how.seconds)
+            until_s = min(until_s, time.monotonic() + self._wanted_s)
             if time.monotonic() >= until_s:
                 break
         return True
 
     def _step(self, batches: Iterator[Any]) -> bool:
-        """One step; false where there is no batch any more."""
+        """Make one step; False: there are no more batches."""
         for batch in batches:
             self._use(batch)
-            self._used += 1
+            self._batches += 1
             return True
         return False
 
-    def _sample(self, batches: Iterator[Any], probe: Probe, folder: Path, bar: Any) -> None:
+    def _sample(self, batches: Iterator[Any], probe: Probe, folder: Path) -> None:
         """Sample for the time that is left, or until the batches end."""
         workers: list[Process] = [] if self._hits.of_loop else [*probe.workers()]
         processes = workers or [(None, os.getpid())]
-        how = replace(self._how, seconds=self._left_s)
+        wanted = replace(self._conditions, seconds=self._left_s)
         if not self._refused:
-            spy = Spy(processes, how, folder)
-            self._watch(spy, batches, bar)
+            spy = Spy(processes, wanted, folder)
+            self._watch(spy, batches)
             if not spy.refused:
                 return
             self._fall_back(spy)
-        self._watch(InProcess(processes, how, folder), batches, bar)
+        self._watch(InProcess(processes, wanted, folder), batches)
 
-    def _watch(self, by: Spy | InProcess, batches: Iterator[Any], bar: Any) -> None:
+    def _watch(self, sampler: Spy | InProcess, batches: Iterator[Any]) -> None:
         with ExitStack() as stack:
-            stack.enter_context(by)
-            stack.callback(self._keep, by)
-            stack.callback(by.stop)  # also after an error: what was seen is not lost
-            while not by.is_over and self._step(batches):
-                bar.move()
+            stack.enter_context(sampler)
+            stack.callback(self._keep, sampler)
+            stack.callback(sampler.stop)  # also after an error: the stacks are not lost
+            while not sampler.is_over and self._step(batches):
+                self._measurement.now("sampling stacks")
 
-    def _keep(self, by: Spy | InProcess) -> None:
-        self._notes += self._hits.add(by)
-        self._sampled_s += by.seconds
-        self._circumstances = replace(
-            self._circumstances,
-            how=by.name,
-            seconds=self._sampled_s,
-            num_workers=sum(seen.worker is not None for seen in by.seen),
+    def _keep(self, sampler: StackSampler) -> None:
+        for note in self._hits.add(sampler):
+            self._measurement.note(note)
+        self._conditions = replace(
+            self._conditions,
+            how=sampler.name,
+            seconds=self._conditions.seconds + sampler.seconds,
+            num_workers=sum(stacks.worker is not None for stacks in sampler.stacks),
         )
 
     def _fall_back(self, spy: Spy) -> None:
         self._refused = True
-        self._notes.append(
+        self._measurement.note(
             f"sampled by the {IN_PROCESS}, not by {PY_SPY} ({spy.refused}): {spy.remedy}"
         )
-        self._notes.append(
-            f"the {IN_PROCESS} sees a thread where it lets go of Python's lock: compiled code that "
+        self._measurement.note(
+            f"the {IN_PROCESS} sees a thread where it releases Python's lock: compiled code that "
             "keeps the lock shows at the line after it"
         )
-        left_out = [name for name in ("native", "gil") if getattr(self._how, name)]
-        if left_out:
-            self._notes.append(f"the {IN_PROCESS} has no {' and no '.join(left_out)}")
-        self._how = replace(self._how, native=False, gil=False)
-        self._circumstances = replace(self._circumstances, native=False, gil=False)
+        missing = [name for name in ("native", "gil") if getattr(self._conditions, name)]
+        if missing:
+            self._measurement.note(f"the {IN_PROCESS} has no {' and no '.join(missing)}")
+        self._conditions = replace(self._conditions, native=False, gil=False)
 
-    def _say_how_it_went(self, starts: int) -> None:
-        if not self._used:
-            raise TargetError(
-                f"{self._circumstances.name} gave no batch: there is nothing to sample"
-            )
-        if self._sampled_s < self._how.seconds * _ENOUGH:
-            self._notes.append(
-                f"{seconds(self._sampled_s)} were sampled, not {seconds(self._how.seconds)}: "
-                f"the loader gave {count(self._used, 'batch')}"
-            )
-        if starts > 1:
-            self._notes.append(f"the loader is short: it was started {starts} times")
-
-    def result(self, told: Iterable[str] = ()) -> Flame:
-        """What is known by now; `told` are further notes."""
-        notes = [*self._notes, *told]
-        is_without = not self._hits.of_loop and not self._circumstances.num_workers
-        if self._hits.processes and is_without:
-            notes.append("num_workers=0: the main process was sampled, the step is in it")
-        return self._hits.flame(self._circumstances, notes)
+    def result(self, notes: Iterable[str] = ()) -> Flame:
+        """Return what has been sampled so far; `notes` are further ones."""
+        notes = [*self._measurement.notes, *notes]
+        no_workers = not self._hits.of_loop and not self._conditions.num_workers
+        if self._hits.processes and no_workers:
+            notes.append("num_workers=0: the main process was sampled, with the step")
+        return self._hits.flame(self._conditions, notes)

@@ -1,52 +1,37 @@
 """Stacks merged into one tree: equal beginnings become one frame, and its hits add up.
 
-The tree is arrays, parents before their children and the frames of one depth beside each other, so
-that every sum over it is one pass per depth. Hits stand where a stack ends, apart for each worker
-and stage: the viewer (`static/viewer.js`), which gets plain lists, sums those that it shows.
+Parents come before their children, so that every sum over the tree is one pass from the end. Hits
+are kept at the frame in which a stack ends, apart for each worker and stage: the viewer
+(`static/viewer.js`), which gets plain lists, sums those that it shows.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from stallscope.flame.classify import KINDS, STAGE_KINDS, frames, kind
-from stallscope.flame.result import PY_SPY, difference_sentence, sentence
+from stallscope.flame.result import difference_sentence, sentence
 from stallscope.stages import COLOURS as STAGE_COLOURS
 from stallscope.stages import STALL_COLOUR
 from stallscope.units import count, printable, worker_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import polars as pl
     from numpy.typing import NDArray
 
     from stallscope.flame.classify import StackFunction
     from stallscope.flame.result import Flame, FlameDifference
 
-
-if TYPE_CHECKING:
-    Ints = NDArray[np.int64]
-
 MOST_FRAMES: Final = 20_000
-"""Of a tree that is looked at: narrower ones would be far below a pixel."""
+"""Frames of a tree that is shown; narrower ones would be far below a pixel."""
+_SEVERAL: Final = object()
 
-Group = tuple[int | None, str | None]
-"""A worker (None: the main process) and a stage (None: not known)."""
-
-
-@dataclass(frozen=True)
-class StackHits:
-    """Where the stacks of one recording end: three columns."""
-
-    places: Ints
-    """Frames of the tree."""
-    groups: Ints
-    """Places in `Tree.groups`."""
-    counts: Ints
+Group = tuple["int | None", "str | None"]
+"""A worker (None: the main process) and a stage (None: unknown)."""
 
 
 @dataclass(frozen=True)
@@ -55,48 +40,53 @@ class Tree:
 
     names: tuple[StackFunction | None, ...]
     """The distinct functions; the first is None, the root's."""
-    name: Ints
-    """Of each frame, its place in `names`."""
-    parents: Ints
-    """Of each frame, always a smaller number than its own; the root's is -1."""
-    depth: Ints
+    name: NDArray[np.int64]
+    """Index of each frame's function in `names`."""
+    parents: NDArray[np.int64]
+    """Parent of each frame, always a smaller number than its own; the root's is -1."""
     groups: tuple[Group, ...]
-    recordings: tuple[StackHits, ...]
+    recordings: tuple[Counter[tuple[int, int]], ...]
+    """Hits of each recording by the frame in which a stack ends and the number of its group."""
     left_out: int = 0
     """Frames that were too narrow to be kept; their hits are their parents'."""
 
-    def totals(self) -> list[Ints]:
-        """For each recording, the hits of each frame with those of all below it."""
-        return [self._upwards(hits) for hits in self.recordings]
+    @property
+    def depth(self) -> NDArray[np.int64]:
+        """Frames above each frame."""
+        depth = [0]
+        for parent in self.parents[1:].tolist():
+            depth.append(depth[parent] + 1)
+        return np.array(depth)
 
-    def _upwards(self, hits: StackHits) -> Ints:
-        found = np.bincount(hits.places, hits.counts, len(self.name)).astype(np.int64)
-        for level in self._levels():
-            np.add.at(found, self.parents[level], found[level])
-        return found
+    def totals(self) -> list[NDArray[np.int64]]:
+        """Return, for each recording, the hits of each frame with those of all below it."""
+        return [self._totals(hits) for hits in self.recordings]
 
-    def _levels(self) -> Iterator[slice]:
-        """The frames of each depth, the deepest first, without the root."""
-        begins = np.searchsorted(self.depth, np.arange(1, self.depth[-1] + 2))
-        for begin, end in zip(begins[-2::-1], begins[:0:-1], strict=True):
-            yield slice(int(begin), int(end))
+    def _totals(self, hits: Counter[tuple[int, int]]) -> NDArray[np.int64]:
+        totals, parents = [0] * len(self.name), self.parents.tolist()
+        for (place, _), number in hits.items():
+            totals[place] += number
+        for place in range(len(totals) - 1, 0, -1):
+            totals[parents[place]] += totals[place]
+        return np.array(totals)
 
     def kinds(self) -> list[str]:
-        """Of each frame; a library's that tells nothing has the kind of its one stage."""
-        stages = list(dict.fromkeys(stage for _, stage in self.groups))
-        of_group = np.array([stages.index(stage) for _, stage in self.groups], dtype=np.int64)
-        low, high = (np.full(len(self.name), end) for end in (len(stages), -1))
-        for hits in self.recordings:
-            np.minimum.at(low, hits.places, of_group[hits.groups])
-            np.maximum.at(high, hits.places, of_group[hits.groups])
-        for level in self._levels():
-            np.minimum.at(low, self.parents[level], low[level])
-            np.maximum.at(high, self.parents[level], high[level])
-        by_name = [kind(one) if one else "other" for one in self.names]
-        by_stage = [STAGE_KINDS.get(stage or "", "other") for stage in stages]
+        """Return the kind of each frame; a library's that tells none has that of its one stage."""
+        stages: list[Any] = [None] * len(self.name)
+
+        def add(place: int, stage: Any) -> None:
+            stages[place] = stage if stages[place] in (None, stage) else _SEVERAL
+
+        for place, group in (key for hits in self.recordings for key in hits):
+            add(place, self.groups[group][1] or _SEVERAL)
+        parents = self.parents.tolist()
+        for place in range(len(stages) - 1, 0, -1):
+            add(parents[place], stages[place])
+        by_name = [kind(name) if name else "other" for name in self.names]
+        kinds = [by_name[name] for name in self.name.tolist()]
         return [
-            by_stage[least] if by_name[name] == "other" and least == most else by_name[name]
-            for name, least, most in zip(self.name, low, high, strict=True)
+            STAGE_KINDS.get(stage, "other") if name == "other" else name
+            for name, stage in zip(kinds, stages, strict=True)
         ]
 
 
@@ -104,78 +94,48 @@ def tree(*recordings: pl.DataFrame) -> Tree:
     """Merge stacks; the time grows with the number of their frames.
 
     Args:
-        recordings: of each the columns `worker, stage, stack, hits`.
+        recordings: each with the columns `worker, stage, stack, hits`.
     """
-    summed = [
-        one.group_by("worker", "stage", "stack", maintain_order=True).agg(hits="hits")
-        for one in recordings
-    ]
-    rows = [row for one in summed for row in one.iter_rows()]
     names: dict[StackFunction | None, int] = {None: 0}
-    stacks = [[names.setdefault(one, len(names)) for one in frames(row[2])] for row in rows]
-    parents, name, depth, ends = _merged(stacks, len(names))
     groups: dict[Group, int] = {}
-    group = [groups.setdefault((row[0], row[1]), len(groups)) for row in rows]
-    counts = [sum(row[3]) for row in rows]
-    cuts = np.cumsum([one.height for one in summed])[:-1]
-    columns = (np.split(np.array(one, dtype=np.int64), cuts) for one in (ends, group, counts))
-    hits = tuple(StackHits(*one) for one in zip(*columns, strict=True))
-    return Tree(tuple(names), name, parents, depth, tuple(groups), hits)
-
-
-def _merged(stacks: list[list[int]], names: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """Depth by depth: stacks that are in the same frame, and go on to the same function, stay so.
-
-    Returns:
-        Of each frame its parent, name and depth; of each stack the frame in which it ends.
-    """
-    lengths = np.array([len(one) for one in stacks], dtype=np.int64)
-    padded = np.zeros((len(stacks), int(lengths.max(initial=0))), dtype=np.int64)
-    padded[np.arange(padded.shape[1]) < lengths[:, None]] = [one for row in stacks for one in row]
-    at = np.zeros(len(stacks), dtype=np.int64)
-    parents, found, depths, made = [np.array([-1])], [np.array([0])], [np.array([0])], 1
-    for level in range(padded.shape[1]):
-        going = np.flatnonzero(lengths > level)
-        pairs = at[going] * names + padded[going, level]
-        new, first, which = np.unique(pairs, return_index=True, return_inverse=True)
-        order = np.argsort(first)  # as they came: what was seen first stands at the left
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
-        parents.append(new[order] // names)
-        found.append(new[order] % names)
-        depths.append(np.full(len(new), level + 1))
-        at[going] = made + rank[which]
-        made += len(new)
-    return np.concatenate(parents), np.concatenate(found), np.concatenate(depths), at
+    places = {(-1, 0): 0}  # of a frame, by its parent and name
+    merged = []
+    for samples in recordings:
+        hits: Counter[tuple[int, int]] = Counter()
+        for worker, stage, stack, number in samples["worker", "stage", "stack", "hits"].iter_rows():
+            place = 0
+            for function in frames(stack):
+                name = names.setdefault(function, len(names))
+                place = places.setdefault((place, name), len(places))
+            hits[place, groups.setdefault((worker, stage), len(groups))] += number
+        merged.append(hits)
+    parents, name_of = np.array(list(places)).T
+    return Tree(tuple(names), name_of, parents, tuple(groups), tuple(merged))
 
 
 def pruned(whole: Tree, most: int = MOST_FRAMES) -> Tree:
-    """The widest frames of a tree, at most so many."""
+    """Return the widest frames of a tree, at most so many."""
     if len(whole.name) <= most:
         return whole
-    # A parent is never narrower than its child and comes before it, so it is kept as well.
-    kept = np.sort(np.argsort(-sum(whole.totals()), kind="stable")[:most])
-    moved = np.full(len(whole.name), -1)
-    moved[kept] = np.arange(most)
-    for level in list(whole._levels())[::-1]:  # noqa: SLF001 - from the root on
-        here = moved[level]
-        moved[level] = np.where(here < 0, moved[whole.parents[level]], here)
-    parents = whole.parents[kept]
+    # A parent is never narrower than its child and comes before it, so it is kept as well
+    kept = np.sort(np.argsort(-np.sum(whole.totals(), axis=0), kind="stable")[:most])
+    numbers = {place: number for number, place in enumerate(kept.tolist())}
+    moved: list[int] = []
+    for place, parent in enumerate(whole.parents.tolist()):
+        moved.append(numbers[place] if place in numbers else moved[parent])
+    recordings = []
+    for hits in whole.recordings:
+        fewer: Counter[tuple[int, int]] = Counter()
+        for (place, group), number in hits.items():
+            fewer[moved[place], group] += number
+        recordings.append(fewer)
     return replace(
         whole,
         name=whole.name[kept],
-        parents=np.where(parents < 0, -1, moved[parents]),
-        depth=whole.depth[kept],
-        recordings=tuple(_moved(hits, moved, len(whole.groups)) for hits in whole.recordings),
+        parents=np.array([-1, *(moved[parent] for parent in whole.parents[kept[1:]])]),
+        recordings=tuple(recordings),
         left_out=len(whole.name) - most,
     )
-
-
-def _moved(hits: StackHits, moved: Ints, groups: int) -> StackHits:
-    """The same hits in what is left of the tree, each frame and group once."""
-    new, which = np.unique(moved[hits.places] * groups + hits.groups, return_inverse=True)
-    counts = np.bincount(which, hits.counts).astype(np.int64)
-    return StackHits(new // groups, new % groups, counts)
 
 
 COLOURS: Final = {
@@ -188,27 +148,27 @@ COLOURS: Final = {
     "idle": "#F2F2F2",
     "other": "#D6D6D6",
 }
-"""A colour per kind of frame: the stages' own where there is one. The user's code has none among
-the stages; its indigo is Paul Tol's ("Colour schemes", 2021), darker than all of the others."""
+"""Colour of each kind of frame: the stage's where there is one. The indigo of the user's code is
+Paul Tol's ("Colour schemes", 2021), darker than all others."""
 
 NAME_LENGTH: Final = 200
 _UNKNOWN: Final = "stage not known"
 
 
 def of_flame(flame: Flame) -> dict[str, Any]:
-    """The data of a flamegraph."""
+    """Return the viewer's data of a flamegraph."""
     data = _data(pruned(tree(flame.samples)))
     seen = set(data["kind"][1:])
     return {
         "title": printable(sentence(flame), 300),
         "notes": [*notes_of(flame), *data.pop("left_out")],
-        "key": [[told, COLOURS[kind]] for kind, told in KINDS.items() if kind in seen],
+        "key": [[name, COLOURS[kind]] for kind, name in KINDS.items() if kind in seen],
         **data,
     }
 
 
 def of_difference(found: FlameDifference) -> dict[str, Any]:
-    """The data of two recordings in one graph."""
+    """Return the viewer's data of two recordings in one graph."""
     data = _data(pruned(tree(found.after.samples, found.before.samples)))
     return {
         "title": printable(difference_sentence(found), 300),
@@ -219,22 +179,20 @@ def of_difference(found: FlameDifference) -> dict[str, Any]:
 
 
 def notes_of(flame: Flame) -> list[str]:
-    """What was sampled and how, and what a reader has to know."""
-    told = flame.circumstances
-    many, hits = flame.samples["pid"].n_unique(), int(flame.samples["hits"].sum())
-    who = "py-spy" if told.how == PY_SPY else told.how
-    where = count(many, "process")
-    idle = "waiting included" if told.idle else "waiting left out"
-    native = ", native frames included" if told.native else ""
+    """Return what was sampled and how, and the caveats."""
+    conditions, hits = flame.circumstances, int(flame.samples["hits"].sum())
+    idle = "waiting included" if conditions.idle else "waiting left out"
     head = (
-        f"width: share of {count(hits, 'sample')} of {where} in {told.seconds:.3g} s, "
-        f"{told.rate_hz:.3g} a second by {who}; {idle}{native}"
+        f"width: share of {count(hits, 'sample')} of "
+        f"{count(flame.samples['pid'].n_unique(), 'process')} in {conditions.seconds:.3g} s, "
+        f"{conditions.rate_hz:.3g} a second by {conditions.how}; {idle}"
+        f"{', native frames included' if conditions.native else ''}"
     )
     return [head, *(printable(note, 1000) for note in flame.notes)]
 
 
 def difference_notes(found: FlameDifference) -> list[str]:
-    """What is compared, and what a reader has to know."""
+    """Return what is compared, and the caveats."""
     counts = [int(one.samples["hits"].sum()) for one in (found.before, found.after)]
     head = (
         f"width: mean of the shares before ({count(counts[0], 'sample')}) and after "
@@ -261,9 +219,9 @@ def _data(kept: Tree) -> dict[str, Any]:
         "colours": COLOURS,
         "recordings": [
             {
-                "places": hits.places.tolist(),
-                "groups": hits.groups.tolist(),
-                "counts": hits.counts.tolist(),
+                "places": [place for place, _ in hits],
+                "groups": [group for _, group in hits],
+                "counts": list(hits.values()),
             }
             for hits in kept.recordings
         ],

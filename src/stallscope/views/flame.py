@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.flame.classify import KINDS as SAMPLE_KINDS
-from stallscope.flame.classify import StackFunction, kind_shares
-from stallscope.flame.result import Flame, difference_sentence, sentence
+from stallscope.flame.classify import TABLE, StackFunction, kind_shares
+from stallscope.flame.result import CHANGES, Flame, difference_sentence, sentence
 from stallscope.flame.tree import COLOURS, difference_notes, notes_of, of_difference, of_flame
-from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
+from stallscope.stats import NOT_DISTINGUISHABLE
 from stallscope.units import printable, share, worker_name
-from stallscope.views.document import CellBar, Document, Heading, Notes, Table, View, write
+from stallscope.views.document import CellBar, Document, Heading, Notes, RowText, Table, View, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,12 +27,16 @@ if TYPE_CHECKING:
     from stallscope.flame.result import FlameDifference
 
 
-HEADS: Final = ("your function", "share", INTERVAL, "with all it calls", "file")
-CHANGE_HEADS: Final = ("your function", "before", "after", "change", INTERVAL, "file")
 MOST_ROWS: Final = 20
 LONGEST_TITLE: Final = 300
 SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"
 """The name of the format, which its files carry; nothing is fetched from there."""
+
+
+NAME: Final = RowText("your function", lambda row: printable(row["function"], 40))
+FILE: Final = RowText(
+    "file", lambda row: printable(StackFunction(row["function"], row["file"]).place, 40)
+)
 
 
 def plot(flame: Flame | FlameDifference) -> Sheet:
@@ -56,44 +60,26 @@ def _tree(flame: Flame | FlameDifference) -> dict[str, Any]:
 def document(flame: Flame | FlameDifference) -> Document:
     """The user's functions as a table."""
     if not isinstance(flame, Flame):
-        table = Table(CHANGE_HEADS, _changes(flame))
+        shares, interval = CHANGES.shown("before_share after_share"), CHANGES.shown("change_low")
+        change = RowText("change", _change)
+        rows = flame.table().head(MOST_ROWS).to_dicts()
+        table = Table.of([NAME, *shares, change, *interval, FILE], rows)
         heading = Heading(_title(flame))
         return Document("flames", [heading, table, Notes(difference_notes(flame))])
-    shares = flame.table()["self_share"].head(MOST_ROWS)
-    table = Table(HEADS, _rows(flame), [CellBar(own, COLOURS["yours"]) for own in shares])
+    rows = flame.table().head(MOST_ROWS).to_dicts()
+    bars = [CellBar(row["self_share"], COLOURS["yours"]) for row in rows]
+    shown = TABLE.shown("self_share self_share_low total_share")
+    table = Table.of([NAME, *shown, FILE], rows, bars=bars)
     return Document("flames", [Heading(_title(flame)), table, Notes(_notes(flame))])
+
+
+def _change(row: dict[str, Any]) -> str:
+    return f"{100 * row['change']:+.1f} points" if row["distinguishable"] else NOT_DISTINGUISHABLE
 
 
 def _title(flame: Flame | FlameDifference) -> str:
     text = sentence(flame) if isinstance(flame, Flame) else difference_sentence(flame)
     return printable(text, LONGEST_TITLE)
-
-
-def _rows(flame: Flame) -> list[tuple[str, ...]]:
-    return [
-        (
-            printable(row["function"], 40),
-            share(row["self_share"]),
-            f"{row['self_share_low']:.1%} to {row['self_share_high']:.1%}",
-            share(row["total_share"]),
-            printable(StackFunction(row["function"], row["file"]).place, 40),
-        )
-        for row in flame.table().head(MOST_ROWS).iter_rows(named=True)
-    ]
-
-
-def _changes(found: FlameDifference) -> list[tuple[str, ...]]:
-    return [
-        (
-            printable(row["function"], 40),
-            share(row["before_share"]),
-            share(row["after_share"]),
-            f"{100 * row['change']:+.1f} points" if row["distinguishable"] else NOT_DISTINGUISHABLE,
-            f"{100 * row['change_low']:+.1f} to {100 * row['change_high']:+.1f}",
-            printable(StackFunction(row["function"], row["file"]).place, 40),
-        )
-        for row in found.table().head(MOST_ROWS).iter_rows(named=True)
-    ]
 
 
 def _notes(flame: Flame) -> list[str]:
