@@ -133,7 +133,7 @@ class TestLadder:
 
     def test_panel_says_when_there_is_nothing_to_compare(self):
         """One rung is no choice."""
-        assert "Only the loader as it is" in LADDERS["one"].panel().children[0].value
+        assert "Only the current loader" in LADDERS["one"].panel().children[0].value
 
 
 class TestLines:

@@ -155,7 +155,7 @@ class FixBench(TuneBench):
         rungs.capture(time.perf_counter_ns() + int(budget_s * _CAPTURE_SHARE * 1e9))
         if TRANSFORMED not in rungs.cached:
             raise StallscopeError(rungs.why_not.get(TRANSFORMED, "its samples cannot be kept"))
-        return rungs.loader_of(TRANSFORMED)
+        return rungs.loops[TRANSFORMED].batches
 
 
 def what_helps(

@@ -1,27 +1,24 @@
-"""`ss.ladder`: how fast the loop would be without each of the loader's costs.
+"""`ss.ladder`: the speed of the loop without each of the loader's costs.
 
 Every rung is a loop of its own. The lowest is the loader as it is. Then come, with the loader's own
 workers, loops whose samples are in memory at some point of their way, and on top loops over whole
-batches in memory. Laps run up and down the ladder in turn, so that a machine that grows slower
-meanwhile does so for all rungs.
+batches in memory.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from stallscope.bench.loops import AS_IT_IS as _BOTTOM
 from stallscope.bench.loops import InTurns, compared, rate
-from stallscope.bench.measurement import Measurement
-from stallscope.errors import ArgumentError
+from stallscope.bench.measurement import Measurement, memory_limit
 from stallscope.isolation import isolated
 from stallscope.ladder.result import AS_IT_IS, FACTS, RUNGS, Ladder
 from stallscope.ladder.rungs import Rungs
 from stallscope.loops.training_loop import check_step_s
-from stallscope.machine import machine, memory_available_bytes, require_single_rank, resident_bytes
+from stallscope.machine import memory_available_bytes, require_single_rank, resident_bytes
 from stallscope.result import LoopConditions
 from stallscope.targets import target as targets
 from stallscope.units import BUDGET_S, share, size
@@ -34,11 +31,11 @@ if TYPE_CHECKING:
 
 
 _CAPTURE_SHARE: Final = 0.2
-"""Of the budget, at most, for keeping samples."""
+"""Most of the budget for keeping samples."""
 _NARROW: Final = 0.08
-"""A rung whose interval reaches no farther is known well enough for a picture."""
+"""Half-width of an interval that is narrow enough for a picture."""
 _MEMORY_SHARE: Final = 0.25
-"""Of the memory that is left."""
+"""Share of the free memory for samples and batches."""
 
 
 def ladder(
@@ -71,26 +68,22 @@ def ladder(
             holds what was measured before.
     """
     measurement = Measurement("ladder", budget_s)
-    is_size = isinstance(max_bytes, (int, float)) and 0 <= max_bytes < math.inf
-    if max_bytes is not None and not is_size:
-        raise ArgumentError(f"max_bytes={max_bytes!r}: give a number of bytes, 0 or more")
+    room = memory_limit(max_bytes, _MEMORY_SHARE)
     require_single_rank()
     target = targets.target(target, step=step, device=device)
     check_step_s(target.simulated_step_s, measurement.budget_s)
-    room = int(memory_available_bytes() * _MEMORY_SHARE if max_bytes is None else max_bytes)
     with measurement.of(target.name), isolated(target) as target:
-        climb = _Climb(Rungs(target, room), measurement)
+        climb = LadderMeasurement(Rungs(target, room), measurement)
         measurement.result = climb.result
         climb.run()
         return climb.result()
 
 
-class _Climb:
-    """One measurement of a ladder; variants are the numbers of rungs in `RUNGS`."""
+class LadderMeasurement:
+    """Measurement of a ladder; variants are the numbers of rungs in `RUNGS`."""
 
     def __init__(self, rungs: Rungs, measurement: Measurement) -> None:
-        self._rungs, self._target = rungs, rungs.target
-        self._measurement = measurement
+        self._rungs, self._measurement = rungs, measurement
         self._room = int(memory_available_bytes() * _MEMORY_SHARE)
         self._held_bytes_before = 0
         self._memory: MemoryUse | None = None
@@ -102,9 +95,9 @@ class _Climb:
         )
 
     def run(self) -> None:
-        """Until the questions are settled, or the time is over."""
+        """Measure until the questions are settled, or the time is over."""
         turns, rungs = self._turns, self._rungs
-        turns.add(_BOTTOM, rungs.loop(AS_IT_IS))
+        turns.add(_BOTTOM, rungs.loops[AS_IT_IS])
         turns.try_out(_BOTTOM)
         self._memory = rungs.device.memory()  # of the step, and of nothing that is kept
         if max(turns.starts_s[_BOTTOM]) > self._measurement.left_s:
@@ -113,17 +106,17 @@ class _Climb:
             self._measurement.now("keeping samples in memory")
             rungs.capture(self._measurement.until_ns(_CAPTURE_SHARE * self._measurement.budget_s))
         for rung in rungs.cached:
-            turns.add(RUNGS.index(rung), rungs.loop(rung))
+            turns.add(RUNGS.index(rung), rungs.loops[rung])
         self._held_bytes_before = self._held_bytes()
         turns.run(self._wanted, self._wide)
 
     def _wanted(self) -> list[int]:
-        """The rungs that have to be measured further, the top first: it gives the answer."""
+        """Return the rungs to measure further, the top first: it gives the answer."""
         if self._keeps_too_much():
+            grown = size(self._held_bytes() - self._held_bytes_before)
             self._measurement.note(
-                f"stopped early: this process grew by {size(self._grown_bytes())}, as if the step "
-                "kept something of each batch (a loss with its graph, say; `.item()` or "
-                "`.detach()` keeps less)"
+                f"stopped early: this process grew by {grown}, as if the step kept something of "
+                "each batch (a loss with its graph, say; `.item()` or `.detach()` keeps less)"
             )
             return []
         turns = self._turns
@@ -133,63 +126,51 @@ class _Climb:
             reach = 1.0 if measured is None else measured.half_width
             return [_BOTTOM] if reach > _NARROW else []
         top = open_[-1]
-        headroom = compared(turns.blocks, top)
-        if not headroom.is_settled and not turns.has_time_for(open_):
+        is_settled = compared(turns.blocks, top).is_settled
+        if not is_settled and not turns.has_time_for(open_):
             return [top]
-        return [
-            n
-            for n in open_
-            if rate(turns.blocks, n) is None or (n == top and not headroom.is_settled)
-        ]
+        unknown = [n for n in open_ if rate(turns.blocks, n) is None]
+        return unknown if is_settled or top in unknown else [*unknown, top]
 
     def _wide(self) -> list[int]:
-        """The rungs that are not known well enough for a picture."""
+        """Return the rungs that are not known well enough for a picture."""
         if self._keeps_too_much():
             return []
-        known = {one.variant: rate(self._turns.blocks, one.variant) for one in self._turns.blocks}
-        return [n for n, one in known.items() if one and one.half_width > _NARROW]
+        measured = {one.variant for one in self._turns.blocks}
+        known = {number: rate(self._turns.blocks, number) for number in measured}
+        return [number for number, one in known.items() if one and one.half_width > _NARROW]
 
     def _held_bytes(self) -> int:
         return resident_bytes() + self._rungs.device.held_bytes()
 
-    def _grown_bytes(self) -> int:
-        return self._held_bytes() - self._held_bytes_before
-
     def _keeps_too_much(self) -> bool:
-        """Whether the step keeps so much that the rest of the ladder might take all memory."""
-        return self._grown_bytes() > self._room
+        """Return whether the step keeps so much that the ladder might take all memory."""
+        return self._held_bytes() - self._held_bytes_before > self._room
 
     def result(self) -> Ladder:
-        """What is known by now."""
-        rungs, target = self._rungs, self._target
+        """Return what is known by now."""
+        rungs, target = self._rungs, self._rungs.target
         return Ladder(
             blocks=self._turns.table(),
             facts=pl.DataFrame([self._fact(rung) for rung in RUNGS], FACTS, orient="row"),
-            circumstances=LoopConditions(
-                name=target.name,
-                device=rungs.device.name,
-                simulated_step_s=target.simulated_step_s,
-                has_step=target.step is not None,
-                num_workers=target.num_workers,
-                machine=machine(),
-            ),
-            notes=(*target.told(), *self._measurement.notes, *self._of_device(), *rungs.notes),
+            circumstances=LoopConditions.of(target, device=rungs.device.name),
+            notes=(*target.told(), *self._measurement.notes, *self._device_notes(), *rungs.notes),
             took_s=self._measurement.used_s,
         )
 
-    def _of_device(self) -> Iterator[str]:
-        """How busy the device is as it is, however one counts, and how full."""
+    def _device_notes(self) -> Iterator[str]:
+        """Yield how busy the device is as it is, however one counts, and how full."""
         busy, reported = self._turns.busy.get(_BOTTOM), self._turns.reported.get(_BOTTOM)
-        said = []
+        notes = []
         if self._memory is not None:
             used, total = self._memory
-            said.append(f"its memory is {share(used / total)} full ({size(total)})")
+            notes.append(f"memory {share(used / total)} full ({size(total)})")
         if busy is not None:
-            said.append(f"it computes {share(busy)} of the time")
+            notes.append(f"computing {share(busy)} of the time")
         if reported is not None:
-            said.append(f"NVML, which counts whenever any kernel runs, says {share(reported)}")
-        if said:
-            yield f"{self._rungs.device.name}, as it is: {', and '.join(said)}"
+            notes.append(f"{share(reported)} by NVML, which counts whenever any kernel runs")
+        if notes:
+            yield f"{self._rungs.device.name}, as it is: {', '.join(notes)}"
 
     def _fact(self, rung: Rung) -> tuple[Any, ...]:
         turns, number = self._turns, RUNGS.index(rung)

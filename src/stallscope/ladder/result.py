@@ -1,8 +1,4 @@
-"""The cached ladder as a value: the same loop, each time with one more of its costs removed.
-
-The sentence on top, what the loader costs and whether that is where to look, stands over the table
-and the picture.
-"""
+"""The cached ladder as a value: the same loop, each time with one more of its costs removed."""
 
 from __future__ import annotations
 
@@ -14,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 import polars as pl
 
 from stallscope.apart import computed_apart
-from stallscope.bench.comparison import FASTER, OPEN, SAME, Rate, budget_for
+from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER, Rate, budget_for, gain_text
 from stallscope.bench.loops import STORED_BLOCKS, blocks_of, rates
 from stallscope.bench.loops import compared as compared_blocks
 from stallscope.columns import NAME, Column, Schema
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import Contents, StoredTable
-from stallscope.units import duration, seconds, share, times
+from stallscope.units import duration, rate, share, times
 
 if TYPE_CHECKING:
     from stallscope.bench.comparison import Factor
@@ -89,17 +85,17 @@ class Ladder(SavedResult):
 
     @cached_property
     def rates(self) -> dict[str, Rate]:
-        """For each rung that was measured, from the bottom to the top, its samples a second."""
+        """Samples per second of each measured rung, from the bottom to the top."""
         return {RUNGS[number].name: one for number, one in rates(self._rows_of_blocks).items()}
 
     def compared(self, upper: str, lower: str) -> Factor:
-        """How many times as fast one rung is as another, by their names."""
+        """Compare two rungs, by their names."""
         names = [rung.name for rung in RUNGS]
         return compared_blocks(self._rows_of_blocks, names.index(upper), names.index(lower))
 
     @computed_apart
     def table(self) -> pl.DataFrame:
-        """One row a rung, from the bottom to the top; columns of `ladder.result.TABLE`."""
+        """Return a row for each rung, the lowest first; columns of `ladder.result.TABLE`."""
         return pl.DataFrame([self._row(rung) for rung in RUNGS], TABLE)
 
     def _row(self, rung: Rung) -> dict[str, Any]:
@@ -126,35 +122,20 @@ class Ladder(SavedResult):
 
     @computed_apart
     def gains(self) -> pl.DataFrame:
-        """One row a measured rung but the lowest: how much faster it is than the one before it.
-
-        Returns:
-            Columns of `ladder.result.GAINS`.
-        """
+        """Compare each measured rung with the one below; columns of `ladder.result.GAINS`."""
         return pl.DataFrame([self._gain(*pair) for pair in pairwise(self.rates)], GAINS)
 
     @computed_apart
     def headroom(self) -> pl.DataFrame:
-        """What the loader costs in all: the highest measured rung against the lowest.
-
-        Returns:
-            One row with the columns of `ladder.result.GAINS`; none where nothing was measured.
-        """
+        """Compare the highest measured rung with the lowest: a row of `ladder.result.GAINS`."""
         names = list(self.rates)
         return pl.DataFrame([self._gain(names[0], names[-1])] if len(names) > 1 else [], GAINS)
 
     def _gain(self, lower: str, upper: str) -> dict[str, Any]:
         names = [rung.name for rung in RUNGS]
         between = RUNGS[names.index(lower) + 1 : names.index(upper) + 1]
-        found = self.compared(upper, lower)
-        return {
-            "rung": upper,
-            "removes": ", ".join(rung.removes for rung in between),  # some may not be measured
-            "factor": found.factor,
-            "factor_low": found.low,
-            "factor_high": found.high,
-            "says": found.says,
-        }
+        removes = ", ".join(rung.removes for rung in between)  # some may not be measured
+        return dict(zip(GAINS, (upper, removes, *self.compared(upper, lower)), strict=True))
 
 
 TABLE: Final = Schema(
@@ -184,98 +165,61 @@ GAINS: Final = Schema(
 )
 
 WELL_USED: Final = 0.8
-"""A device that is busy for less of the time than this, with everything cached, waits for its own
-step: kernels that are too small, copies, the host."""
+"""Busy share of a device, with everything cached, below which its own step keeps it waiting:
+kernels that are too small, copies, the host."""
 WHOLE: Final = {rung.name for rung in (BATCHES, PINNED, ON_DEVICE)}
 
 
 def sentence(ladder: Ladder) -> str:
-    """What the loader costs."""
-    measured = ladder.table().filter(pl.col("samples_per_s").is_not_null())
-    if measured.is_empty() or measured["rung"][0] != AS_IT_IS.name:
-        why = ladder.table()["why_not"][0]
-        return f"The loader as it is was not measured: {why}"
-    if measured.height == 1:
-        return f"Only the loader as it is was measured: {_rate(measured.row(0, named=True))}"
-    bottom, top = measured.row(0, named=True), measured.row(-1, named=True)
-    has_step, up_to = ladder.circumstances.has_step, f" with {top['rung']}"
-    if not has_step or top["rung"] not in WHOLE:
-        what = "The loop makes" if has_step else "The loader alone gives"
-        return f"{what} {_rate(bottom)}, {_costs(ladder, up_to)}"
-    return _of_device(ladder, bottom, top)
-
-
-def _of_device(ladder: Ladder, bottom: dict[str, Any], top: dict[str, Any]) -> str:
-    """The answer where whole batches were cached."""
-    gain = ladder.compared(top["rung"], bottom["rung"])
-    costs = gain.says == FASTER
+    """Say what the loader costs."""
+    measured = ladder.table().filter(pl.col("samples_per_s").is_not_null()).to_dicts()
+    if not measured or measured[0]["rung"] != AS_IT_IS.name:
+        return f"The current loader was not measured: {ladder.table()['why_not'][0]}"
+    bottom, top = measured[0], measured[-1]
+    if len(measured) == 1:
+        return f"Only the current loader was measured: {rate(bottom['samples_per_s'])} samples/s"
+    has_step, is_whole = ladder.circumstances.has_step, top["rung"] in WHOLE
+    with_ = "everything cached" if is_whole else top["rung"]
+    slow, fast = (rate(row["samples_per_s"]) for row in (bottom, top))
     now, cached = bottom["device_busy_share"], top["device_busy_share"]
-    told = ladder.circumstances
-    is_simulated = told.simulated_step_s is not None or told.device.startswith("simulated")
-    device = "the simulated device" if is_simulated else "the device"
-    if gain.says == OPEN:
-        return f"With everything cached the loop is {_costs(ladder, '')}"
-    if now is None or cached is None:  # the processor: a share of the loop is no share of a device
-        if not costs:
-            return f"{_NO_COST}: the step takes {share(bottom['step_share'])} of the loop"
-        return f"With everything cached the loop is {_costs(ladder, '')}"
-    if cached < WELL_USED:
-        look = f"Even with everything cached {device} is {share(cached)} busy: look in the step"
-        return f"{look}; the loader costs you {times(gain.factor)}" if costs else look
-    if not costs:
-        return f"{_NO_COST}: {device} is {share(now)} busy as it is"
+    costs = _costs(ladder, "the loader" if is_whole else ladder.headroom()["removes"].item())
+    if not has_step or not is_whole or now is None or cached is None:
+        what = "The loop makes" if has_step else "The loader alone gives"
+        return f"{what} {slow} samples/s, {fast} with {with_}: {costs}"
+    about = ladder.circumstances
+    is_simulated = about.simulated_step_s is not None or about.device.startswith("simulated")
+    device = "Simulated device" if is_simulated else "Device"
+    look = "" if cached >= WELL_USED else "; look in the step for the rest"
+    return f"{device} busy {share(now)} now, {share(cached)} with {with_}: {costs}{look}"
+
+
+def _costs(ladder: Ladder, what: str) -> str:
+    """Say what lies between the lowest and the highest measured rung."""
+    gain, gains = ladder.headroom().row(0, named=True), ladder.gains()
+    factor = gain_text(gain["factor"], gain["factor_low"], gain["factor_high"])
+    if gain["says"] == SAME:
+        return f"{what} costs nothing significant"
+    if gain["says"] == SLOWER:
+        return f"caching is no faster ({factor})"
+    if gain["says"] == OPEN:
+        names = list(ladder.rates)
+        more = duration(budget_for(ladder.compared(names[-1], names[0]), ladder.took_s))
+        return f"{what} costs up to {factor}, not settled; set budget_s to {more}"
+    first = gains.filter(says=FASTER).sort("factor", descending=True).head(1).to_dicts()
+    if not first or gains.height == 1:
+        return f"{what} costs up to {factor}"
     return (
-        f"With everything cached {device} is {share(cached)} busy, as it is {share(now)}: the "
-        f"loader costs you {times(gain.factor)}{_most(ladder)}"
+        f"{what} costs up to {factor}, mostly {first[0]['removes']} ({times(first[0]['factor'])})"
     )
 
 
-_NO_COST: Final = "The loader costs nothing that matters"
-
-
-def _costs(ladder: Ladder, up_to: str) -> str:
-    """The factor between the lowest and the highest measured rung."""
-    names = list(ladder.rates)
-    gain = ladder.compared(names[-1], names[0])
-    if gain.says == SAME:
-        return f"and is no faster{up_to}" if up_to else "no faster: the loader costs nothing"
-    factor = times(gain.factor)
-    if gain.says == OPEN:
-        ends = "" if gain.low is None else f" ({gain.low:.2f} to {gain.high:.2f})"
-        more = duration(budget_for(gain, ladder.took_s))
-        return f"{factor} as fast{up_to}{ends}, not settled: allow {more} (budget_s)"
-    if gain.says != FASTER:
-        return f"and is slower{up_to} ({factor})" if up_to else f"slower ({factor})"
-    if up_to:
-        return f"{factor} as many{up_to}{_most(ladder)}"
-    return f"{factor} as fast: the loader costs you {factor}{_most(ladder)}"
-
-
-def _most(ladder: Ladder) -> str:
-    """The largest part of what the loader costs."""
-    gains = ladder.gains().filter(pl.col("says") == FASTER).sort("factor", descending=True)
-    if gains.is_empty() or ladder.gains().height == 1:
-        return ""
-    first = gains.row(0, named=True)
-    return f"; the largest part is {first['removes']} ({times(first['factor'])})"
-
-
-def _rate(row: dict[str, Any]) -> str:
-    return f"{row['samples_per_s']:,.0f} samples/s"
-
-
 def notes_of(ladder: Ladder) -> list[str]:
-    """What a reader has to know, a sentence each."""
-    told = ladder.circumstances
-    said = [f"computed by: {told.device}"]
-    if told.simulated_step_s is not None:
-        behind = told.device.startswith("simulated device")
-        where = f" on a {told.device}" if behind else ", no device"
-        said = [f"the step is simulated: a timer of {seconds(told.simulated_step_s)}{where}"]
-    elif not told.has_step:
-        said = ["no step was given: how busy a device could be is unknown"]
+    """Return what a reader has to know, a sentence each."""
+    about = ladder.circumstances
+    notes = about.step_notes("how busy a device could be is unknown")
+    notes = notes or [f"computed by: {about.device}"]
     missing = ladder.table().filter(pl.col("why_not").is_not_null())
     for why in missing["why_not"].unique(maintain_order=True):
         names = missing.filter(pl.col("why_not") == why)["rung"]
-        said.append(f"not measured: {', '.join(names)} ({why})")
-    return [*said, *ladder.notes]
+        notes.append(f"not measured: {', '.join(names)} ({why})")
+    return [*notes, *ladder.notes]
