@@ -1,4 +1,4 @@
-"""Commands that measure: `record`, `diagnose`, `tune`, `storage` and their like."""
+"""Commands that measure: `record`, `diagnose`, `tune`, `storage` and so on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable  # noqa: TC003 - `Annotated` is read while it runs
 from contextlib import AbstractContextManager  # noqa: TC003 - likewise
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -35,31 +36,79 @@ Step = Annotated[
     float | None,
     typer.Option(
         metavar="S",
-        help="A simulated training step of S seconds, for a target without a step of its own: "
+        help="Simulate a training step of S seconds, for a target without a step of its own: "
         "a timer in place of a device.",
     ),
 ]
 Budget = Annotated[float, typer.Option(metavar="S", min=0, help="Take at most S seconds.")]
+Html = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write a report: one file that needs no network."),
+]
 
 
-class Script(BaseException):
-    """Carries a script out of typer, which has a use of its own for some exceptions."""
+def _measure(  # noqa: PLR0913 - a verb and what to do around it
+    verb: str,
+    show: Callable[[Any], object],
+    spec: str | None = None,
+    step_s: float | None = None,
+    *,
+    attribute: str = "",
+    finish: Callable[[Any], object] | None = None,
+    **options: Any,
+) -> Any:
+    """Measure, and show the result, also the part that an error or Ctrl-C leaves.
 
-    def __init__(self, start: Callable[[], BaseException | None]) -> None:
-        self.start = start
+    Args:
+        verb: module and function, such as "storage.layouts".
+        show: prints and saves a result.
+        spec: names the target; None for a verb without one.
+        step_s: of the simulated step, seconds.
+        attribute: of an exception, which holds the part; by default the verb's name.
+        finish: prints a result that is complete; by default `show`.
+        options: of the function.
+    """
+    name = verb.rpartition(".")[2]
+    function = getattr(import_module(f"stallscope.{verb}"), name)
+    if spec is not None:
+        _let_import(spec)
+    with kept_until_then(attribute or name, show):
+        given = () if spec is None else (_target(spec, step_s),)
+        result = function(*given, **options)
+    (finish or show)(result)
+    return result
 
 
 def _let_import(*targets: str) -> None:
-    """Let modules of the current folder be imported from now on, where a target is code.
+    """Let modules of the current folder be imported from now on, if a target is code.
 
-    Not before our own are: a file of the folder, which may be anybody's, may have the name of one.
+    Not before our own are: a file in the folder, which may be anybody's, may have the name of one.
     """
     from stallscope.targets.factory import names_code
 
+    here = str(Path.cwd())
     if any(map(names_code, targets)):
-        sys.path.insert(0, str(Path.cwd()))
-    else:  # processes that Python starts anew (spawn, forkserver) look there first of themselves
+        sys.path.insert(0, here)
+    elif (
+        here not in sys.path
+    ):  # processes that Python starts anew (spawn, forkserver) look there first of themselves
         os.environ["PYTHONSAFEPATH"] = "1"
+
+
+def _target(spec: str, step_s: float | None) -> object:
+    """Return the target, with a simulated step if one is requested."""
+    from stallscope.diagnose.recorded import recorded_run
+    from stallscope.targets.target import simulated_step, target
+
+    run = recorded_run(spec)
+    found = target(spec) if run is None else None
+    if step_s is None:
+        return found or run
+    if found is None:
+        raise StallscopeError(f"--step {step_s}: {spec} is a recorded run; leave it out")
+    if found.step is not None:
+        raise StallscopeError(f"--step {step_s}: {spec!r} brings a step of its own; leave it out")
+    return target(found, step=simulated_step(step_s))
 
 
 def record(  # noqa: PLR0913 - the command's options
@@ -87,18 +136,14 @@ def record(  # noqa: PLR0913 - the command's options
       stallscope record sample
       stallscope record train:make_loader --batches 200 --out runs/before
     """  # noqa: D301
+
+    def show(run: Any) -> None:
+        save = None if out is None else lambda: f"saved in {run.save(out)}"
+        print_then(shown(run, as_json=as_json), save)
+
+    options: dict[str, Any] = {"batches": batches, "warmup": warmup, "budget_s": budget}
     with report_errors(), new_folder(out):
-        from stallscope.run.record import record as record_run
-
-        _let_import(target)
-
-        def keep(run: Any) -> None:
-            save = None if out is None else lambda: f"saved in {run.save(out)}"
-            print_then(shown(run, as_json=as_json), save)
-
-        with kept_until_then("run", keep):
-            run = record_run(target, batches=batches, warmup=warmup, budget_s=budget)
-        keep(run)
+        _measure("run.record", show, target, attribute="run", **options)
 
 
 def lines(
@@ -112,7 +157,7 @@ def lines(
         ),
     ] = None,
     samples: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Different samples that are made.")
+        int, typer.Option(metavar="N", min=1, help="Number of different samples.")
     ] = 32,
     budget: Budget = BUDGET_S,
     *,
@@ -127,17 +172,24 @@ def lines(
       stallscope lines sample
       stallscope lines train:make_loader --function RandomMask --samples 64
     """  # noqa: D301
+    options: dict[str, Any] = {
+        "functions": function or None,
+        "samples": samples,
+        "budget_s": budget,
+    }
     with report_errors():
-        from stallscope.lines.lines import lines as time_lines
+        _measure("lines.lines", _printer(as_json=as_json), target, **options)
 
-        _let_import(target)
 
-        def keep(found: Any) -> None:
-            print_result(shown(found, as_json=as_json))
+def _printer(*, as_json: bool, redact: bool = False) -> Callable[[Any], None]:
+    return lambda result: print_result(shown(result, as_json=as_json, redact=redact))
 
-        with kept_until_then("lines", keep):
-            found = time_lines(target, functions=function or None, samples=samples, budget_s=budget)
-        keep(found)
+
+class Script(BaseException):
+    """Carries a script out of typer, which has a use of its own for some exceptions."""
+
+    def __init__(self, start: Callable[[], BaseException | None]) -> None:
+        self.start = start
 
 
 def run(  # noqa: PLR0913 - the command's options
@@ -156,16 +208,13 @@ def run(  # noqa: PLR0913 - the command's options
     warmup: Annotated[
         int, typer.Option(metavar="N", min=0, help="Steps at the start, kept apart.")
     ] = 4,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a report: one file that needs no network."),
-    ] = None,
+    html: Html = None,
 ) -> None:
-    """Run a script as it is, record every DataLoader that it iterates, and say what it waited for.
+    """Run a script as it is, record every DataLoader that it iterates, and print the verdict.
 
-    The script behaves, prints and ends as ever; the verdict follows on stderr. What was recorded
-    can be looked at while it runs, and also after it was killed. Under torchrun there is one run
-    folder a rank.
+    The script behaves, prints and ends as usual; the verdict follows on stderr. The run can be
+    looked at while the script runs, and also after it was killed. Under torchrun there is one run
+    folder per rank.
 
     \b
     Examples:
@@ -190,20 +239,20 @@ def run(  # noqa: PLR0913 - the command's options
         raise Script(partial(run_script, script, args or [], module=module, watching=watch))
 
 
-def _recorded(folder: Path, html: Path | None, found: Any) -> None:
-    """Say where the run lies, and what it shows."""
-    if found is None:
+def _recorded(folder: Path, html: Path | None, run: Any) -> None:
+    """Print where the run was saved, and its verdict."""
+    if run is None:
         print_note("the script iterated no DataLoader: nothing was recorded")
         return
-    print_note(f"{count(found.all_steps.height, 'step')} recorded: stallscope show {folder}")
-    if folder.name.startswith("rank"):  # one of several: together they say who waits for whom
+    print_note(f"{count(run.all_steps.height, 'step')} recorded: stallscope show {folder}")
+    if folder.name.startswith("rank"):  # one of several: together they tell who waits for whom
         print_note(f"the verdict of all ranks: stallscope diagnose {folder.parent}")
         return
     try:
         from stallscope.diagnose.recorded import diagnose_run
         from stallscope.views.diagnosis import brief
 
-        diagnosis = diagnose_run(found)
+        diagnosis = diagnose_run(run)
         print_note(*brief(diagnosis))
         if html is not None:
             print_note(f"written to {diagnosis.export(html)}")
@@ -212,8 +261,8 @@ def _recorded(folder: Path, html: Path | None, found: Any) -> None:
 
 
 _CAUSE: Final = 3
-_ENDS: Final = {"healthy": 0, "inconclusive": 4}
-"""How the command ends; 1 is an exception of the user's code, 2 an input that cannot be used."""
+_EXIT_CODES: Final = {"healthy": 0, "inconclusive": 4}
+"""Exit codes of `diagnose`; 1 is an exception of the user's code, 2 an unusable input."""
 
 
 def diagnose(  # noqa: PLR0913 - the command's options
@@ -224,10 +273,7 @@ def diagnose(  # noqa: PLR0913 - the command's options
         str | None, typer.Option(metavar="NAME", help="Move each batch there, such as cuda:0.")
     ] = None,
     budget: Budget = BUDGET_S,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a report: one file that needs no network."),
-    ] = None,
+    html: Html = None,
     as_json: AsJson = False,
     redact: Annotated[
         bool, typer.Option("--redact", help=f"{REDACT} A report has no pictures then.")
@@ -238,7 +284,7 @@ def diagnose(  # noqa: PLR0913 - the command's options
     TARGET may also be the folder of a recorded run, or of the runs of all ranks.
 
     Exits with 0 if nothing is wrong, 3 if a cause was found, 4 if the cause is unclear, and 2 for
-    an input that cannot be used. A function that returns (loader, step) brings its own step.
+    an unusable input. A function that returns (loader, step) brings its own step.
 
     \b
     Examples:
@@ -246,38 +292,19 @@ def diagnose(  # noqa: PLR0913 - the command's options
       stallscope diagnose train:make_loader_and_step --html report.html
       stallscope diagnose train:make_loader_and_step --json --redact > verdict.json
     """  # noqa: D301
+
+    def show(diagnosis: Any) -> None:
+        export = partial(diagnosis.export, redact=redact)
+        save = None if html is None else lambda: f"written to {export(html)}"
+        print_then(shown(diagnosis, as_json=as_json, redact=redact), save)
+
+    options: dict[str, Any] = {"device": device, "budget_s": budget}
     with report_errors():
         check_file("--html", html, (".html",))
-        from stallscope.diagnose.diagnose import diagnose as find
-
-        _let_import(target)
-
-        def keep(found: Any) -> None:
-            export = partial(found.export, redact=redact)
-            save = None if html is None else lambda: f"written to {export(html)}"
-            print_then(shown(found, as_json=as_json, redact=redact), save)
-
-        with kept_until_then("diagnosis", keep):
-            found = find(_target(target, step), device=device, budget_s=budget)
-        keep(found)
-        sys.exit(_ENDS.get(found.verdict.code, _CAUSE))
-
-
-def _target(spec: str, step_s: float | None) -> object:
-    """The target, with a simulated step where one is asked for."""
-    from stallscope.diagnose.recorded import recorded_run
-    from stallscope.targets.target import simulated_step, target
-
-    if (run := recorded_run(spec)) is not None:
-        if step_s is not None:
-            raise StallscopeError(f"--step {step_s}: {spec} is a recorded run; leave it out")
-        return run
-    if step_s is None:
-        return target(spec)
-    found = target(spec)
-    if found.step is not None:
-        raise StallscopeError(f"--step {step_s}: {spec!r} brings a step of its own; leave it out")
-    return target(found, step=simulated_step(step_s))
+        diagnosis = _measure(
+            "diagnose.diagnose", show, target, step, attribute="diagnosis", **options
+        )
+        sys.exit(_EXIT_CODES.get(diagnosis.verdict.code, _CAUSE))
 
 
 def tune(
@@ -287,13 +314,13 @@ def tune(
     budget: Budget = BUDGET_S,
     apply_code: Annotated[
         bool,
-        typer.Option("--apply-code", help="Print the line with the best setting, and only that."),
+        typer.Option("--apply-code", help="Print only the line with the best setting."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict what other settings of a loader would give, and measure the few that matter.
 
-    Records the loop once; the best settings are then measured in turn with the loader as it is.
+    Records the loop once; the best settings are then compared with the loader as it is.
 
     \b
     Examples:
@@ -301,22 +328,17 @@ def tune(
       stallscope tune train:make_loader_and_step
       stallscope tune train:make_loader_and_step --apply-code
     """  # noqa: D301
+
+    def show(tuning: Any) -> None:
+        if not apply_code:
+            print_result(shown(tuning, as_json=as_json))
+        elif tuning.code:
+            print_result(tuning.code)
+        else:
+            print_note(str(tuning).splitlines()[0])
+
     with report_errors():
-        from stallscope.tune.tune import tune as search
-
-        _let_import(target)
-
-        def keep(found: Any) -> None:
-            if apply_code and not found.code:
-                print_note(str(found).splitlines()[0])
-            elif apply_code:
-                print_result(found.code)
-            else:
-                print_result(shown(found, as_json=as_json))
-
-        with kept_until_then("tuning", keep):
-            found = search(_target(target, step), budget_s=budget)
-        keep(found)
+        _measure("tune.tune", show, target, step, attribute="tuning", budget_s=budget)
 
 
 def storage(
@@ -327,26 +349,18 @@ def storage(
     as_json: AsJson = False,
     redact: Redact = False,
 ) -> None:
-    """Measure what the storage under a loader's files gives, beside what the loader asks for.
+    """Measure how fast the storage under a loader's files delivers, and what the loop needs.
 
-    Only reads. For cold readings the kernel is asked to let the pieces go that are read next.
+    Only reads. For cold reads the kernel is asked to drop the bytes that are read next.
 
     \b
     Examples:
       stallscope storage ~/photos --step 0.1
       stallscope storage train:make_loader_and_step --json
     """  # noqa: D301
+    show = _printer(as_json=as_json, redact=redact)
     with report_errors():
-        from stallscope.storage.storage import storage as measure
-
-        _let_import(target)
-
-        def keep(found: Any) -> None:
-            print_result(shown(found, as_json=as_json, redact=redact))
-
-        with kept_until_then("storage", keep):
-            found = measure(_target(target, step), budget_s=budget)
-        keep(found)
+        _measure("storage.storage", show, target, step, budget_s=budget)
 
 
 def layouts(  # noqa: PLR0913 - the command's options
@@ -373,17 +387,10 @@ def layouts(  # noqa: PLR0913 - the command's options
       stallscope layouts ~/photos --step 0.1
       stallscope layouts train:make_loader_and_step --samples 2000 --folder /data
     """  # noqa: D301
+    options: dict[str, Any] = {"samples": samples, "budget_s": budget, "folder": folder}
+    show = _printer(as_json=as_json, redact=redact)
     with report_errors():
-        from stallscope.storage.layouts import layouts as compare
-
-        _let_import(target)
-
-        def keep(found: Any) -> None:
-            print_result(shown(found, as_json=as_json, redact=redact))
-
-        with kept_until_then("layouts", keep):
-            found = compare(_target(target, step), samples=samples, budget_s=budget, folder=folder)
-        keep(found)
+        _measure("storage.layouts", show, target, step, **options)
 
 
 def orders(  # noqa: PLR0913 - the command's options
@@ -394,7 +401,7 @@ def orders(  # noqa: PLR0913 - the command's options
         typer.Option(
             metavar="NAME=FACTORY",
             help="A rewrite of an op, such as RandomMask=train:FasterMask: a class or a function "
-            "that makes it, called without arguments. May be given again.",
+            "that makes it, called without arguments. May be repeated.",
         ),
     ] = None,
     samples: Annotated[
@@ -410,7 +417,7 @@ def orders(  # noqa: PLR0913 - the command's options
     ] = "rounding",
     budget: Budget = BUDGET_S,
     code: Annotated[
-        bool, typer.Option("--code", help="Print the code of the best pipeline, and only that.")
+        bool, typer.Option("--code", help="Print only the code of the best pipeline.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -425,28 +432,13 @@ def orders(  # noqa: PLR0913 - the command's options
       stallscope orders train:make_loader --alternative RandomMask=train:FasterMask
       stallscope orders train:make_loader --code
     """  # noqa: D301
-    with report_errors():
-        from stallscope.orders.orders import orders as compare
+    options: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "budget_s": budget}
 
-        _let_import(target, *(one.partition("=")[2] for one in alternative or ()))
-        given = _alternatives(alternative or []) or None
-
-        def show(found: Any) -> None:
-            if code:  # stdout is for code alone
-                print_note(str(found))
-            else:
-                print_result(shown(found, as_json=as_json))
-
-        with kept_until_then("orders", show):
-            found = compare(
-                target, alternatives=given, samples=samples, tolerance=tolerance, budget_s=budget
-            )
-        codes = dict(found.trials.select("trial", "code").iter_rows())
-        best = found.best()
-        if not code:
-            show(found)
-        elif best is None:
-            print_note(str(found).splitlines()[0])
+    def print_code(orders: Any) -> None:
+        codes = dict(orders.trials.select("trial", "code").iter_rows())
+        best = orders.best()
+        if best is None:
+            print_note(str(orders).splitlines()[0])
         elif codes[best["trial"]]:
             print_result(codes[best["trial"]])
         else:
@@ -454,36 +446,48 @@ def orders(  # noqa: PLR0913 - the command's options
                 f"no code for: {best['change']}. In Python, .apply(loader) makes this loader"
             )
 
+    show: Callable[[Any], object] = _printer(as_json=as_json)
+    if code:  # stdout is for complete code alone
+        show = lambda orders: print_note(str(orders))  # noqa: E731
+    with report_errors():
+        rewrites = _alternatives(alternative or []) or None
+        finish = print_code if code else None
+        _measure("orders.orders", show, target, finish=finish, alternatives=rewrites, **options)
 
-def _alternatives(given: list[str]) -> dict[str, list[Any]]:
-    """What replaces each op; several may be given for one."""
+
+def _alternatives(texts: list[str]) -> dict[str, list[Any]]:
+    """Make the rewrites of each op from NAME=FACTORY; an op may have several."""
+    if not texts:
+        return {}
+    import_module("stallscope.orders.orders")  # before the user's modules can be imported
     from stallscope.targets import factory
 
-    found: dict[str, list[Any]] = {}
-    for option in given:
-        name, equals, text = option.partition("=")
-        if not (name and equals and factory.is_factory(text)):
+    _let_import(*(option.partition("=")[2] for option in texts))
+    rewrites: dict[str, list[Any]] = {}
+    for option in texts:
+        name, _, text = option.partition("=")
+        if not (name and factory.is_factory(text)):
             raise StallscopeError(
                 f"--alternative {option}: give NAME=package.module:factory, such as "
                 "RandomMask=train:FasterMask"
             )
-        found.setdefault(name, []).append(factory.call(factory.find(text), text))
-    return found
+        rewrites.setdefault(name, []).append(factory.call(factory.find(text), text))
+    return rewrites
 
 
 def flame(  # noqa: PLR0913 - the command's options
-    pid: Annotated[int, typer.Argument(metavar="PID", help="Of the training.")],
+    pid: Annotated[int, typer.Argument(metavar="PID", help="Process id of the training.")],
     *,
     seconds: Annotated[float, typer.Option(metavar="S", help="How long to sample.")] = 5.0,
     rate: Annotated[
         float, typer.Option(metavar="HZ", help="Samples a second, of each process.")
     ] = 50.0,
     native: Annotated[
-        bool, typer.Option("--native", help="Frames of compiled code, too; slows it down.")
+        bool, typer.Option("--native", help="Sample compiled code, too; slows the training down.")
     ] = False,
-    idle: Annotated[bool, typer.Option("--idle", help="Threads that wait, too.")] = False,
+    idle: Annotated[bool, typer.Option("--idle", help="Sample threads that wait, too.")] = False,
     gil: Annotated[
-        bool, typer.Option("--gil", help="Only threads that hold Python's lock.")
+        bool, typer.Option("--gil", help="Sample only threads that hold Python's lock.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -502,16 +506,18 @@ def flame(  # noqa: PLR0913 - the command's options
       stallscope flame 4711
       stallscope flame 4711 --seconds 20 --out workers.html
     """  # noqa: D301
+
+    def show(flame: Any) -> None:
+        save = None if out is None else lambda: f"written to {flame.export(out)}"
+        print_then(shown(flame, as_json=as_json), save)
+
+    options: dict[str, Any] = {
+        "rate_hz": rate,
+        "native": native,
+        "idle": idle,
+        "gil": gil,
+        "seconds": seconds,
+    }
     with report_errors():
         check_file("--out", out, (".html", ".svg", ".json"))
-        from stallscope.flame.flame import flame as sampled
-
-        how: dict[str, Any] = {"rate_hz": rate, "native": native, "idle": idle, "gil": gil}
-
-        def keep(seen: Any) -> None:
-            save = None if out is None else lambda: f"written to {seen.export(out)}"
-            print_then(shown(seen, as_json=as_json), save)
-
-        with kept_until_then("flame", keep):
-            seen = sampled(pid=pid, seconds=seconds, **how)
-        keep(seen)
+        _measure("flame.flame", show, pid=pid, **options)
