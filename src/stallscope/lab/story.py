@@ -1,0 +1,175 @@
+"""Story of the notebooks: the run that all of them show, and what each change gave.
+
+Each notebook has a kernel of its own, so what they share is in a folder beside them: one run of
+the target, whose numbers are then the same on every page, and a list of the changes that were
+measured, each in turn with the loader as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+import stallscope as ss
+from stallscope.bench.comparison import OPEN
+from stallscope.bench.loops import AS_IT_IS, InTurns, compared
+from stallscope.bench.measurement import Measurement
+from stallscope.columns import NO_VALUE, Column, Schema
+from stallscope.errors import StallscopeError
+from stallscope.files import read_file, whole_file
+from stallscope.isolation import isolated
+from stallscope.loops.cached_loaders import going_on
+from stallscope.tune.race import loop_of
+from stallscope.units import share, times
+from stallscope.views.document import Document, Heading, Notes, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stallscope.run.result import Run
+    from stallscope.targets.target import Target
+
+FOLDER: Final = "stallscope-story"
+"""Beside the notebooks."""
+CHANGES: Final = Schema(
+    "One row a change, in the order in which they were tried; gains are over the loader as it is.",
+    Column("change", pl.String, "In the words of whoever tried it.", "what you changed"),
+    Column("gain_factor", pl.Float64, "Speedup of the loop, measured in turn.", "speedup", times),
+    Column("gain_low", pl.Float64, "Lower end of the 95% interval.", "95% CI", "{:.2f}".format),
+    Column("gain_high", pl.Float64, "Upper end of the 95% interval."),
+    Column("says", pl.String, "One of the four words of a comparison.", "that is"),
+    Column("busy_before_share", pl.Float64, "Of the device; null where it cannot tell."),
+    Column("busy_share", pl.Float64, "Of the device, with the change.", "device busy", share),
+)
+_CLOSE: Final = 0.06
+"""Half width of an interval, as a share of the gain, from which on more blocks are not needed."""
+_BATCHES: Final = 32
+"""Of a new run: at least eight rounds of two to four workers."""
+
+
+class Story:
+    """What the notebooks share about one target.
+
+    Args:
+        target: what all of them measure.
+        folder: of this target; made with the first thing that is kept there.
+    """
+
+    def __init__(self, target: Target, folder: Path) -> None:
+        self._target, self._folder = target, folder
+
+    @classmethod
+    def open(cls, target: Target, folder: str | Path = FOLDER) -> Story:
+        """Return the story of a target: its run and its changes, if there are any yet."""
+        step = target.simulated_step_s, target.step is not None, str(target.device)
+        what = json.dumps([target.name, target.batch_size, target.num_workers, *step])
+        words = re.sub(r"[^A-Za-z0-9]+", "-", target.name)[:40].strip("-")
+        digest = hashlib.sha256(what.encode()).hexdigest()[:8]
+        return cls(target, Path(folder, f"{words}-{digest}"))
+
+    def share(self, run: Run | None) -> Run:
+        """Keep a run for the other notebooks, and return it; one is recorded where there is none.
+
+        Raises:
+            StallscopeError: the target cannot be recorded.
+        """
+        run = run or ss.record(self._target, batches=_BATCHES)
+        run.save(self._folder / "run")
+        return run
+
+    def run(self, *, budget_s: float = 60.0, fresh: bool = False) -> Run:
+        """Return the run that the notebooks share, or record it.
+
+        Args:
+            budget_s: of a new recording, seconds.
+            fresh: record a new one, for example after the dataset's code has changed.
+
+        Raises:
+            StallscopeError: the target cannot be recorded.
+        """
+        if not fresh and (self._folder / "run").exists():
+            loaded: Run = ss.load(self._folder / "run")
+            return loaded
+        return self.share(ss.record(self._target, batches=_BATCHES, budget_s=budget_s))
+
+    def try_change(self, name: str, loader: Any, *, budget_s: float = 20.0) -> None:
+        """Measure another loader in turn with the target's own, and add the change to the story.
+
+        Args:
+            name: of the change.
+            loader: gives batches of the same size; a plain DataLoader.
+            budget_s: over after this time, seconds; ends earlier where the answer is clear.
+
+        Raises:
+            ArgumentError: `budget_s` is no number that can be used.
+            StallscopeError: the loader gave no batch in its steady state, or too few in this time.
+        """
+        measurement = Measurement("try_change", budget_s)
+        turns = InTurns(measurement, {AS_IT_IS: "as it is", 1: name}, watches_device=True)
+        with isolated(self._target) as target, measurement.of(name):
+            turns.add(AS_IT_IS, loop_of(target, target.loader))
+            turns.add(1, loop_of(replace(target, loader=loader), going_on(loader)))
+
+            def is_open(reach: float) -> list[int]:
+                factor = compared(turns.blocks, 1)
+                return [1] if factor.says == OPEN or factor.half_width > reach else []
+
+            turns.run(lambda: is_open(2 * _CLOSE), lambda: is_open(_CLOSE))
+            factor = compared(turns.blocks, 1)
+        if 1 in turns.failed:
+            raise StallscopeError(f"{name!r} was not measured: {turns.failed[1]}")
+        if factor.low is None:
+            raise StallscopeError(f"{name!r} needs more than budget_s={budget_s:g} to be measured")
+        busy = turns.busy.get(AS_IT_IS), turns.busy.get(1)
+        row = (name, *factor, *busy)
+        self._keep(dict(zip(CHANGES, row, strict=True)))
+
+    def table(self) -> pl.DataFrame:
+        """Return one row a change; columns of `CHANGES`."""
+        return pl.DataFrame(self._changes(), CHANGES)
+
+    def _changes(self) -> list[dict[str, Any]]:
+        """Return what was tried; nothing where the file is none of ours."""
+        try:
+            rows = json.loads(read_file(self._folder / "changes.json"))
+            return pl.DataFrame(rows, CHANGES).to_dicts() if isinstance(rows, list) else []
+        except (OSError, ValueError, TypeError, pl.exceptions.PolarsError):
+            return []
+
+    def _keep(self, change: Mapping[str, Any]) -> None:
+        """Add a change; the same one of an earlier time is replaced."""
+        rows: list[Mapping[str, Any]] = [
+            row for row in self._changes() if row["change"] != change["change"]
+        ]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(self._folder / "changes.json") as file:
+            file.write(json.dumps([*rows, change], indent=1).encode())
+
+    def _document(self) -> Document:
+        rows = self._changes()
+        if not rows:
+            return Document("story", [Heading("Nothing was changed yet.")])
+        first, best = rows[0], max(rows, key=lambda row: row["gain_factor"])
+        before, after = (
+            NO_VALUE if value is None else share(value)
+            for value in (first["busy_before_share"], best["busy_share"])
+        )
+        title = (
+            f"Best change so far: {best['change']}, {times(best['gain_factor'])} the throughput "
+            f"(device busy {before} before, {after} now)"
+        )
+        note = "each change was measured in turn with the loader as it is"
+        return Document("story", [Heading(title), Table.of(CHANGES.shown(), rows), Notes([note])])
+
+    def __str__(self) -> str:
+        return self._document().text()
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        document = self._document()
+        return {"text/plain": document.text(), "text/html": str(document.html())}
