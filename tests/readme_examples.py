@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PICTURES = {
     # picture: the notebook that draws it, and the cell in it
-    "verdict": ("00_start_here", "diagnosis.plot()"),
-    "stages": ("02_fetch_vs_transform", "run.plot()"),
+    "verdict": ("1_start_here", "diagnosis.plot()"),
+    "stages": ("2_fetch_vs_transform", "run.plot()"),
 }
 BEGIN, END = "<!-- example: python tests/readme_examples.py --write -->", "<!-- /example -->"
 

@@ -77,7 +77,7 @@ def served(folder, *target):
     )
     try:
         found = process.stdout.readline().strip()
-        for file in (folder / "notebooks").glob("[01m]*"):  # the notebooks, and `my_target.py`
+        for file in (folder / "notebooks").glob("[!.]*.*"):  # the notebooks, and `my_target.py`
             text = file.read_text(encoding="utf-8")
             for usual, shorter in SHORTER.items():
                 text = re.sub(usual, shorter, text)

@@ -248,7 +248,7 @@ def test_the_notebook_runs_and_can_be_looked_at(lab, theme):
 
     What it looks like is saved for a person.
     """
-    lab.open("04_worker_flamegraphs.ipynb")
+    lab.open("4_worker_flamegraphs.ipynb")
     lab.theme(theme)
     assert lab.run_all() == []
 

@@ -5,7 +5,7 @@ from browser.page import THEMES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-NAME = "07_what_would_help"
+NAME = "3_cached_baseline"
 
 
 class Sliders:

@@ -13,7 +13,7 @@ def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
 
     The verdict is the first result, and a link opens the notebook that goes deeper.
     """
-    lab.open("00_start_here.ipynb")
+    lab.open("1_start_here.ipynb")
 
     for theme, called in THEMES.items():
         lab.theme(called)
@@ -28,19 +28,20 @@ def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
         panel.last.locator("select").select_option(label="what the machine did meanwhile")
         lab.redrawn(panel.last, before)
 
-        lab.shot(f"00_start_here-{theme}-answer", lab.answer())
-        lab.shot(f"00_start_here-{theme}-page")
+        lab.shot(f"1_start_here-{theme}-answer", lab.answer())
+        lab.shot(f"1_start_here-{theme}-page")
         assert "Verdict:" in lab.answer().inner_text()
+        lab.page.locator("summary", has_text="All causes").click()
         causes = lab.page.locator(".jp-RenderedMarkdown table", has_text="what shows it").first
         assert causes.locator("code", has_text="one-transform").count()
-        lab.shot(f"00_start_here-{theme}-causes", causes)
+        lab.shot(f"1_start_here-{theme}-causes", causes)
         for number, picture in enumerate(lab.pictures()):
-            lab.shot(f"00_start_here-{theme}-picture-{number}", picture)
-        lab.shot(f"00_start_here-{theme}-panel", panel.last)
+            lab.shot(f"1_start_here-{theme}-picture-{number}", picture)
+        lab.shot(f"1_start_here-{theme}-panel", panel.last)
 
-    link = lab.page.locator("a[href*='.ipynb']").filter(has_text=re.compile(r"^\d\d_|\?$")).first
+    link = lab.page.locator("a[href*='.ipynb']").filter(has_text=re.compile(r"^[0-9ab]_|\?$")).first
     link.scroll_into_view_if_needed()
-    wanted = re.search(r"\d\d_\w+\.ipynb", link.get_attribute("href"))[0]
+    wanted = re.search(r"\w+\.ipynb", link.get_attribute("href"))[0]
     link.click()
     lab.page.wait_for_function(
         "name => window.jupyterapp.shell.currentWidget?.context?.path === name", arg=wanted
@@ -51,9 +52,9 @@ def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
 @pytest.mark.parametrize(
     ("name", "first", "second", "redraws"),
     [
-        ("01_is_it_the_loader", "Order", "Stall", False),  # another order keeps the stall
-        ("02_fetch_vs_transform", "Stage", "Percentile", True),
-        ("03_cached_baseline", "Steps", "From step", True),
+        ("2_fetch_vs_transform", "Stage", "Percentile", True),
+        ("3_cached_baseline", "Steps", "From step", True),
+        ("6_your_training", "Order", "Stall", False),  # another order keeps the stall
     ],
 )
 def test_a_panel_of_a_run_answers_the_hand(lab, name, first, second, redraws):
@@ -64,7 +65,7 @@ def test_a_panel_of_a_run_answers_the_hand(lab, name, first, second, redraws):
 @pytest.mark.thorough
 def test_another_change_of_the_step_is_another_line_of_code(lab):
     """Run All works in both themes; the panel shows the code of the change."""
-    lab.open("05_when_data_is_not_it.ipynb")
+    lab.open("b_when_data_is_not_it.ipynb")
     for theme, called in THEMES.items():
         lab.theme(called)
         assert lab.run_all() == []
@@ -76,36 +77,36 @@ def test_another_change_of_the_step_is_another_line_of_code(lab):
         before = panel.last.locator("pre").inner_text()
         panel.last.locator("select").select_option(index=1)
         panel.last.locator("pre", has_not_text=before).wait_for()
-        lab.shot(f"05_when_data_is_not_it-{theme}-panel", panel.last)
+        lab.shot(f"b_when_data_is_not_it-{theme}-panel", panel.last)
         lab.shot(
-            f"05_when_data_is_not_it-{theme}-answer",
+            f"b_when_data_is_not_it-{theme}-answer",
             lab.page.locator(".stallscope-experiments").first,
         )
         for number, picture in enumerate(lab.pictures()):
-            lab.shot(f"05_when_data_is_not_it-{theme}-picture-{number}", picture)
+            lab.shot(f"b_when_data_is_not_it-{theme}-picture-{number}", picture)
 
 
 def test_storage_and_layouts_of_the_data(lab):
     """Run All works twice in a row, in both themes: what the disk gives, and other layouts."""
-    lab.open("08_where_the_data_lies.ipynb")
+    lab.open("a_storage.ipynb")
 
     for theme, called in THEMES.items():
         lab.theme(called)
         assert lab.run_all() == []
 
         layouts = lab.page.locator(".stallscope-layouts").first
-        lab.shot(f"08_where_the_data_lies-{theme}-answer", lab.answer())
+        lab.shot(f"a_storage-{theme}-answer", lab.answer())
         assert "looked at: 48 files" in lab.answer().inner_text()  # what is out of sight has none
-        lab.shot(f"08_where_the_data_lies-{theme}-layouts", layouts)
+        lab.shot(f"a_storage-{theme}-layouts", layouts)
         assert "read by their own library" in layouts.text_content()  # in the fold
         for number, picture in enumerate(lab.pictures()):
-            lab.shot(f"08_where_the_data_lies-{theme}-picture-{number}", picture)
+            lab.shot(f"a_storage-{theme}-picture-{number}", picture)
 
 
 @pytest.mark.thorough
 def test_a_watched_training_and_its_comparison(lab):
     """Run All works twice in a row, in both themes; one training is compared with another."""
-    lab.open("09_watch_and_compare.ipynb")
+    lab.open("6_your_training.ipynb")
 
     for theme, called in THEMES.items():
         lab.theme(called)
@@ -115,6 +116,6 @@ def test_a_watched_training_and_its_comparison(lab):
         lab.page.get_by_text("The training has ended").last.wait_for()
         compared = lab.page.locator(".stallscope-comparison").last
         assert "samples a second" in compared.inner_text()
-        lab.shot(f"09_watch_and_compare-{theme}-answer", compared)
+        lab.shot(f"6_your_training-{theme}-answer", compared)
         for number, picture in enumerate(lab.pictures()):
-            lab.shot(f"09_watch_and_compare-{theme}-picture-{number}", picture)
+            lab.shot(f"6_your_training-{theme}-picture-{number}", picture)

@@ -343,7 +343,7 @@ WORK_CASES = [
     case("own code that computes is no reading", "one-transform",
          work={("getitem", "getitem"): 0.9, **BLUR}),
     case("own code that waits is only concluded to read", "storage-latency",
-         title="^__getitem__ waits", step="04_worker_flamegraphs", work=OWN, use=IDLE),
+         title="^__getitem__ waits", step="4_worker_flamegraphs", work=OWN, use=IDLE),
     case("own code that waits for its own threads computes", "one-transform",
          title="threads of its own", work={("getitem", "getitem"): 0.9, **BLUR},
          threads_compute=True),

@@ -84,9 +84,9 @@ class TestFolder:
 
 def test_the_first_notebook_is_the_door():
     """`stallscope lab` opens the first of them: the one that names the cause and leads on."""
-    names = sorted(path.name for path in packaged_folder("notebooks").glob("[0-9]*.ipynb"))
+    names = sorted(path.name for path in packaged_folder("notebooks").glob("*.ipynb"))
 
-    assert "00_start_here.ipynb" == names[0]
+    assert "1_start_here.ipynb" == names[0]
 
 
 class TestTarget:
@@ -146,7 +146,7 @@ class TestTarget:
         """A notebook without a cell tagged parameters is one sentence that names it."""
         nbformat.write(a_notebook(tags=()), source / NAME)
 
-        with pytest.raises(StallscopeError, match=r"02_fetch.* no code cell tagged 'parameters'"):
+        with pytest.raises(StallscopeError, match=r"2_fetch.* no code cell tagged 'parameters'"):
             copy_notebooks(Path("x"))
 
     @pytest.mark.parametrize("cell", ["BUDGET_S = 20", "target = 'sample'", "TARGET =", "%time"])
@@ -154,7 +154,7 @@ class TestTarget:
         """A tagged cell that does not set TARGET is one sentence that names the notebook."""
         nbformat.write(a_notebook(cell), source / NAME)
 
-        with pytest.raises(StallscopeError, match=r"02_fetch.* has no line TARGET"):
+        with pytest.raises(StallscopeError, match=r"2_fetch.* has no line TARGET"):
             copy_notebooks(Path("x"))
 
 
@@ -187,7 +187,7 @@ class TestSecondTime:
         copies = copy_notebooks(Path("x"), "photos")
 
         assert target_in(path) == str(Path.cwd() / "photos")
-        aside = Path("x/earlier/02_fetch_vs_transform.1.ipynb")
+        aside = Path("x/earlier/2_fetch_vs_transform.1.ipynb")
         assert nbformat.read(aside, 4).cells[2].outputs
         assert str(aside.relative_to("x")) in copies.notes[0]
 
@@ -237,7 +237,7 @@ class TestSecondTime:
 
         assert nbformat.read(path, 4).cells[2].source == "TARGET"
         for number in (1, 2):
-            aside = Path(f"x/earlier/02_fetch_vs_transform.{number}.ipynb")
+            aside = Path(f"x/earlier/2_fetch_vs_transform.{number}.ipynb")
             assert nbformat.read(aside, 4).cells[2].source == "my own code"
 
     @pytest.mark.parametrize("text", ["", "{}", "[1]", "not json", '{"nbformat": 4}'])

@@ -18,7 +18,7 @@ DECODE = Finding(
     0.46,
     {"stall_share": 0.5, "decode_p50_s": 0.012, "read_bytes_per_s": 12e6, "cores": 1.9},
     0.84,
-    "open 02_fetch_vs_transform.ipynb; decode smaller images (PIL's draft), train.py:31",
+    "open 2_fetch_vs_transform.ipynb; decode smaller images (PIL's draft), train.py:31",
 )
 LOCK = Finding("lock", "The workers wait for each other: 9%", 0.09, {"lock_s": 0.002}, 0.41, "")
 COPY = Finding("copy", "Copying batches to the device: 5%", 0.05, {"h2d_share": 0.05}, 0.3, "pin")

@@ -3,7 +3,7 @@
 import nbformat
 from nbformat import v4
 
-NAME = "02_fetch_vs_transform.ipynb"
+NAME = "2_fetch_vs_transform.ipynb"
 MODULE = 'import stallscope as ss\n\nTARGET = "sample"  # yours\n'
 PARAMETERS = 'TARGET = "sample"  # yours\nBUDGET_S = 20'
 

@@ -176,21 +176,21 @@ def test_an_interval_stands_beside_its_number():
 
 def test_a_guided_notebook_is_a_link():
     """The next step opens the notebook that goes deeper, if there is one of that name."""
-    step = "see 02_fetch_vs_transform.ipynb, 03_cached_baseline (idle) or 99_none of runs/01_mine"
+    step = "see 2_fetch_vs_transform.ipynb, 3_cached_baseline (idle) or 99_none of runs/01_mine"
     told = html(a_diagnosis(Finding("lock", "", 0.1, next_step=step), parts=False))
 
-    assert "<a href='02_fetch_vs_transform.ipynb'>02_fetch_vs_transform.ipynb</a>" in told
-    assert "<a href='03_cached_baseline.ipynb'>03_cached_baseline</a>" in told
+    assert "<a href='2_fetch_vs_transform.ipynb'>2_fetch_vs_transform.ipynb</a>" in told
+    assert "<a href='3_cached_baseline.ipynb'>3_cached_baseline</a>" in told
     assert 2 == told.count("<a ")
 
 
 def test_each_thing_to_do_stands_on_its_own():
     """The parts of a next step are lines of their own; a notebook that is only named is opened."""
     diagnosis = a_diagnosis(
-        Finding("lock", "", 0.1, next_step="hold it; and 04_worker_flamegraphs; a.py:3")
+        Finding("lock", "", 0.1, next_step="hold it; and 4_worker_flamegraphs; a.py:3")
     )
 
-    assert "\nnext: hold it\nnext: open 04_worker_flamegraphs\nnext: a.py:3\n" in str(diagnosis)
+    assert "\nnext: hold it\nnext: open 4_worker_flamegraphs\nnext: a.py:3\n" in str(diagnosis)
     assert "<li>hold it</li><li>open <a " in html(diagnosis)
 
 

@@ -187,7 +187,7 @@ def test_what_names_nobody_stays(name):
     ("told", "left"),
     [
         ("at 3 MB/s, 120 samples/s; /dev/shm is small", None),
-        ("see 02_fetch_vs_transform.ipynb: 2 of 10, 60 s of 1.5 times", None),
+        ("see 2_fetch_vs_transform.ipynb: 2 of 10, 60 s of 1.5 times", None),
         ("num_workers=4, np.load(..., mmap_mode='r') or torch.stack", None),
         ("the workers' own reading waits", None),
         ("read /home/me/photos twice", "read … twice"),

@@ -155,7 +155,7 @@ class TestRedacted:
         assert path not in redacted
 
     @pytest.mark.parametrize(
-        "words", ["dilate", "3 MB/s", "samples/s", "02_fetch_vs_transform.ipynb", DECODE.title]
+        "words", ["dilate", "3 MB/s", "samples/s", "2_fetch_vs_transform.ipynb", DECODE.title]
     )
     def test_keeps_the_rest(self, redacted, words):
         """The verdict, the numbers, the names of functions and of guided notebooks."""

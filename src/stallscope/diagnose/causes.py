@@ -76,8 +76,7 @@ class Cause(NamedTuple):
 HEALTHY: Final = Cause(
     "healthy",
     "The loop hardly waits for data: it stalls {stall_share} of the time{code}",
-    "look at the model and the device{helps}; 05_when_data_is_not_it tries what makes a step "
-    "faster",
+    "look at the model and the device{helps}; b_when_data_is_not_it tries what makes a step faster",
     "stalls below 10% of the loop's time",
     "nothing at the loader: training stayed as fast when loading got ten times as fast",
     "DALI #892",
@@ -90,7 +89,7 @@ STORAGE_LATENCY: Final = Cause(
     "storage-latency",
     "Storage is slow to answer: workers wait for reads {waits} of the stall time{each}{alone}",
     "{first}read in larger pieces (tar shards), from nearer storage or from a cache, or wait for "
-    "several at once with more workers; 08_where_the_data_lies",
+    "several at once with more workers; a_storage",
     "reading waits and hardly computes; one worker alone waits as long for a sample",
     "tar shards read in order (2.0 times at 4 workers), a local copy, more workers at once",
     "rf-detr #1396, colabtools #1691, ultralytics #8316",
@@ -108,7 +107,7 @@ STORAGE_BANDWIDTH: Final = STORAGE_LATENCY._replace(
     title="Storage bandwidth is exhausted: workers wait for reads {waits} of the stall time{each}"
     "{alone}",
     advice="{first}read fewer bytes: smaller or better compressed files, a local copy or a cache; "
-    "more workers do not help; 08_where_the_data_lies",
+    "more workers do not help; a_storage",
     shows="reading waits longer the more workers there are, and bytes per second stay",
     helped="fewer bytes: smaller files, better compression, a local copy",
     asked="",
@@ -116,7 +115,7 @@ STORAGE_BANDWIDTH: Final = STORAGE_LATENCY._replace(
 OWN_CODE_WAITS: Final = STORAGE_LATENCY._replace(
     title="The dataset's own code waits without using the CPU: {waits} of the stall time{each}, in "
     "{place}: {does}",
-    advice="{first}{remedy}; 04_worker_flamegraphs shows its lines",
+    advice="{first}{remedy}; 4_worker_flamegraphs shows its lines",
     limits=(Limit("reading_waits_share", NOTED, 0.6),),
     evidence=(*STORAGE_LATENCY.evidence[:4], "disk_busy_share"),
 )
@@ -124,7 +123,7 @@ OWN_CODE_WAITS: Final = STORAGE_LATENCY._replace(
 WAITS_UNSEEN: Final = OWN_CODE_WAITS._replace(
     title="__getitem__ waits without using the CPU: {waits} of the stall time{each} (a file opened "
     "earlier, the network, a lock or a sleep)",
-    advice="{first}04_worker_flamegraphs shows which line waits",
+    advice="{first}4_worker_flamegraphs shows which line waits",
     limits=(*OWN_CODE_WAITS.limits, Limit.trust("unseen_trust")),
 )
 """Nothing was seen to read: waiting for storage is only concluded."""
@@ -132,7 +131,7 @@ LOCK: Final = Cause(
     "lock",
     "The workers wait for each other: {waiting_share} of the stall time is waiting in {place}{how}",
     "{first}let each worker open its own file or connection, and hold the lock for less; "
-    "04_worker_flamegraphs (idle=True)",
+    "4_worker_flamegraphs (idle=True)",
     "workers stand at a lock, of a file or of several processes",
     "a lock for each file in place of one for the folder",
     "returnn #1548",
@@ -150,7 +149,7 @@ DECODE: Final = Cause(
     "decode",
     "Decoding is the bottleneck: {decode_exposed_share} of the stall time{each}{where}",
     "{first}store smaller images, or the crops that are used, decode at a smaller size (PIL's "
-    "draft), or use a faster decoder; 02_fetch_vs_transform",
+    "draft), or use a faster decoder; 2_fetch_vs_transform",
     "decoding holds most of the work; or decoding and resizing of large images together",
     "images stored at the size that is used, decoding at a smaller size, a faster decoder",
     limits=(Limit("decode_exposed_share", *_GROUP), _LADDER),
@@ -158,21 +157,21 @@ DECODE: Final = Cause(
     costs="decode_share",
     kind="decode",
 )
-DECODE_OTHER: Final = DECODE._replace(advice="{first}{remedy}; 02_fetch_vs_transform")
+DECODE_OTHER: Final = DECODE._replace(advice="{first}{remedy}; 2_fetch_vs_transform")
 """No image of PIL's was seen: a video, a sound, a volume."""
 LARGE_IMAGES: Final = DECODE._replace(
     title="Images are stored larger than they are used: decoding takes {decode_exposed_share} of "
     "the stall time{each}, and {resize}",
     advice="{first}resize them once, beforehand, and store them so, or decode at a smaller size "
-    "(PIL's draft, for JPEG); 02_fetch_vs_transform",
+    "(PIL's draft, for JPEG); 2_fetch_vs_transform",
 )
 """A resize follows right after decoding."""
 ONE_TRANSFORM: Final = Cause(
     "one-transform",
     "{stage} is the bottleneck: {transform_exposed_share} of the stall time{each}{does}",
     "{first}do once, beforehand, what is the same each time; apply {stage} to less data{less}, to "
-    "fewer samples, or to whole batches on the device; 04_worker_flamegraphs shows its lines, "
-    "06_transform_orders whether it can come later",
+    "fewer samples, or to whole batches on the device; 4_worker_flamegraphs shows its lines, "
+    "5_transform_orders whether it can come later",
     "one op, or a function of the dataset's own code, holds most of the work",
     "NumPy arrays in place of DataFrame.iloc (7 times); a file loaded once, not per sample; "
     "filters, filtered pairs, resampled slices kept in place of being made each time",
@@ -187,7 +186,7 @@ ONE_TRANSFORM: Final = Cause(
     kind="transform",
 )
 OWN_TRANSFORM: Final = ONE_TRANSFORM._replace(
-    advice="{first}{remedy}; 04_worker_flamegraphs shows its lines"
+    advice="{first}{remedy}; 4_worker_flamegraphs shows its lines"
 )
 """Stacks show what a transform of the user's calls."""
 OWN_CODE: Final = OWN_TRANSFORM._replace(
@@ -202,7 +201,7 @@ GARBAGE: Final = OWN_TRANSFORM._replace(
 _AS_UINT8: Final = (
     "{first}let the dataset give uint8, and convert in the step, on the device, as the dataset "
     "does now (to float, scaled, normalised), so that the model sees the same; "
-    "04_worker_flamegraphs"
+    "4_worker_flamegraphs"
 )
 CONVERSION: Final = ONE_TRANSFORM._replace(
     title="Converting to floats is the bottleneck: {stages} {transform_exposed_share} of the stall "
@@ -215,7 +214,7 @@ TRANSFORMS: Final = Cause(
     "transforms",
     "Transforms are the bottleneck: {all_transforms_exposed_share} of the stall time ({longest})",
     "{remedy}apply the longest to fewer samples, or to whole batches on the device; "
-    "06_transform_orders",
+    "5_transform_orders",
     "many ops, none of which holds most of it",
     "crop or resize first; work done once and stored",
     limits=(Limit("all_transforms_exposed_share", *_GROUP), _LADDER),
@@ -226,14 +225,14 @@ TRANSFORMS: Final = Cause(
 WORK_AND_OWN_CODE: Final = TRANSFORMS._replace(
     title="The work on each sample is the bottleneck: {all_transforms_exposed_share} of the stall "
     "time ({longest})",
-    advice="in {place}: {remedy}; for the rest, 06_transform_orders finds what can come later or "
-    "work on less; 04_worker_flamegraphs shows the lines",
+    advice="in {place}: {remedy}; for the rest, 5_transform_orders finds what can come later or "
+    "work on less; 4_worker_flamegraphs shows the lines",
 )
 """Some of it is the user's own code, which stacks have named."""
 COLLATE: Final = Cause(
     "collate",
     "Collating is the bottleneck: {collate_exposed_share} of the stall time{each}{where}{floats}",
-    "make collate_fn cheaper: {remedy}; 04_worker_flamegraphs",
+    "make collate_fn cheaper: {remedy}; 4_worker_flamegraphs",
     "making a batch out of its samples takes longer than making them",
     "np.stack before torch.tensor (1.97 s to 0.063 s); tokenised beforehand; images as uint8, "
     "converted on the device (a quarter of the bytes)",
@@ -249,7 +248,7 @@ SENDING: Final = Cause(
     "Sending batches to the main process is the bottleneck: {sending_exposed_share} of the stall "
     "time{each}{floats}",
     "send less: smaller types{less}, fewer objects per batch, tensors in place of lists; "
-    "04_worker_flamegraphs",
+    "4_worker_flamegraphs",
     "the batch is made and still on its way; workers pause",
     "one tensor in place of hundreds in objects; the file_system sharing strategy; "
     "num_workers=0 where a batch takes less to make than to send",
@@ -284,7 +283,7 @@ TOO_FEW_WORKERS: Final = Cause(
     "too-few-workers",
     "Too few workers, while cores are idle: {workers} on {cores} cores, each busy "
     "{worker_busy_share} of the time; {workers_wanted_count} would keep up",
-    "raise num_workers from {num_workers} to {workers_wanted_count}; 01_is_it_the_loader",
+    "raise num_workers from {num_workers} to {workers_wanted_count}; 3_cached_baseline",
     "workers never pause while cores are idle",
     "more workers: 3 to 13 iterations per second",
     "geti #5958",
@@ -296,7 +295,7 @@ IDLE_WORKERS: Final = Cause(
     "Some workers have nothing to do: {active_workers_count} of {workers} make all batches, busy "
     "{worker_busy_share} of the time",
     "give the dataset at least as many shards as there are workers (more and smaller ones), or let "
-    "workers share a shard; or start fewer workers; 01_is_it_the_loader",
+    "workers share a shard; or start fewer workers; 3_cached_baseline",
     "fewer workers make batches than were started",
     "at least as many shards as workers",
     limits=(Limit("load_factor", KEEPS_UP, 1.2),),
@@ -308,7 +307,7 @@ REPEATED_WORK: Final = Cause(
     "one worker alone {batch_alone_cpu_s}",
     "divide the samples among the workers before anything is read or computed, not after: shards "
     "or files for each worker, or itertools.islice with get_worker_info(), at the begin of "
-    "__iter__; 01_is_it_the_loader",
+    "__iter__; 3_cached_baseline",
     "of a stream: a worker computes longer for a batch, the more workers there are",
     "samples divided among the workers at the begin, before they are read",
     "pytorch/data #454, #487, metaseq #746",
@@ -331,7 +330,7 @@ CPU_SATURATED: Final = Cause(
     "cpu-saturated",
     "The CPU is saturated: workers and loop {need}{largest}{others}",
     "do work once and store it, or on the device, the largest part first{part}; "
-    "03_cached_baseline shows the possible speedup",
+    "3_cached_baseline shows the possible speedup",
     "all cores are busy with work of which no part leads",
     "work done once and stored, or on the device; the largest part first",
     limits=(Limit("cpu_load", KEEPS_UP, 1.2),),
@@ -348,7 +347,7 @@ OVERSUBSCRIPTION: Final = Cause(
     "The workers run too many threads: {worker_threads_count} in each of {workers} on {cores} "
     "cores, with {extra_threads_cpu_share} of the workers' CPU time",
     "one thread in each worker: torch.set_num_threads(1), cv2.setNumThreads(0), "
-    "OMP_NUM_THREADS=1; 04_worker_flamegraphs",
+    "OMP_NUM_THREADS=1; 4_worker_flamegraphs",
     "many more threads than cores take much of the workers' CPU time",
     "cv2.setNumThreads(0): the kernel's share of the CPU went from 23% to 4%",
     "mmdetection #6867",
@@ -363,7 +362,7 @@ OVERSUBSCRIPTION: Final = Cause(
 MAIN_PROCESS: Final = Cause(
     "main-process",
     "The main process is the bottleneck: {longest} takes {longest_share} of the loop's time{code}",
-    "{helps}; 01_is_it_the_loader",
+    "{helps}; 3_cached_baseline",
     "the loop itself computes: loading without workers, logging, a sampler",
     "workers; logging less often; indices drawn beforehand; masks drawn by the workers, not in "
     "the step (1.5 to 2 times)",
@@ -405,7 +404,7 @@ TOO_LITTLE_PREFETCH: Final = Cause(
     "too-little-prefetch",
     "Prefetch is too shallow: workers keep up on average ({free_load_share} load), but a slow "
     "batch empties the queue{queue}",
-    "raise prefetch_factor{more}; 01_is_it_the_loader",
+    "raise prefetch_factor{more}; 3_cached_baseline",
     "workers keep up on average, and single batches come late",
     "a larger prefetch_factor",
     limits=(Limit("free_load_share", KEEPS_UP, 0.7),),
@@ -417,7 +416,7 @@ SLOW_SAMPLES: Final = Cause(
     "{usual_sample_s}{which}{where}",
     "look at these samples{remedy}; do what is done only now and then (opening the next shard) "
     "ahead, in a thread, or in smaller pieces; {unordered}a larger prefetch_factor helps for short "
-    "ones; 02_fetch_vs_transform",
+    "ones; 2_fetch_vs_transform",
     "single samples take many times as long as the usual one",
     "in_order=False, where the order does not matter; a look at these samples",
     "pytorch #141833, #105203",
@@ -433,7 +432,7 @@ SLOW_WORKER: Final = Cause(
     "One worker holds up all others: worker {worker} takes {slow_worker_batch_s} per batch, the "
     "others {others_batch_s}; {slow_worker_stall_share} of the stalls wait for it",
     "look at what is different in that worker: its shard, worker_init_fn, its core; "
-    "01_is_it_the_loader",
+    "3_cached_baseline",
     "one worker's batches take longer than the others', and the loop waits for those",
     "a look at its shard, its file, its core",
     limits=(
@@ -446,7 +445,7 @@ SLOW_WORKER: Final = Cause(
 START_UP: Final = Cause(
     "start-up",
     "Workers start slowly at every epoch: {start_s} before an epoch of {epoch_s}",
-    "{keep_alive}do less in worker_init_fn and at import; 01_is_it_the_loader",
+    "{keep_alive}do less in worker_init_fn and at import; 3_cached_baseline",
     "every epoch begins with a wait for new workers",
     "persistent_workers=True; less to do at import and in worker_init_fn; one iterator in "
     "place of next(iter(loader)) in each step (2 to 3 times)",
@@ -461,7 +460,7 @@ START_OF_STREAM: Final = START_UP._replace(
     "{epoch_s}",
     advice="do less in __iter__ before its first sample: fill a shuffle buffer while samples are "
     "given, or make it smaller; {keep_alive}keep in the dataset what is the same each time; "
-    "01_is_it_the_loader",
+    "3_cached_baseline",
 )
 """Not the workers' start takes long, but their first batches."""
 SLOW_DRAWS: Final = START_UP._replace(
@@ -469,13 +468,13 @@ SLOW_DRAWS: Final = START_UP._replace(
     "epoch of {epoch_s}{drawn_by}",
     advice="draw what is the same for all epochs once, and the rest with arrays; a "
     "WeightedRandomSampler is far quicker with replacement=True; or make epochs longer (a larger "
-    "num_samples), so that it happens less often; 01_is_it_the_loader",
+    "num_samples), so that it happens less often; 3_cached_baseline",
 )
 NEW_ITERATORS: Final = START_UP._replace(
     title="The loader starts again, with its workers, for every batch or two: {start_s} before an "
     "epoch of {epoch_s}{sampler}",
     advice="make one iterator and keep it: `for batch in loader`, or it = iter(loader) before the "
-    "loop and next(it) inside, with a new one only after StopIteration; 01_is_it_the_loader",
+    "loop and next(it) inside, with a new one only after StopIteration; 3_cached_baseline",
 )
 """`next(iter(loader))` is called for each batch."""
 LATE_BEGIN: Final = START_UP._replace(
@@ -483,7 +482,7 @@ LATE_BEGIN: Final = START_UP._replace(
     "from the loader",
     advice="where batches are left out, as in a training that goes on: advance the sampler and not "
     "the loader (one that begins at an index, or torchdata's StatefulDataLoader), so that nothing "
-    "is loaded for it; where they fill a buffer: a smaller one; 01_is_it_the_loader",
+    "is loaded for it; where they fill a buffer: a smaller one; 3_cached_baseline",
     limits=(),
     evidence=("start_s", "taken_before_count"),
 )
@@ -491,7 +490,7 @@ LATE_BEGIN: Final = START_UP._replace(
 COPY: Final = Cause(
     "copy",
     "Copying batches to the device takes {copies_share} of the loop's time",
-    "{pin}.to(device, non_blocking=True); 03_cached_baseline",
+    "{pin}.to(device, non_blocking=True); 3_cached_baseline",
     "copies to the device, or to pinned memory, take long",
     "pin_memory=True with .to(device, non_blocking=True)",
     limits=(Limit("copies_share", OWN_PART, 0.4),),
@@ -505,7 +504,7 @@ MEMORY_PRESSURE: Final = Cause(
     "memory-pressure",
     "Memory is full: {used_share} of it, while the loop stalled",
     "fewer workers, smaller prefetch_factor, or data that is mapped and not loaded; "
-    "01_is_it_the_loader",
+    "3_cached_baseline",
     "memory is nearly full while the loop stalls",
     "fewer workers, less prefetched, data that is mapped",
     limits=(Limit.trust("space_trust"),),
@@ -516,7 +515,7 @@ SHM: Final = MEMORY_PRESSURE._replace(
     code="shm",
     title="Shared memory is full: {used_share} of it, while the loop stalled",
     advice="a larger /dev/shm (docker --shm-size), or fewer batches on their way; "
-    "01_is_it_the_loader",
+    "3_cached_baseline",
     shows="/dev/shm is nearly full while the loop stalls",  # noqa: S108 - a name
     helped="docker --shm-size; fewer batches on their way",
 )
@@ -525,7 +524,7 @@ MEMORY_GROWS: Final = Cause(
     "Memory of the workers grows: {rate}{back}",
     "something is kept with every sample: look for a list in the dataset that only grows, for a "
     "cache without a limit (lru_cache takes maxsize=) and for tensors that keep their graph; "
-    "04_worker_flamegraphs shows its lines",
+    "4_worker_flamegraphs shows its lines",
     "the workers' own memory grows all the time",
     "one NumPy array or byte buffer in place of lists of Python objects",
     "pytorch #13246",

@@ -49,7 +49,7 @@ before it is written."""
 _IN_MEMORY: Final = "samples in memory"
 _HOW: Final = (
     "what of a sample is the same each time can be made once, beforehand, and stored: "
-    "08_where_the_data_lies prints how"
+    "a_storage prints how"
 )
 """How to have some of that for good."""
 _MEMORY_SHARE: Final = 0.25

@@ -132,7 +132,7 @@ def _first(facts: Facts) -> str:
     stage, many = max(facts.calls.items(), key=lambda pair: pair[1], default=("", 0.0))
     if many >= thresholds.MANY_CALLS and facts.exposure.of(FETCH, DECODE) >= thresholds.NOTED:
         less = "leave out what it does not use (columns, rows, frames), store the rest together"
-        who = "04_worker_flamegraphs shows who asks for it"
+        who = "4_worker_flamegraphs shows who asks for it"
         first += f"{stage} runs {many:.0f} times for each sample: {less}; {who}; "
     return first
 
@@ -521,7 +521,7 @@ def _computes(facts: Facts) -> Words | None:
 
 def _idle_device(facts: Facts) -> Words | None:
     """Hold where batches are there and the device is idle: the host is too slow for it."""
-    helps = "05_when_data_is_not_it: .item(), logging, kernels that are too small"
+    helps = "b_when_data_is_not_it: .item(), logging, kernels that are too small"
     words = {"device": "GPU" if facts.setup.on_gpu else "device", **_code(facts, helps)}
     return words if facts.stall_share < HARDLY else None
 

@@ -90,7 +90,7 @@ TWICE: Final = (
     "two findings can name the same seconds; the first is what to fix first, also where another "
     "costs more: look again afterwards"
 )
-OPENS: Final = "names like 02_fetch_vs_transform are guided notebooks: `stallscope lab` opens them"
+OPENS: Final = "names like 2_fetch_vs_transform are guided notebooks: `stallscope lab` opens them"
 NOT_TESTED: Final = "this rule is not tested: no loader with this cause was built"
 HOW_SURE: Final = (
     "how sure: 0 to 1, from limits that were set by hand: how clearly the rule is met, how much of "
@@ -103,7 +103,18 @@ SHARES: Final = (
 _OF_STALLS: Final = "_exposed_share"
 """How evidence ends that is such a share."""
 
-GUIDED: Final = re.compile(r"(?<![\w/])\d\d_[a-z_]+(?:\.ipynb)?")
+NOTEBOOKS: Final = (
+    "1_start_here",
+    "2_fetch_vs_transform",
+    "3_cached_baseline",
+    "4_worker_flamegraphs",
+    "5_transform_orders",
+    "6_your_training",
+    "a_storage",
+    "b_when_data_is_not_it",
+)
+"""The guided notebooks; what verdicts and reports name and link."""
+GUIDED: Final = re.compile(rf"(?<![\w/])(?:{'|'.join(NOTEBOOKS)})(?:\.ipynb)?")
 """How a guided notebook is named in a sentence."""
 
 _CLEAR, _LIKELY = 0.7, 0.4
@@ -230,7 +241,7 @@ def sentence(told: str) -> str:
 
 
 WOULD_HELP: Final = (
-    "What would help, replayed from the recording (try_fix measures it; 07_what_would_help)"
+    "What would help, replayed from the recording (try_fix measures it; 3_cached_baseline)"
 )
 _MOST_HELPING: Final = 4
 

@@ -269,7 +269,7 @@ def _first(facts: Facts, found: Found) -> Finding:
     if verdict is not None:
         return verdict
     why = f"the loop stalls {share(facts.stall_share)} of the time, and no cause stands out"
-    return inconclusive(facts, why, "03_cached_baseline takes one cost after the other away")
+    return inconclusive(facts, why, "3_cached_baseline takes one cost after the other away")
 
 
 def _is_near(facts: Facts) -> bool:

@@ -185,7 +185,7 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
     memory = _recall(folder)
     last = Aim(memory.get("target", "sample"), memory.get("import_from"))
     aim = last if target is None else Aim.of(target)
-    guided = sorted(source.glob("[0-9]*.ipynb"))
+    guided = sorted(source.glob("*.ipynb"))
     wanted = {path.name: _pointed_notebook(path) for path in guided}
     wanted[_MODULE] = _pointed_module(source / _MODULE, aim)
     try:

@@ -63,6 +63,7 @@ class Story:
 
     def __init__(self, target: Target, folder: Path) -> None:
         self._target, self._folder = target, folder
+        self._note = "each change was measured in turn with the loader as it is"
 
     @classmethod
     def open(cls, target: Target, folder: str | Path = FOLDER) -> Story:
@@ -108,7 +109,7 @@ class Story:
 
         Raises:
             ArgumentError: `budget_s` is no number that can be used.
-            StallscopeError: the loader gave no batch in its steady state, or too few in this time.
+            StallscopeError: the loader gave no batch in its steady state.
         """
         measurement = Measurement("try_change", budget_s)
         turns = InTurns(measurement, {AS_IT_IS: "as it is", 1: name}, watches_device=True)
@@ -125,7 +126,8 @@ class Story:
         if 1 in turns.failed:
             raise StallscopeError(f"{name!r} was not measured: {turns.failed[1]}")
         if factor.low is None:
-            raise StallscopeError(f"{name!r} needs more than budget_s={budget_s:g} to be measured")
+            self._note = f"{name!r} was not measured: {budget_s:g} s were too short (budget_s)"
+            return
         busy = turns.busy.get(AS_IT_IS), turns.busy.get(1)
         row = (name, *factor, *busy)
         self._keep(dict(zip(CHANGES, row, strict=True)))
@@ -154,7 +156,7 @@ class Story:
     def _document(self) -> Document:
         rows = self._changes()
         if not rows:
-            return Document("story", [Heading("Nothing was changed yet.")])
+            return Document("story", [Heading("Nothing was changed yet."), Notes([self._note])])
         first, best = rows[0], max(rows, key=lambda row: row["gain_factor"])
         before, after = (
             NO_VALUE if value is None else share(value)
@@ -164,8 +166,8 @@ class Story:
             f"Best change so far: {best['change']}, {times(best['gain_factor'])} the throughput "
             f"(device busy {before} before, {after} now)"
         )
-        note = "each change was measured in turn with the loader as it is"
-        return Document("story", [Heading(title), Table.of(CHANGES.shown(), rows), Notes([note])])
+        table = Table.of(CHANGES.shown(), rows)
+        return Document("story", [Heading(title), table, Notes([self._note])])
 
     def __str__(self) -> str:
         return self._document().text()

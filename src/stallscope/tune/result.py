@@ -379,7 +379,7 @@ def _unmeasured(tuning: Tuning, others: list[dict[str, Any]]) -> str:
     if tuning.circumstances.full_cores:
         return (
             f"Keep the current setting: workers and loop keep all {tuning.circumstances.cores:g} "
-            "cores busy, so only less work per sample helps (06_transform_orders)"
+            "cores busy, so only less work per sample helps (5_transform_orders)"
         )
     return f"Keep the current setting: no other is predicted to be faster{more}"
 

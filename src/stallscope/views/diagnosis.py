@@ -170,7 +170,7 @@ def _link(name: re.Match[str]) -> str:
 @cache
 def _guided() -> frozenset[str]:
     try:
-        return frozenset(path.name for path in packaged_folder("notebooks").glob("[0-9]*.ipynb"))
+        return frozenset(path.name for path in packaged_folder("notebooks").glob("*.ipynb"))
     except StallscopeError:  # a package without them still has its verdict
         return frozenset()
 

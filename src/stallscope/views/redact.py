@@ -23,6 +23,7 @@ import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.columns import CODE, CODE_FILE, DIGEST, NAME, PATH, STACK, secrecy
+from stallscope.diagnose.text import GUIDED
 from stallscope.flame.classify import StackFunction, is_library, short
 from stallscope.result import SavedResult
 from stallscope.units import LONGEST, printable
@@ -44,7 +45,6 @@ _FILE_NAME: Final = re.compile(r"\w\.(?:py|json|tar|jpg|png|txt|html|toml|cfg|gz
 """Names of files that examples of ours have; the user's may be called so, too."""
 _OF_EVERY_MACHINE: Final = {"/dev/shm", "I/O"}  # noqa: S108 - the same on every machine
 _RATE: Final = re.compile(r"[A-Za-z]+/(?:s|min|step|sample|batch)")
-_GUIDED: Final = re.compile(r"\d\d_[a-z_]+(?:\.ipynb)?")
 _RAISED: Final = re.compile(
     r"(\b[A-Za-z_]\w*(?:Error|Exception|Warning|Interrupt|Exit))\b\W.*", re.DOTALL
 )
@@ -148,7 +148,7 @@ class _Redaction:
 
     def _chunk(self, match: re.Match[str]) -> str:
         chunk = match[0].rstrip(".:!?")
-        if chunk in self._chunks or chunk in self._kept or _GUIDED.fullmatch(chunk):
+        if chunk in self._chunks or chunk in self._kept or GUIDED.fullmatch(chunk):
             stays = True
         elif _SLASHES & set(chunk):
             stays = bool(_RATE.fullmatch(chunk))
