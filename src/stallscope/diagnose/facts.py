@@ -18,12 +18,12 @@ from stallscope.errors import StallscopeError
 from stallscope.ladder.result import AS_IT_IS, WHOLE
 from stallscope.model import thresholds
 from stallscope.model.batch_times import BatchTimes, Pace, making
-from stallscope.model.causes import slow_sample_limit
 from stallscope.model.costs import costs_of
 from stallscope.model.exposure import GETITEM_, START, WORK, Exposure, computed_s, waiting_s
 from stallscope.model.lifecycle import covered_ns
 from stallscope.model.loop_time import LoopBreakdown, loop_breakdown
 from stallscope.model.machine_use import MachineUse, use
+from stallscope.model.reasons import slow_sample_limit
 from stallscope.model.settings import Setting
 from stallscope.model.simulator import enough_workers
 from stallscope.model.starts import Starts, starts

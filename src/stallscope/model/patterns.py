@@ -1,10 +1,14 @@
 """Patterns: why the training loop stalls when it does, each with a chance of being wrong.
 
-What explains most comes first, then what is left is looked at again. What happened at the very
-steps (a slow sample, a garbage collection) is a better explanation than a rhythm alone. What only
-looks like a pattern is not claimed: long waits by chance are called irregular. Each rank (`loop`)
-is looked at by itself; what is found on several of them is one row. All `tests`, of so many causes
-on so many `ranks`, share the doubt.
+What happened at some steps (a slow sample or worker, a new file or epoch, garbage, a part of the
+step that has a name) is tested for being the reason: that it comes with stalls says little where
+both are frequent, so it is asked how probable so many coincidences are when neither has to do with
+the other; and it must have taken long enough. What explains most comes first, then what is left is
+looked at again. Such a reason is a better explanation than a rhythm alone, and what only looks like
+a pattern is not claimed: long waits by chance are called irregular.
+
+Each rank (`loop`) is looked at by itself; what is found on several of them is one row. All tests,
+of so many reasons on so many ranks, share the doubt.
 """
 
 from __future__ import annotations
@@ -17,28 +21,30 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from stallscope.model.causes import (
-    ExplainedStalls,
+from stallscope.model.reasons import (
+    SPIKE,
+    Explained,
+    Residual,
     Stops,
     explain,
     parts_s,
-    step_causes,
+    step_reasons,
     times_longer,
-    wait_causes,
+    wait_reasons,
 )
-from stallscope.model.step_series import FEWEST, SPIKE, Evidence, Residual, loop_of, rhythm
+from stallscope.model.step_series import FEWEST, StepSeries, rhythm
 from stallscope.model.thresholds import CAUSE_SHARE, CHANCE
 from stallscope.stats import LEAST, log_binomial_bound
 from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-    from stallscope.model.causes import PatternCause
-    from stallscope.model.step_series import Rhythm, StepSeries
+    from stallscope.model.reasons import Reason
+    from stallscope.model.step_series import Evidence, Rhythm
     from stallscope.store import Schema
 
-    Recurring = Callable[[Residual, int], list[ExplainedStalls]]
+    Recurring = Callable[[Residual, int], Iterator[Explained]]
 
 
 RHYTHMS: Final = ("workers_together", "periodic", "periodic_step")
@@ -55,8 +61,7 @@ TOGETHER: Final = 0.5
 """Workers finish together when the batches of one round are ready within this share of the time
 that making one takes."""
 HEAVY: Final = 0.1
-"""The share of the stalls that are called the longest ones."""
-
+"""Share of the stalls that are called the longest ones."""
 NEARLY: Final = 0.8
 """A more specific pattern is preferred when it explains this share of what the other one does."""
 MOST: Final = 12
@@ -82,9 +87,144 @@ for data or a step was long; `steps`: which steps, of `rank` (the rank with most
 those of them that the title speaks of; the others lie beside these."""
 
 
-def recurring_waits(loop: StepSeries, left: Residual, tests: int) -> list[ExplainedStalls]:
-    """Stalls in a rhythm, the longest first: that of the workers, or one of unknown reason."""
-    found = []
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Reason of one rank's stalls, or long steps, at some of its steps."""
+
+    found: Explained
+    side: str
+    """Whether the loop waited for data ("wait") or a step was long ("step")."""
+    rank: int
+    steps: list[int]
+    """Numbers of the steps that it explains."""
+    named: list[int]
+    """Those of them that the title speaks of."""
+    lost_s: float
+    """How long the stalls are, or by how much the steps are longer than usual."""
+
+
+def patterns(evidence: Evidence) -> pl.DataFrame:
+    """Say why the training loop stalls when it does.
+
+    Returns:
+        Columns of `PATTERNS`; empty where the loop does not stall.
+    """
+    own, found, lost_s = list(evidence.by_rank()), list[Pattern](), 0.0
+    for rank, known in own:
+        loop = StepSeries.of(known)
+        steps = loop.keys["step"].to_numpy()
+        lost_s += loop.lost_s
+        for side, side_s, look in (
+            ("wait", loop.stall_s, _explain_waits),
+            ("step", loop.long_s, _explain_long_steps),
+        ):
+            for each in look(loop, known, len(own)):
+                explained, named = (steps[which].tolist() for which in (each.all, each.named))
+                its_s = float(side_s[each.all].sum())
+                found.append(Pattern(each, side, rank, explained, named, its_s))
+    rows = [_row(same, lost_s, len(own)) for same in _alike(found)]
+    table = pl.DataFrame(rows, PATTERNS, orient="row")
+    return table.sort("stalled_s", descending=True, maintain_order=True)
+
+
+def _alike(found: list[Pattern]) -> list[list[Pattern]]:
+    """Put the same pattern on several ranks together, the rank with most of it first."""
+    groups: dict[tuple[str, str, str, int], list[Pattern]] = {}
+    seen: Counter[tuple[str, str, str, int]] = Counter()
+    for each in found:
+        kind = (each.side, each.found.code, each.found.subject)
+        here = (*kind, each.rank)
+        again = 0 if each.found.code in RHYTHMS else seen[here]
+        seen[here] += 1
+        groups.setdefault((*kind, again), []).append(each)
+    return [sorted(group, key=lambda each: -each.lost_s) for group in groups.values()]
+
+
+def _row(same: list[Pattern], total_s: float, ranks: int) -> dict[str, object]:
+    first = same[0]
+    stalled_s = sum(each.lost_s for each in same)
+    where = sorted({each.rank for each in same})
+    on = f" (rank {where[0]})" if len(where) == 1 else f" ({len(where)} of {ranks} ranks)"
+    # The rank where it is least sure counts, and on a rank the first finding
+    least: dict[int, float] = {}
+    for each in same:
+        if each.found.chance is not None:
+            least[each.rank] = min(each.found.chance, least.get(each.rank, 1.0))
+    return {
+        "pattern": first.found.code,
+        "title": first.found.title + (on if ranks > 1 else ""),
+        "stalls": sum(len(each.steps) for each in same),
+        "stalled_s": stalled_s,
+        "share": min(stalled_s / total_s, 1.0),
+        "period": first.found.period,
+        "chance": max(least.values(), default=None),
+        "side": first.side,
+        "rank": first.rank,
+        "steps": sorted(step for each in same if each.rank == first.rank for step in each.steps),
+        "named": first.named,
+    }
+
+
+def _explain_waits(loop: StepSeries, evidence: Evidence, ranks: int) -> list[Explained]:
+    """Find why the loop waits for data."""
+    reasons, recurring = wait_reasons(loop, evidence), partial(_recurring_waits, loop)
+    found, left = _one_by_one(Residual.of(loop.stall_s), reasons, recurring, ranks)
+    always = _constant(left)
+    if always is not None:
+        found, left = [*found, always], left.without(always.all)
+    return found + _irregular(left, loop.lost_s, "stall")
+
+
+def _explain_long_steps(loop: StepSeries, evidence: Evidence, ranks: int) -> list[Explained]:
+    """Find why some steps take far longer than the others."""
+    parts = parts_s(loop, evidence.side_spans)
+    reasons, recurring = step_reasons(loop, parts), partial(_recurring_steps, loop, parts)
+    found, left = _one_by_one(Residual.of(loop.long_s), reasons, recurring, ranks)
+    return found + _irregular(left, loop.lost_s, "long step")
+
+
+def _one_by_one(
+    left: Residual, reasons: list[Reason], recurring: Recurring, ranks: int
+) -> tuple[list[Explained], Residual]:
+    """Take what explains most, look at the rest again, until nothing explains any more for sure."""
+    possible = [reason for reason in reasons if np.count_nonzero(reason.marked) >= reason.fewest]
+    tests = ranks * (len({reason.code for reason in possible}) + 1)
+    found: list[Explained] = []
+    while len(found) < MOST:
+        tried = (explain(reason, left, tests) for reason in possible)
+        candidates = [each for each in tried if each is not None] + list(recurring(left, tests))
+        if not candidates:
+            break
+        found.append(_best(candidates, left.seconds))
+        left = left.without(found[-1].all)
+    return found, left
+
+
+def _best(candidates: list[Explained], seconds: np.ndarray) -> Explained:
+    """Choose what to take first.
+
+    It is what explains most, unless the times of another one stand far out of those that it names:
+    out of a rhythm of small waits, the slow samples. A more specific one, which comes earlier in
+    the list, is preferred where it explains nearly all of the same.
+    """
+    most = max(candidates, key=lambda each: float(seconds[each.all].sum()))
+
+    def stands_out(each: Explained) -> bool:
+        rest = most.named & ~each.all
+        far_s = SPIKE * np.median(seconds[rest]) if rest.any() else np.inf
+        is_other = (each.code, each.subject) != (most.code, most.subject)
+        return is_other and bool(np.median(seconds[each.all]) >= far_s)
+
+    if outside := [each for each in candidates if stands_out(each)]:
+        return _best(outside, seconds)
+    enough_s = NEARLY * float(seconds[most.all].sum())
+    return next(
+        each for each in candidates if float(seconds[each.all & most.all].sum()) >= enough_s
+    )
+
+
+def _recurring_waits(loop: StepSeries, left: Residual, tests: int) -> Iterator[Explained]:
+    """Yield stalls in a rhythm: that of the workers, or one of unknown reason."""
     for stalled, beat, stops in _rhythms(left, tests, loop.num_workers):
         waits = f"{stops.subject('waits', 'wait')} {stops.typical}"
         code, subject = "periodic", str(beat.period)
@@ -95,74 +235,25 @@ def recurring_waits(loop: StepSeries, left: Residual, tests: int) -> list[Explai
         else:
             explained = left.with_runs(stops.named, stalled, beat.period)
             title = f"{waits}; nothing that was recorded explains it"
-        sure = (beat.chance, beat.period)
-        found.append(ExplainedStalls(code, subject, title, explained, stops.named, *sure))
-    return found
+        yield Explained(code, subject, title, explained, stops.named, beat.chance, beat.period)
 
 
-def recurring_steps(
+def _recurring_steps(
     loop: StepSeries, parts: dict[str, np.ndarray], left: Residual, tests: int
-) -> list[ExplainedStalls]:
-    """Long steps in a rhythm, the longest first; their reason has no name."""
-    found = []
+) -> Iterator[Explained]:
+    """Yield long steps in a rhythm; their reason has no name."""
     for stalled, beat, stops in _rhythms(left, tests):
-        times = times_longer(loop, stops.named)
-        longer = f"{times} times as long as usual ({stops.typical} more)"
+        longer = f"{times_longer(loop, stops.named)} times as long as usual ({stops.typical} more)"
         title = f"{stops.subject('is', 'are')} {longer}, {_where(parts, stops)}"
         explained = left.with_runs(stops.named, stalled, beat.period)
         about = ("periodic_step", str(beat.period), title, explained, stops.named)
-        found.append(ExplainedStalls(*about, beat.chance, beat.period))
-    return found
-
-
-def constant(left: Residual) -> ExplainedStalls | None:
-    """Nearly every step waits, about equally long; None where that is not so."""
-    lengths = left.seconds[left.flags]
-    steps = int(np.count_nonzero(left.free))
-    if not lengths.size or lengths.size < NEARLY_ALL * steps:
-        return None
-    hits, tries = np.array([lengths.size]), np.array([steps])
-    chance = max(
-        float(np.exp(log_binomial_bound(hits, tries, np.array([MOST_EPISODES]))[0])), LEAST
-    )
-    low_s, median_s, high_s = (float(limit) for limit in np.quantile(lengths, (0.25, 0.5, 0.75)))
-    if chance >= CHANCE or high_s > ALIKE * low_s:
-        return None
-    who = (
-        "Every step waits"
-        if lengths.size == steps
-        else f"{share(lengths.size / steps)} of the steps wait"
-    )
-    title = f"{who} {seconds(median_s)}: the loader is slower than the step throughout"
-    return ExplainedStalls("constant", "", title, left.flags, left.flags, chance)
-
-
-def irregular(left: Residual, total_s: float, noun: str) -> list[ExplainedStalls]:
-    """What no pattern explains, where it is much; no chance, as nothing is claimed of it.
-
-    Args:
-        left: where the loop stalled, as far as nothing explains it.
-        total_s: for how long it stalled in all.
-        noun: what one of these times is called.
-    """
-    lengths = np.sort(left.seconds[left.flags])[::-1]
-    if lengths.size < FEWEST or lengths.sum() < SUBSTANTIAL * total_s:
-        return []
-    few = max(round(HEAVY * lengths.size), 1)
-    longest = "longest one is" if few == 1 else f"longest {few} of them are"
-    many = f"{count(lengths.size, noun)} without a clear pattern"
-    title = (
-        f"{many}, {seconds(float(lengths.sum()))} in all "
-        f"(median {seconds(float(np.median(lengths)))}; the {longest} "
-        f"{share(lengths[:few].sum() / lengths.sum())} of it)"
-    )
-    return [ExplainedStalls("irregular", noun, title, left.flags, left.flags, None)]
+        yield Explained(*about, beat.chance, beat.period)
 
 
 def _rhythms(
     left: Residual, tests: int, expected: int = 0
 ) -> Iterator[tuple[np.ndarray, Rhythm, Stops]]:
-    """The rhythms that are sure, of the fewest steps first: where each was found, and its steps."""
+    """Yield the rhythms that are sure, of the fewest steps first: where each is, and its steps."""
     levels = sorted(left.levels(), key=np.count_nonzero)
     for stalled in levels:
         beat = rhythm(stalled, left.free, expected, tests=len(levels) * tests)
@@ -172,7 +263,7 @@ def _rhythms(
 
 
 def _round(loop: StepSeries, starts: np.ndarray) -> str:
-    """Why it is the workers' rhythm, as far as is known when their batches were ready."""
+    """Say why it is the workers' rhythm, as far as is known when their batches were ready."""
     workers = loop.num_workers
     if not np.isfinite(loop.made_s).any():
         return f", and there are {workers} workers: they probably finish together"
@@ -194,165 +285,50 @@ def _round(loop: StepSeries, starts: np.ndarray) -> str:
 
 
 def _where(parts: dict[str, np.ndarray], stops: Stops) -> str:
-    """In which part of the step most of the additional time lies, if that has a name."""
-    unknown = "in your own code (a checkpoint or logging?)"
+    """Say in which part of the step most of the additional time lies, if that has a name."""
     excess_s = {
         name: np.median(took_s[stops.named]) - np.median(took_s) for name, took_s in parts.items()
     }
     name = max(excess_s, key=lambda part: excess_s[part], default="")
-    much_s = CAUSE_SHARE * np.median(stops.seconds[stops.named])
-    return f"mostly in {name}" if excess_s.get(name, 0.0) > much_s else unknown
+    if excess_s.get(name, 0.0) > CAUSE_SHARE * np.median(stops.seconds[stops.named]):
+        return f"mostly in {name}"
+    return "in your own code (a checkpoint or logging?)"
 
 
-def explain_waits(loop: StepSeries, evidence: Evidence, ranks: int) -> list[ExplainedStalls]:
-    """Why the loop waits for data."""
-    causes = wait_causes(loop, evidence)
-    recurring = partial(recurring_waits, loop)
-    found, left = _one_by_one(Residual.of(loop.stall_s), causes, recurring, ranks)
-    always = constant(left)
-    if always is not None:
-        found, left = [*found, always], left.without(always.explained)
-    return found + irregular(left, loop.lost_s, "stall")
+def _constant(left: Residual) -> Explained | None:
+    """Return that nearly every step waits, about equally long; None where that is not so."""
+    lengths = left.seconds[left.flags]
+    steps = int(np.count_nonzero(left.free))
+    if not lengths.size or lengths.size < NEARLY_ALL * steps:
+        return None
+    hits, tries = np.array([lengths.size]), np.array([steps])
+    log_chance = log_binomial_bound(hits, tries, np.array([MOST_EPISODES]))[0]
+    chance = max(float(np.exp(log_chance)), LEAST)
+    low_s, median_s, high_s = (float(limit) for limit in np.quantile(lengths, (0.25, 0.5, 0.75)))
+    if chance >= CHANCE or high_s > ALIKE * low_s:
+        return None
+    who = f"{share(lengths.size / steps)} of the steps wait"
+    who = "Every step waits" if lengths.size == steps else who
+    title = f"{who} {seconds(median_s)}: the loader is slower than the step throughout"
+    return Explained("constant", "", title, left.flags, left.flags, chance)
 
 
-def explain_long_steps(loop: StepSeries, evidence: Evidence, ranks: int) -> list[ExplainedStalls]:
-    """Why some steps take far longer than the others."""
-    parts = parts_s(loop, evidence.side_spans)
-    causes = step_causes(loop, parts)
-    recurring = partial(recurring_steps, loop, parts)
-    found, left = _one_by_one(Residual.of(loop.long_s), causes, recurring, ranks)
-    return found + irregular(left, loop.lost_s, "long step")
+def _irregular(left: Residual, total_s: float, noun: str) -> list[Explained]:
+    """Return what no pattern explains, where it is much; no chance, as nothing is claimed of it.
 
-
-def _one_by_one(
-    left: Residual, causes: list[PatternCause], recurring: Recurring, ranks: int
-) -> tuple[list[ExplainedStalls], Residual]:
-    """Take what explains most, look at the rest again, until nothing explains any more for sure."""
-    possible = [cause for cause in causes if np.count_nonzero(cause.marked) >= cause.fewest]
-    tests = ranks * (len({cause.code for cause in possible}) + 1)
-    found: list[ExplainedStalls] = []
-    while len(found) < MOST:
-        tried = [explain(cause, left, tests) for cause in possible]
-        candidates = [one for one in tried if one is not None] + recurring(left, tests)
-        if not candidates:
-            break
-        found.append(_best(candidates, left.seconds))
-        left = left.without(found[-1].explained)
-    return found, left
-
-
-def _best(candidates: list[ExplainedStalls], seconds: np.ndarray) -> ExplainedStalls:
-    """The one to take first.
-
-    It is the one that explains most, unless the times of another one stand far out of those that
-    it names: out of a rhythm of small waits, the slow samples. A more specific one, which comes
-    earlier in the list, is preferred where it explains nearly all of the same.
+    Args:
+        left: where the loop stalled, as far as nothing explains it.
+        total_s: for how long it stalled in all.
+        noun: what one of these times is called.
     """
-    most = max(candidates, key=lambda one: float(seconds[one.explained].sum()))
-    outside = [
-        one
-        for one in candidates
-        if (one.code, one.subject) != (most.code, most.subject)
-        and _stands_out(one.explained, most.named, seconds)
-    ]
-    if outside:
-        return _best(outside, seconds)
-    enough_s = NEARLY * float(seconds[most.explained].sum())
-    return next(
-        one
-        for one in candidates
-        if float(seconds[one.explained & most.explained].sum()) >= enough_s
+    lengths = np.sort(left.seconds[left.flags])[::-1]
+    if lengths.size < FEWEST or lengths.sum() < SUBSTANTIAL * total_s:
+        return []
+    few = max(round(HEAVY * lengths.size), 1)
+    longest = "longest one is" if few == 1 else f"longest {few} of them are"
+    title = (
+        f"{count(lengths.size, noun)} without a clear pattern, {seconds(float(lengths.sum()))} in "
+        f"all (median {seconds(float(np.median(lengths)))}; the {longest} "
+        f"{share(lengths[:few].sum() / lengths.sum())} of it)"
     )
-
-
-def _stands_out(high: np.ndarray, low: np.ndarray, seconds: np.ndarray) -> bool:
-    """Whether one pattern's times are spikes beside those of another one."""
-    rest = low & ~high
-    return bool(rest.any() and np.median(seconds[high]) >= SPIKE * np.median(seconds[rest]))
-
-
-@dataclass(frozen=True, eq=False)
-class Pattern:
-    """Why one rank's loop stalled, or had long steps, at some of its steps."""
-
-    found: ExplainedStalls
-    side: str
-    """Whether the loop waited for data ("wait") or a step was long ("step")."""
-    rank: int
-    """Rank in a distributed run."""
-    steps: list[int]
-    """Numbers of the steps that it explains."""
-    named: list[int]
-    """Those of them that the title speaks of."""
-    lost_s: float
-    """How long the stalls are, or by how much the steps are longer than usual."""
-
-
-def patterns(evidence: Evidence) -> pl.DataFrame:
-    """Why the training loop stalls when it does.
-
-    Returns:
-        Columns of `PATTERNS`; empty where the loop does not stall.
-    """
-    found: list[Pattern] = []
-    lost_s = 0.0
-    own = list(evidence.by_rank())
-    for rank, known in own:
-        loop = loop_of(known)
-        waits = explain_waits(loop, known, len(own))
-        found += [_pattern(one, rank, "wait", loop) for one in waits]
-        steps = explain_long_steps(loop, known, len(own))
-        found += [_pattern(one, rank, "step", loop) for one in steps]
-        lost_s += loop.lost_s
-    rows = [_row(same, lost_s, len(own)) for same in _alike(found)]
-    table = pl.DataFrame(rows, PATTERNS, orient="row")
-    return table.sort("stalled_s", descending=True, maintain_order=True)
-
-
-def _pattern(found: ExplainedStalls, rank: int, side: str, loop: StepSeries) -> Pattern:
-    lost_s = loop.stall_s if side == "wait" else loop.long_s
-    steps = loop.keys["step"].to_numpy()
-    explained, named = (steps[which].tolist() for which in (found.explained, found.named))
-    return Pattern(found, side, rank, explained, named, float(lost_s[found.explained].sum()))
-
-
-def _alike(patterns: Iterable[Pattern]) -> list[list[Pattern]]:
-    """The same pattern on several ranks together, the rank with most of it first."""
-    groups: dict[tuple[str, str, str, int], list[Pattern]] = {}
-    seen: Counter[tuple[str, str, str, int]] = Counter()
-    for one in patterns:
-        kind = (one.side, one.found.code, one.found.subject)
-        here = (*kind, one.rank)
-        again = 0 if one.found.code in RHYTHMS else seen[here]
-        seen[here] += 1
-        groups.setdefault((*kind, again), []).append(one)
-    return [sorted(group, key=lambda one: -one.lost_s) for group in groups.values()]
-
-
-def _row(same: list[Pattern], total_s: float, ranks: int) -> dict[str, object]:
-    first = same[0]
-    stalled_s = sum(one.lost_s for one in same)
-    where = sorted({one.rank for one in same})
-    on = f" (rank {where[0]})" if len(where) == 1 else f" ({len(where)} of {ranks} ranks)"
-    return {
-        "pattern": first.found.code,
-        "title": first.found.title + (on if ranks > 1 else ""),
-        "stalls": sum(len(one.steps) for one in same),
-        "stalled_s": stalled_s,
-        "share": min(stalled_s / total_s, 1.0),
-        "period": first.found.period,
-        "chance": _chance(same),
-        "side": first.side,
-        "rank": first.rank,
-        "steps": sorted(step for one in same if one.rank == first.rank for step in one.steps),
-        "named": first.named,
-    }
-
-
-def _chance(same: list[Pattern]) -> float | None:
-    """The chance of the rank where it is least sure; on a rank, the first finding counts."""
-    least: dict[int, float] = {}
-    for one in same:
-        if one.found.chance is not None:
-            least[one.rank] = min(one.found.chance, least.get(one.rank, 1.0))
-    return max(least.values(), default=None)
+    return [Explained("irregular", noun, title, left.flags, left.flags, None)]

@@ -24,7 +24,7 @@ from stallscope.hooks.loop_log import (
     read_marks,
 )
 from stallscope.hooks.stage_log import LogPages, read_lines, read_log
-from stallscope.model.causes import ordinal
+from stallscope.model.reasons import ordinal
 from stallscope.run import decode
 from stallscope.run import steps as loops
 from stallscope.run.loop_events import Events, LoaderChain, events, join_chained

@@ -1,0 +1,513 @@
+"""Reasons for stalls and long steps: what happened at some steps, tested against chance.
+
+A reason is a slow sample or worker, a new file or epoch, garbage, a part of the step that has a
+name. See `patterns` for how they are chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from stallscope.model.lifecycle import covered_s
+from stallscope.model.step_series import BATCH, of_batches, rhythm
+from stallscope.model.thresholds import (
+    CAUSE_SHARE,
+    CHANCE,
+    LONG,
+    LONGER_S,
+    SLOW_SAMPLE,
+    SLOW_WORKER,
+    USUAL_SAMPLE,
+)
+from stallscope.stages import (
+    ANOTHER_LOADER,
+    BACKWARD,
+    END_OF_EPOCH,
+    FORWARD,
+    GARBAGE,
+    OPTIMIZER,
+    OTHER,
+    STEP,
+    UNTIL_BACKWARD,
+)
+from stallscope.stats import hypergeometric_tail, rank_sum_tail
+from stallscope.units import count, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stallscope.model.step_series import Evidence, StepSeries
+
+
+LIFT: Final = 2.0
+"""Where a reason is at work, stalls are so many times as frequent as elsewhere; so most of it is no
+coincidence."""
+MOSTLY: Final = 0.8
+"""This share of the steps has a rhythm when all are said to."""
+THROUGHOUT: Final = 0.5
+"""A rhythm that fills less of the run is there only at times."""
+SPIKE: Final = 3.0
+"""A spike is longer than so many times the median, ..."""
+FENCE: Final = 3.0
+"""... or than the median by so many times the distance of the quartiles (J. Tukey's far out) ..."""
+ABOVE: Final = 1.5
+"""... and so many times the median."""
+HIGH: Final = 0.9
+"""Another level is half of the length that this share of them does not exceed."""
+SHARD: Final = 4.0
+"""A file is a shard when it gives so many samples in a row, on average."""
+CLEARLY: Final = 2.0
+"""From this ratio on, what a file's first sample takes is said beside what the others take."""
+NAMED: Final = 3
+"""So many samples are named in a sentence."""
+A_THIRD: Final = 1 / 3
+"""What a slow worker takes longer than the others is at least so much of a stall: where no worker
+is quick enough, the loop waits for the slow one all the same."""
+NOTICED: Final = 0.1
+"""From this share of a wait on, it is said what the loader's restart took of it."""
+REST: Final = (OTHER.name, STEP.name)
+"""What lies outside of all parts that have a name."""
+MODEL: Final = (FORWARD.name, UNTIL_BACKWARD.name, BACKWARD.name, OPTIMIZER.name)
+"""Parts of the step itself: they are told beside a rhythm, and are no reason by themselves."""
+CALLED: Final = {
+    ANOTHER_LOADER.name: "a loop over another loader (validation?)",
+    END_OF_EPOCH.name: "the end of the epoch (its workers end, unless they are persistent)",
+}
+"""Names of parts that are not the user's own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """Stalls, or long steps, that no pattern explains yet."""
+
+    seconds: np.ndarray
+    """For how long, at each step; 0 where it did not, or where that is explained."""
+    free: np.ndarray
+    """Of each step, whether it may still be explained."""
+
+    @classmethod
+    def of(cls, seconds: np.ndarray) -> Residual:
+        """Begin where nothing is explained yet."""
+        return cls(seconds, np.ones(seconds.size, dtype=bool))
+
+    @property
+    def flags(self) -> np.ndarray:
+        """The steps at which it stalled."""
+        return self.seconds > 0
+
+    def without(self, explained: np.ndarray) -> Residual:
+        """Return what is left when these steps are explained."""
+        return Residual(np.where(explained, 0.0, self.seconds), self.free & ~explained)
+
+    def levels(self) -> list[np.ndarray]:
+        """Return which steps to look at: all that stalled, and only those that stand out of them.
+
+        Where nearly every step waits, or small waits lie between the long ones, the reason of the
+        long ones shows among them alone.
+        """
+        lengths = self.seconds[self.flags]
+        if not lengths.size:
+            return []
+        low, middle, high = (float(limit) for limit in np.quantile(lengths, (0.25, 0.5, 0.75)))
+        fence = max(middle + FENCE * (high - low), ABOVE * middle)
+        limits = (0.0, min(fence, SPIKE * middle), float(np.quantile(lengths, HIGH)) / 2)
+        chosen = {mask.tobytes(): mask for mask in (self.seconds > limit for limit in limits)}
+        return [mask for mask in chosen.values() if mask.any()]
+
+    def with_rounds(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """Add what follows each of these within so many steps and is not longer than it."""
+        found: np.ndarray = starts & self.flags
+        limits = np.where(found, self.seconds, 0.0)
+        for _ in range(length - 1):
+            limits = np.append(0.0, limits[:-1])
+            found = found | (self.flags & (self.seconds <= limits))
+        return found
+
+    def with_runs(self, starts: np.ndarray, stalled: np.ndarray, longest: int) -> np.ndarray:
+        """Add those right after each of these, up to so many, while all of them stall."""
+        found: np.ndarray = starts & stalled
+        last = found
+        for _ in range(longest - 1):
+            last = np.append(False, last[:-1]) & stalled
+            found = found | last
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """Steps at which the loop stalled, and why."""
+
+    code: str
+    """Kind of pattern."""
+    subject: str
+    """What tells it from others of its kind: a worker, the name of a part, a period."""
+    title: str
+    """One sentence with numbers."""
+    all: np.ndarray
+    """Of each step, whether this is why the loop stalled there."""
+    named: np.ndarray
+    """Of each step, whether it is one of those that the title speaks of; the others that are
+    explained follow these."""
+    chance: float | None
+    """Probability that this is an accident; None where nothing is claimed."""
+    period: int | None = None
+    """Steps from one time to the next; None where there is no rhythm."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stops:
+    """Steps that a title speaks of."""
+
+    named: np.ndarray
+    """Of each step, whether the title speaks of it."""
+    seconds: np.ndarray
+    """For how long the loop stalled at each step."""
+    period: int | None
+    """Steps from one time to the next."""
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+        return int(np.count_nonzero(self.named))
+
+    @property
+    def typical(self) -> str:
+        """Median of how long the loop stalled there, in words."""
+        return self.median(self.seconds)
+
+    def median(self, values: np.ndarray) -> str:
+        """Give the median over these steps, in words."""
+        return seconds(float(np.median(values[self.named])))
+
+    def subject(self, one: str, several: str) -> str:
+        """Begin a sentence, as in "Every 4th step waits" or "3 steps wait"; with both verbs."""
+        if self.period is None:
+            return f"{count(self.count, 'step')} {one if self.count == 1 else several}"
+        at_times = self.count * self.period < THROUGHOUT * self.named.size
+        every = f"very {ordinal(self.period)} step {one}"
+        return f"At times e{every}" if at_times else f"E{every}"
+
+
+@dataclass(frozen=True, eq=False)
+class Reason:
+    """Something that happened at some steps; arrays with one value a step."""
+
+    code: str
+    """Kind of pattern."""
+    marked: np.ndarray
+    """The steps at which it happened."""
+    title: Callable[[Stops], str]
+    """One sentence about the steps that it explains."""
+    known: np.ndarray | None = None
+    """The steps of which it is known whether it happened; None: all."""
+    enough_s: np.ndarray | None = None
+    """For how long it can have held up the loop at each step; None: not known."""
+    enough: float = CAUSE_SHARE
+    """The share of a stop that it must be able to account for."""
+    subject: str = ""
+    """What tells it from others of its kind."""
+    fewest: int = 3
+    """It explains at least so many steps, or nothing."""
+    reach: int = 1
+    """A stall within so many steps from there belongs to it, when it is not longer."""
+    tried: int = 1
+    """Number of its kind that were tried, which share the doubt."""
+    doubt: float = 0.0
+    """Chance of being wrong that is there before any step is looked at."""
+    measured: bool = False
+    """It was measured only where the loop stalled, so that only `doubt` speaks."""
+
+    def chance_at(self, stalled: np.ndarray, free: np.ndarray) -> float:
+        """Return the chance that it has nothing to do with the stalls.
+
+        Args:
+            stalled: the steps at which the loop stalled.
+            free: the steps that nothing else explains.
+        """
+        if self.measured:
+            return 0.0
+        known = free if self.known is None else free & self.known
+        total, marked, drawn, both = (
+            int(np.count_nonzero(mask & known))
+            for mask in (known, self.marked, stalled, self.marked & stalled)
+        )
+        if both * (total - marked) < LIFT * (drawn - both) * marked:
+            return 1.0
+        return hypergeometric_tail(total=total, marked=marked, drawn=drawn, both=both)
+
+    def explained_of(self, stalled: np.ndarray, left: Residual) -> np.ndarray:
+        """Return the steps that it explains, of those at which the loop stalled."""
+        here = stalled & self.marked
+        if self.enough_s is not None:
+            here = here & (self.enough_s >= self.enough * left.seconds)
+        return left.with_rounds(here, self.reach)
+
+
+def explain(reason: Reason, left: Residual, tests: int) -> Explained | None:
+    """Return what one of so many reasons tried explains of the rest; None: nothing for sure."""
+    levels, best_s, best = left.levels(), -1.0, None
+    for stalled in levels:
+        chance = reason.chance_at(stalled, left.free) * len(levels) * reason.tried + reason.doubt
+        explained = reason.explained_of(stalled, left)
+        enough = np.count_nonzero(stalled & reason.marked & explained) >= reason.fewest
+        explained_s = float(left.seconds[explained].sum())
+        if enough and chance * tests < CHANCE and explained_s > best_s:
+            best_s, best = explained_s, (explained, chance * tests)
+    if best is None:
+        return None
+    explained, chance = best
+    period, found = None, rhythm(explained, left.free)
+    if found is not None and found.chance + chance < CHANCE:
+        is_all = found.starts.size >= MOSTLY * np.count_nonzero(explained)
+        period = found.period if is_all else None
+    named = explained & reason.marked
+    title = reason.title(Stops(named, left.seconds, period))
+    return Explained(reason.code, reason.subject, title, explained, named, chance, period)
+
+
+def ordinal(number: int) -> str:
+    """Write 1st, 2nd, 3rd, 4th, 11th, 21st."""
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    teens = number // 10 % 10 == 1
+    return f"{number}{'th' if teens else endings.get(number % 10, 'th')}"
+
+
+def wait_reasons(loop: StepSeries, evidence: Evidence) -> list[Reason]:
+    """Return all that may explain stalls, the most specific first."""
+    return [
+        *_garbage(loop, evidence),
+        *_epochs(loop),
+        *_new_files(loop, evidence.samples),
+        *_slow_samples(loop, evidence.samples),
+        *_slow_workers(loop),
+    ]
+
+
+def _garbage(loop: StepSeries, evidence: Evidence) -> list[Reason]:
+    """Garbage collections of the main process, and those of the workers."""
+    here_s = _spent_s(evidence.side_spans, GARBAGE.name, loop.waits_from_ns, loop.has_batch_ns)
+    exposed = evidence.parts.filter(pl.col("part") == GARBAGE.name)
+    totals = exposed.group_by("step").agg(pl.col("exposed_s").sum())
+    rows = loop.keys.join(totals, on="step", how="left", maintain_order="left")
+    there_s = rows["exposed_s"].fill_null(0.0).to_numpy()
+    there = (loop.stall_s > 0) & (there_s >= CAUSE_SHARE * loop.stall_s)
+    known = np.isfinite(loop.made_s)
+
+    def title(took_s: np.ndarray, where: str) -> Callable[[Stops], str]:
+        return lambda stops: (
+            f"{stops.subject('waits', 'wait')} {stops.typical}: garbage collection {where} takes "
+            f"{stops.median(took_s)} of it"
+        )
+
+    here = title(here_s, "in the main process")
+    code = "garbage_collection"
+    return [
+        Reason(code, here_s > LONGER_S / 2, here, subject="main process", enough_s=here_s),
+        Reason(
+            code,
+            there,
+            title(there_s, "where the batch is made"),
+            subject="workers",
+            enough_s=there_s,
+            measured=True,  # so it is asked whether these batches took longer to make
+            doubt=rank_sum_tail(loop.made_s[known & there], loop.made_s[known & ~there]),
+        ),
+    ]
+
+
+def _spent_s(
+    spans: pl.DataFrame, stage: str, starts_ns: np.ndarray, ends_ns: np.ndarray
+) -> np.ndarray:
+    """Return how much of each window of time the training loop spent in a stage, seconds."""
+    these = spans.filter(pl.col("stage").cast(pl.String) == stage, pl.col("worker").is_null())
+    return covered_s(these, starts_ns, ends_ns)
+
+
+def _epochs(loop: StepSeries) -> list[Reason]:
+    """The first steps of epochs, and those that wait right after them."""
+    first = np.append(loop.batch[:1] == 0, loop.epoch[1:] != loop.epoch[:-1])
+
+    def title(stops: Stops) -> str:
+        waits_s = stops.seconds[stops.named]
+        begins = f"{count(waits_s.size, 'epoch')} begin with a wait of"
+        restart_s = float(np.median(loop.restart_s[stops.named]))
+        noticed = restart_s >= NOTICED * float(np.median(waits_s))
+        restart = f" (iter(loader) takes {seconds(restart_s)} of it)" if noticed else ""
+        return f"{begins} {seconds(float(np.median(waits_s)))}: no batch is ready{restart}"
+
+    round_ = max(loop.num_workers, 1)
+    return [Reason("epoch_boundary", first, title, fewest=2, reach=round_)]
+
+
+def _new_files(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
+    """Batches in which a worker comes to a new file that holds many samples (a shard)."""
+    # Where a file is opened once for many samples, the first of them alone carries its name.
+    inherited = pl.col("path").forward_fill().over("epoch", "worker")
+    ordered = samples.sort("epoch", "worker", "start_ns", maintain_order=True)
+    known = ordered.with_columns(path=inherited).drop_nulls("path")
+    changes = pl.col("path") != pl.col("path").shift(1)
+    seen = known.with_columns(new=changes.over("epoch", "worker", mapping_strategy="group_to_rows"))
+    opened = int(seen["new"].sum())
+    if not opened or seen.height < SHARD * opened:
+        return []
+    per_batch = seen.group_by(BATCH).agg(pl.col("new").any(), pl.col("new").count().alias("seen"))
+    marked, of_batch = of_batches(loop.keys, per_batch, "new", "seen")
+    first_s, other_s = (
+        float(seen.filter(which)["total_s"].median() or 0.0)  # type: ignore[arg-type]  # floats
+        for which in (pl.col("new"), ~pl.col("new"))
+    )
+    takes = f": its first one takes {seconds(first_s)}, the others {seconds(other_s)}"
+
+    def title(stops: Stops) -> str:
+        waits = f"{stops.subject('waits', 'wait')} {stops.typical} where a worker opens a new file"
+        about = f"{waits} of about {seen.height / (opened + 1):.0f} samples"
+        return about + takes if first_s >= CLEARLY * other_s else about
+
+    return [Reason("shard_boundary", marked > 0, title, known=of_batch > 0)]
+
+
+def slow_sample_limit(took_s: np.ndarray) -> tuple[float, float]:
+    """Return the median of these samples' times, and the time from which on a sample is slow."""
+    median_s, usual_s = (float(np.quantile(took_s, share)) for share in (0.5, USUAL_SAMPLE))
+    far_s = median_s + SLOW_SAMPLE * (usual_s - median_s)
+    return median_s, max(SLOW_SAMPLE * median_s, far_s)
+
+
+def _slow_samples(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
+    """Batches with a sample that takes far longer than samples do."""
+    if samples.is_empty():
+        return []
+    median_s, limit_s = slow_sample_limit(samples["total_s"].to_numpy())
+    is_slow = pl.col("total_s") > limit_s
+    slow = samples.filter(is_slow)
+    per_batch = samples.group_by(BATCH).agg(
+        excess_s=(pl.col("total_s").filter(is_slow) - median_s).sum()
+    )
+    [excess_s] = of_batches(loop.keys, per_batch, "excess_s")
+
+    def title(stops: Stops) -> str:
+        batches = loop.keys.filter(pl.Series(stops.named))
+        these = slow.join(batches, on=BATCH, how="semi").sort("total_s", descending=True)
+        waits = f"{stops.subject('waits', 'wait')} {stops.typical} for a single slow sample"
+        longer = seconds(float(np.median(these["total_s"].to_numpy())))
+        return f"{waits} ({longer}; usual is {seconds(median_s)}): {_names(these)}"
+
+    known = np.isfinite(excess_s)
+    return [Reason("slow_samples", excess_s > 0, title, known=known, enough_s=excess_s, fewest=2)]
+
+
+def _names(samples: pl.DataFrame) -> str:
+    about = samples.select("index", "path", *BATCH, "sample").unique(
+        ["index", "path"] if samples["index"].null_count() == 0 else [*BATCH, "sample"],
+        keep="first",
+        maintain_order=True,
+    )
+    named = []
+    for row in about.head(NAMED).iter_rows(named=True):
+        place = f"sample {row['sample']} of batch {row['batch']}"
+        name = place if row["index"] is None else f"index {row['index']}"
+        named.append(name if row["path"] is None else f"{name} ({PurePath(row['path']).name})")
+    more = about.height - len(named)
+    if more:
+        return f"{', '.join(named)} and {more} more"
+    return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
+
+
+def _slow_workers(loop: StepSeries) -> list[Reason]:
+    known, whole = np.isfinite(loop.made_s), loop.is_whole
+    workers = np.unique(loop.worker[whole & (loop.worker >= 0)]).tolist()
+    usual_s = {one: float(np.median(loop.made_s[whole & (loop.worker == one)])) for one in workers}
+    reasons = []
+    for one in workers:
+        others_s = [took_s for other, took_s in usual_s.items() if other != one]
+        if not others_s or usual_s[one] < SLOW_WORKER * float(np.median(others_s)):
+            continue
+        own = known & (loop.worker == one)
+        rest = known & (loop.worker >= 0) & (loop.worker != one)
+        own_s, rest_s = loop.made_s[own & whole], loop.made_s[rest & whole]
+        takes = (
+            f"Worker {one} is slow: its batches take {seconds(float(np.median(own_s)))}, those of "
+            f"the others {seconds(float(np.median(rest_s)))}"
+        )
+
+        def title(stops: Stops, takes: str = takes) -> str:
+            stalls = count(int(np.count_nonzero(stops.seconds > 0)), "stall")
+            return f"{takes}; {stops.count} of {stalls} wait for it"
+
+        reasons.append(
+            Reason(
+                "slow_worker",
+                own,
+                title,
+                subject=str(one),
+                known=own | rest,
+                enough_s=loop.made_s - float(np.median(rest_s)),
+                enough=A_THIRD,
+                tried=len(workers),
+                doubt=len(workers) * rank_sum_tail(own_s, rest_s),
+            )
+        )
+    return reasons
+
+
+def parts_s(loop: StepSeries, side_spans: pl.DataFrame) -> dict[str, np.ndarray]:
+    """Return what each named part of a step took, at each step; 0 where it did not happen."""
+    spans = side_spans.filter(pl.col("kind").is_in(["step", "other"]))
+    names = spans["stage"].cast(pl.String).unique().sort().to_list()
+    return {
+        name: _spent_s(spans, name, loop.has_batch_ns, loop.uses_until_ns)
+        for name in names
+        if name not in REST
+    }
+
+
+def step_reasons(loop: StepSeries, parts: dict[str, np.ndarray]) -> list[Reason]:
+    """Return all that may explain long steps, the most specific first."""
+    garbage = [GARBAGE.name] if GARBAGE.name in parts else []
+    named = [name for name in parts if name not in (*MODEL, *garbage)]
+    reasons = [_part(loop, "garbage_collection", name, parts[name], 1) for name in garbage]
+    reasons += [_part(loop, "named_part", name, parts[name], len(named)) for name in named]
+    return [*reasons, _ends(loop)]
+
+
+def _part(loop: StepSeries, code: str, name: str, took_s: np.ndarray, tried: int) -> Reason:
+    usual_s = float(np.median(took_s))
+
+    def title(stops: Stops) -> str:
+        times = f"{times_longer(loop, stops.named)} times as long as usual"
+        takes = f"{CALLED.get(name, name)} takes {stops.median(took_s)}"
+        return f"{stops.subject('is', 'are')} {times}: {takes}"
+
+    return Reason(
+        code,
+        (took_s > LONG * usual_s) & (took_s - usual_s > LONGER_S / 2),
+        title,
+        subject=name,
+        enough_s=took_s - usual_s,
+        fewest=2 if name == END_OF_EPOCH.name else 3,
+        tried=tried,
+    )
+
+
+def _ends(loop: StepSeries) -> Reason:
+    """The last steps of epochs: what is done between two epochs counts for them."""
+    complete = loop.batch[-1:] == loop.batch.max(initial=-1)  # as long as the longest epoch
+    last = np.append(loop.epoch[1:] != loop.epoch[:-1], complete)
+
+    def title(stops: Stops) -> str:
+        times = times_longer(loop, stops.named)
+        ends = f"{count(stops.count, 'epoch')} end with a step {times} times as long as usual"
+        return f"{ends}, in your own code (validation or a checkpoint?)"
+
+    return Reason("epoch_end", last, title, fewest=2)
+
+
+def times_longer(loop: StepSeries, which: np.ndarray) -> str:
+    """Say how many times as long as the median step these steps are."""
+    ratio = float(np.median(loop.busy_s[which])) / loop.typical_s if loop.typical_s else np.inf
+    return f"{ratio:.0f}" if ratio < 1000 else "more than a thousand"  # noqa: PLR2004 - words
