@@ -20,7 +20,7 @@ import stallscope as ss
 from stallscope import isolation
 from stallscope.bench.comparison import FASTER, SAME
 from stallscope.experiments import experiments as verb
-from stallscope.experiments.changes import CHANGES, COMPILE, Scene, as_it_is
+from stallscope.experiments.changes import CHANGES, COMPILE, StepContext, as_it_is
 from stallscope.experiments.result import PAIRS
 from stallscope.experiments.waits import StepFacts, StepWatch, use_watched
 from stallscope.hooks.device_time import SimulatedDevice
@@ -90,6 +90,12 @@ def images(**named):
     return DataLoader(Naps(0.0001, 64, 32), 4, **named)
 
 
+def context_of(trainer, optimizer=None, **facts):
+    """The context of a trainer's step, of which so much was seen."""
+    optimizers = [optimizer or trainer.optimizer]
+    return StepContext(trainer.step, [trainer.model], optimizers, "cpu", StepFacts(**facts))
+
+
 class TestChanges:
     @pytest.mark.parametrize(
         "name",
@@ -99,8 +105,7 @@ class TestChanges:
         """Bit for bit, with attributes, strides and the memory that parameters lie in."""
         trainer = Trainer()
         trainer.step(torch.rand(4, 32))
-        seen = StepFacts(zero_grads=[False])
-        scene = Scene(trainer.step, [trainer.model], [trainer.optimizer], "cpu", seen)
+        context = context_of(trainer, zero_grads=[False])
         before = trainer.state()
         on = {
             "bfloat16 autocast": lambda: torch.is_autocast_enabled("cpu"),
@@ -116,8 +121,8 @@ class TestChanges:
             met.append(bool(on()))
 
         handle = trainer.model.register_forward_pre_hook(look)
-        assert not BY_NAME[name].why_not(scene)
-        with verb.as_before([], trainer.step), BY_NAME[name].made(scene) as step:
+        assert not BY_NAME[name].why_not(context)
+        with verb.as_before([], trainer.step), BY_NAME[name].make(context) as step:
             step(torch.rand(4, 32))
             step(torch.rand(4, 32))
         handle.remove()
@@ -129,37 +134,30 @@ class TestChanges:
     @pytest.mark.parametrize(
         ("name", "facts", "why"),
         [
-            ("bfloat16 autocast", StepFacts(autocasts=True), "does so already"),
-            ("cudnn.benchmark", StepFacts(), "needs CUDA"),
-            ("zero_grad(set_to_none=True)", StepFacts(), "calls no zero_grad"),
-            ("zero_grad(set_to_none=True)", StepFacts(zero_grads=[True]), "does so already"),
+            ("bfloat16 autocast", {"autocasts": True}, "does so already"),
+            ("cudnn.benchmark", {}, "needs CUDA"),
+            ("zero_grad(set_to_none=True)", {}, "calls no zero_grad"),
+            ("zero_grad(set_to_none=True)", {"zero_grads": [True]}, "does so already"),
         ],
     )
     def test_one_that_is_there_already_is_not_tried(self, name, facts, why):
-        """With the reason."""
-        trainer = Trainer()
-        scene = Scene(trainer.step, [trainer.model], [trainer.optimizer], "cpu", facts)
-
-        assert why in BY_NAME[name].why_not(scene)
+        assert why in BY_NAME[name].why_not(context_of(Trainer(), **facts))
 
     def test_a_fused_optimizer_stays_one(self):
         """It is not tried, and optimizers without such a kind are named."""
         fused = Trainer(fused=True)
         plain = torch.optim.Rprop(fused.model.parameters())
-        scenes = [
-            Scene(fused.step, [fused.model], [one], "cpu", StepFacts())
-            for one in (fused.optimizer, plain)
-        ]
+        why_not = BY_NAME["fused optimizer"].why_not
 
-        assert "so already" in BY_NAME["fused optimizer"].why_not(scenes[0])
-        assert "Rprop has no fused kind" == BY_NAME["fused optimizer"].why_not(scenes[1])
+        assert "so already" in why_not(context_of(fused))
+        assert "Rprop has no fused kind" == why_not(context_of(fused, plain))
 
     def test_nothing_to_change(self):
         """A step that reaches no module and no optimizer."""
-        scene = Scene(print, [], [], "cpu", StepFacts())
+        context = StepContext(print, [], [], "cpu", StepFacts())
 
-        assert all(change.why_not(scene) for change in CHANGES)
-        with as_it_is(scene) as step:
+        assert all(change.why_not(context) for change in CHANGES)
+        with as_it_is(context) as step:
             assert step is print
 
     @pytest.mark.slow
@@ -171,13 +169,15 @@ class TestChanges:
         compiled = nn.Module.compile
         monkeypatch.setattr(nn.Module, "compile", lambda self: compiled(self, backend="eager"))
         before, environment = trainer.model._compiled_call_impl, dict(os.environ)
-        scene = Scene(trainer.step, [trainer.model], [trainer.optimizer], "cpu", StepFacts())
-        with verb.as_before([], trainer.step), COMPILE.made(scene) as step:
+        context = StepContext(
+            trainer.step, [trainer.model], [trainer.optimizer], "cpu", StepFacts()
+        )
+        with verb.as_before([], trainer.step), COMPILE.make(context) as step:
             assert trainer.model._compiled_call_impl is not None
-            assert "does so already" in COMPILE.why_not(scene)
+            assert "does so already" in COMPILE.why_not(context)
             step(torch.rand(4, 32))
             first = trainer.model._compiled_call_impl
-        with verb.as_before([], trainer.step), COMPILE.made(scene):  # in the next lap
+        with verb.as_before([], trainer.step), COMPILE.make(context):  # in the next lap
             assert first is trainer.model._compiled_call_impl
         torch._dynamo.reset()
 
@@ -208,7 +208,7 @@ class TestVerb:
         assert 1.3 < row["factor"] < 2.7
         assert row["factor_low"] <= row["factor"] <= row["factor_high"]
         assert 0.5 == row["loss_difference"]
-        assert "'bfloat16 autocast' makes the step" in str(found)
+        assert "bfloat16 autocast speeds the step up" in str(found)
         assert "differs by at most 0.5 of 2" in str(found)
 
     @pytest.mark.slow
@@ -234,7 +234,7 @@ class TestVerb:
         told = replace(found.circumstances, loss=2.0, loss_steps=20)
 
         assert 0 < found.circumstances.rounding
-        for rounding, words in ((0.2, "no more than rounding makes it"), (0.1, "by at most 0.4")):
+        for rounding, words in ((0.2, "no more than by rounding"), (0.1, "by at most 0.4")):
             known = replace(
                 found,
                 trials=only.with_columns(loss_difference=pl.lit(0.4)),
@@ -290,7 +290,7 @@ class TestVerb:
 
         found = ss.experiments(images(), Long(), budget_s=0.5)
 
-        assert str(found).startswith("No experiment could be tried in this time")
+        assert str(found).startswith("No change could be tried in this time")
 
     def test_an_exception_of_the_steps_passes(self):
         """With what was measured before."""
@@ -315,7 +315,7 @@ class TestVerb:
         """Nothing can be tried, and it is said."""
         found = ss.experiments(images(), lambda _: time.sleep(0.001), budget_s=5)
 
-        assert "No experiment could be tried" in str(found)
+        assert "No change could be tried" in str(found)
         assert found.circumstances.loss is None
 
     def test_what_was_measured_is_saved_and_read_again(self, tmp_path):

@@ -32,23 +32,23 @@ _IMAGES: Final = 4
 
 
 @dataclass(frozen=True)
-class Scene:
-    """A step, and what it reaches."""
+class StepContext:
+    """A step, and the objects that it reaches."""
 
     step: Step
     modules: list[torch.nn.Module]
     optimizers: list[torch.optim.Optimizer]
     kind: str
-    """Of the device that it computes on: "cuda", "cpu"."""
+    """Type of its device: "cuda", "cpu"."""
     facts: StepFacts
     why_no_copies: str = NO_MEMORY
-    """Empty where that device has a memory of its own."""
+    """Reason why batches are not copied; empty where the device has its own memory."""
     compiled: dict[torch.nn.Module, Any] = field(default_factory=dict)
-    """Modules that were compiled, with what calls them then: it takes minutes, so once will do."""
+    """Compiled modules and their calls: compiling takes minutes, so it is done once."""
 
     @property
     def convolves(self) -> bool:
-        """Whether it has convolutions over images."""
+        """Whether the step has convolutions over images."""
         inner = (part for module in self.modules for part in module.modules())
         return any(isinstance(part, (torch.nn.Conv2d, torch.nn.ConvTranspose2d)) for part in inner)
 
@@ -58,55 +58,55 @@ class Change(NamedTuple):
 
     name: str
     code: str
-    """What a person would write."""
-    made: Callable[[Scene], AbstractContextManager[Step]]
-    """Makes it for a block, and gives the step to call there."""
-    why_not: Callable[[Scene], str]
-    """Why it cannot be tried; empty where it can."""
+    """Code that a person would write."""
+    make: Callable[[StepContext], AbstractContextManager[Step]]
+    """Make it for a block, and give the step to call there."""
+    why_not: Callable[[StepContext], str]
+    """Return why it cannot be tried; empty where it can."""
 
 
 @contextmanager
-def as_it_is(scene: Scene) -> Iterator[Step]:
-    """No change at all."""
-    yield scene.step
+def as_it_is(context: StepContext) -> Iterator[Step]:
+    """Change nothing."""
+    yield context.step
 
 
 @contextmanager
-def nudged(scene: Scene) -> Iterator[Step]:
-    """Every other weight a little larger, the others smaller, by what rounding may do to them."""
-    weights = {id(one): one for module in scene.modules for one in module.parameters()}
+def perturbed_last_bits(context: StepContext) -> Iterator[Step]:
+    """Change the last bits of all weights, as rounding may, up and down in turn."""
+    weights = {id(one): one for module in context.modules for one in module.parameters()}
     with torch.no_grad():
         for weight in weights.values():
             if weight.is_floating_point():
                 signs = 1 - 2 * (torch.arange(weight.numel(), device=weight.device) % 2)
                 weight.add_(weight * signs.view(weight.shape) * torch.finfo(weight.dtype).eps)
-    yield scene.step
+    yield context.step
 
 
 # ---- autocast ------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _autocast(scene: Scene) -> Iterator[Step]:
+def _autocast(context: StepContext) -> Iterator[Step]:
     def step(batch: Any) -> object:
-        with torch.autocast(scene.kind, dtype=torch.bfloat16):  # anew: it keeps cast weights
-            return scene.step(batch)
+        with torch.autocast(context.kind, dtype=torch.bfloat16):  # anew: it keeps cast weights
+            return context.step(batch)
 
     yield step
 
 
-def _no_autocast(scene: Scene) -> str:
-    return "the step does so already" if scene.facts.autocasts else _no_module(scene)
+def _no_autocast(context: StepContext) -> str:
+    return "the step does so already" if context.facts.autocasts else _no_module(context)
 
 
 # ---- memory format -------------------------------------------------------------------------------
 
 
 @contextmanager
-def _channels_last(scene: Scene) -> Iterator[Step]:
+def _channels_last(context: StepContext) -> Iterator[Step]:
     tensors = [
         tensor
-        for module in scene.modules
+        for module in context.modules
         for tensor in (*module.parameters(), *module.buffers())
         if tensor.ndim == _IMAGES
     ]
@@ -116,7 +116,7 @@ def _channels_last(scene: Scene) -> Iterator[Step]:
             tensor.data = tensor.data.clone(memory_format=torch.channels_last)
             if tensor.grad is not None:
                 tensor.grad = tensor.grad.clone(memory_format=torch.channels_last)
-        yield lambda batch: scene.step(mapped(batch, _image_last))
+        yield lambda batch: context.step(mapped(batch, _image_last))
     finally:
         for tensor, data in zip(tensors, before, strict=True):
             tensor.data = data
@@ -127,10 +127,10 @@ def _image_last(leaf: Any) -> Any:
     return leaf.contiguous(memory_format=torch.channels_last) if is_image else leaf
 
 
-def _no_channels_last(scene: Scene) -> str:
-    if not scene.convolves:
+def _no_channels_last(context: StepContext) -> str:
+    if not context.convolves:
         return "the step reaches no convolution over images"
-    weights = [one for m in scene.modules for one in m.parameters() if one.ndim == _IMAGES]
+    weights = [one for m in context.modules for one in m.parameters() if one.ndim == _IMAGES]
     last = torch.channels_last
     large = [one for one in weights if min(one.shape[1:]) > 1]  # else both formats are the same
     are_last = large and all(one.is_contiguous(memory_format=last) for one in large)
@@ -141,19 +141,17 @@ def _no_channels_last(scene: Scene) -> str:
 
 
 @contextmanager
-def _cudnn_benchmark(scene: Scene) -> Iterator[Step]:
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield scene.step
-    finally:
-        torch.backends.cudnn.benchmark = before
+def _cudnn_benchmark(context: StepContext) -> Iterator[Step]:
+    with ExitStack() as ends:
+        ends.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
+        torch.backends.cudnn.benchmark = True
+        yield context.step
 
 
-def _no_cudnn(scene: Scene) -> str:
-    if scene.kind != "cuda":
+def _no_cudnn(context: StepContext) -> str:
+    if context.kind != "cuda":
         return "it needs CUDA"
-    if not scene.convolves:
+    if not context.convolves:
         return "the step reaches no convolution over images"
     return "it is on already" if torch.backends.cudnn.benchmark else ""
 
@@ -162,8 +160,8 @@ def _no_cudnn(scene: Scene) -> str:
 
 
 @contextmanager
-def _to_none(scene: Scene) -> Iterator[Step]:
-    held: list[Any] = [*scene.optimizers, *scene.modules]
+def _to_none(context: StepContext) -> Iterator[Step]:
+    held: list[Any] = [*context.optimizers, *context.modules]
     with ExitStack() as ends:
         for attributes in (one.__dict__ for one in held):
             if "zero_grad" in attributes:
@@ -172,7 +170,7 @@ def _to_none(scene: Scene) -> Iterator[Step]:
                 ends.callback(attributes.pop, "zero_grad", None)
         for one in held:
             one.__dict__["zero_grad"] = _always_to_none(one.zero_grad)
-        yield scene.step
+        yield context.step
 
 
 def _always_to_none(original: Any) -> Any:
@@ -182,45 +180,45 @@ def _always_to_none(original: Any) -> Any:
     return zero_grad
 
 
-def _no_to_none(scene: Scene) -> str:
-    if not (scene.optimizers or scene.modules):
+def _no_to_none(context: StepContext) -> str:
+    if not (context.optimizers or context.modules):
         return "the step reaches no optimizer and no module"
-    if not scene.facts.zero_grads:
-        return scene.facts.failure or "the step calls no zero_grad"
-    return "the step does so already" if all(scene.facts.zero_grads) else ""
+    if not context.facts.zero_grads:
+        return context.facts.failure or "the step calls no zero_grad"
+    return "the step does so already" if all(context.facts.zero_grads) else ""
 
 
 @contextmanager
-def _fused(scene: Scene) -> Iterator[Step]:
+def _fused(context: StepContext) -> Iterator[Step]:
     with ExitStack() as ends:
-        for optimizer in _fusable(scene):
+        for optimizer in _fusable(context):
             ends.callback(attributes_of(optimizer, _STATE))
             ends.callback(optimizer.load_state_dict, optimizer.state_dict())
             state = optimizer.state_dict()
             groups = [{**group, "fused": True, "foreach": False} for group in state["param_groups"]]
             optimizer.load_state_dict({**state, "param_groups": groups})
-        yield scene.step
+        yield context.step
 
 
 _STATE: Final = ("state", "param_groups", "defaults")
 """Of an optimizer: `load_state_dict` puts it back."""
 
 
-def _fusable(scene: Scene) -> list[torch.optim.Optimizer]:
+def _fusable(context: StepContext) -> list[torch.optim.Optimizer]:
     return [
         one
-        for one in scene.optimizers
+        for one in context.optimizers
         if "fused" in one.defaults and not all(group.get("fused") for group in one.param_groups)
     ]
 
 
-def _no_fused(scene: Scene) -> str:
-    if not scene.optimizers:
+def _no_fused(context: StepContext) -> str:
+    if not context.optimizers:
         return "the step reaches no optimizer"
-    if _fusable(scene):
+    if _fusable(context):
         return ""
-    names = ", ".join(sorted({type(one).__name__ for one in scene.optimizers}))
-    has = any("fused" in one.defaults for one in scene.optimizers)
+    names = ", ".join(sorted({type(one).__name__ for one in context.optimizers}))
+    has = any("fused" in one.defaults for one in context.optimizers)
     return "it is so already" if has else f"{names} has no fused kind"
 
 
@@ -228,53 +226,46 @@ def _no_fused(scene: Scene) -> str:
 
 
 @contextmanager
-def _compiled(scene: Scene) -> Iterator[Step]:
+def _compiled(context: StepContext) -> Iterator[Step]:
     """Compile in this process, with no process and no file of torch's left behind."""
     from torch._inductor import config
 
-    calls = [(module, module._compiled_call_impl) for module in scene.modules]  # noqa: SLF001 - what `Module.compile` sets
+    calls = [(module, module._compiled_call_impl) for module in context.modules]  # noqa: SLF001 - what `Module.compile` sets
     name = "TORCHINDUCTOR_CACHE_DIR"
     known = os.environ.get(name)
     # Headers that are compiled beforehand lie in a folder of their own, which nobody sweeps
     wanted = {"compile_threads": 1, "cpp_cache_precompile_headers": False}
     settings = {one: value for one, value in wanted.items() if hasattr(config, one)}
-    with workspace() as folder:
+    with workspace() as folder, ExitStack() as ends:
+        ends.callback(os.environ.update, {} if known is None else {name: known})
+        ends.callback(os.environ.pop, name, None)
+        for module, call in calls:
+            ends.callback(setattr, module, "_compiled_call_impl", call)
         os.environ[name] = str(folder)
-        try:
-            with config.patch(settings):
-                for module in scene.modules:
-                    if module not in scene.compiled:
-                        module.compile()
-                        scene.compiled[module] = module._compiled_call_impl  # noqa: SLF001 - as above
-                    module._compiled_call_impl = scene.compiled[module]  # noqa: SLF001 - as above
-                yield scene.step
-        finally:
-            for module, call in calls:
-                module._compiled_call_impl = call  # noqa: SLF001 - as above
-            os.environ.pop(name, None)
-            if known is not None:
-                os.environ[name] = known
+        with config.patch(settings):
+            for module in context.modules:
+                if module not in context.compiled:
+                    module.compile()
+                    context.compiled[module] = module._compiled_call_impl  # noqa: SLF001 - as above
+                module._compiled_call_impl = context.compiled[module]  # noqa: SLF001 - as above
+            yield context.step
 
 
-def _no_compile(scene: Scene) -> str:
-    compiled = [one for one in scene.modules if one._compiled_call_impl is not None]  # noqa: SLF001 - as above
-    wrapped = [one for one in scene.modules if type(one).__name__ == "OptimizedModule"]
-    return "the step does so already" if compiled or wrapped else _no_module(scene)
+def _no_compile(context: StepContext) -> str:
+    compiled = [one for one in context.modules if one._compiled_call_impl is not None]  # noqa: SLF001 - as above
+    wrapped = [one for one in context.modules if type(one).__name__ == "OptimizedModule"]
+    return "the step does so already" if compiled or wrapped else _no_module(context)
 
 
-def _no_module(scene: Scene) -> str:
-    return "" if scene.modules else "the step reaches no module"
-
-
-def _no_copies(scene: Scene) -> str:
-    return scene.why_no_copies
+def _no_module(context: StepContext) -> str:
+    return "" if context.modules else "the step reaches no module"
 
 
 AHEAD: Final = Change(
     "copies ahead",
     "the next batch's .to(device, non_blocking=True) under torch.cuda.stream(copies)",
     as_it_is,  # the loop is what is other
-    _no_copies,
+    lambda context: context.why_no_copies,
 )
 COMPILE: Final = Change("torch.compile", "model.compile()", _compiled, _no_compile)
 CHANGES: Final = (

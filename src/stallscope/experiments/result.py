@@ -18,6 +18,7 @@ from stallscope.bench.comparison import (
     OPEN,
     Factor,
     budget_for,
+    gain_text,
     of_samples,
     of_starts,
 )
@@ -25,10 +26,10 @@ from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import Contents, StoredTable
-from stallscope.units import count, duration, seconds, share, times
+from stallscope.units import count, duration, seconds, share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 AS_IT_IS: Final = "as it is"
@@ -74,21 +75,21 @@ class ExperimentsConditions(LoopConditions):
     """What was measured, and on what."""
 
     step_s: float | None = None
-    """The median step as it is, seconds; None where it was not measured."""
+    """Median seconds of a step as it is; None where it was not measured."""
     loss: float | None = None
-    """The mean size of the losses as they are; None where the step has none."""
+    """Mean size of the losses as they are; None where the step has none."""
     loss_steps: int = 0
-    """Over so many steps losses were compared."""
+    """Steps over which losses were compared."""
     rounding: float | None = None
-    """How far they come apart where weights differ in their last bits; None where it is unknown."""
+    """Largest difference of losses where weights differ in their last bits; None where unknown."""
     kernels_per_step: float | None = None
-    """What the device computes in a step, in so many pieces; None without one."""
+    """Kernels of the device in a step; None without a device."""
     kernel_s: float | None = None
-    """The median of these, seconds."""
+    """Median seconds of a kernel."""
     gap_s: float | None = None
-    """The median time before one of these in which there was none, seconds."""
+    """Median seconds between two kernels."""
     took_s: float = 0.0
-    """In all, seconds."""
+    """Seconds in all."""
     device_busy_share: float | None = None
     """Share (0 to 1) of the time in which the device computes; None without one."""
 
@@ -125,53 +126,39 @@ class Experiments(SavedResult):
 
     @computed_apart
     def table(self) -> pl.DataFrame:
-        """One row an experiment, columns of `experiments.result.TABLE`."""
+        """Return a row for each experiment, columns of `experiments.result.TABLE`."""
         return pl.DataFrame([self._row(one) for one in self.trials.to_dicts()], TABLE)
 
     def _row(self, trial: dict[str, Any]) -> dict[str, Any]:
-        laps = self.pairs.filter(pl.col("experiment") == trial["experiment"])
-        row = {**trial, "pairs": laps.height, "before_s": None, "after_s": None, "factor": None}
-        row |= {"factor_low": None, "factor_high": None, "says": None}
+        laps = self.pairs.filter(experiment=trial["experiment"])
+        row = dict.fromkeys(TABLE) | trial | {"pairs": laps.height}
         if laps.height:
             row |= {"before_s": laps["before_s"].median(), "after_s": laps["after_s"].median()}
             found = of_laps(laps.select("before_s", "after_s").rows())
-            row |= zip(("factor", "factor_low", "factor_high", "says"), found, strict=True)
+            row |= zip(_FACTOR, found, strict=True)
         return row
 
     @computed_apart
     def copies(self) -> pl.DataFrame:
-        """One row for each way to copy a batch to the device; columns of `COPIES`."""
+        """Return a row for each way to copy a batch to the device; columns of `COPIES`."""
         step_s = self.circumstances.step_s
-        ways = self.copy_times["way"].unique(maintain_order=True).to_list()
+        ways = self.copy_times.partition_by("way", maintain_order=True)
         rows = []
         for way in ways:
-            mine = self.copy_times.filter(pl.col("way") == way)
-            first = self.copy_times.filter(pl.col("way") == ways[0])
-            pairs = min(mine.height, first.height)
-            factor, low, high, _ = of_samples(
-                first["copy_s"].to_list()[:pairs], mine["copy_s"].to_list()[:pairs]
-            )
-            copy_s, host_s = mine["copy_s"].median(), mine["host_s"].median()
-            rows.append(
-                {
-                    **mine.row(0, named=True),
-                    "copy_s": copy_s,
-                    "host_s": host_s,
-                    "factor": factor,
-                    "factor_low": low,
-                    "factor_high": high,
-                    "step_share": copy_s / step_s if step_s else None,  # type: ignore[operator]
-                }
-            )
+            pairs = zip(ways[0]["copy_s"], way["copy_s"], strict=False)
+            found = of_samples(*zip(*pairs, strict=True))
+            copy_s: Any = way["copy_s"].median()
+            row = way.row(0, named=True) | {"copy_s": copy_s, "host_s": way["host_s"].median()}
+            row |= zip(_FACTOR[:3], found[:3], strict=True)
+            rows.append(row | {"step_share": copy_s / step_s if step_s else None})
         return pl.DataFrame(rows, COPIES)
 
 
-def of_laps(pairs: Iterable[tuple[float, float]]) -> Factor:
-    """How many times as fast a change makes the step.
+_FACTOR: Final = ("factor", "factor_low", "factor_high", "says")
 
-    Args:
-        pairs: seconds of the median step as it is, and changed; each lap begins anew, as a start.
-    """
+
+def of_laps(pairs: Iterable[tuple[float, float]]) -> Factor:
+    """Compare the median steps of laps as it is and changed; each lap begins anew, as a start."""
     return of_starts([math.log(before_s / after_s)] for before_s, after_s in pairs)
 
 
@@ -204,109 +191,99 @@ COPIES: Final = Schema(
 )
 
 _NO_TIME: Final = "the budget of"
-"""How the reason of a `Measurement` begins for what was not tried."""
+"""Beginning of `Measurement.was_over`."""
 _LIKE_ROUNDING: Final = 3.0
-"""Times as far apart as by rounding: such differences grow from step to step, and vary."""
+"""Difference of losses, over that by rounding, up to which it is called rounding: such differences
+grow from step to step, and vary."""
 WELL_USED: Final = 0.8
-"""A device that computes for less of a step than this waits for its host."""
-SEVERAL: Final = 10
+"""Busy share of a device in a step, below which it waits for its host."""
+_SEVERAL: Final = 10
 """Fewer kernels in a step are no stream of launches."""
+_MOST_LINES: Final = 3
+"""Waiting lines in sentences; a table has all."""
 
 
 def sentence(found: Experiments) -> str:
-    """The answer: what gains most."""
+    """Say which change gains most."""
     rows = found.table().drop_nulls("factor").sort("factor", descending=True)
-    faster = rows.filter(says=FASTER)
-    if faster.height:
-        best = faster.row(0, named=True)
-        gain = f"'{best['experiment']}' makes the step {times(best['factor'])} as fast"
-        return f"{gain}{_loss_text(found, best)}"
-    if found.circumstances.step_s is None:
+    about = found.circumstances
+    faster, unsettled = (rows.filter(says=word).to_dicts() for word in (FASTER, OPEN))
+    if faster:
+        gain = gain_text(*(faster[0][name] for name in _FACTOR[:3]))
+        return f"{faster[0]['experiment']} speeds the step up {gain}{_loss_text(about, faster[0])}"
+    if about.step_s is None:
         return "The step was not measured"
-    if not rows.height:
+    if rows.is_empty():
         no_time = found.trials["why_not"].str.starts_with(_NO_TIME).any()
-        return f"No experiment could be tried {'in this time' if no_time else 'on this step'}"
-    left_open = rows.filter(says=OPEN)
-    if left_open.height:
-        first = left_open.row(0, named=True)
-        factor = Factor(*(first[name] for name in ("factor", "factor_low", "factor_high", "says")))
-        more = duration(budget_for(factor, found.circumstances.took_s))
-        return f"Not settled whether '{first['experiment']}' makes the step faster: allow {more}"
-    return f"No change makes the step faster ({count(rows.height, 'experiment')})"
+        return f"No change could be tried {'in this time' if no_time else 'on this step'}"
+    if unsettled:
+        factor = Factor(*(unsettled[0][name] for name in _FACTOR))
+        more = duration(budget_for(factor, about.took_s))
+        gain = gain_text(*factor[:3])
+        return f"Not settled: {unsettled[0]['experiment']} gives {gain}; set budget_s to {more}"
+    return f"No change makes the step faster ({count(rows.height, 'change')} tried)"
 
 
-def _loss_text(found: Experiments, row: dict[str, Any]) -> str:
-    """How far the losses come apart."""
-    told = found.circumstances
-    if row["loss_difference"] is None or told.loss is None:
-        return "; it has no loss that could be compared"
-    over = f"over {count(told.loss_steps, 'step')}"
+def _loss_text(about: ExperimentsConditions, row: dict[str, Any]) -> str:
+    """Say how far the losses with a change differ."""
+    if row["loss_difference"] is None or about.loss is None:
+        return "; the step has no loss to compare"
+    over = f"over {count(about.loss_steps, 'step')}"
     if not row["loss_difference"]:
-        return f", with the same losses {over}"
-    difference = f"{row['loss_difference']:.2g} of {told.loss:.3g}"
-    if told.rounding and row["loss_difference"] <= _LIKE_ROUNDING * told.rounding:
-        return (
-            f"; its loss differs no more than rounding makes it: by at most {difference} {over}, "
-            f"where weights differ in their last bits by {told.rounding:.2g}"
-        )
-    return f"; its loss differs by at most {difference} {over}"
+        return f"; same losses {over}"
+    difference = f"loss differs by at most {row['loss_difference']:.2g} of {about.loss:.3g} {over}"
+    if about.rounding and row["loss_difference"] <= _LIKE_ROUNDING * about.rounding:
+        return f"; {difference}, no more than by rounding ({about.rounding:.2g})"
+    return f"; {difference}"
 
 
 def findings_of(found: Experiments) -> list[str]:
-    """What was seen beside the experiments, a sentence each."""
-    return [*filter(None, [_launches(found), *_lines(found), _copies(found)])]
+    """Return what was seen beside the experiments, a sentence each."""
+    return [*_launches(found), *_lines(found), *_copies(found)]
 
 
-def _launches(found: Experiments) -> str:
-    told = found.circumstances
-    many, each_s, busy = told.kernels_per_step, told.kernel_s, told.device_busy_share
-    if many is None or each_s is None or busy is None or told.step_s is None:
-        return ""
-    said = f"the device computes for {share(busy)} of the step, in {count(round(many), 'kernel')}"
-    said = f"{said} of {seconds(each_s)} (median)"
+def _launches(found: Experiments) -> Iterator[str]:
+    about = found.circumstances
+    kernels, each_s, busy = about.kernels_per_step, about.kernel_s, about.device_busy_share
+    if kernels is None or each_s is None or busy is None or about.step_s is None:
+        return
+    seen = f"device busy {share(busy)} of the step, {count(round(kernels), 'kernel')} of "
+    seen += f"{seconds(each_s)} (median)"
     if busy >= WELL_USED:
-        return f"{said}: it is well used"
-    if many >= SEVERAL and told.gap_s is not None and told.gap_s > each_s:
-        return (
-            f"{said}: it is bound by launches, each kernel ends before the next is given; "
-            "torch.compile, larger batches or CUDA graphs make fewer of them"
+        yield f"{seen}: well used"
+    elif kernels >= _SEVERAL and about.gap_s is not None and about.gap_s > each_s:
+        yield (
+            f"{seen}: bound by launches, as each kernel ends before the next is launched; "
+            "torch.compile, larger batches or CUDA graphs launch fewer"
         )
-    waited_s = float(found.waits["wait_s"].sum())
-    why = ", which waits for it in turn (see below)" if waited_s > 0 else ""
-    return f"{said}; the rest of the time it waits for its host{why}"
+    else:
+        why = ", which waits for it in turn (see below)" if found.waits["wait_s"].sum() > 0 else ""
+        yield f"{seen}; the rest of the time it waits for its host{why}"
 
 
-MOST_LINES: Final = 3
-"""Lines that wait in sentences; a table has all."""
-
-
-def _lines(found: Experiments) -> list[str]:
+def _lines(found: Experiments) -> Iterator[str]:
     real = found.circumstances.kernels_per_step is not None
-    said = []
-    for row in found.waits.head(MOST_LINES).iter_rows(named=True):
+    for row in found.waits.head(_MOST_LINES).iter_rows(named=True):
         where = f"line {row['line']} of `{row['function']}`" if row["line"] else row["function"]
         often = f"{row['calls_per_step']:.3g}× a step"
         takes = f"waits for the device {often}, {seconds(row['wait_s'])} in all"
         takes = takes if real else f"would wait for a GPU {often}"
-        said.append(f"{where} {takes}: {row['source'] or row['what']} ({row['what']})")
-    return said
+        yield f"{where} {takes}: {row['source'] or row['what']} ({row['what']})"
 
 
-def _copies(found: Experiments) -> str:
+def _copies(found: Experiments) -> Iterator[str]:
     rows = found.copies()
     if rows.height < 2:  # noqa: PLR2004 - one to compare with
-        return ""
+        return
     first, best = rows.row(0, named=True), rows.sort("copy_s").row(0, named=True)
-    said = f"copying a batch ({first['way']}) takes {seconds(first['copy_s'])}"
+    seen = f"copying a batch ({first['way']}) takes {seconds(first['copy_s'])}"
     if first["step_share"] is not None:
-        said = f"{said}, as long as {share(first['step_share'])} of a step"
-    return f"{said}; {best['way']}: {seconds(best['copy_s'])}"
+        seen = f"{seen}, {share(first['step_share'])} of a step"
+    yield f"{seen}; {best['way']}: {seconds(best['copy_s'])}"
 
 
 def notes_of(found: Experiments) -> list[str]:
-    """What a reader has to know, a sentence each."""
-    told = found.circumstances
-    said = [f"computed by: {told.device}; a step as it is takes {seconds(told.step_s)}"]
-    if told.simulated_step_s is not None:
-        said = [f"the step is simulated: a timer of {seconds(told.simulated_step_s)}"]
-    return [*said, *found.notes]
+    """Return what a reader has to know, a sentence each."""
+    about = found.circumstances
+    computed = f"computed by: {about.device}; a step as it is takes {seconds(about.step_s)}"
+    return [*(about.step_notes("") or [computed]), *found.notes]
