@@ -25,6 +25,7 @@ sentence the words of stallscope's own stay; the others are replaced."""
 
 NO_VALUE: Final = "—"
 _LONGEST_TEXT: Final = 60
+FACTOR: Final = "_factor"
 _UNITS: Final[tuple[tuple[str, Callable[[Any], str]], ...]] = (
     ("_bytes_per_s", lambda value: f"{size(value)}/s"),
     ("_per_s", lambda value: f"{value:,.3g}/s"),
@@ -33,7 +34,7 @@ _UNITS: Final[tuple[tuple[str, Callable[[Any], str]], ...]] = (
     ("_ns", lambda value: seconds(value / 1e9)),
     ("_s", seconds),
     ("_count", lambda value: f"{value:,.3g}"),
-    ("_factor", times),
+    (FACTOR, times),
 )
 """Ends of names and the form of such values; the longer ends come first."""
 

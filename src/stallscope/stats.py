@@ -32,7 +32,7 @@ LEVEL: Final = 0.95
 """Of every interval that the package shows."""
 INTERVAL: Final = f"{LEVEL:.0%} interval"
 """What an interval is called."""
-NOT_DISTINGUISHABLE: Final = "not distinguishable"
+NOT_DISTINGUISHABLE: Final = "no significant difference"
 """What a difference is called that may be chance."""
 LEAST: Final = 1e-12
 """No chance is given as smaller: what a test assumes about a machine is never that certain."""

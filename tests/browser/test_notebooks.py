@@ -115,7 +115,7 @@ def test_a_watched_training_and_its_comparison(lab):
         # the panel was looked at until its training ended, and then said so
         lab.page.get_by_text("The training has ended").last.wait_for()
         compared = lab.page.locator(".stallscope-comparison").last
-        assert "samples a second" in compared.inner_text()
+        assert "samples per second" in compared.inner_text()
         lab.shot(f"6_your_training-{theme}-answer", compared)
         for number, picture in enumerate(lab.pictures()):
             lab.shot(f"6_your_training-{theme}-picture-{number}", picture)

@@ -91,34 +91,11 @@ class TestEveryPicture:
 
 
 class TestStages:
-    def test_says_the_answer_and_what_is_shown(self):
-        """Title, population, what was left out, and the run's own notes are on the sheet."""
-        run = a_run([USUAL] * 40, workers=2, warmup=2, notes=("not your pipeline",))
-
-        figure = stages.figure(run)
-
-        assert "Mask takes 51% of a sample's time; reading takes 3%" == figure.title
-        note = "32 samples · 2 workers · left out: 2 batches (start-up, warm-up, incomplete end)"
-        assert (note, "not your pipeline") == figure.notes
-
-    def test_names_every_stage(self):
-        """In the bar or over it, and at its row below."""
-        found = [text.get_text() for text in texts(stages.figure(a_run([USUAL] * 40)))]
-
-        for name in USUAL:
-            assert name in found
-
     def test_puts_the_small_ones_together(self):
         """What is too small for the bar is one piece with a number."""
         run = a_run([{"decode": 90.0, "A": 1.0, "B": 1.0, "C": 1.0}] * 40)
 
         assert "3 more 3%" in [text.get_text() for text in texts(stages.figure(run))]
-
-    def test_tells_waiting_apart_only_where_it_was_read(self):
-        """A missing CPU time is said, and not drawn as computing."""
-        axes = stages.figure(a_run([USUAL] * 40)).axes
-
-        assert "computing and waiting are not distinguished" in axes[0].get_xlabel()
 
     def test_uses_a_log_axis_beyond_a_decade_only(self):
         """Times that span less stay on a linear axis."""

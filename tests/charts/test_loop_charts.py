@@ -88,13 +88,6 @@ class TestEveryLoop:
 
 
 class TestTimeline:
-    def test_has_a_lane_for_each_worker_and_one_for_the_loop(self):
-        """From the top to the bottom."""
-        ax = timeline.figure(ODD_LOOPS["stalls"]).axes[0]
-
-        lanes = [label.get_text() for label in ax.get_yticklabels()]
-        assert ["worker 0", "worker 1", "worker 2", "worker 3", LOOP] == lanes
-
     def test_has_a_lane_for_a_device_that_works_behind_the_loop(self):
         """Between the workers and the loop, with its name below; stalls are where it is idle."""
         figure = timeline.figure(ODD_LOOPS["on a device"])
@@ -117,10 +110,6 @@ class TestTimeline:
 
         shown = prepared(run).stalls["batch"].to_list()
         assert sorted(map(str, [*shown, *shown])) == sorted(loud)
-
-    def test_writes_how_long_a_stall_is(self):
-        """Where there is room."""
-        assert "82 ms" in words(timeline.figure(a_loop(MAKING, using={"forward": 9.0})))
 
     def test_names_what_else_the_loop_does(self):
         """A checkpoint is not a step, and has the user's name, in printable letters."""
@@ -163,13 +152,6 @@ class TestTimeline:
         assert "not recorded" in words(timeline.figure(ODD_LOOPS["thinned"]))
         assert "not recorded" not in words(timeline.figure(ODD_LOOPS["stalls"]))
 
-    def test_says_which_rank_is_shown(self):
-        """One of three."""
-        (note,) = [note for note in timeline.figure(ODD_LOOPS["ranks"]).notes if "rank" in note]
-
-        assert note.startswith("shown: rank ")
-        assert note.endswith(" of 3")
-
 
 class TestExposed:
     def test_takes_the_stall_apart(self):
@@ -187,14 +169,6 @@ class TestExposed:
             label.get_text() for label in figure.axes[1].get_yticklabels()
         ]
 
-    def test_says_what_the_stall_mostly_is(self):
-        """One sentence with both shares."""
-        run = a_loop(MAKING, using=QUICK)
-
-        assert loop.exposed_figure(run).title == (
-            "The training loop stalls 59% of the time; 58% of that is RandomMask, in the workers"
-        )
-
     def test_says_first_when_the_loop_hardly_waits(self):
         """A few stalls have parts and a pattern; neither is the answer."""
         run = ODD_LOOPS["hardly waits"]
@@ -206,14 +180,6 @@ class TestExposed:
         assert 2 == len(figures[KINDS.index("exposed")].axes)
         (pattern,) = run.patterns()["title"]
         assert any(text.startswith(pattern[:30]) for text in words(loop.waits_figure(run)))
-
-    def test_shows_how_busy_each_stage_is_beside_it(self):
-        """Workers that cannot keep up: their stages hold the stalls as they hold their time."""
-        run = a_loop(MAKING, using=QUICK)
-
-        found = words(loop.exposed_figure(run))
-
-        assert {"58%", "33%", "busy share"} <= set(found)
 
     def test_draws_what_is_unattributed_in_its_own_way(self):
         """Nothing is known of the deliveries: all of the stall is unattributed."""
@@ -269,10 +235,6 @@ class TestWaits:
             "marks: the steps that a sentence names; what it explains beside them has none"
             in figure.notes
         )
-
-    def test_marks_where_epochs_begin(self):
-        """By a number over the line, where there is room."""
-        assert {"epoch 0", "epoch 8"} <= set(words(loop.waits_figure(ODD_LOOPS["epochs"])))
 
     def test_uses_a_log_axis_beyond_a_decade_only(self):
         """Waits that span less stay on a linear axis."""

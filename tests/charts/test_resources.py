@@ -82,18 +82,6 @@ def test_the_title_names_what_was_used_up():
     assert ["loop stalls", "cores"] == loud
 
 
-def test_the_title_says_when_nothing_was():
-    """Then the reader looks elsewhere."""
-    assert Run.plot(RUNS["calm"], "resources").title.endswith("look for a lock or a software limit")
-
-
-def test_says_what_sampling_cost_and_how_often():
-    """Beneath the title."""
-    notes = Run.plot(RUNS["calm"], "resources").notes
-
-    assert "(10 a second) · sampling took 0.3% of one core" in notes[0]
-
-
 def test_says_what_is_missing():
     """A GPU that is not there has no row, and is no zero."""
     run = RUNS["calm"]
@@ -130,11 +118,6 @@ def test_nothing_sampled_is_said():
     run = replace(RUNS["calm"], all_resources=RUNS["calm"].all_resources[:0])
 
     assert NOT_SAMPLED == Run.plot(run, "resources").title
-
-
-def test_no_loop_is_said():
-    """A run of samples alone."""
-    assert Run.plot(a_run([{"A": 1.0}] * 8), "resources").title.startswith("No training loop")
 
 
 def html(run):

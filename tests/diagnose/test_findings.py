@@ -112,7 +112,7 @@ def test_a_rule_that_nobody_tried_says_so():
 
 
 @pytest.mark.parametrize(
-    ("low", "text"), [(0.2, "not distinguishable"), (1.1, "27\N{MULTIPLICATION SIGN} (1.1")]
+    ("low", "text"), [(0.2, "no significant difference"), (1.1, "27\N{MULTIPLICATION SIGN} (1.1")]
 )
 def test_a_factor_that_may_be_a_loss_has_no_digits(low, text):
     """They would look like a gain."""

@@ -84,7 +84,7 @@ def test_the_notes_say_what_was_sampled():
 
 def test_a_change_that_cannot_be_told_from_chance_is_said_so():
     """In words, in the table."""
-    assert "not distinguishable" in str(DIFFERENCES["alike"])
+    assert "no significant difference" in str(DIFFERENCES["alike"])
     assert "-42.8 points" in str(DIFFERENCES["planted"])
 
 

@@ -78,19 +78,14 @@ class TestRefusing:
             run.trace(tmp_path / name)
         assert holds == (tmp_path / name).read_bytes()
 
-    def test_a_folder(self, run, tmp_path):
-        """A folder may be called like a file."""
-        (tmp_path / "a.json").mkdir()
+    def test_a_folder_or_a_pipe(self, run, tmp_path):
+        """A folder may be called like a file; a pipe that lies there is not waited for."""
+        (tmp_path / "folder.json").mkdir()
+        os.mkfifo(tmp_path / "pipe.json")
 
-        with pytest.raises(StallscopeError, match="is a folder"):
-            run.trace(tmp_path / "a.json")
-
-    def test_a_pipe(self, run, tmp_path):
-        """One that lies there is not waited for."""
-        os.mkfifo(tmp_path / "a.json")
-
-        with pytest.raises(StallscopeError, match="is no file"):
-            run.trace(tmp_path / "a.json")
+        for name, message in (("folder.json", "is a folder"), ("pipe.json", "is no file")):
+            with pytest.raises(StallscopeError, match=message):
+                run.trace(tmp_path / name)
 
     @pytest.mark.parametrize("place", ["/proc/trace.json", "file/trace.json"])
     def test_a_place_that_cannot_be_written(self, run, tmp_path, monkeypatch, place):

@@ -37,6 +37,7 @@ from stallscope.bench.comparison import (
     of_starts,
     rate_of,
 )
+from stallscope.columns import Column, Schema
 from stallscope.hooks.loader_access import ask_to_end
 from stallscope.loops.batch_timeout import waits_at_most
 from stallscope.loops.cached_loaders import is_plain
@@ -53,23 +54,19 @@ if TYPE_CHECKING:
     from stallscope.bench.comparison import Factor
     from stallscope.bench.measurement import Measurement
     from stallscope.loops.timed_loop import TimedLoop
-    from stallscope.store import Schema
 
 
-BLOCKS: Schema = {
-    "variant": pl.Int32,
-    "start": pl.Int32,
-    "sweep": pl.Int32,
-    "seconds": pl.Float64,
-    "step_s": pl.Float64,
-    "samples": pl.Int32,
-    "cpu_s": pl.Float64,
-    "others_share": pl.Float64,
-}
-"""One row for each slice of a variant's steady state: which start of all variants, which sweep over
-them, how long it took, the part of it in the step (null without one), how many samples, CPU seconds
-of this process and the variant's workers, and the share of the cores that other processes had
-meanwhile. Blocks of one start and sweep are neighbours in time."""
+BLOCKS: Final = Schema(
+    "One row a slice of a variant's steady state; those of one start and sweep are neighbours.",
+    Column("variant", pl.Int32),
+    Column("start", pl.Int32, "start of all variants"),
+    Column("sweep", pl.Int32, "sweep over all variants"),
+    Column("seconds", pl.Float64),
+    Column("step_s", pl.Float64, "part of it in the step; null without one"),
+    Column("samples", pl.Int32),
+    Column("cpu_s", pl.Float64, "CPU time of this process and the variant's workers"),
+    Column("others_share", pl.Float64, "share of the cores that other processes had"),
+)
 STORED_BLOCKS: Final = StoredTable(
     "blocks", BLOCKS, BLOCKS.keys() - {"step_s"}, positive={"seconds", "samples"}
 )

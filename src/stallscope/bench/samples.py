@@ -20,6 +20,7 @@ import polars as pl
 import torch
 
 from stallscope.bench.comparison import ALIKE, FASTER, SAME, SLOWER, Factor, of_samples
+from stallscope.columns import Column, Schema
 from stallscope.isolation import seed_everywhere
 from stallscope.units import said_by
 
@@ -27,18 +28,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from stallscope.bench.measurement import Measurement
-    from stallscope.store import Schema
 
 
-PAIRS: Schema = {
-    "variant": pl.Int32,
-    "pair": pl.Int32,
-    "samples": pl.Int32,
-    "as_it_is_s": pl.Float64,
-    "seconds": pl.Float64,
-}
-"""One row a pair: one sample, or one batch, made as it is and by a variant, in how many seconds of
-one process, and how many samples it has."""
+PAIRS: Final = Schema(
+    "One row a pair: one sample, or one batch, made as it is and by a variant.",
+    Column("variant", pl.Int32),
+    Column("pair", pl.Int32),
+    Column("samples", pl.Int32),
+    Column("as_it_is_s", pl.Float64, "time in one process"),
+    Column("seconds", pl.Float64, "the same of the variant"),
+)
 
 NARROW: Final = 0.025
 """A gain whose interval reaches no farther is measured well enough."""

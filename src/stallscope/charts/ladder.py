@@ -130,7 +130,9 @@ def _write_removed(
 
 def _notes(ladder: Ladder, rows: pl.DataFrame) -> list[str]:
     starts, blocks = int(rows["starts"].max() or 0), int(rows["blocks"].sum())  # type: ignore[arg-type]
-    shown = f"bars: samples a second over {count(starts, 'start')} a rung, {count(blocks, 'block')}"
+    shown = (
+        f"bars: samples per second over {count(starts, 'start')} a rung, {count(blocks, 'block')}"
+    )
     has_device = rows["device_busy_share"].is_not_null().any()
     what = "device busy" if has_device else "the loop in the step"
     percent = "" if rows["step_share"].is_null().all() else f" · %: {what}"

@@ -19,6 +19,7 @@ from stallscope.charts.bars import Strip, StripPiece
 from stallscope.charts.sheet import (
     AXIS,
     FAINT,
+    MID,
     PAPER,
     ROOM,
     RULE,
@@ -189,7 +190,6 @@ _FEW: Final = 400
 """With fewer steps, each stall has a stem."""
 _FEW_TICKS: Final = 8
 """With fewer steps, each has its number on the axis."""
-_SHORT: Final = "#777777"
 _WIDTH: Final = ROOM - 0.8
 """Of the chart, about so many inches."""
 
@@ -323,7 +323,7 @@ def _draw_waits(ax: Axes, steps: pl.DataFrame, rows: list[Marked]) -> None:
     hollow: dict[str, Any] = {"markerfacecolor": "none", "color": FAINT, "markersize": 3.4}
     loud: dict[str, Any] = {"color": STALL_COLOUR, "markersize": 5.0}
     looks: list[tuple[pl.Expr, dict[str, Any]]] = [
-        (steady & ~stall, {"color": _SHORT, "markersize": 2.6}),
+        (steady & ~stall, {"color": MID, "markersize": 2.6}),
         (~steady, hollow),
         (stall & ~pl.col("step").is_in(named), loud | {"markersize": 4.0}),
     ]
@@ -346,7 +346,7 @@ def _mark_epochs(ax: Axes, steps: pl.DataFrame) -> None:
     begins = steps.unique("epoch", keep="first", maintain_order=True)
     for epoch, step in begins.select("epoch", "step").iter_rows():
         if step - 1 > low:
-            ax.axvline(step - 0.5, color="#A6A6A6", linewidth=0.7, zorder=0)
+            ax.axvline(step - 0.5, color=MID, linewidth=0.7, zorder=0)
         text = f"epoch {epoch}"
         at = (step - 0.5 - low) * step_width
         if free <= at <= _WIDTH - text_width(text):

@@ -17,6 +17,7 @@ from matplotlib.colors import to_rgb
 from stallscope.charts.sheet import (
     FAINT,
     INK,
+    MID,
     RULE,
     SMALL_SIZE,
     TEXT_SIZE,
@@ -74,7 +75,6 @@ _NAMES: Final = 1.95
 """Width of the rows' names and of their axes, inches."""
 _BAND: Final = 0.2
 """Opacity of the band behind the rows where the loop stalls all the time."""
-_LINE, _THIN = "#444444", "#9A9A9A"
 
 
 class ResourceLine(NamedTuple):
@@ -273,9 +273,9 @@ def _draw_row(ax: Axes, row: ResourceRow, found: Usage) -> None:
     ends = (found.begin_s, found.end_s, 0.0, top * 1.05)
     ax.imshow(band, aspect="auto", extent=ends, zorder=0, interpolation="nearest")
     for line in row.lines:
-        look: dict[str, Any] = {"color": _LINE, "linewidth": 1.4, "zorder": 3}
+        look: dict[str, Any] = {"color": INK, "linewidth": 1.4, "zorder": 3}
         if line.thin:
-            look = {"color": _THIN, "linewidth": 0.7, "zorder": 2}
+            look = {"color": MID, "linewidth": 0.7, "zorder": 2}
         look |= {"linestyle": (0, (3, 1.5))} if line.dashed else {}
         look |= {"marker": "o", "markersize": 3.0} if line.values.height == 1 else {}
         ax.plot(line.values["at_s"].to_numpy(), line.values["value"].to_numpy(), **look)

@@ -98,10 +98,10 @@ def gains_figure(found: Experiments) -> Sheet:
     if not rows:
         return Sheet(title, notes)
     pairs = min(row["pairs"] for row in rows)
-    shown = f"bars: times as fast as the step as it is, {count(pairs, 'pair')} of laps each or more"
+    shown = f"bars: speedup of the step, at least {count(pairs, 'pair')} of laps each"
     notes = [f"{shown} · lines: {INTERVAL}", *notes]
     bars = [_gain_bar(row) for row in rows]
-    return bars_figure(title, notes, bars, "{:g}×".format, "times as fast", is_code=True, mark=1.0)
+    return bars_figure(title, notes, bars, "{:g}×".format, "speedup", is_code=True, mark=1.0)
 
 
 def _gain_bar(row: Mapping[str, Any]) -> LabelledBar:
@@ -124,7 +124,7 @@ _FIT_NOTE: Final = (
     "measured in turn with the loader as it is · predicted from one recording of it, before "
     "anything was measured"
 )
-_FIT_AXIS: Final = "times as many samples a second as with the loader as it is"
+_FIT_AXIS: Final = "speedup over the loader as it is"
 
 
 def settings_figure(tuning: Tuning) -> Sheet:
@@ -151,7 +151,7 @@ def fixes_figure(diagnosis: Diagnosis) -> Sheet:
     first = max(rows, key=lambda row: row["gain"] or row["predicted_gain"])
     how = "gives" if first["gain"] is not None else "should give"
     factor = first["gain"] or first["predicted_gain"]
-    title = f"{printable(first['fix'], 80)} {how} {factor:.2f}× as many samples a second"
+    title = f"{printable(first['fix'], 80)} {how} {factor:.2f}× the throughput"
     fits = [
         _fit(row["fix"] if row["measurable"] else f"{row['fix']} (yours)", row)
         for row in rows[:_MOST_FITS]
@@ -183,9 +183,10 @@ def samples_figure(storage: Storage) -> Sheet:
     lines = [(state, rows) for state, rows in lines if rows]
     if not lines:
         return Sheet(title, [_NONE])
-    note = f"dots and lines: samples a second, with their {INTERVAL}; both axes logarithmic"
+    note = f"dots and lines: samples per second, with their {INTERVAL}; both axes logarithmic"
     sheet = Sheet(title, [note], [2.6 + AXIS])
     (ax,) = sheet.parts
+    ax.margins(y=0.15)  # room for a text over the last dot, where no line is
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     for state, rows in lines:
@@ -201,7 +202,7 @@ def samples_figure(storage: Storage) -> Sheet:
     ax.minorticks_off()
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
     ax.set_xlabel("readers at once")
-    ax.set_ylabel("samples a second")
+    ax.set_ylabel("samples per second")
     return sheet
 
 
@@ -213,7 +214,7 @@ def _draw_readers(ax: Axes, state: str, rows: list[dict[str, Any]]) -> None:
         draw_interval(ax, row["readers"], row["requests_per_s"], ends, cap=0, vertical=True)
     text = f" {state}: latency {seconds(rows[0]['latency_s'])} with one reader"
     side = "right" if len(rows) > 1 else "left"
-    look: dict[str, Any] = {"textcoords": "offset points", "xytext": (0, -14), "ha": side}
+    look: dict[str, Any] = {"textcoords": "offset points", "xytext": (0, 8), "ha": side}
     ax.annotate(text, (readers[-1], rates[-1]), size=TEXT_SIZE, **look)
 
 
@@ -232,7 +233,7 @@ def pieces_figure(storage: Storage) -> Sheet:
         for row in storage.table().to_dicts()
         if row["access"] != SAMPLE
     ]
-    note = "bytes a second, by size and order of the requests" if bars else _NONE
+    note = "bytes per second, by size and order of the requests" if bars else _NONE
     return bars_figure(title, [note], bars, lambda value: f"{size(value)}/s")
 
 
@@ -252,7 +253,7 @@ def layouts_figure(layouts: Layouts) -> Sheet:
         for row in layouts.table().to_dicts()
         if row["samples_per_s"] is not None
     ]
-    note = f"samples a second, with decode and transforms; lines: {INTERVAL}" if bars else _NONE
+    note = f"samples per second, with decode and transforms; lines: {INTERVAL}" if bars else _NONE
     return bars_figure(title, [note], bars, "{:,.0f}".format)
 
 
@@ -285,7 +286,7 @@ def comparison_figure(comparison: Comparison, title: str) -> Sheet:
         strip.fill(ax)
         ax.set_axis_off()
         ax.set_xlim(0, longest)
-        text = f"{printable(name)}: a sample takes the loop {seconds(strip.total)}"
+        text = f"{printable(name)}: {seconds(strip.total)} of the loop per sample"
         ax.set_title(text, loc="left", size=TEXT_SIZE, weight="bold")
     if changes:
         _draw_changes(sheet.parts[2], changes)
@@ -314,7 +315,7 @@ def _draw_changes(ax: Axes, rows: list[dict[str, Any]]) -> None:
     ends = [row[end] for row in rows for end in ("change_low", "change_high", "change")]
     value_axis(ax, min(*ends, 0.0) * 1.05, max(*ends, 0.0) * 1.05, _signed)
     ax.axvline(0, color=FAINT, lw=0.8)
-    ax.set_xlabel("change a sample; grey is not distinguishable from none")
+    ax.set_xlabel("change per sample; grey: no significant difference")
 
 
 def _signed(value: float) -> str:

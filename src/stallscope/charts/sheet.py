@@ -40,6 +40,7 @@ AXIS: Final = 0.5
 """Height of a horizontal axis with its labels and its name."""
 INK: Final = "#1A1A1A"
 FAINT: Final = "#5F5F5F"
+MID: Final = "#9A9A9A"
 RULE: Final = "#D9D9D9"
 PAPER: Final = "#FFFFFF"
 PALE: Final = "#B9C0C5"

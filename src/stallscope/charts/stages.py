@@ -24,6 +24,7 @@ from stallscope.charts.bars import BAR, Strip, StripPiece
 from stallscope.charts.sheet import (
     AXIS,
     INK,
+    MID,
     ROOM,
     RULE,
     TEXT_SIZE,
@@ -252,7 +253,6 @@ _NOTICED: Final = 0.05
 _NAMES: Final = 1.3
 """Width of the bars' names, inches."""
 _GAP: Final = 0.15
-_LOADING_COLOUR: Final = "#8C8C8C"
 LIBRARIES: Final = ("PIL", "torchvision", "cv2")
 """A stage called `PIL.convert` is a library's call in the dataset's own code, which no stopwatch
 around the transforms sees."""
@@ -302,7 +302,7 @@ def stopwatch_figure(run: Run) -> Sheet:
         none = "Samples cannot be told apart in this loader: no stopwatch would see their stages"
         return Sheet(none if found.stages else NOTHING, nothing(run))
     blames = table.select("blamed", "blamed_share").unique(maintain_order=True).rows()
-    colours = {LOADING: _LOADING_COLOUR}
+    colours = {LOADING: MID}
     above = [(name, part, colours.get(name, COLOURS["transform"])) for name, part in blames]
     stages = table.select("stage", "share", "kind").iter_rows()
     below = [(name, part, COLOURS[kind]) for name, part, kind in stages]

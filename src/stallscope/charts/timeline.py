@@ -18,6 +18,7 @@ from stallscope.charts.sheet import (
     AXIS,
     FAINT,
     INK,
+    MID,
     PAPER,
     ROOM,
     Sheet,
@@ -58,7 +59,7 @@ _MOST_LANES: Final = 16
 LOOP, DEVICE = "training loop", "device"
 _ORDER: Final = ("fetch", "decode", "transform", "other", "collate")
 """In which a batch's kinds are drawn."""
-_UNKNOWN: Final[dict[str, Any]] = {"fc": PAPER, "ec": "#AAAAAA", "hatch": "....", "lw": 0.6}
+_UNKNOWN: Final[dict[str, Any]] = {"fc": PAPER, "ec": MID, "hatch": "....", "lw": 0.6}
 """Look of a batch that was not recorded."""
 _HALO: Final = withStroke(linewidth=3.0, foreground=PAPER)
 """A line that leads to a name may pass under a text."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from stallscope.columns import Column, Schema
 from stallscope.model.exposure import COLLATE, GETITEM_, MAIN, SENDING, START
 from stallscope.stages import KINDS, OTHER, STEP
 
@@ -20,21 +21,17 @@ if TYPE_CHECKING:
     from stallscope.diagnose.facts import Facts
     from stallscope.model.exposure import StagePart
     from stallscope.model.loop_time import LoopBreakdown
-    from stallscope.store import Schema
 
 
 STALL: Final = "stall"
-ACCOUNTING: Schema = {
-    "part": pl.String,
-    "kind": pl.Enum([*KINDS, STALL]),
-    "stalled": pl.Boolean,
-    "place": pl.String,
-    "loop_share": pl.Float64,
-}
-"""One row a part of the loop's time, its own parts first, then the stalls', the longest first, then
-`BEGIN`: `stalled` says whether the loop waited for it, `place` is the user's function that holds
-most of it (null where it is not known), `loop_share` (0 to 1) adds up to 1. `kind` is that of its
-stage; `stall` for what no stage is."""
+ACCOUNTING: Final = Schema(
+    "One row a part of the loop's time: its own, the stalls' (the longest first), then `BEGIN`.",
+    Column("part", pl.String),
+    Column("kind", pl.Enum([*KINDS, STALL]), "kind of its stage; `stall`: no stage"),
+    Column("stalled", pl.Boolean, "whether the loop waited for it"),
+    Column("place", pl.String, "function of the user's that holds most of it; null: not known"),
+    Column("loop_share", pl.Float64, "adds up to 1"),
+)
 
 _SMALLEST: Final = 0.01
 """Of the loop's time; smaller parts of the stalls are one row, those of the step its rest."""

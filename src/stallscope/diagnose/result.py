@@ -15,71 +15,55 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import polars as pl
 
 from stallscope.apart import computed_apart
+from stallscope.columns import NAME, Column, Schema, unit_of
 from stallscope.diagnose.accounting import ACCOUNTING
 from stallscope.diagnose.causes import CAUSES, Cause, handbook
 from stallscope.errors import StallscopeError
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.store import Contents, StoredTable
-from stallscope.units import seconds, share, size, times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from stallscope.flame.result import Flame
     from stallscope.ladder.result import Ladder
     from stallscope.run.result import Run
-    from stallscope.store import Schema
     from stallscope.tune.result import Tuning
 
 
-TABLE: Schema = {
-    "code": pl.String,
-    "title": pl.String,
-    "severity": pl.Float64,
-    "evidence": pl.String,
-    "confidence": pl.Float64,
-    "next_step": pl.String,
-    "tested": pl.Boolean,
-}
-"""One row a finding, the verdict first; the fields of a `Finding`, its evidence as text."""
-
-SPENT: Schema = {"phase": pl.String, "seconds": pl.Float64, "why": pl.String}
-"""One row a phase of the measurement, in order: what it took, and why it was needed. The last row,
-`stop`, says why it ended."""
-
-
-FIXES: Schema = {
-    "fix": pl.String,
-    "code": pl.String,
-    "predicted_gain": pl.Float64,
-    "predicted_gain_low": pl.Float64,
-    "predicted_gain_high": pl.Float64,
-    "measurable": pl.Boolean,
-    "outside": pl.String,
-    "gain": pl.Float64,
-    "gain_low": pl.Float64,
-    "gain_high": pl.Float64,
-    "says": pl.String,
-}
-"""One row a change that would help, what promises most first: the finding that advises it ("": none
-by itself), how many times as many samples a second the loop would get, replayed from the run, with
-its interval; whether `try_fix` can make or imitate it; why that is outside of what was recorded;
-and where it was tried, what was measured, in `says` one of the four words of `bench.comparison`."""
-
-
-FACTOR: Final = "_factor"
-_UNITS: Final[tuple[tuple[str, Callable[[float], str]], ...]] = (
-    ("_bytes_per_s", lambda value: f"{size(value)}/s"),
-    ("_per_s", lambda value: f"{value:,.3g}/s"),
-    ("_share", share),
-    ("_bytes", size),
-    ("_ns", lambda value: seconds(value / 1e9)),
-    ("_s", seconds),
-    ("_count", lambda value: f"{value:,.3g}"),
-    (FACTOR, times),
+TABLE: Final = Schema(
+    "One row a finding, the verdict first; the fields of a `Finding`.",
+    Column("code", pl.String, secret=NAME),
+    Column("title", pl.String),
+    Column("severity", pl.Float64),
+    Column("evidence", pl.String, "its numbers as text"),
+    Column("confidence", pl.Float64),
+    Column("next_step", pl.String),
+    Column("tested", pl.Boolean),
 )
-"""What the end of a number's name says of its unit; the longer ends come first."""
+
+SPENT: Final = Schema(
+    "One row a phase of the measurement, in order; the last one, `stop`, says why it ended.",
+    Column("phase", pl.String),
+    Column("seconds", pl.Float64),
+    Column("why", pl.String, "why it was needed"),
+)
+
+FIXES: Final = Schema(
+    "One row a change that would help, what promises most first.",
+    Column("fix", pl.String),
+    Column("code", pl.String, 'finding that advises it; "": none by itself', secret=NAME),
+    Column("predicted_gain", pl.Float64, "speedup of the loop, replayed from the run"),
+    Column("predicted_gain_low", pl.Float64, "its interval"),
+    Column("predicted_gain_high", pl.Float64),
+    Column("measurable", pl.Boolean, "whether `try_fix` can make or imitate it"),
+    Column("outside", pl.String, "why that is outside of what was recorded"),
+    Column("gain", pl.Float64, "measured speedup; null: not tried"),
+    Column("gain_low", pl.Float64, "its 95% CI"),
+    Column("gain_high", pl.Float64),
+    Column("says", pl.String, "word of `bench.comparison`"),
+)
+
 NOT_MEASURED: Final = "not measured"
 MEASURED: Final = ("gain", "gain_low", "gain_high", "says")
 """Columns of what was tried, of `FIXES` as of `Tuning.settings`."""
@@ -277,14 +261,6 @@ def measured_of(tuning: Tuning) -> dict[str, Any]:
     """What was measured of the one change that was tried; a row of `Tuning.settings`."""
     row: dict[str, Any] = next(row for row in tuning.settings().to_dicts() if row["trial"])
     return row
-
-
-def unit_of(name: str) -> tuple[str, Callable[[float], str]]:
-    """Return the end of a number's name that is its unit, and how to write such a number."""
-    for end, form in _UNITS:
-        if name.endswith(end) and name != end:
-            return end, form
-    return "", lambda value: f"{value:,.3g}"
 
 
 def number_text(name: str, value: float | None) -> str:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.bench.comparison import FASTER
+from stallscope.columns import FACTOR, unit_of
 from stallscope.diagnose.accounting import BEGIN
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
-from stallscope.diagnose.result import FACTOR, MEASURED, measured_of, number_text, unit_of
+from stallscope.diagnose.result import MEASURED, measured_of, number_text
 from stallscope.model.thresholds import OTHERS, WORTH_A_LINE
 from stallscope.run.saturation import find_saturated
 from stallscope.stages import COLOURS, STALL_COLOUR

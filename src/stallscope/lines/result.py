@@ -9,45 +9,44 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import polars as pl
 
 from stallscope.apart import computed_apart
+from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema
 from stallscope.result import Conditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import Contents, StoredTable
 from stallscope.units import count, printable, seconds, share
 
-if TYPE_CHECKING:
-    from stallscope.store import Schema
+FUNCTIONS: Final = Schema(
+    "One row a function whose lines were timed.",
+    Column("function", pl.String, "its name", secret=NAME),
+    Column("file", pl.String, "where it is", secret=CODE_FILE),
+    Column("line", pl.Int32, "where it begins"),
+    Column("stage", pl.String, "stage that it is part of; null: of none", secret=NAME),
+    Column("kind", pl.String, "kind of the stage", secret=NAME),
+    Column("why_not", pl.String, "why its source cannot be shown"),
+)
 
+LINES: Final = Schema(
+    "One row a line that ran.",
+    Column("function", pl.String, secret=NAME),
+    Column("line", pl.Int32),
+    Column("hits", pl.Int64, "how often it ran; null: not counted"),
+    Column("share", pl.Float64, "share of the time with all that it calls"),
+    Column("own_share", pl.Float64, "share without the other listed functions"),
+    Column("own_low", pl.Float64, "its 95% CI"),
+    Column("own_high", pl.Float64),
+)
 
-FUNCTIONS: Schema = {
-    "function": pl.String,
-    "file": pl.String,
-    "line": pl.Int32,
-    "stage": pl.String,
-    "kind": pl.String,
-    "why_not": pl.String,
-}
-"""One row a function whose lines were timed: its name, where it begins, the stage that it is part
-of and the stage's kind (null: of none), and why its source cannot be shown, if it cannot."""
-
-LINES: Schema = {
-    "function": pl.String,
-    "line": pl.Int32,
-    "hits": pl.Int64,
-    "share": pl.Float64,
-    "own_share": pl.Float64,
-    "own_low": pl.Float64,
-    "own_high": pl.Float64,
-}
-"""One row a line that ran: how often (null: not counted), its share of the time with everything
-that it called, and its own one with the ends of its interval."""
-
-SOURCES: Schema = {"function": pl.String, "line": pl.Int32, "source": pl.String}
-"""Every line of the functions, from the first to the last, without its line break."""
+SOURCES: Final = Schema(
+    "One row a line of the functions, from the first to the last.",
+    Column("function", pl.String, secret=NAME),
+    Column("line", pl.Int32),
+    Column("source", pl.String, "without its line break", secret=CODE),
+)
 
 
 @dataclass(frozen=True)
@@ -120,25 +119,22 @@ KEY: Final = (
 )
 _TITLE: Final = 200
 
-TABLE: Schema = {
-    "function": pl.String,
-    "file": pl.String,
-    "line": pl.Int32,
-    "hits": pl.Int64,
-    "time_s": pl.Float64,
-    "share": pl.Float64,
-    "source": pl.String,
-    "own_s": pl.Float64,
-    "own_share": pl.Float64,
-    "own_low": pl.Float64,
-    "own_high": pl.Float64,
-    "stage": pl.String,
-    "kind": pl.String,
-}
-"""One row a line that ran, the one with most time of its own first. `time_s` and `share` hold what
-the line calls; `own_s` and `own_share` leave out the functions that have a listing of their own,
-and `own_low` and `own_high` are the ends of the interval of that share. Shares are of the time in
-which the samples were made; `source` is null where there is none."""
+TABLE: Final = Schema(
+    "One row a line that ran, the hottest first. Shares are of a sample's time.",
+    Column("function", pl.String),
+    Column("file", pl.String),
+    Column("line", pl.Int32, "", "line", str),
+    Column("hits", pl.Int64, "how often it ran; null: not counted", "hits"),
+    Column("time_s", pl.Float64, "time with all that it calls", "time"),
+    Column("share", pl.Float64, "the same as a share", "share"),
+    Column("source", pl.String, "null: there is none"),
+    Column("own_s", pl.Float64, "time without the other listed functions"),
+    Column("own_share", pl.Float64, "the same as a share", "own"),
+    Column("own_low", pl.Float64, "its 95% CI"),
+    Column("own_high", pl.Float64),
+    Column("stage", pl.String),
+    Column("kind", pl.String),
+)
 
 STANDS_OUT: Final = 0.05
 """A line with a smaller share of a sample's time is none that anybody has to look at."""

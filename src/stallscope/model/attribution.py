@@ -13,10 +13,11 @@ are those that are asked about; all others are of the whole run, with warm-up an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
+from stallscope.columns import Column, Schema
 from stallscope.model.lifecycle import (
     KIND_OF,
     MAIN,
@@ -28,44 +29,36 @@ from stallscope.model.lifecycle import (
 from stallscope.model.thresholds import STALL_S, STALL_SHARE
 from stallscope.stages import KINDS, WORK_KINDS
 
-if TYPE_CHECKING:
-    from stallscope.store import Schema
+STALLS: Final = Schema(
+    "One row a stall. A device that works behind the host is idle from `start_ns` to `end_ns`.",
+    Column("rank", pl.Int16),
+    Column("step", pl.Int32, "step that waited"),
+    Column("epoch", pl.Int32),
+    Column("batch", pl.Int32),
+    Column("worker", pl.Int16),
+    Column("start_ns", pl.Int64, "from the start of the run"),
+    Column("end_ns", pl.Int64),
+    Column("stall_s", pl.Float64),
+    Column("hidden_s", pl.Float64, "part of the wait before, while the device still had work"),
+)
 
+PARTS: Final = Schema(
+    "One row a stall and part, in the order of the batch's way; they add up to its `stall_s`.",
+    Column("rank", pl.Int16),
+    Column("step", pl.Int32),
+    Column("part", pl.String),
+    Column("kind", pl.Enum(KINDS), "null: unattributed"),
+    Column("exposed_s", pl.Float64),
+)
 
-STALLS: Schema = {
-    "rank": pl.Int16,
-    "step": pl.Int32,
-    "epoch": pl.Int32,
-    "batch": pl.Int32,
-    "worker": pl.Int16,
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "stall_s": pl.Float64,
-    "hidden_s": pl.Float64,
-}
-"""One row a stall: the step that waited and the window in which the loop stalled, from
-`start_ns` to `end_ns`, counted from the start of the run. A device that works behind the host is
-idle in this window; `hidden_s` is what of the wait came before, while it still had work."""
-
-PARTS: Schema = {
-    "rank": pl.Int16,
-    "step": pl.Int32,
-    "part": pl.String,
-    "kind": pl.Enum(KINDS),
-    "exposed_s": pl.Float64,
-}
-"""One row a stall and part, in the order of the batch's way; `kind` is null for what is
-unattributed. The parts of a stall add up to its `stall_s`."""
-
-EXPOSED: Schema = {
-    "part": pl.String,
-    "kind": pl.Enum(KINDS),
-    "exposed_s": pl.Float64,
-    "share": pl.Float64,
-    "stalls": pl.Int64,
-}
-"""One row a part, the longest first: `share` (0 to 1) of all stalled time, and the number of
-stalls in which it occurs."""
+EXPOSED: Final = Schema(
+    "One row a part, the longest first.",
+    Column("part", pl.String),
+    Column("kind", pl.Enum(KINDS), "null: unattributed"),
+    Column("exposed_s", pl.Float64),
+    Column("share", pl.Float64, "share (0 to 1) of all stalled time"),
+    Column("stalls", pl.Int64, "stalls in which it occurs"),
+)
 
 _PART: Final = ("part", "kind")
 

@@ -18,6 +18,7 @@ from stallscope.bench import loops, samples
 from stallscope.bench.comparison import FASTER, SLOWER, mean_of
 from stallscope.bench.loops import BLOCKS, STORED_BLOCKS
 from stallscope.bench.samples import PAIRS
+from stallscope.columns import CODE_FILE, NAME, Column, Schema
 from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.orders.variant import (
     EQUIVALENCES,
@@ -35,87 +36,76 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from stallscope.bench.samples import SamplePair
-    from stallscope.store import Schema
 
-OPS: Schema = {
-    "position": pl.Int32,
-    "name": pl.String,
-    "random": pl.Boolean,
-    "settings": pl.String,
-    "takes": pl.String,
-    "gives": pl.String,
-    "cost_s": pl.Float64,
-    "cost_low_s": pl.Float64,
-    "cost_high_s": pl.Float64,
-    "file": pl.String,
-    "line": pl.Int32,
-}
-"""One row an op of the pipeline as it is, in its order, and before them a row "decode" (position
--1) where a lazy image is decoded by the first op that touches it: that time is no op's. `random`:
-it drew random numbers (null for decoding); `takes`, `gives`: type, dtype and shape in words; the
-cost for its own input, seconds per sample, with the 2.5% and 97.5% points of the mean over
-resampled samples (null where there was one); where its code is (null: not written in Python)."""
+OPS: Final = Schema(
+    'One row an op of the pipeline as it is, in its order; "decode" (-1) decodes a lazy image.',
+    Column("position", pl.Int32),
+    Column("name", pl.String, secret=NAME),
+    Column("random", pl.Boolean, "whether it drew random numbers; null for decoding"),
+    Column("settings", pl.String),
+    Column("takes", pl.String, "type, dtype and shape in words"),
+    Column("gives", pl.String, "the same"),
+    Column("cost_s", pl.Float64, "time for its own input, per sample"),
+    Column("cost_low_s", pl.Float64, "2.5% point over resampled samples; null: there was one"),
+    Column("cost_high_s", pl.Float64, "97.5% point"),
+    Column("file", pl.String, "where its code is; null: not written in Python", secret=CODE_FILE),
+    Column("line", pl.Int32),
+)
 
-TRIALS: Schema = {
-    "trial": pl.Int32,
-    "kind": pl.String,
-    "positions": pl.List(pl.Int32),
-    "order": pl.String,
-    "change": pl.String,
-    "changes": pl.String,
-    "predicted_s": pl.Float64,
-    "equivalence": pl.String,
-    "max_difference": pl.Float64,
-    "psnr_db": pl.Float64,
-    "compared": pl.Int32,
-    "why": pl.String,
-    "gains": pl.Boolean,
-    "code": pl.String,
-}
-"""One row a pipeline that was looked at, with the fields of `variant.Variant` and of its grade;
-trial 0 is the pipeline as it is."""
+TRIALS: Final = Schema(
+    "One row a pipeline, with the fields of `variant.Variant` and of its grade; 0 is as it is.",
+    Column("trial", pl.Int32),
+    Column("kind", pl.String),
+    Column("positions", pl.List(pl.Int32)),
+    Column("order", pl.String),
+    Column("change", pl.String),
+    Column("changes", pl.String),
+    Column("predicted_s", pl.Float64),
+    Column("equivalence", pl.String),
+    Column("max_difference", pl.Float64),
+    Column("psnr_db", pl.Float64),
+    Column("compared", pl.Int32),
+    Column("why", pl.String),
+    Column("gains", pl.Boolean),
+    Column("code", pl.String),
+)
 
-PARTS: Schema = {
-    "trial": pl.Int32,
-    "name": pl.String,
-    "seconds": pl.Float64,
-    "kind": pl.Enum(["fetch", "decode", "transform", "collate"]),
-}
-"""One row for each part of a trial's predicted time, in the order in which they happen: fields of
-`variant.CostPart`. None of a trial whose parts are not known."""
+PARTS: Final = Schema(
+    "One row a part of a trial's predicted time, in order: fields of `variant.CostPart`.",
+    Column("trial", pl.Int32),
+    Column("name", pl.String, secret=NAME),
+    Column("seconds", pl.Float64),
+    Column("kind", pl.Enum(["fetch", "decode", "transform", "collate"])),
+)
 
-TABLE: Schema = {
-    "order": pl.String,
-    "change": pl.String,
-    "predicted_s": pl.Float64,
-    "measured_s": pl.Float64,
-    "measured_low_s": pl.Float64,
-    "measured_high_s": pl.Float64,
-    "speedup": pl.Float64,
-    "equivalence": pl.String,
-    "max_difference": pl.Float64,
-    "speedup_low": pl.Float64,
-    "speedup_high": pl.Float64,
-    "predicted_speedup": pl.Float64,
-    "trial": pl.Int32,
-    "kind": pl.String,
-    "changes": pl.String,
-    "recommended": pl.Boolean,
-    "says": pl.String,
-    "loader_gain": pl.Float64,
-    "loader_gain_low": pl.Float64,
-    "loader_gain_high": pl.Float64,
-    "loader_says": pl.String,
-    "gains": pl.Boolean,
-    "psnr_db": pl.Float64,
-    "compared": pl.Int32,
-    "why": pl.String,
-}
-"""One row a trial; times in seconds of one worker per sample. `speedup`: the original's measured
-time over the trial's, with its interval, and in `says` one of the four words of `bench.comparison`;
-null where the trial was not measured, and then `predicted_speedup` is all there is. `loader_gain`:
-how many times as many samples the loader gives with it, nobody using them; null where that was not
-measured."""
+TABLE: Final = Schema(
+    "One row a trial; times in seconds of one worker per sample.",
+    Column("order", pl.String, "its ops in their order"),
+    Column("change", pl.String, "what it changes"),
+    Column("predicted_s", pl.Float64),
+    Column("measured_s", pl.Float64, "null: not measured"),
+    Column("measured_low_s", pl.Float64, "its 95% CI"),
+    Column("measured_high_s", pl.Float64),
+    Column("speedup", pl.Float64, "measured time of the original over its own"),
+    Column("equivalence", pl.String, "grade of its data"),
+    Column("max_difference", pl.Float64, "largest of a value, share of the values' range"),
+    Column("speedup_low", pl.Float64, "95% CI of the speedup"),
+    Column("speedup_high", pl.Float64),
+    Column("predicted_speedup", pl.Float64),
+    Column("trial", pl.Int32, "0: the pipeline as it is"),
+    Column("kind", pl.String),
+    Column("changes", pl.String, "what that means for the model"),
+    Column("recommended", pl.Boolean),
+    Column("says", pl.String, "word of `bench.comparison` of the speedup"),
+    Column("loader_gain", pl.Float64, "speedup of the loader alone; null: not measured"),
+    Column("loader_gain_low", pl.Float64, "its 95% CI"),
+    Column("loader_gain_high", pl.Float64),
+    Column("loader_says", pl.String, "word of `bench.comparison` of that"),
+    Column("gains", pl.Boolean, "whether it should be faster and costs no memory"),
+    Column("psnr_db", pl.Float64, "lowest of a sample; null: identical, or not comparable"),
+    Column("compared", pl.Int32, "samples that were compared"),
+    Column("why", pl.String, "reason of the grade"),
+)
 
 _AS_FAST: Final = 0.97
 """What is nearer to the original's data is preferred, if it is so many times as fast."""

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from stallscope.columns import NO_VALUE, unit_of
 from stallscope.compare.compare import LOOP, SPEED, STALLS
 from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
-from stallscope.units import printable, seconds, share, times
+from stallscope.units import printable, share, times
 from stallscope.views.document import Document, Heading, Notes, Table, View
 
 if TYPE_CHECKING:
@@ -36,21 +37,21 @@ def document(comparison: Comparison) -> Document:
 
 
 def headline(comparison: Comparison, run: int = -1) -> str:
-    """How many times as fast a run is as the first one, and how long each stalls."""
+    """Return the speedup of a run over the first one, and how long each stalls."""
     run = run % len(comparison.names)
     speed, stalls = comparison.of(SPEED, run), comparison.of(STALLS, run)
     first, later = printable(comparison.names[0]), printable(comparison.names[run])
-    stalled = f"it stalls {share(stalls['after'])} of the time, {first} {share(stalls['before'])}"
+    stalled = f"stalls: {share(stalls['before'])} → {share(stalls['after'])} of the time"
     if speed["change_low"] is None:
         return f"Too few steps to tell whether {later} is faster than {first}; {stalled}"
     if not speed["distinguishable"]:
         return f"{later} is as fast as {first} ({NOT_DISTINGUISHABLE}); {stalled}"
-    factor = speed["after"] / speed["before"]
-    ends = [
-        times(max(speed["before"] + speed[end], 0.0) / speed["before"])
-        for end in ("change_low", "change_high")
-    ]
-    return f"{later} is {times(factor)} as fast as {first} ({ends[0]} to {ends[1]}); {stalled}"
+    before = speed["before"]
+    factor, *ends = (
+        times(max(value, 0.0) / before)
+        for value in (speed["after"], before + speed["change_low"], before + speed["change_high"])
+    )
+    return f"{later} is {factor} as fast as {first} ({ends[0]} to {ends[1]}); {stalled}"
 
 
 def verdicts(comparison: Comparison, run: int) -> str:
@@ -60,24 +61,19 @@ def verdicts(comparison: Comparison, run: int) -> str:
 
 
 def value(measure: str, number: float | None) -> str:
-    """A value of a measure with its unit."""
-    if number is None:
-        return "—"
-    if measure == STALLS:
-        return share(number)
-    return f"{number:,.3g}/s" if measure == SPEED else seconds(number)
+    """Return a value of a measure with its unit."""
+    return NO_VALUE if number is None else unit_of(measure)[1](number)
 
 
 def signed(measure: str, number: float | None) -> str:
-    """A difference with its sign."""
-    if number is None:
-        return "—"
-    return f"{'-' if number < 0 else '+'}{value(measure, abs(number))}"
+    """Return a difference with its sign."""
+    sign = "" if number is None else "-" if number < 0 else "+"
+    return f"{sign}{value(measure, None if number is None else abs(number))}"
 
 
 def name_of(measure: str) -> str:
     """A measure in words."""
-    words = {SPEED: "samples a second", STALLS: "stalls, of the time", LOOP: "loop, per sample"}
+    words = {SPEED: "samples per second", STALLS: "stalled share", LOOP: "loop, per sample"}
     return words.get(measure, printable(measure.removesuffix("_s").replace("/", ": ")))
 
 

@@ -8,7 +8,7 @@ and on a dark ground. Files that others can open are written here as well: whole
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from importlib import import_module
 from textwrap import indent
@@ -282,9 +282,24 @@ class View:
         return json.dumps(json_without_controls(plain), indent=2)
 
 
+def answered(answer: Callable[[Any], str], **attributes: str) -> Callable[[Any], dict[str, Any]]:
+    """Return the values of a `View`: the answer of a result, and attributes by the JSON's names."""
+
+    def values(result: Any) -> dict[str, Any]:
+        found = {key: getattr(result, name) for key, name in attributes.items()}
+        found = {key: value() if callable(value) else value for key, value in found.items()}
+        return {"answer": answer(result), **found}
+
+    return values
+
+
 def _plain(value: Any) -> Any:
-    if hasattr(value, "item"):
-        return value.item()
+    """Return a value as JSON has it: a table as its rows, a number of numpy's, settings."""
+    for name in ("to_dicts", "item"):
+        if hasattr(value, name):
+            return getattr(value, name)()
+    if is_dataclass(value):
+        return vars(value)
     return dict(value) if hasattr(value, "keys") else str(value)
 
 

@@ -18,7 +18,17 @@ from stallscope.flame.result import CHANGES, Flame, difference_sentence, sentenc
 from stallscope.flame.tree import COLOURS, difference_notes, notes_of, of_difference, of_flame
 from stallscope.stats import NOT_DISTINGUISHABLE
 from stallscope.units import printable, share, worker_name
-from stallscope.views.document import CellBar, Document, Heading, Notes, RowText, Table, View, write
+from stallscope.views.document import (
+    CellBar,
+    Document,
+    Heading,
+    Notes,
+    RowText,
+    Table,
+    View,
+    answered,
+    write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,5 +199,5 @@ VIEW: Final = View(
     document,
     {"flame": (_SHOWS, plot)},
     {"flame": (_SHOWS, "flame.panel")},
-    lambda flame: {"answer": _title(flame), "functions": flame.table().to_dicts()},
+    answered(_title, functions="table"),
 )

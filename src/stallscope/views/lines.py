@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
-from stallscope.lines.result import in_order, notes_of, title
+from stallscope.lines.result import TABLE, in_order, notes_of, title
 from stallscope.stages import COLOURS
-from stallscope.units import count, file_name, printable, seconds, share
+from stallscope.units import count, file_name, printable, share
 from stallscope.views.document import Block, Document, Heading, Notes, View, fill, html
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from stallscope.lines.result import Lines
 
 
-HEADS: Final = ("line", "hits", "time", "share", "own", "source")
+_COLUMNS: Final = TABLE.shown("hits time_s share own_share")
+HEADS: Final = ("line", *(column.head for column in _COLUMNS), "source")
 MOST_FUNCTIONS: Final = 6
 """Listings in a terminal; a notebook has all, and opens the first."""
 
@@ -43,13 +44,13 @@ _HEAT: Final = "80"
 
 
 def document(lines: Lines) -> Document:
-    """The listings, the one with the hottest lines first."""
+    """Return the listings, the one with the hottest lines first."""
     blocks = [Heading(title(lines)), Listings(lines, in_order(lines)), Notes(notes_of(lines))]
     return Document("lines", blocks)
 
 
 def panel(lines: Lines) -> Any:
-    """Give widgets to choose a function; the one with the hottest lines is the first."""
+    """Return widgets to choose a function; the one with the hottest lines is the first."""
     from stallscope.charts.results import lines_figure
     from stallscope.views.panels import dropdown, pick, saying
 
@@ -80,7 +81,7 @@ class Shown(NamedTuple):
 
 
 def listing(lines: Lines, function: dict[str, Any]) -> list[Shown | str]:
-    """The lines of a function in their order; a sentence where some are left out.
+    """Return the lines of a function in their order; a sentence where some are left out.
 
     Args:
         lines: what was measured.
@@ -102,19 +103,13 @@ def listing(lines: Lines, function: dict[str, Any]) -> list[Shown | str]:
 
 def _all(lines: Lines, name: str) -> list[Shown]:
     ran = {
-        row["line"]: (row["own_share"] or 0.0, _cells(row))
+        row["line"]: (row["own_share"] or 0.0, tuple(column.cell(row) for column in _COLUMNS))
         for row in lines.table().filter(pl.col("function") == name).iter_rows(named=True)
     }
     sources = lines.sources.filter(pl.col("function") == name)
     texts = {line: text.expandtabs(TAB) for _, line, text in sources.iter_rows()}
     texts = dict(zip(texts, dedent("\n".join(texts.values())).split("\n"), strict=False))
     return [Shown(at, texts.get(at, ""), *ran.get(at, ())) for at in sorted({*texts, *ran})]
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    shares = (share(row[name] or 0.0) for name in ("share", "own_share"))
-    hits = "" if row["hits"] is None else f"{row['hits']:,}"
-    return (hits, seconds(row["time_s"]), *shares)
 
 
 @dataclass(frozen=True)
@@ -155,7 +150,7 @@ class Listings(Block):
         return fill("lines.html", heads=HEADS, listings=listings)
 
     def _head(self, function: dict[str, Any]) -> str:
-        """What stands over a listing: the function, its share, its stage, its place."""
+        """Return the heading of a listing: the function, its share, its stage, its place."""
         unit = self.lines.circumstances.unit
         own = f"{share(function['own_share'] or 0.0)} of a {unit}'s time is its own"
         parts = [f"{function['function']}: {own}"]

@@ -9,7 +9,16 @@ from stallscope.orders.variant import NEAR
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.units import count, printable, seconds
-from stallscope.views.document import Bullets, CellBar, Document, Heading, Notes, Table, View
+from stallscope.views.document import (
+    Bullets,
+    CellBar,
+    Document,
+    Heading,
+    Notes,
+    Table,
+    View,
+    answered,
+)
 
 if TYPE_CHECKING:
     from stallscope.orders.result import Orders
@@ -81,9 +90,5 @@ VIEW: Final = View(
         "front": ("speed against distance from the original data", "orders.front_figure"),
     },
     {"try": ("the ops in any order, with cost and code", "orders_panel.panel")},
-    lambda orders: {
-        "answer": sentence(orders),
-        "orders": orders.table().to_dicts(),
-        "best": orders.best(),
-    },
+    answered(sentence, orders="table", best="best"),
 )

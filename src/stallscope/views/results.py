@@ -28,6 +28,7 @@ from stallscope.views.document import (
     RowText,
     Table,
     View,
+    answered,
     html,
 )
 
@@ -103,11 +104,7 @@ LADDER: Final = View(
     _ladder,
     {"ladder": ("the loop without each of the loader's costs", "ladder.figure")},
     {"compare": ("any two rungs against each other", "results.rungs_panel")},
-    lambda ladder: {
-        "answer": ladder_result.sentence(ladder),
-        "rungs": ladder.table().to_dicts(),
-        "gains": ladder.gains().to_dicts(),
-    },
+    answered(ladder_result.sentence, rungs="table", gains="gains"),
 )
 
 
@@ -150,12 +147,7 @@ TUNING: Final = View(
     _tuning,
     {"predicted": ("predicted and measured speedups of settings", "results.settings_figure")},
     {"try": ("the loop with other settings, replayed", "tuning_panel.panel")},
-    lambda tuning: {
-        "answer": tune_result.sentence(tuning),
-        "best": tuning.best,
-        "code": tuning.code,
-        "settings": tuning.settings().to_dicts(),
-    },
+    answered(tune_result.sentence, best="best", code="code", settings="settings"),
 )
 
 
@@ -196,11 +188,7 @@ STORAGE: Final = View(
         "pieces": ("bytes per second of small and large reads", "results.pieces_figure"),
     },
     {},
-    lambda storage: {
-        "answer": storage_result.sentence(storage),
-        "reads": storage.table().to_dicts(),
-        "places": storage.places.to_dicts(),
-    },
+    answered(storage_result.sentence, reads="table", places="places"),
 )
 
 
@@ -241,11 +229,7 @@ LAYOUTS: Final = View(
     _layouts,
     {"samples": ("samples per second of each layout", "results.layouts_figure")},
     {},
-    lambda layouts: {
-        "answer": layout_result.sentence(layouts),
-        "best": layouts.best,
-        "layouts": layouts.table().to_dicts(),
-    },
+    answered(layout_result.sentence, best="best", layouts="table"),
 )
 
 
@@ -319,10 +303,5 @@ EXPERIMENTS: Final = View(
     _experiments,
     {"gains": ("the speedup of the step with each change", "results.gains_figure")},
     {"experiment": ("one change, its code and its speedup", "results.experiments_panel")},
-    lambda found: {
-        "answer": experiments_result.sentence(found),
-        "experiments": found.table().to_dicts(),
-        "waits": found.waits.to_dicts(),
-        "copies": found.copies().to_dicts(),
-    },
+    answered(experiments_result.sentence, experiments="table", waits="waits", copies="copies"),
 )

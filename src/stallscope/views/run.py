@@ -14,7 +14,17 @@ from stallscope.run.summary import StageTimes, headline, profile, remarks, stage
 from stallscope.run.worker_memory import named_growth
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, plural, printable, seconds, share
-from stallscope.views.document import Block, Bullets, CellBar, Document, Heading, Notes, Table, View
+from stallscope.views.document import (
+    Block,
+    Bullets,
+    CellBar,
+    Document,
+    Heading,
+    Notes,
+    Table,
+    View,
+    answered,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,12 +138,8 @@ VIEW: Final = View(
         "timeline": ("workers and loop from any step on", "run_panels.timeline_panel"),
         "live": ("a training that still runs", "run_panels.live_panel"),
     },
-    lambda run: {
-        "answer": str(stall_text.title(run)),
-        "stages": run.stages().to_dicts(),
-        "exposed": run.exposed().to_dicts(),
-        "patterns": run.patterns().to_dicts(),
-        "settings": vars(run.settings),
-        "machine": run.machine,
-    },
+    answered(
+        stall_text.title,
+        **{name: name for name in ("stages", "exposed", "patterns", "settings", "machine")},
+    ),
 )

@@ -6,13 +6,13 @@ is pressed; what the step or a stage would be cannot be measured, a setting can.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import ipywidgets
 
 from stallscope.bench.comparison import gain_text
 from stallscope.charts.results import settings_figure
-from stallscope.model.settings import Setting
 from stallscope.model.simulator import predict, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.tune.result import sentence
@@ -23,7 +23,8 @@ from stallscope.views.panels import WIDE, Panel, guarded, saying
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from stallscope.model.simulator import LoaderCosts, LoopPrediction
+    from stallscope.model.settings import Setting
+    from stallscope.model.simulator import LoaderCosts
     from stallscope.tune.result import Tuning
 
 
@@ -31,11 +32,17 @@ NO_BENCH: Final = (
     "Only figures are here, not the loader: call ss.tune in this notebook to try other settings"
 )
 _STEPS: Final = 12
-"""That the timeline shows."""
+"""Steps that the timeline shows."""
 _MEASURE_S: Final = 15.0
 _MOST_WORKERS, _MOST_AHEAD, _MOST_TIMES = 16, 16, 8
 _WIDTH, _LANE, _LEFT = 900.0, 15.0, 70.0
-"""Of the timeline, pixels."""
+"""Sizes of the timeline, pixels."""
+_SLIDER_STEP_S: Final = 1e-6
+"""A step that is nearer to the recorded one is the same: a slider rounds."""
+_ANSWER: Final = (
+    "<p style='font-size:120%;margin:.4em 0'><b>{} samples/s</b> ({} to {}), {} as now · stalls "
+    "<b>{}</b> of the time</p><p style='margin:0;opacity:.75'>{}</p>{}"
+)
 
 
 class WhatIf:
@@ -54,74 +61,68 @@ class WhatIf:
         self.measured: dict[Setting, str] = {}
 
     def setting(self, workers: int, ahead: int) -> Setting:
-        """The setting of two sliders; all else as it is."""
-        now = vars(self.now)
-        told = {**now, "num_workers": workers, "prefetch_factor": ahead if workers else None}
-        return Setting(**told).normal()
+        """Return the setting of two sliders; all else as it is."""
+        prefetch_factor = ahead if workers else None
+        return replace(self.now, num_workers=workers, prefetch_factor=prefetch_factor).normal()
 
     def has(self, kind: str) -> bool:
         """Whether batches have a stage of a kind."""
         return any(kind == known for _, known in self._costs.stages)
 
-    def costs(self, step_s: float, decode: float, reading: float) -> LoaderCosts:
-        """What batches cost with another step, and with stages so many times as fast."""
-        costs = self._costs
-        if decode != 1:
-            costs = costs.faster(decode, ["decode"])
-        if reading != 1:
-            costs = costs.faster(reading, ["fetch"])
-        return costs if abs(step_s - self.step_s) < 1e-6 else costs.with_step(step_s)  # noqa: PLR2004 - a slider's own steps
-
     def answer(
         self, workers: int, ahead: int, step_s: float, decode: float, reading: float
     ) -> Markup:
-        """The numbers and the timeline of these sliders."""
-        setting, costs = self.setting(workers, ahead), self.costs(step_s, decode, reading)
-        found = predict(costs, setting)
-        measured = self.measured.get(setting, "") if costs is self._costs else ""
-        return join([self._told(found, measured), _drawn(costs, setting)])
+        """Return the numbers and the timeline of these sliders.
 
-    def _told(self, found: LoopPrediction, measured: str) -> Markup:
-        per_s, stalls = found.samples_per_s, found.stall_share
-        gain = per_s.value / self._own
-        parts = [
-            f"first batch after {seconds(found.first_batch_s)}",
-            *([f"memory about {size(found.memory_bytes)}"] if found.memory_bytes else []),
-            *([f"outside of what was recorded: {found.outside}"] if found.outside else []),
-            *([measured] if measured else []),
-        ]
+        Args:
+            workers: number of workers.
+            ahead: batches that each prefetches.
+            step_s: duration of a step, seconds.
+            decode: speedup of decoding.
+            reading: speedup of reading.
+        """
+        setting, costs = self.setting(workers, ahead), self._costs
+        for factor, kind in ((decode, "decode"), (reading, "fetch")):
+            costs = costs if factor == 1 else costs.faster(factor, [kind])
+        if abs(step_s - self.step_s) >= _SLIDER_STEP_S:
+            costs = costs.with_step(step_s)
+        found = predict(costs, setting)
+        per_s = found.samples_per_s
+        parts = [f"first batch after {seconds(found.first_batch_s)}"]
+        parts += [f"memory about {size(found.memory_bytes)}"] if found.memory_bytes else []
+        parts += [f"outside of what was recorded: {found.outside}"] if found.outside else []
+        parts += (
+            [self.measured[setting]] if costs is self._costs and setting in self.measured else []
+        )
         return html(
-            "<p style='font-size:120%;margin:.4em 0'><b>{} samples/s</b> ({} to {}), {} as now · "
-            "stalls <b>{}</b> of the time</p><p style='margin:0;opacity:.75'>{}</p>",
-            rate(per_s.value),
-            rate(per_s.low),
-            rate(per_s.high),
-            speedup(gain),
-            share(stalls.value),
+            _ANSWER,
+            *(rate(value) for value in (per_s.value, per_s.low, per_s.high)),
+            speedup(per_s.value / self._own),
+            share(found.stall_share.value),
             " · ".join(parts),
+            _drawn(costs, setting),
         )
 
     def measure(self, workers: int, ahead: int) -> str:
-        """Measure a setting beside the loader as it is; what that says, in a sentence."""
+        """Measure a setting beside the loader as it is, and say in a sentence what it gives."""
         setting = self.setting(workers, ahead)
         if setting == self.now:
             return "this is the loader as it is: choose another number of workers, or prefetch"
         bench = self._tuning.bench
-        told = {"num_workers": setting.num_workers}
+        asked = {"num_workers": setting.num_workers}
         if setting.num_workers:
-            told["prefetch_factor"] = setting.prefetch_factor or 2
-        found = bench.measure(bench.trial(told), _MEASURE_S)
-        row = next(one for one in found.settings().to_dicts() if one["trial"])
-        if row["gain"] is None:
-            said = f"not measured: {row['reason'] or 'the time was over'}"
-        else:
-            said = (
+            asked["prefetch_factor"] = setting.prefetch_factor or 2
+        found = bench.measure(bench.trial(asked), _MEASURE_S)
+        row = next(row for row in found.settings().to_dicts() if row["trial"])
+        message = f"not measured: {row['reason'] or 'the time was over'}"
+        if row["gain"] is not None:
+            message = (
                 f"measured {rate(row['measured_per_s'])} samples/s, "
                 f"{gain_text(row['gain'], row['gain_low'], row['gain_high'], 'as now')}; predicted "
                 f"{speedup(row['predicted_gain'])}"
             )
-        self.measured[setting] = said
-        return said
+        self.measured[setting] = message
+        return message
 
 
 _RECT: Final = (
@@ -179,20 +180,25 @@ class SettingBoard:
     """The widgets of one panel.
 
     Args:
-        what_if: what they ask.
+        what_if: answers them.
         still: a picture for places that show no widgets.
     """
 
     def __init__(self, what_if: WhatIf, still: Any) -> None:
         self._what_if = what_if
         now, step_ms = what_if.now, 1e3 * what_if.step_s
-        most = max(_MOST_WORKERS, now.num_workers)
-        ahead = now.prefetch_factor or 2
-        self.workers = _whole("Workers", now.num_workers, 0, most)
-        self.ahead = _whole("Prefetch of each", ahead, 1, max(_MOST_AHEAD, ahead))
-        self.step = _number("Step, ms", step_ms, 0.0, max(4 * step_ms, 10.0), step_ms / 40 or 0.25)
-        self.decode = _number("Decode times as fast", 1.0, 1.0, _MOST_TIMES, 0.5)
-        self.reading = _number("Reading times as fast", 1.0, 1.0, _MOST_TIMES, 0.5)
+        ahead, most = now.prefetch_factor or 2, max(_MOST_WORKERS, now.num_workers)
+        whole, number = ipywidgets.IntSlider, ipywidgets.FloatSlider
+        self.workers = whole(now.num_workers, 0, most, description="Workers")
+        self.ahead = whole(ahead, 1, max(_MOST_AHEAD, ahead), description="Prefetch of each")
+        by, longest = step_ms / 40 or 0.25, max(4 * step_ms, 10.0)
+        self.step = number(value=step_ms, min=0.0, max=longest, step=by, description="Step, ms")
+        self.decode, self.reading = (
+            number(
+                value=1.0, min=1.0, max=_MOST_TIMES, step=0.5, description=f"{name} times as fast"
+            )
+            for name in ("Decode", "Reading")
+        )
         for slider, kind in ((self.decode, "decode"), (self.reading, "fetch")):
             if not what_if.has(kind):
                 slider.disabled = True
@@ -202,6 +208,7 @@ class SettingBoard:
         self.answer, self.said = ipywidgets.HTML(), ipywidgets.HTML()
         self.sliders = (self.workers, self.ahead, self.step, self.decode, self.reading)
         for slider in self.sliders:
+            slider.style = WIDE
             slider.observe(lambda _: guarded(self._say, self.show), names="value")
         self.run.on_click(lambda _: guarded(self._say, self.measure))
         self.show()
@@ -212,7 +219,7 @@ class SettingBoard:
         self.panel.add_class("stallscope-tuning-panel")
 
     def show(self) -> None:
-        """Show what the sliders say."""
+        """Show the answer to the sliders."""
         workers, ahead, step_ms, decode, reading = (slider.value for slider in self.sliders)
         self.ahead.disabled = not workers
         self.answer.value = self._what_if.answer(workers, ahead, step_ms / 1e3, decode, reading)
@@ -230,15 +237,5 @@ class SettingBoard:
         finally:
             self.run.disabled = False
 
-    def _say(self, told: str) -> None:
-        self.said.value = html("<p><b>{}</b></p>", told)
-
-
-def _whole(label: str, value: int, low: int, high: int) -> Any:
-    return ipywidgets.IntSlider(value, low, high, description=label, style=WIDE)
-
-
-def _number(label: str, value: float, low: float, high: float, by: float) -> Any:
-    return ipywidgets.FloatSlider(
-        value=value, min=low, max=high, step=by, description=label, style=WIDE
-    )
+    def _say(self, message: str) -> None:
+        self.said.value = html("<p><b>{}</b></p>", message)
