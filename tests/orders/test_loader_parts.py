@@ -9,7 +9,10 @@ import pytest
 import torch
 from PIL import Image
 from support.pipelines import Smooth, Tensors, TwiceInPlace, floats
+from torchvision import transforms as v1
+from torchvision.transforms import v2
 
+from stallscope.orders.fused import ResizedCrop
 from stallscope.orders.loader_parts import (
     CachedPrefix,
     Draft,
@@ -70,3 +73,22 @@ def test_a_kept_sample_is_made_once():
     assert torch.equal(first[0], second[0])
     assert torch.equal(first[0], 2 * floats(Tensors(None).image(3)))
     assert (3, len(dataset)) == (first[1], len(kept))
+
+
+@pytest.mark.parametrize("library", [v1, v2])
+@pytest.mark.parametrize(
+    ("size", "crop"),
+    [(64, "CenterCrop"), (300, "RandomCrop"), ((80, 200), "RandomCrop"), (40, "CenterCrop")],
+)
+def test_resize_and_crop_in_one_give_the_same_pixels(library, size, crop):
+    """On the same draws, whether the image gets smaller or larger."""
+    image = Smooth(None).image(0).resize((288, 256))
+    resize, cut = library.Resize(size), getattr(library, crop)(32)
+
+    torch.manual_seed(1)
+    wanted = cut(resize(image))
+    torch.manual_seed(1)
+    made = ResizedCrop(resize, cut)(image)
+
+    assert wanted.size == made.size
+    assert np.abs(np.asarray(wanted).astype(int) - np.asarray(made)).max() <= 1

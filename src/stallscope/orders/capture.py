@@ -242,9 +242,8 @@ def _why_none(loader: Any, found: list[Place], watched: Watched) -> str:
             "on samples are ordered"
         )
     return (
-        f"no pipeline was found in {name}: its __getitem__ calls no transform that it holds"
-        f"{held}. Put the ops in a Compose and let the dataset hold and call it, as in "
-        "self.transform(image)"
+        f"no pipeline was found in {name}: its __getitem__ calls no transform that it holds, and "
+        f"no functions of which one takes first what the other returns{held}"
     )
 
 
@@ -469,7 +468,7 @@ class _WatchedOp:
     def __call__(self, *args: Any, **named: Any) -> Any:
         began_ns = time.perf_counter_ns()
         if self._is_first:
-            lazy, decode_s = (None, 0.0) if self._reads else _decoded((args, named))
+            lazy, decode_s = (None, 0.0) if self._reads else decoded((args, named))
             given = OpInput(*fresh((args, named)))
             self._calls.append(CapturedSample(given, args, named, lazy, decode_s, began_ns))
         result = self._op(*args, **named)
@@ -484,7 +483,7 @@ class _WatchedOp:
         return getattr(self._op, name)
 
 
-def _decoded(value: Any) -> tuple[Lazy | None, float]:
+def decoded(value: Any) -> tuple[Lazy | None, float]:
     """Decode the images of a value; return the first encoded one, and the seconds it took."""
     found, took_s = None, 0.0
     for leaf in leaves(value):

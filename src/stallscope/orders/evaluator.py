@@ -162,8 +162,9 @@ class OrderEvaluator:
         return self._put(variant, len(self.variants))
 
     def mark_failed(self, trial: int, why: str) -> None:
-        """Let a variant fail that raised while it was measured."""
-        self._put(replace(self.variants[trial], grade=Grade(FAILS, why=why)), trial)
+        """Let a variant fail that raised while it was measured; the user's own one works."""
+        if trial:
+            self._put(replace(self.variants[trial], grade=Grade(FAILS, why=why)), trial)
 
     def _put(self, variant: Variant, trial: int) -> Variant:
         done = self._completed(replace(variant, trial=trial))
@@ -176,11 +177,14 @@ class OrderEvaluator:
         return replace(
             variant,
             order=" → ".join(name for name in self._names_in(variant).values() if name),
-            parts=self._parts_of(variant),
             gains=faster and is_near and variant.kind != CACHE,
             code=self.site.code_of(variant),
             predicted_speedup=self.whole_s / variant.predicted_s if variant.predicted_s else None,
         )
+
+    def with_parts(self, variant: Variant) -> Variant:
+        """Return a variant with the parts of its time, as known from what was tried by now."""
+        return replace(variant, parts=self._parts_of(variant))
 
     def _names_in(self, variant: Variant) -> dict[int, str]:
         """Name the ops of a variant in their order; "" where another one does an op's work."""
@@ -233,16 +237,23 @@ class OrderEvaluator:
             order: positions of all ops.
             why_not: reason why it fails, where that is known.
         """
-        names = {op.position: op.name for op in self.ops}
         drawing = [one for one in order if self.outcome(one).is_random]
         seconds = None if why_not else sum(one for _, _, one in self.op_seconds(order))
         return Variant(
             order,
-            change=change_of(order, [names[one] for one in self.as_it_is]),
+            change=self._change_of(order),
             changes="" if drawing == sorted(drawing) else REDRAWN,
             predicted_s=None if seconds is None else self.fixed.total_s + seconds,
             grade=Grade(FAILS, why=why_not or "not compared"),
         )
+
+    def _change_of(self, order: tuple[int, ...]) -> str:
+        names = {op.position: op.name for op in self.ops}
+        rows = [[one for one in order if one in lane.ops] for lane in self.lanes]
+        changed = [
+            row for row, lane in zip(rows, self.lanes, strict=True) if (*row,) != lane.as_it_is
+        ]
+        return "; ".join(change_of(row, names) for row in changed) or "as it is"
 
     # ---- the data of variants ------------------------------------------------------------------
 
@@ -317,7 +328,7 @@ class OrderEvaluator:
         order = self._checked(positions)
         known = [one for one in self.variants if one.kind == "order" and one.positions == order]
         if known and known[0].predicted_s is not None:
-            return known[0]
+            return self.with_parts(known[0])
         if any(tried is None for _, tried, _ in self.op_seconds(order)):
             with self.guarded():
                 for lane in self.lanes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +29,8 @@ from stallscope.loops.timed_loop import TimedLoop
 from stallscope.loops.training_loop import check_whole
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
 from stallscope.orders import proposals
-from stallscope.orders.capture import capture, first_indices
+from stallscope.orders.calls import CallsPlace, chain_notes, find_calls
+from stallscope.orders.capture import NoPipelineError, capture, first_indices
 from stallscope.orders.equivalence import described
 from stallscope.orders.evaluator import OrderEvaluator, preserving_state
 from stallscope.orders.loader_parts import key_of
@@ -44,6 +45,7 @@ from stallscope.orders.result import (
     parts_table,
     trials_table,
 )
+from stallscope.orders.search import Lane
 from stallscope.orders.variant import DECODE, ROUNDING
 from stallscope.stats import ENDS
 from stallscope.targets import target as targets
@@ -179,10 +181,9 @@ class OrderSearch:
     def analyze(self, samples: int, alternatives: Mapping[Any, Any] | None) -> None:
         """Do everything that is done in this process."""
         many = self._affordable(samples)
-        site, captured, notes = capture(self._loader, many, _room_bytes())
-        self._notes += notes
+        site, captured, lanes = self._captured(many)
         self._evaluator = evaluator = OrderEvaluator(
-            self._target.loaders[0], site, captured, self._tolerance
+            self._target.loaders[0], site, captured, self._tolerance, lanes
         )
         is_searched = partial(self._measurement.has_used, _SEARCH_UNTIL)
         is_compared = partial(self._measurement.has_used, _COMPARE_UNTIL)
@@ -197,6 +198,27 @@ class OrderSearch:
                 lane.search(is_searched)
             proposals.add_orders(evaluator, is_compared)
             proposals.add_candidates(evaluator, self._notes, is_compared)
+
+    def _captured(self, samples: int) -> tuple[Any, list[CapturedSample], list[Lane]]:
+        """Capture samples of a pipeline that the dataset holds, or else writes as calls.
+
+        Raises:
+            NoPipelineError: there is neither.
+        """
+        try:
+            site, captured, notes = capture(self._loader, samples, _room_bytes())
+        except NoPipelineError:
+            indices = first_indices(self._loader, samples)
+            calls = None
+            with suppress(Exception):  # code that a copy cannot run, in an odd place
+                calls = find_calls(self._loader.dataset, indices, _room_bytes())
+            if calls is None:
+                raise
+            self._notes += calls.notes
+            rows = zip(calls.place.chains, calls.inputs, strict=True)
+            return calls.place, calls.samples, [Lane(ops, inputs) for ops, inputs in rows]
+        self._notes += notes
+        return site, captured, []
 
     def _affordable(self, samples: int) -> int:
         """How many samples there is time for, judged by the first one.
@@ -293,7 +315,11 @@ class OrderSearch:
             lambda: [] if found().is_settled else [trial],
             lambda: [trial] if found().half_width > _CLEAR else [],
         )
-        self._mark_failed(turns.failed)
+        for failing, why in turns.failed.items():
+            if why.startswith("in its loader"):  # and not that there was too little time
+                evaluator.mark_failed(failing, why)
+            else:
+                self._measurement.note(f"not confirmed in the loader's workers: {why}")
 
     def _best(self) -> int | None:
         """Return the best trial, where it is measured to be faster."""
@@ -321,12 +347,13 @@ class OrderSearch:
         """Return what is known by now."""
         evaluator = self._evaluator
         loader, graphs = evaluator.loader, [lane.graph for lane in evaluator.lanes]
+        variants = [evaluator.with_parts(one) for one in evaluator.variants]
         return Orders(
             ops=_ops_table(evaluator),
-            trials=trials_table(evaluator.variants),
+            trials=trials_table(variants),
             pairs=self._pairs.table() if self._pairs else pl.DataFrame(schema=PAIRS),
             blocks=self._turns.table() if self._turns else pl.DataFrame(schema=BLOCKS),
-            parts=parts_table(evaluator.variants),
+            parts=parts_table(variants),
             rest=evaluator.fixed,
             counts=Counts(
                 measurements=sum(graph.measurements for graph in graphs),
@@ -466,7 +493,9 @@ def _interval(
 
 
 def _notes_on_ops(evaluator: OrderEvaluator) -> Iterator[str]:
-    """What has to be known of the ops."""
+    """Yield what has to be known of the ops."""
+    if isinstance(evaluator.site, CallsPlace):
+        yield from chain_notes(evaluator.lanes)
     if len(evaluator.ops) == 1:
         why = why_one(evaluator.ops[0].call)
         yield f"{evaluator.ops[0].name} is the only op: there is no other order{why and f'; {why}'}"

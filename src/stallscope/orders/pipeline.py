@@ -244,7 +244,7 @@ def _is_op(value: Any) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
-def _shallow(thing: Any) -> Any:
+def shallow(thing: Any) -> Any:
     """A copy of an object, sharing all that it holds; no `__getstate__` of the user's runs."""
     try:
         clone = object.__new__(type(thing))
@@ -266,7 +266,7 @@ def _with(thing: Any, path: Sequence[str | int], value: Any) -> Any:
         clone = copy.copy(thing)
         clone[step] = inner
         return clone
-    clone = _shallow(thing)
+    clone = shallow(thing)
     vars(clone)[step] = _with(own_attributes(thing)[step], rest, value)
     return clone
 
@@ -301,6 +301,9 @@ class Op:
     @property
     def source(self) -> tuple[str | None, int | None]:
         """File and line of its code; None where it is not written in Python."""
+        call_site: tuple[str, int] | None = getattr(self.call, "call_site", None)
+        if call_site is not None:  # a call in the user's code, and not the library's function
+            return call_site
         function = next(iter(functions_of(self.call)), None)
         if function is None:
             return None, None
@@ -336,7 +339,7 @@ class Chain:
         self.holder = "" if whole else _holder(value)
         """The attribute of a compose that holds its ops; "" where it is no compose."""
         flat = [(value, "old", False)] if whole else list(_flattened(value, "old", 0))
-        names = _numbered([find_ops.name_of(op) for op, _, _ in flat])
+        names = numbered([find_ops.name_of(op) for op, _, _ in flat])
         self.ops = tuple(
             Op(position, name, op, code, maps, is_only=len(flat) == 1)
             for position, (name, (op, code, maps)) in enumerate(zip(names, flat, strict=True))
@@ -356,7 +359,7 @@ class Chain:
             return type(value)(ops)
         if not self.holder:
             return Chained(list(ops))
-        clone = _shallow(value)
+        clone = shallow(value)
         if isinstance(value, nn.Sequential):
             vars(clone)["_modules"] = {str(number): op for number, op in enumerate(ops)}
             return clone
@@ -405,12 +408,12 @@ def calls_in(value: Any, holder: Any = None) -> list[str]:
                     owner = inspect.getattr_static(owner, step.argval, None)
                 else:
                     continue
-                if _is_op(owner) and owner not in (value, holder) and _is_no_tool(owner):
+                if _is_op(owner) and owner not in (value, holder) and is_no_tool(owner):
                     found[str(step.argval)] = None
     return list(found)
 
 
-def _is_no_tool(value: Any) -> bool:
+def is_no_tool(value: Any) -> bool:
     """Whether a callable may work on a sample: it is none of Python's own."""
     home = value if find_ops.is_function(value) else type(value)
     package = str(getattr(home, "__module__", None) or "builtins").partition(".")[0]
@@ -489,7 +492,7 @@ def _is_known(value: Any) -> bool:
     return _class_of(value) in _COMPOSES
 
 
-def _numbered(names: list[str]) -> list[str]:
+def numbered(names: list[str]) -> list[str]:
     """The names, with a number behind the second one of a name."""
     seen: dict[str, int] = {}
     numbered = []

@@ -19,6 +19,7 @@ from torch.utils.data import default_collate
 from stallscope.errors import ArgumentError
 from stallscope.loops.cached_values import bytes_of, fresh, is_image
 from stallscope.orders.evaluator import name_of
+from stallscope.orders.fused import fused
 from stallscope.orders.loader_parts import (
     Draft,
     Reader,
@@ -392,7 +393,7 @@ def kept(evaluator: OrderEvaluator, notes: list[str]) -> Iterator[Variant]:
     )
 
 
-CANDIDATES: Final = (on_batch, other_decoding, kept)
+CANDIDATES: Final = (fused, on_batch, other_decoding, kept)
 
 
 # ---- what is measured, and what comes together ---------------------------------------------------
@@ -516,5 +517,6 @@ def _fits(evaluator: OrderEvaluator, variant: Variant, picked: list[Variant]) ->
         return positions[-len(moved) :] == moved and not replaced & set(moved)
     if variant.kind == "fused":
         first, last = (positions.index(one) for one in sorted(variant.replaced))
-        return last == first + 1
+        is_given_the_same = set(positions[:first]) == set(evaluator.as_it_is[:first])
+        return last == first + 1 and is_given_the_same
     return True

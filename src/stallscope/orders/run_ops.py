@@ -100,11 +100,8 @@ class Stream:
 
     def places(self) -> list[Any]:
         """Return the state of each generator: it changes when the op draws."""
-        numpy_state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
         return [
-            torch.default_generator.get_state().numpy().tobytes(),
-            (numpy_state["pos"], numpy_state["key"].tobytes()),
-            random.getstate(),
+            *global_places(),
             *(_place_of(generator) for generator in (*self._own, *self._named)),
         ]
 
@@ -192,6 +189,16 @@ def _put(generator: Any, seed: int) -> None:
         generator.bit_generator.state = type(generator.bit_generator)(seed).state
     else:
         generator.seed(seed)
+
+
+def global_places() -> list[Any]:
+    """Return the states of torch's, numpy's and Python's global generators, to be compared."""
+    numpy_state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
+    return [
+        torch.default_generator.get_state().numpy().tobytes(),
+        (numpy_state["pos"], numpy_state["key"].tobytes()),
+        random.getstate(),
+    ]
 
 
 def _place_of(generator: Any) -> Any:

@@ -250,7 +250,7 @@ class Site(NamedTuple):
             "" for what is more than another row of ops.
         """
         decodes = variant.opener is not None or variant.reader is not None
-        if variant.on_batch or decodes or variant.cached:
+        if variant.on_batch or decodes or variant.cached or variant.kind == "fused":
             return ""
         ops = self.chain.ops
         terms = [
@@ -298,7 +298,7 @@ def _comment(op: Op) -> str:
     return text if op.name.partition(" ")[0] in text else f"{op.name}: {text}"
 
 
-def change_of(positions: Sequence[int], names: Sequence[str]) -> str:
+def change_of(positions: Sequence[int], names: Sequence[str] | Mapping[int, str]) -> str:
     """Say what an order changes, in as few words as possible: "RandomCrop before PILToTensor"."""
     moved, changes = _moved(positions), []
     for is_moved, places in groupby(range(len(positions)), lambda at: positions[at] in moved):

@@ -91,7 +91,8 @@ class Tries:
         """Return an order with its predicted time; asked once."""
         if positions not in self.tried:
             found = self._bench.predict(positions)
-            self.tried[positions] = self._known.get(positions, found)
+            positions = found.positions  # ops of two chains never exchange places
+            self.tried.setdefault(positions, self._known.get(positions, found))
         return self.tried[positions]
 
     def compare(self, positions: Positions) -> Variant:
@@ -226,6 +227,7 @@ class Board:
     def begin(self, positions: Positions) -> None:
         """Show an order, then measure it where that was not done yet."""
         if positions == self._now:
+            self.tags.value = self._tries.labels_of(positions)
             return
         self._now = positions
         self._say("")
@@ -287,7 +289,7 @@ class Board:
             self.tags.value = self._tries.labels_of(self._now)
             self._say("An order has every op once: it was put back")
         else:
-            self.begin(positions)
+            self.begin(self._tries.predict(positions).positions)
 
     def _slide(self, grade: str) -> None:
         self.begin(dict(self._front)[grade])

@@ -1,0 +1,346 @@
+"""Running a copy of `__getitem__` whose calls are noticed, and may wait for another order.
+
+`__getitem__` and the other methods of the user's class run as copies of their code, whose global
+names stand for functions that tell a session of each call; nothing of the user's is changed.
+Workers import this module, so it imports no polars.
+
+In another order, calls wait: what a call of a chain returns stands for its result, and the calls
+are made, with the arguments that they got, once something looks at the result. So `__getitem__`
+draws its random numbers where it always did.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import types
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from stallscope.hooks.find_ops import own_attributes
+from stallscope.loops.cached_values import mapped
+from stallscope.orders.pipeline import is_no_tool, shallow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_LIBRARIES: Final = frozenset({"torch", "torchvision", "builtins", "abc", "typing"})
+"""Packages whose classes have no calls of the user's in their methods."""
+
+
+class CallSite(NamedTuple):
+    """Place of a call in the user's code."""
+
+    function: str
+    """Name of the function in which it stands."""
+    offset: int
+    """Of its instruction, so that two calls in one line are two."""
+    name: str
+    """Name of what is called."""
+
+
+@dataclass(eq=False)
+class Call:
+    """One call, without its first argument."""
+
+    site: CallSite
+    function: Any
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+    keyword: str = ""
+    """Name of the first argument, where it is given by name."""
+
+    def made(self, value: Any, function: Any = None) -> Any:
+        """Make the call, or that of another function, with this first argument."""
+        function = function or self.function
+        if self.keyword:
+            return function(*self.args, **{self.keyword: value}, **self.named)
+        return function(value, *self.args, **self.named)
+
+
+# ---- running a copy of the user's code -----------------------------------------------------------
+
+
+class _Globals(dict[str, Any]):
+    """Global names of a function, some of which stand for something else."""
+
+    def __init__(self, own: dict[str, Any], names: dict[str, Any]) -> None:
+        super().__init__(names)
+        self._own = own
+
+    def __missing__(self, name: str) -> Any:
+        return self._own[name]
+
+
+class _Module:
+    """A module whose functions are noticed when they are called."""
+
+    def __init__(self, module: Any, runner: Runner) -> None:
+        self._module, self._runner = module, runner
+
+    def __getattr__(self, name: str) -> Any:
+        return self._runner.noticed(getattr(self._module, name))
+
+
+class _Noticed:
+    """A callable that tells the runner of each call."""
+
+    def __init__(self, function: Any, runner: Runner) -> None:
+        self._function, self._runner = function, runner
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self._runner.call(self._function, sys._getframe(1), args, named)  # noqa: SLF001
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+
+class Runner:
+    """Makes samples by a copy of a dataset's code, and tells a session of each call.
+
+    Args:
+        dataset: the user's, whose class has a `__getitem__` of its own.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._session: Any = None
+        clone = shallow(dataset)
+        for name, value in own_attributes(dataset).items():
+            if callable(value) and not isinstance(value, (type, Dataset)):
+                vars(clone)[name] = _Noticed(value, self)
+        cls = type(dataset)
+        clone.__class__ = type(cls.__name__, (cls,), dict(self._methods(cls)))
+        self._clone = clone
+
+    def run(self, index: Any, session: Any) -> Any:
+        """Make a sample; the session gets each call, and says what it returns."""
+        self._session = session
+        return self._clone[index]
+
+    def call(self, function: Any, frame: types.FrameType, *arguments: Any) -> Any:
+        """Hand a call on to the session."""
+        args, named = arguments
+        site = CallSite(frame.f_code.co_name, frame.f_lasti, _name_of(function))
+        keyword = "" if args else next(iter(named), "")
+        first = args[0] if args else named.get(keyword)
+        rest = {name: value for name, value in named.items() if name != keyword}
+        call = Call(site, function, args[1:], rest, keyword)
+        if not args and not named:
+            return function()
+        return self._session.called(call, first, frame)
+
+    def noticed(self, value: Any) -> Any:
+        """Return what stands for a value that the code can name."""
+        if isinstance(value, types.ModuleType):
+            package = value.__name__.partition(".")[0]
+            return value if package in sys.stdlib_module_names else _Module(value, self)
+        if callable(value) and not isinstance(value, type) and is_no_tool(value):
+            return _Noticed(value, self)
+        return value
+
+    def _methods(self, cls: type) -> Iterator[tuple[str, Any]]:
+        """Yield copies of the methods that the user's classes have."""
+        for owner in reversed(cls.__mro__):
+            if owner.__module__.partition(".")[0] in _LIBRARIES:
+                continue
+            for name, value in vars(owner).items():
+                is_static = isinstance(value, staticmethod)
+                function = value.__func__ if is_static else value
+                if not isinstance(function, types.FunctionType) or _sets_globals(function):
+                    continue
+                new = self._copied(function)
+                if name == "__getitem__":
+                    yield name, new
+                elif not name.startswith("__"):
+                    yield name, self._method(new, is_static=is_static)
+
+    def _copied(self, function: types.FunctionType) -> types.FunctionType:
+        own = function.__globals__
+        names = {name for code in _codes(function.__code__) for name in code.co_names}
+        stands = {name: self.noticed(own[name]) for name in names if name in own}
+        known = {**stands, "__builtins__": own.get("__builtins__", __builtins__)}
+        new = types.FunctionType(
+            function.__code__,
+            _Globals(own, known),
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        )
+        new.__kwdefaults__ = function.__kwdefaults__
+        return new
+
+    def _method(self, function: types.FunctionType, *, is_static: bool) -> Any:
+        """Return a method of which the session is told as of any call, and which it may enter."""
+
+        def method(*args: Any, **named: Any) -> Any:
+            frame = sys._getframe(1)  # noqa: SLF001 - where the user's code calls it
+            called: Any = function if is_static else types.MethodType(function, args[0])
+            return self.call(called, frame, args if is_static else args[1:], named)
+
+        return staticmethod(method) if is_static else method
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _codes(const)
+
+
+def _sets_globals(function: types.FunctionType) -> bool:
+    """Return whether it writes global names, which a copy would write elsewhere."""
+    return any(
+        step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")
+        for code in _codes(function.__code__)
+        for step in dis.get_instructions(code)
+    )
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+# ---- calls that wait -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CallPlan:
+    """Another order of calls."""
+
+    places: Mapping[CallSite, tuple[int, int]]
+    """Of each call: its chain, and its place in the new order."""
+    replaced: Mapping[CallSite, Any] = field(default_factory=dict)
+    """Other functions in the place of those that are called."""
+
+
+class Waiting:
+    """A result whose calls are made when something looks at it.
+
+    Args:
+        value: what the first of the calls got.
+        calls: those that wait, in the order in which the code made them.
+        session: knows their new order, and where chains end.
+    """
+
+    def __init__(self, value: Any, calls: tuple[Call, ...], session: Deferring) -> None:
+        self._value, self._calls, self._session = value, calls, session
+        self._result: Any = None
+        self._is_done = False
+        self._next: CallSite | None = None
+
+    def _stallscope_next(self, call: Call) -> Waiting | None:
+        """Let another call wait; None: the result was looked at already."""
+        if self._next is not None:
+            self._cut(self._next)
+        if self._is_done:
+            self._cut(call.site)
+            return None
+        self._next = call.site
+        return Waiting(self._value, (*self._calls, call), self._session)
+
+    def _stallscope_result(self) -> Any:
+        if self._next is not None:
+            self._cut(self._next)
+        if not self._is_done:
+            plan, value = self._session.plan, self._value
+            for call in sorted(self._calls, key=lambda call: plan.places[call.site][1]):
+                value = call.made(value, plan.replaced.get(call.site))
+            self._result, self._is_done = value, True
+        return self._result
+
+    def _cut(self, after: CallSite) -> None:
+        self._session.cuts.add((self._calls[-1].site, after))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stallscope_result(), name)
+
+    def __array__(self, *args: Any, **named: Any) -> Any:
+        return np.asarray(self._stallscope_result(), *args, **named)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, _: Any, args: Any = (), named: Any = None) -> Any:
+        return function(*looked_at(args), **looked_at(named or {}))
+
+
+def _forwarded(name: str) -> Any:
+    def method(self: Waiting, *args: Any) -> Any:
+        return getattr(self._stallscope_result(), name)(*looked_at(args))
+
+    return method
+
+
+_OPERATORS: Final = (
+    "getitem setitem len iter bool float int add radd sub rsub mul rmul truediv rtruediv floordiv "
+    "mod pow neg abs matmul and or xor invert lt le gt ge eq ne contains"
+)
+for _operator in _OPERATORS.split():
+    setattr(Waiting, f"__{_operator}__", _forwarded(f"__{_operator}__"))
+
+
+def looked_at(value: Any) -> Any:
+    """Return a value with the results of calls that wait."""
+    return mapped(
+        value,
+        lambda leaf: leaf._stallscope_result() if type(leaf) is Waiting else leaf,  # noqa: SLF001
+    )
+
+
+class Deferring:
+    """A sample whose calls wait, to be made in another order.
+
+    Args:
+        plan: the order.
+
+    Attributes:
+        cuts: pairs of calls between which something looked at the result.
+    """
+
+    def __init__(self, plan: CallPlan) -> None:
+        self.plan = plan
+        self.cuts: set[tuple[CallSite, CallSite]] = set()
+
+    def called(self, call: Call, first: Any, _: types.FrameType) -> Any:
+        """Let a call of a chain wait; make any other one."""
+        places = self.plan.places
+        call.args, call.named = looked_at(call.args), looked_at(call.named)
+        if call.site not in places:
+            return call.made(looked_at(first))
+        if type(first) is Waiting:
+            last = first._calls[-1].site  # noqa: SLF001 - of the same file
+            if places[last][0] == places[call.site][0]:
+                longer = first._stallscope_next(call)  # noqa: SLF001
+                if longer is not None:
+                    return longer
+        return Waiting(looked_at(first), (call,), self)
+
+
+class OrderedCalls(Dataset[Any]):
+    """A dataset whose `__getitem__` makes its calls in another order.
+
+    Args:
+        dataset: the user's.
+        plan: the order.
+    """
+
+    def __init__(self, dataset: Any, plan: CallPlan) -> None:
+        self.dataset, self.plan = dataset, plan
+        self._runner: Runner | None = None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        if self._runner is None:
+            self._runner = Runner(self.dataset)
+        return looked_at(self._runner.run(index, Deferring(self.plan)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_runner": None}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("dataset", "_runner"):
+            raise AttributeError(name)
+        return getattr(self.dataset, name)

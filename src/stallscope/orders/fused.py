@@ -1,0 +1,135 @@
+"""Two ops as one: a resize and the crop behind it, which make only what the crop needs.
+
+Pillow resizes a part of an image as it resizes the whole (`Image.resize(box=...)`, Pillow's
+documentation). The part is taken larger than the crop by what the filter reaches, so that pixels at
+its edge see their neighbours. Workers import this module, so it imports no polars.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from PIL import Image
+
+from stallscope.loops.cached_values import is_image
+from stallscope.orders.pipeline import passed_on
+from stallscope.orders.run_ops import measure_op
+from stallscope.orders.variant import Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stallscope.orders.evaluator import OrderEvaluator
+
+_REACH: Final = 3
+"""Pixels to which the widest of Pillow's filters (Lanczos) reaches, of the image that it makes."""
+_MODULES: Final = ("torchvision.transforms.transforms", "torchvision.transforms.v2._geometry")
+_CROPS: Final = ("CenterCrop", "RandomCrop")
+
+
+@dataclass(frozen=True, eq=False)
+class ResizedCrop:
+    """Resize and crop in one, for images of PIL's; anything else goes through both ops."""
+
+    resize: Any
+    """The user's op."""
+    crop: Any
+    """Likewise; draws its place as ever."""
+
+    @property
+    def __name__(self) -> str:
+        return f"{type(self.resize).__name__} and {type(self.crop).__name__} in one"
+
+    def __call__(self, image: Any) -> Any:
+        """Return the crop of the resized image."""
+        if not is_image(image):
+            return self.crop(self.resize(image))
+        wide, high = _new_size(self.resize, image)
+        top, left, down, across = _box_of(self.crop, wide, high)
+        if min(top, left) < 0 or top + down > high or left + across > wide:
+            return self.crop(self.resize(image))  # it pads
+        scales = image.width / wide, image.height / high
+        spare = [math.ceil(_REACH * max(1.0, 1 / scale)) + 1 for scale in scales]
+        first = max(left - spare[0], 0), max(top - spare[1], 0)
+        last = min(left + across + spare[0], wide), min(top + down + spare[1], high)
+        part = image.resize(
+            (last[0] - first[0], last[1] - first[1]),
+            Image.Resampling[_filter_of(self.resize).partition("-")[0].upper()],
+            (
+                first[0] * scales[0],
+                first[1] * scales[1],
+                min(last[0] * scales[0], image.width),
+                min(last[1] * scales[1], image.height),
+            ),
+        )
+        at = left - first[0], top - first[1]
+        return part.crop((*at, at[0] + across, at[1] + down))
+
+
+def _filter_of(resize: Any) -> str:
+    """Return the name of a Resize's filter: "bilinear", "nearest-exact"."""
+    return str(getattr(resize.interpolation, "value", resize.interpolation))
+
+
+def _new_size(resize: Any, image: Any) -> tuple[int, int]:
+    """Return width and height that torchvision's Resize makes of an image."""
+    size = [resize.size] if isinstance(resize.size, int) else list(resize.size)
+    if len(size) > 1:
+        return size[1], size[0]
+    short, long = sorted(image.size)
+    near, far = size[0], int(size[0] * long / short)
+    if resize.max_size is not None and far > resize.max_size:
+        near, far = int(resize.max_size * near / far), resize.max_size
+    return (near, far) if image.width <= image.height else (far, near)
+
+
+def _box_of(crop: Any, wide: int, high: int) -> tuple[int, int, int, int]:
+    """Return top, left, height and width of the crop; draws as the op does."""
+    down, across = crop.size
+    if type(crop).__name__ == "CenterCrop":
+        return round((high - down) / 2.0), round((wide - across) / 2.0), down, across
+    empty = Image.new("1", (wide, high))  # all that the op looks at is its size
+    params = getattr(crop, "make_params", None) or getattr(crop, "_get_params", None)
+    if params is not None:  # of v2; the second name is that of older versions
+        made = params([empty])
+        return made["top"], made["left"], made["height"], made["width"]
+    found: tuple[int, int, int, int] = crop.get_params(empty, crop.size)
+    return found
+
+
+def _can_be_one(resize: Any, crop: Any) -> bool:
+    kinds = type(resize), type(crop)
+    if any(kind.__module__ not in _MODULES for kind in kinds):
+        return False
+    pads = getattr(crop, "padding", None) or getattr(crop, "pad_if_needed", False)
+    return (
+        kinds[0].__name__ == "Resize"
+        and kinds[1].__name__ in _CROPS
+        and resize.size is not None
+        and not pads
+    )
+
+
+def fused(evaluator: OrderEvaluator, _: list[str]) -> Iterator[Variant]:
+    """Propose one op for a resize and the crop that follows it."""
+    for first, last in pairwise(evaluator.ops):
+        inputs = evaluator.inputs_of(first.position)
+        if not _can_be_one(first.call, last.call) or not all(is_image(x.value) for x in inputs):
+            continue
+        op = ResizedCrop(first.call, last.call)
+        # in the crop's place, so that it draws from the crop's stream
+        stream = evaluator.lane_of(last.position).stream(last.position, op)
+        took_s = measure_op(last, stream, inputs).seconds
+        evaluator.rewritten_s[last.position, id(op)] = took_s
+        evaluator.rewritten_s[first.position, id(passed_on)] = 0.0
+        saved_s = evaluator.seconds_of((first.position, last.position)) - took_s
+        yield Variant(
+            evaluator.as_it_is,
+            "fused",
+            f"{first.name} and {last.name} in one",
+            replaced={first.position: passed_on, last.position: op},
+            predicted_s=evaluator.whole_s - saved_s,
+        )

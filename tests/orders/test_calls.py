@@ -1,0 +1,266 @@
+"""Pipelines that `__getitem__` writes as calls: the chains that are found, and their orders."""
+
+from __future__ import annotations
+
+import pickle
+import random
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+import torchvision.transforms.functional as tv
+from PIL import Image
+from support.pipelines import Smooth, halve, middle, triple
+from torch.utils.data import DataLoader, Subset
+
+import stallscope as ss
+from stallscope.bench import samples
+from stallscope.loops.cached_values import same
+from stallscope.orders.calls import find_calls
+from stallscope.orders.variant import Variant
+
+ROOM = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def a_few_pairs(monkeypatch):
+    """These tests look at what is measured, and not at how well."""
+    monkeypatch.setattr(samples, "_FEWEST", 4)
+
+
+def remap(mask):
+    """A function of the user's, a value at a time."""
+    wide, high = mask.size
+    return torch.tensor([value + 1 for value in mask.tobytes()]).view(high, wide)
+
+
+def lookup(mask):
+    """The same at once."""
+    return torch.from_numpy(np.asarray(mask).astype(np.int64) + 1)
+
+
+def noisy(image):
+    """A function that draws."""
+    return image + torch.rand(())
+
+
+class Pairs(Smooth):
+    """An image and its mask, as people write it."""
+
+    def __init__(self, entries=24):
+        super().__init__(None, entries=entries)
+        self.crop = 16
+
+    def __getitem__(self, index):
+        image, mask = self.image(index), self.mask(index)
+        x = tv.to_tensor(image)
+        x = tv.normalize(x, [0.5] * 3, [0.2] * 3)
+        y = remap(mask)
+        top, left = random.randint(0, 32 - self.crop), random.randint(0, 36 - self.crop)
+        x, y = (tv.crop(one, top, left, self.crop, self.crop) for one in (x, y))
+        if random.random() < 0.5:
+            x, y = tv.hflip(x), tv.hflip(y)
+        return x, y
+
+    def mask(self, index):
+        return self.image(index).convert("L").point(lambda value: value // 50)
+
+
+class Straight(Pairs):
+    """Each crop in its own call."""
+
+    def __getitem__(self, index):
+        image, mask = self.image(index), self.mask(index)
+        x = tv.to_tensor(image)
+        x = tv.normalize(x, [0.5] * 3, std=[0.2] * 3)
+        y = remap(mask)
+        top, left = random.randint(0, 32 - self.crop), random.randint(0, 36 - self.crop)
+        x = tv.crop(x, top, left, self.crop, self.crop)
+        y = tv.crop(y, top, left, self.crop, self.crop)
+        if random.random() < 0.5:
+            x, y = tv.hflip(x), tv.hflip(y)
+        return {"image": x, "mask": [y]}
+
+
+def found(dataset, many=8):
+    """The names in each chain of a dataset."""
+    calls = find_calls(dataset, list(range(many)), ROOM)
+    return (
+        [] if calls is None else [[op.call.site.name for op in row] for row in calls.place.chains]
+    )
+
+
+def test_image_and_mask_are_two_chains():
+    """Calls that only some samples make stand where these make them; arguments are known."""
+    calls = find_calls(Straight(), list(range(8)), ROOM)
+    image, mask = calls.place.chains
+
+    assert ["to_tensor", "normalize", "crop", "hflip"] == [op.name for op in image]
+    assert ["remap", "crop #2", "hflip #2"] == [op.name for op in mask]
+    assert "normalize([0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2])" == image[1].settings
+    file, line = mask[0].source
+    assert file.endswith("test_calls.py")
+    assert "remap(mask)" in open(file).read().splitlines()[line - 1]  # noqa: SIM115, PTH123
+
+
+def test_another_order_gives_the_same_samples_for_a_seed():
+    """Bit for bit, with the draws of the user's code where they were; the user's own is as ever."""
+    loader = DataLoader(Subset(Straight(), range(20)), batch_size=4)
+    held = dict(vars(loader.dataset.dataset))
+    calls = find_calls(loader.dataset, list(range(8)), ROOM)
+
+    other = calls.place.loader_with(Variant((2, 3, 0, 1, 5, 4, 6)), loader).dataset
+
+    for index in range(20):
+        one, two = (_seeded(dataset, index) for dataset in (loader.dataset, other))
+        assert same(one, two)
+    assert type(loader.dataset.dataset) is Straight
+    assert held == vars(loader.dataset.dataset)
+
+
+def _seeded(dataset, index):
+    random.seed(index)
+    return dataset[index]
+
+
+def test_an_ordered_dataset_can_be_sent_to_a_worker():
+    """By pickle, as spawned workers get theirs; and it has the attributes of the user's."""
+    calls = find_calls(Straight(), list(range(8)), ROOM)
+    dataset = calls.place.loader_with(
+        Variant((2, 0, 1, 3, 4, 5, 6)), DataLoader(Straight(), 4)
+    ).dataset
+    dataset[0]
+
+    other = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - our own
+
+    assert same(_seeded(dataset, 3), _seeded(other, 3))
+    assert (24, 16) == (len(other), other.crop)
+
+
+class Looks(Smooth):
+    """Looks at what comes in between."""
+
+    def __getitem__(self, index):
+        x = halve(tv.pil_to_tensor(self.image(index)))
+        x = x[:, : x.shape[1] // 2]
+        return middle(triple(x))
+
+
+class Keeps(Smooth):
+    """Also gives what comes in between."""
+
+    def __getitem__(self, index):
+        small = tv.center_crop(self.image(index), 8)
+        return tv.pil_to_tensor(small), tv.hflip(small).size
+
+
+class Noisy(Smooth):
+    """A call that draws."""
+
+    def __getitem__(self, index):
+        return middle(halve(noisy(triple(tv.pil_to_tensor(self.image(index))))))
+
+
+class Loops(Smooth):
+    """One call, again and again."""
+
+    def __getitem__(self, index):
+        x = tv.pil_to_tensor(self.image(index))
+        for _ in range(3):
+            x = halve(x)
+        return x
+
+
+class ByMethod(Smooth):
+    """Calls its own methods, one of which is a chain."""
+
+    def __getitem__(self, index):
+        return self.double(self.prepared(self.image(index)))
+
+    def prepared(self, image):
+        return halve(middle(tv.pil_to_tensor(image)))
+
+    @staticmethod
+    def double(image):
+        return 2 * image
+
+
+class Stacked(Smooth):
+    """Hands results on to torch, by operators, and by name."""
+
+    def __getitem__(self, index):
+        one = triple(middle(tv.pil_to_tensor(self.image(index))))
+        return torch.stack([one, 1 + tv.hflip(img=halve(one))])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "chains"),
+    [
+        (Looks(None), [["fromarray", "pil_to_tensor", "halve"], ["triple", "middle"]]),
+        (Keeps(None), [["fromarray", "center_crop"]]),
+        (Noisy(None), [["fromarray", "pil_to_tensor", "triple"], ["halve", "middle"]]),
+        (Loops(None), [["fromarray", "pil_to_tensor"]]),
+        (ByMethod(None), [["fromarray", "pil_to_tensor", "middle", "halve", "double"]]),
+        (Stacked(None), [["fromarray", "pil_to_tensor", "middle", "triple"], ["halve", "hflip"]]),
+    ],
+)
+def test_a_chain_ends_where_more_depends_on_its_result(dataset, chains):
+    """What is looked at, kept, drawn, or called in a loop is in no chain; methods are opened."""
+    assert chains == found(dataset)
+
+
+def test_orders_of_calls_are_compared_and_applied(monkeypatch):
+    """The whole verb: both chains in one row of ops, the lines to move, a rewrite, any order."""
+    loader = DataLoader(Straight(), batch_size=4)
+
+    orders = ss.orders(loader, samples=6, budget_s=4, alternatives={"remap": lookup})
+
+    about = orders.circumstances.pipeline
+    assert "Straight.__getitem__, 2 chains of calls" == about
+    assert "uint8" not in orders.ops["gives"][0]
+    assert any(
+        note.startswith("chain of calls: PIL RGB 36×32 → to_tensor (line") for note in orders.notes
+    )
+    crops = orders.trials.filter(pl.col("change") == "crop #2 before remap").row(0, named=True)
+    assert "identical" == crops["equivalence"]
+    first, second, *_ = crops["code"].splitlines()
+    assert "# Straight.__getitem__ in test_calls.py: call in this order" == first
+    assert second.startswith("y = tv.crop(y, top, left, self.crop, self.crop)  # line ")
+    rewrite = orders.trials.filter(pl.col("kind") == "alternative").row(0, named=True)
+    assert ("identical", "lookup instead of remap") == (rewrite["equivalence"], rewrite["change"])
+    for trial in (crops["trial"], rewrite["trial"], (2, 0, 1, 3, 4, 5, 6)):
+        other = orders.apply(loader, trial).dataset
+        assert same(_seeded(loader.dataset, 5), _seeded(other, 5))
+    variant = orders.bench.predict((2, 4, 0, 1, 5, 3, 6))  # mixed: each chain has its own order
+    assert (2, 0, 1, 3, 4, 5, 6) == variant.positions
+    assert orders.bench.measure(orders.bench.compare(variant)).measured is not None
+
+
+@pytest.mark.slow
+def test_workers_make_calls_in_another_order():
+    """Spawned ones, too."""
+    for context in ("fork", "spawn"):
+        loader = DataLoader(
+            Straight(), 4, num_workers=1, multiprocessing_context=context, worker_init_fn=_seed
+        )
+        calls = find_calls(loader.dataset, list(range(8)), ROOM)
+        other = calls.place.loader_with(Variant((2, 0, 1, 3, 5, 4, 6)), loader)
+
+        assert all(same(one, two) for one, two in zip(loader, other, strict=True))
+
+
+def _seed(_):
+    random.seed(0)
+
+
+def test_an_image_that_is_opened_is_no_call_of_the_chain(tmp_path):
+    """Reading and decoding stay in front; decoding is no op's time."""
+    Smooth(None).image(0).save(tmp_path / "0.jpg")
+
+    class Files(Smooth):
+        def __getitem__(self, index):
+            image = Image.open(tmp_path / "0.jpg")
+            return tv.pil_to_tensor(tv.center_crop(image, 8))
+
+    assert [["center_crop", "pil_to_tensor"]] == found(Files(None))
