@@ -19,7 +19,6 @@ from torch.utils.data import Dataset
 
 from stallscope.hooks import find_ops
 from stallscope.loops.cached_values import bytes_of, fresh, is_image
-from stallscope.orders.capture import CapturedSample, decoded, seeded
 from stallscope.orders.deferred_calls import (
     Call,
     CallPlan,
@@ -33,6 +32,7 @@ from stallscope.orders.deferred_calls import (
 from stallscope.orders.equivalence import described, digest
 from stallscope.orders.pipeline import Op, Place, numbered
 from stallscope.orders.run_ops import OpInput, global_places
+from stallscope.orders.watch import CapturedSample, decoded, seeded
 from stallscope.targets.loaders import copied
 from stallscope.units import count, repr_of, seconds, size
 

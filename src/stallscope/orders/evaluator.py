@@ -50,11 +50,11 @@ from stallscope.units import said_by
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from stallscope.orders.capture import CapturedSample
     from stallscope.orders.pipeline import Op
     from stallscope.orders.run_ops import Outcome, Stream
     from stallscope.orders.search import TriedOp
     from stallscope.orders.variant import Picture, Site
+    from stallscope.orders.watch import CapturedSample
 
 _LONGEST: Final = 160
 """Characters of an error's text."""

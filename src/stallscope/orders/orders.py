@@ -7,7 +7,6 @@ made as it is and by the change. The best one is confirmed in the loader's own w
 
 from __future__ import annotations
 
-import statistics
 import time
 from contextlib import closing, suppress
 from functools import partial
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
-import torch
 
 from stallscope.bench.comparison import FASTER
 from stallscope.bench.loops import AS_IT_IS, BLOCKS, InTurns, compared
@@ -24,13 +22,12 @@ from stallscope.bench.samples import NARROW, PAIRS, Contest, PairedSamples
 from stallscope.errors import ArgumentError
 from stallscope.isolation import one_thread
 from stallscope.loops.cached_loaders import check_plain, is_stream, next_indices, warm
-from stallscope.loops.cached_values import mapped
 from stallscope.loops.timed_loop import TimedLoop
 from stallscope.loops.training_loop import check_whole
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
 from stallscope.orders import proposals
 from stallscope.orders.calls import CallsPlace, chain_notes, find_calls
-from stallscope.orders.capture import NoPipelineError, capture, first_indices
+from stallscope.orders.capture import NoPipelineError, capture, first_indices, fixed_costs
 from stallscope.orders.equivalence import described
 from stallscope.orders.evaluator import OrderEvaluator, preserving_state
 from stallscope.orders.loader_parts import key_of
@@ -38,7 +35,6 @@ from stallscope.orders.pipeline import why_one
 from stallscope.orders.result import (
     OPS,
     Counts,
-    FixedCosts,
     Orders,
     OrdersConditions,
     check_tolerance,
@@ -56,8 +52,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from stallscope.bench.comparison import Factor
-    from stallscope.orders.capture import CapturedSample
     from stallscope.orders.run_ops import OpInput
+    from stallscope.orders.watch import CapturedSample
 
 
 _SEARCH_UNTIL: Final = 0.35
@@ -88,8 +84,6 @@ _MEMORY_SHARE: Final = 0.25
 _DRAWS: Final = 1_000
 """Of the samples, for the interval of an op's cost."""
 _SEED: Final = 20_240_229
-_ROUNDS: Final = 4
-"""Times that a batch is collated."""
 
 
 def orders(
@@ -394,43 +388,6 @@ class OrderSearch:
         missed = [one for one in self._finalists if one not in timed]
         if missed:
             yield f"the budget was over before {count(len(missed), 'pipeline')} were timed"
-
-
-def fixed_costs(loader: Any, samples: Sequence[CapturedSample]) -> FixedCosts:
-    """Take the costs around the ops from captured samples.
-
-    The first sample pays for what is imported or opened once, so medians are taken.
-
-    Args:
-        loader: whose collate function it is.
-        samples: finished.
-    """
-    return FixedCosts(
-        fetch_s=statistics.median(one.fetch_s for one in samples),
-        decode_s=statistics.median(one.decode_s for one in samples),
-        batch_s=_batch_s(loader, [one.finished for one in samples]),
-    )
-
-
-def _batch_s(loader: Any, samples: list[Any]) -> float:
-    """Time a sample's share of collating and of copying to shared memory."""
-    if loader.batch_sampler is None:
-        samples = samples[:1]
-    best_s = float("inf")
-    for _ in range(_ROUNDS):
-        began_ns = time.perf_counter_ns()
-        batch = loader.collate_fn(samples if loader.batch_sampler is not None else samples[0])
-        if loader.num_workers:
-            batch = mapped(batch, _shared)
-        best_s = min(best_s, (time.perf_counter_ns() - began_ns) / 1e9)
-        del batch
-    return best_s / len(samples)
-
-
-def _shared(leaf: Any) -> Any:
-    if type(leaf) is torch.Tensor and leaf.layout is torch.strided:
-        return leaf.clone().share_memory_()  # type: ignore[no-untyped-call]
-    return leaf
 
 
 def _batch(loader: Any, indices: Sequence[Any]) -> Any:
