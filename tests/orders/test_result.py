@@ -24,7 +24,7 @@ FIRST += ["speedup", "equivalence", "max_difference"]
 
 def trial(number: int, equivalence: str = "identical", predicted: float | None = 0.010) -> list:
     """A row of `TRIALS`; all but the original should gain."""
-    row = [number, "order", [0, 1], f"order {number}", "", "", predicted, equivalence]
+    row = [number, "order", [0, 1], "", f"order {number}", "", predicted, equivalence]
     return [*row, None, None, 16, "", bool(number), ""]
 
 
@@ -159,3 +159,12 @@ def test_nothing_can_be_applied_without_the_pipeline():
     """Figures alone do not make a loader, and the error says what to do."""
     with pytest.raises(NoSuchOrderError, match=r"call ss\.orders in this process"):
         orders([trial(0), trial(1)]).apply(object())
+
+
+def test_the_code_of_the_best_is_at_hand():
+    """What is more than another row of ops names what makes it; without a gain there is none."""
+    found = orders([trial(0), trial(1)], {0: [0.008] * 20, 1: [0.004] * 20})
+
+    assert "# order 1: loader = orders.apply(loader)" == found.code()
+    with pytest.raises(NoSuchOrderError, match="keep the loader as it is"):
+        orders([trial(0)]).code()

@@ -325,15 +325,34 @@ class Orders(SavedResult):
                 "only the figures of these orders are here, not the pipeline: call ss.orders in "
                 "this process, and apply what it returns"
             )
-        if trial is None:
-            best = self.best(tolerance)
-            if best is None:
-                raise NoSuchOrderError(
-                    "no other pipeline was found that gives the same data faster: keep the loader "
-                    "as it is, or name a trial of .table()"
-                )
-            trial = int(best["trial"])
-        return self.bench.apply(loader, trial)
+        chosen = self._chosen(tolerance) if trial is None else trial
+        return self.bench.apply(loader, chosen)
+
+    def code(self, tolerance: str | None = None) -> str:
+        """Source of the best pipeline: it sets it in a `loader`, or shows the lines to move.
+
+        Args:
+            tolerance: of the best one, as for `best`.
+
+        Returns:
+            A comment that names `apply` where the change is more than another row of ops.
+
+        Raises:
+            ArgumentError: there is no such tolerance.
+            NoSuchOrderError: there is nothing to recommend.
+        """
+        trial = self._chosen(tolerance)
+        chosen = next(one for one in self.variants if one.trial == trial)
+        return chosen.code or f"# {chosen.change}: loader = orders.apply(loader)"
+
+    def _chosen(self, tolerance: str | None) -> int:
+        best = self.best(tolerance)
+        if best is None:
+            raise NoSuchOrderError(
+                "no other pipeline was found that gives the same data faster: keep the loader "
+                "as it is, or name a trial of .table()"
+            )
+        return int(best["trial"])
 
 
 def check_tolerance(tolerance: object) -> str:
