@@ -20,12 +20,12 @@ from torch.utils.data import Dataset
 from stallscope.hooks import find_ops
 from stallscope.loops.cached_values import bytes_of, fresh, is_image
 from stallscope.orders.deferred_calls import (
-    Call,
     CallPlan,
     CallSite,
+    CodeCall,
+    CodeRunner,
     Deferring,
     OrderedCalls,
-    Runner,
     Waiting,
     looked_at,
 )
@@ -58,7 +58,7 @@ _LONGEST: Final = 60
 class SeenCall:
     """A call that was made while a sample was recorded."""
 
-    call: Call
+    call: CodeCall
     first: Any
     result: Any
     file: str
@@ -89,7 +89,7 @@ class CallOp:
     def __name__(self) -> str:
         return find_ops.name_of(self.function) if self.function else self.site.name
 
-    def __call__(self, value: Any, beside: Mapping[CallSite, Call]) -> Any:
+    def __call__(self, value: Any, beside: Mapping[CallSite, CodeCall]) -> Any:
         """Make the call; a sample for which it was not made stays as it is."""
         call = beside.get(self.site)
         return value if call is None else call.made(value, self.function)
@@ -101,14 +101,14 @@ class CallOp:
 # ---- what a sample calls -------------------------------------------------------------------------
 
 
-class Recording:
+class SampleRecording:
     """The calls of one sample, made as ever."""
 
     def __init__(self) -> None:
         self.calls: list[SeenCall] = []
         self._inside: int | None = None
 
-    def called(self, call: Call, first: Any, frame: types.FrameType) -> Any:
+    def called(self, call: CodeCall, first: Any, frame: types.FrameType) -> Any:
         """Make a call, and keep it."""
         if not _is_plane(first):
             return call.made(first)
@@ -280,7 +280,7 @@ def _in_dataset(
     outer = place.filled(dataset, watched)
     room, notes = room_bytes, []
     for number, index in enumerate(indices):
-        watched.session = Recording()
+        watched.session = SampleRecording()
         finished, whole_s = _timed(lambda at=index, n=number: seeded(outer, at, n))  # type: ignore[misc]
         rows = watched.session.rows()
         room -= bytes_of([seen.result for row in rows for seen in row]) + bytes_of(finished)
@@ -316,7 +316,7 @@ class _WatchedDataset(Dataset[Any]):
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         self.session: Any = None
-        self._runner = Runner(dataset)
+        self._runner = CodeRunner(dataset)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -423,7 +423,7 @@ def _found(
     return FoundCalls(CallsPlace(place, tuple(ops)), samples, inputs, notes)
 
 
-def _arguments(call: Call) -> str:
+def _arguments(call: CodeCall) -> str:
     values = [repr_of(value) for value in call.args]
     values += [f"{name}={repr_of(value)}" for name, value in call.named.items()]
     text = " ".join(", ".join(values).split())

@@ -43,7 +43,7 @@ class CallSite(NamedTuple):
 
 
 @dataclass(eq=False)
-class Call:
+class CodeCall:
     """One call, without its first argument."""
 
     site: CallSite
@@ -78,7 +78,7 @@ class _Globals(dict[str, Any]):
 class _Module:
     """A module whose functions are noticed when they are called."""
 
-    def __init__(self, module: Any, runner: Runner) -> None:
+    def __init__(self, module: Any, runner: CodeRunner) -> None:
         self._module, self._runner = module, runner
 
     def __getattr__(self, name: str) -> Any:
@@ -88,7 +88,7 @@ class _Module:
 class _Noticed:
     """A callable that tells the runner of each call."""
 
-    def __init__(self, function: Any, runner: Runner) -> None:
+    def __init__(self, function: Any, runner: CodeRunner) -> None:
         self._function, self._runner = function, runner
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -98,7 +98,7 @@ class _Noticed:
         return getattr(self._function, name)
 
 
-class Runner:
+class CodeRunner:
     """Makes samples by a copy of a dataset's code, and tells a session of each call.
 
     Args:
@@ -127,7 +127,7 @@ class Runner:
         keyword = "" if args else next(iter(named), "")
         first = args[0] if args else named.get(keyword)
         rest = {name: value for name, value in named.items() if name != keyword}
-        call = Call(site, function, args[1:], rest, keyword)
+        call = CodeCall(site, function, args[1:], rest, keyword)
         if not args and not named:
             return function()
         return self._session.called(call, first, frame)
@@ -225,13 +225,13 @@ class Waiting:
         session: knows their new order, and where chains end.
     """
 
-    def __init__(self, value: Any, calls: tuple[Call, ...], session: Deferring) -> None:
+    def __init__(self, value: Any, calls: tuple[CodeCall, ...], session: Deferring) -> None:
         self._value, self._calls, self._session = value, calls, session
         self._result: Any = None
         self._is_done = False
         self._next: CallSite | None = None
 
-    def _stallscope_next(self, call: Call) -> Waiting | None:
+    def _stallscope_next(self, call: CodeCall) -> Waiting | None:
         """Let another call wait; None: the result was looked at already."""
         if self._next is not None:
             self._cut(self._next)
@@ -302,7 +302,7 @@ class Deferring:
         self.plan = plan
         self.cuts: set[tuple[CallSite, CallSite]] = set()
 
-    def called(self, call: Call, first: Any, _: types.FrameType) -> Any:
+    def called(self, call: CodeCall, first: Any, _: types.FrameType) -> Any:
         """Let a call of a chain wait; make any other one."""
         places = self.plan.places
         call.args, call.named = looked_at(call.args), looked_at(call.named)
@@ -327,14 +327,14 @@ class OrderedCalls(Dataset[Any]):
 
     def __init__(self, dataset: Any, plan: CallPlan) -> None:
         self.dataset, self.plan = dataset, plan
-        self._runner: Runner | None = None
+        self._runner: CodeRunner | None = None
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
         if self._runner is None:
-            self._runner = Runner(self.dataset)
+            self._runner = CodeRunner(self.dataset)
         return looked_at(self._runner.run(index, Deferring(self.plan)))
 
     def __getstate__(self) -> dict[str, Any]:
