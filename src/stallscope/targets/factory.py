@@ -1,11 +1,11 @@
-"""`package.module:factory`: getting at a loader that lives in the user's own code.
+"""`package.module:factory`: a loader in the user's own code.
 
-Each way in which that can fail has its own sentence, because this is the first thing that a user
-types; and an error of the user's code is never mistaken for a wrong name.
+This is the first thing that a user types, so each failure has its own sentence, and an error of the
+user's code is never mistaken for a wrong name.
 
-A worker that is not forked imports the dataset's class by its name; what a notebook cell, a
-function's body or a lambda defines has no name there, and that is said before the worker fails.
-Nothing is pickled to find it out: for some loaders that takes gigabytes.
+A worker that is not forked imports the dataset's class by its name. Classes of a notebook cell, a
+function's body and lambdas have no such name, which is reported before the worker fails. Nothing is
+pickled to find out: for some loaders that takes gigabytes.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-_OWN_WAYS: Final = {"__reduce__", "__reduce_ex__", "__getstate__"}
-"""A class that defines one of these decides itself what is sent to the worker."""
+_OWN_PICKLING: Final = {"__reduce__", "__reduce_ex__", "__getstate__"}
+"""Methods by which a class decides itself what is sent to a worker."""
 
 
 _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 def is_factory(text: str) -> bool:
-    r"""Whether a string has the form `package.module:factory`; `C:\data` and `C:/data` do not."""
+    r"""Recognise the form `package.module:factory`; `C:\data` and `C:/data` are paths."""
     module, colon, attribute = text.partition(":")
     parts = [*module.split("."), *attribute.split(".")]
     return bool(colon) and all(part.isidentifier() for part in parts)
 
 
 def is_address(text: str) -> bool:
-    r"""Whether a string is an address, such as `s3://bucket`; `C:\data` and `C:/data` are none."""
+    r"""Recognise an address, such as `s3://bucket`; `C:\data` and `C:/data` are paths."""
     return bool(_ADDRESS.match(text))
 
 
 def names_code(text: str) -> bool:
-    """Whether a target is code to be imported and called, and no file of such a name."""
+    """Tell code to import and call from a file with such a name."""
     return is_factory(text) and not Path(text).exists()
 
 
@@ -76,7 +76,7 @@ def find(text: str) -> Any:
 
 
 def call(factory: Any, text: str) -> Any:
-    """What the factory returns when it is called without arguments.
+    """Call a factory without arguments.
 
     Raises:
         TargetError: the factory raised; the user's exception is its cause.
@@ -92,14 +92,14 @@ def call(factory: Any, text: str) -> Any:
 
 @contextlib.contextmanager
 def importable_here() -> Iterator[None]:
-    """Modules of the current folder can be imported inside the block, as with `python -m`."""
+    """Let modules of the current folder be imported inside the block, as with `python -m`."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     importlib.invalidate_caches()  # the file may be a second old, written by a notebook cell
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # what the user's module added to the path stays
+        with contextlib.suppress(ValueError):  # entries that the user's module added stay
             sys.path.remove(here)
 
 
@@ -117,8 +117,8 @@ def _import(name: str) -> ModuleType:
 
 
 def _raised(error: BaseException) -> str:
-    said = said_by(error)
-    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = said_by(error)
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _is_ours(frame.filename)]
     return f"{text} ({own[-1].filename}, line {own[-1].lineno})" if own else text
@@ -148,17 +148,17 @@ def check_spawnable(loader: Any) -> None:
 
 
 def _what_is_sent(loader: Any) -> Iterator[tuple[str, Any]]:
-    """Role and value of everything that is sent to a worker and has code of its own."""
+    """Yield role and value of everything that is sent to a worker and has code of its own."""
     for dataset in find_ops.datasets(getattr(loader, "dataset", None)):
         yield "the dataset", dataset
-        if not _has_own_way(type(dataset)):
+        if not _has_own_pickling(type(dataset)):
             yield from _held("the dataset", dataset)
     for role in ("collate_fn", "worker_init_fn"):
         yield role, getattr(loader, role, None)
 
 
 def _held(role: str, holder: Any) -> Iterator[tuple[str, Any]]:
-    """The callables that an object holds, and the ops in the known containers among them."""
+    """Yield the callables that an object holds, and the ops in known containers among them."""
     for slot in find_ops.slots(holder):
         yield f"{role}'s {slot.hint}", slot.value
         if find_ops.is_container(slot.value):
@@ -167,14 +167,14 @@ def _held(role: str, holder: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _hidden_place(value: Any) -> str | None:
-    """Where a value's code is defined, in words, when a started worker cannot find it there."""
+    """Return where a value's code is defined, if a started worker cannot import it from there."""
     while isinstance(value, functools.partial):
         value = value.func
     if inspect.ismethod(value):
         value = value.__self__
     code = value if inspect.isroutine(value) or isinstance(value, type) else type(value)
     name = code.__qualname__
-    if _has_own_way(code):
+    if _has_own_pickling(code):
         return None
     if name.endswith("<lambda>"):
         return "a lambda"
@@ -185,7 +185,7 @@ def _hidden_place(value: Any) -> str | None:
     return None
 
 
-def _has_own_way(code: Any) -> bool:
-    """Whether a class (never a function) has its own idea of what is sent."""
+def _has_own_pickling(code: Any) -> bool:
+    """Tell if a class (never a function) defines what is sent."""
     bases = code.__mro__[:-1] if isinstance(code, type) else ()
-    return any(_OWN_WAYS & vars(base).keys() for base in bases)
+    return any(_OWN_PICKLING & vars(base).keys() for base in bases)

@@ -1,4 +1,4 @@
-"""The user's pictures as a loader, where there is none at hand.
+"""The user's images as a loader, for those who have none at hand.
 
 A folder of images, or tar shards of `key.jpg`, `key.json`, `key.txt` in webdataset's layout (a
 sample is neighbouring members with one key, which ends at the first dot of the file's name), read
@@ -17,7 +17,7 @@ from collections import Counter
 from contextlib import suppress
 from importlib import import_module
 from io import BytesIO
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -33,24 +33,38 @@ if TYPE_CHECKING:
     from typing import IO
 
 
+OURS: Final = "stallscope's default pipeline, not yours"
+SUFFIXES: Final = (
+    ".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
+)  # fmt: skip
+"""Suffixes of images, in lower case (the list of torchvision's `ImageFolder`)."""
+MOST_OTHERS: Final = 200_000
+"""Files and folders without images, from which on a folder is taken for a whole disk."""
+BATCH_SIZE: Final = 32
+MEAN: Final = [0.485, 0.456, 0.406]
+STD: Final = [0.229, 0.224, 0.225]
+"""Mean and standard deviation of ImageNet's channels, as in torchvision's documentation."""
+_RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
 _NAMED: Final = 3
+"""Unreadable images that a note names."""
 _NAME_BYTES: Final = 512
-"""Of a longer name its end is kept."""
+"""Length of a name in shared memory; of a longer name the end is kept."""
 _BEARABLE: Final = 0.1
-"""A larger share of unreadable images is an error."""
+"""Share of unreadable images above which a measurement ends ..."""
 _ENOUGH: Final = 30
-"""From so many images on, a share is judged."""
+"""... judged from so many images on."""
 
 
 class Unreadable:
-    """How many images were read, how many could not be, and the names of some.
+    """Counts of images that could and could not be read, and the names of some.
 
-    One bad file among thousands is usual; a measurement goes on with the others. What was met
-    stands in memory that workers share with the loop's process, so that a result can tell of it.
+    One bad file among thousands is usual; a measurement goes on with the others. The counts are in
+    memory that workers share with the loop's process, so that a result can report them.
 
     Args:
-        places: what is counted apart (a file, a shard); one process at a time reads in each.
-        images: how many there are, where that is known.
+        places: number of files or shards; one process at a time reads each of them.
+        images: number of images, if known.
     """
 
     def __init__(self, places: int, images: int = _ENOUGH) -> None:
@@ -59,11 +73,11 @@ class Unreadable:
         self._enough = min(images, _ENOUGH)
 
     def __deepcopy__(self, _: Any) -> Unreadable:
-        """Make none: what a measurement's private copy of a loader meets is told of the loader."""
+        """Return itself: a measurement's private copy of a loader counts for the loader."""
         return self
 
     def begin(self, place: int) -> None:
-        """Forget what was met in a place, which is read anew."""
+        """Reset the counts of a place, which is read anew."""
         self._counts[place] = 0
 
     def read(self, place: int) -> None:
@@ -74,29 +88,26 @@ class Unreadable:
         """Count an image that could not be read.
 
         Raises:
-            UnreadableError: they are too many for numbers that mean anything.
+            UnreadableError: there are too many for numbers that mean anything.
         """
         self._counts[place, 1] += 1
-        self._keep(name)
-        read, bad = self._counts.sum(0).tolist()
-        if bad > _BEARABLE * max(read + bad, self._enough):
-            raise UnreadableError(
-                f"{bad} of the first {count(read + bad, 'image')} cannot be read "
-                f"({self._some(bad)}): take such files away, or give your own loader"
-            )
-
-    def notes(self) -> tuple[str, ...]:
-        """What a result has to tell; nothing where all could be read."""
-        bad = int(self._counts[:, 1].sum())
-        if not bad:
-            return ()
-        return (f"{count(bad, 'image')} could not be read and was left out: {self._some(bad)}",)
-
-    def _keep(self, name: str) -> None:
         known = self._known()
         if len(known) < _NAMED and name not in known:
             kept = os.fsencode(name)[-_NAME_BYTES:].ljust(_NAME_BYTES, b"\0")
             self._names[len(known)] = torch.frombuffer(bytearray(kept), dtype=torch.uint8)
+        read, bad = self._counts.sum(0).tolist()
+        if bad > _BEARABLE * max(read + bad, self._enough):
+            raise UnreadableError(
+                f"{bad} of the first {count(read + bad, 'image')} cannot be read "
+                f"({self._some(bad)}): remove such files, or give your own loader"
+            )
+
+    def notes(self) -> tuple[str, ...]:
+        """Return a note on unreadable images; nothing if all could be read."""
+        bad = int(self._counts[:, 1].sum())
+        if not bad:
+            return ()
+        return (f"{count(bad, 'image')} could not be read and was left out: {self._some(bad)}",)
 
     def _known(self) -> list[str]:
         rows = (bytes(row.tolist()).rstrip(b"\0") for row in self._names)
@@ -114,25 +125,6 @@ def _shared(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return zeros
 
 
-OURS: Final = "stallscope's default pipeline, not yours"
-
-SUFFIXES: Final = (
-    ".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
-)  # fmt: skip
-"""What counts as an image, in lower case (the list of torchvision's `ImageFolder`)."""
-
-MOST_OTHERS: Final = 200_000
-"""So many files and folders that are no images, with hardly an image among them, are a disk."""
-
-BATCH_SIZE: Final = 32
-MEAN: Final = [0.485, 0.456, 0.406]
-"""Mean of ImageNet's channels (docs.pytorch.org/vision/stable/models.html)."""
-STD: Final = [0.229, 0.224, 0.225]
-"""Standard deviation of ImageNet's channels (same source)."""
-
-_RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
-
-
 class ImageFile(NamedTuple):
     """One entry of an image dataset."""
 
@@ -141,7 +133,7 @@ class ImageFile(NamedTuple):
 
 
 class ImageFiles(Dataset[Any]):
-    """Image files and their labels, as torchvision's `ImageFolder` gives them: (image, label)."""
+    """Image files and their labels, as torchvision's `ImageFolder` yields them: (image, label)."""
 
     def __init__(self, files: Sequence[ImageFile], transform: Callable[[Any], Any]) -> None:
         self.files = files
@@ -164,8 +156,8 @@ class ImageFiles(Dataset[Any]):
         self.unreadable.read(index)
         return self.transform(image), label
 
-    def named(self, path: str, error: Exception) -> str:  # noqa: ARG002 - a server's has one
-        """How an image that cannot be read is called."""
+    def named(self, path: str, error: Exception) -> str:  # noqa: ARG002 - a server's needs the error
+        """Return the name of an image that cannot be read."""
         return path
 
 
@@ -178,27 +170,67 @@ def open_image(file: str | IO[bytes]) -> Image.Image:
 def find_images(
     folder: Path, on_error: Callable[[OSError], object] | None = None
 ) -> list[ImageFile]:
-    """Every image under a folder, sorted; the label is the number of its first-level sub-folder.
+    """Return every image under a folder, sorted, labelled as `labelled` does.
 
-    Images that lie directly in the folder are a class of their own; hidden files are left out. A
-    folder to which several links lead, or one from inside of itself, counts once.
+    Hidden files are left out. A folder to which several links lead, or one from inside of itself,
+    counts once.
 
     Args:
         folder: where to look.
-        on_error: what to call where a folder cannot be read, which is left out.
+        on_error: is called where a folder cannot be read, which is left out.
 
     Raises:
-        TargetError: there is no end to what is no image, as on a whole disk.
+        TargetError: there is no end to files that are no images, as on a whole disk.
     """
-    paths = [path for path in _files(folder, on_error) if _is_image(path.name)]
-    inner = [path.relative_to(folder).parts for path in paths]
-    classes = [parts[0] if len(parts) > 1 else "" for parts in inner]
+    paths = [path for path in _files(folder, on_error) if is_image(path.name)]
+    return labelled([(str(path), path.relative_to(folder)) for path in paths])
+
+
+def labelled(images: Sequence[tuple[str, PurePath]]) -> list[ImageFile]:
+    """Label images with the number of their first-level sub-folder, sorted by name.
+
+    Images without a sub-folder are a class of their own.
+
+    Args:
+        images: for each its full path, and that below the root.
+    """
+    classes = [below.parts[0] if len(below.parts) > 1 else "" for _, below in images]
     label = {name: number for number, name in enumerate(sorted(set(classes)))}
-    return [ImageFile(str(path), label[name]) for path, name in zip(paths, classes, strict=True)]
+    return [ImageFile(path, label[name]) for (path, _), name in zip(images, classes, strict=True)]
+
+
+def is_image(name: str) -> bool:
+    """Tell an image by its suffix."""
+    return name.lower().endswith(SUFFIXES)
+
+
+def _files(folder: Path, on_error: Callable[[OSError], object] | None = None) -> Iterator[Path]:
+    """Yield every file under a folder that is not hidden, sorted."""
+    images = others = 0
+    seen: set[tuple[int, int]] = set()
+    for place, folders, names in os.walk(folder, onerror=on_error, followlinks=True):
+        try:
+            about = Path(place).stat()
+        except OSError:  # it is gone meanwhile
+            about = None
+        if about is None or (about.st_dev, about.st_ino) in seen:  # a link led here before
+            folders.clear()
+            continue
+        seen.add((about.st_dev, about.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        files = sorted(name for name in names if not name.startswith("."))
+        found = sum(map(is_image, files))
+        images, others = images + found, others + len(folders) + len(files) - found
+        if others > max(MOST_OTHERS, 10 * images):
+            raise TargetError(
+                f"the folder {str(folder)!r} has no end: {images:,} images among the first "
+                f"{images + others:,} files and folders. Give the folder that holds the classes"
+            )
+        yield from (Path(place, name) for name in files)
 
 
 def no_images(folder: Path) -> TargetError:
-    """The error for a folder without images: what was looked for, and what is there."""
+    """Return the error for a folder without images: expected suffixes, and found ones."""
     found = Counter(path.suffix.lower() or "no suffix" for path in _files(folder))
     there = ", ".join(f"{number} {suffix}" for suffix, number in found.most_common(5))
     return TargetError(
@@ -208,23 +240,26 @@ def no_images(folder: Path) -> TargetError:
     )
 
 
-def folder_loader(files: Sequence[ImageFile]) -> DataLoader[Any]:
-    """Shuffled batches of (image, label) with the default training pipeline."""
-    dataset = ImageFiles(files, training_pipeline())
+def image_loader(dataset: ImageFiles) -> DataLoader[Any]:
+    """Return a loader of shuffled batches of (image, label)."""
     return DataLoader(dataset, BATCH_SIZE, shuffle=True, **worker_settings(min(4, usable_cores())))
 
 
 def training_pipeline() -> Callable[[Any], Any]:
-    """The usual training transforms: PIL image to float32 of shape (3, 224, 224)."""
+    """Return the usual training transforms: PIL image to float32 of shape (3, 224, 224)."""
     v2 = torchvision_v2()
     steps = [v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), *_to_floats(v2)]
     return v2.Compose(steps)  # type: ignore[no-any-return]
 
 
 def evaluation_pipeline() -> Callable[[Any], Any]:
-    """Resize and center crop: PIL image to float32 of shape (3, 224, 224)."""
+    """Return resize and center crop: PIL image to float32 of shape (3, 224, 224)."""
     v2 = torchvision_v2()
     return v2.Compose([v2.Resize(256), v2.CenterCrop(224), *_to_floats(v2)])  # type: ignore[no-any-return]
+
+
+def _to_floats(v2: Any) -> list[Any]:
+    return [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
 
 
 def torchvision_v2() -> Any:
@@ -249,49 +284,10 @@ def torchvision_transforms(module: str = "torchvision.transforms") -> Any:
 
 
 def worker_settings(num_workers: int) -> dict[str, Any]:
-    """`DataLoader` arguments for so many workers, forked on Linux also where Python would not."""
+    """Return `DataLoader` arguments for so many workers, forked on Linux."""
     if num_workers and sys.platform == "linux":  # Python 3.14's forkserver imports torch per worker
         return {"num_workers": num_workers, "multiprocessing_context": "fork"}
     return {"num_workers": num_workers}
-
-
-def _to_floats(v2: Any) -> list[Any]:
-    return [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
-
-
-def _is_image(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES)
-
-
-def _files(folder: Path, on_error: Callable[[OSError], object] | None = None) -> Iterator[Path]:
-    """Every file under a folder that is not hidden, in sorted order."""
-    images = others = 0
-    met: set[tuple[int, int]] = set()
-    for place, folders, names in os.walk(folder, onerror=on_error, followlinks=True):
-        if _is_met(place, met):
-            folders.clear()
-            continue
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        files = sorted(name for name in names if not name.startswith("."))
-        found = sum(map(_is_image, files))
-        images, others = images + found, others + len(folders) + len(files) - found
-        if others > max(MOST_OTHERS, 10 * images):
-            raise TargetError(
-                f"the folder {str(folder)!r} has no end: {images:,} images among the first "
-                f"{images + others:,} files and folders. Give the folder that holds the classes"
-            )
-        yield from (Path(place, name) for name in files)
-
-
-def _is_met(folder: str, met: set[tuple[int, int]]) -> bool:
-    """Whether a folder was met under another name; from now on it is."""
-    try:
-        there = Path(folder).stat()
-    except OSError:  # it is gone meanwhile
-        return True
-    known = (there.st_dev, there.st_ino) in met
-    met.add((there.st_dev, there.st_ino))
-    return known
 
 
 class TarShards(IterableDataset[Any]):
@@ -327,7 +323,7 @@ class TarShards(IterableDataset[Any]):
 
 
 def image_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The image of each sample in an archive: the first member of the key that is one."""
+    """Yield the image of each sample in an archive: the first member of its key that is one."""
     files = (member for member in archive if member.isfile())
     for key, members in itertools.groupby(files, key=lambda member: _split(member)[0]):
         image = next((member for member in members if _split(member)[1] in SUFFIXES), None)
@@ -336,12 +332,12 @@ def image_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def is_shards(text: str) -> bool:
-    """Whether a string is meant as tar shards: it ends in .tar."""
+    """Tell tar shards by their suffix."""
     return text.lower().endswith(".tar")
 
 
 def find_shards(path: Path) -> list[str]:
-    """The files that a name, a range like `x-{000..009}.tar` or a glob stands for, in order.
+    """Return the files of a name, a range like `x-{000..009}.tar` or a glob, in order.
 
     Args:
         path: absolute.
@@ -366,7 +362,7 @@ def find_shards(path: Path) -> list[str]:
 
 
 def shards_loader(shards: Sequence[str]) -> DataLoader[Any]:
-    """Batches of images with the default evaluation pipeline; no worker without a shard.
+    """Return a loader of images with the default evaluation pipeline; no worker is without a shard.
 
     Raises:
         TargetError: the first shard is no tar archive, or has no image in it.
@@ -394,7 +390,7 @@ def _look_into(shard: str) -> None:
 
 
 def _without_ranges(text: str) -> Iterator[str]:
-    """`a-{08..10}.tar` as a-08.tar, a-09.tar, a-10.tar; several ranges multiply."""
+    """Expand `a-{08..10}.tar` to a-08.tar, a-09.tar, a-10.tar; several ranges multiply."""
     match = _RANGE.search(text)
     if match is None:
         yield text
@@ -406,7 +402,7 @@ def _without_ranges(text: str) -> Iterator[str]:
 
 
 def _split(member: tarfile.TarInfo) -> tuple[str, str]:
-    """Key and suffix of a member: `a/b.seg.png` is ('a/b', '.seg.png')."""
+    """Split a member's name into key and suffix: `a/b.seg.png` is ('a/b', '.seg.png')."""
     path = PurePosixPath(member.name)
     stem, dot, suffix = path.name.partition(".")
     return f"{path.parent}/{stem}", f"{dot}{suffix}".lower()

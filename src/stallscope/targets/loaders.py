@@ -1,9 +1,9 @@
-"""The loaders in what the user points at, so that they start workers of their own for us.
+"""The loaders inside a target, and private copies of them that start workers of their own.
 
-Some objects keep an iterator: a loader that goes on with its workers from epoch to epoch, a dataset
-that is a queue of what an inner loader makes. Its batches are the user's. While we measure, an
-iterator stands there that starts over the same data when it is first asked; afterwards everything
-is back in its place, and what was started meanwhile has ended.
+Some objects keep an iterator: a loader that keeps its workers from epoch to epoch, a dataset that
+is a queue over an inner loader. Its batches are the user's. While we measure, it is replaced by an
+iterator that starts over the same data when it is first asked; afterwards everything is put back,
+and iterators that were started meanwhile have ended.
 """
 
 from __future__ import annotations
@@ -34,17 +34,14 @@ if TYPE_CHECKING:
 
 
 def find_loaders(loader: Any) -> list[Any]:
-    """The DataLoader itself, or those that another iterable of batches holds.
-
-    Among them what fastai gives torch's iterators for one.
-    """
+    """Return the DataLoader itself, or those in another iterable of batches (fastai's, too)."""
     if isinstance(loader, DataLoader):
         return [loader]
     return [thing for thing in walk(loader, children) if _is_loader(thing)]
 
 
 def count_workers(loader: Any) -> int:
-    """Worker processes of all loaders in it that are used in this process, as far as one can see.
+    """Count the workers of all loaders in it that this process uses.
 
     A dataset may own a loader with workers, or only its iterator.
     """
@@ -60,7 +57,7 @@ def _is_loader(thing: Any) -> bool:
 
 
 def copied(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
-    """A shallow copy with other attributes, which shares no iterator and no worker."""
+    """Return a shallow copy with other attributes, which shares no iterator and no worker."""
     clone = copy.copy(loader)
     vars(clone).update(changed, _iterator=None)  # torch forbids to set some of them
     _renew(clone)
@@ -68,7 +65,7 @@ def copied(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
 
 
 def epoch_length(loader: Any) -> int | None:
-    """Batches of an epoch; None where that is not known."""
+    """Return the batches of an epoch; None: unknown."""
     # A torch loader over a stream remembers that it was asked, and warns later: ask a copy
     asked = copied(loader) if isinstance(loader, DataLoader) else loader
     try:
@@ -79,11 +76,11 @@ def epoch_length(loader: Any) -> int | None:
 
 @contextmanager
 def private_copy(loader: Any) -> Iterator[Any]:
-    """The loader in a form that starts its own workers, and leaves the user's living ones alone.
+    """Yield the loader in a form that starts its own workers, and spares the user's living ones.
 
-    Of a DataLoader that is a shallow copy. Anything else is taken as it is, and so is a dataset
-    that works in this process: the iterators in it are replaced for the length of the block, and
-    the attributes of all that holds a loader or an iterator are put back.
+    A DataLoader is copied shallowly. Anything else is used as it is, and so is a dataset that works
+    in this process: the iterators in it are replaced for the length of the block, and the
+    attributes of all that holds a loader or an iterator are put back.
 
     Raises:
         UnsupportedError: something keeps an iterator that cannot be started anew.
@@ -97,7 +94,7 @@ def private_copy(loader: Any) -> Iterator[Any]:
 
 @contextmanager
 def iterators_ended(loader: Any) -> Iterator[None]:
-    """Let everything in a loader keep the iterators that it kept, and end those made meanwhile."""
+    """Put back the iterators that a loader keeps, and end those that were made meanwhile."""
     before = [
         (thing, _kept(thing), attributes_of(thing, arrays=_holds(thing)))
         for thing in walk(loader, _inside)
@@ -116,13 +113,13 @@ def iterators_ended(loader: Any) -> Iterator[None]:
 
 
 def _inside(thing: Any) -> list[Any]:
-    """What an object holds that is used in this process."""
+    """Return the values of an object that this process uses."""
     is_used_elsewhere = isinstance(thing, DataLoader) and thing.num_workers
     return [] if is_used_elsewhere or is_iterator(thing) else children(thing)
 
 
 def _holds(thing: Any) -> bool:
-    """Whether this is a DataLoader or a node, or holds one, or an iterator of one."""
+    """Recognise a DataLoader, a node, and whatever holds one or an iterator of one."""
     if isinstance(thing, (list, tuple, dict)) or is_iterator(thing):
         return False
     held = (thing, *own_attributes(thing).values())
@@ -131,17 +128,17 @@ def _holds(thing: Any) -> bool:
 
 
 def keeps_iterator(loader: Any) -> bool:
-    """Whether a loader, or something in it, goes on with an iterator and its workers."""
+    """Tell if a loader, or something in it, keeps an iterator with workers."""
     return any(map(has_workers, kept_iterators(loader)))
 
 
 def kept_iterators(loader: Any) -> list[Any]:
-    """The iterators that a loader keeps, or something in it."""
+    """Return the iterators that a loader, or something in it, keeps."""
     return [one for thing in walk(loader, _inside) for one in _kept(thing)]
 
 
 def _kept(thing: Any) -> list[Any]:
-    """The iterators over loaders that an object keeps, also in lists and mappings."""
+    """Return the iterators over loaders that an object keeps, also in lists and mappings."""
     values = own_attributes(thing).values()
     return [part for value in values for part in (value, *_items(value)) if is_iterator(part)]
 
@@ -151,7 +148,7 @@ def _items(value: Any) -> list[Any]:
 
 
 def _renew(thing: Any) -> None:
-    """Let an object start iterators of its own where it keeps some that are under way."""
+    """Replace the iterators that an object keeps by ones that have not begun."""
     if not _holds(thing):
         return
     attributes = own_attributes(thing)
@@ -163,7 +160,7 @@ def _renew(thing: Any) -> None:
 
 
 def _renewed(owner: Any, value: Any) -> Any:
-    """The value with iterators that have not begun."""
+    """Return the value with iterators that have not begun."""
     if isinstance(value, dict):
         return {key: _renewed(owner, part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

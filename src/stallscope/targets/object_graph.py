@@ -1,4 +1,4 @@
-"""What objects hold, found without running any code of theirs.
+"""The values that objects hold, found without running their code.
 
 Attributes that are put back afterwards, and the Python functions of a pipeline. A part without
 Python code (made in C, compiled) is named, because it has no lines.
@@ -37,13 +37,13 @@ _PLAIN: Final = (str, bytes, int, float, bool, type(None), type)
 
 _ENTRIES: Final = ("__getitems__", "__getitem__", "__iter__")
 _OF_OPS: Final = ("__call__", "forward", "transform", "_transform", "apply")
-"""Where an op's class does its work; the last three are called by what torchvision's and
-albumentations' base classes have in `forward` or `__call__`."""
+"""Methods in which an op's class does its work; torchvision's and albumentations' base classes call
+the last three from `forward` or `__call__`."""
 _DEEPEST_CALLABLE: Final = 4
 
 
 def walk(start: Any, inside: Callable[[Any], list[Any]]) -> Iterator[Any]:
-    """Everything that can be reached, each once, the nearest first."""
+    """Yield every object that can be reached, once, the nearest first."""
     seen: dict[int, Any] = {}
     todo = deque([(start, 0)])
     while todo and len(seen) < _MOST_OBJECTS:
@@ -57,7 +57,7 @@ def walk(start: Any, inside: Callable[[Any], list[Any]]) -> Iterator[Any]:
 
 
 def children(thing: Any) -> list[Any]:
-    """What an object holds: its items, or the values of its attributes."""
+    """Return an object's items, or the values of its attributes."""
     if isinstance(thing, (list, tuple)):
         return list(thing) if len(thing) <= _MOST_ITEMS else []
     if isinstance(thing, dict) and len(thing) <= _MOST_ITEMS:
@@ -67,9 +67,9 @@ def children(thing: Any) -> list[Any]:
 
 @contextmanager
 def bindings_kept(holders: Iterable[Any]) -> Iterator[None]:
-    """Let attributes hold afterwards what they held; what they hold may have changed.
+    """Put back the attributes of some objects afterwards; the values themselves may have changed.
 
-    A file that was opened for the first time here must not be inherited by later workers.
+    Later workers must not inherit a file that was opened for the first time here.
     """
     before = [(attributes, dict(attributes)) for attributes in map(own_attributes, holders)]
     try:
@@ -83,12 +83,12 @@ def bindings_kept(holders: Iterable[Any]) -> Iterator[None]:
 def attributes_of(
     thing: Any, without: Container[str] = (), *, arrays: bool = True
 ) -> Callable[[], None]:
-    """What to call to put the attributes of an object back to how they are now.
+    """Return a function that puts the attributes of an object back to how they are now.
 
     Args:
         thing: has the attributes.
-        without: names of those that stay as they are then.
-        arrays: also put back what is in tensors and arrays; that takes a copy of them.
+        without: names of attributes that are not put back.
+        arrays: also put back the contents of tensors and arrays, which takes a copy of them.
     """
     attributes = own_attributes(thing)
     before = {name: value for name, value in attributes.items() if name not in without}
@@ -102,11 +102,11 @@ def attributes_of(
 
 
 _BUCKETS: Final = frozenset({list, dict, defaultdict, OrderedDict, deque, set})
-"""Containers whose content is looked into and put back."""
+"""Containers whose content is put back."""
 
 
 def _buckets(value: Any) -> Iterator[Any]:
-    """The containers in a container, at any depth: there samplers gather their next batches."""
+    """Yield the containers in a container, at any depth, where samplers gather batches."""
     seen, left = {id(value)}, [value]
     while left:
         outer = left.pop()
@@ -119,7 +119,7 @@ def _buckets(value: Any) -> Iterator[Any]:
 
 
 def _content(value: Any) -> Any:
-    """A copy of what can be changed in place; None for anything else."""
+    """Copy a value that can be changed in place; None for anything else."""
     if isinstance(value, dict):
         return [one for pair in dict.items(value) for one in pair]
     if isinstance(value, (list, set, deque)):
@@ -148,12 +148,12 @@ def _put_back(
 
 
 def _version(value: torch.Tensor) -> int:
-    """How often a tensor was changed in place."""
+    """Return how often a tensor was changed in place."""
     return value._version  # noqa: SLF001 - torch has no other name for it
 
 
 def _refill(value: Any, content: Any) -> None:
-    """Put the content back, where it has changed: a frozen mapping cannot be written to."""
+    """Put the content back where it has changed: a frozen mapping cannot be written to."""
     if isinstance(value, torch.Tensor):
         version, values = content
         if _version(value) != version:
@@ -178,14 +178,14 @@ class LoaderCallables:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.stages: dict[CodeType, Stage] = {}
-        """The stage that a function is known by."""
+        """Stage of each function that has one."""
         self.entries: set[CodeType] = set()
-        """Where a sample begins."""
+        """Code in which a sample begins."""
         self.functions: dict[CodeType, FunctionType] = {}
         self.without_source: dict[str, str] = {}
-        """Parts that are not made of Python code, and what they are instead."""
+        """Reason why a part has no Python code."""
         self.homes: set[str] = set()
-        """Packages of the user's, as far as is known: those of the datasets."""
+        """Packages of the datasets, which are the user's own."""
         self._seen: set[tuple[int, bool]] = set()
         self._holders: list[Any] = []
         for dataset in find_ops.datasets(loader.dataset):
@@ -193,7 +193,7 @@ class LoaderCallables:
         self._add(loader.collate_fn, COLLATE)
 
     def holders(self) -> list[Any]:
-        """The datasets and the ops: what has attributes that making samples may rebind."""
+        """Return the datasets and ops, whose attributes making samples may rebind."""
         return list(self._holders)
 
     def _add_dataset(self, dataset: Any) -> None:
@@ -210,7 +210,7 @@ class LoaderCallables:
             self._add(slot.value, find_ops.stage_of(slot, gives_way=True))
 
     def _add_slot(self, slot: find_ops.Slot, depth: int = 0, *, is_stage: bool = True) -> None:
-        """Add what stands in a slot: as a stage where it is one for the recorder, too."""
+        """Add the value of a slot, as a stage if it is one for the recorder, too."""
         value = slot.value
         if (id(value), is_stage) in self._seen or depth > _DEEPEST_CALLABLE:
             return
@@ -239,7 +239,7 @@ class LoaderCallables:
 
 
 def function_of(value: Any) -> FunctionType | None:
-    """The Python function behind what can be called like one; None where there is none."""
+    """Return the Python function behind a callable; None: there is none."""
     for _ in range(10):  # a wrapper around a wrapper
         if isinstance(value, functools.partial):
             value = value.func
@@ -253,7 +253,7 @@ def function_of(value: Any) -> FunctionType | None:
 
 
 def functions_of(value: Any) -> Iterator[FunctionType]:
-    """The functions in which a callable does its work: itself, or methods of its class."""
+    """Yield the functions in which a callable does its work: itself, or methods of its class."""
     function = function_of(value)
     if function is not None:
         yield function
@@ -270,13 +270,13 @@ def functions_of(value: Any) -> Iterator[FunctionType]:
 
 
 def why_no_lines(value: Any) -> str:
-    """Why a callable has no lines, in words."""
+    """Return why a callable has no lines."""
     is_script = isinstance(value, torch.jit.ScriptModule)
     return "compiled by TorchScript" if is_script else "not written in Python"
 
 
 def functions_with(codes: Iterable[CodeType]) -> dict[CodeType, list[FunctionType]]:
-    """The functions that run each code: methods, closures, what a decorator has hidden.
+    """Return the functions that run each code: methods, closures, those behind decorators.
 
     A function that is made anew for each call is not among them.
     """
@@ -295,7 +295,7 @@ def _referrers(wanted: list[CodeType]) -> list[Any]:
 
 @contextmanager
 def thawed() -> Iterator[None]:
-    """Let `gc` find in this block also what a training has frozen before it forks its workers."""
+    """Let `gc` also find objects that a training froze before it forked its workers."""
     was_frozen = bool(gc.get_freeze_count())
     if was_frozen:
         if gc.isenabled():
@@ -309,7 +309,7 @@ def thawed() -> Iterator[None]:
 
 
 def qualified(code: CodeType, function: FunctionType | None = None) -> str:
-    """The name by which a person knows a function: with its class, a lambda with its place."""
+    """Return a function's name with its class; a lambda's with its place."""
     if code.co_name == "<lambda>":
         return f"lambda ({place_of(code)})"
     if function is not None:
@@ -318,6 +318,6 @@ def qualified(code: CodeType, function: FunctionType | None = None) -> str:
 
 
 def place_of(code: CodeType) -> str:
-    """The file's name and the line where a function begins."""
+    """Return the file's name and the line where a function begins."""
     file = code.co_filename.replace("\\", "/").rpartition("/")[2]
     return f"{file}:{code.co_firstlineno}"

@@ -1,8 +1,8 @@
-"""What lies behind an address (`s3://`, `gs://`, `http://`): a bucket or a folder on a server.
+"""Addresses (`s3://`, `gs://`, `http://`): a bucket or a folder on a server, read with fsspec.
 
-Images are read where they are, what was recorded is copied: with fsspec and its library for that
-kind of address. Who may read is theirs to know (their environment variables and files). Each
-process has connections of its own, made when it first reads.
+Images are read where they are, recorded runs are copied. Credentials are those of fsspec's library
+for that kind of address (its environment variables and files). Each process has connections of its
+own, made when it first reads.
 """
 
 from __future__ import annotations
@@ -12,47 +12,46 @@ import threading
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import PurePosixPath
+from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any, Final
 
-from torch.utils.data import DataLoader
-
 from stallscope.errors import TargetError
-from stallscope.machine import usable_cores
 from stallscope.targets.images import (
-    BATCH_SIZE,
     SUFFIXES,
     ImageFile,
     ImageFiles,
+    image_loader,
+    is_image,
+    labelled,
     open_image,
     training_pipeline,
-    worker_settings,
 )
 from stallscope.units import printable, said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
-    from types import ModuleType
 
     from PIL import Image
+    from torch.utils.data import DataLoader
 
 
 _ANSWER_S: Final = 30.0
-"""A server that does not list what it has by then is not waited for."""
+"""Seconds after which a server that has not answered is given up."""
 _SIZED: Final = 512
-"""Images whose size is asked for where a list does not say it, ..."""
+"""Images whose size is requested where a list has no sizes."""
 _CONNECTIONS: Final = {"s3": {"config_kwargs": {"max_pool_connections": 64}}}
-"""... and requests in flight that a process may have: botocore allows 10 unless told."""
+"""Requests in flight of one process; botocore's default is 10."""
 
 
 class RemoteImages(ImageFiles):
-    """Images behind an address, read whole, a request each.
+    """Images behind an address, read whole, one request each.
 
     Args:
         address: as the user gave it.
         files: their addresses without the protocol, and their labels.
-        sizes: bytes of each; 0: nobody has said.
-        transform: is called with each image.
+        sizes: bytes of each; 0: unknown.
+        transform: of each image.
     """
 
     def __init__(
@@ -70,15 +69,15 @@ class RemoteImages(ImageFiles):
         return open_image(BytesIO(read_remote(self.address, path)))
 
     def named(self, path: str, error: Exception) -> str:
-        """How an image that cannot be read is called: with what the server said."""
+        """Return the name of an image that cannot be read, with the server's message."""
         return f"{path}: {said_by(error)}"
 
 
 def read_remote(address: str, path: str, length: int = 0, begin: int = 0) -> bytes:
-    """Bytes of what lies at a path of a server: so many from there on; 0: all.
+    """Return an object's bytes from `begin` on; a `length` of 0 means all of them.
 
     Raises:
-        OSError: it is not given, in whichever way.
+        OSError: the server does not send it.
     """
     with _errors_of_the_library():
         system = _system(address)[0]
@@ -88,14 +87,14 @@ def read_remote(address: str, path: str, length: int = 0, begin: int = 0) -> byt
 
 
 def _one_request(system: Any) -> dict[str, Any]:
-    """What keeps s3fs from asking for an object's size before it reads it: a latency more."""
+    """Return the option that keeps s3fs from a request for the size before each read."""
     known = inspect.signature(getattr(system, "_cat_file", system.cat_file)).parameters
     return {"max_concurrency": 1} if "max_concurrency" in known else {}
 
 
 @contextmanager
 def _errors_of_the_library() -> Iterator[None]:
-    """Each library has errors of its own; they come out as an OSError."""
+    """Turn the errors of each library into an OSError."""
     try:
         yield
     except OSError:
@@ -105,39 +104,37 @@ def _errors_of_the_library() -> Iterator[None]:
 
 
 def remote_loader(address: str) -> DataLoader[Any]:
-    """Shuffled batches of (image, label) with the default training pipeline.
+    """Return a loader of shuffled (image, label) batches with the default training pipeline.
 
     Raises:
-        TargetError: nobody answers, the list is refused, or there is no image in it; the address'
+        TargetError: the server does not answer or refuses, there is no image, or the address'
             library is not installed.
     """
-    root, listed = listing(address)
-    found = {path: size for path, size in listed.items() if path.lower().endswith(SUFFIXES)}
-    if not found:
+    root, objects = listing(address)
+    sizes = {path: size for path, size in objects.items() if is_image(path)}
+    if not sizes:
         raise TargetError(
             f"no images at {printable(address)!r}: looked for {', '.join(SUFFIXES)} there and "
-            f"below, found {len(listed):,} other objects"
+            f"below, found {len(objects):,} other objects"
         )
-    inner = [PurePosixPath(path.removeprefix(root).lstrip("/")).parts for path in found]
-    classes = [parts[0] if len(parts) > 1 else "" for parts in inner]
-    label = {name: number for number, name in enumerate(sorted(set(classes)))}
-    files = [ImageFile(path, label[name]) for path, name in zip(found, classes, strict=True)]
-    dataset = RemoteImages(address, files, list(found.values()), training_pipeline())
-    return DataLoader(dataset, BATCH_SIZE, shuffle=True, **worker_settings(min(4, usable_cores())))
+    below = [(path, PurePosixPath(path.removeprefix(root).lstrip("/"))) for path in sizes]
+    files = labelled(below)
+    return image_loader(RemoteImages(address, files, list(sizes.values()), training_pipeline()))
 
 
 def listing(address: str) -> tuple[str, dict[str, int]]:
-    """The path of an address, and the bytes of each object below it, sorted by its path.
+    """Return the path of an address, and the bytes of each object below it, sorted by path.
 
     Raises:
-        TargetError: nobody answers, the list is refused; the address' library is not installed.
+        TargetError: the server does not answer or refuses, or the address' library is not
+            installed.
     """
     listed: tuple[str, dict[str, int]] = _answer(address, lambda: _listed(address))
     return listed
 
 
 def names_at(address: str) -> list[str]:
-    """What lies at an address itself, folders too; empty where nobody says so."""
+    """Return the names at an address itself, folders too; empty if the server does not tell."""
 
     def names() -> list[str]:
         system, root = _system(address)
@@ -150,14 +147,14 @@ def names_at(address: str) -> list[str]:
 
 
 def copy_objects(address: str, places: Mapping[str, Path]) -> None:
-    """Copy objects of a server, each into a file of its own, whose folder is there.
+    """Copy objects of a server, each into a file of its own, in folders that exist.
 
     Args:
         address: as the user gave it.
         places: the file of each path.
 
     Raises:
-        OSError: one is not given, in whichever way.
+        OSError: the server does not send one.
     """
     with _errors_of_the_library():
         _system(address)[0].get(list(places), [str(place) for place in places.values()])
@@ -176,51 +173,44 @@ def _listed(address: str) -> tuple[str, dict[str, int]]:
 
 
 def _system(address: str) -> tuple[Any, str]:
-    """This process's connection to a server, and the path of an address on it."""
-    fsspec = _fsspec()
-    more = _CONNECTIONS.get(address.partition("://")[0].lower(), {})
-    system, path = fsspec.core.url_to_fs(address, **more)
+    """Return this process's connection to a server, and the path of an address on it."""
+    import fsspec
+
+    settings = _CONNECTIONS.get(address.partition("://")[0].lower(), {})
+    system, path = fsspec.core.url_to_fs(address, **settings)
     return system, str(path)
 
 
-def _fsspec() -> ModuleType:
-    import fsspec
-
-    return fsspec  # type: ignore[no-any-return]
-
-
 def _answer(address: str, ask: Callable[[], Any]) -> Any:
-    """What a server says, if it says anything in time.
+    """Return a server's answer.
 
     Raises:
-        TargetError: it does not, refuses, or nobody knows how to ask it.
+        TargetError: it does not come in time, is a refusal, or nobody knows how to ask.
     """
-    said: list[Any] = []
-    failed: list[Exception] = []
+    answers: Queue[Any] = Queue()
 
     def wait() -> None:
         try:
-            said.append(ask())
+            answers.put((ask(), None))
         except Exception as error:  # noqa: BLE001 - each library has errors of its own
-            failed.append(error)
+            answers.put((None, error))
 
-    waits = threading.Thread(target=wait, daemon=True)
-    waits.start()
-    waits.join(_ANSWER_S)
+    threading.Thread(target=wait, daemon=True).start()
     name = printable(address)
-    if said:
-        return said[0]
-    if not failed:
+    try:
+        answer, error = answers.get(timeout=_ANSWER_S)
+    except Empty:
         raise TargetError(
             f"{name!r} was not listed within {_ANSWER_S:.0f} s: check that the server answers, or "
             "give an address with fewer objects below it"
-        )
-    error = failed[0]
+        ) from None
+    if error is None:
+        return answer
     if isinstance(error, ImportError):
         raise TargetError(f"{name!r} cannot be read here: {said_by(error)}") from error
     if isinstance(error, ValueError) and "rotocol" in str(error):
         raise TargetError(f"{name!r}: {said_by(error)}: check the address") from error
     raise TargetError(
         f"{name!r} cannot be listed ({type(error).__name__}: {said_by(error)}): check the address, "
-        "and what its library needs to be let in"
+        "and the credentials that its library needs"
     ) from error

@@ -1,8 +1,8 @@
-"""What the user points at, turned into something that can be measured.
+"""Targets: what the user points at, in a form that can be measured.
 
-Every verb takes a target first, so this is where a user's first mistake lands: each thing that
-can be wrong has one sentence that names what was given and what to do. A loader is taken as it
-is: its dataset is never built a second time, never iterated here and never pickled.
+Every verb takes a target first, so this is where a user's first mistake is found: each has one
+sentence that names what was given and what to do. A loader is taken as it is: its dataset is never
+built a second time, never iterated here and never pickled.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from stallscope.units import count, printable
 Step = Callable[[Any], object]
 
 IN_NOTEBOOKS: Final = "my_target:target"
-"""What the copies of the notebooks measure: a name that says nothing to the reader of a result."""
+"""Target of the copied notebooks: a name that tells the reader of a result nothing."""
 _FORMS: Final = (
     "'sample', a folder of images, tar shards (x-{000..009}.tar), an address of images (s3://...), "
     "'package.module:factory', or a loader"
 )
 _NO_LOADERS: Final = (str, bytes, os.PathLike, Mapping, torch.Tensor, torch.nn.Module, type)
-"""Python can iterate some of these, but what comes out are not batches."""
+"""Types that may be iterable but do not yield batches."""
 
 
 _USUAL: Final[dict[str, Any]] = {
@@ -50,25 +50,25 @@ _USUAL: Final[dict[str, Any]] = {
     "pageable_bytes_per_s": 6e9,
     "memory_bytes": 16 << 30,
 }
-"""A GPU behind 16 lanes of PCI Express 4; pageable memory is copied twice."""
+"""Simulated GPU behind 16 lanes of PCI Express 4; pageable memory is copied twice."""
 
 
 @dataclass(frozen=True)
 class SimulatedStep:
-    """A step for machines without the device: it waits so long for each batch, and does no more.
+    """A step that is only a timer, for machines without the device.
 
-    It leaves the CPU to the workers, as a GPU would. Whatever was measured with it says so.
+    It leaves the CPU to the workers, as a GPU would. Every result measured with it says so.
     """
 
     seconds: float
-    """How long it takes to use one batch."""
+    """Time of one batch."""
     device: SimulatedDevice | None = None
-    """Works behind the host; None: the host itself waits until the batch is used."""
+    """Device that works behind the host; None: the host waits until the batch is used."""
     synchronises: bool = False
-    """Whether each step ends by waiting for the device, as one that prints its loss does."""
+    """True if each step waits for the device at its end, as one that prints its loss does."""
 
     def __call__(self, batch: Any) -> None:  # noqa: ARG002 - what every step takes
-        """Use a batch: wait, or let the device do so."""
+        """Wait, or let the device wait."""
         if self.device is None:
             time.sleep(self.seconds)
             return
@@ -78,16 +78,16 @@ class SimulatedStep:
 
 
 def simulated_step(seconds: float, *, runs_behind: bool = False) -> SimulatedStep:
-    """A step that is only a timer; every output of what was measured with it says so.
+    """Return a step that is only a timer; every result measured with it says so.
 
     Args:
-        seconds: how long it takes to use one batch.
-        runs_behind: whether it runs behind the host, as on a GPU: the step returns at once, and
-            the host waits only when four more are under way. Such a device has a memory, to which
-            batches are copied at the speed of a usual bus.
+        seconds: time of one batch.
+        runs_behind: run behind the host, as on a GPU: the step returns at once, and the host waits
+            only when four more are under way. Such a device has a memory, to which batches are
+            copied at the speed of a usual bus.
 
     Raises:
-        ArgumentError: that is no time.
+        ArgumentError: `seconds` is not a time.
     """
     if not (isinstance(seconds, Real) and 0 <= seconds < float("inf")):  # false for nan, too
         raise ArgumentError(f"simulated_step({seconds!r}): give a number of seconds, 0 or more")
@@ -96,40 +96,37 @@ def simulated_step(seconds: float, *, runs_behind: bool = False) -> SimulatedSte
 
 @dataclass(frozen=True)
 class Target:
-    """What is measured: a loader, with the training step and the device where there is one.
-
-    What the measurements have to know of it is found here, once.
-    """
+    """A loader, with the training step and the device where there is one."""
 
     loader: Iterable[Any] = field(repr=False)
-    """A `DataLoader`, or anything else that yields batches."""
+    """A `DataLoader`, or any other iterable of batches."""
     step: Step | None = None
-    """Uses one batch, as the training loop does; None where only the loader is measured."""
+    """Uses one batch, as the training loop does; None: only the loader is measured."""
     device: str | torch.device | None = None
-    """Where each batch goes before `step`; None when it stays as the loader yields it."""
+    """Device to which each batch is moved before `step`; None: it is not moved."""
     name: str = "loader"
-    """What the user called it, for titles."""
+    """The user's name for it, for titles."""
     notes: tuple[str, ...] = ()
-    """What a reader of the results has to know, in sentences."""
+    """Caveats of the results, in sentences."""
 
     @cached_property
     def loaders(self) -> list[Any]:
-        """The `DataLoader` itself, or those inside of another iterable of batches."""
+        """The `DataLoader` itself, or those inside another iterable of batches."""
         return find_loaders(self.loader)
 
     @cached_property
     def num_workers(self) -> int:
-        """Worker processes of all its loaders, also of one that its dataset owns."""
+        """Worker processes of all its loaders, including one that its dataset owns."""
         return count_workers(self.loader)
 
     @property
     def loads_here(self) -> bool:
-        """Whether its batches are made in this process, as far as one can tell: by DataLoaders."""
+        """True if DataLoaders make its batches in this process."""
         return bool(self.loaders) and not self.num_workers
 
     @property
     def batch_size(self) -> int | None:
-        """Samples a batch, also where a sampler of the user's says so; None where nothing does."""
+        """Samples per batch, of the loader or its sampler; None: unknown."""
         if not self.loaders:
             return None
         loader = self.loaders[0]  # fastai's has none of these
@@ -139,20 +136,20 @@ class Target:
         return size if isinstance(size, int) else None
 
     def told(self) -> tuple[str, ...]:
-        """`notes`, and which files stallscope's own pipeline could not read until now."""
+        """Return `notes`, and a note on files that stallscope's own pipeline could not read."""
         unreadable = getattr(getattr(self.loader, "dataset", None), "unreadable", None)
         return (*self.notes, *(unreadable.notes() if isinstance(unreadable, Unreadable) else ()))
 
     @property
     def simulated_step_s(self) -> float | None:
-        """How long its step is simulated to take; None where nothing is simulated."""
+        """Duration of its simulated step, seconds; None: it is not simulated."""
         return self.step.seconds if isinstance(self.step, SimulatedStep) else None
 
 
 def target(
     spec: object, *, step: Step | None = None, device: str | torch.device | None = None
 ) -> Target:
-    """Make a target out of what the user points at.
+    """Return what the user points at as a target.
 
     Args:
         spec: "sample" (photographs that come with stallscope), a folder of images, tar shards
@@ -162,10 +159,10 @@ def target(
             A factory is called without arguments and may return a loader, a target or a pair
             (loader, step).
         step: uses one batch; replaces the target's own.
-        device: where each batch goes before `step`; replaces the target's own.
+        device: where each batch is moved before `step`; replaces the target's own.
 
     Raises:
-        TargetError: there is nothing there that can be measured; the text says what to do.
+        TargetError: this cannot be measured; the message says what to do.
     """
     _check_step(step)
     _check_device(device)
@@ -245,7 +242,9 @@ def _from_folder(path: Path, text: str) -> Target:
     closed: list[OSError] = []
     images = folder.find_images(path, closed.append)
     if images:
-        ours = _ours(folder.folder_loader(images), text)
+        ours = _ours(
+            folder.image_loader(folder.ImageFiles(images, folder.training_pipeline())), text
+        )
         return replace(ours, notes=(*ours.notes, *_left_out(closed)))
     archives = sorted(str(file) for file in path.iterdir() if folder.is_shards(file.name))
     if not archives:
@@ -268,7 +267,7 @@ def _ours(loader: DataLoader[Any], text: str) -> Target:
 
 
 def _from_object(value: Any, what: str) -> Target:
-    """A target out of a live object; `what` names it in the errors."""
+    """Return a live object as a target; `what` names it in errors."""
     if isinstance(value, Target):
         return value
     if isinstance(value, tuple) and (pair := _pair(value, what)):
@@ -287,7 +286,7 @@ def _from_object(value: Any, what: str) -> Target:
 
 
 def _pair(value: tuple[Any, ...], what: str) -> tuple[Any, Step | None] | None:
-    """The tuple as (loader, step); None where it is a tuple of batches."""
+    """Return the tuple if it is (loader, step); None: it is a tuple of batches."""
     if len(value) == 2 and (callable(value[1]) or value[1] is None):  # noqa: PLR2004 - a pair
         return value
     if any(isinstance(part, DataLoader) or _is_dataset(part) for part in value):
@@ -301,9 +300,9 @@ def _is_loader(value: Any) -> bool:
 
 
 def _is_dataset(value: Any) -> bool:
-    """Whether this is a dataset of torch or of Hugging Face.
+    """Recognise a dataset of torch or of Hugging Face.
 
-    None that goes through a loader: what it yields are batches (detectron2's, webdataset's).
+    One that goes through a loader is not meant: it yields batches (detectron2's, webdataset's).
     """
     names = {cls.__name__ for cls in type(value).__mro__}
     parts = getattr(value, "pipeline", None) or ()  # webdataset: the first part reads
